@@ -15,7 +15,7 @@ fn main() {
     let is_for_use = env::var("PROFILE").is_ok_and(|profile| profile == "release");
     let commit = match named {
         Some(commit) => Some(commit),
-        None if is_for_use => head(),
+        None if is_for_use => head_commit(),
         None => None,
     };
     let unknown = if is_for_use { "unknown" } else { "unknown, a development build" };
@@ -24,17 +24,17 @@ fn main() {
 }
 
 /// The commit that is checked out; `None` without a repository. Read from its files, as `git` may be missing.
-fn head() -> Option<String> {
+fn head_commit() -> Option<String> {
     let root = Path::new(&env::var_os("CARGO_MANIFEST_DIR")?).join("../..");
     let git = git_folder(&root.join(".git"))?;
-    let head = watched(&git.join("HEAD"))?;
+    let head = read_watched(&git.join("HEAD"))?;
     let Some(name) = head.trim().strip_prefix("ref: ") else { return Some(head.trim().to_owned()) };
     // A worktree keeps its references with the repository it is of.
     let common = fs::read_to_string(git.join("commondir")).map_or(git.clone(), |path| git.join(path.trim()));
-    let packed = watched(&common.join("packed-refs"));
+    let packed = read_watched(&common.join("packed-refs"));
     // Written by each commit, also by one whose reference was packed before.
-    let _ = watched(&git.join("logs/HEAD"));
-    let loose = watched(&common.join(name)).map(|commit| commit.trim().to_owned());
+    let _ = read_watched(&git.join("logs/HEAD"));
+    let loose = read_watched(&common.join(name)).map(|commit| commit.trim().to_owned());
     loose.or_else(|| {
         let text = packed?;
         let mut pairs = text.lines().filter_map(|line| line.split_once(' '));
@@ -52,7 +52,7 @@ fn git_folder(path: &Path) -> Option<PathBuf> {
 }
 
 /// The content of a file, whose next change runs this again. One that is missing would run it each time.
-fn watched(path: &Path) -> Option<String> {
+fn read_watched(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     println!("cargo::rerun-if-changed={}", path.display());
     Some(text)

@@ -3,9 +3,9 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 
-use trunkline_topo::Interface;
+use trunkline_topo::NetworkInterface;
 
-use crate::secret::Secret;
+use crate::secret::JobSecret;
 
 /// Addresses that are told.
 const ADDRESSES_MAX: usize = 8;
@@ -19,13 +19,13 @@ const PORT_TRIES: u16 = 50;
 
 /// Where rank 0 is, as it goes over a launcher's key-value space.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Notice {
-    pub(crate) secret: Secret,
+pub(crate) struct RendezvousAddress {
+    pub(crate) secret: JobSecret,
     pub(crate) port: u16,
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-impl Notice {
+impl RendezvousAddress {
     pub(crate) fn encode(&self) -> String {
         let mut text = format!("1,{},{}", self.secret.to_hex(), self.port);
         for address in self.addresses.iter().take(ADDRESSES_MAX) {
@@ -39,25 +39,26 @@ impl Notice {
         if fields.next() != Some("1") {
             return None;
         }
-        let secret = Secret::from_hex(fields.next()?)?;
+        let secret = JobSecret::from_hex(fields.next()?)?;
         let port = fields.next()?.parse().ok().filter(|port| *port > 0)?;
         let addresses: Vec<IpAddr> =
             fields.take(ADDRESSES_MAX).map(|field| field.parse().ok()).collect::<Option<_>>()?;
         (!addresses.is_empty()).then_some(Self { secret, port, addresses })
     }
 
-    pub(crate) fn places(&self) -> Vec<SocketAddr> {
+    pub(crate) fn socket_addrs(&self) -> Vec<SocketAddr> {
         self.addresses.iter().map(|address| SocketAddr::new(*address, self.port)).collect()
     }
 }
 
 /// This host's addresses, those that others probably reach first; the loopback alone when nobody else is meant.
-pub(crate) fn mine(all_here: bool) -> io::Result<Vec<IpAddr>> {
+pub(crate) fn announced_addresses(all_here: bool) -> io::Result<Vec<IpAddr>> {
     if all_here {
         return Ok(vec![Ipv4Addr::LOCALHOST.into()]);
     }
-    let named = |one: Interface| one.addresses.into_iter().map(move |ip| (one.name.clone(), ip));
-    let found = ranked(trunkline_topo::interfaces()?.into_iter().flat_map(named).collect());
+    let named = |one: NetworkInterface| one.addresses.into_iter().map(move |ip| (one.name.clone(), ip));
+    let found =
+        sort_by_reachability(trunkline_topo::list_interfaces()?.into_iter().flat_map(named).collect());
     Ok(if found.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { found })
 }
 
@@ -65,12 +66,12 @@ pub(crate) fn mine(all_here: bool) -> io::Result<Vec<IpAddr>> {
 ///
 /// # Errors
 /// When the system does not tell them.
-pub fn addresses() -> io::Result<Vec<IpAddr>> {
-    mine(false)
+pub fn host_addresses() -> io::Result<Vec<IpAddr>> {
+    announced_addresses(false)
 }
 
 /// Interfaces between hosts before those inside one, IPv4 before IPv6; what needs a scope is left out.
-fn ranked(mut found: Vec<(String, IpAddr)>) -> Vec<IpAddr> {
+fn sort_by_reachability(mut found: Vec<(String, IpAddr)>) -> Vec<IpAddr> {
     found.retain(|(_, ip)| match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
         IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
@@ -80,7 +81,7 @@ fn ranked(mut found: Vec<(String, IpAddr)>) -> Vec<IpAddr> {
 }
 
 /// The loopback address that a host's name is, if it is one.
-pub(crate) fn loopback(host: &str) -> Option<IpAddr> {
+pub(crate) fn parse_loopback(host: &str) -> Option<IpAddr> {
     if host == "localhost" {
         return Some(Ipv4Addr::LOCALHOST.into());
     }
@@ -91,7 +92,10 @@ pub(crate) fn loopback(host: &str) -> Option<IpAddr> {
 ///
 /// # Errors
 /// When the name cannot be resolved; it is named.
-pub(crate) fn resolve(host: &str, ports: impl Iterator<Item = u16> + Clone) -> io::Result<Vec<SocketAddr>> {
+pub(crate) fn resolve_host(
+    host: &str,
+    ports: impl Iterator<Item = u16> + Clone,
+) -> io::Result<Vec<SocketAddr>> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot resolve {host}: {error}"));
     let hosts: Vec<SocketAddr> = (host, 0).to_socket_addrs().map_err(named)?.take(ADDRESSES_MAX).collect();
     Ok(ports.flat_map(|port| hosts.iter().map(move |host| SocketAddr::new(host.ip(), port))).collect())
@@ -122,12 +126,12 @@ mod tests {
     #[test]
     fn a_notice_comes_back_and_holds_no_byte_that_a_launcher_splits_at() {
         let addresses = vec!["10.0.0.1".parse().unwrap(), "fd00::2".parse().unwrap()];
-        let notice = Notice { secret: Secret::of(&["x"]), port: 4711, addresses };
+        let notice = RendezvousAddress { secret: JobSecret::from_texts(&["x"]), port: 4711, addresses };
         let text = notice.encode();
         assert!(text.len() < 832 && !text.contains([' ', '=', ';', '\n']), "{text}");
-        assert_eq!(Notice::decode(&text), Some(notice.clone()));
-        assert_eq!(notice.places()[1].to_string(), "[fd00::2]:4711");
-        let secret = Secret::of(&["x"]).to_hex();
+        assert_eq!(RendezvousAddress::decode(&text), Some(notice.clone()));
+        assert_eq!(notice.socket_addrs()[1].to_string(), "[fd00::2]:4711");
+        let secret = JobSecret::from_texts(&["x"]).to_hex();
         for bad in [
             String::new(),
             format!("2,{secret},1,10.0.0.1"),
@@ -136,7 +140,7 @@ mod tests {
             format!("1,{secret},1,host"),
             "1,abc,1,10.0.0.1".into(),
         ] {
-            assert_eq!(Notice::decode(&bad), None, "{bad}");
+            assert_eq!(RendezvousAddress::decode(&bad), None, "{bad}");
         }
     }
 
@@ -151,26 +155,26 @@ mod tests {
             row("eth0", "10.0.0.5"),
             row("eth1", "169.254.1.1"),
         ];
-        let names: Vec<String> = ranked(found).iter().map(ToString::to_string).collect();
+        let names: Vec<String> = sort_by_reachability(found).iter().map(ToString::to_string).collect();
         assert_eq!(names, ["10.0.0.5", "fd00::5", "172.17.0.1"]);
-        assert_eq!(mine(true).unwrap(), [IpAddr::from(Ipv4Addr::LOCALHOST)]);
+        assert_eq!(announced_addresses(true).unwrap(), [IpAddr::from(Ipv4Addr::LOCALHOST)]);
     }
 
     #[test]
     fn names_of_the_loopback() {
-        assert_eq!(loopback("localhost"), Some(Ipv4Addr::LOCALHOST.into()));
-        assert_eq!(loopback("::1"), "::1".parse().ok());
-        assert_eq!(loopback("127.0.1.1"), "127.0.1.1".parse().ok());
-        assert_eq!(loopback("10.0.0.1"), None);
-        assert_eq!(loopback("node1"), None);
+        assert_eq!(parse_loopback("localhost"), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(parse_loopback("::1"), "::1".parse().ok());
+        assert_eq!(parse_loopback("127.0.1.1"), "127.0.1.1".parse().ok());
+        assert_eq!(parse_loopback("10.0.0.1"), None);
+        assert_eq!(parse_loopback("node1"), None);
     }
 
     proptest::proptest! {
         #[test]
         fn no_notice_makes_it_panic(text in ".{0,100}|1,[0-9a-f]{60,68},[0-9]{0,6}(,[0-9.:a-f]{0,20}){0,10}") {
-            if let Some(notice) = Notice::decode(&text) {
+            if let Some(notice) = RendezvousAddress::decode(&text) {
                 proptest::prop_assert!(notice.addresses.len() <= ADDRESSES_MAX);
-                proptest::prop_assert_eq!(Notice::decode(&notice.encode()), Some(notice));
+                proptest::prop_assert_eq!(RendezvousAddress::decode(&notice.encode()), Some(notice));
             }
         }
     }

@@ -10,13 +10,18 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_vec};
 
-use crate::address::{self, Notice};
-use crate::environment::{Environment, EnvironmentError, Launcher, Meeting, Place, window};
-use crate::planted;
+use crate::address::{self, RendezvousAddress};
+use crate::environment::{
+    EnvironmentError, JobEnvironment, JobPlacement, Launcher, RendezvousMethod, port_window,
+};
+use crate::is_planted;
 use crate::pmi::{self, PmiError};
 use crate::pmix::{self, PmixError};
-use crate::secret::Secret;
-use crate::store::{self, GATHERED_BYTES_MAX, GIVEN_BYTES_MAX, Head, JoinRefused, Kind, Listener, MeetError};
+use crate::secret::JobSecret;
+use crate::store::{
+    self, GATHERED_BYTES_MAX, GIVEN_BYTES_MAX, JoinRefused, MeetError, StoreFrameHeader, StoreFrameKind,
+    StoreListener,
+};
 
 /// Most bytes of a reason that travels.
 const REASON_BYTES_MAX: usize = 1024;
@@ -152,7 +157,7 @@ pub enum ExchangeError {
 
 /// The streams between rank 0 and the others, for a caller that goes on by itself. They block and keep their keepalive.
 #[derive(Debug)]
-pub enum Streams {
+pub enum JobStreams {
     /// This is rank 0: a stream for each rank, none for its own.
     Center(Vec<Option<TcpStream>>),
     /// Another rank: its stream to rank 0.
@@ -161,48 +166,50 @@ pub enum Streams {
 
 /// A job that has met.
 #[derive(Debug)]
-pub struct Bootstrap {
+pub struct JobBootstrap {
     launcher: Launcher,
-    place: Place,
-    streams: Streams,
+    place: JobPlacement,
+    streams: JobStreams,
     round: u32,
 }
 
-impl Bootstrap {
+impl JobBootstrap {
     /// Meets the others. All processes of the job call it, each within `limit` of the others.
     ///
     /// # Errors
     /// When one of them does not come, or the launcher does not help.
-    pub fn join(environment: &Environment, limit: Duration) -> Result<Self, JoinError> {
+    pub fn join(environment: &JobEnvironment, limit: Duration) -> Result<Self, JoinError> {
         let deadline = Instant::now() + limit;
         let launcher = environment.launcher;
-        let joining = Joining { launcher, limit, deadline };
+        let joining = JoinContext { launcher, limit, deadline };
         let (place, streams) = match &environment.meeting {
-            Meeting::At { host, port, secret, .. } => {
+            RendezvousMethod::At { host, port, secret, .. } => {
                 if let Some(warning) = environment.secret_warning() {
                     eprintln!("trunkline: warning: {warning}");
                 }
                 // Only launchers that are asked leave it open.
-                let place = environment.place.ok_or_else(unplaced)?;
-                (place, joining.at(place, host, *port, secret)?)
+                let place = environment.place.ok_or_else(missing_rank_error)?;
+                (place, joining.join_at_host(place, host, *port, secret)?)
             }
-            Meeting::Pmi { server, extra } => {
-                let mut client = pmi::Client::open(server, deadline)?;
+            RendezvousMethod::Pmi { server, extra } => {
+                let mut client = pmi::PmiClient::open(server, deadline)?;
                 let place = match (environment.place, client.place) {
                     (Some(place), _) => place,
-                    (None, Some((rank, size))) => Place::checked(launcher, rank, size, None, None)?,
-                    (None, None) => return Err(unplaced().into()),
+                    (None, Some((rank, size))) => {
+                        JobPlacement::new_checked(launcher, rank, size, None, None)?
+                    }
+                    (None, None) => return Err(missing_rank_error().into()),
                 };
-                let (listener, mine) = joining.listen(place, extra.as_deref())?;
+                let (listener, mine) = joining.open_listener(place, extra.as_deref())?;
                 let notice = client.hand_round(mine.as_deref())?;
-                client.finish()?;
-                (place, joining.noticed(place, listener, &notice, extra.as_deref())?)
+                client.finalize_session()?;
+                (place, joining.join_announced(place, listener, &notice, extra.as_deref())?)
             }
-            Meeting::Pmix { extra } => {
-                let place = environment.place.ok_or_else(unplaced)?;
-                let (listener, mine) = joining.listen(place, extra.as_deref())?;
+            RendezvousMethod::Pmix { extra } => {
+                let place = environment.place.ok_or_else(missing_rank_error)?;
+                let (listener, mine) = joining.open_listener(place, extra.as_deref())?;
                 let notice = pmix::hand_round(mine.as_deref())?;
-                (place, joining.noticed(place, listener, &notice, extra.as_deref())?)
+                (place, joining.join_announced(place, listener, &notice, extra.as_deref())?)
             }
         };
         Ok(Self { launcher, place, streams, round: 0 })
@@ -216,7 +223,7 @@ impl Bootstrap {
 
     /// The place of this process in the job.
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn job_placement(&self) -> JobPlacement {
         self.place
     }
 
@@ -224,7 +231,7 @@ impl Bootstrap {
     ///
     /// # Errors
     /// When a process is gone or does not make the same call within `limit`. The job cannot go on then.
-    pub fn exchange(&mut self, mine: &[u8], limit: Duration) -> Result<Vec<Vec<u8>>, ExchangeError> {
+    pub fn all_gather(&mut self, mine: &[u8], limit: Duration) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let most = GIVEN_BYTES_MAX;
         if mine.len() > most {
             return Err(ExchangeError::TooLarge { bytes: mine.len(), most });
@@ -234,11 +241,11 @@ impl Bootstrap {
         let deadline = Instant::now() + limit;
         let size = self.place.size;
         match &self.streams {
-            Streams::Member(stream) => give(stream, mine, round, size, deadline),
-            Streams::Center(members) => {
-                let gathered = gather(members, mine, round, deadline);
+            JobStreams::Member(stream) => send_part(stream, mine, round, size, deadline),
+            JobStreams::Center(members) => {
+                let gathered = gather_parts(members, mine, round, deadline);
                 if let Err(error) = &gathered {
-                    farewell(members, &error.to_string(), round);
+                    send_abort(members, &error.to_string(), round);
                 }
                 gathered
             }
@@ -248,19 +255,19 @@ impl Bootstrap {
     /// Waits for all processes.
     ///
     /// # Errors
-    /// As [`Bootstrap::exchange`].
+    /// As [`JobBootstrap::all_gather`].
     pub fn barrier(&mut self, limit: Duration) -> Result<(), ExchangeError> {
-        self.exchange(&[], limit).map(drop)
+        self.all_gather(&[], limit).map(drop)
     }
 
     /// The streams, for another use.
     ///
     /// # Errors
     /// When the system cannot make them block.
-    pub fn into_streams(self) -> io::Result<Streams> {
+    pub fn into_streams(self) -> io::Result<JobStreams> {
         match &self.streams {
-            Streams::Member(stream) => stream.set_nonblocking(false)?,
-            Streams::Center(members) => {
+            JobStreams::Member(stream) => stream.set_nonblocking(false)?,
+            JobStreams::Center(members) => {
                 members.iter().flatten().try_for_each(|stream| stream.set_nonblocking(false))?;
             }
         }
@@ -269,104 +276,111 @@ impl Bootstrap {
 }
 
 /// Rank 0 before the others have come, and what they need.
-type Listening = (Listener, Notice);
+type AnnouncedListener = (StoreListener, RendezvousAddress);
 
 /// What holds during a meeting.
-struct Joining {
+struct JoinContext {
     launcher: Launcher,
     limit: Duration,
     deadline: Instant,
 }
 
-impl Joining {
+impl JoinContext {
     /// Rank 0's host is known to all.
-    fn at(&self, place: Place, host: &str, port: u16, secret: &Secret) -> Result<Streams, JoinError> {
-        let ports = window(port);
+    fn join_at_host(
+        &self,
+        place: JobPlacement,
+        host: &str,
+        port: u16,
+        secret: &JobSecret,
+    ) -> Result<JobStreams, JoinError> {
+        let ports = port_window(port);
         let first = ports.clone().min().unwrap_or(port);
         let last = ports.clone().max().unwrap_or(port);
         let text = format!("{host}, ports {first} to {last}");
         if place.rank == 0 {
-            let listener = Listener::bind(address::loopback(host), ports)
+            let listener = StoreListener::bind(address::parse_loopback(host), ports)
                 .map_err(|source| JoinError::Listen { place: text.clone(), source })?;
-            return self.meet(&listener, place, secret, &text);
+            return self.accept_peers(&listener, place, secret, &text);
         }
-        let mut places = || address::resolve(host, ports.clone());
-        self.find(&mut places, place, secret, &text)
+        let mut places = || address::resolve_host(host, ports.clone());
+        self.connect_to_center(&mut places, place, secret, &text)
     }
 
     /// Rank 0 listens anywhere, and has something to tell.
-    fn listen(
+    fn open_listener(
         &self,
-        place: Place,
+        place: JobPlacement,
         extra: Option<&str>,
-    ) -> Result<(Option<Listening>, Option<String>), JoinError> {
+    ) -> Result<(Option<AnnouncedListener>, Option<String>), JoinError> {
         if place.rank != 0 {
             return Ok((None, None));
         }
-        let addresses = address::mine(place.all_here())?;
+        let addresses = address::announced_addresses(place.all_here())?;
         let alone = if place.all_here() { addresses.first().copied() } else { None };
-        let listener = Listener::bind(alone, std::iter::once(0))
+        let listener = StoreListener::bind(alone, std::iter::once(0))
             .map_err(|source| JoinError::Listen { place: String::from("any free port"), source })?;
-        let notice = Notice { secret: Secret::random()?, port: listener.port()?, addresses };
+        let notice =
+            RendezvousAddress { secret: JobSecret::random()?, port: listener.local_port()?, addresses };
         let text = notice.encode();
-        let notice = Notice { secret: mixed(&notice.secret, extra), ..notice };
+        let notice = RendezvousAddress { secret: mix_secret(&notice.secret, extra), ..notice };
         Ok((Some((listener, notice)), Some(text)))
     }
 
     /// Rank 0's place went round.
-    fn noticed(
+    fn join_announced(
         &self,
-        place: Place,
-        listener: Option<Listening>,
+        place: JobPlacement,
+        listener: Option<AnnouncedListener>,
         text: &str,
         extra: Option<&str>,
-    ) -> Result<Streams, JoinError> {
+    ) -> Result<JobStreams, JoinError> {
         if let Some((listener, notice)) = listener {
-            let text = format!("{:?}", notice.places());
-            return self.meet(&listener, place, &notice.secret, &text);
+            let text = format!("{:?}", notice.socket_addrs());
+            return self.accept_peers(&listener, place, &notice.secret, &text);
         }
         // Shown shortened, as it may hold a secret.
-        let notice =
-            Notice::decode(text).ok_or_else(|| JoinError::NoNotice(text.chars().take(8).collect()))?;
-        let places = notice.places();
+        let notice = RendezvousAddress::decode(text)
+            .ok_or_else(|| JoinError::NoNotice(text.chars().take(8).collect()))?;
+        let places = notice.socket_addrs();
         let shown = format!("{places:?}");
-        self.find(&mut || Ok(places.clone()), place, &mixed(&notice.secret, extra), &shown)
+        self.connect_to_center(&mut || Ok(places.clone()), place, &mix_secret(&notice.secret, extra), &shown)
     }
 
-    fn meet(
+    fn accept_peers(
         &self,
-        listener: &Listener,
-        place: Place,
-        secret: &Secret,
+        listener: &StoreListener,
+        place: JobPlacement,
+        secret: &JobSecret,
         text: &str,
-    ) -> Result<Streams, JoinError> {
-        match store::meet(listener, secret, place.size, self.deadline) {
-            Ok(members) => Ok(Streams::Center(members)),
+    ) -> Result<JobStreams, JoinError> {
+        match store::accept_members(listener, secret, place.size, self.deadline) {
+            Ok(members) => Ok(JobStreams::Center(members)),
             Err(MeetError::Io(error)) => Err(error.into()),
             Err(MeetError::Memory(error)) => Err(error.into()),
             Err(MeetError::Missing { here, refused }) => {
-                let ranks = missing(&here);
+                let ranks = list_missing_ranks(&here);
                 let after = self.limit;
                 let error = match refused {
                     Some(source) => JoinError::Unaccepted { ranks, after, source },
                     None => JoinError::Missing { ranks, place: text.to_owned(), after },
                 };
-                farewell(&here, &error.to_string(), 0);
+                send_abort(&here, &error.to_string(), 0);
                 Err(error)
             }
         }
     }
 
-    fn find(
+    fn connect_to_center(
         &self,
         places: &mut dyn FnMut() -> io::Result<Vec<std::net::SocketAddr>>,
-        place: Place,
-        secret: &Secret,
+        place: JobPlacement,
+        secret: &JobSecret,
         text: &str,
-    ) -> Result<Streams, JoinError> {
-        let Place { rank, size, .. } = place;
-        match store::join(places, secret, rank, size, self.deadline) {
-            Ok(stream) => Ok(Streams::Member(stream)),
+    ) -> Result<JobStreams, JoinError> {
+        let JobPlacement { rank, size, .. } = place;
+        match store::join_center(places, secret, rank, size, self.deadline) {
+            Ok(stream) => Ok(JobStreams::Member(stream)),
             Err(Ok(JoinRefused::RankTaken)) => Err(JoinError::Taken { rank, launcher: self.launcher }),
             Err(Ok(JoinRefused::OtherSize)) => Err(JoinError::OtherSize { size, launcher: self.launcher }),
             Err(Err(last)) => {
@@ -377,16 +391,16 @@ impl Joining {
 }
 
 /// No reader of an environment makes one like this.
-fn unplaced() -> io::Error {
+fn missing_rank_error() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the launcher tells no rank")
 }
 
-fn mixed(secret: &Secret, extra: Option<&str>) -> Secret {
-    extra.map_or_else(|| secret.clone(), |extra| secret.with(extra))
+fn mix_secret(secret: &JobSecret, extra: Option<&str>) -> JobSecret {
+    extra.map_or_else(|| secret.clone(), |extra| secret.with_text(extra))
 }
 
 /// The numbers of the first few ranks that have no stream, and how many more there are.
-fn missing(here: &[Option<TcpStream>]) -> String {
+fn list_missing_ranks(here: &[Option<TcpStream>]) -> String {
     const SHOWN: usize = 8;
     let ranks =
         || here.iter().enumerate().skip(1).filter(|(_, stream)| stream.is_none()).map(|(rank, _)| rank);
@@ -397,7 +411,7 @@ fn missing(here: &[Option<TcpStream>]) -> String {
 }
 
 /// A member's part of an exchange.
-fn give(
+fn send_part(
     stream: &TcpStream,
     mine: &[u8],
     round: u32,
@@ -405,22 +419,26 @@ fn give(
     deadline: Instant,
 ) -> Result<Vec<Vec<u8>>, ExchangeError> {
     let failed = |source| ExchangeError::Rank { rank: 0, source };
-    let head = Head { kind: Kind::Gather, length: u32::try_from(mine.len()).unwrap_or(u32::MAX), round };
-    let sent = store::send(stream, head, mine, deadline);
+    let head = StoreFrameHeader {
+        kind: StoreFrameKind::Gather,
+        length: u32::try_from(mine.len()).unwrap_or(u32::MAX),
+        round,
+    };
+    let sent = store::send_frame(stream, head, mine, deadline);
     // Rank 0 may have said why before it closed.
-    let (head, body) = store::receive(stream, GATHERED_BYTES_MAX, deadline)
+    let (head, body) = store::receive_frame(stream, GATHERED_BYTES_MAX, deadline)
         .map_err(|error| failed(sent.err().unwrap_or(error)))?;
     match head.kind {
-        Kind::Abort => Err(aborted(0, &body)),
-        Kind::Gathered if head.round == round => {
-            store::split(&body, size)?.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))
+        StoreFrameKind::Abort => Err(abort_error(0, &body)),
+        StoreFrameKind::Gathered if head.round == round => {
+            store::decode_gathered(&body, size)?.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))
         }
-        Kind::Gathered | Kind::Gather => Err(ExchangeError::OutOfOrder { rank: 0 }),
+        StoreFrameKind::Gathered | StoreFrameKind::Gather => Err(ExchangeError::OutOfOrder { rank: 0 }),
     }
 }
 
 /// Rank 0's part of an exchange.
-fn gather(
+fn gather_parts(
     members: &[Option<TcpStream>],
     mine: &[u8],
     round: u32,
@@ -437,11 +455,11 @@ fn gather(
         };
         let failed = |source| ExchangeError::Rank { rank, source };
         let head = store::receive_head(stream, GIVEN_BYTES_MAX, deadline).map_err(failed)?;
-        let is_part = head.kind == Kind::Gather && head.round == round;
+        let is_part = head.kind == StoreFrameKind::Gather && head.round == round;
         if is_part {
             bytes += head.length as usize;
         }
-        if is_part && bytes > most && !planted("bootstrap-keeps-what-is-too-large") {
+        if is_part && bytes > most && !is_planted("bootstrap-keeps-what-is-too-large") {
             // The parts are dropped at once. Reading goes on, so that every member then receives the reason.
             parts.clear();
             store::skip_body(stream, head, deadline).map_err(failed)?;
@@ -449,40 +467,47 @@ fn gather(
         }
         let body = store::receive_body(stream, head, deadline).map_err(failed)?;
         match head.kind {
-            Kind::Gather if is_part => parts.push(body),
-            Kind::Abort => return Err(aborted(rank, &body)),
-            Kind::Gather | Kind::Gathered => return Err(ExchangeError::OutOfOrder { rank }),
+            StoreFrameKind::Gather if is_part => parts.push(body),
+            StoreFrameKind::Abort => return Err(abort_error(rank, &body)),
+            StoreFrameKind::Gather | StoreFrameKind::Gathered => {
+                return Err(ExchangeError::OutOfOrder { rank });
+            }
         }
         #[cfg(test)]
         tests::HELD_MOST.set(tests::HELD_MOST.get().max(parts.iter().map(Vec::len).sum()));
     }
-    let body = if bytes > most { None } else { store::gathered(&parts)? };
+    let body = if bytes > most { None } else { store::encode_gathered(&parts)? };
     let body = body.ok_or(ExchangeError::TooLarge { bytes, most })?;
-    let head = Head { kind: Kind::Gathered, length: u32::try_from(body.len()).unwrap_or(u32::MAX), round };
+    let head = StoreFrameHeader {
+        kind: StoreFrameKind::Gathered,
+        length: u32::try_from(body.len()).unwrap_or(u32::MAX),
+        round,
+    };
     for (rank, stream) in
         members.iter().enumerate().filter_map(|(rank, member)| Some((rank, member.as_ref()?)))
     {
-        store::send(stream, head, &body, deadline).map_err(|source| ExchangeError::Rank { rank, source })?;
+        store::send_frame(stream, head, &body, deadline)
+            .map_err(|source| ExchangeError::Rank { rank, source })?;
     }
     Ok(parts)
 }
 
-fn aborted(rank: usize, body: &[u8]) -> ExchangeError {
+fn abort_error(rank: usize, body: &[u8]) -> ExchangeError {
     let reason: String = String::from_utf8_lossy(body).chars().take(REASON_BYTES_MAX).collect();
     ExchangeError::Aborted { rank, reason }
 }
 
 /// Tells the members why; those that cannot hear it find the stream closed.
-fn farewell(members: &[Option<TcpStream>], reason: &str, round: u32) {
+fn send_abort(members: &[Option<TcpStream>], reason: &str, round: u32) {
     let mut end = reason.len().min(REASON_BYTES_MAX);
     while !reason.is_char_boundary(end) {
         end -= 1;
     }
     let body = &reason.as_bytes()[..end];
-    let head = Head { kind: Kind::Abort, length: body.len() as u32, round };
+    let head = StoreFrameHeader { kind: StoreFrameKind::Abort, length: body.len() as u32, round };
     let deadline = Instant::now() + FAREWELL;
     for stream in members.iter().flatten() {
-        let _ = store::send(stream, head, body, deadline);
+        let _ = store::send_frame(stream, head, body, deadline);
     }
 }
 

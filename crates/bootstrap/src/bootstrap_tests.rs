@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit};
 
 use super::*;
 use crate::environment::SecretSource;
-use crate::store::{ACCEPTS, Challenge};
+use crate::store::{ACCEPTS, StoreChallenge};
 
 thread_local! {
     /// Most bytes of others that this thread held at once as rank 0 of an exchange.
@@ -29,23 +29,23 @@ fn port() -> u16 {
     10_000 + (process * 40 + NEXT.fetch_add(10, Ordering::Relaxed)) % 20_000
 }
 
-fn environment(rank: usize, size: usize, port: u16, secret: &str) -> Environment {
-    let place = Place { rank, size, local_rank: None, local_size: None };
-    let (secret, source) = (Secret::of(&[secret]), SecretSource::Random);
-    let meeting = Meeting::At { host: "127.0.0.1".into(), port, secret, source };
-    Environment { launcher: Launcher::Torchrun, place: Some(place), meeting }
+fn environment(rank: usize, size: usize, port: u16, secret: &str) -> JobEnvironment {
+    let place = JobPlacement { rank, size, local_rank: None, local_size: None };
+    let (secret, source) = (JobSecret::from_texts(&[secret]), SecretSource::Random);
+    let meeting = RendezvousMethod::At { host: "127.0.0.1".into(), port, secret, source };
+    JobEnvironment { launcher: Launcher::Torchrun, place: Some(place), meeting }
 }
 
 /// Runs a job of threads; what each returned, by rank.
 fn job<T: Send + 'static>(
     size: usize,
     port: u16,
-    body: impl Fn(Result<Bootstrap, JoinError>) -> T + Send + Clone + 'static,
+    body: impl Fn(Result<JobBootstrap, JoinError>) -> T + Send + Clone + 'static,
 ) -> Vec<T> {
     let threads: Vec<_> = (0..size)
         .map(|rank| {
             let body = body.clone();
-            thread::spawn(move || body(Bootstrap::join(&environment(rank, size, port, "job"), LIMIT)))
+            thread::spawn(move || body(JobBootstrap::join(&environment(rank, size, port, "job"), LIMIT)))
         })
         .collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -55,10 +55,10 @@ fn job<T: Send + 'static>(
 fn what_each_gives_goes_to_all() {
     let seen = job(5, port(), |joined| {
         let mut job = joined.unwrap();
-        let rank = job.place().rank;
+        let rank = job.job_placement().rank;
         job.barrier(LIMIT).unwrap();
-        let first = job.exchange(format!("rank {rank}").as_bytes(), LIMIT).unwrap();
-        let second = job.exchange(&vec![rank as u8; rank * 100_000], LIMIT).unwrap();
+        let first = job.all_gather(format!("rank {rank}").as_bytes(), LIMIT).unwrap();
+        let second = job.all_gather(&vec![rank as u8; rank * 100_000], LIMIT).unwrap();
         (first, second)
     });
     for (first, second) in seen {
@@ -75,12 +75,12 @@ fn the_streams_can_be_taken_and_block() {
         let mut job = joined.unwrap();
         job.barrier(LIMIT).unwrap();
         match job.into_streams().unwrap() {
-            Streams::Member(mut stream) => {
+            JobStreams::Member(mut stream) => {
                 thread::sleep(Duration::from_millis(50));
                 stream.write_all(b"hello").unwrap();
                 0
             }
-            Streams::Center(members) => {
+            JobStreams::Center(members) => {
                 assert!(members[0].is_none());
                 members
                     .iter()
@@ -100,17 +100,17 @@ fn the_streams_can_be_taken_and_block() {
 #[test]
 fn a_stranger_is_refused_and_the_job_goes_on() {
     let port = port();
-    let center = thread::spawn(move || Bootstrap::join(&environment(0, 2, port, "job"), LIMIT));
+    let center = thread::spawn(move || JobBootstrap::join(&environment(0, 2, port, "job"), LIMIT));
     let stranger = environment(1, 2, port, "guess");
-    let refused = Bootstrap::join(&stranger, Duration::from_secs(1)).unwrap_err().to_string();
+    let refused = JobBootstrap::join(&stranger, Duration::from_secs(1)).unwrap_err().to_string();
     assert!(refused.contains("another secret"), "{refused}");
     // Nor do silence, noise, and a guess that leaves at once hold it up.
-    let places = || address::resolve("127.0.0.1", window(port)).unwrap();
+    let places = || address::resolve_host("127.0.0.1", port_window(port)).unwrap();
     let connect = || places().into_iter().find_map(|place| TcpStream::connect(place).ok()).unwrap();
     let silent: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
     connect().write_all(&[0x55; 200]).unwrap();
     drop(connect());
-    let member = Bootstrap::join(&environment(1, 2, port, "job"), LIMIT).unwrap();
+    let member = JobBootstrap::join(&environment(1, 2, port, "job"), LIMIT).unwrap();
     let center = center.join().unwrap().unwrap();
     drop((silent, member, center));
 }
@@ -118,7 +118,7 @@ fn a_stranger_is_refused_and_the_job_goes_on() {
 #[test]
 fn a_store_of_another_job_in_the_window_is_passed_by() {
     let port = port();
-    let other = thread::spawn(move || Bootstrap::join(&environment(0, 2, port, "other"), LIMIT));
+    let other = thread::spawn(move || JobBootstrap::join(&environment(0, 2, port, "other"), LIMIT));
     let connected = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
     while !connected(port + 1) {
         thread::sleep(Duration::from_millis(1));
@@ -135,24 +135,24 @@ fn a_store_of_another_job_in_the_window_is_passed_by() {
     });
     let joined = job(2, port, |joined| joined.unwrap().barrier(LIMIT));
     assert!(joined.iter().all(Result::is_ok), "{joined:?}");
-    Bootstrap::join(&environment(1, 2, port, "other"), LIMIT).unwrap();
+    JobBootstrap::join(&environment(1, 2, port, "other"), LIMIT).unwrap();
     other.join().unwrap().unwrap();
 }
 
 #[test]
 fn two_of_one_rank_and_another_size_are_told() {
     let port = port();
-    let center = thread::spawn(move || Bootstrap::join(&environment(0, 3, port, "job"), LIMIT));
-    let first = Bootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap();
-    let twin = Bootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap_err();
+    let center = thread::spawn(move || JobBootstrap::join(&environment(0, 3, port, "job"), LIMIT));
+    let first = JobBootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap();
+    let twin = JobBootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap_err();
     assert!(matches!(twin, JoinError::Taken { rank: 1, .. }), "{twin}");
-    let other = Bootstrap::join(&environment(2, 4, port, "job"), LIMIT).unwrap_err();
+    let other = JobBootstrap::join(&environment(2, 4, port, "job"), LIMIT).unwrap_err();
     assert!(matches!(other, JoinError::OtherSize { size: 4, .. }), "{other}");
     // One that is gone may come again.
     drop(first);
     thread::sleep(Duration::from_millis(50));
-    let again = Bootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap();
-    let last = Bootstrap::join(&environment(2, 3, port, "job"), LIMIT).unwrap();
+    let again = JobBootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap();
+    let last = JobBootstrap::join(&environment(2, 3, port, "job"), LIMIT).unwrap();
     center.join().unwrap().unwrap();
     drop((again, last));
 }
@@ -161,13 +161,13 @@ fn two_of_one_rank_and_another_size_are_told() {
 fn those_who_do_not_come_are_named_to_those_who_did() {
     let port = port();
     let second = Duration::from_secs(1);
-    let center = thread::spawn(move || Bootstrap::join(&environment(0, 3, port, "job"), second));
-    let mut here = Bootstrap::join(&environment(2, 3, port, "job"), LIMIT).unwrap();
+    let center = thread::spawn(move || JobBootstrap::join(&environment(0, 3, port, "job"), second));
+    let mut here = JobBootstrap::join(&environment(2, 3, port, "job"), LIMIT).unwrap();
     let error = here.barrier(LIMIT).unwrap_err().to_string();
     assert!(error.contains("rank 1 did not come"), "{error}");
     let error = center.join().unwrap().unwrap_err().to_string();
     assert!(error.contains("rank 1 did not come within 1 s"), "{error}");
-    let error = Bootstrap::join(&environment(1, 3, port, "job"), second).unwrap_err().to_string();
+    let error = JobBootstrap::join(&environment(1, 3, port, "job"), second).unwrap_err().to_string();
     assert!(error.contains("did not find rank 0 within 1 s") && error.contains("refused"), "{error}");
 }
 
@@ -176,7 +176,7 @@ fn a_process_that_leaves_ends_the_exchange_of_all_at_once() {
     let begun = Instant::now();
     let errors = job(3, port(), |joined| {
         let mut job = joined.unwrap();
-        if job.place().rank == 2 {
+        if job.job_placement().rank == 2 {
             return String::new();
         }
         job.barrier(LIMIT).unwrap_err().to_string()
@@ -190,11 +190,11 @@ fn a_process_that_leaves_ends_the_exchange_of_all_at_once() {
 fn other_rounds_and_too_many_bytes_are_refused() {
     let errors = job(2, port(), |joined| {
         let mut job = joined.unwrap();
-        if job.place().rank == 1 {
+        if job.job_placement().rank == 1 {
             job.round = 5;
         }
         let too_much = vec![0; GIVEN_BYTES_MAX + 1];
-        assert!(matches!(job.exchange(&too_much, LIMIT), Err(ExchangeError::TooLarge { .. })));
+        assert!(matches!(job.all_gather(&too_much, LIMIT), Err(ExchangeError::TooLarge { .. })));
         job.barrier(LIMIT).unwrap_err().to_string()
     });
     assert!(errors[0].contains("another round"), "{errors:?}");
@@ -205,7 +205,7 @@ fn nobody_is_waited_for_longer_than_asked() {
     let begun = Instant::now();
     let errors = job(2, port(), |joined| {
         let mut job = joined.unwrap();
-        if job.place().rank == 1 {
+        if job.job_placement().rank == 1 {
             thread::sleep(Duration::from_secs(2));
             return String::new();
         }
@@ -219,7 +219,7 @@ fn nobody_is_waited_for_longer_than_asked() {
 fn rank_0_holds_no_more_than_an_exchange_may_have() {
     let ranks = GATHERED_BYTES_MAX / GIVEN_BYTES_MAX + 8;
     let seen = job(ranks, port(), |joined| {
-        let error = joined.unwrap().exchange(&vec![1; GIVEN_BYTES_MAX], 3 * LIMIT).unwrap_err();
+        let error = joined.unwrap().all_gather(&vec![1; GIVEN_BYTES_MAX], 3 * LIMIT).unwrap_err();
         (error.to_string(), HELD_MOST.get())
     });
     let total = format!("{} bytes in one exchange", ranks * (GIVEN_BYTES_MAX + 4));
@@ -248,12 +248,12 @@ fn meet_without_descriptors() {
     let limit = Duration::from_secs(3);
     let rank_0 = |limit| {
         thread::spawn(move || {
-            let joined = Bootstrap::join(&environment(0, 2, port, "job"), limit);
+            let joined = JobBootstrap::join(&environment(0, 2, port, "job"), limit);
             (joined, ACCEPTS.get())
         })
     };
     // One waits in the queue of the listener when the last descriptor is gone.
-    let knock = || window(port).find_map(|port| TcpStream::connect(("127.0.0.1", port)).ok());
+    let knock = || port_window(port).find_map(|port| TcpStream::connect(("127.0.0.1", port)).ok());
     let center = rank_0(limit);
     let mut first = loop {
         if let Some(stream) = knock() {
@@ -261,7 +261,7 @@ fn meet_without_descriptors() {
         }
         assert!(!center.is_finished(), "rank 0 did not listen");
     };
-    first.read_exact(&mut [0; Challenge::BYTES]).unwrap();
+    first.read_exact(&mut [0; StoreChallenge::BYTES]).unwrap();
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(40), maximum: Some(40) }).unwrap();
     let mut held: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     held.pop();
@@ -279,7 +279,7 @@ fn meet_without_descriptors() {
     drop((first, waiting));
     held.truncate(held.len() / 2);
     let center = rank_0(LIMIT);
-    let member = Bootstrap::join(&environment(1, 2, port, "job"), LIMIT).unwrap();
+    let member = JobBootstrap::join(&environment(1, 2, port, "job"), LIMIT).unwrap();
     center.join().unwrap().0.unwrap();
     drop((member, held));
 }

@@ -12,14 +12,14 @@ use rustix::net::SendFlags;
 ///
 /// # Errors
 /// `TimedOut` as an `io::Error` at the deadline.
-pub(crate) fn wait(fd: impl AsFd, flags: PollFlags, deadline: Instant) -> io::Result<()> {
+pub(crate) fn wait_ready(fd: impl AsFd, flags: PollFlags, deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
         }
         let mut polled = [PollFd::new(&fd, flags)];
-        match poll(&mut polled, Some(&timespec(left))) {
+        match poll(&mut polled, Some(&to_timespec(left))) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -28,7 +28,7 @@ pub(crate) fn wait(fd: impl AsFd, flags: PollFlags, deadline: Instant) -> io::Re
 }
 
 /// A time as the system takes it.
-pub(crate) fn timespec(time: Duration) -> Timespec {
+pub(crate) fn to_timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }
 
@@ -39,9 +39,9 @@ const ENDED: &str = "its connection has ended, and so has it or its network; see
 ///
 /// # Errors
 /// `UnexpectedEof` at the end of the stream, `TimedOut` at the deadline.
-pub(crate) fn read(fd: impl AsFd, bytes: &mut [u8], deadline: Instant) -> io::Result<usize> {
+pub(crate) fn read_some(fd: impl AsFd, bytes: &mut [u8], deadline: Instant) -> io::Result<usize> {
     loop {
-        wait(&fd, PollFlags::IN, deadline)?;
+        wait_ready(&fd, PollFlags::IN, deadline)?;
         match rustix::io::read(&fd, &mut *bytes) {
             #[cfg(feature = "mutants")]
             Ok(0)
@@ -61,11 +61,11 @@ pub(crate) fn read(fd: impl AsFd, bytes: &mut [u8], deadline: Instant) -> io::Re
 /// Fills all of `bytes`.
 ///
 /// # Errors
-/// As [`read`].
+/// As [`read_some`].
 pub(crate) fn read_exact(fd: impl AsFd, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
     let mut filled = 0;
     while filled < bytes.len() {
-        filled += read(&fd, &mut bytes[filled..], deadline)?;
+        filled += read_some(&fd, &mut bytes[filled..], deadline)?;
     }
     Ok(())
 }
@@ -76,7 +76,7 @@ pub(crate) fn read_exact(fd: impl AsFd, bytes: &mut [u8], deadline: Instant) -> 
 /// `TimedOut` at the deadline, and what the system says.
 pub(crate) fn write_all(fd: impl AsFd, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
-        wait(&fd, PollFlags::OUT, deadline)?;
+        wait_ready(&fd, PollFlags::OUT, deadline)?;
         // A peer that is gone is an error here, not a signal; what is no socket gets it the plain way.
         let written = match rustix::net::send(&fd, bytes, SendFlags::NOSIGNAL) {
             Err(Errno::NOTSOCK) => rustix::io::write(&fd, bytes),

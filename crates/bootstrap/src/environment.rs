@@ -1,14 +1,14 @@
 //! What the environment says about the job this process belongs to: its place in it, and how to find the others.
 //!
-//! Pure: variables come in through a function, so that tests need no environment. The front ends call `Environment::read`.
+//! Pure: variables come in through a function, so that tests need no environment. The front ends call `JobEnvironment::read`.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use thiserror::Error;
 
-use crate::secret::Secret;
-use crate::{openmpi, own, planted, pmi, slurm, torchrun};
+use crate::secret::JobSecret;
+use crate::{is_planted, openmpi, own, pmi, slurm, torchrun};
 
 /// Processes of one job.
 pub const RANKS_MAX: usize = 4096;
@@ -45,7 +45,7 @@ impl fmt::Display for Launcher {
 
 /// The place of this process in its job.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct JobPlacement {
     /// Number of this process, from 0.
     pub rank: usize,
     /// Processes of the job.
@@ -67,23 +67,23 @@ pub(crate) enum SecretSource {
 
 /// How the others are found.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Meeting {
+pub(crate) enum RendezvousMethod {
     /// Rank 0 listens on this host at the first free one of the ports after `port`.
-    At { host: String, port: u16, secret: Secret, source: SecretSource },
+    At { host: String, port: u16, secret: JobSecret, source: SecretSource },
     /// Over PMI-1.
-    Pmi { server: pmi::Server, extra: Option<String> },
+    Pmi { server: pmi::PmiServer, extra: Option<String> },
     /// Over PMIx.
     Pmix { extra: Option<String> },
 }
 
 /// What the environment says.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Environment {
+pub struct JobEnvironment {
     /// Who started the job.
     pub launcher: Launcher,
     /// The place of this process; unknown where it must be asked for.
-    pub(crate) place: Option<Place>,
-    pub(crate) meeting: Meeting,
+    pub(crate) place: Option<JobPlacement>,
+    pub(crate) meeting: RendezvousMethod,
 }
 
 /// The environment says something that cannot be.
@@ -133,19 +133,19 @@ pub enum EnvironmentError {
 }
 
 /// Variables by name; empty ones do not count.
-pub(crate) struct Variables<'a>(pub(crate) &'a dyn Fn(&str) -> Option<String>);
+pub(crate) struct EnvironmentVariables<'a>(pub(crate) &'a dyn Fn(&str) -> Option<String>);
 
-impl Variables<'_> {
+impl EnvironmentVariables<'_> {
     pub(crate) fn get(&self, name: &str) -> Option<String> {
         (self.0)(name).filter(|value| !value.is_empty())
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn is_set(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
     /// A number, or nothing when the variable is not there.
-    pub(crate) fn number(&self, name: &'static str) -> Result<Option<usize>, EnvironmentError> {
+    pub(crate) fn read_number(&self, name: &'static str) -> Result<Option<usize>, EnvironmentError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.trim().parse() {
             Ok(number) => Ok(Some(number)),
@@ -154,18 +154,18 @@ impl Variables<'_> {
     }
 
     /// A number that must be there, because `found` is.
-    pub(crate) fn needed(
+    pub(crate) fn require_number(
         &self,
         launcher: Launcher,
         name: &'static str,
         found: &'static str,
     ) -> Result<usize, EnvironmentError> {
         let missing = EnvironmentError::Missing { launcher, missing: name, found };
-        self.number(name)?.ok_or(missing)
+        self.read_number(name)?.ok_or(missing)
     }
 
     /// A TCP port.
-    pub(crate) fn port(&self, name: &'static str) -> Result<Option<u16>, EnvironmentError> {
+    pub(crate) fn read_port(&self, name: &'static str) -> Result<Option<u16>, EnvironmentError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.trim().parse() {
             Ok(port) if port > 0 => Ok(Some(port)),
@@ -174,8 +174,8 @@ impl Variables<'_> {
     }
 
     /// `MASTER_ADDR` and `MASTER_PORT`, if both are there.
-    pub(crate) fn master(&self) -> Result<Option<(String, u16)>, EnvironmentError> {
-        match (self.get("MASTER_ADDR"), self.port("MASTER_PORT")?) {
+    pub(crate) fn master_address(&self) -> Result<Option<(String, u16)>, EnvironmentError> {
+        match (self.get("MASTER_ADDR"), self.read_port("MASTER_PORT")?) {
             (Some(host), Some(port)) => Ok(Some((host.trim().to_owned(), port))),
             _ => Ok(None),
         }
@@ -187,8 +187,8 @@ impl Variables<'_> {
     }
 }
 
-impl Place {
-    pub(crate) fn checked(
+impl JobPlacement {
+    pub(crate) fn new_checked(
         launcher: Launcher,
         rank: usize,
         size: usize,
@@ -211,10 +211,10 @@ impl Place {
 }
 
 /// A secret that is made of known texts, with what a person added.
-pub(crate) fn derived(extra: Option<&str>, parts: &[&str]) -> (Secret, SecretSource) {
-    let secret = Secret::of(parts);
+pub(crate) fn derive_secret(extra: Option<&str>, parts: &[&str]) -> (JobSecret, SecretSource) {
+    let secret = JobSecret::from_texts(parts);
     match extra {
-        Some(extra) => (secret.with(extra), SecretSource::Random),
+        Some(extra) => (secret.with_text(extra), SecretSource::Random),
         None => (secret, SecretSource::PublicNumbers),
     }
 }
@@ -225,14 +225,14 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// The ports of a window: those after its first, turned round at the end of the numbers.
-pub(crate) fn window(port: u16) -> impl Iterator<Item = u16> + Clone {
+pub(crate) fn port_window(port: u16) -> impl Iterator<Item = u16> + Clone {
     (1..=WINDOW).map(move |step| port.checked_add(step).unwrap_or_else(|| port - WINDOW - step))
 }
 
-impl Environment {
+impl JobEnvironment {
     /// The place of this process in its job, where the environment tells it.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
+    pub fn job_placement(&self) -> Option<JobPlacement> {
         self.place
     }
 
@@ -240,12 +240,12 @@ impl Environment {
     /// once, on standard error.
     #[must_use]
     pub fn secret_warning(&self) -> Option<String> {
-        let Meeting::At { host, source: SecretSource::PublicNumbers, .. } = &self.meeting else {
+        let RendezvousMethod::At { host, source: SecretSource::PublicNumbers, .. } = &self.meeting else {
             return None;
         };
         let is_shared =
             self.place.is_some_and(|place| place.rank == 0 && place.size > 1) && !is_loopback(host);
-        (is_shared && !planted("bootstrap-hides-weak-secrets")).then(|| {
+        (is_shared && !is_planted("bootstrap-hides-weak-secrets")).then(|| {
             format!(
                 "the secret of this job is made of numbers that {} shows to other users of the cluster; whoever knows them can take part in the \
                  job, or be its rank 0. Set {} to the same random text in all processes, such as the output of `openssl rand -hex 16`",
@@ -260,16 +260,24 @@ impl Environment {
     /// # Errors
     /// When variables are there and cannot be what a launcher sets.
     pub fn read() -> Result<Option<Self>, EnvironmentError> {
-        Self::of(&|name| std::env::var(name).ok())
+        Self::from_variables(&|name| std::env::var(name).ok())
     }
 
     /// What these variables say.
     ///
     /// # Errors
-    /// As [`Environment::read`].
-    pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, EnvironmentError> {
-        let variables = Variables(variable);
-        for read in [own::read, torchrun::read, pmi::read, openmpi::read, slurm::read] {
+    /// As [`JobEnvironment::read`].
+    pub fn from_variables(
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, EnvironmentError> {
+        let variables = EnvironmentVariables(variable);
+        for read in [
+            own::read_environment,
+            torchrun::read_environment,
+            pmi::read_environment,
+            openmpi::read_environment,
+            slurm::read_environment,
+        ] {
             if let Some(found) = read(&variables)? {
                 // Started alone: a job of one is no job.
                 let alone = found.place.is_some_and(|place| place.size == 1);

@@ -2,26 +2,33 @@
 
 use super::*;
 
-fn of(text: &str) -> Result<Option<Environment>, EnvironmentError> {
+fn of(text: &str) -> Result<Option<JobEnvironment>, EnvironmentError> {
     let pairs: Vec<(String, String)> = text
         .split_whitespace()
         .map(|pair| pair.split_once('=').unwrap())
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    Environment::of(&|name| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.clone()))
+    JobEnvironment::from_variables(&|name| {
+        pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.clone())
+    })
 }
 
-fn found(text: &str) -> Environment {
+fn found(text: &str) -> JobEnvironment {
     of(text).unwrap().expect("a job")
 }
 
-fn place(rank: usize, size: usize, local_rank: Option<usize>, local_size: Option<usize>) -> Option<Place> {
-    Some(Place { rank, size, local_rank, local_size })
+fn place(
+    rank: usize,
+    size: usize,
+    local_rank: Option<usize>,
+    local_size: Option<usize>,
+) -> Option<JobPlacement> {
+    Some(JobPlacement { rank, size, local_rank, local_size })
 }
 
-fn at(environment: &Environment) -> (String, u16, Secret) {
+fn at(environment: &JobEnvironment) -> (String, u16, JobSecret) {
     match &environment.meeting {
-        Meeting::At { host, port, secret, .. } => (host.clone(), *port, secret.clone()),
+        RendezvousMethod::At { host, port, secret, .. } => (host.clone(), *port, secret.clone()),
         other => panic!("{other:?}"),
     }
 }
@@ -54,7 +61,7 @@ fn nothing_set_is_no_job() {
 fn our_own_launcher() {
     let environment = found(&own());
     assert_eq!((environment.launcher, environment.place), (Launcher::Own, place(1, 2, Some(0), Some(1))));
-    assert_eq!(at(&environment), ("fd00::1".into(), 4000, Secret::from_hex(&"ab".repeat(32)).unwrap()));
+    assert_eq!(at(&environment), ("fd00::1".into(), 4000, JobSecret::from_hex(&"ab".repeat(32)).unwrap()));
     // It is the innermost of all.
     assert_eq!(found(&format!("{TORCHRUN} {HYDRA} {SLURM} {}", own())).launcher, Launcher::Own);
 }
@@ -88,7 +95,7 @@ fn slurm() {
     let master = at(&found(&format!("{SLURM} MASTER_ADDR=n9 MASTER_PORT=5")));
     assert_eq!((master.0.as_str(), master.1), ("n9", 5));
     let pmix = found(&format!("{SLURM} PMIX_NAMESPACE=slurm.pmix.77.0 PMIX_RANK=3"));
-    assert_eq!(pmix.meeting, Meeting::Pmix { extra: None });
+    assert_eq!(pmix.meeting, RendezvousMethod::Pmix { extra: None });
     // The script of a batch job is no step, and an allocation's shell has no rank.
     assert_eq!(of("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=77 SLURM_NODELIST=n1"), Ok(None));
     assert_eq!(of("SLURM_NTASKS=4 SLURM_STEP_ID=0"), Ok(None));
@@ -100,7 +107,7 @@ fn slurm() {
 fn open_mpi() {
     let environment = found(OPENMPI);
     assert_eq!((environment.launcher, environment.place), (Launcher::OpenMpi, place(0, 2, Some(0), Some(2))));
-    assert_eq!(environment.meeting, Meeting::Pmix { extra: None });
+    assert_eq!(environment.meeting, RendezvousMethod::Pmix { extra: None });
     let master = found(&format!("{OPENMPI} MASTER_ADDR=h MASTER_PORT=9"));
     assert_eq!((at(&master).0.as_str(), at(&master).1), ("h", 9));
 }
@@ -109,11 +116,11 @@ fn open_mpi() {
 fn pmi() {
     let environment = found(HYDRA);
     assert_eq!((environment.launcher, environment.place), (Launcher::Pmi, place(1, 2, Some(1), Some(2))));
-    assert_eq!(environment.meeting, Meeting::Pmi { server: pmi::Server::Fd(8), extra: None });
+    assert_eq!(environment.meeting, RendezvousMethod::Pmi { server: pmi::PmiServer::Fd(8), extra: None });
     let port = found("PMI_PORT=vm:44065 PMI_ID=1 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1");
     assert_eq!(port.place, None, "the server says it");
-    let server = pmi::Server::Port { host: "vm".into(), port: 44065, id: 1 };
-    assert!(matches!(&port.meeting, Meeting::Pmi { server: found, .. } if *found == server));
+    let server = pmi::PmiServer::Port { host: "vm".into(), port: 44065, id: 1 };
+    assert!(matches!(&port.meeting, RendezvousMethod::Pmi { server: found, .. } if *found == server));
 }
 
 #[test]
@@ -134,8 +141,8 @@ fn what_cannot_be_is_told() {
 
 #[test]
 fn a_window_holds_eight_ports_that_exist() {
-    assert_eq!(window(29500).collect::<Vec<_>>(), (29501..=29508).collect::<Vec<_>>());
-    let last: Vec<u16> = window(65_533).collect();
+    assert_eq!(port_window(29500).collect::<Vec<_>>(), (29501..=29508).collect::<Vec<_>>());
+    let last: Vec<u16> = port_window(65_533).collect();
     assert_eq!(last[..2], [65_534, 65_535]);
     let distinct: std::collections::BTreeSet<_> = last.iter().collect();
     assert!(distinct.len() == 8 && last.iter().all(|port| *port > 60_000), "{last:?}");

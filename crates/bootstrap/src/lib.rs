@@ -41,14 +41,14 @@ mod store;
 mod torchrun;
 
 /// Whether a bug is planted; never in a build without the feature.
-fn planted(name: &str) -> bool {
+fn is_planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }
 
-pub use address::{addresses, free_port};
-pub use bootstrap::{Bootstrap, ExchangeError, JoinError, Streams};
-pub use environment::{Environment, EnvironmentError, Launcher, Place, RANKS_MAX};
-pub use pmi::{LINE_BYTES_MAX as PMI_LINE_BYTES_MAX, PmiError, Reply as PmiReply, Space as PmiSpace};
+pub use address::{free_port, host_addresses};
+pub use bootstrap::{ExchangeError, JobBootstrap, JobStreams, JoinError};
+pub use environment::{EnvironmentError, JobEnvironment, JobPlacement, Launcher, RANKS_MAX};
+pub use pmi::{LINE_BYTES_MAX as PMI_LINE_BYTES_MAX, PmiError, PmiReply, PmiSpace};
 pub use pmix::PmixError;
-pub use secret::Secret;
+pub use secret::JobSecret;
 pub use store::GIVEN_BYTES_MAX;

@@ -1,7 +1,10 @@
 //! The environment of `trunkline run`. Pure; called by `environment`, and by the launcher for the names.
 
-use crate::environment::{Environment, EnvironmentError, Launcher, Meeting, Place, SecretSource, Variables};
-use crate::secret::Secret;
+use crate::environment::{
+    EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
+    SecretSource,
+};
+use crate::secret::JobSecret;
 
 /// Number of the process.
 pub const RANK: &str = "TRUNKLINE_JOB_RANK";
@@ -16,25 +19,27 @@ pub const STORE: &str = "TRUNKLINE_JOB_STORE";
 /// 64 hexadecimal digits; under other launchers any text, mixed into theirs.
 pub const SECRET: &str = "TRUNKLINE_JOB_SECRET";
 
-pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, EnvironmentError> {
+pub(crate) fn read_environment(
+    variables: &EnvironmentVariables<'_>,
+) -> Result<Option<JobEnvironment>, EnvironmentError> {
     let launcher = Launcher::Own;
-    let Some(rank) = variables.number(RANK)? else { return Ok(None) };
-    let size = variables.needed(launcher, SIZE, RANK)?;
-    let local_rank = variables.number(LOCAL_RANK)?;
-    let local_size = variables.number(LOCAL_SIZE)?;
-    let place = Place::checked(launcher, rank, size, local_rank, local_size)?;
+    let Some(rank) = variables.read_number(RANK)? else { return Ok(None) };
+    let size = variables.require_number(launcher, SIZE, RANK)?;
+    let local_rank = variables.read_number(LOCAL_RANK)?;
+    let local_size = variables.read_number(LOCAL_SIZE)?;
+    let place = JobPlacement::new_checked(launcher, rank, size, local_rank, local_size)?;
     let missing = |missing| EnvironmentError::Missing { launcher, missing, found: RANK };
     let store = variables.get(STORE).ok_or_else(|| missing(STORE))?;
     let secret = variables.get(SECRET).ok_or_else(|| missing(SECRET))?;
-    let Some(secret) = Secret::from_hex(&secret) else {
+    let Some(secret) = JobSecret::from_hex(&secret) else {
         let value = format!("({} characters)", secret.chars().count());
         return Err(EnvironmentError::Value { name: SECRET, value, expected: "64 hexadecimal digits" });
     };
     let Some((host, port)) = host_and_port(&store) else {
         return Err(EnvironmentError::Value { name: STORE, value: store, expected: "host:port" });
     };
-    let meeting = Meeting::At { host, port, secret, source: SecretSource::Random };
-    Ok(Some(Environment { launcher, place: Some(place), meeting }))
+    let meeting = RendezvousMethod::At { host, port, secret, source: SecretSource::Random };
+    Ok(Some(JobEnvironment { launcher, place: Some(place), meeting }))
 }
 
 /// `host:port`, where an IPv6 address stands in brackets.

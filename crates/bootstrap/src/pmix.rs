@@ -39,7 +39,7 @@ pub enum PmixError {
 }
 
 /// The functions in use.
-struct Pmix {
+struct PmixLibrary {
     init: InitFn,
     put: PutFn,
     commit: CommitFn,
@@ -51,20 +51,20 @@ struct Pmix {
 
 /// Rank 0 gives a value, everybody gets it. The library stays in memory, because its threads may.
 pub(crate) fn hand_round(mine: Option<&str>) -> Result<String, PmixError> {
-    let pmix = Pmix::load()?;
+    let pmix = PmixLibrary::load()?;
     let mut me = Proc::ZERO;
     // SAFETY: `me` is a whole `pmix_proc_t`, and no information is handed over.
     let status = unsafe { (pmix.init)(&raw mut me, ptr::null(), 0) };
-    pmix.check("PMIx_Init", status)?;
-    let handed = pmix.between(&me, mine);
+    pmix.check_status("PMIx_Init", status)?;
+    let handed = pmix.exchange_text(&me, mine);
     // SAFETY: `PMIx_Init` has succeeded, once.
     let status = unsafe { (pmix.finalize)(ptr::null(), 0) };
     let value = handed?;
-    pmix.check("PMIx_Finalize", status)?;
+    pmix.check_status("PMIx_Finalize", status)?;
     Ok(value)
 }
 
-impl Pmix {
+impl PmixLibrary {
     fn load() -> Result<Self, PmixError> {
         let mut opened = Err(PmixError::Type);
         for name in NAMES {
@@ -105,29 +105,29 @@ impl Pmix {
     }
 
     /// What stands between init and finalize.
-    fn between(&self, me: &Proc, mine: Option<&str>) -> Result<String, PmixError> {
+    fn exchange_text(&self, me: &Proc, mine: Option<&str>) -> Result<String, PmixError> {
         if let Some(text) = mine {
             let text = CString::new(text).map_err(|_| PmixError::Type)?;
             let mut value = Value::text(text.as_ptr());
             // SAFETY: key and text end with a zero byte, and the call copies both.
             let status = unsafe { (self.put)(GLOBAL, KEY.as_ptr(), &raw mut value) };
-            self.check("PMIx_Put", status)?;
+            self.check_status("PMIx_Put", status)?;
             // SAFETY: between init and finalize.
             let status = unsafe { (self.commit)() };
-            self.check("PMIx_Commit", status)?;
+            self.check_status("PMIx_Commit", status)?;
         }
         // SAFETY: no processes named means all of the job.
         let status = unsafe { (self.fence)(ptr::null(), 0, ptr::null(), 0) };
-        self.check("PMIx_Fence", status)?;
+        self.check_status("PMIx_Fence", status)?;
         let first = Proc { rank: 0, ..*me };
         let mut value: *mut Value = ptr::null_mut();
         // SAFETY: `first` and the key live during the call; `value` takes a pointer that then is ours.
         let status = unsafe { (self.get)(&raw const first, KEY.as_ptr(), ptr::null(), 0, &raw mut value) };
-        self.check("PMIx_Get", status)?;
+        self.check_status("PMIx_Get", status)?;
         // Nobody may leave while another still asks.
         // SAFETY: as above.
         let status = unsafe { (self.fence)(ptr::null(), 0, ptr::null(), 0) };
-        self.check("PMIx_Fence", status)?;
+        self.check_status("PMIx_Fence", status)?;
         // SAFETY: the call succeeded, so this is null or a value that nobody frees: some hundred bytes a process.
         let value = unsafe { value.as_ref() }.ok_or(PmixError::Type)?;
         if value.kind != STRING || value.string().is_null() {
@@ -138,7 +138,7 @@ impl Pmix {
         Ok(text.to_string_lossy().into_owned())
     }
 
-    fn check(&self, call: &'static str, status: c_int) -> Result<(), PmixError> {
+    fn check_status(&self, call: &'static str, status: c_int) -> Result<(), PmixError> {
         if status == SUCCESS {
             return Ok(());
         }

@@ -12,33 +12,33 @@ pub(crate) const NONCE_BYTES: usize = 16;
 
 /// Who proves: a member's proof must not do as rank 0's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Side {
+pub(crate) enum ProofSide {
     Member,
     Center,
 }
 
 /// What only the processes of one job know, 32 bytes. Never printed.
 #[derive(Clone, Eq, PartialEq)]
-pub struct Secret([u8; 32]);
+pub struct JobSecret([u8; 32]);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for JobSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
 }
 
-impl Secret {
+impl JobSecret {
     /// A new one from the system's random numbers.
     ///
     /// # Errors
     /// When the system has none.
     pub fn random() -> std::io::Result<Self> {
-        random().map(Self)
+        random_bytes().map(Self)
     }
 
     /// A secret made of texts in this order; as hard to guess as they are.
     #[must_use]
-    pub fn of(parts: &[&str]) -> Self {
+    pub fn from_texts(parts: &[&str]) -> Self {
         let mut digest = Sha256::new_with_prefix(b"trunkline job 1");
         for part in parts {
             digest.update((part.len() as u64).to_le_bytes());
@@ -72,33 +72,40 @@ impl Secret {
 
     /// This secret with another one mixed in.
     #[must_use]
-    pub fn with(&self, other: &str) -> Self {
-        Self::of(&[&self.to_hex(), other])
+    pub fn with_text(&self, other: &str) -> Self {
+        Self::from_texts(&[&self.to_hex(), other])
     }
 
     /// The proof over two nonces, the peer's first for a member, and what else both ends know.
-    pub(crate) fn proof(&self, side: Side, first: &Nonce, second: &Nonce, rest: &[u8]) -> [u8; PROOF_BYTES] {
-        self.mac(side, first, second, rest).map_or([0; PROOF_BYTES], |mac| mac.finalize().into_bytes().into())
+    pub(crate) fn compute_proof(
+        &self,
+        side: ProofSide,
+        first: &Nonce,
+        second: &Nonce,
+        rest: &[u8],
+    ) -> [u8; PROOF_BYTES] {
+        self.start_mac(side, first, second, rest)
+            .map_or([0; PROOF_BYTES], |mac| mac.finalize().into_bytes().into())
     }
 
     /// Whether a proof is right, in a time that tells nothing about it.
-    pub(crate) fn proves(
+    pub(crate) fn verify_proof(
         &self,
         proof: &[u8; PROOF_BYTES],
-        side: Side,
+        side: ProofSide,
         first: &Nonce,
         second: &Nonce,
         rest: &[u8],
     ) -> bool {
-        self.mac(side, first, second, rest).is_some_and(|mac| mac.verify_slice(proof).is_ok())
+        self.start_mac(side, first, second, rest).is_some_and(|mac| mac.verify_slice(proof).is_ok())
     }
 
-    fn mac(&self, side: Side, first: &Nonce, second: &Nonce, rest: &[u8]) -> Option<Hmac<Sha256>> {
+    fn start_mac(&self, side: ProofSide, first: &Nonce, second: &Nonce, rest: &[u8]) -> Option<Hmac<Sha256>> {
         // A key of any length is taken.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(match side {
-            Side::Member => b"trunkline store 1 member",
-            Side::Center => b"trunkline store 1 center",
+            ProofSide::Member => b"trunkline store 1 member",
+            ProofSide::Center => b"trunkline store 1 center",
         });
         mac.update(first);
         mac.update(second);
@@ -111,7 +118,7 @@ impl Secret {
 pub(crate) type Nonce = [u8; NONCE_BYTES];
 
 /// Random bytes.
-pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+pub(crate) fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
@@ -130,34 +137,34 @@ mod tests {
 
     #[test]
     fn hexadecimal_digits_come_back_and_nothing_else_is_one() {
-        let secret = Secret::random().unwrap();
-        assert_eq!(Secret::from_hex(&secret.to_hex()), Some(secret.clone()));
-        assert_ne!(Secret::random().unwrap(), secret);
+        let secret = JobSecret::random().unwrap();
+        assert_eq!(JobSecret::from_hex(&secret.to_hex()), Some(secret.clone()));
+        assert_ne!(JobSecret::random().unwrap(), secret);
         for bad in
             ["", "00", &"0".repeat(63), &"0".repeat(65), &"g".repeat(64), &"+1".repeat(32), &"é".repeat(32)]
         {
-            assert_eq!(Secret::from_hex(bad), None, "{bad}");
+            assert_eq!(JobSecret::from_hex(bad), None, "{bad}");
         }
         assert!(!format!("{secret:?}").contains(&secret.to_hex()));
     }
 
     #[test]
     fn parts_do_not_run_into_each_other() {
-        assert_ne!(Secret::of(&["ab", "c"]), Secret::of(&["a", "bc"]));
-        assert_eq!(Secret::of(&["a"]), Secret::of(&["a"]));
+        assert_ne!(JobSecret::from_texts(&["ab", "c"]), JobSecret::from_texts(&["a", "bc"]));
+        assert_eq!(JobSecret::from_texts(&["a"]), JobSecret::from_texts(&["a"]));
     }
 
     #[test]
     fn a_proof_holds_for_its_side_nonces_and_fields_only() {
-        let secret = Secret::of(&["x"]);
+        let secret = JobSecret::from_texts(&["x"]);
         let a = [1; NONCE_BYTES];
         let b = [2; NONCE_BYTES];
-        let proof = secret.proof(Side::Member, &a, &b, b"12");
-        assert!(secret.proves(&proof, Side::Member, &a, &b, b"12"));
-        assert!(!secret.proves(&proof, Side::Center, &a, &b, b"12"));
-        assert!(!secret.proves(&proof, Side::Member, &b, &a, b"12"));
-        assert!(!secret.proves(&proof, Side::Member, &a, &b, b"13"));
-        assert!(!Secret::of(&["y"]).proves(&proof, Side::Member, &a, &b, b"12"));
-        assert!(!secret.proves(&[0; PROOF_BYTES], Side::Member, &a, &b, b"12"));
+        let proof = secret.compute_proof(ProofSide::Member, &a, &b, b"12");
+        assert!(secret.verify_proof(&proof, ProofSide::Member, &a, &b, b"12"));
+        assert!(!secret.verify_proof(&proof, ProofSide::Center, &a, &b, b"12"));
+        assert!(!secret.verify_proof(&proof, ProofSide::Member, &b, &a, b"12"));
+        assert!(!secret.verify_proof(&proof, ProofSide::Member, &a, &b, b"13"));
+        assert!(!JobSecret::from_texts(&["y"]).verify_proof(&proof, ProofSide::Member, &a, &b, b"12"));
+        assert!(!secret.verify_proof(&[0; PROOF_BYTES], ProofSide::Member, &a, &b, b"12"));
     }
 }

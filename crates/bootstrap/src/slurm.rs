@@ -3,8 +3,11 @@
 //! Rank 0 is on the first host of the step. No variable gives it a port, so one is made of the ids of job and step; a
 //! clash with another job is found by the secret, and the window has room for it.
 
-use crate::environment::{Environment, EnvironmentError, Launcher, Meeting, Place, Variables, derived};
-use crate::secret::Secret;
+use crate::environment::{
+    EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
+    derive_secret,
+};
+use crate::secret::JobSecret;
 
 const RANK: &str = "SLURM_PROCID";
 const NODES: &str = "SLURM_STEP_NODELIST";
@@ -14,33 +17,35 @@ const TASKS_PER_NODE: &str = "SLURM_STEP_TASKS_PER_NODE";
 const PORT_FIRST: u16 = 20_000;
 const PORTS: u32 = 10_000;
 
-pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, EnvironmentError> {
+pub(crate) fn read_environment(
+    variables: &EnvironmentVariables<'_>,
+) -> Result<Option<JobEnvironment>, EnvironmentError> {
     let launcher = Launcher::Slurm;
-    let Some(rank) = variables.number(RANK)? else { return Ok(None) };
+    let Some(rank) = variables.read_number(RANK)? else { return Ok(None) };
     let nodes = variables.get(NODES).or_else(|| variables.get("SLURM_NODELIST"));
     let step = variables.get("SLURM_STEP_ID").or_else(|| variables.get("SLURM_STEPID"));
     // The script of a batch job has a rank too, and is no step: what it starts is.
-    if step.is_none() && !variables.has(NODES) {
+    if step.is_none() && !variables.is_set(NODES) {
         return Ok(None);
     }
-    let size = match variables.number("SLURM_STEP_NUM_TASKS")? {
+    let size = match variables.read_number("SLURM_STEP_NUM_TASKS")? {
         Some(size) => size,
-        None => variables.needed(launcher, "SLURM_NTASKS", RANK)?,
+        None => variables.require_number(launcher, "SLURM_NTASKS", RANK)?,
     };
-    let local_rank = variables.number("SLURM_LOCALID")?;
+    let local_rank = variables.read_number("SLURM_LOCALID")?;
     let local_size = local_size(variables)?;
-    let place = Place::checked(launcher, rank, size, local_rank, local_size)?;
+    let place = JobPlacement::new_checked(launcher, rank, size, local_rank, local_size)?;
     let extra = variables.extra_secret();
     let job = variables.get("SLURM_JOB_ID").unwrap_or_default();
     let step = step.unwrap_or_default();
-    let meeting = match (variables.master()?, variables.has("PMIX_NAMESPACE"), nodes) {
+    let meeting = match (variables.master_address()?, variables.is_set("PMIX_NAMESPACE"), nodes) {
         (Some((host, port)), _, nodes) => {
             let nodes = nodes.unwrap_or_default();
             let (secret, source) =
-                derived(extra.as_deref(), &["slurm", &job, &step, &nodes, &host, &port.to_string()]);
-            Meeting::At { host, port, secret, source }
+                derive_secret(extra.as_deref(), &["slurm", &job, &step, &nodes, &host, &port.to_string()]);
+            RendezvousMethod::At { host, port, secret, source }
         }
-        (None, true, _) => Meeting::Pmix { extra },
+        (None, true, _) => RendezvousMethod::Pmix { extra },
         (None, false, None) => {
             return Err(EnvironmentError::Missing { launcher, missing: NODES, found: RANK });
         }
@@ -50,24 +55,24 @@ pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, Env
                 value: nodes.clone(),
                 expected: "a list of hosts as Slurm writes them, such as node[01-04,7]",
             })?;
-            let (secret, source) = derived(extra.as_deref(), &["slurm", &job, &step, &nodes]);
-            Meeting::At { host, port: port(&job, &step), secret, source }
+            let (secret, source) = derive_secret(extra.as_deref(), &["slurm", &job, &step, &nodes]);
+            RendezvousMethod::At { host, port: step_port(&job, &step), secret, source }
         }
     };
-    Ok(Some(Environment { launcher, place: Some(place), meeting }))
+    Ok(Some(JobEnvironment { launcher, place: Some(place), meeting }))
 }
 
 /// The port before the window of a step.
-fn port(job: &str, step: &str) -> u16 {
-    let digits = Secret::of(&["slurm port", job, step]).to_hex();
+fn step_port(job: &str, step: &str) -> u16 {
+    let digits = JobSecret::from_texts(&["slurm port", job, step]).to_hex();
     let number = u32::from_str_radix(&digits[..8], 16).unwrap_or(0);
     PORT_FIRST + (number % PORTS) as u16
 }
 
 /// Tasks on this process's host: its place in the list of all hosts.
-fn local_size(variables: &Variables<'_>) -> Result<Option<usize>, EnvironmentError> {
+fn local_size(variables: &EnvironmentVariables<'_>) -> Result<Option<usize>, EnvironmentError> {
     let Some(list) = variables.get(TASKS_PER_NODE) else { return Ok(None) };
-    let Some(node) = variables.number("SLURM_NODEID")? else { return Ok(None) };
+    let Some(node) = variables.read_number("SLURM_NODEID")? else { return Ok(None) };
     match tasks_on(&list, node) {
         Some(tasks) => Ok(Some(tasks)),
         None => Err(EnvironmentError::Value {
@@ -152,7 +157,7 @@ mod tests {
     #[test]
     fn ports_stay_in_their_range_and_differ() {
         let ports: std::collections::BTreeSet<u16> =
-            (0..200).map(|step| port("17", &step.to_string())).collect();
+            (0..200).map(|step| step_port("17", &step.to_string())).collect();
         assert!(ports.iter().all(|port| (20_000..30_000).contains(port)));
         assert!(ports.len() > 150, "{} of 200", ports.len());
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 use trunkline_bootstrap::{
-    Bootstrap, Environment, EnvironmentError, ExchangeError, JoinError, Launcher, Streams,
+    EnvironmentError, ExchangeError, JobBootstrap, JobEnvironment, JobStreams, JoinError, Launcher,
 };
-use trunkline_nccl_host::{Channel, Loss, Own, Seat};
+use trunkline_nccl_host::{LocalOverrides, ParentLoss, RankChannel, RankOrigin};
 
 /// How long the others may take to say whether they are ready.
 const READY: Duration = Duration::from_secs(60);
@@ -16,7 +16,7 @@ const READY: Duration = Duration::from_secs(60);
 /// The processes of the job did not come together.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub(crate) enum JobError {
+pub(crate) enum LaunchedJobError {
     /// The launcher's variables cannot be.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
@@ -40,38 +40,38 @@ pub(crate) enum JobError {
 }
 
 /// A job that has met.
-pub(crate) struct Joined(Bootstrap);
+pub(crate) struct LaunchedJob(JobBootstrap);
 
 /// What this process is from here on.
-pub(crate) enum Seats {
+pub(crate) enum JobRole {
     /// Rank 0: the parent of all ranks, its own included.
-    Parent(Vec<Seat>),
+    Parent(Vec<RankOrigin>),
     /// Another rank.
-    Rank(RankSeat),
+    Rank(RemoteRank),
 }
 
 /// A rank whose parent is another process.
-pub(crate) struct RankSeat {
+pub(crate) struct RemoteRank {
     rank: usize,
-    channel: Channel,
+    channel: RankChannel,
 }
 
 /// Whether the environment says that there are others.
-pub(crate) fn is_launched() -> Result<bool, JobError> {
-    Ok(Environment::read()?.is_some())
+pub(crate) fn is_launched() -> Result<bool, LaunchedJobError> {
+    Ok(JobEnvironment::read()?.is_some())
 }
 
 /// Meets the others, if the environment says that there are any.
-pub(crate) fn join(limit: Duration) -> Result<Option<Joined>, JobError> {
-    match Environment::read()? {
-        Some(environment) => Ok(Some(Joined(Bootstrap::join(&environment, limit)?))),
+pub(crate) fn join_job(limit: Duration) -> Result<Option<LaunchedJob>, LaunchedJobError> {
+    match JobEnvironment::read()? {
+        Some(environment) => Ok(Some(LaunchedJob(JobBootstrap::join(&environment, limit)?))),
         None => Ok(None),
     }
 }
 
-impl Joined {
-    pub(crate) fn size(&self) -> usize {
-        self.0.place().size
+impl LaunchedJob {
+    pub(crate) fn job_size(&self) -> usize {
+        self.0.job_placement().size
     }
 
     pub(crate) fn launcher(&self) -> Launcher {
@@ -80,48 +80,51 @@ impl Joined {
 
     /// Whether all can go on. Where one has a reason not to, rank 0 gets the first as an error and the others `false`, so
     /// that it is told once.
-    pub(crate) fn agree(&mut self, mine: Option<&impl ToString>) -> Result<bool, JobError> {
+    pub(crate) fn agree_to_start(&mut self, mine: Option<&impl ToString>) -> Result<bool, LaunchedJobError> {
         let given = mine.map(ToString::to_string).unwrap_or_default();
-        let reasons = self.0.exchange(given.as_bytes(), READY)?;
+        let reasons = self.0.all_gather(given.as_bytes(), READY)?;
         match reasons.iter().position(|reason| !reason.is_empty()) {
             None => Ok(true),
-            Some(rank) if self.0.place().rank == 0 => {
-                Err(JobError::Other { rank, reason: String::from_utf8_lossy(&reasons[rank]).into_owned() })
-            }
+            Some(rank) if self.0.job_placement().rank == 0 => Err(LaunchedJobError::Other {
+                rank,
+                reason: String::from_utf8_lossy(&reasons[rank]).into_owned(),
+            }),
             Some(_) => Ok(false),
         }
     }
 
     /// Gives the streams to the plugin host.
-    pub(crate) fn into_seats(self) -> Result<Seats, JobError> {
-        let rank = self.0.place().rank;
+    pub(crate) fn into_role(self) -> Result<JobRole, LaunchedJobError> {
+        let rank = self.0.job_placement().rank;
         match self.0.into_streams()? {
-            Streams::Member(stream) => Ok(Seats::Rank(RankSeat { rank, channel: Channel::tcp(stream)? })),
-            Streams::Center(members) => {
+            JobStreams::Member(stream) => {
+                Ok(JobRole::Rank(RemoteRank { rank, channel: RankChannel::from_tcp(stream)? }))
+            }
+            JobStreams::Center(members) => {
                 let seat = |member| match member {
-                    Some(stream) => Channel::tcp(stream).map(Seat::Far),
-                    None => Ok(Seat::Child),
+                    Some(stream) => RankChannel::from_tcp(stream).map(RankOrigin::Far),
+                    None => Ok(RankOrigin::Child),
                 };
-                Ok(Seats::Parent(members.into_iter().map(seat).collect::<std::io::Result<_>>()?))
+                Ok(JobRole::Parent(members.into_iter().map(seat).collect::<std::io::Result<_>>()?))
             }
         }
     }
 }
 
-impl RankSeat {
+impl RemoteRank {
     /// Is a rank until the parent lets it go; ends the process when the run fails, which rank 0 explains.
-    pub(crate) fn serve(self, own: Own) -> Result<ExitCode, JobError> {
+    pub(crate) fn serve(self, own: LocalOverrides) -> Result<ExitCode, LaunchedJobError> {
         let rank = self.rank;
         let left = own.left.clone();
         let lost = move |loss| {
             // Nothing is dropped on this way out.
             left.map(std::fs::remove_dir_all);
-            if loss == Loss::Gone {
+            if loss == ParentLoss::Gone {
                 eprintln!("trunkline: rank {rank}: rank 0 is gone");
             }
             std::process::exit(2);
         };
-        let wrong = trunkline_nccl_host::serve(self.channel, Some(own), lost)?;
+        let wrong = trunkline_nccl_host::serve_parent(self.channel, Some(own), lost)?;
         Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }

@@ -24,9 +24,9 @@ use clap::Parser;
 /// Communication transport for GPU clusters: measure it, look into it.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version = trunkline_runtime::VERSION, arg_required_else_help = true, after_help = EXAMPLES)]
-struct Cli {
+struct CommandLine {
     #[command(subcommand)]
-    command: cmd::Command,
+    command: cmd::CliCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -50,7 +50,7 @@ pub fn run_command() -> ExitCode {
     if let Some(code) = trunkline_nccl_host::rank_entry() {
         return code;
     }
-    match cmd::run(Cli::parse().command) {
+    match cmd::run_subcommand(CommandLine::parse().command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("trunkline: {error}");

@@ -36,12 +36,12 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 /// The plugin's file: the one asked for, else the environment's, else the one next to this program.
-pub(crate) fn plugin(asked: Option<&Path>) -> Result<PathBuf, LocateError> {
+pub(crate) fn find_plugin(asked: Option<&Path>) -> Result<PathBuf, LocateError> {
     if let Some(path) = asked {
-        return existing(path, "--plugin");
+        return existing_path(path, "--plugin");
     }
     if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
-        return existing(Path::new(&path), VARIABLE);
+        return existing_path(Path::new(&path), VARIABLE);
     }
     let program = std::env::current_exe().unwrap_or_default();
     let directory = program.parent().unwrap_or(Path::new("."));
@@ -50,12 +50,12 @@ pub(crate) fn plugin(asked: Option<&Path>) -> Result<PathBuf, LocateError> {
     let age = |path: &&PathBuf| path.metadata().and_then(|file| file.modified()).ok();
     let built = tried[..2].iter().filter(|path| path.exists()).max_by_key(age);
     match built.or(tried[2..].iter().find(|path| path.exists())) {
-        Some(path) => existing(path, "the program's directory"),
+        Some(path) => existing_path(path, "the program's directory"),
         None => Err(LocateError::Nowhere { tried }),
     }
 }
 
 /// The absolute path, because the dynamic linker searches elsewhere for a bare name.
-fn existing(path: &Path, origin: &'static str) -> Result<PathBuf, LocateError> {
+fn existing_path(path: &Path, origin: &'static str) -> Result<PathBuf, LocateError> {
     path.canonicalize().map_err(|_| LocateError::Named { path: path.to_path_buf(), origin })
 }

@@ -10,19 +10,19 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use serde_json::Value;
 use trunkline_engine::Mutant;
 use trunkline_engine::host::{UnixHost, UnixStream};
-use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
-use trunkline_mem::Memory;
-use trunkline_mem::ipc::Device;
+use trunkline_fabric::{Host as _, OobListener as _, OobTransport as _};
+use trunkline_mem::MemoryRange;
+use trunkline_mem::ipc::MemfdDevice;
 use trunkline_node::NodePage;
-use trunkline_node::ipc::{Buffer, Config as Sharing};
-use trunkline_node::tagged::{Begun, Config, Endpoint, PeerId};
+use trunkline_node::ipc::{MessageBuffer, NodeConfig as Sharing};
+use trunkline_node::tagged::{TaggedConfig, TaggedEndpoint, TaggedPeerId, TaggedSendStart};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::ipc::exporter::Amount;
-use trunkline_proto::tagged::Choice;
+use trunkline_proto::ipc::exporter::ExportAmount;
+use trunkline_proto::tagged::MethodChoice;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::status::Number;
-use trunkline_proto::wire::status::node::{BYTES, Export, NAME, Owner, Page};
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::status::node::{BYTES, NAME, PageExport, PageOwner, SharedMemoryPage};
+use trunkline_proto::wire::tagged::InboxSizes;
 
 const LEN: usize = 1 << 20;
 
@@ -54,50 +54,57 @@ fn shown_by(rank: u32) -> Value {
 fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(String::leak(name));
+        return Mutant::with_name(String::leak(name));
     }
     Mutant::NONE
 }
 
 /// Two endpoints, and their clock.
 struct Two {
-    ends: [(Endpoint<Device, UnixStream>, PeerId); 2],
+    ends: [(TaggedEndpoint<MemfdDevice, UnixStream>, TaggedPeerId); 2],
     now: Instant,
 }
 
 impl Two {
     fn new() -> Self {
         let host = UnixHost::new(|_, _| {});
-        let device = Device::create(3, 64 << 20).expect("a device");
+        let device = MemfdDevice::create(3, 64 << 20).expect("a device");
         let now = host.now();
-        let inbox = Inbox::new(1024, 512, 1 << 18).expect("an inbox");
+        let inbox = InboxSizes::new(1024, 512, 1 << 18).expect("an inbox");
         let mut listener = host.oob().listen().expect("a listener");
         let [mut a, mut b] = [0, 1].map(|rank| {
-            let memory = Device::join(3, &device.descriptor().expect("a descriptor")).expect("the device");
-            let budget = Amount { entries: 16, bytes: 1 << 30 };
+            let memory =
+                MemfdDevice::join(3, &device.descriptor().expect("a descriptor")).expect("the device");
+            let budget = ExportAmount { entries: 16, bytes: 1 << 30 };
             let process = [rank as u8 + 1; 16];
             let sharing = Sharing { mutant: planted(), ..Sharing::new(process, budget) };
-            let mut endpoint = Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Learned }, now);
+            let mut endpoint = TaggedEndpoint::new(
+                memory,
+                TaggedConfig { sharing, inbox, copy: MethodChoice::Learned },
+                now,
+            );
             let page = host.node_page().expect("a page");
-            endpoint
-                .show(NodePage::of_host(&page, ProcessId(process), Some(rank), host.now()).expect("a page"));
+            endpoint.publish_page(
+                NodePage::of_host(&page, ProcessId(process), Some(rank), host.now()).expect("a page"),
+            );
             endpoint
         });
-        let to_a = b.join(host.oob().connect(&listener.address()).expect("a stream")).expect("a peer");
+        let to_a =
+            b.join_peer(host.oob().connect(&listener.listen_address()).expect("a stream")).expect("a peer");
         let to_b = loop {
             if let Some(stream) = listener.accept().expect("a listener") {
-                break a.join(stream).expect("a peer");
+                break a.join_peer(stream).expect("a peer");
             }
         };
-        a.label(to_b, 1, std::process::id());
-        b.label(to_a, 0, std::process::id());
+        a.label_peer(to_b, 1, std::process::id());
+        b.label_peer(to_a, 0, std::process::id());
         let mut two = Self { ends: [(a, to_b), (b, to_a)], now };
         two.rest();
         two
     }
 
     fn step(&mut self) {
-        self.now = self.now + Duration::micros(200);
+        self.now = self.now + Duration::from_micros(200);
         self.ends.iter_mut().for_each(|(end, _)| _ = end.progress(self.now));
     }
 
@@ -107,14 +114,16 @@ impl Two {
     }
 
     /// The first sends to the second.
-    fn pass(&mut self, buffer: &Buffer) {
-        self.pass_into(buffer, Buffer::of(Memory::heap(LEN), 0, LEN as u64));
+    fn pass(&mut self, buffer: &MessageBuffer) {
+        self.pass_into(buffer, MessageBuffer::from_memory(MemoryRange::heap(LEN), 0, LEN as u64));
     }
 
-    fn pass_into(&mut self, buffer: &Buffer, into: Buffer) {
+    fn pass_into(&mut self, buffer: &MessageBuffer, into: MessageBuffer) {
         let [(a, to_b), (b, to_a)] = &mut self.ends;
         let received = b.receive(Some(*to_a), (1, u64::MAX), into).expect("a receive");
-        let Begun::Request(sent) = a.send(*to_b, 1, buffer).expect("a send") else { panic!("it is long") };
+        let TaggedSendStart::Request(sent) = a.send(*to_b, 1, buffer).expect("a send") else {
+            panic!("it is long")
+        };
         self.rest();
         let [(a, _), (b, _)] = &mut self.ends;
         assert!(a.test(sent).expect("an end").is_ok() && b.test(received).expect("an end").is_ok());
@@ -125,7 +134,7 @@ impl Two {
 fn who_holds_which_buffer_and_every_fallback_is_shown() {
     let mut two = Two::new();
     let addr = two.ends[0].0.node().memory().alloc(LEN).expect("memory");
-    let buffer = Buffer::own(addr, LEN as u64);
+    let buffer = MessageBuffer::from_own(addr, LEN as u64);
     for _ in 0..3 {
         two.pass(&buffer);
     }
@@ -169,7 +178,10 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
 
     // Who copies: the receiver did, and the sender does into memory that is shared by the receiver alone.
     let into = two.ends[1].0.node().memory().alloc(LEN).expect("memory");
-    two.pass_into(&Buffer::of(Memory::heap(LEN), 0, LEN as u64), Buffer::own(into, LEN as u64));
+    two.pass_into(
+        &MessageBuffer::from_memory(MemoryRange::heap(LEN), 0, LEN as u64),
+        MessageBuffer::from_own(into, LEN as u64),
+    );
     for (rank, numbers) in [(0, [1, 0, 1]), (1, [3, 3, 0])] {
         let node = shown_by(rank);
         let shown = ["messages_mapped", "messages_by_receiver", "messages_by_sender"];
@@ -184,7 +196,7 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
     }
 
     // Two messages go without, and the export is over; memory that was freed and is held is a zombie.
-    two.ends[0].0.node_mut().shrink(Amount { entries: 0, bytes: 0 });
+    two.ends[0].0.node_mut().shrink_budget(ExportAmount { entries: 0, bytes: 0 });
     two.pass(&buffer);
     two.pass(&buffer);
     let node = shown();
@@ -234,15 +246,21 @@ fn forged(bytes: &[u8]) -> OwnedFd {
 
 #[test]
 fn what_is_no_page_of_shared_memory_is_refused_and_named() {
-    let owner = Owner {
+    let owner = PageOwner {
         process: ProcessId([7; 16]),
         pid: std::process::id(),
         rank: None,
         made_unix: 0,
         made: u64::MAX,
     };
-    let exports = vec![Export { len: u64::MAX, used: u64::MAX, ..Export::default() }; 256];
-    let page = Page { owner, written: 1, numbers: [u64::MAX; Number::LEN], neighbours: Vec::new(), exports };
+    let exports = vec![PageExport { len: u64::MAX, used: u64::MAX, ..PageExport::default() }; 256];
+    let page = SharedMemoryPage {
+        owner,
+        written: 1,
+        numbers: [u64::MAX; Number::LEN],
+        neighbours: Vec::new(),
+        exports,
+    };
     let (whole, mut torn, mut other) = (page.to_bytes(), page.to_bytes(), page.to_bytes());
     (torn[16], other[8]) = (3, 9);
     let _files = [forged(&whole[..4096]), forged(&torn), forged(&other), forged(&[0; BYTES])];

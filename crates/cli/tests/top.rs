@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde_json::Value;
 use trunkline_engine::host::{UnixHost, UnixOob};
-use trunkline_engine::{CommId, Engine, MrId, Nics, Params, RecvBuf};
-use trunkline_fabric::{Host, HostPage, Level};
-use trunkline_mem::Memory;
+use trunkline_engine::{CommId, CommNics, Engine, EngineParams, MrId, RecvBuf};
+use trunkline_fabric::{Host, HostPage, LogLevel};
+use trunkline_mem::MemoryRange;
 use trunkline_proto::time;
 use trunkline_proto::wire::status::{NAME, VERSION};
 use trunkline_softnic::{SoftConfig, SoftFabric};
@@ -29,13 +29,13 @@ const ROLE: &str = "TRUNKLINE_TEST_ROLE";
 
 type Running<H = UnixHost> = Engine<SoftFabric, H>;
 
-fn engine_over<H: Host>(host: H, params: Params) -> Running<H> {
+fn engine_over<H: Host>(host: H, params: EngineParams) -> Running<H> {
     let fabric = SoftFabric::new(SoftConfig::default()).expect("the software NIC");
     Engine::new(fabric, host, params).expect("an engine")
 }
 
 fn engine() -> Running {
-    engine_over(UnixHost::new(|_, _| {}), Params::default())
+    engine_over(UnixHost::new(|_, _| {}), EngineParams::default())
 }
 
 fn top(args: &str) -> Output {
@@ -59,7 +59,7 @@ fn json(args: &str) -> Value {
 }
 
 fn hex(engine: &Running<impl Host>) -> String {
-    engine.process().0.iter().map(|byte| format!("{byte:02x}")).collect()
+    engine.process_id().0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What `top` shows of an engine of this process.
@@ -105,7 +105,7 @@ fn connect(from: &Running, to: &Running, bytes: usize) -> Pair {
     connect_over(0.into(), from, to, bytes)
 }
 
-fn connect_over(nics: Nics, from: &Running, to: &Running, bytes: usize) -> Pair {
+fn connect_over(nics: CommNics, from: &Running, to: &Running, bytes: usize) -> Pair {
     let (listen, mut handle) = to.listen(nics).expect("a listener");
     let (mut send, mut recv) = (None, None);
     until("a connection", || {
@@ -114,7 +114,7 @@ fn connect_over(nics: Nics, from: &Running, to: &Running, bytes: usize) -> Pair 
         send.zip(recv).map(|_| ())
     });
     to.close_listen(listen).expect("a listener");
-    let region = |engine: &Running, comm| engine.register(comm, Memory::heap(bytes)).expect("a region");
+    let region = |engine: &Running, comm| engine.register(comm, MemoryRange::heap(bytes)).expect("a region");
     let (send, recv) = (send.expect("connected"), recv.expect("accepted"));
     Pair { send: (send, region(from, send)), recv: (recv, region(to, recv)) }
 }
@@ -149,12 +149,12 @@ fn links_of(engine: &Running) -> String {
     format!("{}: {}", comm["nic"], links.join(", ")).replace('"', "")
 }
 
-fn params() -> Params {
+fn params() -> EngineParams {
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params::default();
+    let mut params = EngineParams::default();
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::named(name.leak());
+        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
     }
     params
 }
@@ -173,7 +173,7 @@ fn what_a_nic_has_in_use_is_shown_as_it_comes_and_goes() {
         ["queue_pairs", "completion_queues", "regions"].map(|name| row[name].as_u64().expect("a number"))
     };
     assert_eq!(used(), [0; 3]);
-    let nics = || Nics::from(1);
+    let nics = || CommNics::from(1);
     let first = connect_over(nics(), &engine, &engine, 64);
     let [pairs, queues, regions] = used();
     // Two ends, each with the caller's region and some of the engine's.
@@ -181,7 +181,7 @@ fn what_a_nic_has_in_use_is_shown_as_it_comes_and_goes() {
     assert!(regions > 2);
     let second = connect_over(nics(), &engine, &engine, 64);
     assert_eq!(used(), [4, 4, 2 * regions]);
-    let more = engine.register(second.send.0, Memory::heap(8)).expect("a region");
+    let more = engine.register(second.send.0, MemoryRange::heap(8)).expect("a region");
     assert_eq!(used(), [4, 4, 2 * regions + 1]);
     engine.deregister(second.send.0, more).expect("its end");
     assert_eq!(used(), [4, 4, 2 * regions]);
@@ -206,14 +206,14 @@ fn each_link_is_shown_with_its_nic_and_whether_it_carries() {
     let config = || SoftConfig { nics: 3, ..SoftConfig::default() };
     let engine = || {
         let fabric = SoftFabric::new(config()).expect("the software NIC");
-        Engine::new(fabric, UnixHost::new(|_, _| {}), Params::default()).expect("an engine")
+        Engine::new(fabric, UnixHost::new(|_, _| {}), EngineParams::default()).expect("an engine")
     };
     let (a, b) = (engine(), engine());
-    let nics = Nics::new(&[2, 0]).expect("two NICs");
+    let nics = CommNics::new(&[2, 0]).expect("two NICs");
     let pair = connect_over(nics, &a, &b, 64);
     // The second link is made afterwards.
     assert_eq!(links_of(&a), "soft2+soft0!: soft2 true, soft0 false");
-    let both = |engine: &Running, comm| !engine.links(comm).expect("a comm").contains(&false);
+    let both = |engine: &Running, comm| !engine.carrying_links(comm).expect("a comm").contains(&false);
     until("the second link", || {
         message(&a, &b, &pair, &[8]);
         (both(&a, pair.send.0) && both(&b, pair.recv.0)).then_some(())
@@ -228,7 +228,7 @@ fn each_link_is_shown_with_its_nic_and_whether_it_carries() {
     drop(b);
     until("the end of the links", || {
         let _ = a.isend(pair.send.0, pair.send.1, 0, 8, 0);
-        (a.links(pair.send.0).expect("a comm") == [false, false]).then_some(())
+        (a.carrying_links(pair.send.0).expect("a comm") == [false, false]).then_some(())
     });
     let lines = stdout(&top(&format!("--once --comms --pid {}", std::process::id())));
     assert!(lines.contains("soft2"), "{lines}");
@@ -353,7 +353,7 @@ fn plays_its_role() {
             wait(&hex(&engine));
         }
         "hidden" => {
-            let params = Params { status: false, ..Params::default() };
+            let params = EngineParams { status: false, ..EngineParams::default() };
             let engine = engine_over(UnixHost::new(|_, _| {}), params);
             wait(&hex(&engine));
         }
@@ -480,19 +480,19 @@ impl Host for Full {
         self.host.now()
     }
 
-    fn random(&self) -> [u8; 16] {
-        self.host.random()
+    fn random_bytes(&self) -> [u8; 16] {
+        self.host.random_bytes()
     }
 
     fn oob(&self) -> &UnixOob {
         self.host.oob()
     }
 
-    fn log(&self, level: Level, text: &str) {
+    fn log(&self, level: LogLevel, text: &str) {
         self.host.log(level, text);
     }
 
-    fn page(&self, _bytes: usize) -> std::io::Result<Option<HostPage>> {
+    fn publish_page(&self, _bytes: usize) -> std::io::Result<Option<HostPage>> {
         Err(std::io::ErrorKind::StorageFull.into())
     }
 }
@@ -504,9 +504,9 @@ fn without_a_page_there_is_a_warning_and_everything_else() {
     let host = UnixHost::new(move |level, text| {
         said.lock().expect("one at a time").send((level, text.to_owned())).expect("somebody listens");
     });
-    let engine = engine_over(Full { host }, Params::default());
+    let engine = engine_over(Full { host }, EngineParams::default());
     let (level, line) = lines.try_recv().expect("a line");
-    assert_eq!(level, Level::Warn);
+    assert_eq!(level, LogLevel::Warn);
     assert!(line.contains("no status page") && line.contains("trunkline top"), "{line}");
     assert!(lines.try_recv().is_err(), "one line");
     // It counts all the same.

@@ -3,15 +3,15 @@
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::device_queue::{Bells, ShapeError};
+use trunkline_proto::wire::device_queue::{DoorbellLayout, ShapeError};
 
-use crate::memory::Memory;
+use crate::memory::WordMemory;
 
 /// A page of doorbells. Producers ring, one engine looks.
 #[derive(Clone, Copy, Debug)]
 pub struct BellPage<M> {
     memory: M,
-    bells: Bells,
+    bells: DoorbellLayout,
     /// Where the first doorbell lies.
     first: u64,
     mutant: Mutant,
@@ -19,7 +19,7 @@ pub struct BellPage<M> {
 
 /// One doorbell of a page.
 #[derive(Clone, Copy, Debug)]
-pub struct Bell<M> {
+pub struct QueueDoorbell<M> {
     page: BellPage<M>,
     /// Where the doorbell lies.
     at: u64,
@@ -27,13 +27,13 @@ pub struct Bell<M> {
     bit: (u64, u64),
 }
 
-impl<M: Memory> BellPage<M> {
+impl<M: WordMemory> BellPage<M> {
     /// Makes a page of `count` doorbells. Nobody else may use the memory yet.
     ///
     /// # Errors
     /// [`ShapeError`], if there is no such page, or the memory is too small.
     pub fn create(memory: M, count: u32, mutant: Mutant) -> Result<Self, ShapeError> {
-        Self::make(memory, Bells::new(count)?, mutant)
+        Self::lay_out(memory, DoorbellLayout::new(count)?, mutant)
     }
 
     /// The same, with a byte for each doorbell in place of a bit: a device sets it by a store, where its atomics do not reach.
@@ -41,22 +41,22 @@ impl<M: Memory> BellPage<M> {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn create_for_devices(memory: M, count: u32, mutant: Mutant) -> Result<Self, ShapeError> {
-        Self::make(memory, Bells::new(count)?.by_bytes(), mutant)
+        Self::lay_out(memory, DoorbellLayout::new(count)?.by_bytes(), mutant)
     }
 
-    fn make(memory: M, bells: Bells, mutant: Mutant) -> Result<Self, ShapeError> {
-        let have = memory.bytes();
-        let need = bells.bytes();
+    fn lay_out(memory: M, bells: DoorbellLayout, mutant: Mutant) -> Result<Self, ShapeError> {
+        let have = memory.byte_len();
+        let need = bells.page_bytes();
         if have < need {
             return Err(ShapeError::Short { have, need });
         }
         for (at, word) in bells.to_words().iter().enumerate() {
             memory.put(at as u64 * 8, *word);
         }
-        for group in 0..bells.groups() {
-            memory.store(bells.bit(bells.bell_of(group, 0)).0, 0, Release);
+        for group in 0..bells.group_count() {
+            memory.store(bells.bit_place(bells.bell_of(group, 0)).0, 0, Release);
         }
-        Ok(Self { memory, bells, first: bells.bell(0), mutant })
+        Ok(Self { memory, bells, first: bells.bell_offset(0), mutant })
     }
 
     /// Finds a page that somebody else has made.
@@ -64,7 +64,7 @@ impl<M: Memory> BellPage<M> {
     /// # Errors
     /// [`ShapeError`], if there is none.
     pub fn open(memory: M, mutant: Mutant) -> Result<Self, ShapeError> {
-        let have = memory.bytes();
+        let have = memory.byte_len();
         let mut words = [0; 8];
         if have < 64 {
             return Err(ShapeError::Short { have, need: 64 });
@@ -72,34 +72,34 @@ impl<M: Memory> BellPage<M> {
         for (at, word) in words.iter_mut().enumerate() {
             *word = memory.get(at as u64 * 8);
         }
-        let bells = Bells::from_words(&words, have)?;
-        Ok(Self { memory, bells, first: bells.bell(0), mutant })
+        let bells = DoorbellLayout::from_words(&words, have)?;
+        Ok(Self { memory, bells, first: bells.bell_offset(0), mutant })
     }
 
     /// How many doorbells.
     #[must_use]
-    pub fn count(&self) -> u32 {
-        self.bells.count()
+    pub fn bell_count(&self) -> u32 {
+        self.bells.bell_count()
     }
 
     /// A doorbell, for its queue; `None` if there are fewer.
-    pub fn bell(&self, number: u32) -> Option<Bell<M>>
+    pub fn doorbell_at(&self, number: u32) -> Option<QueueDoorbell<M>>
     where
         M: Clone,
     {
-        let at = self.bells.bell(number);
-        let bit = self.bells.bit(number);
-        (number < self.count()).then(|| Bell { page: self.clone(), at, bit })
+        let at = self.bells.bell_offset(number);
+        let bit = self.bells.bit_place(number);
+        (number < self.bell_count()).then(|| QueueDoorbell { page: self.clone(), at, bit })
     }
 
     /// Sets a doorbell to a queue's first index, before anybody uses it.
-    pub(crate) fn reset(&self, number: u32, first: u64) {
-        self.memory.store(self.bells.bell(number), first, Release);
+    pub(crate) fn reset_bell(&self, number: u32, first: u64) {
+        self.memory.store(self.bells.bell_offset(number), first, Release);
     }
 
-    /// Takes the bits of a group, each of which is a doorbell's by [`Bells::bell_of`]: whose have been rung since.
-    pub fn take(&self, group: u32) -> u64 {
-        let at = Bells::group(group);
+    /// Takes the bits of a group, each of which is a doorbell's by [`DoorbellLayout::bell_of`]: whose have been rung since.
+    pub fn take_group(&self, group: u32) -> u64 {
+        let at = DoorbellLayout::group_offset(group);
         // An idle page is only read.
         if self.memory.load(at, Acquire) == 0 {
             return 0;
@@ -108,46 +108,46 @@ impl<M: Memory> BellPage<M> {
     }
 
     /// What a doorbell says. For whose bits were taken, that is no less than what was rung before.
-    pub fn look(&self, number: u32) -> u64 {
+    pub fn read_bell(&self, number: u32) -> u64 {
         self.memory.load(self.first + u64::from(number) * 8, Acquire)
     }
 
     /// Its words, for those who look at the protocol from outside: tests and tools.
     #[must_use]
-    pub const fn words(&self) -> &M {
+    pub const fn as_memory(&self) -> &M {
         &self.memory
     }
 
     /// How it is laid out.
     #[must_use]
-    pub const fn bells(&self) -> Bells {
+    pub const fn doorbell_layout(&self) -> DoorbellLayout {
         self.bells
     }
 
     /// Words of bits.
     #[must_use]
-    pub fn groups(&self) -> u32 {
-        self.bells.groups()
+    pub fn group_count(&self) -> u32 {
+        self.bells.group_count()
     }
 }
 
-impl<M: Memory> Bell<M> {
+impl<M: WordMemory> QueueDoorbell<M> {
     /// Tells the engine that it may execute what is before `end`. A full fence stands before the doorbell is stored, and one behind it.
     #[inline]
     pub(crate) fn ring(&self, end: u64) {
-        if self.page.mutant.is("devq-bit-before-bell") {
-            self.nudge();
+        if self.page.mutant.is_planted("devq-bit-before-bell") {
+            self.mark_queue();
             return self.page.memory.store_fenced(self.at, end);
         }
-        self.store(end);
-        if !self.page.mutant.is("devq-no-bit") {
-            self.nudge();
+        self.store_end(end);
+        if !self.page.mutant.is_planted("devq-no-bit") {
+            self.mark_queue();
         }
     }
 
     #[inline]
-    fn store(&self, end: u64) {
-        match self.page.mutant.is("devq-no-full-fence") {
+    fn store_end(&self, end: u64) {
+        match self.page.mutant.is_planted("devq-no-full-fence") {
             true => self.page.memory.store(self.at, end, Release),
             false => self.page.memory.store_fenced(self.at, end),
         }
@@ -162,12 +162,12 @@ impl<M: Memory> Bell<M> {
     /// As [`ring`](Self::ring) of both, which are [side by side](Self::is_beside).
     #[inline]
     pub(crate) fn ring_both(&self, end: u64, other: &Self, others_end: u64) {
-        let half = self.page.mutant.is("devq-marks-one-of-two");
+        let half = self.page.mutant.is_planted("devq-marks-one-of-two");
         let bits = (self.bit.0, if half { self.bit.1 } else { self.bit.1 | other.bit.1 });
-        if self.page.mutant.is("devq-no-full-fence") {
-            self.store(end);
-            other.store(others_end);
-            self.page.memory.or(bits.0, bits.1, Release);
+        if self.page.mutant.is_planted("devq-no-full-fence") {
+            self.store_end(end);
+            other.store_end(others_end);
+            self.page.memory.fetch_or(bits.0, bits.1, Release);
             return;
         }
         self.page.memory.store_both_fenced([(self.at, end), (other.at, others_end)], bits);
@@ -175,7 +175,7 @@ impl<M: Memory> Bell<M> {
 
     /// Has the engine look at the queue, without telling it of more.
     #[inline]
-    pub(crate) fn nudge(&self) {
-        self.page.memory.or(self.bit.0, self.bit.1, Release);
+    pub(crate) fn mark_queue(&self) {
+        self.page.memory.fetch_or(self.bit.0, self.bit.1, Release);
     }
 }

@@ -4,18 +4,18 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
 
 /// What a wait may spend. It is asked after each look that found nothing.
-pub trait Budget {
+pub trait WaitBudget {
     /// Whether there may be another look.
-    fn goes_on(&mut self) -> bool;
+    fn spend_poll(&mut self) -> bool;
 }
 
 /// So many looks.
 #[derive(Clone, Copy, Debug)]
-pub struct Looks(pub u64);
+pub struct PollLimit(pub u64);
 
-impl Budget for Looks {
+impl WaitBudget for PollLimit {
     #[inline]
-    fn goes_on(&mut self) -> bool {
+    fn spend_poll(&mut self) -> bool {
         let left = self.0.checked_sub(1);
         self.0 = left.unwrap_or(0);
         left.is_some_and(|left| left > 0)
@@ -24,27 +24,27 @@ impl Budget for Looks {
 
 /// Until a moment, by a clock of the caller's.
 #[derive(Clone, Copy, Debug)]
-pub struct Until<C> {
+pub struct ClockDeadline<C> {
     /// The first moment at which it is over.
     pub deadline: Instant,
     /// Tells the time.
     pub clock: C,
 }
 
-impl<C: FnMut() -> Instant> Budget for Until<C> {
+impl<C: FnMut() -> Instant> WaitBudget for ClockDeadline<C> {
     #[inline]
-    fn goes_on(&mut self) -> bool {
+    fn spend_poll(&mut self) -> bool {
         (self.clock)() < self.deadline
     }
 }
 
 /// No limit: only the queue's end, its failure or an abort ends the wait.
 #[derive(Clone, Copy, Debug)]
-pub struct Forever;
+pub struct UnlimitedWait;
 
-impl Budget for Forever {
+impl WaitBudget for UnlimitedWait {
     #[inline]
-    fn goes_on(&mut self) -> bool {
+    fn spend_poll(&mut self) -> bool {
         true
     }
 }
@@ -64,20 +64,20 @@ impl<B> OrDie<B> {
     }
 }
 
-impl<B: Budget> Budget for OrDie<B> {
+impl<B: WaitBudget> WaitBudget for OrDie<B> {
     #[inline]
-    fn goes_on(&mut self) -> bool {
-        let goes_on = self.budget.goes_on();
-        if let Some(die) = self.die.filter(|_| !goes_on && !self.mutant.is("devq-never-dies")) {
+    fn spend_poll(&mut self) -> bool {
+        let goes_on = self.budget.spend_poll();
+        if let Some(die) = self.die.filter(|_| !goes_on && !self.mutant.is_planted("devq-never-dies")) {
             die();
         }
         goes_on
     }
 }
 
-impl<B: Budget + ?Sized> Budget for &mut B {
+impl<B: WaitBudget + ?Sized> WaitBudget for &mut B {
     #[inline]
-    fn goes_on(&mut self) -> bool {
-        (**self).goes_on()
+    fn spend_poll(&mut self) -> bool {
+        (**self).spend_poll()
     }
 }

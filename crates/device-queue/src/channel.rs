@@ -8,60 +8,60 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::is_before;
 
-use crate::budget::Budget;
+use crate::budget::WaitBudget;
 use crate::error::WaitError;
-use crate::memory::Memory;
-use crate::queue::{Queue, Ticket};
+use crate::memory::WordMemory;
+use crate::queue::{DeviceQueue, EntryTicket};
 
 /// Lanes of a channel.
 pub const LANES_MAX: u32 = 64;
 
 /// The words of a channel: 16 bytes for each lane, at an offset of the caller's.
 #[derive(Clone, Copy, Debug)]
-pub struct Channel<M> {
+pub struct TicketRecord<M> {
     memory: M,
     words: u64,
     lanes: u32,
     mutant: Mutant,
 }
 
-impl<M: Memory> Channel<M> {
+impl<M: WordMemory> TicketRecord<M> {
     /// A channel whose lanes have the first indices `firsts`; `None` if there are none or too many. Nobody else may use the words yet.
     #[must_use]
     pub fn create(memory: M, words: u64, firsts: &[u64], mutant: Mutant) -> Option<Self> {
         let lanes = u32::try_from(firsts.len()).ok().filter(|lanes| (1..=LANES_MAX).contains(lanes))?;
         let channel = Self { memory, words, lanes, mutant };
         for (lane, first) in (0..).zip(firsts) {
-            channel.memory.store(channel.recorded(lane), *first, Release);
-            channel.memory.store(channel.flushed(lane), *first, Release);
+            channel.memory.store(channel.recorded_offset(lane), *first, Release);
+            channel.memory.store(channel.flushed_offset(lane), *first, Release);
         }
         Some(channel)
     }
 
-    const fn recorded(&self, lane: u32) -> u64 {
+    const fn recorded_offset(&self, lane: u32) -> u64 {
         self.words + lane as u64 * 16
     }
 
-    const fn flushed(&self, lane: u32) -> u64 {
+    const fn flushed_offset(&self, lane: u32) -> u64 {
         self.words + lane as u64 * 16 + 8
     }
 
     /// Has later flushes wait for a ticket of a lane; `false` if there is no such lane.
     #[must_use]
-    pub fn record(&self, lane: u32, ticket: Ticket) -> bool {
+    pub fn record_ticket(&self, lane: u32, ticket: EntryTicket) -> bool {
         if lane >= self.lanes {
             return false;
         }
-        self.memory.advance(self.recorded(lane), ticket.index.wrapping_add(1), AcqRel);
+        self.memory.advance_counter(self.recorded_offset(lane), ticket.index.wrapping_add(1), AcqRel);
         true
     }
 
     /// The lanes that a flush would wait for, a bit each.
     #[must_use]
-    pub fn pending(&self) -> u64 {
+    pub fn pending_lanes(&self) -> u64 {
         let is_pending = |lane: &u32| {
-            let flushed = self.memory.load(self.flushed(*lane), Acquire);
-            is_before(flushed, self.memory.load(self.recorded(*lane), Acquire))
+            let flushed = self.memory.load(self.flushed_offset(*lane), Acquire);
+            is_before(flushed, self.memory.load(self.recorded_offset(*lane), Acquire))
         };
         (0..self.lanes).filter(is_pending).fold(0, |bits, lane| bits | 1 << lane)
     }
@@ -69,16 +69,16 @@ impl<M: Memory> Channel<M> {
     /// Waits until everything that was recorded before has completed; `queues` are the lanes'.
     ///
     /// # Errors
-    /// As [`Queue::wait`], of the first lane that has something to say; the others have not been waited for then. [`WaitError::Stale`] if there are
+    /// As [`DeviceQueue::wait`], of the first lane that has something to say; the others have not been waited for then. [`WaitError::Stale`] if there are
     /// more lanes or fewer.
-    pub fn flush(&self, queues: &[Queue<M>], budget: &mut impl Budget) -> Result<(), WaitError> {
+    pub fn flush(&self, queues: &[DeviceQueue<M>], budget: &mut impl WaitBudget) -> Result<(), WaitError> {
         self.flush_all(queues.iter(), budget)
     }
 
     pub(crate) fn flush_all<'q>(
         &self,
-        queues: impl ExactSizeIterator<Item = &'q Queue<M>>,
-        budget: &mut impl Budget,
+        queues: impl ExactSizeIterator<Item = &'q DeviceQueue<M>>,
+        budget: &mut impl WaitBudget,
     ) -> Result<(), WaitError>
     where
         M: 'q,
@@ -87,18 +87,18 @@ impl<M: Memory> Channel<M> {
             return Err(WaitError::Stale);
         }
         for (lane, queue) in (0..self.lanes).zip(queues) {
-            let flushed = self.memory.load(self.flushed(lane), Acquire);
-            let end = self.memory.load(self.recorded(lane), Acquire);
+            let flushed = self.memory.load(self.flushed_offset(lane), Acquire);
+            let end = self.memory.load(self.recorded_offset(lane), Acquire);
             if !is_before(flushed, end) {
                 continue;
             }
-            if self.mutant.is("devq-flush-marks-first") {
-                self.memory.advance(self.flushed(lane), end, AcqRel);
+            if self.mutant.is_planted("devq-flush-marks-first") {
+                self.memory.advance_counter(self.flushed_offset(lane), end, AcqRel);
             }
-            let number = queue.shape().number();
-            let epoch = queue.shape().epoch();
-            queue.wait(Ticket { queue: number, epoch, index: end.wrapping_sub(1) }, budget)?;
-            self.memory.advance(self.flushed(lane), end, AcqRel);
+            let number = queue.queue_shape().number();
+            let epoch = queue.queue_shape().epoch();
+            queue.wait(EntryTicket { queue: number, epoch, index: end.wrapping_sub(1) }, budget)?;
+            self.memory.advance_counter(self.flushed_offset(lane), end, AcqRel);
         }
         Ok(())
     }

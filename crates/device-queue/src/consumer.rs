@@ -11,25 +11,25 @@ use core::sync::atomic::Ordering::Acquire;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with, try_vec};
 use trunkline_proto::wire::device_queue::{
-    Atomic, Completion, Count, Entry, EntryError, Fence, Frontier, Poison, Remote, Shape, Status, Work, at,
-    is_before,
+    AtomicChange, CounterUpdate, EntryCompletion, EntryFence, EntryStatus, EntryWork, FrontierWord,
+    PeerAddress, PoisonWord, QueueEntry, QueueEntryError, QueueShape, at, is_before,
 };
 
-use crate::error::Fault;
-use crate::job::{Job, Outcome, Port, Rules, Step, WINDOW_MAX};
-use crate::memory::Memory;
-use crate::place::{Kind, Place, State};
-use crate::progress::Progress;
-use crate::queue::Queue;
+use crate::error::QueueFault;
+use crate::job::{ConsumerStep, ExecutorRules, JobExecutor, JobOutcome, QueueJob, WINDOW_MAX};
+use crate::memory::WordMemory;
+use crate::place::{EntryKind, EntryRecord, EntryStage};
+use crate::progress::QueueProgress;
+use crate::queue::DeviceQueue;
 
 mod looking;
 mod telling;
 
 /// Numbers of the operations of companions.
-const WAIT: u8 = Entry::new(Work::Wait { queue: 0, index: 0 }).op();
+const WAIT: u8 = QueueEntry::new(EntryWork::Wait { queue: 0, index: 0 }).op_number();
 const ADD: u8 = {
-    let at = Remote { peer: 0, addr: 0, key: 0 };
-    Entry::new(Work::Atomic { at, change: Atomic::Add(0), poisoned: false }).op()
+    let at = PeerAddress { peer: 0, addr: 0, key: 0 };
+    QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(0), poisoned: false }).op_number()
 };
 
 /// Bytes of an entry from which on its end is told by itself.
@@ -37,10 +37,10 @@ const TOLD_AT_ONCE: u64 = 64 << 10;
 
 /// The engine's side of one queue. One at a time.
 #[derive(Debug)]
-pub struct Consumer<M> {
+pub struct QueueConsumer<M> {
     memory: M,
-    shape: Shape,
-    rules: Rules,
+    shape: QueueShape,
+    rules: ExecutorRules,
     /// First index that is not known to be submitted.
     rung: u64,
     /// First that has not begun.
@@ -50,42 +50,42 @@ pub struct Consumer<M> {
     /// What the frontier says of that.
     told: u64,
     /// The next entry, once copied out.
-    head: Option<Result<Entry, EntryError>>,
-    places: Box<[Place]>,
+    head: Option<Result<QueueEntry, QueueEntryError>>,
+    places: Box<[EntryRecord]>,
     /// Under way: writes, reads, atomics.
     under_way: [u32; 4],
-    /// Those that are [`State::Failed`].
+    /// Those that are [`EntryStage::Failed`].
     to_poison: u32,
     /// What entries that have completed leave to be done.
-    due: Vec<(u64, Job)>,
+    due: Vec<(u64, QueueJob)>,
     /// Why nothing begins any more.
-    stopped: Option<(Status, u32)>,
-    fault: Option<Fault>,
+    stopped: Option<(EntryStatus, u32)>,
+    fault: Option<QueueFault>,
     mutant: Mutant,
 }
 
-impl<M: Memory> Consumer<M> {
+impl<M: WordMemory> QueueConsumer<M> {
     /// The engine's side of a queue that no other engine has begun something of which it has not completed.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new(queue: &Queue<M>, rules: Rules) -> Result<Self, OutOfMemory>
+    pub fn new(queue: &DeviceQueue<M>, rules: ExecutorRules) -> Result<Self, OutOfMemory>
     where
         M: Clone,
     {
-        let memory = queue.share();
-        let shape = *queue.shape();
+        let memory = queue.clone_memory();
+        let shape = *queue.queue_shape();
         let near = memory.load(at::RESERVED, Acquire);
-        let first = Frontier(memory.load(at::FRONTIER, Acquire)).near(near);
+        let first = FrontierWord(memory.load(at::FRONTIER, Acquire)).index_near(near);
         let window = rules.window.clamp(1, WINDOW_MAX).min(shape.depth());
-        let places = try_filled_with(window.next_power_of_two() as usize, Place::default)?;
+        let places = try_filled_with(window.next_power_of_two() as usize, EntryRecord::default)?;
         // As many as can complete at a time: nothing is allocated later.
-        let aborts = queue.mutant().is("devq-aborts-without-memory");
+        let aborts = queue.planted_mutant().is_planted("devq-aborts-without-memory");
         let due = if aborts { Vec::with_capacity(places.len()) } else { try_vec(places.len())? };
         Ok(Self {
             memory,
             shape,
-            rules: Rules { window, ..rules },
+            rules: ExecutorRules { window, ..rules },
             rung: first,
             begun: first,
             completed: first,
@@ -95,37 +95,39 @@ impl<M: Memory> Consumer<M> {
             under_way: [0; 4],
             to_poison: 0,
             due,
-            stopped: queue.fault().map(|fault| (fault.status, fault.reason)),
-            fault: queue.fault(),
-            mutant: queue.mutant(),
+            stopped: queue.queue_fault().map(|fault| (fault.status, fault.reason)),
+            fault: queue.queue_fault(),
+            mutant: queue.planted_mutant(),
         })
     }
 
     /// What the queue is.
     #[must_use]
-    pub const fn shape(&self) -> &Shape {
+    pub const fn queue_shape(&self) -> &QueueShape {
         &self.shape
     }
 
     /// How far it is.
     #[must_use]
-    pub fn progress(&self) -> Progress {
-        if self.mutant.is("devq-wait-before-completion") {
-            let ended = |index: &u64| matches!(self.place(*index).state, State::Ended(Status::Done, _));
+    pub fn queue_progress(&self) -> QueueProgress {
+        if self.mutant.is_planted("devq-wait-before-completion") {
+            let ended = |index: &u64| {
+                matches!(self.entry_record(*index).state, EntryStage::Ended(EntryStatus::Done, _))
+            };
             let mut completed = self.begun;
             while completed != self.completed && !ended(&completed.wrapping_sub(1)) {
                 completed = completed.wrapping_sub(1);
             }
-            return Progress { completed, first_bad: None };
+            return QueueProgress { completed, first_bad: None };
         }
         // What fails stops the queue, and what has stopped begins nothing more.
         let stopped = self.stopped.map(|_| self.fault.map_or(self.begun, |fault| fault.first_bad));
-        Progress { completed: self.completed, first_bad: stopped }
+        QueueProgress { completed: self.completed, first_bad: stopped }
     }
 
     /// Why it has failed, if it has.
     #[must_use]
-    pub const fn fault(&self) -> Option<Fault> {
+    pub const fn queue_fault(&self) -> Option<QueueFault> {
         self.fault
     }
 
@@ -135,42 +137,42 @@ impl<M: Memory> Consumer<M> {
         self.completed == self.rung && self.due.is_empty()
     }
 
-    fn stop(&mut self, status: Status, reason: u32) {
-        let status = if status == Status::Done { Status::Network } else { status };
+    fn stop_queue(&mut self, status: EntryStatus, reason: u32) {
+        let status = if status == EntryStatus::Done { EntryStatus::Network } else { status };
         self.stopped.get_or_insert((status, reason));
     }
 
-    fn place(&self, index: u64) -> &Place {
+    fn entry_record(&self, index: u64) -> &EntryRecord {
         &self.places[index as usize & (self.places.len() - 1)]
     }
 
-    fn place_mut(&mut self, index: u64) -> &mut Place {
+    fn entry_record_mut(&mut self, index: u64) -> &mut EntryRecord {
         &mut self.places[index as usize & (self.places.len() - 1)]
     }
 
     /// What is to happen next; `others` tells of the queues that entries WAIT for. To be called until nothing can begin.
-    pub fn next(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Step {
+    pub fn next(&mut self, others: &impl Fn(u32) -> Option<QueueProgress>) -> ConsumerStep {
         if let Some((index, job)) = self.due.pop() {
-            return Step::Begin(index, job);
+            return ConsumerStep::Begin(index, job);
         }
         let step = self.next_poison().unwrap_or_else(|| self.next_entry(others));
-        self.complete();
-        self.tell_frontier();
+        self.complete_entries();
+        self.publish_frontier();
         step
     }
 
-    /// Begins up to `most` jobs at `port`, which says how each has ended if it has: as [`next`](Self::next) and [`end`](Self::end) again and
+    /// Begins up to `most` jobs at `port`, which says how each has ended if it has: as [`next`](Self::next) and [`end_job`](Self::end_job) again and
     /// again, but what completes is told by one frontier. How many began.
-    pub fn turn(
+    pub fn begin_jobs(
         &mut self,
         most: u32,
-        others: &impl Fn(u32) -> Option<Progress>,
-        port: &mut impl Port,
+        others: &impl Fn(u32) -> Option<QueueProgress>,
+        port: &mut impl JobExecutor,
     ) -> u32 {
         let mut begun = 0;
         while begun < most {
             if !self.due.is_empty() {
-                self.settle(port);
+                self.run_due_jobs(port);
             }
             // With nothing under way there is nothing to wait for but other queues, and what ends at once takes no place.
             let is_alone = self.begun == self.completed && self.stopped.is_none() && self.has_more();
@@ -179,50 +181,54 @@ impl<M: Memory> Consumer<M> {
                 continue;
             }
             let step = self.next_poison().unwrap_or_else(|| self.next_entry(others));
-            let Step::Begin(index, job) = step else { break };
+            let ConsumerStep::Begin(index, job) = step else { break };
             begun += 1;
-            if let Some(outcome) = port.begin(self.shape.number(), index, &job) {
+            if let Some(outcome) = port.begin_job(self.shape.number(), index, &job) {
                 self.take_in(index, outcome);
             }
         }
-        self.complete();
-        self.tell_frontier();
+        self.complete_entries();
+        self.publish_frontier();
         if !self.due.is_empty() {
-            self.settle(port);
+            self.run_due_jobs(port);
         }
         begun
     }
 
     /// Completes what has ended, tells of it, and has done what that leaves to be done.
-    fn settle(&mut self, port: &mut impl Port) {
-        self.complete();
-        self.tell_frontier();
+    fn run_due_jobs(&mut self, port: &mut impl JobExecutor) {
+        self.complete_entries();
+        self.publish_frontier();
         while let Some((index, job)) = self.due.pop() {
-            port.begin(self.shape.number(), index, &job);
+            port.begin_job(self.shape.number(), index, &job);
         }
     }
 
     /// The next entry, which may begin as nothing else is under way and all is well, but for a WAIT; how many jobs began. `None`: it is held,
     /// or cannot be read.
     #[inline]
-    fn pass_alone(&mut self, others: &impl Fn(u32) -> Option<Progress>, port: &mut impl Port) -> Option<u32> {
+    fn pass_alone(
+        &mut self,
+        others: &impl Fn(u32) -> Option<QueueProgress>,
+        port: &mut impl JobExecutor,
+    ) -> Option<u32> {
         let index = self.begun;
         let read = if self.head.is_some() {
             self.head.take()?
         } else {
-            let words = self.memory.get_entry(self.shape.entry(index));
+            let words = self.memory.get_entry(self.shape.entry_offset(index));
             if let Some(begun) = self.pass_plain(&words, index, others, port) {
                 return Some(begun);
             }
-            self.read(&words, index)
+            self.parse_entry(&words, index)
         };
         let Ok(entry) = &read else {
             self.head = Some(read);
             return None;
         };
         match entry.work {
-            Work::Nop | Work::Barrier => {}
-            Work::Wait { queue, index: awaited } => {
+            EntryWork::Nop | EntryWork::Barrier => {}
+            EntryWork::Wait { queue, index: awaited } => {
                 if !self.wait_is_over(queue, awaited, index, others) {
                     self.head = Some(read);
                     return None;
@@ -230,19 +236,23 @@ impl<M: Memory> Consumer<M> {
             }
             _ => {
                 self.begun = index.wrapping_add(1);
-                match port.execute(self.shape.number(), index, entry) {
-                    Some(Outcome::Done(value)) => {
-                        match entry.work.count() {
-                            None => self.pass_by(index, entry.op(), value),
-                            Some(count) => self.pass_by_and_count(index, (entry.op(), value), count, port),
+                match port.execute_entry(self.shape.number(), index, entry) {
+                    Some(JobOutcome::Done(value)) => {
+                        match entry.work.counter_update() {
+                            None => self.pass_by(index, entry.op_number(), value),
+                            Some(count) => {
+                                self.pass_by_and_count(index, (entry.op_number(), value), count, port)
+                            }
                         }
                         // Whoever waits for it is not to wait for those behind it, which may take as long.
-                        if entry.work.bytes() > TOLD_AT_ONCE && !self.mutant.is("devq-tells-after-all") {
-                            self.tell_frontier();
+                        if entry.work.moved_bytes() > TOLD_AT_ONCE
+                            && !self.mutant.is_planted("devq-tells-after-all")
+                        {
+                            self.publish_frontier();
                         }
                     }
                     outcome => {
-                        let _same = self.begin(index, entry);
+                        let _same = self.begin_entry(index, entry);
                         let _ended = outcome.is_some_and(|outcome| self.take_in(index, outcome));
                     }
                 }
@@ -250,7 +260,7 @@ impl<M: Memory> Consumer<M> {
             }
         }
         self.begun = index.wrapping_add(1);
-        self.pass_by(index, entry.op(), 0);
+        self.pass_by(index, entry.op_number(), 0);
         Some(0)
     }
 
@@ -260,19 +270,19 @@ impl<M: Memory> Consumer<M> {
         &mut self,
         words: &[u64; 8],
         index: u64,
-        others: &impl Fn(u32) -> Option<Progress>,
-        port: &mut impl Port,
+        others: &impl Fn(u32) -> Option<QueueProgress>,
+        port: &mut impl JobExecutor,
     ) -> Option<u32> {
         let op = (words[0] >> 32) as u8;
         if !(op == WAIT || op == ADD) || self.shape.is_checked() {
             return None;
         }
         let (begun, value) = if op == WAIT {
-            let (queue, awaited) = Entry::plain_wait(words, index)?;
+            let (queue, awaited) = QueueEntry::plain_wait(words, index)?;
             (0, self.wait_is_over(queue, awaited, index, others).then_some(0)?)
         } else {
-            let (at, value, poisoned) = Entry::plain_add(words, index)?;
-            (1, port.add(at, value, poisoned)?)
+            let (at, value, poisoned) = QueueEntry::plain_add(words, index)?;
+            (1, port.try_add(at, value, poisoned)?)
         };
         self.begun = index.wrapping_add(1);
         self.pass_by(index, op, value);
@@ -282,65 +292,71 @@ impl<M: Memory> Consumer<M> {
     /// The only entry under way has ended well.
     #[inline]
     fn pass_by(&mut self, index: u64, op: u8, value: u64) {
-        self.tell_completion(index, Completion { status: Status::Done, op, value });
+        self.publish_completion(index, EntryCompletion { status: EntryStatus::Done, op, value });
         self.completed = self.begun;
     }
 
     /// The same of one that raises a counter: once that was told, as whoever hears of it by the counter may look.
     #[inline]
-    fn pass_by_and_count(&mut self, index: u64, (op, value): (u8, u64), count: Count, port: &mut impl Port) {
+    fn pass_by_and_count(
+        &mut self,
+        index: u64,
+        (op, value): (u8, u64),
+        count: CounterUpdate,
+        port: &mut impl JobExecutor,
+    ) {
         let queue = self.shape.number();
-        if self.mutant.is("devq-counts-early") {
-            port.count(queue, index, self.own(count), count);
+        if self.mutant.is_planted("devq-counts-early") {
+            port.raise_counter(queue, index, self.own_counter(count), count);
             return self.pass_by(index, op, value);
         }
         self.pass_by(index, op, value);
-        self.tell_frontier();
-        port.count(queue, index, self.own(count), count);
+        self.publish_frontier();
+        port.raise_counter(queue, index, self.own_counter(count), count);
     }
 
     /// The word of a counter of this process.
-    const fn own(&self, count: Count) -> Remote {
-        Remote { peer: self.rules.me, addr: count.at.addr, key: count.at.key }
+    const fn own_counter(&self, count: CounterUpdate) -> PeerAddress {
+        PeerAddress { peer: self.rules.me, addr: count.at.addr, key: count.at.key }
     }
 
-    fn next_entry(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Step {
+    fn next_entry(&mut self, others: &impl Fn(u32) -> Option<QueueProgress>) -> ConsumerStep {
         while self.has_more() {
             if self.begun.wrapping_sub(self.completed) >= self.rules.window.into() {
-                self.complete();
+                self.complete_entries();
                 if self.begun.wrapping_sub(self.completed) >= self.rules.window.into() {
-                    return Step::Held;
+                    return ConsumerStep::Held;
                 }
             }
             let index = self.begun;
             let head = match self.head {
                 Some(head) => head,
-                None => *self.head.insert(self.fetch(index)),
+                None => *self.head.insert(self.fetch_entry(index)),
             };
             let may_begin = match head {
                 // Its failure, if a WAIT finds one, stops the queue.
                 Ok(entry) if self.stopped.is_none() => self.may_begin(&entry, index, others),
                 Ok(_) => true,
                 Err(_) => {
-                    self.stop(Status::BadEntry, 0);
+                    self.stop_queue(EntryStatus::BadEntry, 0);
                     true
                 }
             };
             if !may_begin && self.stopped.is_none() {
-                return Step::Held;
+                return ConsumerStep::Held;
             }
             self.head = None;
             self.begun = index.wrapping_add(1);
-            if let Some(job) = self.begin(index, &head.unwrap_or(Entry::new(Work::Nop))) {
-                return Step::Begin(index, job);
+            if let Some(job) = self.begin_entry(index, &head.unwrap_or(QueueEntry::new(EntryWork::Nop))) {
+                return ConsumerStep::Begin(index, job);
             }
         }
-        Step::Idle
+        ConsumerStep::Idle
     }
 
     #[inline]
     fn has_more(&self) -> bool {
-        if self.mutant.is("devq-plain-compare") {
+        if self.mutant.is_planted("devq-plain-compare") {
             return self.begun < self.rung;
         }
         is_before(self.begun, self.rung)
@@ -348,36 +364,46 @@ impl<M: Memory> Consumer<M> {
 
     /// Copies an entry out and reads it.
     #[inline]
-    fn fetch(&self, index: u64) -> Result<Entry, EntryError> {
-        self.read(&self.memory.get_entry(self.shape.entry(index)), index)
+    fn fetch_entry(&self, index: u64) -> Result<QueueEntry, QueueEntryError> {
+        self.parse_entry(&self.memory.get_entry(self.shape.entry_offset(index)), index)
     }
 
     #[inline]
-    fn read(&self, words: &[u64; 8], index: u64) -> Result<Entry, EntryError> {
-        let index =
-            if self.mutant.is("devq-no-sequence") { (words[0] as u32).wrapping_sub(1).into() } else { index };
-        Entry::from_words(words, index, self.shape.is_checked())
+    fn parse_entry(&self, words: &[u64; 8], index: u64) -> Result<QueueEntry, QueueEntryError> {
+        let index = if self.mutant.is_planted("devq-no-sequence") {
+            (words[0] as u32).wrapping_sub(1).into()
+        } else {
+            index
+        };
+        QueueEntry::from_words(words, index, self.shape.is_checked())
     }
 
     /// Whether the next entry may begin, as far as those before it and other queues go.
-    fn may_begin(&mut self, entry: &Entry, index: u64, others: &impl Fn(u32) -> Option<Progress>) -> bool {
+    fn may_begin(
+        &mut self,
+        entry: &QueueEntry,
+        index: u64,
+        others: &impl Fn(u32) -> Option<QueueProgress>,
+    ) -> bool {
         let [_, writes, reads, atomics] = self.under_way;
         let all = self.under_way.iter().sum::<u32>();
         let is_fenced = match entry.fence {
-            Fence::None => false,
-            Fence::ReadsAndAtomics => reads + atomics > 0 && !self.mutant.is("devq-no-fence-of-reads"),
-            Fence::All => all > 0 && !self.mutant.is("devq-no-fence-of-all"),
+            EntryFence::None => false,
+            EntryFence::ReadsAndAtomics => {
+                reads + atomics > 0 && !self.mutant.is_planted("devq-no-fence-of-reads")
+            }
+            EntryFence::All => all > 0 && !self.mutant.is_planted("devq-no-fence-of-all"),
         };
         if is_fenced {
             return false;
         }
         match entry.work {
-            Work::Atomic { .. } if !self.rules.is_ordered => {
-                (writes == 0 || self.mutant.is("devq-signal-before-data"))
-                    && (atomics == 0 || self.mutant.is("devq-atomics-overtake"))
+            EntryWork::Atomic { .. } if !self.rules.is_ordered => {
+                (writes == 0 || self.mutant.is_planted("devq-signal-before-data"))
+                    && (atomics == 0 || self.mutant.is_planted("devq-atomics-overtake"))
             }
-            Work::Barrier => all == 0 || self.mutant.is("devq-no-barrier"),
-            Work::Wait { queue, index: awaited } => self.wait_is_over(queue, awaited, index, others),
+            EntryWork::Barrier => all == 0 || self.mutant.is_planted("devq-no-barrier"),
+            EntryWork::Wait { queue, index: awaited } => self.wait_is_over(queue, awaited, index, others),
             _ => true,
         }
     }
@@ -388,28 +414,28 @@ impl<M: Memory> Consumer<M> {
         queue: u32,
         awaited: u64,
         index: u64,
-        others: &impl Fn(u32) -> Option<Progress>,
+        others: &impl Fn(u32) -> Option<QueueProgress>,
     ) -> bool {
-        self.complete();
-        let own = Progress { completed: self.completed, first_bad: None };
+        self.complete_entries();
+        let own = QueueProgress { completed: self.completed, first_bad: None };
         let progress = if queue == self.shape.number() { Some(own) } else { others(queue) };
         // What waits for itself, or for what comes behind it, waits for ever.
         let hangs = queue == self.shape.number() && !is_before(awaited, index);
         let Some(progress) = progress.filter(|_| !hangs) else {
-            self.stop(Status::Awaited, queue);
+            self.stop_queue(EntryStatus::Awaited, queue);
             return false;
         };
-        let is_early = self.mutant.is("devq-wait-one-early");
+        let is_early = self.mutant.is_planted("devq-wait-one-early");
         match progress.of_entry(if is_early { awaited.wrapping_sub(1) } else { awaited }) {
             None => false,
             Some(false)
-                if self.mutant.is("devq-waits-for-what-never-comes")
+                if self.mutant.is_planted("devq-waits-for-what-never-comes")
                     && !is_before(awaited, progress.completed) =>
             {
                 false
             }
-            Some(false) if !self.mutant.is("devq-wait-ignores-failure") => {
-                self.stop(Status::Awaited, queue);
+            Some(false) if !self.mutant.is_planted("devq-wait-ignores-failure") => {
+                self.stop_queue(EntryStatus::Awaited, queue);
                 false
             }
             Some(_) => true,
@@ -417,62 +443,67 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Begins an entry: its job, if there is one; the others have ended with that.
-    fn begin(&mut self, index: u64, entry: &Entry) -> Option<Job> {
-        let (target, counts) = match (entry.work, entry.work.count()) {
-            (Work::Atomic { at, poisoned, .. }, _) => (Some((at, poisoned)), None),
-            (_, Some(count)) => (Some((self.own(count), count.poisoned)), Some(count.value)),
+    fn begin_entry(&mut self, index: u64, entry: &QueueEntry) -> Option<QueueJob> {
+        let (target, counts) = match (entry.work, entry.work.counter_update()) {
+            (EntryWork::Atomic { at, poisoned, .. }, _) => (Some((at, poisoned)), None),
+            (_, Some(count)) => (Some((self.own_counter(count), count.poisoned)), Some(count.value)),
             _ => (None, None),
         };
-        *self.place_mut(index) = Place { state: State::Free, op: entry.op(), target, counts, reason: 0 };
+        *self.entry_record_mut(index) =
+            EntryRecord { state: EntryStage::Free, op: entry.op_number(), target, counts, reason: 0 };
         if let Some((status, reason)) = self.stopped {
-            self.fail(index, status, reason);
-            return if target.is_some() { self.poison(index) } else { None };
+            self.fail_entry(index, status, reason);
+            return if target.is_some() { self.poison_job(index) } else { None };
         }
         let kind = match entry.work {
-            Work::Nop | Work::Barrier | Work::Wait { .. } => {
-                self.place_mut(index).state = State::Ended(Status::Done, 0);
+            EntryWork::Nop | EntryWork::Barrier | EntryWork::Wait { .. } => {
+                self.entry_record_mut(index).state = EntryStage::Ended(EntryStatus::Done, 0);
                 return None;
             }
-            Work::Write { .. } | Work::WriteCounted { .. } | Work::WriteInline { .. } => Kind::Write,
-            Work::Read { .. } => Kind::Read,
-            Work::Atomic { .. } => Kind::Atomic,
-            Work::Show | Work::Notify { .. } => Kind::Other,
+            EntryWork::Write { .. } | EntryWork::WriteCounted { .. } | EntryWork::WriteInline { .. } => {
+                EntryKind::Write
+            }
+            EntryWork::Read { .. } => EntryKind::Read,
+            EntryWork::Atomic { .. } => EntryKind::Atomic,
+            EntryWork::Show | EntryWork::Notify { .. } => EntryKind::Other,
         };
-        self.place_mut(index).state = State::Running(kind);
+        self.entry_record_mut(index).state = EntryStage::Running(kind);
         self.under_way[kind as usize] += 1;
-        Some(Job::Execute(*entry))
+        Some(QueueJob::Execute(*entry))
     }
 
     /// An entry has failed; if it was to change a word, that is to be poisoned before it completes.
-    fn fail(&mut self, index: u64, status: Status, reason: u32) {
-        let tells = !self.mutant.is("devq-no-poison");
-        let place = self.place_mut(index);
+    fn fail_entry(&mut self, index: u64, status: EntryStatus, reason: u32) {
+        let tells = !self.mutant.is_planted("devq-no-poison");
+        let place = self.entry_record_mut(index);
         place.reason = reason;
-        place.state = State::Ended(status, 0);
+        place.state = EntryStage::Ended(status, 0);
         if place.target.is_some() && tells {
-            place.state = State::Failed(status);
+            place.state = EntryStage::Failed(status);
             self.to_poison += 1;
         }
     }
 
     /// The job that poisons the word of an entry that failed.
-    fn poison(&mut self, index: u64) -> Option<Job> {
+    fn poison_job(&mut self, index: u64) -> Option<QueueJob> {
         let queue = self.shape.number();
-        let place = self.place_mut(index);
-        let (State::Failed(status), Some((at, poisoned))) = (place.state, place.target) else { return None };
-        place.state = State::Poisoning(status);
+        let place = self.entry_record_mut(index);
+        let (EntryStage::Failed(status), Some((at, poisoned))) = (place.state, place.target) else {
+            return None;
+        };
+        place.state = EntryStage::Poisoning(status);
         self.to_poison -= 1;
-        Some(Job::Poison { at, poisoned, poison: Poison { status, queue } })
+        Some(QueueJob::Poison { at, poisoned, poison: PoisonWord { status, queue } })
     }
 
-    fn next_poison(&mut self) -> Option<Step> {
+    fn next_poison(&mut self) -> Option<ConsumerStep> {
         if self.to_poison == 0 {
             return None;
         }
         let mut index = self.completed;
         while index != self.begun {
-            if let Some(job) = self.poison(index) {
-                return Some(Step::Begin(index, job));
+            if let Some(job) = self.poison_job(index) {
+                return Some(ConsumerStep::Begin(index, job));
             }
             index = index.wrapping_add(1);
         }
@@ -480,46 +511,48 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Takes in how a job ended; `false`: there is none under way at this index.
-    pub fn end(&mut self, index: u64, outcome: Outcome) -> bool {
+    pub fn end_job(&mut self, index: u64, outcome: JobOutcome) -> bool {
         let ended = self.take_in(index, outcome);
-        self.complete();
-        self.tell_frontier();
+        self.complete_entries();
+        self.publish_frontier();
         ended
     }
 
-    fn take_in(&mut self, index: u64, outcome: Outcome) -> bool {
+    fn take_in(&mut self, index: u64, outcome: JobOutcome) -> bool {
         if !is_before(index, self.begun) || is_before(index, self.completed) {
             return false;
         }
-        match (self.place(index).state, outcome) {
-            (State::Running(kind), outcome) => {
+        match (self.entry_record(index).state, outcome) {
+            (EntryStage::Running(kind), outcome) => {
                 self.under_way[kind as usize] -= 1;
                 match outcome {
-                    Outcome::Done(value) => {
-                        self.place_mut(index).state = State::Ended(Status::Done, value);
-                        if self.mutant.is("devq-counts-out-of-turn") {
-                            let place = *self.place(index);
+                    JobOutcome::Done(value) => {
+                        self.entry_record_mut(index).state = EntryStage::Ended(EntryStatus::Done, value);
+                        if self.mutant.is_planted("devq-counts-out-of-turn") {
+                            let place = *self.entry_record(index);
                             self.leave_count(index, &place);
-                            self.place_mut(index).counts = None;
+                            self.entry_record_mut(index).counts = None;
                         }
                     }
-                    Outcome::Failed { status, reason } => {
-                        let status = if status == Status::Done { Status::Network } else { status };
-                        self.stop(status, reason);
-                        self.fail(index, status, reason);
+                    JobOutcome::Failed { status, reason } => {
+                        let status = if status == EntryStatus::Done { EntryStatus::Network } else { status };
+                        self.stop_queue(status, reason);
+                        self.fail_entry(index, status, reason);
                     }
                 }
             }
             // Whether the word could be poisoned or not, nothing more can be done.
-            (State::Poisoning(status), _) => self.place_mut(index).state = State::Ended(status, 0),
-            (State::Free | State::Failed(_) | State::Ended(..), _) => return false,
+            (EntryStage::Poisoning(status), _) => {
+                self.entry_record_mut(index).state = EntryStage::Ended(status, 0)
+            }
+            (EntryStage::Free | EntryStage::Failed(_) | EntryStage::Ended(..), _) => return false,
         }
         true
     }
 
     /// Completes what has ended, in order.
     #[inline]
-    fn complete(&mut self) {
+    fn complete_entries(&mut self) {
         if self.completed != self.begun {
             self.complete_ended();
         }
@@ -528,26 +561,27 @@ impl<M: Memory> Consumer<M> {
     fn complete_ended(&mut self) {
         let mut index = self.completed;
         while index != self.begun {
-            let &Place { state: State::Ended(ended, value), op, reason, counts, .. } = self.place(index)
+            let &EntryRecord { state: EntryStage::Ended(ended, value), op, reason, counts, .. } =
+                self.entry_record(index)
             else {
                 break;
             };
-            if self.fault.is_some() && self.mutant.is("devq-stops-at-failure") {
+            if self.fault.is_some() && self.mutant.is_planted("devq-stops-at-failure") {
                 break;
             }
-            let status = if self.fault.is_some() { Status::Flushed } else { ended };
-            let is_lost = counts.is_some() && ended == Status::Done && status != Status::Done;
-            if is_lost && !self.mutant.is("devq-flushed-counts-are-silent") {
+            let status = if self.fault.is_some() { EntryStatus::Flushed } else { ended };
+            let is_lost = counts.is_some() && ended == EntryStatus::Done && status != EntryStatus::Done;
+            if is_lost && !self.mutant.is_planted("devq-flushed-counts-are-silent") {
                 // It ended well behind one that had not, and will not be counted: whoever waits for that hears of it first.
-                self.fail(index, status, 0);
+                self.fail_entry(index, status, 0);
                 continue;
             }
-            if status != Status::Done && self.fault.is_none() {
-                self.tell_fault(Fault { first_bad: index, status, reason });
+            if status != EntryStatus::Done && self.fault.is_none() {
+                self.publish_fault(QueueFault { first_bad: index, status, reason });
             }
-            self.tell_completion(index, Completion { status, op, value });
-            let place = core::mem::take(self.place_mut(index));
-            if status == Status::Done {
+            self.publish_completion(index, EntryCompletion { status, op, value });
+            let place = core::mem::take(self.entry_record_mut(index));
+            if status == EntryStatus::Done {
                 self.leave_count(index, &place);
             }
             index = index.wrapping_add(1);
@@ -557,9 +591,9 @@ impl<M: Memory> Consumer<M> {
 
     /// An entry that has completed leaves its counter to be raised.
     #[inline]
-    fn leave_count(&mut self, index: u64, place: &Place) {
+    fn leave_count(&mut self, index: u64, place: &EntryRecord) {
         if let (Some((at, poisoned)), Some(value)) = (place.target, place.counts) {
-            self.due.push((index, Job::Count { at, value, poisoned }));
+            self.due.push((index, QueueJob::Count { at, value, poisoned }));
         }
     }
 }

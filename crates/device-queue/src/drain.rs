@@ -8,21 +8,21 @@ use alloc::vec::Vec;
 use trunkline_proto::holding::try_hold;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_grow};
-use trunkline_proto::wire::device_queue::Companion;
+use trunkline_proto::wire::device_queue::CompanionWord;
 
 use crate::bells::BellPage;
-use crate::consumer::Consumer;
-use crate::job::{Outcome, Port, Rules};
-use crate::memory::Memory;
-use crate::progress::Progress;
-use crate::queue::Queue;
+use crate::consumer::QueueConsumer;
+use crate::job::{ExecutorRules, JobExecutor, JobOutcome};
+use crate::memory::WordMemory;
+use crate::progress::QueueProgress;
+use crate::queue::DeviceQueue;
 
 /// Jobs of one queue that begin in one pass, before the next queue has its turn.
 pub const BATCH: u32 = 16;
 
 /// What a pass did.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Pass {
+pub struct DrainPass {
     /// Jobs that began.
     pub begun: u32,
     /// Queues that have something left.
@@ -30,20 +30,20 @@ pub struct Pass {
 }
 
 #[derive(Debug)]
-struct Member<M> {
-    queue: Queue<M>,
-    consumer: Consumer<M>,
-    /// Stands in [`Drain::busy`].
+struct DrainedQueue<M> {
+    queue: DeviceQueue<M>,
+    consumer: QueueConsumer<M>,
+    /// Stands in [`QueueDrain::busy`].
     is_busy: bool,
 }
 
 /// One engine's queues. Its owner calls it.
 #[derive(Debug)]
-pub struct Drain<M> {
+pub struct QueueDrain<M> {
     page: BellPage<M>,
-    members: Vec<Member<M>>,
+    members: Vec<DrainedQueue<M>>,
     /// How far each of them is.
-    progress: Vec<Progress>,
+    progress: Vec<QueueProgress>,
     /// Which of them has a number, by number.
     by_number: Vec<(u32, usize)>,
     /// Which of them has a doorbell.
@@ -56,7 +56,7 @@ pub struct Drain<M> {
 }
 
 #[inline]
-fn find(by_number: &[(u32, usize)], number: u32) -> Option<usize> {
+fn find_index(by_number: &[(u32, usize)], number: u32) -> Option<usize> {
     // Mostly they are the numbers from 0 on.
     if let Some(&(_, member)) = by_number.get(number as usize).filter(|known| known.0 == number) {
         return Some(member);
@@ -65,13 +65,13 @@ fn find(by_number: &[(u32, usize)], number: u32) -> Option<usize> {
     by_number.get(at).map(|&(_, member)| member)
 }
 
-impl<M: Memory + Clone> Drain<M> {
+impl<M: WordMemory + Clone> QueueDrain<M> {
     /// No queues yet, whose doorbells will be on this page.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub fn new(page: BellPage<M>, mutant: Mutant) -> Result<Self, OutOfMemory> {
-        let by_bell = try_filled(None, page.count() as usize)?;
+        let by_bell = try_filled(None, page.bell_count() as usize)?;
         let progress = Vec::new();
         let by_number = Vec::new();
         let busy = Vec::new();
@@ -83,16 +83,16 @@ impl<M: Memory + Clone> Drain<M> {
     ///
     /// # Errors
     /// [`OutOfMemory`]; then it is not taken on.
-    pub fn add(&mut self, queue: Queue<M>, rules: Rules) -> Result<bool, OutOfMemory> {
-        let bell = queue.shape().bell();
-        let number = queue.shape().number();
+    pub fn add_queue(&mut self, queue: DeviceQueue<M>, rules: ExecutorRules) -> Result<bool, OutOfMemory> {
+        let bell = queue.queue_shape().bell();
+        let number = queue.queue_shape().number();
         let Err(place) = self.by_number.binary_search_by_key(&number, |&(number, _)| number) else {
             return Ok(false);
         };
         let Some(of_bell) = self.by_bell.get_mut(bell as usize).filter(|of| of.is_none()) else {
             return Ok(false);
         };
-        let consumer = Consumer::new(&queue, rules)?;
+        let consumer = QueueConsumer::new(&queue, rules)?;
         try_grow(&mut self.members, 1)?;
         try_grow(&mut self.by_number, 1)?;
         try_grow(&mut self.progress, 1)?;
@@ -101,11 +101,11 @@ impl<M: Memory + Clone> Drain<M> {
         try_hold(&mut self.asked, self.members.len() + 1)?;
         *of_bell = Some(self.members.len());
         self.by_number.insert(place, (number, self.members.len()));
-        self.progress.push(consumer.progress());
-        self.members.push(Member { queue, consumer, is_busy: false });
+        self.progress.push(consumer.queue_progress());
+        self.members.push(DrainedQueue { queue, consumer, is_busy: false });
         // Whoever rang before has set a bit that may have been taken since.
-        if !self.mutant.is("devq-takes-on-blindly") {
-            self.rung(bell, self.page.look(bell));
+        if !self.mutant.is_planted("devq-takes-on-blindly") {
+            self.handle_doorbell(bell, self.page.read_bell(bell));
         }
         Ok(true)
     }
@@ -120,7 +120,7 @@ impl<M: Memory + Clone> Drain<M> {
         let Some(member) = self.members.get(at).filter(|member| member.consumer.is_idle()) else {
             return false;
         };
-        let bell = member.queue.shape().bell();
+        let bell = member.queue.queue_shape().bell();
         self.by_number.remove(place);
         self.by_bell[bell as usize] = None;
         self.busy.retain(|busy| *busy != at);
@@ -139,63 +139,63 @@ impl<M: Memory + Clone> Drain<M> {
 
     /// How far a queue is.
     #[must_use]
-    pub fn progress(&self, number: u32) -> Option<Progress> {
-        find(&self.by_number, number).and_then(|at| self.progress.get(at)).copied()
+    pub fn queue_progress(&self, number: u32) -> Option<QueueProgress> {
+        find_index(&self.by_number, number).and_then(|at| self.progress.get(at)).copied()
     }
 
     /// The number of a queue whose companion is asked for and not answered.
     #[must_use]
-    pub fn asked(&self) -> Option<u32> {
+    pub fn asked_companion(&self) -> Option<u32> {
         let member = self.asked.first().and_then(|at| self.members.get(*at));
-        member.map(|member| member.queue.shape().number())
+        member.map(|member| member.queue.queue_shape().number())
     }
 
     /// Answers for the companion of a queue.
-    pub fn answer(&mut self, number: u32, companion: Companion) {
-        let Some(at) = find(&self.by_number, number) else { return };
+    pub fn answer_companion(&mut self, number: u32, companion: CompanionWord) {
+        let Some(at) = find_index(&self.by_number, number) else { return };
         self.asked.retain(|asked| *asked != at);
         if let Some(member) = self.members.get(at) {
-            member.queue.answer(companion);
+            member.queue.answer_companion(companion);
         }
     }
 
     /// Takes in how a job ended; `false`: there is none under way at this index.
-    pub fn end(&mut self, number: u32, index: u64, outcome: Outcome) -> bool {
-        let Some(at) = find(&self.by_number, number) else { return false };
+    pub fn end_job(&mut self, number: u32, index: u64, outcome: JobOutcome) -> bool {
+        let Some(at) = find_index(&self.by_number, number) else { return false };
         let (Some(member), Some(progress)) = (self.members.get_mut(at), self.progress.get_mut(at)) else {
             return false;
         };
-        let ended = member.consumer.end(index, outcome);
-        *progress = member.consumer.progress();
+        let ended = member.consumer.end_job(index, outcome);
+        *progress = member.consumer.queue_progress();
         ended
     }
 
     /// Looks at what was rung, and lets begin what can.
-    pub fn pass(&mut self, port: &mut impl Port) -> Pass {
-        let mut before = Vec::with_capacity(usize::from(self.mutant.is("devq-pass-allocates")));
-        if self.mutant.is("devq-bell-before-bits") {
-            before.extend((0..self.page.count()).map(|bell| self.page.look(bell)));
+    pub fn run_pass(&mut self, port: &mut impl JobExecutor) -> DrainPass {
+        let mut before = Vec::with_capacity(usize::from(self.mutant.is_planted("devq-pass-allocates")));
+        if self.mutant.is_planted("devq-bell-before-bits") {
+            before.extend((0..self.page.bell_count()).map(|bell| self.page.read_bell(bell)));
         }
-        for group in 0..self.page.groups() {
-            let mut bits = self.page.take(group);
+        for group in 0..self.page.group_count() {
+            let mut bits = self.page.take_group(group);
             while bits != 0 {
-                let bell = self.page.bells().bell_of(group, bits.trailing_zeros());
+                let bell = self.page.doorbell_layout().bell_of(group, bits.trailing_zeros());
                 bits &= bits - 1;
                 // Whoever writes the bits may set others'.
-                if bell >= self.page.count() && !self.mutant.is("devq-believes-bits") {
+                if bell >= self.page.bell_count() && !self.mutant.is_planted("devq-believes-bits") {
                     continue;
                 }
-                let is_early = self.mutant.is("devq-bell-before-bits");
+                let is_early = self.mutant.is_planted("devq-bell-before-bits");
                 let says = before.get(bell as usize).copied().filter(|_| is_early);
-                self.rung(bell, says.unwrap_or_else(|| self.page.look(bell)));
+                self.handle_doorbell(bell, says.unwrap_or_else(|| self.page.read_bell(bell)));
             }
         }
-        let mut pass = Pass::default();
+        let mut pass = DrainPass::default();
         let mut busy = core::mem::take(&mut self.busy);
         let mut kept = 0;
         for place in 0..busy.len() {
             let Some(&at) = busy.get(place) else { break };
-            let (begun, stays) = self.turn(at, port);
+            let (begun, stays) = self.drain_queue(at, port);
             pass.begun += begun;
             if let Some(stay) = busy.get_mut(kept).filter(|_| stays) {
                 *stay = at;
@@ -210,10 +210,10 @@ impl<M: Memory + Clone> Drain<M> {
 
     /// Takes in what a doorbell says.
     #[inline]
-    fn rung(&mut self, bell: u32, says: u64) {
+    fn handle_doorbell(&mut self, bell: u32, says: u64) {
         let Some(&Some(at)) = self.by_bell.get(bell as usize) else { return };
         let Some(member) = self.members.get_mut(at) else { return };
-        member.consumer.look(says);
+        member.consumer.handle_doorbell(says);
         if !member.is_busy {
             member.is_busy = true;
             self.busy.push(at);
@@ -225,14 +225,14 @@ impl<M: Memory + Clone> Drain<M> {
 
     /// One queue's turn; how many jobs began, and whether something is left to do.
     #[inline]
-    fn turn(&mut self, at: usize, port: &mut impl Port) -> (u32, bool) {
+    fn drain_queue(&mut self, at: usize, port: &mut impl JobExecutor) -> (u32, bool) {
         let Self { members, progress, by_number, .. } = self;
         let Some(member) = members.get_mut(at) else { return (0, false) };
-        let others = |queue| find(by_number, queue).and_then(|at| progress.get(at)).copied();
-        let begun = member.consumer.turn(BATCH, &others, port);
+        let others = |queue| find_index(by_number, queue).and_then(|at| progress.get(at)).copied();
+        let begun = member.consumer.begin_jobs(BATCH, &others, port);
         member.is_busy = !member.consumer.is_idle();
         if let Some(progress) = progress.get_mut(at) {
-            *progress = member.consumer.progress();
+            *progress = member.consumer.queue_progress();
         }
         (begun, member.is_busy)
     }

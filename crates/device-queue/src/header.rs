@@ -2,7 +2,7 @@
 
 /// A file of the header: the name by which `#include` finds it, and its text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct File {
+pub struct HeaderFile {
     /// As `#include` has it, in kernels and in other files of the header.
     pub name: &'static str,
     /// The text.
@@ -11,12 +11,12 @@ pub struct File {
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
-        [$(File { name: $name, text: include_str!(concat!("../../../include/", $name)) }),*]
+        [$(HeaderFile { name: $name, text: include_str!(concat!("../../../include/", $name)) }),*]
     };
 }
 
 /// All files. A kernel includes the first, that the others.
-pub const FILES: [File; 17] = files![
+pub const FILES: [HeaderFile; 17] = files![
     "trunkline/device.h",
     "trunkline/device/abi.h",
     "trunkline/device/entry.h",

@@ -2,9 +2,9 @@
 //! tests and by `trunkline bench device`.
 #![allow(unsafe_code, reason = "what kernels do is known of these alone")]
 
-use trunkline_mem::gpu::{CallError, Device, Program};
+use trunkline_mem::gpu::{DriverCallError, GpuDevice, KernelModule};
 
-use crate::nvrtc::{self, CompileError, Image};
+use crate::nvrtc::{self, CompileError, KernelImage};
 
 /// The text. It includes the device header.
 pub const TEXT: &str = include_str!("kernels.h");
@@ -18,23 +18,23 @@ pub enum KernelsError {
     Compile(#[from] CompileError),
     /// They were not loaded.
     #[error(transparent)]
-    Load(#[from] CallError),
+    Load(#[from] DriverCallError),
 }
 
 /// Compiles them for an architecture: 90 is `sm_90`.
 ///
 /// # Errors
 /// [`CompileError`].
-pub fn compile(architecture: u32) -> Result<Image, CompileError> {
-    nvrtc::compile(TEXT, "kernels.cu", architecture, &[])
+pub fn compile_kernels(architecture: u32) -> Result<KernelImage, CompileError> {
+    nvrtc::compile_text(TEXT, "kernels.cu", architecture, &[])
 }
 
 /// Compiles and loads them for a device.
 ///
 /// # Errors
 /// [`KernelsError`].
-pub fn open(device: &Device) -> Result<Program, KernelsError> {
-    let image = compile(device.architecture()?)?;
+pub fn load_kernels(device: &GpuDevice) -> Result<KernelModule, KernelsError> {
+    let image = compile_kernels(device.architecture()?)?;
     // SAFETY: these kernels change and read what their job names: views and memory of the device that it holds.
-    Ok(unsafe { device.program(&image.bytes) }?)
+    Ok(unsafe { device.load_module(&image.bytes) }?)
 }

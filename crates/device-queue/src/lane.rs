@@ -4,22 +4,24 @@
 use alloc::boxed::Box;
 
 use once_cell::race::OnceBox;
-use trunkline_proto::wire::device_queue::{Atomic, Count, Entry, Fence, LENGTH_MAX, Local, Remote, Work};
+use trunkline_proto::wire::device_queue::{
+    AtomicChange, CounterUpdate, EntryFence, EntryWork, LENGTH_MAX, LocalAddress, PeerAddress, QueueEntry,
+};
 
-use crate::budget::Budget;
+use crate::budget::WaitBudget;
 use crate::error::WaitError;
-use crate::memory::Memory;
-use crate::queue::{Queue, Refusal, Ticket};
-use crate::reservation::Reservation;
+use crate::memory::WordMemory;
+use crate::queue::{DeviceQueue, EntryTicket, ReserveError};
+use crate::reservation::QueueReservation;
 
 /// Finds the queue of a number, when the host has made a companion. Who has the table implements it.
-pub trait Directory<M> {
+pub trait CompanionDirectory<M> {
     /// The queue; `None` if it is not known here.
-    fn find(&self, number: u32) -> Option<Queue<M>>;
+    fn find_queue(&self, number: u32) -> Option<DeviceQueue<M>>;
 }
 
-impl<M, F: Fn(u32) -> Option<Queue<M>>> Directory<M> for F {
-    fn find(&self, number: u32) -> Option<Queue<M>> {
+impl<M, F: Fn(u32) -> Option<DeviceQueue<M>>> CompanionDirectory<M> for F {
+    fn find_queue(&self, number: u32) -> Option<DeviceQueue<M>> {
         self(number)
     }
 }
@@ -29,7 +31,7 @@ impl<M, F: Fn(u32) -> Option<Queue<M>>> Directory<M> for F {
 pub enum OpError {
     /// The queue did not take it.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] ReserveError),
     /// There is no companion, or waiting for it has ended.
     #[error("no companion: {0}")]
     Companion(WaitError),
@@ -51,36 +53,36 @@ pub enum OpError {
 
 /// Bytes that a put is to bring there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Bytes {
+pub struct PutBytes {
     /// From.
-    pub from: Local,
+    pub from: LocalAddress,
     /// To.
-    pub to: Remote,
+    pub to: PeerAddress,
     /// How many.
     pub len: u64,
 }
 
-impl Bytes {
+impl PutBytes {
     /// Entries that they take: one for each GiB, and one for nothing.
     #[must_use]
-    pub const fn entries(&self) -> u64 {
+    pub const fn entry_count(&self) -> u64 {
         let pieces = self.len.div_ceil(LENGTH_MAX);
         if pieces == 0 { 1 } else { pieces }
     }
 
     /// The WRITE of a piece of `len` bytes from `offset` on.
-    const fn piece(&self, offset: u64, len: u64) -> Entry {
-        let from = Local { addr: self.from.addr + offset, ..self.from };
-        let to = Remote { addr: self.to.addr + offset, ..self.to };
-        Entry::new(Work::Write { from, to, len, imm: None })
+    const fn piece_entry(&self, offset: u64, len: u64) -> QueueEntry {
+        let from = LocalAddress { addr: self.from.addr + offset, ..self.from };
+        let to = PeerAddress { addr: self.to.addr + offset, ..self.to };
+        QueueEntry::new(EntryWork::Write { from, to, len, imm: None })
     }
 
-    /// The WRITE of a GiB of them, below [`entries`](Self::entries).
+    /// The WRITE of a GiB of them, below [`entry_count`](Self::entry_count).
     #[must_use]
-    pub const fn nth(&self, nth: u64) -> Entry {
+    pub const fn nth_entry(&self, nth: u64) -> QueueEntry {
         let offset = nth * LENGTH_MAX;
         let left = self.len - offset;
-        self.piece(offset, if left < LENGTH_MAX { left } else { LENGTH_MAX })
+        self.piece_entry(offset, if left < LENGTH_MAX { left } else { LENGTH_MAX })
     }
 
     const fn last_share(&self, threads: u32) -> u64 {
@@ -89,14 +91,14 @@ impl Bytes {
 
     /// The WRITE of one of the threads of a group: as many bytes as each other, and the last one has what remains; a NOP for none.
     #[must_use]
-    pub const fn share(&self, thread: u32, threads: u32) -> Entry {
+    pub const fn share_entry(&self, thread: u32, threads: u32) -> QueueEntry {
         let each = self.len / threads as u64;
         let offset = each * thread as u64;
         let len = if thread + 1 == threads { self.last_share(threads) } else { each };
-        if len == 0 { Entry::new(Work::Nop) } else { self.piece(offset, len) }
+        if len == 0 { QueueEntry::new(EntryWork::Nop) } else { self.piece_entry(offset, len) }
     }
 
-    fn check(&self) -> Result<(), OpError> {
+    fn check_range(&self) -> Result<(), OpError> {
         for addr in [self.from.addr, self.to.addr] {
             if addr.checked_add(self.len).is_none() {
                 return Err(OpError::Range { addr, len: self.len });
@@ -108,31 +110,31 @@ impl Bytes {
 
 /// A signal of another process, or a counter of this one: the word and what is added.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Addition {
+pub struct WordAddition {
     /// The word.
-    pub at: Remote,
+    pub at: PeerAddress,
     /// Added.
     pub value: u64,
     /// Whether a poison word stands behind it.
     pub poisoned: bool,
 }
 
-impl Addition {
+impl WordAddition {
     /// The entry.
     #[must_use]
-    pub const fn entry(&self) -> Entry {
+    pub const fn to_entry(&self) -> QueueEntry {
         let Self { at, value, poisoned } = *self;
-        Entry::new(Work::Atomic { at, change: Atomic::Add(value), poisoned })
+        QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(value), poisoned })
     }
 
     /// A WRITE that raises this counter of its own process once it has completed; `None` of another entry, of a word that is not aligned, or if
     /// there is more to add than an entry has room for.
     #[must_use]
-    pub fn with(&self, write: Entry) -> Option<Entry> {
-        let at = Local { addr: self.at.addr, key: self.at.key };
-        let count = Count { at, value: self.value as u32, poisoned: self.poisoned };
-        let work = write.work.counted(count).filter(|_| self.fits_entry())?;
-        Some(Entry { work, ..write })
+    pub fn attach_to(&self, write: QueueEntry) -> Option<QueueEntry> {
+        let at = LocalAddress { addr: self.at.addr, key: self.at.key };
+        let count = CounterUpdate { at, value: self.value as u32, poisoned: self.poisoned };
+        let work = write.work.with_counter(count).filter(|_| self.fits_entry())?;
+        Some(QueueEntry { work, ..write })
     }
 
     /// Whether an entry has room for it.
@@ -141,39 +143,39 @@ impl Addition {
     }
 
     /// Whether the last WRITE of some bytes can raise it, where each of so many threads writes its share; 0: in pieces that an entry has room for.
-    pub(crate) const fn fits(&self, bytes: &Bytes, threads: u32) -> bool {
+    pub(crate) const fn fits_last_write(&self, bytes: &PutBytes, threads: u32) -> bool {
         self.fits_entry() && (threads == 0 || bytes.last_share(threads) <= LENGTH_MAX)
     }
 }
 
 /// What goes with bytes that are written.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Beside {
+pub(crate) struct WriteExtras {
     /// Behind the last WRITE.
-    pub(crate) behind: Option<Entry>,
+    pub(crate) behind: Option<QueueEntry>,
     /// Raised by the last WRITE.
-    pub(crate) counter: Option<Addition>,
+    pub(crate) counter: Option<WordAddition>,
 }
 
-impl Beside {
+impl WriteExtras {
     /// The last WRITE, with what it raises.
     #[inline]
-    fn last(&self, write: Entry) -> Entry {
-        self.counter.and_then(|counter| counter.with(write)).unwrap_or(write)
+    fn last_write(&self, write: QueueEntry) -> QueueEntry {
+        self.counter.and_then(|counter| counter.attach_to(write)).unwrap_or(write)
     }
 }
 
 /// A queue and its companion.
 #[derive(Debug)]
-pub struct Lane<M, D> {
+pub struct QueueLane<M, D> {
     /// The queue.
-    pub main: Queue<M>,
+    pub main: DeviceQueue<M>,
     directory: D,
     /// Found once: a queue has one companion, and keeps it.
-    companion: OnceBox<Queue<M>>,
+    companion: OnceBox<DeviceQueue<M>>,
 }
 
-impl<M: Clone, D: Clone> Clone for Lane<M, D> {
+impl<M: Clone, D: Clone> Clone for QueueLane<M, D> {
     fn clone(&self) -> Self {
         let known = self.companion.get().map(|companion| OnceBox::with_value(Box::new(companion.clone())));
         let companion = known.unwrap_or_default();
@@ -181,22 +183,22 @@ impl<M: Clone, D: Clone> Clone for Lane<M, D> {
     }
 }
 
-impl<M: Memory, D: Directory<M>> Lane<M, D> {
+impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
     /// A queue, and where its companion will be found.
     #[must_use]
-    pub const fn new(main: Queue<M>, directory: D) -> Self {
+    pub const fn new(main: DeviceQueue<M>, directory: D) -> Self {
         Self { main, directory, companion: OnceBox::new() }
     }
 
     /// Writes bytes, and behind them one more entry if given, with one doorbell for what fits into the queue at once; the tickets
     /// of the last WRITE and of the last entry.
-    pub(crate) fn write(
+    pub(crate) fn write_bytes(
         &self,
-        bytes: &Bytes,
-        behind: Option<Entry>,
-        budget: &mut impl Budget,
-    ) -> Result<[Ticket; 2], OpError> {
-        let tickets = self.publish(bytes, &Beside { behind, counter: None }, budget, &mut None)?;
+        bytes: &PutBytes,
+        behind: Option<QueueEntry>,
+        budget: &mut impl WaitBudget,
+    ) -> Result<[EntryTicket; 2], OpError> {
+        let tickets = self.publish_write(bytes, &WriteExtras { behind, counter: None }, budget, &mut None)?;
         self.main.submit(tickets[1].index.wrapping_add(1));
         Ok(tickets)
     }
@@ -204,42 +206,42 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
     /// The same, but what fits into the queue last is not submitted: that is the caller's to do at once. If it fails, `part` is the last
     /// ticket of what was submitted before that.
     #[inline]
-    pub(crate) fn publish(
+    pub(crate) fn publish_write(
         &self,
-        bytes: &Bytes,
-        beside: &Beside,
-        budget: &mut impl Budget,
-        part: &mut Option<Ticket>,
-    ) -> Result<[Ticket; 2], OpError> {
-        bytes.check()?;
+        bytes: &PutBytes,
+        beside: &WriteExtras,
+        budget: &mut impl WaitBudget,
+        part: &mut Option<EntryTicket>,
+    ) -> Result<[EntryTicket; 2], OpError> {
+        bytes.check_range()?;
         if bytes.len > LENGTH_MAX {
             return self.publish_pieces(bytes, beside, budget, part);
         }
-        let write = bytes.piece(0, bytes.len);
+        let write = bytes.piece_entry(0, bytes.len);
         if beside.behind.is_none() && beside.counter.is_none() {
             match self.main.place_now([write]) {
                 Ok(ticket) => return Ok([ticket; 2]),
-                Err(Some(early)) => return Ok([publish(early, budget)?; 2]),
+                Err(Some(early)) => return Ok([publish_reserved(early, budget)?; 2]),
                 Err(None) => {}
             }
         }
-        let write = beside.last(write);
+        let write = beside.last_write(write);
         let Some(behind) = beside.behind else {
-            return Ok([self.main.place(&[write], budget)?; 2]);
+            return Ok([self.main.place_entries(&[write], budget)?; 2]);
         };
-        let last = self.main.place(&[write, behind], budget)?;
-        Ok([Ticket { index: last.index.wrapping_sub(1), ..last }, last])
+        let last = self.main.place_entries(&[write, behind], budget)?;
+        Ok([EntryTicket { index: last.index.wrapping_sub(1), ..last }, last])
     }
 
     fn publish_pieces(
         &self,
-        bytes: &Bytes,
-        beside: &Beside,
-        budget: &mut impl Budget,
-        part: &mut Option<Ticket>,
-    ) -> Result<[Ticket; 2], OpError> {
-        let writes = bytes.entries();
-        let depth = u64::from(self.main.shape().depth());
+        bytes: &PutBytes,
+        beside: &WriteExtras,
+        budget: &mut impl WaitBudget,
+        part: &mut Option<EntryTicket>,
+    ) -> Result<[EntryTicket; 2], OpError> {
+        let writes = bytes.entry_count();
+        let depth = u64::from(self.main.queue_shape().depth());
         let total = writes + u64::from(beside.behind.is_some());
         let mut next = 0;
         let mut last_write = None;
@@ -247,12 +249,18 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
             let count = (total - next).min(depth);
             let mut reservation = self.main.reserve_within(count as u32, budget)?;
             for nth in next..next + count {
-                let write = || if nth + 1 == writes { beside.last(bytes.nth(nth)) } else { bytes.nth(nth) };
+                let write = || {
+                    if nth + 1 == writes {
+                        beside.last_write(bytes.nth_entry(nth))
+                    } else {
+                        bytes.nth_entry(nth)
+                    }
+                };
                 let entry = beside.behind.filter(|_| nth == writes).unwrap_or_else(write);
-                let ticket = reservation.write(&entry);
+                let ticket = reservation.write_entry(&entry);
                 last_write = if nth < writes { ticket } else { last_write };
             }
-            let last = publish(reservation, budget)?;
+            let last = publish_reserved(reservation, budget)?;
             next += count;
             if next == total {
                 return Ok([last_write.unwrap_or(last), last]);
@@ -262,34 +270,42 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
         }
     }
 
-    /// Writes the shares of a group's threads, by one reservation, and submits nothing, as [`publish`](Self::publish).
+    /// Writes the shares of a group's threads, by one reservation, and submits nothing, as `publish_write`.
     pub(crate) fn publish_shares(
         &self,
-        bytes: &Bytes,
+        bytes: &PutBytes,
         threads: u32,
-        beside: &Beside,
-        budget: &mut impl Budget,
-    ) -> Result<[Ticket; 2], OpError> {
-        bytes.check()?;
+        beside: &WriteExtras,
+        budget: &mut impl WaitBudget,
+    ) -> Result<[EntryTicket; 2], OpError> {
+        bytes.check_range()?;
         let count = threads.saturating_add(u32::from(beside.behind.is_some()));
-        if threads == 0 || count > self.main.shape().depth() {
+        if threads == 0 || count > self.main.queue_shape().depth() {
             return Err(OpError::Group(threads));
         }
         let mut reservation = self.main.reserve_within(count, budget)?;
         for thread in 0..threads {
-            let share = bytes.share(thread, threads);
-            let _ = reservation.write(&if thread + 1 == threads { beside.last(share) } else { share });
+            let share = bytes.share_entry(thread, threads);
+            let _ = reservation.write_entry(&if thread + 1 == threads {
+                beside.last_write(share)
+            } else {
+                share
+            });
         }
-        let last_share = reservation.first().wrapping_add(u64::from(threads) - 1);
+        let last_share = reservation.first_index().wrapping_add(u64::from(threads) - 1);
         if let Some(entry) = beside.behind {
-            let _ = reservation.write(&entry);
+            let _ = reservation.write_entry(&entry);
         }
-        let last = publish(reservation, budget)?;
-        Ok([Ticket { index: last_share, ..last }, last])
+        let last = publish_reserved(reservation, budget)?;
+        Ok([EntryTicket { index: last_share, ..last }, last])
     }
 
     /// Posts one entry.
-    pub(crate) fn post(&self, entry: &Entry, budget: &mut impl Budget) -> Result<Ticket, OpError> {
+    pub(crate) fn post_entry(
+        &self,
+        entry: &QueueEntry,
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
         Ok(self.main.post(core::slice::from_ref(entry), budget)?)
     }
 
@@ -298,45 +314,45 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
     /// # Errors
     /// [`OpError::Companion`].
     #[inline]
-    pub fn companion(&self, budget: &mut impl Budget) -> Result<&Queue<M>, OpError> {
+    pub fn companion_queue(&self, budget: &mut impl WaitBudget) -> Result<&DeviceQueue<M>, OpError> {
         match self.companion.get() {
-            Some(known) if !self.main.mutant().is("devq-finds-companions-again") => Ok(known),
+            Some(known) if !self.main.planted_mutant().is_planted("devq-finds-companions-again") => Ok(known),
             _ => self.find_companion(budget),
         }
     }
 
     #[cold]
-    fn find_companion(&self, budget: &mut impl Budget) -> Result<&Queue<M>, OpError> {
+    fn find_companion(&self, budget: &mut impl WaitBudget) -> Result<&DeviceQueue<M>, OpError> {
         let number = self.main.companion_within(budget).map_err(OpError::Companion)?;
-        let found = self.directory.find(number).ok_or(OpError::Companion(WaitError::Refused))?;
+        let found = self.directory.find_queue(number).ok_or(OpError::Companion(WaitError::Refused))?;
         Ok(self.companion.get_or_init(|| Box::new(found)))
     }
 
     /// Counts an entry when it has completed; the companion's ticket.
-    pub(crate) fn count(
+    pub(crate) fn count_completion(
         &self,
-        companion: &Queue<M>,
-        of: Ticket,
-        counter: &Addition,
-        budget: &mut impl Budget,
-    ) -> Result<Ticket, OpError> {
-        let wait = Entry::new(Work::Wait { queue: of.queue, index: of.index });
-        Ok(companion.post(&[wait, counter.entry()], budget)?)
+        companion: &DeviceQueue<M>,
+        of: EntryTicket,
+        counter: &WordAddition,
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
+        let wait = QueueEntry::new(EntryWork::Wait { queue: of.queue, index: of.index });
+        Ok(companion.post(&[wait, counter.to_entry()], budget)?)
     }
 
     /// Submits what was published up to `last`, and has the companion count an entry of it when that has completed: by one look of the engine
     /// at both queues, if the companion has room.
     pub(crate) fn submit_and_count(
         &self,
-        last: Ticket,
-        companion: &Queue<M>,
-        of: Ticket,
-        counter: &Addition,
-        budget: &mut impl Budget,
+        last: EntryTicket,
+        companion: &DeviceQueue<M>,
+        of: EntryTicket,
+        counter: &WordAddition,
+        budget: &mut impl WaitBudget,
     ) -> Result<(), OpError> {
         let end = last.index.wrapping_add(1);
-        let wait = Entry::new(Work::Wait { queue: of.queue, index: of.index });
-        let early = match companion.place_now([wait, counter.entry()]) {
+        let wait = QueueEntry::new(EntryWork::Wait { queue: of.queue, index: of.index });
+        let early = match companion.place_now([wait, counter.to_entry()]) {
             Ok(counted) => {
                 self.main.submit_both(end, companion, counted.index.wrapping_add(1));
                 return Ok(());
@@ -345,8 +361,10 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
         };
         // Nothing is waited for before the first queue is submitted.
         self.main.submit(end);
-        let Some(early) = early else { return self.count(companion, of, counter, budget).map(drop) };
-        let counted = publish(early, budget)?;
+        let Some(early) = early else {
+            return self.count_completion(companion, of, counter, budget).map(drop);
+        };
+        let counted = publish_reserved(early, budget)?;
         companion.submit(counted.index.wrapping_add(1));
         Ok(())
     }
@@ -357,28 +375,31 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
     /// [`OpError`]; before [`OpError::Refused`] of the companion, the bytes have been posted.
     pub fn write_and_count(
         &self,
-        companion: &Queue<M>,
-        bytes: &Bytes,
-        counter: &Addition,
-        budget: &mut impl Budget,
-    ) -> Result<Ticket, OpError> {
-        let [write, last] = self.publish(bytes, &Beside::default(), budget, &mut None)?;
+        companion: &DeviceQueue<M>,
+        bytes: &PutBytes,
+        counter: &WordAddition,
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
+        let [write, last] = self.publish_write(bytes, &WriteExtras::default(), budget, &mut None)?;
         self.submit_and_count(last, companion, write, counter, budget)?;
         Ok(write)
     }
 
     /// Adds to a word of the other process.
-    pub(crate) fn add(
+    pub(crate) fn post_addition(
         &self,
-        to: &Addition,
-        fence: Fence,
-        budget: &mut impl Budget,
-    ) -> Result<Ticket, OpError> {
-        self.post(&to.entry().fenced(fence), budget)
+        to: &WordAddition,
+        fence: EntryFence,
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
+        self.post_entry(&to.to_entry().with_fence(fence), budget)
     }
 }
 
-fn publish<M: Memory>(reservation: Reservation<'_, M>, budget: &mut impl Budget) -> Result<Ticket, OpError> {
+fn publish_reserved<M: WordMemory>(
+    reservation: QueueReservation<'_, M>,
+    budget: &mut impl WaitBudget,
+) -> Result<EntryTicket, OpError> {
     // What is given up here becomes NOPs.
-    reservation.publish_within(budget).map_err(|_left| OpError::Refused(Refusal::Busy))
+    reservation.publish_within(budget).map_err(|_left| OpError::Refused(ReserveError::Busy))
 }

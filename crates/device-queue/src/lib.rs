@@ -5,7 +5,7 @@
 //!
 //! - [`memory`]: what the protocol asks of memory; the words of this process, or any others behind the same trait.
 //! - [`raw`]: words at an address. All unsafe code is there, but what the feature `cuda` adds.
-//! - [`queue`], [`reservation`]: the producer's side: [`Queue`], [`Reservation`], [`Ticket`], and waiting.
+//! - [`queue`], [`reservation`]: the producer's side: [`DeviceQueue`], [`QueueReservation`], [`EntryTicket`], and waiting.
 //! - [`bells`]: doorbells, and the bits that tell which have been rung.
 //! - [`slot`]: signals and counters, their poison, and their epochs.
 //! - [`consumer`]: the engine's side of one queue: order, fences, WAIT, completions, errors.
@@ -17,7 +17,7 @@
 //! - [`view`], [`header`]: what kernels are given that use the twin of this protocol for devices, `include/trunkline/device.h`.
 //! - with the feature `cuda` `nvrtc`, which compiles kernels when a program starts, and `kernels`, which are this project's.
 //!
-//! Nothing here reads a clock, starts a thread, or executes an entry. A wait gets a [`Budget`], and says when that is spent.
+//! Nothing here reads a clock, starts a thread, or executes an entry. A wait gets a [`WaitBudget`], and says when that is spent.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -48,16 +48,16 @@ pub mod successor;
 pub mod verdict;
 pub mod view;
 
-pub use bells::{Bell, BellPage};
-pub use budget::{Budget, Forever, Looks, OrDie, Until};
-pub use consumer::Consumer;
-pub use drain::{Drain, Pass};
-pub use error::{Fault, WaitError};
-pub use job::{Job, Outcome, Port, Rules, Step, WINDOW_MAX};
-pub use lane::{Addition, Bytes, Directory, Lane, OpError};
-pub use memory::{HeapWords, Memory, heap};
-pub use progress::Progress;
-pub use queue::{Poll, Queue, Refusal, Rung, Ticket};
-pub use reservation::Reservation;
-pub use slot::{Condition, Slot, Slots, look_at_sum};
-pub use view::View;
+pub use bells::{BellPage, QueueDoorbell};
+pub use budget::{ClockDeadline, OrDie, PollLimit, UnlimitedWait, WaitBudget};
+pub use consumer::QueueConsumer;
+pub use drain::{DrainPass, QueueDrain};
+pub use error::{QueueFault, WaitError};
+pub use job::{ConsumerStep, ExecutorRules, JobExecutor, JobOutcome, QueueJob, WINDOW_MAX};
+pub use lane::{CompanionDirectory, OpError, PutBytes, QueueLane, WordAddition};
+pub use memory::{HeapWords, WordMemory, allocate_words};
+pub use progress::QueueProgress;
+pub use queue::{DeviceQueue, EntryTicket, ReserveError, RingOutcome, TicketPoll};
+pub use reservation::QueueReservation;
+pub use slot::{SignalSlot, SlotCondition, SlotLayout, poll_sum};
+pub use view::QueueView;

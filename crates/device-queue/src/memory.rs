@@ -7,11 +7,11 @@ use trunkline_proto::wire::device_queue::is_before;
 
 /// Words of 8 bytes by their offset, shared with other threads, processes or devices.
 ///
-/// An offset is a multiple of 8. One that is not, or is not below [`bytes`](Self::bytes), is a bug of the caller, and may panic as an index
+/// An offset is a multiple of 8. One that is not, or is not below [`byte_len`](Self::byte_len), is a bug of the caller, and may panic as an index
 /// of a slice does. Nothing but words goes in and out, so that no reference to shared bytes ever exists.
-pub trait Memory {
+pub trait WordMemory {
     /// Bytes there are.
-    fn bytes(&self) -> u64;
+    fn byte_len(&self) -> u64;
 
     /// Reads a word that others may change at the same time.
     fn load(&self, at: u64, order: Ordering) -> u64;
@@ -20,10 +20,10 @@ pub trait Memory {
     fn store(&self, at: u64, value: u64, order: Ordering);
 
     /// Adds, wrapping; the value before.
-    fn add(&self, at: u64, value: u64, order: Ordering) -> u64;
+    fn fetch_add(&self, at: u64, value: u64, order: Ordering) -> u64;
 
     /// Sets bits; the value before.
-    fn or(&self, at: u64, bits: u64, order: Ordering) -> u64;
+    fn fetch_or(&self, at: u64, bits: u64, order: Ordering) -> u64;
 
     /// Replaces; the value before.
     fn swap(&self, at: u64, value: u64, order: Ordering) -> u64;
@@ -73,7 +73,7 @@ pub trait Memory {
         for (at, value) in words {
             self.store_fenced(at, value);
         }
-        self.or(bits.0, bits.1, Ordering::Release);
+        self.fetch_or(bits.0, bits.1, Ordering::Release);
     }
 
     /// Writes a completion: the head says at first that it is being written, then the value comes, then the head that tells of it.
@@ -95,7 +95,7 @@ pub trait Memory {
     fn pause(&self);
 
     /// Lets others go on who may be anywhere between two steps, after so many looks of somebody who cannot wait for ever: memory that is told when its threads
-    /// sleep has this one sleep, too, so that [`Reservation::cancel`](crate::Reservation::cancel) looks for a tenth of a second.
+    /// sleep has this one sleep, too, so that [`QueueReservation::cancel`](crate::QueueReservation::cancel) looks for a tenth of a second.
     #[inline]
     fn step_aside(&self, looks: u32) {
         let _ = looks;
@@ -105,7 +105,7 @@ pub trait Memory {
     /// Raises a counter to `to`, if that is ahead of it; the value before. Counters wrap, so this is no maximum; a device whose counters
     /// never get that far may use one.
     #[inline]
-    fn advance(&self, at: u64, to: u64, order: Ordering) -> u64 {
+    fn advance_counter(&self, at: u64, to: u64, order: Ordering) -> u64 {
         let mut seen = self.load(at, Ordering::Relaxed);
         loop {
             // Also without a change it is a change of the word, so that it has the order that was asked for.
@@ -134,9 +134,9 @@ const fn index(at: u64) -> usize {
 }
 
 /// Words of whatever lies somewhere as atomics.
-impl Memory for [AtomicU64] {
+impl WordMemory for [AtomicU64] {
     #[inline]
-    fn bytes(&self) -> u64 {
+    fn byte_len(&self) -> u64 {
         self.len() as u64 * 8
     }
 
@@ -151,12 +151,12 @@ impl Memory for [AtomicU64] {
     }
 
     #[inline]
-    fn add(&self, at: u64, value: u64, order: Ordering) -> u64 {
+    fn fetch_add(&self, at: u64, value: u64, order: Ordering) -> u64 {
         self[index(at)].fetch_add(value, order)
     }
 
     #[inline]
-    fn or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
+    fn fetch_or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
         self[index(at)].fetch_or(bits, order)
     }
 
@@ -194,10 +194,10 @@ impl Memory for [AtomicU64] {
 /// Memory through something that points to it.
 macro_rules! through {
     ($($pointer:ty),*) => {$(
-        impl<T: Memory + ?Sized> Memory for $pointer {
+        impl<T: WordMemory + ?Sized> WordMemory for $pointer {
             #[inline]
-            fn bytes(&self) -> u64 {
-                (**self).bytes()
+            fn byte_len(&self) -> u64 {
+                (**self).byte_len()
             }
 
             #[inline]
@@ -211,13 +211,13 @@ macro_rules! through {
             }
 
             #[inline]
-            fn add(&self, at: u64, value: u64, order: Ordering) -> u64 {
-                (**self).add(at, value, order)
+            fn fetch_add(&self, at: u64, value: u64, order: Ordering) -> u64 {
+                (**self).fetch_add(at, value, order)
             }
 
             #[inline]
-            fn or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
-                (**self).or(at, bits, order)
+            fn fetch_or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
+                (**self).fetch_or(at, bits, order)
             }
 
             #[inline]
@@ -295,6 +295,6 @@ pub type HeapWords = Arc<[AtomicU64]>;
 
 /// At least so many bytes of this process, zeros.
 #[must_use]
-pub fn heap(bytes: u64) -> HeapWords {
+pub fn allocate_words(bytes: u64) -> HeapWords {
     (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect()
 }

@@ -69,7 +69,7 @@ pub enum CompileError {
 
 /// What came out.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Image {
+pub struct KernelImage {
     /// Machine code; or PTX, where the device is younger than the compiler.
     pub bytes: Vec<u8>,
     /// What it was compiled for.
@@ -77,7 +77,7 @@ pub struct Image {
 }
 
 /// Finds the library as `cudarc` will, and all that is needed of it. A library that is open stays so.
-fn probe() -> Result<(), CompileError> {
+fn probe_library() -> Result<(), CompileError> {
     let mut reason = "it is not found".to_owned();
     for name in cudarc::get_lib_name_candidates("nvrtc") {
         // SAFETY: a vendor's own library; its constructors run here as in any program that is linked with it.
@@ -102,11 +102,11 @@ fn probe() -> Result<(), CompileError> {
 ///
 /// # Errors
 /// [`CompileError::Missing`].
-pub fn is_there() -> Result<(), CompileError> {
-    probe()
+pub fn check_available() -> Result<(), CompileError> {
+    probe_library()
 }
 
-fn check(code: nvrtcResult) -> Result<(), CompileError> {
+fn check_code(code: nvrtcResult) -> Result<(), CompileError> {
     let failed = |code: cudarc::nvrtc::result::NvrtcError| CompileError::Compile {
         code: alloc::format!("{:?}", code.0),
         log: String::new(),
@@ -115,20 +115,20 @@ fn check(code: nvrtcResult) -> Result<(), CompileError> {
 }
 
 /// The architectures that the compiler knows.
-fn known() -> Result<Vec<u32>, CompileError> {
+fn known_architectures() -> Result<Vec<u32>, CompileError> {
     let mut count: c_int = 0;
     // SAFETY: writes a number to a place of ours.
-    check(unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) })?;
+    check_code(unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) })?;
     let mut all: Vec<c_int> = alloc::vec![0; usize::try_from(count).unwrap_or(0)];
     // SAFETY: as many places as it has just said.
-    check(unsafe { sys::nvrtcGetSupportedArchs(all.as_mut_ptr()) })?;
+    check_code(unsafe { sys::nvrtcGetSupportedArchs(all.as_mut_ptr()) })?;
     Ok(all.into_iter().filter_map(|one| u32::try_from(one).ok()).collect())
 }
 
 /// Ends a program.
-struct Program(nvrtcProgram);
+struct NvrtcProgram(nvrtcProgram);
 
-impl Drop for Program {
+impl Drop for NvrtcProgram {
     fn drop(&mut self) {
         // SAFETY: it was made and is ended once.
         let _ = unsafe { destroy_program(self.0) };
@@ -139,9 +139,14 @@ impl Drop for Program {
 ///
 /// # Errors
 /// [`CompileError`].
-pub fn compile(text: &str, name: &str, architecture: u32, defines: &[&str]) -> Result<Image, CompileError> {
-    probe()?;
-    let known = known()?;
+pub fn compile_text(
+    text: &str,
+    name: &str,
+    architecture: u32,
+    defines: &[&str],
+) -> Result<KernelImage, CompileError> {
+    probe_library()?;
+    let known = known_architectures()?;
     let target = known.iter().copied().filter(|one| (ARCHITECTURE_MIN..=architecture).contains(one)).max();
     let Some(target) = target else {
         return Err(CompileError::Architecture { asked: architecture, known });
@@ -154,7 +159,7 @@ pub fn compile(text: &str, name: &str, architecture: u32, defines: &[&str]) -> R
     if options.iter().any(|option| option.contains('\0')) {
         return Err(CompileError::Text);
     }
-    let program = create(text, name)?;
+    let program = create_program(text, name)?;
     // SAFETY: the program was just made.
     let compiled = unsafe { compile_program(program.0, &options) };
     if let Err(code) = compiled {
@@ -163,15 +168,15 @@ pub fn compile(text: &str, name: &str, architecture: u32, defines: &[&str]) -> R
         let log = unsafe { get_program_log(program.0) }.map(text_of).unwrap_or_default();
         return Err(CompileError::Compile { code, log });
     }
-    let bytes = if is_exact { machine_code(&program)? } else { ptx(&program)? };
-    Ok(Image { bytes, architecture: target })
+    let bytes = if is_exact { machine_code(&program)? } else { program_ptx(&program)? };
+    Ok(KernelImage { bytes, architecture: target })
 }
 
-fn create(text: &str, name: &str) -> Result<Program, CompileError> {
+fn create_program(text: &str, name: &str) -> Result<NvrtcProgram, CompileError> {
     let zero = |_| CompileError::Text;
     let text = CString::new(text).map_err(zero)?;
     let name = CString::new(name).map_err(zero)?;
-    let of = |pick: fn(&header::File) -> &'static str| -> Result<Vec<CString>, CompileError> {
+    let of = |pick: fn(&header::HeaderFile) -> &'static str| -> Result<Vec<CString>, CompileError> {
         header::FILES.iter().map(|file| CString::new(pick(file)).map_err(zero)).collect()
     };
     let texts = of(|file| file.text)?;
@@ -181,7 +186,7 @@ fn create(text: &str, name: &str) -> Result<Program, CompileError> {
     let count = c_int::try_from(texts.len()).unwrap_or(0);
     let mut program = ptr::null_mut();
     // SAFETY: texts that end with zero, as many as names; the compiler copies them.
-    check(unsafe {
+    check_code(unsafe {
         sys::nvrtcCreateProgram(
             &raw mut program,
             text.as_ptr(),
@@ -191,20 +196,20 @@ fn create(text: &str, name: &str) -> Result<Program, CompileError> {
             names.as_ptr(),
         )
     })?;
-    Ok(Program(program))
+    Ok(NvrtcProgram(program))
 }
 
-fn machine_code(program: &Program) -> Result<Vec<u8>, CompileError> {
+fn machine_code(program: &NvrtcProgram) -> Result<Vec<u8>, CompileError> {
     let mut size = 0;
     // SAFETY: a compiled program; writes a number to a place of ours.
-    check(unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut size) })?;
+    check_code(unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut size) })?;
     let mut bytes = alloc::vec![0_u8; size];
     // SAFETY: as many bytes as it has just said.
-    check(unsafe { sys::nvrtcGetCUBIN(program.0, bytes.as_mut_ptr().cast()) })?;
+    check_code(unsafe { sys::nvrtcGetCUBIN(program.0, bytes.as_mut_ptr().cast()) })?;
     Ok(bytes)
 }
 
-fn ptx(program: &Program) -> Result<Vec<u8>, CompileError> {
+fn program_ptx(program: &NvrtcProgram) -> Result<Vec<u8>, CompileError> {
     // SAFETY: a compiled program.
     let text = unsafe { get_ptx(program.0) };
     let failed = |code: cudarc::nvrtc::result::NvrtcError| CompileError::Compile {

@@ -4,45 +4,45 @@
 //! fence, a counter waits for the signal. What the original left to chance ends here: a wait says how it ended.
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::device_queue::{Entry, Fence, Inline, Remote, Work};
+use trunkline_proto::wire::device_queue::{EntryFence, EntryWork, InlineBytes, PeerAddress, QueueEntry};
 
-use crate::budget::Budget;
+use crate::budget::WaitBudget;
 use crate::error::WaitError;
-use crate::lane::{Addition, Beside, Bytes, Directory, Lane, OpError};
-use crate::memory::Memory;
-use crate::queue::Ticket;
-use crate::slot::{Condition, Slot};
+use crate::lane::{CompanionDirectory, OpError, PutBytes, QueueLane, WordAddition, WriteExtras};
+use crate::memory::WordMemory;
+use crate::queue::EntryTicket;
+use crate::slot::{SignalSlot, SlotCondition};
 
 /// Signals or counters side by side, by the address of the first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Words {
+pub struct WordArray {
     /// The first one.
-    pub at: Remote,
+    pub at: PeerAddress,
 }
 
-impl Words {
+impl WordArray {
     /// What is added to one of them.
     #[must_use]
-    pub const fn add(&self, id: u32, value: u64) -> Addition {
-        Addition { at: self.word(id), value, poisoned: false }
+    pub const fn add_to_word(&self, id: u32, value: u64) -> WordAddition {
+        WordAddition { at: self.word_address(id), value, poisoned: false }
     }
 
-    const fn word(&self, id: u32) -> Remote {
-        Remote { addr: self.at.addr + id as u64 * 8, ..self.at }
+    const fn word_address(&self, id: u32) -> PeerAddress {
+        PeerAddress { addr: self.at.addr + id as u64 * 8, ..self.at }
     }
 }
 
 /// A peer, as the original sees it.
 #[derive(Clone, Debug)]
-pub struct Peer<M, D>(pub Lane<M, D>);
+pub struct OriginalPeer<M, D>(pub QueueLane<M, D>);
 
-impl<M: Memory, D: Directory<M>> Peer<M, D> {
+impl<M: WordMemory, D: CompanionDirectory<M>> OriginalPeer<M, D> {
     /// Writes bytes. Nothing is said of when the peer sees them.
     ///
     /// # Errors
     /// [`OpError`]; of more GiB than the queue is deep the first may have been posted.
-    pub fn put(&self, bytes: &Bytes, budget: &mut impl Budget) -> Result<Ticket, OpError> {
-        self.0.write(bytes, None, budget).map(|[_, last]| last)
+    pub fn put(&self, bytes: &PutBytes, budget: &mut impl WaitBudget) -> Result<EntryTicket, OpError> {
+        self.0.write_bytes(bytes, None, budget).map(|[_, last]| last)
     }
 
     /// Writes bytes, each thread of a group its share.
@@ -51,11 +51,11 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     /// [`OpError`].
     pub fn put_group(
         &self,
-        bytes: &Bytes,
+        bytes: &PutBytes,
         threads: u32,
-        budget: &mut impl Budget,
-    ) -> Result<Ticket, OpError> {
-        let [_, last] = self.0.publish_shares(bytes, threads, &Beside::default(), budget)?;
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
+        let [_, last] = self.0.publish_shares(bytes, threads, &WriteExtras::default(), budget)?;
         self.0.main.submit(last.index.wrapping_add(1));
         Ok(last)
     }
@@ -66,10 +66,10 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     /// [`OpError`]; the bytes may have been put all the same.
     pub fn put_signal(
         &self,
-        bytes: &Bytes,
-        signal: &Addition,
-        budget: &mut impl Budget,
-    ) -> Result<Ticket, OpError> {
+        bytes: &PutBytes,
+        signal: &WordAddition,
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
         self.put(bytes, budget)?;
         self.signal_remote_with_fence(signal, budget)
     }
@@ -78,8 +78,12 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     ///
     /// # Errors
     /// [`OpError`].
-    pub fn signal_remote(&self, signal: &Addition, budget: &mut impl Budget) -> Result<Ticket, OpError> {
-        self.0.add(signal, Fence::None, budget)
+    pub fn signal_remote(
+        &self,
+        signal: &WordAddition,
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
+        self.0.post_addition(signal, EntryFence::None, budget)
     }
 
     /// Raises a signal behind earlier reads and atomics.
@@ -88,10 +92,10 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     /// [`OpError`].
     pub fn signal_remote_with_fence(
         &self,
-        signal: &Addition,
-        budget: &mut impl Budget,
-    ) -> Result<Ticket, OpError> {
-        self.0.add(signal, Fence::ReadsAndAtomics, budget)
+        signal: &WordAddition,
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
+        self.0.post_addition(signal, EntryFence::ReadsAndAtomics, budget)
     }
 
     /// Writes bytes, raises a signal, and counts that here once the signal's entry has completed.
@@ -100,14 +104,14 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     /// [`OpError`]; before [`OpError::Refused`] of the companion, bytes and signal have been posted.
     pub fn put_signal_counter_remote(
         &self,
-        bytes: &Bytes,
-        signal: &Addition,
-        counter: &Addition,
-        budget: &mut impl Budget,
+        bytes: &PutBytes,
+        signal: &WordAddition,
+        counter: &WordAddition,
+        budget: &mut impl WaitBudget,
     ) -> Result<(), OpError> {
-        let companion = self.0.companion(budget)?;
-        let beside = Beside { behind: Some(signal.entry()), counter: None };
-        let [_, last] = self.0.publish(bytes, &beside, budget, &mut None)?;
+        let companion = self.0.companion_queue(budget)?;
+        let beside = WriteExtras { behind: Some(signal.to_entry()), counter: None };
+        let [_, last] = self.0.publish_write(bytes, &beside, budget, &mut None)?;
         self.0.submit_and_count(last, companion, last, counter, budget)
     }
 
@@ -117,20 +121,20 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     /// As [`put_signal_counter_remote`](Self::put_signal_counter_remote).
     pub fn signal_counter_remote(
         &self,
-        signal: &Addition,
-        counter: &Addition,
-        budget: &mut impl Budget,
+        signal: &WordAddition,
+        counter: &WordAddition,
+        budget: &mut impl WaitBudget,
     ) -> Result<(), OpError> {
-        let companion = self.0.companion(budget)?;
+        let companion = self.0.companion_queue(budget)?;
         let last = self.signal_remote(signal, budget)?;
-        self.0.count(companion, last, counter, budget).map(|_| ())
+        self.0.count_completion(companion, last, counter, budget).map(|_| ())
     }
 
     /// Waits until an entry has completed: its source can be used again.
     ///
     /// # Errors
-    /// As [`Queue::wait`](crate::Queue::wait).
-    pub fn wait_local(&self, ticket: Ticket, budget: &mut impl Budget) -> Result<(), WaitError> {
+    /// As [`DeviceQueue::wait`](crate::DeviceQueue::wait).
+    pub fn wait_local(&self, ticket: EntryTicket, budget: &mut impl WaitBudget) -> Result<(), WaitError> {
         self.0.main.wait(ticket, budget)
     }
 
@@ -138,8 +142,8 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     ///
     /// # Errors
     /// [`FenceError`].
-    pub fn fence(&self, budget: &mut impl Budget) -> Result<(), FenceError> {
-        let nop = self.0.post(&Entry::new(Work::Nop), budget)?;
+    pub fn fence(&self, budget: &mut impl WaitBudget) -> Result<(), FenceError> {
+        let nop = self.0.post_entry(&QueueEntry::new(EntryWork::Nop), budget)?;
         Ok(self.wait_local(nop, budget)?)
     }
 
@@ -147,11 +151,16 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     ///
     /// # Errors
     /// [`FenceError`].
-    pub fn reset_signal(&self, signals: &Words, id: u32, budget: &mut impl Budget) -> Result<(), FenceError> {
+    pub fn reset_signal(
+        &self,
+        signals: &WordArray,
+        id: u32,
+        budget: &mut impl WaitBudget,
+    ) -> Result<(), FenceError> {
         self.fence(budget)?;
-        let bytes = Inline::new(&[0; 8]).ok_or(OpError::Empty)?;
-        let zero = Entry::new(Work::WriteInline { bytes, to: signals.word(id) });
-        let ticket = self.0.post(&zero, budget)?;
+        let bytes = InlineBytes::new(&[0; 8]).ok_or(OpError::Empty)?;
+        let zero = QueueEntry::new(EntryWork::WriteInline { bytes, to: signals.word_address(id) });
+        let ticket = self.0.post_entry(&zero, budget)?;
         Ok(self.wait_local(ticket, budget)?)
     }
 }
@@ -170,17 +179,17 @@ pub enum FenceError {
 /// Waits until a signal of this process is at least `value`; what it is then. What came before it can be read.
 ///
 /// # Errors
-/// As [`Slot::wait`].
-pub fn wait_signal<M: Memory>(
+/// As [`SignalSlot::wait`].
+pub fn wait_signal<M: WordMemory>(
     memory: &M,
-    slot: &Slot,
+    slot: &SignalSlot,
     value: u64,
-    budget: &mut impl Budget,
+    budget: &mut impl WaitBudget,
 ) -> Result<u64, WaitError> {
-    slot.wait(memory, Condition::AtLeast(value), budget, Mutant::NONE)
+    slot.wait(memory, SlotCondition::AtLeast(value), budget, Mutant::NONE)
 }
 
 /// What a signal of this process is.
-pub fn read_signal<M: Memory>(memory: &M, slot: &Slot) -> u64 {
-    slot.read(memory)
+pub fn read_signal<M: WordMemory>(memory: &M, slot: &SignalSlot) -> u64 {
+    slot.read_value(memory)
 }

@@ -1,9 +1,9 @@
 //! What a consumer keeps of an entry that has begun and not completed. Called by `consumer` alone.
 
-use trunkline_proto::wire::device_queue::{Remote, Status};
+use trunkline_proto::wire::device_queue::{EntryStatus, PeerAddress};
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     /// Nothing waits for it but what waits for all.
     #[default]
     Other,
@@ -13,25 +13,25 @@ pub(crate) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) enum State {
+pub(crate) enum EntryStage {
     /// Not begun, or over.
     #[default]
     Free,
-    Running(Kind),
+    Running(EntryKind),
     /// It failed, and its word is to be poisoned.
-    Failed(Status),
+    Failed(EntryStatus),
     /// The executor does that.
-    Poisoning(Status),
+    Poisoning(EntryStatus),
     /// Its turn to complete comes when those before have.
-    Ended(Status, u64),
+    Ended(EntryStatus, u64),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
-    pub(crate) state: State,
+pub(crate) struct EntryRecord {
+    pub(crate) state: EntryStage,
     pub(crate) op: u8,
     /// What is to be poisoned if it fails.
-    pub(crate) target: Option<(Remote, bool)>,
+    pub(crate) target: Option<(PeerAddress, bool)>,
     /// What is added there once the entry has completed; else the entry itself changes it.
     pub(crate) counts: Option<u32>,
     pub(crate) reason: u32,

@@ -4,14 +4,14 @@ use trunkline_proto::wire::device_queue::is_before;
 
 /// How far a queue is, for others that WAIT for it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Progress {
+pub struct QueueProgress {
     /// All before this index have completed.
     pub completed: u64,
     /// The first that failed, or will whatever comes, as nothing is executed any more: so do all behind it, posted or not.
     pub first_bad: Option<u64>,
 }
 
-impl Progress {
+impl QueueProgress {
     /// How an entry has ended, or will whatever comes: `true` well. `None` as long as that is open.
     #[inline]
     #[must_use]

@@ -16,7 +16,7 @@ pub enum RawError {
 }
 
 /// The words in `bytes` bytes from `start`; those of a last part of a word are left out. A slice of atomics is a
-/// [`Memory`](crate::Memory).
+/// [`Memory`](crate::WordMemory).
 ///
 /// # Errors
 /// [`RawError`], if no words can lie there.
@@ -25,7 +25,7 @@ pub enum RawError {
 /// For all of `'a` the bytes are mapped, may be read and written, and this process makes no plain access to them: whoever else has them
 /// uses atomics, as devices and other processes do. The mapping allows what a processor's atomics need, so it is no window to a
 /// device that takes plain stores only.
-pub unsafe fn words<'a>(start: NonNull<u8>, bytes: usize) -> Result<&'a [AtomicU64], RawError> {
+pub unsafe fn words_at<'a>(start: NonNull<u8>, bytes: usize) -> Result<&'a [AtomicU64], RawError> {
     let first = start.cast::<AtomicU64>();
     if !first.is_aligned() {
         return Err(RawError::Unaligned(start.addr().get()));

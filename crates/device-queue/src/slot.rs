@@ -6,16 +6,16 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::device_queue::Poison;
+use trunkline_proto::wire::device_queue::PoisonWord;
 
-use crate::budget::Budget;
+use crate::budget::WaitBudget;
 use crate::error::WaitError;
-use crate::memory::Memory;
-use crate::queue::Queue;
+use crate::memory::WordMemory;
+use crate::queue::DeviceQueue;
 
 /// What a signal or counter is waited to be, less its base.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Condition {
+pub enum SlotCondition {
     /// Equal.
     Equal(u64),
     /// Not equal.
@@ -30,11 +30,11 @@ pub enum Condition {
     LessThan(u64),
 }
 
-impl Condition {
+impl SlotCondition {
     /// Whether a value is as wanted.
     #[inline]
     #[must_use]
-    pub const fn holds(self, value: u64) -> bool {
+    pub const fn is_met_by(self, value: u64) -> bool {
         match self {
             Self::Equal(other) => value == other,
             Self::NotEqual(other) => value != other,
@@ -49,11 +49,11 @@ impl Condition {
 /// Most pauses between two looks at a slot that many are to raise.
 const SPARED_MAX: u64 = 16;
 
-impl Condition {
+impl SlotCondition {
     /// Pauses that a waiter can make before it is likely to find what it waits for: each look takes the line from whoever raises it, so of
     /// several that are missing not each one is looked for.
     #[inline]
-    const fn spared(self, value: u64) -> u64 {
+    const fn spared_pauses(self, value: u64) -> u64 {
         let missing = match self {
             Self::AtLeast(other) | Self::Equal(other) => other.saturating_sub(value),
             _ => 0,
@@ -65,7 +65,7 @@ impl Condition {
 
 /// Where slots lie in a memory. All offsets are the caller's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Slots {
+pub enum SlotLayout {
     /// Values of 8 bytes side by side, and a table of as many error words.
     Bare {
         /// The first value.
@@ -88,38 +88,38 @@ pub enum Slots {
 ///
 /// # Errors
 /// [`WaitError::Poisoned`], if they have not, and something that was to come to one of them has failed.
-pub fn look_at_sum<M: Memory>(
+pub fn poll_sum<M: WordMemory>(
     memory: &M,
-    slots: impl Iterator<Item = Slot> + Clone,
+    slots: impl Iterator<Item = SignalSlot> + Clone,
     value: u64,
     mutant: Mutant,
 ) -> Result<Option<u64>, WaitError> {
     let sum = || {
-        let sum = slots.clone().fold(0, |sum: u64, slot| sum.wrapping_add(slot.read(memory)));
+        let sum = slots.clone().fold(0, |sum: u64, slot| sum.wrapping_add(slot.read_value(memory)));
         (sum >= value).then_some(sum)
     };
     let found = sum();
     if found.is_some() {
         return Ok(found);
     }
-    let Some(poison) = slots.clone().find_map(|slot| slot.poison(memory)) else { return Ok(None) };
+    let Some(poison) = slots.clone().find_map(|slot| slot.read_poison(memory)) else { return Ok(None) };
     // What came before the failure may have come since the look.
-    let again = if mutant.is("devq-sums-once") { None } else { sum() };
+    let again = if mutant.is_planted("devq-sums-once") { None } else { sum() };
     again.map_or(Err(WaitError::Poisoned(poison)), |found| Ok(Some(found)))
 }
 
-impl Slots {
+impl SlotLayout {
     /// A slot; `None` if there are fewer.
     #[must_use]
-    pub const fn slot(&self, number: u32) -> Option<Slot> {
+    pub const fn slot_at(&self, number: u32) -> Option<SignalSlot> {
         match *self {
-            Self::Bare { values, errors, count } if number < count => Some(Slot {
+            Self::Bare { values, errors, count } if number < count => Some(SignalSlot {
                 value: values + number as u64 * 8,
                 error: errors + number as u64 * 8,
                 base: None,
             }),
             Self::Poisoned { slots, count } if number < count => {
-                Some(Slot::poisoned(slots + number as u64 * 16))
+                Some(SignalSlot::with_poison_word(slots + number as u64 * 16))
             }
             _ => None,
         }
@@ -134,13 +134,13 @@ impl Slots {
         };
         let distance = value.checked_sub(first).filter(|distance| distance.is_multiple_of(stride))?;
         let number = u32::try_from(distance / stride).ok().filter(|number| *number < count)?;
-        self.slot(number).map(|slot| slot.error)
+        self.slot_at(number).map(|slot| slot.error)
     }
 }
 
 /// One signal or counter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Slot {
+pub struct SignalSlot {
     /// The value.
     pub value: u64,
     /// The word that tells of a failure.
@@ -149,38 +149,38 @@ pub struct Slot {
     pub base: Option<u64>,
 }
 
-impl Slot {
+impl SignalSlot {
     /// A slot of 16 bytes.
     #[must_use]
-    pub const fn poisoned(at: u64) -> Self {
+    pub const fn with_poison_word(at: u64) -> Self {
         Self { value: at, error: at + 8, base: None }
     }
 
     /// The same, and its base lies at `base`.
     #[must_use]
-    pub const fn based(self, base: u64) -> Self {
+    pub const fn with_base(self, base: u64) -> Self {
         Self { base: Some(base), ..self }
     }
 
     /// What has been added since it began anew.
     #[inline]
-    pub fn read<M: Memory>(&self, memory: &M) -> u64 {
+    pub fn read_value<M: WordMemory>(&self, memory: &M) -> u64 {
         // The base first: it never is ahead of a value that is read later.
         let base = self.base.map_or(0, |base| memory.load(base, Acquire));
         memory.load(self.value, Acquire).wrapping_sub(base)
     }
 
     /// Why what was to come here did not, if so.
-    pub fn poison<M: Memory>(&self, memory: &M) -> Option<Poison> {
-        Poison::from_word(memory.load(self.error, Acquire))
+    pub fn read_poison<M: WordMemory>(&self, memory: &M) -> Option<PoisonWord> {
+        PoisonWord::from_word(memory.load(self.error, Acquire))
     }
 
     /// Begins anew: what has come before counts no more, what comes later does. What it counted, as the number of all that this call has set
     /// aside; `None` without a base, as its value is never written.
-    pub fn reset<M: Memory>(&self, memory: &M, mutant: Mutant) -> Option<u64> {
+    pub fn reset_base<M: WordMemory>(&self, memory: &M, mutant: Mutant) -> Option<u64> {
         let at = self.base?;
-        if mutant.is("devq-reset-by-store") {
-            let old = self.read(memory);
+        if mutant.is_planted("devq-reset-by-store") {
+            let old = self.read_value(memory);
             memory.store(self.value, 0, Release);
             memory.store(at, 0, Release);
             return Some(old);
@@ -196,7 +196,7 @@ impl Slot {
     }
 
     /// Takes the poison away, once its owner has put right what failed; `false` if there is another one by now.
-    pub fn heal<M: Memory>(&self, memory: &M, poison: Poison) -> bool {
+    pub fn clear_poison<M: WordMemory>(&self, memory: &M, poison: PoisonWord) -> bool {
         memory.compare_exchange(self.error, poison.to_word(), 0, AcqRel).is_ok()
     }
 
@@ -204,14 +204,21 @@ impl Slot {
     ///
     /// # Errors
     /// [`WaitError::Poisoned`], if it is not, and something that was to come has failed.
-    pub fn look<M: Memory>(&self, memory: &M, until: Condition, mutant: Mutant) -> Result<bool, WaitError> {
-        if until.holds(self.read(memory)) {
+    pub fn check_condition<M: WordMemory>(
+        &self,
+        memory: &M,
+        until: SlotCondition,
+        mutant: Mutant,
+    ) -> Result<bool, WaitError> {
+        if until.is_met_by(self.read_value(memory)) {
             return Ok(true);
         }
-        match self.poison(memory) {
+        match self.read_poison(memory) {
             // What came before the failure may have come since the look.
-            Some(_) if until.holds(self.read(memory)) && !mutant.is("devq-looks-once") => Ok(true),
-            Some(poison) if !mutant.is("devq-ignores-poison") => Err(WaitError::Poisoned(poison)),
+            Some(_) if until.is_met_by(self.read_value(memory)) && !mutant.is_planted("devq-looks-once") => {
+                Ok(true)
+            }
+            Some(poison) if !mutant.is_planted("devq-ignores-poison") => Err(WaitError::Poisoned(poison)),
             _ => Ok(false),
         }
     }
@@ -219,43 +226,43 @@ impl Slot {
     /// Waits until the value is as wanted. What was written before it was changed can be read then.
     ///
     /// # Errors
-    /// As [`look`](Self::look), and [`WaitError::Timeout`].
+    /// As [`check_condition`](Self::check_condition), and [`WaitError::Timeout`].
     #[inline]
-    pub fn wait<M: Memory>(
+    pub fn wait<M: WordMemory>(
         &self,
         memory: &M,
-        until: Condition,
-        budget: &mut impl Budget,
+        until: SlotCondition,
+        budget: &mut impl WaitBudget,
         mutant: Mutant,
     ) -> Result<u64, WaitError> {
-        let value = self.read(memory);
-        if until.holds(value) {
+        let value = self.read_value(memory);
+        if until.is_met_by(value) {
             return Ok(value);
         }
         self.wait_longer(memory, until, budget, mutant)
     }
 
     /// The same once a look has found that it is not as wanted.
-    fn wait_longer<M: Memory>(
+    fn wait_longer<M: WordMemory>(
         &self,
         memory: &M,
-        until: Condition,
-        budget: &mut impl Budget,
+        until: SlotCondition,
+        budget: &mut impl WaitBudget,
         mutant: Mutant,
     ) -> Result<u64, WaitError> {
         loop {
-            if self.look(memory, until, mutant)? {
-                return Ok(self.read(memory));
+            if self.check_condition(memory, until, mutant)? {
+                return Ok(self.read_value(memory));
             }
-            if !budget.goes_on() {
+            if !budget.spend_poll() {
                 return Err(WaitError::Timeout);
             }
             memory.pause();
-            let value = self.read(memory);
-            if until.holds(value) {
+            let value = self.read_value(memory);
+            if until.is_met_by(value) {
                 return Ok(value);
             }
-            (0..until.spared(value)).for_each(|_| core::hint::spin_loop());
+            (0..until.spared_pauses(value)).for_each(|_| core::hint::spin_loop());
         }
     }
 
@@ -263,22 +270,22 @@ impl Slot {
     ///
     /// # Errors
     /// As there, and [`WaitError::Aborted`].
-    pub fn wait_unless_aborted<M: Memory>(
+    pub fn wait_unless_aborted<M: WordMemory>(
         &self,
         memory: &M,
-        until: Condition,
-        queue: &Queue<impl Memory>,
-        budget: &mut impl Budget,
+        until: SlotCondition,
+        queue: &DeviceQueue<impl WordMemory>,
+        budget: &mut impl WaitBudget,
         mutant: Mutant,
     ) -> Result<u64, WaitError> {
         loop {
-            if self.look(memory, until, mutant)? {
-                return Ok(self.read(memory));
+            if self.check_condition(memory, until, mutant)? {
+                return Ok(self.read_value(memory));
             }
-            if let Some(why) = queue.aborted() {
+            if let Some(why) = queue.abort_word() {
                 return Err(WaitError::Aborted(why));
             }
-            if !budget.goes_on() {
+            if !budget.spend_poll() {
                 return Err(WaitError::Timeout);
             }
             memory.pause();
@@ -292,10 +299,10 @@ mod tests {
 
     #[test]
     fn pauses_are_as_many_as_are_missing_behind_the_next_one() {
-        let spared = |value| Condition::AtLeast(64).spared(value);
+        let spared = |value| SlotCondition::AtLeast(64).spared_pauses(value);
         assert_eq!([64, 63, 62, 50, 0].map(spared), [0, 0, 1, 13, 16]);
-        assert_eq!(Condition::Equal(3).spared(0), 2);
-        assert_eq!(Condition::NotEqual(9).spared(0), 0);
-        assert_eq!(Condition::AtLeast(u64::MAX).spared(0), 16);
+        assert_eq!(SlotCondition::Equal(3).spared_pauses(0), 2);
+        assert_eq!(SlotCondition::NotEqual(9).spared_pauses(0), 0);
+        assert_eq!(SlotCondition::AtLeast(u64::MAX).spared_pauses(0), 16);
     }
 }

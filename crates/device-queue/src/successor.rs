@@ -6,25 +6,27 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::device_queue::{Atomic, Entry, Fence, Inline, LENGTH_MAX, Local, Remote, Work};
+use trunkline_proto::wire::device_queue::{
+    AtomicChange, EntryFence, EntryWork, InlineBytes, LENGTH_MAX, LocalAddress, PeerAddress, QueueEntry,
+};
 
-use crate::budget::Budget;
-use crate::channel::Channel as Recorded;
+use crate::budget::WaitBudget;
+use crate::channel::TicketRecord as Recorded;
 use crate::error::WaitError;
-use crate::lane::{Addition, Beside, Bytes, Directory, Lane, OpError};
-use crate::memory::Memory;
-use crate::queue::Ticket;
+use crate::lane::{CompanionDirectory, OpError, PutBytes, QueueLane, WordAddition, WriteExtras};
+use crate::memory::WordMemory;
+use crate::queue::EntryTicket;
 
 /// Bytes from a lane's signal to the next lane's, where each lane has its own.
 pub const LANE_STRIDE: u64 = 128;
 
 /// What goes with a put.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct With {
+pub struct PutActions {
     /// A signal of the peer.
-    pub signal: Option<Addition>,
+    pub signal: Option<WordAddition>,
     /// A counter here.
-    pub counter: Option<Addition>,
+    pub counter: Option<WordAddition>,
     /// Each lane raises a signal of its own, [`LANE_STRIDE`] bytes apart: two NICs must not add to one word.
     pub signal_per_lane: bool,
     /// The counter waits for the signal, as in the original, and not for the bytes.
@@ -36,44 +38,48 @@ pub struct With {
 
 /// What was put.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Put {
+pub struct PostedPut {
     /// The lane.
     pub lane: u32,
     /// The last WRITE.
-    pub write: Ticket,
+    pub write: EntryTicket,
     /// The signal, or the last WRITE if there is none.
-    pub last: Ticket,
+    pub last: EntryTicket,
 }
 
 /// Slots of 16 bytes, by the address of the first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Slots16 {
+pub struct SlotArray {
     /// The first one.
-    pub at: Remote,
+    pub at: PeerAddress,
 }
 
-impl Slots16 {
+impl SlotArray {
     /// What is added to one of them.
     #[must_use]
-    pub const fn add(&self, id: u32, value: u64) -> Addition {
-        Addition { at: Remote { addr: self.at.addr + id as u64 * 16, ..self.at }, value, poisoned: true }
+    pub const fn add_to_slot(&self, id: u32, value: u64) -> WordAddition {
+        WordAddition {
+            at: PeerAddress { addr: self.at.addr + id as u64 * 16, ..self.at },
+            value,
+            poisoned: true,
+        }
     }
 }
 
 /// A channel: lanes, what was recorded of them, and whose turn it is.
 #[derive(Debug)]
-pub struct Channel<'a, M, D> {
-    lanes: &'a [Lane<M, D>],
+pub struct LaneChannel<'a, M, D> {
+    lanes: &'a [QueueLane<M, D>],
     recorded: Recorded<M>,
     cursor: (M, u64),
     mutant: Mutant,
 }
 
-impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
+impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
     /// A channel of lanes; `cursor` is a word that all who use it share. `None` if there are no lanes.
     #[must_use]
     pub fn new(
-        lanes: &'a [Lane<M, D>],
+        lanes: &'a [QueueLane<M, D>],
         recorded: Recorded<M>,
         cursor: (M, u64),
         mutant: Mutant,
@@ -82,14 +88,14 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
     }
 
     /// The lane whose turn it is, and its number. Of several threads no two have the same turn.
-    fn lane(&self) -> (u32, &Lane<M, D>) {
+    fn next_lane(&self) -> (u32, &QueueLane<M, D>) {
         let (memory, at) = &self.cursor;
-        let turn = if self.mutant.is("devq-turns-race") {
+        let turn = if self.mutant.is_planted("devq-turns-race") {
             let turn = memory.load(*at, Relaxed);
             memory.store(*at, turn.wrapping_add(1), Relaxed);
             turn
         } else {
-            memory.add(*at, 1, Relaxed)
+            memory.fetch_add(*at, 1, Relaxed)
         };
         let turn = turn % self.lanes.len() as u64;
         (turn as u32, &self.lanes[turn as usize])
@@ -99,9 +105,14 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
     ///
     /// # Errors
     /// [`OpError`]; of more GiB than the queue is deep the first may have been posted, and before [`OpError::Refused`] of the companion, bytes and signal have been posted.
-    pub fn put(&self, bytes: &Bytes, with: &With, budget: &mut impl Budget) -> Result<Put, OpError> {
+    pub fn put(
+        &self,
+        bytes: &PutBytes,
+        with: &PutActions,
+        budget: &mut impl WaitBudget,
+    ) -> Result<PostedPut, OpError> {
         self.put_by(bytes, with, 0, budget, |lane, beside, budget, part| {
-            lane.publish(bytes, beside, budget, part)
+            lane.publish_write(bytes, beside, budget, part)
         })
     }
 
@@ -111,45 +122,50 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
     /// As there.
     pub fn put_cooperative(
         &self,
-        bytes: &Bytes,
+        bytes: &PutBytes,
         threads: u32,
-        with: &With,
-        budget: &mut impl Budget,
-    ) -> Result<Put, OpError> {
+        with: &PutActions,
+        budget: &mut impl WaitBudget,
+    ) -> Result<PostedPut, OpError> {
         self.put_by(bytes, with, threads, budget, |lane, beside, budget, _| {
             lane.publish_shares(bytes, threads, beside, budget)
         })
     }
 
-    fn put_by<B: Budget>(
+    fn put_by<B: WaitBudget>(
         &self,
-        bytes: &Bytes,
-        with: &With,
+        bytes: &PutBytes,
+        with: &PutActions,
         threads: u32,
         budget: &mut B,
-        publish: impl FnOnce(&Lane<M, D>, &Beside, &mut B, &mut Option<Ticket>) -> Result<[Ticket; 2], OpError>,
-    ) -> Result<Put, OpError> {
+        publish: impl FnOnce(
+            &QueueLane<M, D>,
+            &WriteExtras,
+            &mut B,
+            &mut Option<EntryTicket>,
+        ) -> Result<[EntryTicket; 2], OpError>,
+    ) -> Result<PostedPut, OpError> {
         if bytes.len == 0 {
             return Err(OpError::Empty);
         }
-        let (number, lane) = self.lane();
+        let (number, lane) = self.next_lane();
         let may_be = with.counter_in_entry && !with.counter_after_signal;
-        let in_entry = with.counter.filter(|counter| may_be && counter.fits(bytes, threads));
+        let in_entry = with.counter.filter(|counter| may_be && counter.fits_last_write(bytes, threads));
         let companion = match with.counter.filter(|_| in_entry.is_none()) {
-            Some(counter) => Some((lane.companion(budget)?, counter)),
+            Some(counter) => Some((lane.companion_queue(budget)?, counter)),
             None => None,
         };
-        let signal = with.signal.map(|signal| self.of_lane(signal, with, number).entry());
+        let signal = with.signal.map(|signal| self.of_lane(signal, with, number).to_entry());
         let mut part = None;
-        let published = publish(lane, &Beside { behind: signal, counter: in_entry }, budget, &mut part);
+        let published = publish(lane, &WriteExtras { behind: signal, counter: in_entry }, budget, &mut part);
         // What was submitted before the rest was refused is read all the same.
         let Ok([write, last]) = published else {
-            if let Some(part) = part.filter(|_| !self.mutant.is("devq-forgets-what-was-posted")) {
-                let _ = self.recorded.record(number, part);
+            if let Some(part) = part.filter(|_| !self.mutant.is_planted("devq-forgets-what-was-posted")) {
+                let _ = self.recorded.record_ticket(number, part);
             }
-            return published.map(|[write, last]| Put { lane: number, write, last });
+            return published.map(|[write, last]| PostedPut { lane: number, write, last });
         };
-        let _ = self.recorded.record(number, last);
+        let _ = self.recorded.record_ticket(number, last);
         match companion {
             Some((companion, counter)) => {
                 let of = if with.counter_after_signal { last } else { write };
@@ -157,36 +173,47 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
             }
             None => _ = lane.main.submit(last.index.wrapping_add(1)),
         }
-        Ok(Put { lane: number, write, last })
+        Ok(PostedPut { lane: number, write, last })
     }
 
-    fn of_lane(&self, signal: Addition, with: &With, lane: u32) -> Addition {
-        if !with.signal_per_lane || self.mutant.is("devq-lanes-share-a-signal") {
+    fn of_lane(&self, signal: WordAddition, with: &PutActions, lane: u32) -> WordAddition {
+        if !with.signal_per_lane || self.mutant.is_planted("devq-lanes-share-a-signal") {
             return signal;
         }
         let addr = signal.at.addr.wrapping_add(u64::from(lane) * LANE_STRIDE);
-        Addition { at: Remote { addr, ..signal.at }, ..signal }
+        WordAddition { at: PeerAddress { addr, ..signal.at }, ..signal }
     }
 
     /// Writes bytes of the caller's, which stand in the entry, on the next lane.
     ///
     /// # Errors
     /// [`OpError::Empty`] of none, [`OpError::Range`] of more than an entry has room for, and [`OpError`].
-    pub fn put_inline(&self, bytes: &[u8], to: Remote, budget: &mut impl Budget) -> Result<Put, OpError> {
+    pub fn put_inline(
+        &self,
+        bytes: &[u8],
+        to: PeerAddress,
+        budget: &mut impl WaitBudget,
+    ) -> Result<PostedPut, OpError> {
         let len = bytes.len() as u64;
         if bytes.is_empty() {
             return Err(OpError::Empty);
         }
         let range = OpError::Range { addr: to.addr, len };
-        let bytes = Inline::new(bytes).filter(|_| to.addr.checked_add(len).is_some()).ok_or(range)?;
-        self.post_next(&Entry::new(Work::WriteInline { bytes, to }), budget)
+        let bytes = InlineBytes::new(bytes).filter(|_| to.addr.checked_add(len).is_some()).ok_or(range)?;
+        self.post_next(&QueueEntry::new(EntryWork::WriteInline { bytes, to }), budget)
     }
 
     /// Fetches at most [`LENGTH_MAX`] bytes on the next lane: they are here when the ticket is done.
     ///
     /// # Errors
     /// [`OpError::Empty`] of none, [`OpError::Range`] of too many, and [`OpError`].
-    pub fn get(&self, into: Local, from: Remote, len: u64, budget: &mut impl Budget) -> Result<Put, OpError> {
+    pub fn get(
+        &self,
+        into: LocalAddress,
+        from: PeerAddress,
+        len: u64,
+        budget: &mut impl WaitBudget,
+    ) -> Result<PostedPut, OpError> {
         if len == 0 {
             return Err(OpError::Empty);
         }
@@ -195,14 +222,14 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
                 return Err(OpError::Range { addr, len });
             }
         }
-        self.post_next(&Entry::new(Work::Read { into, from, len }), budget)
+        self.post_next(&QueueEntry::new(EntryWork::Read { into, from, len }), budget)
     }
 
-    fn post_next(&self, entry: &Entry, budget: &mut impl Budget) -> Result<Put, OpError> {
-        let (number, lane) = self.lane();
-        let ticket = lane.post(entry, budget)?;
-        let _ = self.recorded.record(number, ticket);
-        Ok(Put { lane: number, write: ticket, last: ticket })
+    fn post_next(&self, entry: &QueueEntry, budget: &mut impl WaitBudget) -> Result<PostedPut, OpError> {
+        let (number, lane) = self.next_lane();
+        let ticket = lane.post_entry(entry, budget)?;
+        let _ = self.recorded.record_ticket(number, ticket);
+        Ok(PostedPut { lane: number, write: ticket, last: ticket })
     }
 
     /// Changes a word of the peer on the first lane, behind its reads and atomics; a strong one behind all that was posted on it. What was there
@@ -210,22 +237,22 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
     ///
     /// # Errors
     /// [`OpError::Range`] of a word that is not aligned, and [`OpError`].
-    pub fn change(
+    pub fn change_word(
         &self,
-        at: Remote,
-        change: Atomic,
+        at: PeerAddress,
+        change: AtomicChange,
         poisoned: bool,
         is_strong: bool,
-        budget: &mut impl Budget,
-    ) -> Result<Ticket, OpError> {
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
         let Some(lane) = self.lanes.first() else { return Err(OpError::Empty) };
         if !at.addr.is_multiple_of(8) {
             return Err(OpError::Range { addr: at.addr, len: 8 });
         }
-        let fence = if is_strong { Fence::All } else { Fence::ReadsAndAtomics };
-        let entry = Entry::new(Work::Atomic { at, change, poisoned }).fenced(fence);
-        let ticket = lane.post(&entry, budget)?;
-        let _ = self.recorded.record(0, ticket);
+        let fence = if is_strong { EntryFence::All } else { EntryFence::ReadsAndAtomics };
+        let entry = QueueEntry::new(EntryWork::Atomic { at, change, poisoned }).with_fence(fence);
+        let ticket = lane.post_entry(&entry, budget)?;
+        let _ = self.recorded.record_ticket(0, ticket);
         Ok(ticket)
     }
 
@@ -233,10 +260,14 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
     ///
     /// # Errors
     /// [`OpError`].
-    pub fn signal(&self, signal: &Addition, budget: &mut impl Budget) -> Result<Ticket, OpError> {
+    pub fn signal(
+        &self,
+        signal: &WordAddition,
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
         let Some(lane) = self.lanes.first() else { return Err(OpError::Empty) };
-        let ticket = lane.add(signal, Fence::ReadsAndAtomics, budget)?;
-        let _ = self.recorded.record(0, ticket);
+        let ticket = lane.post_addition(signal, EntryFence::ReadsAndAtomics, budget)?;
+        let _ = self.recorded.record_ticket(0, ticket);
         Ok(ticket)
     }
 
@@ -246,22 +277,22 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
     /// As of [`put`](Self::put).
     pub fn signal_counter(
         &self,
-        signal: &Addition,
-        counter: &Addition,
-        budget: &mut impl Budget,
-    ) -> Result<Ticket, OpError> {
+        signal: &WordAddition,
+        counter: &WordAddition,
+        budget: &mut impl WaitBudget,
+    ) -> Result<EntryTicket, OpError> {
         let Some(lane) = self.lanes.first() else { return Err(OpError::Empty) };
-        let companion = lane.companion(budget)?;
+        let companion = lane.companion_queue(budget)?;
         let ticket = self.signal(signal, budget)?;
-        lane.count(companion, ticket, counter, budget)?;
+        lane.count_completion(companion, ticket, counter, budget)?;
         Ok(ticket)
     }
 
     /// Waits until a put's last WRITE has completed: its source can be used again.
     ///
     /// # Errors
-    /// As [`Queue::wait`](crate::Queue::wait); [`WaitError::Stale`] if it is of no lane here.
-    pub fn wait_local(&self, put: &Put, budget: &mut impl Budget) -> Result<(), WaitError> {
+    /// As [`DeviceQueue::wait`](crate::DeviceQueue::wait); [`WaitError::Stale`] if it is of no lane here.
+    pub fn wait_local(&self, put: &PostedPut, budget: &mut impl WaitBudget) -> Result<(), WaitError> {
         let lane = self.lanes.get(put.lane as usize).ok_or(WaitError::Stale)?;
         lane.main.wait(put.write, budget)
     }
@@ -270,13 +301,13 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
     ///
     /// # Errors
     /// As of a flush.
-    pub fn flush(&self, budget: &mut impl Budget) -> Result<(), WaitError> {
+    pub fn flush(&self, budget: &mut impl WaitBudget) -> Result<(), WaitError> {
         self.recorded.flush_all(self.lanes.iter().map(|lane| &lane.main), budget)
     }
 
     /// Lanes that a flush would wait for, a bit each.
     #[must_use]
-    pub fn pending(&self) -> u64 {
-        self.recorded.pending()
+    pub fn pending_lanes(&self) -> u64 {
+        self.recorded.pending_lanes()
     }
 }

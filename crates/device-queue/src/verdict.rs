@@ -3,15 +3,15 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::device_queue::{Aborted, Poison, Status};
+use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus, PoisonWord};
 
-use crate::budget::Budget;
-use crate::error::{Fault, WaitError};
-use crate::memory::Memory;
+use crate::budget::WaitBudget;
+use crate::error::{QueueFault, WaitError};
+use crate::memory::WordMemory;
 
 /// Three words of a group, at an offset of the caller's, that are 0 at first.
 #[derive(Clone, Copy, Debug)]
-pub struct Verdict<M> {
+pub struct GroupVerdict<M> {
     memory: M,
     at: u64,
     mutant: Mutant,
@@ -27,23 +27,25 @@ mod kind {
     pub(super) const REFUSED: u32 = 6;
 }
 
-impl<M: Memory> Verdict<M> {
+impl<M: WordMemory> GroupVerdict<M> {
     /// The words.
     pub const fn new(memory: M, at: u64, mutant: Mutant) -> Self {
         Self { memory, at, mutant }
     }
 
     /// Tells the group how a round ended; the leader alone does. Rounds count from 1, wrap past 0, and the group meets between two of them.
-    pub fn tell(&self, round: u32, result: Result<(), WaitError>) {
+    pub fn publish_result(&self, round: u32, result: Result<(), WaitError>) {
         let (kind, status, detail, more) = match result {
-            Ok(()) => (kind::GOOD, Status::Done, 0, 0),
-            Err(_) if self.mutant.is("devq-leader-keeps-errors") => (kind::GOOD, Status::Done, 0, 0),
+            Ok(()) => (kind::GOOD, EntryStatus::Done, 0, 0),
+            Err(_) if self.mutant.is_planted("devq-leader-keeps-errors") => {
+                (kind::GOOD, EntryStatus::Done, 0, 0)
+            }
             Err(WaitError::Failed(fault)) => (kind::FAILED, fault.status, fault.reason, fault.first_bad),
             Err(WaitError::Poisoned(poison)) => (kind::POISONED, poison.status, poison.queue, 0),
             Err(WaitError::Aborted(why)) => (kind::ABORTED, why.status, why.reason, 0),
-            Err(WaitError::Timeout) => (kind::TIMEOUT, Status::Done, 0, 0),
-            Err(WaitError::Stale) => (kind::STALE, Status::Done, 0, 0),
-            Err(WaitError::Refused) => (kind::REFUSED, Status::Done, 0, 0),
+            Err(WaitError::Timeout) => (kind::TIMEOUT, EntryStatus::Done, 0, 0),
+            Err(WaitError::Stale) => (kind::STALE, EntryStatus::Done, 0, 0),
+            Err(WaitError::Refused) => (kind::REFUSED, EntryStatus::Done, 0, 0),
         };
         self.memory.store(self.at + 8, u64::from(status.to_bits()) | u64::from(detail) << 32, Relaxed);
         self.memory.store(self.at + 16, more, Relaxed);
@@ -54,31 +56,31 @@ impl<M: Memory> Verdict<M> {
     ///
     /// # Errors
     /// As the leader's wait; [`WaitError::Timeout`] also when nothing was told in time.
-    pub fn hear(&self, round: u32, budget: &mut impl Budget) -> Result<(), WaitError> {
+    pub fn await_result(&self, round: u32, budget: &mut impl WaitBudget) -> Result<(), WaitError> {
         loop {
             let told = self.memory.load(self.at, Acquire);
             if told as u32 == round {
-                return self.read((told >> 32) as u32);
+                return self.read_result((told >> 32) as u32);
             }
-            if !budget.goes_on() {
+            if !budget.spend_poll() {
                 return Err(WaitError::Timeout);
             }
             self.memory.pause();
         }
     }
 
-    fn read(&self, kind: u32) -> Result<(), WaitError> {
+    fn read_result(&self, kind: u32) -> Result<(), WaitError> {
         let word = self.memory.load(self.at + 8, Relaxed);
-        let status = Status::from_bits(word as u16);
+        let status = EntryStatus::from_bits(word as u16);
         let detail = (word >> 32) as u32;
         Err(match kind {
             kind::GOOD => return Ok(()),
             kind::FAILED => {
                 let first_bad = self.memory.load(self.at + 16, Relaxed);
-                WaitError::Failed(Fault { first_bad, status, reason: detail })
+                WaitError::Failed(QueueFault { first_bad, status, reason: detail })
             }
-            kind::POISONED => WaitError::Poisoned(Poison { status, queue: detail }),
-            kind::ABORTED => WaitError::Aborted(Aborted { status, reason: detail }),
+            kind::POISONED => WaitError::Poisoned(PoisonWord { status, queue: detail }),
+            kind::ABORTED => WaitError::Aborted(AbortWord { status, reason: detail }),
             kind::TIMEOUT => WaitError::Timeout,
             kind::REFUSED => WaitError::Refused,
             _ => WaitError::Stale,

@@ -3,7 +3,7 @@
 //!
 //! Nothing here reads or writes memory: addresses are numbers, good where the kernel runs.
 
-use trunkline_proto::wire::device_queue::{Bells, LINE_BYTES, Shape, VERSION, at};
+use trunkline_proto::wire::device_queue::{DoorbellLayout, LINE_BYTES, QueueShape, VERSION, at};
 
 /// Bytes of the words that producers change, where a device has them in its own memory.
 pub const WORDS_BYTES: u64 = 4 * LINE_BYTES;
@@ -20,7 +20,7 @@ const CHECKED: u32 = 1;
 /// A queue, as its producers see it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C)]
-pub struct View {
+pub struct QueueView {
     /// Producers' words.
     pub words: u64,
     /// The frontier, and the lines behind it.
@@ -53,21 +53,21 @@ pub struct View {
     pub reserved: [u64; 5],
 }
 
-const _: () = assert!(size_of::<View>() == 128 && core::mem::offset_of!(View, depth) == 64);
+const _: () = assert!(size_of::<QueueView>() == 128 && core::mem::offset_of!(QueueView, depth) == 64);
 
 /// The words of a device's own memory that its producers share; addresses as it sees them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Own {
-    /// [`WORDS_BYTES`]: the first index at the beginning of each line ([`words`](Self::words)).
+pub struct DeviceWords {
+    /// [`WORDS_BYTES`]: the first index at the beginning of each line ([`initial_words`](Self::initial_words)).
     pub words: u64,
     /// [`CLAIMS_BYTES`], 0 at first.
     pub claims: u64,
 }
 
-impl Own {
+impl DeviceWords {
     /// What the producers' words are at first, for a queue whose first index is `first`.
     #[must_use]
-    pub const fn words(first: u64) -> [u64; (WORDS_BYTES / 8) as usize] {
+    pub const fn initial_words(first: u64) -> [u64; (WORDS_BYTES / 8) as usize] {
         let mut words = [0; (WORDS_BYTES / 8) as usize];
         let line = (LINE_BYTES / 8) as usize;
         (words[0], words[line], words[2 * line], words[3 * line]) = (first, first, first, first);
@@ -75,24 +75,30 @@ impl Own {
     }
 }
 
-impl View {
+impl QueueView {
     /// Of a queue at `queue` and a page of doorbells at `page`; `own` is a device's. `None` where they do not fit: a queue made for a device is
     /// used by that alone, and its doorbell has a byte.
     #[must_use]
-    pub fn new(shape: &Shape, queue: u64, bells: Bells, page: u64, own: Option<Own>) -> Option<Self> {
-        let fits = own.is_some() == shape.is_for_device() && shape.bell() < bells.count();
+    pub fn new(
+        shape: &QueueShape,
+        queue: u64,
+        bells: DoorbellLayout,
+        page: u64,
+        own: Option<DeviceWords>,
+    ) -> Option<Self> {
+        let fits = own.is_some() == shape.is_for_device() && shape.bell() < bells.bell_count();
         if !fits || own.is_some() && !bells.is_by_bytes() {
             return None;
         }
-        let (word, bit) = bells.bit(shape.bell());
+        let (word, bit) = bells.bit_place(shape.bell());
         let byte = u64::from(bit.trailing_zeros() / 8);
         let (mark, bit) = if bells.is_by_bytes() { (word + byte, 0) } else { (word, bit) };
         Some(Self {
             words: own.map_or(queue + at::RESERVED, |own| own.words),
             told: queue + at::FRONTIER,
-            ring: queue + shape.entry(0),
-            completions: queue + shape.completion(0),
-            bell: page + bells.bell(shape.bell()),
+            ring: queue + shape.entry_offset(0),
+            completions: queue + shape.completion_offset(0),
+            bell: page + bells.bell_offset(shape.bell()),
             mark: page + mark,
             bit,
             claims: own.map_or(0, |own| own.claims),
@@ -107,7 +113,7 @@ impl View {
     }
 }
 
-impl View {
+impl QueueView {
     /// As it lies in memory.
     #[must_use]
     pub fn to_words(&self) -> [u64; 16] {

@@ -12,15 +12,16 @@ mod world;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use trunkline_device_queue::channel::Channel;
+use trunkline_device_queue::channel::TicketRecord;
 use trunkline_device_queue::{
-    Addition, BellPage, Condition, Drain, HeapWords, Looks, Memory, Poll, Queue, Refusal, Reservation, Rules,
-    Slot, Slots, Ticket, WaitError, heap,
+    BellPage, DeviceQueue, EntryTicket, ExecutorRules, HeapWords, PollLimit, QueueDrain, QueueReservation,
+    ReserveError, SignalSlot, SlotCondition, SlotLayout, TicketPoll, WaitError, WordAddition, WordMemory,
+    allocate_words,
 };
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
-    Aborted, Atomic, Bells, Companion, Entry, Fence, Frontier, Local, Remote, Shape, Status, Work, at,
-    is_before,
+    AbortWord, AtomicChange, CompanionWord, DoorbellLayout, EntryFence, EntryStatus, EntryWork, FrontierWord,
+    LocalAddress, PeerAddress, QueueEntry, QueueShape, at, is_before,
 };
 
 use common::{is_full, planted};
@@ -45,7 +46,7 @@ struct Put {
     addr: u64,
     words: u64,
     /// What its tickets are.
-    tickets: [Ticket; 2],
+    tickets: [EntryTicket; 2],
     /// Whether it counts, and what raises the counter.
     counts: Counting,
 }
@@ -60,7 +61,7 @@ enum Counting {
 }
 
 struct Open<'q> {
-    reservation: Reservation<'q, HeapWords>,
+    reservation: QueueReservation<'q, HeapWords>,
     put: Option<Put>,
     companion: bool,
 }
@@ -69,16 +70,16 @@ struct World<'q> {
     mutant: Mutant,
     dice: Dice,
     page: BellPage<HeapWords>,
-    queues: &'q [Queue<HeapWords>],
-    drain: Drain<HeapWords>,
+    queues: &'q [DeviceQueue<HeapWords>],
+    drain: QueueDrain<HeapWords>,
     executor: Executor,
-    channel: Channel<HeapWords>,
+    channel: TicketRecord<HeapWords>,
     open: Vec<Open<'q>>,
     /// Published and not submitted.
-    unsubmitted: Vec<Ticket>,
+    unsubmitted: Vec<EntryTicket>,
     puts: Vec<Put>,
     /// Every ticket that was published, of real entries.
-    tickets: Vec<Ticket>,
+    tickets: Vec<EntryTicket>,
     /// What each counter's additions have been, if everything is well.
     counted: BTreeMap<u32, u64>,
     last: BTreeMap<(u32, u64), u64>,
@@ -86,39 +87,45 @@ struct World<'q> {
     next_addr: u64,
 }
 
-fn rules(dice: &mut Dice, is_ordered: bool) -> Rules {
-    Rules { is_ordered, me: 0, window: 1 + dice.below(5) as u32 }
+fn rules(dice: &mut Dice, is_ordered: bool) -> ExecutorRules {
+    ExecutorRules { is_ordered, me: 0, window: 1 + dice.below(5) as u32 }
 }
 
 fn run(seed: u64, mutant: Mutant) {
     let mut dice = Dice::new(seed);
-    let page = BellPage::create(heap(Bells::new(2 * MAINS).unwrap().bytes()), 2 * MAINS, mutant).unwrap();
+    let page = BellPage::create(
+        allocate_words(DoorbellLayout::new(2 * MAINS).unwrap().page_bytes()),
+        2 * MAINS,
+        mutant,
+    )
+    .unwrap();
     let make = |number: u32, dice: &mut Dice| {
         let depth = 2 << dice.below(3);
-        let shape = Shape::new(depth, number, seed as u32, number).unwrap();
-        let shape = if dice.one_in(2) { shape.checked() } else { shape };
+        let shape = QueueShape::new(depth, number, seed as u32, number).unwrap();
+        let shape = if dice.one_in(2) { shape.with_check() } else { shape };
         let first = first_index(dice, depth.into());
-        Queue::create(heap(shape.bytes()), shape, first, &page, mutant).unwrap()
+        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, &page, mutant).unwrap()
     };
     let queues: Vec<_> = (0..2 * MAINS).map(|number| make(number, &mut dice)).collect();
     let is_ordered = dice.one_in(3);
     let slots = |dice: &mut Dice| match dice.below(2) {
-        0 => Slots::Bare { values: 0, errors: 1024, count: 8 },
-        _ => Slots::Poisoned { slots: 64, count: 8 },
+        0 => SlotLayout::Bare { values: 0, errors: 1024, count: 8 },
+        _ => SlotLayout::Poisoned { slots: 64, count: 8 },
     };
     let mut executor = Executor::new(is_ordered, slots(&mut dice), slots(&mut dice));
-    let mut drain = Drain::new(page.clone(), mutant).unwrap();
+    let mut drain = QueueDrain::new(page.clone(), mutant).unwrap();
     for queue in &queues[..MAINS as usize] {
-        assert!(drain.add(queue.clone(), rules(&mut dice, is_ordered)).unwrap());
+        assert!(drain.add_queue(queue.clone(), rules(&mut dice, is_ordered)).unwrap());
     }
     for _ in 0..dice.below(3).saturating_sub(1) {
         let queue = dice.below(u64::from(MAINS) * 2) as u32;
         let first = frontier(&queues[queue as usize]);
-        let status = [Status::Network, Status::Access, Status::Other(300)][dice.below(3) as usize];
+        let status =
+            [EntryStatus::Network, EntryStatus::Access, EntryStatus::Other(300)][dice.below(3) as usize];
         executor.fails.insert((queue, first.wrapping_add(dice.below(12))), status);
     }
     let firsts: Vec<_> = queues[..MAINS as usize].iter().map(frontier).collect();
-    let channel = Channel::create(heap(64), 0, &firsts, mutant).unwrap();
+    let channel = TicketRecord::create(allocate_words(64), 0, &firsts, mutant).unwrap();
     let mut world = World {
         mutant,
         dice,
@@ -143,9 +150,9 @@ fn run(seed: u64, mutant: Mutant) {
     world.finish();
 }
 
-fn frontier(queue: &Queue<HeapWords>) -> u64 {
-    let near = queue.words().load(at::RESERVED, Acquire);
-    Frontier(queue.words().load(at::FRONTIER, Acquire)).near(near)
+fn frontier(queue: &DeviceQueue<HeapWords>) -> u64 {
+    let near = queue.as_memory().load(at::RESERVED, Acquire);
+    FrontierWord(queue.as_memory().load(at::FRONTIER, Acquire)).index_near(near)
 }
 
 impl<'q> World<'q> {
@@ -167,39 +174,40 @@ impl<'q> World<'q> {
         }
         let number = self.dice.below(MAINS.into()) as u32;
         let queue = &self.queues[number as usize];
-        match queue.reserve(2) {
+        match queue.reserve_entries(2) {
             Ok(reservation) => self.fill(number, reservation),
-            Err(Refusal::Busy) => {}
-            Err(Refusal::Over(WaitError::Failed(_) | WaitError::Aborted(_))) => {}
+            Err(ReserveError::Busy) => {}
+            Err(ReserveError::Over(WaitError::Failed(_) | WaitError::Aborted(_))) => {}
             Err(other) => panic!("{other}"),
         }
     }
 
-    fn fill(&mut self, number: u32, mut reservation: Reservation<'q, HeapWords>) {
+    fn fill(&mut self, number: u32, mut reservation: QueueReservation<'q, HeapWords>) {
         if self.dice.one_in(8) {
             // It will be left: as NOPs, or with one entry of two.
-            let _ = self.dice.one_in(2).then(|| reservation.write(&Entry::new(Work::Show)));
+            let _ = self.dice.one_in(2).then(|| reservation.write_entry(&QueueEntry::new(EntryWork::Show)));
             self.open.push(Open { reservation, put: None, companion: false });
             return;
         }
         let (addr, words) = (self.next_addr, self.dice.below(4));
         self.next_addr = (addr + words * 8) % (world::DATA_WORDS * 8 - 64);
-        let slot = self.executor.signal_slots.slot(number).unwrap();
-        let is_poisoned = matches!(self.executor.signal_slots, Slots::Poisoned { .. });
-        let (from, to) = (Local { addr, key: 9 }, Remote { peer: 1, addr, key: key::DATA });
-        let signal = Remote { peer: 1, addr: slot.value, key: key::SIGNALS };
-        let fence = [Fence::None, Fence::ReadsAndAtomics, Fence::All][self.dice.below(3) as usize];
+        let slot = self.executor.signal_slots.slot_at(number).unwrap();
+        let is_poisoned = matches!(self.executor.signal_slots, SlotLayout::Poisoned { .. });
+        let (from, to) = (LocalAddress { addr, key: 9 }, PeerAddress { peer: 1, addr, key: key::DATA });
+        let signal = PeerAddress { peer: 1, addr: slot.value, key: key::SIGNALS };
+        let fence =
+            [EntryFence::None, EntryFence::ReadsAndAtomics, EntryFence::All][self.dice.below(3) as usize];
         let counts = match self.dice.below(4) {
             0 | 1 => Counting::Companion,
             2 => Counting::Entry,
             _ => Counting::Nothing,
         };
-        let write = Entry::new(Work::Write { from, to, len: words * 8, imm: None });
-        let raised = self.addition(number).with(write).filter(|_| counts == Counting::Entry);
-        let write = reservation.write(&raised.unwrap_or(write)).unwrap();
-        let change = Work::Atomic { at: signal, change: Atomic::Add(1), poisoned: is_poisoned };
-        let raise = reservation.write(&Entry::new(change).fenced(fence)).unwrap();
-        assert!(reservation.write(&Entry::new(Work::Nop)).is_none());
+        let write = QueueEntry::new(EntryWork::Write { from, to, len: words * 8, imm: None });
+        let raised = self.addition(number).attach_to(write).filter(|_| counts == Counting::Entry);
+        let write = reservation.write_entry(&raised.unwrap_or(write)).unwrap();
+        let change = EntryWork::Atomic { at: signal, change: AtomicChange::Add(1), poisoned: is_poisoned };
+        let raise = reservation.write_entry(&QueueEntry::new(change).with_fence(fence)).unwrap();
+        assert!(reservation.write_entry(&QueueEntry::new(EntryWork::Nop)).is_none());
         let put = Put {
             queue: number,
             write: write.index,
@@ -213,10 +221,14 @@ impl<'q> World<'q> {
     }
 
     /// What is added to a queue's counter for a put.
-    fn addition(&self, queue: u32) -> Addition {
-        let slot = self.executor.counter_slots.slot(queue).unwrap();
-        let at = Remote { peer: 0, addr: slot.value, key: key::COUNTERS };
-        Addition { at, value: 3, poisoned: matches!(self.executor.counter_slots, Slots::Poisoned { .. }) }
+    fn addition(&self, queue: u32) -> WordAddition {
+        let slot = self.executor.counter_slots.slot_at(queue).unwrap();
+        let at = PeerAddress { peer: 0, addr: slot.value, key: key::COUNTERS };
+        WordAddition {
+            at,
+            value: 3,
+            poisoned: matches!(self.executor.counter_slots, SlotLayout::Poisoned { .. }),
+        }
     }
 
     /// Notes that a put's own entry will be counted.
@@ -229,13 +241,13 @@ impl<'q> World<'q> {
     /// Has the put counted: its companion waits for the write, as the successor's does.
     fn count(&mut self, put: &Put) {
         let number = put.queue + MAINS;
-        match self.queues[put.queue as usize].companion() {
-            Companion::Queue(companion) => assert_eq!(companion, number),
+        match self.queues[put.queue as usize].request_companion() {
+            CompanionWord::Queue(companion) => assert_eq!(companion, number),
             _ => return,
         }
-        let Ok(mut reservation) = self.queues[number as usize].reserve(2) else { return };
-        let _ = reservation.write(&common::wait(put.queue, put.write)).unwrap();
-        let _ = reservation.write(&self.addition(put.queue).entry()).unwrap();
+        let Ok(mut reservation) = self.queues[number as usize].reserve_entries(2) else { return };
+        let _ = reservation.write_entry(&common::wait(put.queue, put.write)).unwrap();
+        let _ = reservation.write_entry(&self.addition(put.queue).to_entry()).unwrap();
         *self.counted.entry(put.queue).or_default() += 3;
         self.open.push(Open { reservation, put: None, companion: true });
     }
@@ -248,7 +260,7 @@ impl<'q> World<'q> {
         let Open { reservation, put, companion } = self.open.swap_remove(at);
         if put.is_none()
             && !companion
-            && reservation.count() > 0
+            && reservation.place_count() > 0
             && self.is_next(&reservation)
             && self.dice.one_in(2)
         {
@@ -262,7 +274,7 @@ impl<'q> World<'q> {
                     self.puts.push(put);
                     self.tickets.push(put.tickets[0]);
                     if self.dice.one_in(2) {
-                        assert!(self.channel.record(put.queue, put.tickets[1]));
+                        assert!(self.channel.record_ticket(put.queue, put.tickets[1]));
                     }
                     self.note(&put);
                     if put.counts == Counting::Companion {
@@ -275,9 +287,9 @@ impl<'q> World<'q> {
     }
 
     /// Whether those before a reservation are published.
-    fn is_next(&self, reservation: &Reservation<'_, HeapWords>) -> bool {
-        let queue = &self.queues[reservation.queue() as usize];
-        queue.words().load(at::READY, Acquire) == reservation.first()
+    fn is_next(&self, reservation: &QueueReservation<'_, HeapWords>) -> bool {
+        let queue = &self.queues[reservation.queue_number() as usize];
+        queue.as_memory().load(at::READY, Acquire) == reservation.first_index()
     }
 
     fn submit(&mut self) {
@@ -288,9 +300,9 @@ impl<'q> World<'q> {
         let ticket = self.unsubmitted.swap_remove(at);
         let queue = &self.queues[ticket.queue as usize];
         queue.submit(ticket.index.wrapping_add(1));
-        let submitted = queue.words().load(at::SUBMITTED, Acquire);
+        let submitted = queue.as_memory().load(at::SUBMITTED, Acquire);
         assert_eq!(
-            self.page.look(queue.shape().bell()),
+            self.page.read_bell(queue.queue_shape().bell()),
             submitted,
             "I5: the doorbell covers what was submitted"
         );
@@ -300,33 +312,33 @@ impl<'q> World<'q> {
         if self.dice.one_in(4) {
             self.late_bell();
         }
-        self.drain.pass(&mut self.executor);
-        if let Some(asked) = self.drain.asked() {
+        self.drain.run_pass(&mut self.executor);
+        if let Some(asked) = self.drain.asked_companion() {
             let companion = self.queues[(asked + MAINS) as usize].clone();
             let rules = rules(&mut self.dice, self.executor.is_ordered);
-            assert!(self.drain.add(companion, rules).unwrap());
-            self.drain.answer(asked, Companion::Queue(asked + MAINS));
+            assert!(self.drain.add_queue(companion, rules).unwrap());
+            self.drain.answer_companion(asked, CompanionWord::Queue(asked + MAINS));
         }
     }
 
     /// A doorbell that comes late, or twice: the engine sees an older one, and then the one that counts.
     fn late_bell(&mut self) {
         let queue = &self.queues[self.dice.below(self.queues.len() as u64) as usize];
-        let bell = queue.shape().bell();
-        let now = self.page.look(bell);
+        let bell = queue.queue_shape().bell();
+        let now = self.page.read_bell(bell);
         let late = now.wrapping_sub(self.dice.below(5));
         let (offset, bits) = bell_word(&self.page, bell);
-        self.page.words().store(offset, late, Release);
-        self.page.words().or(bits.0, bits.1, Release);
-        self.drain.pass(&mut self.executor);
-        self.page.words().store(offset, now, Release);
-        self.page.words().or(bits.0, bits.1, Release);
+        self.page.as_memory().store(offset, late, Release);
+        self.page.as_memory().fetch_or(bits.0, bits.1, Release);
+        self.drain.run_pass(&mut self.executor);
+        self.page.as_memory().store(offset, now, Release);
+        self.page.as_memory().fetch_or(bits.0, bits.1, Release);
     }
 
     fn execute(&mut self) {
         if let Some((queue, index, outcome)) = self.executor.step(&mut self.dice) {
-            assert!(self.drain.end(queue, index, outcome));
-            assert!(!self.drain.end(queue, index, outcome), "it does not end twice");
+            assert!(self.drain.end_job(queue, index, outcome));
+            assert!(!self.drain.end_job(queue, index, outcome), "it does not end twice");
         }
     }
 
@@ -336,9 +348,11 @@ impl<'q> World<'q> {
         }
         if self.dice.one_in(40) && self.begun_at_abort.is_none() {
             let number = self.dice.below(MAINS.into()) as u32;
-            assert!(self.queues[number as usize].abort(Aborted { status: Status::Aborted, reason: 5 }));
+            assert!(
+                self.queues[number as usize].abort(AbortWord { status: EntryStatus::Aborted, reason: 5 })
+            );
             // The engine sees it with its next look, and nothing begins after that.
-            self.drain.pass(&mut self.executor);
+            self.drain.run_pass(&mut self.executor);
             self.begun_at_abort = Some((number, self.executor.begun_of(number)));
         }
     }
@@ -346,9 +360,9 @@ impl<'q> World<'q> {
     /// I10.
     fn flush(&mut self) {
         let recorded: Vec<_> = self.puts.iter().map(|put| put.tickets[1]).collect();
-        let before = self.channel.pending();
-        match self.channel.flush(&self.queues[..MAINS as usize], &mut Looks(1)) {
-            Ok(()) => assert_eq!(self.channel.pending(), 0),
+        let before = self.channel.pending_lanes();
+        match self.channel.flush(&self.queues[..MAINS as usize], &mut PollLimit(1)) {
+            Ok(()) => assert_eq!(self.channel.pending_lanes(), 0),
             Err(WaitError::Timeout) => assert_ne!(before, 0),
             Err(WaitError::Failed(_) | WaitError::Aborted(_)) => {}
             Err(other) => panic!("{other}, of {recorded:?}"),
@@ -371,7 +385,7 @@ impl<'q> World<'q> {
     /// I1, I2.
     fn look_at_queue(&mut self, number: u32) {
         let queue = &self.queues[number as usize];
-        let word = |word| queue.words().load(word, Acquire);
+        let word = |word| queue.as_memory().load(word, Acquire);
         let (reserved, ready, submitted, shadow) =
             (word(at::RESERVED), word(at::READY), word(at::SUBMITTED), word(at::SHADOW));
         let frontier = frontier(queue);
@@ -386,36 +400,40 @@ impl<'q> World<'q> {
             let before = self.last.insert((number, word), now).unwrap_or(now);
             assert!(!is_before(now, before), "I1: {word} of queue {number} went back from {before} to {now}");
         }
-        assert!(reserved.wrapping_sub(frontier) <= queue.shape().depth().into(), "I2");
-        let fault = queue.fault();
-        assert!(fault.is_none_or(|fault| fault.status != Status::BadEntry), "I3: queue {number}: {fault:?}");
+        assert!(reserved.wrapping_sub(frontier) <= queue.queue_shape().depth().into(), "I2");
+        let fault = queue.queue_fault();
+        assert!(
+            fault.is_none_or(|fault| fault.status != EntryStatus::BadEntry),
+            "I3: queue {number}: {fault:?}"
+        );
     }
 
     /// I6, I8, I11 as far as they can be seen now.
     fn look_at_tickets(&self) {
         for ticket in &self.tickets {
             let queue = &self.queues[ticket.queue as usize];
-            let completion = queue.completion(*ticket);
+            let completion = queue.read_completion(*ticket);
             match queue.poll(*ticket) {
-                Ok(Poll::Busy) | Err(WaitError::Aborted(_)) => continue,
-                Ok(Poll::Done) => {
+                Ok(TicketPoll::Busy) | Err(WaitError::Aborted(_)) => continue,
+                Ok(TicketPoll::Done) => {
                     let failed = self.executor.failed.contains(&(ticket.queue, ticket.index));
                     assert!(!failed, "I11: {ticket:?} is done, and failed");
                     assert!(
-                        completion.is_err() || completion.is_ok_and(|c| c.status == Status::Done),
+                        completion.is_err() || completion.is_ok_and(|c| c.status == EntryStatus::Done),
                         "{completion:?}"
                     );
                 }
                 Err(WaitError::Failed(fault)) => {
                     assert!(!is_before(ticket.index, fault.first_bad));
                     assert!(
-                        completion.is_err() || completion.is_ok_and(|c| c.status != Status::Done),
+                        completion.is_err() || completion.is_ok_and(|c| c.status != EntryStatus::Done),
                         "{completion:?}"
                     );
                 }
                 Err(other) => panic!("{other}"),
             }
-            let gone = is_before(ticket.index.wrapping_add(queue.shape().depth().into()), frontier(queue));
+            let gone =
+                is_before(ticket.index.wrapping_add(queue.queue_shape().depth().into()), frontier(queue));
             assert!(
                 completion.is_ok() || gone || completion_may_be_gone(queue, *ticket),
                 "I6: {ticket:?} {completion:?}"
@@ -427,8 +445,8 @@ impl<'q> World<'q> {
     /// I9: of the puts of a queue as many are there as its signal says.
     fn look_at_signals(&self) {
         for queue in 0..MAINS {
-            let slot = self.executor.signal_slots.slot(queue).unwrap();
-            let raised = slot.read(&self.executor.signals);
+            let slot = self.executor.signal_slots.slot_at(queue).unwrap();
+            let raised = slot.read_value(&self.executor.signals);
             let puts: Vec<_> = self.in_order(queue);
             assert!(raised as usize <= puts.len());
             for put in puts.iter().take(raised as usize) {
@@ -451,9 +469,9 @@ impl<'q> World<'q> {
     /// I7: no counter is more than what has completed and was to be counted.
     fn look_at_counters(&self) {
         for queue in 0..MAINS {
-            let slot = self.executor.counter_slots.slot(queue).unwrap();
-            let counted = slot.read(&self.executor.counters);
-            let done = |put: &&Put| self.queues[queue as usize].poll(put.tickets[0]) == Ok(Poll::Done);
+            let slot = self.executor.counter_slots.slot_at(queue).unwrap();
+            let counted = slot.read_value(&self.executor.counters);
+            let done = |put: &&Put| self.queues[queue as usize].poll(put.tickets[0]) == Ok(TicketPoll::Done);
             let puts = self.puts.iter().filter(|put| put.queue == queue && put.counts != Counting::Nothing);
             let most = puts.filter(done).count() as u64 * 3;
             assert!(counted <= most, "I7: counter {queue} says {counted}, and {most} have completed");
@@ -465,7 +483,7 @@ impl<'q> World<'q> {
     fn finish(&mut self) {
         while let Some(next) = self.open.iter().position(|open| {
             let queue = open.queue();
-            self.queues[queue as usize].words().load(at::READY, Acquire) == open.reservation.first()
+            self.queues[queue as usize].as_memory().load(at::READY, Acquire) == open.reservation.first_index()
         }) {
             self.open.swap(0, next);
             let Open { reservation, put, companion } = self.open.swap_remove(0);
@@ -498,38 +516,38 @@ impl<'q> World<'q> {
         self.look_at_the_end();
     }
 
-    fn is_over(&self, queue: &Queue<HeapWords>) -> bool {
-        let submitted = queue.words().load(at::SUBMITTED, Acquire);
+    fn is_over(&self, queue: &DeviceQueue<HeapWords>) -> bool {
+        let submitted = queue.as_memory().load(at::SUBMITTED, Acquire);
         frontier(queue) == submitted
     }
 
     /// I4, I7, I11.
     fn look_at_the_end(&self) {
         for queue in self.queues {
-            assert!(self.is_over(queue), "liveness: {} of {:?}", frontier(queue), queue.shape());
+            assert!(self.is_over(queue), "liveness: {} of {:?}", frontier(queue), queue.queue_shape());
         }
         for ticket in &self.tickets {
             let poll = self.queues[ticket.queue as usize].poll(*ticket);
-            assert_ne!(poll, Ok(Poll::Busy), "I11: {ticket:?} ends neither well nor badly");
+            assert_ne!(poll, Ok(TicketPoll::Busy), "I11: {ticket:?} ends neither well nor badly");
         }
         for queue in 0..MAINS {
             let puts = self.in_order(queue).len() as u64;
-            let slot = self.executor.signal_slots.slot(queue).unwrap();
+            let slot = self.executor.signal_slots.slot_at(queue).unwrap();
             self.ends(queue, slot, &self.executor.signals, puts, self.executor.is_dead);
             let counted = self.counted.get(&queue).copied().unwrap_or(0);
-            let slot = self.executor.counter_slots.slot(queue).unwrap();
+            let slot = self.executor.counter_slots.slot_at(queue).unwrap();
             self.ends(queue, slot, &self.executor.counters, counted, false);
         }
     }
 
     /// A waiter of a signal or counter gets what it waits for, or an error; unless whoever had to be told is gone.
-    fn ends(&self, queue: u32, slot: Slot, memory: &HeapWords, expected: u64, is_gone: bool) {
-        let result = slot.wait(memory, Condition::AtLeast(expected), &mut Looks(1), self.mutant);
+    fn ends(&self, queue: u32, slot: SignalSlot, memory: &HeapWords, expected: u64, is_gone: bool) {
+        let result = slot.wait(memory, SlotCondition::AtLeast(expected), &mut PollLimit(1), self.mutant);
         match result {
             Ok(value) => assert_eq!(value, expected),
             Err(WaitError::Poisoned(poison)) => {
                 assert_eq!(poison.queue % MAINS, queue);
-                assert_ne!(poison.status, Status::Done);
+                assert_ne!(poison.status, EntryStatus::Done);
             }
             Err(WaitError::Timeout) if is_gone => {}
             Err(other) => panic!("I11: a waiter of queue {queue}, {slot:?}, for {expected}: {other}"),
@@ -539,20 +557,20 @@ impl<'q> World<'q> {
 
 impl Open<'_> {
     fn queue(&self) -> u32 {
-        self.reservation.queue()
+        self.reservation.queue_number()
     }
 }
 
 /// Whether a completion may have been overwritten by one that has not been told of by the frontier: never here, as engine and
 /// reader take turns.
-fn completion_may_be_gone(queue: &Queue<HeapWords>, ticket: Ticket) -> bool {
+fn completion_may_be_gone(queue: &DeviceQueue<HeapWords>, ticket: EntryTicket) -> bool {
     let age = frontier(queue).wrapping_sub(ticket.index);
-    age > u64::from(queue.shape().depth())
+    age > u64::from(queue.queue_shape().depth())
 }
 
 fn bell_word(page: &BellPage<HeapWords>, bell: u32) -> (u64, (u64, u64)) {
-    let bells = Bells::new(page.count()).unwrap();
-    (bells.bell(bell), bells.bit(bell))
+    let bells = DoorbellLayout::new(page.bell_count()).unwrap();
+    (bells.bell_offset(bell), bells.bit_place(bell))
 }
 
 #[test]

@@ -5,9 +5,12 @@
 mod common;
 
 use trunkline_device_queue::{
-    Addition, BellPage, Drain, HeapWords, Job, Looks, Outcome, Poll, Port, Queue, Rules, Ticket, heap,
+    BellPage, DeviceQueue, EntryTicket, ExecutorRules, HeapWords, JobExecutor, JobOutcome, PollLimit,
+    QueueDrain, QueueJob, TicketPoll, WordAddition, allocate_words,
 };
-use trunkline_proto::wire::device_queue::{Aborted, Bells, Entry, Poison, Remote, Shape, Status};
+use trunkline_proto::wire::device_queue::{
+    AbortWord, DoorbellLayout, EntryStatus, PeerAddress, PoisonWord, QueueEntry, QueueShape,
+};
 
 use common::{planted, write};
 
@@ -16,74 +19,75 @@ use common::{planted, write};
 enum Event {
     Began(u64),
     Counted(u64),
-    Poisoned(u64, Status),
+    Poisoned(u64, EntryStatus),
 }
 
 /// Executes WRITEs at once or later, as it is told, and looks whether what is counted has completed.
 struct Watching {
-    queue: Queue<HeapWords>,
-    /// They end at once; else by [`Drain::end`].
+    queue: DeviceQueue<HeapWords>,
+    /// They end at once; else by [`QueueDrain::end_job`].
     at_once: bool,
     /// The one that fails, if it ends at once.
     fails: Option<u64>,
     seen: Vec<Event>,
 }
 
-impl Port for Watching {
-    fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome> {
+impl JobExecutor for Watching {
+    fn begin_job(&mut self, queue: u32, index: u64, job: &QueueJob) -> Option<JobOutcome> {
         match *job {
-            Job::Execute(_) => {
+            QueueJob::Execute(_) => {
                 self.seen.push(Event::Began(index));
-                let failed = Outcome::Failed { status: Status::Network, reason: 3 };
-                let outcome = if self.fails == Some(index) { failed } else { Outcome::Done(0) };
+                let failed = JobOutcome::Failed { status: EntryStatus::Network, reason: 3 };
+                let outcome = if self.fails == Some(index) { failed } else { JobOutcome::Done(0) };
                 return self.at_once.then_some(outcome);
             }
-            Job::Count { at, value, poisoned } => {
+            QueueJob::Count { at, value, poisoned } => {
                 assert_eq!((at, value, poisoned), (counter(index).at, 5, true), "of this process");
-                let ticket = Ticket { queue, epoch: self.queue.shape().epoch(), index };
+                let ticket = EntryTicket { queue, epoch: self.queue.queue_shape().epoch(), index };
                 assert_eq!(
                     self.queue.poll(ticket),
-                    Ok(Poll::Done),
+                    Ok(TicketPoll::Done),
                     "who hears of it by the counter may look"
                 );
-                assert_eq!(self.queue.completion(ticket).unwrap().status, Status::Done);
+                assert_eq!(self.queue.read_completion(ticket).unwrap().status, EntryStatus::Done);
                 self.seen.push(Event::Counted(index));
             }
-            Job::Poison { at, poisoned, poison } => {
+            QueueJob::Poison { at, poisoned, poison } => {
                 assert_eq!((at, poisoned), (counter(index).at, true));
-                let Poison { status, queue: named } = poison;
+                let PoisonWord { status, queue: named } = poison;
                 assert_eq!(named, queue);
                 self.seen.push(Event::Poisoned(index, status));
             }
         }
-        Some(Outcome::Done(0))
+        Some(JobOutcome::Done(0))
     }
 }
 
 /// The counter of an entry: each has its own.
-fn counter(index: u64) -> Addition {
-    Addition { at: Remote { peer: 9, addr: 64 + index * 16, key: 7 }, value: 5, poisoned: true }
+fn counter(index: u64) -> WordAddition {
+    WordAddition { at: PeerAddress { peer: 9, addr: 64 + index * 16, key: 7 }, value: 5, poisoned: true }
 }
 
-fn counted(index: u64) -> Entry {
-    counter(index).with(write(8, 8)).unwrap()
+fn counted(index: u64) -> QueueEntry {
+    counter(index).attach_to(write(8, 8)).unwrap()
 }
 
-fn world(window: u32, at_once: bool) -> (Drain<HeapWords>, Watching) {
-    let page = BellPage::create(heap(Bells::new(1).unwrap().bytes()), 1, planted()).unwrap();
-    let shape = Shape::new(8, 4, 2, 0).unwrap();
-    let queue = Queue::create(heap(shape.bytes()), shape, 0, &page, planted()).unwrap();
-    let mut drain = Drain::new(page, planted()).unwrap();
-    assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 9, window }).unwrap());
+fn world(window: u32, at_once: bool) -> (QueueDrain<HeapWords>, Watching) {
+    let page =
+        BellPage::create(allocate_words(DoorbellLayout::new(1).unwrap().page_bytes()), 1, planted()).unwrap();
+    let shape = QueueShape::new(8, 4, 2, 0).unwrap();
+    let queue = DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, 0, &page, planted()).unwrap();
+    let mut drain = QueueDrain::new(page, planted()).unwrap();
+    assert!(drain.add_queue(queue.clone(), ExecutorRules { is_ordered: false, me: 9, window }).unwrap());
     (drain, Watching { queue, at_once, fails: None, seen: Vec::new() })
 }
 
-fn ended(drain: &mut Drain<HeapWords>, index: u64, outcome: Outcome) {
-    assert!(drain.end(4, index, outcome));
+fn ended(drain: &mut QueueDrain<HeapWords>, index: u64, outcome: JobOutcome) {
+    assert!(drain.end_job(4, index, outcome));
 }
 
-const DONE: Outcome = Outcome::Done(0);
-const FAILED: Outcome = Outcome::Failed { status: Status::Network, reason: 3 };
+const DONE: JobOutcome = JobOutcome::Done(0);
+const FAILED: JobOutcome = JobOutcome::Failed { status: EntryStatus::Network, reason: 3 };
 
 /// What ends at once, one after another.
 #[test]
@@ -92,8 +96,8 @@ fn what_ends_at_once_is_counted_once_it_has_completed() {
     for round in 0..3 {
         let first = round * 3;
         let entries = [counted(first), write(8, 8), counted(first + 2)];
-        port.queue.post(&entries, &mut Looks(1)).unwrap();
-        assert_eq!(drain.pass(&mut port).busy, 0);
+        port.queue.post(&entries, &mut PollLimit(1)).unwrap();
+        assert_eq!(drain.run_pass(&mut port).busy, 0);
         let began = Event::Began;
         let all = [
             began(first),
@@ -110,19 +114,19 @@ fn what_ends_at_once_is_counted_once_it_has_completed() {
 #[test]
 fn what_ends_later_is_counted_in_its_turn() {
     let (mut drain, mut port) = world(4, false);
-    port.queue.post(&[counted(0), counted(1), write(8, 8), counted(3)], &mut Looks(1)).unwrap();
-    assert_eq!(drain.pass(&mut port).busy, 1);
+    port.queue.post(&[counted(0), counted(1), write(8, 8), counted(3)], &mut PollLimit(1)).unwrap();
+    assert_eq!(drain.run_pass(&mut port).busy, 1);
     assert_eq!(port.seen.split_off(0), [0, 1, 2, 3].map(Event::Began));
     ended(&mut drain, 1, DONE);
     ended(&mut drain, 3, DONE);
-    assert_eq!(drain.pass(&mut port).busy, 1);
+    assert_eq!(drain.run_pass(&mut port).busy, 1);
     assert!(port.seen.is_empty(), "the first one is under way");
     ended(&mut drain, 0, DONE);
     // Its turn comes before that of anything new.
     port.at_once = true;
-    port.queue.post(&[write(8, 8)], &mut Looks(1)).unwrap();
+    port.queue.post(&[write(8, 8)], &mut PollLimit(1)).unwrap();
     ended(&mut drain, 2, DONE);
-    assert_eq!(drain.pass(&mut port).busy, 0);
+    assert_eq!(drain.run_pass(&mut port).busy, 0);
     port.seen[..3].sort_by_key(|event| if let Event::Counted(index) = event { *index } else { 9 });
     assert_eq!(port.seen, [Event::Counted(0), Event::Counted(1), Event::Counted(3), Event::Began(4)]);
 }
@@ -131,10 +135,10 @@ fn what_ends_later_is_counted_in_its_turn() {
 #[test]
 fn what_is_due_keeps_the_queue_busy() {
     let (mut drain, mut port) = world(4, false);
-    port.queue.post(&[counted(0)], &mut Looks(1)).unwrap();
-    assert_eq!(drain.pass(&mut port).busy, 1);
+    port.queue.post(&[counted(0)], &mut PollLimit(1)).unwrap();
+    assert_eq!(drain.run_pass(&mut port).busy, 1);
     ended(&mut drain, 0, DONE);
-    assert_eq!(drain.pass(&mut port).busy, 0, "it was raised in this pass");
+    assert_eq!(drain.run_pass(&mut port).busy, 0, "it was raised in this pass");
     assert_eq!(port.seen, [Event::Began(0), Event::Counted(0)]);
 }
 
@@ -143,9 +147,9 @@ fn what_is_due_keeps_the_queue_busy() {
 fn who_waits_for_a_counter_hears_of_a_failure() {
     let (mut drain, mut port) = world(4, true);
     port.fails = Some(1);
-    port.queue.post(&[counted(0), counted(1), counted(2)], &mut Looks(1)).unwrap();
-    while drain.pass(&mut port).busy > 0 {}
-    let network = |index| Event::Poisoned(index, Status::Network);
+    port.queue.post(&[counted(0), counted(1), counted(2)], &mut PollLimit(1)).unwrap();
+    while drain.run_pass(&mut port).busy > 0 {}
+    let network = |index| Event::Poisoned(index, EntryStatus::Network);
     let seen = [Event::Began(0), Event::Counted(0), Event::Began(1), network(1), network(2)];
     assert_eq!(port.seen, seen);
 }
@@ -154,20 +158,20 @@ fn who_waits_for_a_counter_hears_of_a_failure() {
 #[test]
 fn who_waits_for_a_counter_hears_that_it_was_flushed() {
     let (mut drain, mut port) = world(4, false);
-    port.queue.post(&[write(8, 8), counted(1)], &mut Looks(1)).unwrap();
-    drain.pass(&mut port);
+    port.queue.post(&[write(8, 8), counted(1)], &mut PollLimit(1)).unwrap();
+    drain.run_pass(&mut port);
     ended(&mut drain, 1, DONE);
     ended(&mut drain, 0, FAILED);
-    while drain.pass(&mut port).busy > 0 {}
-    assert_eq!(port.seen[2..], [Event::Poisoned(1, Status::Flushed)]);
+    while drain.run_pass(&mut port).busy > 0 {}
+    assert_eq!(port.seen[2..], [Event::Poisoned(1, EntryStatus::Flushed)]);
 }
 
 /// After an abort nothing begins, and no counter is raised.
 #[test]
 fn who_waits_for_a_counter_hears_of_an_abort() {
     let (mut drain, mut port) = world(4, true);
-    port.queue.post(&[counted(0)], &mut Looks(1)).unwrap();
-    assert!(port.queue.abort(Aborted { status: Status::Aborted, reason: 0 }));
-    while drain.pass(&mut port).busy > 0 {}
-    assert_eq!(port.seen, [Event::Poisoned(0, Status::Aborted)]);
+    port.queue.post(&[counted(0)], &mut PollLimit(1)).unwrap();
+    assert!(port.queue.abort(AbortWord { status: EntryStatus::Aborted, reason: 0 }));
+    while drain.run_pass(&mut port).busy > 0 {}
+    assert_eq!(port.seen, [Event::Poisoned(0, EntryStatus::Aborted)]);
 }

@@ -13,10 +13,10 @@ use std::cell::{Cell, RefCell};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use trunkline_device_queue::{Memory, View, header};
+use trunkline_device_queue::{QueueView, WordMemory, header};
 use trunkline_proto::wire::device_queue::{
-    Aborted, BELLS_MAX, Bells, Companion, Count, DEPTH_MAX, DEPTH_MIN, Entry, Frontier, INLINE_BYTES_MAX,
-    LENGTH_MAX, Shape, Status, VERSION, Work, at,
+    AbortWord, BELLS_MAX, CompanionWord, CounterUpdate, DEPTH_MAX, DEPTH_MIN, DoorbellLayout, EntryStatus,
+    EntryWork, FrontierWord, INLINE_BYTES_MAX, LENGTH_MAX, QueueEntry, QueueShape, VERSION, at,
 };
 
 use common::is_full;
@@ -109,7 +109,7 @@ fn others(pair: &Pair<'_>, act: &Act) {
         }
         2 => {
             for world in [&pair.rust, &pair.header] {
-                world.slots.add(128 + a % 8 * 16, b % 4, std::sync::atomic::Ordering::AcqRel);
+                world.slots.fetch_add(128 + a % 8 * 16, b % 4, std::sync::atomic::Ordering::AcqRel);
             }
         }
         _ => assert_eq!(pair.rust.pass(), pair.header.pass()),
@@ -182,12 +182,13 @@ fn both(pair: &Pair<'_>, rust: &mut Rust<'_>, act: u64, args: &[u64; 10]) -> [u6
 }
 
 /// The works of a queue's entries from `first` on, as they lie in the header's ring.
-fn works(pair: &Pair<'_>, queue: usize, first: u64, count: u64) -> Vec<Entry> {
+fn works(pair: &Pair<'_>, queue: usize, first: u64, count: u64) -> Vec<QueueEntry> {
     let queue = &pair.header.queues[queue];
     let read = |index: u64| {
-        let words =
-            std::array::from_fn(|word| queue.words().get(queue.shape().entry(index) + word as u64 * 8));
-        Entry::from_words(&words, index, queue.shape().is_checked()).unwrap()
+        let words = std::array::from_fn(|word| {
+            queue.as_memory().get(queue.queue_shape().entry_offset(index) + word as u64 * 8)
+        });
+        QueueEntry::from_words(&words, index, queue.queue_shape().is_checked()).unwrap()
     };
     (0..count).map(|at| read(first.wrapping_add(at))).collect()
 }
@@ -209,7 +210,7 @@ fn trace(plan: Plan, test: &str, run: impl Fn(&Pair<'_>, &mut Rust<'_>)) {
 fn with_companion(pair: &Pair<'_>) {
     for world in [&pair.rust, &pair.header] {
         for lane in 0..pair.plan.lanes {
-            world.queues[lane as usize].answer(Companion::Queue(lane + pair.plan.lanes));
+            world.queues[lane as usize].answer_companion(CompanionWord::Queue(lane + pair.plan.lanes));
         }
     }
 }
@@ -224,12 +225,12 @@ fn puts_are_writes() {
         assert_eq!(out[5..7], [0, first]);
         let out = both(pair, rust, 0, &[1, 0, 0, 0, 5 * GIB / 2, 0, 0, 0, 0, 0]);
         assert_eq!(out[6], at(3), "A2: three pieces");
-        assert_eq!(pair.header.page.look(0), at(4), "one doorbell");
+        assert_eq!(pair.header.page.read_bell(0), at(4), "one doorbell");
         let out = both(pair, rust, 4, &[1, 0, 8, 8, 8, 1, 3, 0, 0, 0]);
         assert_eq!(out[6], at(5), "A3");
         let [write, signal] = works(pair, 0, at(4), 2).try_into().unwrap();
-        assert!(matches!(write.work, Work::Write { .. }));
-        assert!(signal.fence == trunkline_proto::wire::device_queue::Fence::ReadsAndAtomics);
+        assert!(matches!(write.work, EntryWork::Write { .. }));
+        assert!(signal.fence == trunkline_proto::wire::device_queue::EntryFence::ReadsAndAtomics);
         // A8: behind all else, and waited for.
         assert_eq!(both(pair, rust, 8, &[1, 0, 0, 0, 0, 2, 0, 0, 0, 0])[..2], [8, 4]);
     });
@@ -249,7 +250,7 @@ fn counters_wait_for_the_right_entry() {
         let waits: Vec<_> = works(pair, 1, first, 6)
             .iter()
             .filter_map(
-                |entry| if let Work::Wait { queue: 0, index } = entry.work { Some(index) } else { None },
+                |entry| if let EntryWork::Wait { queue: 0, index } = entry.work { Some(index) } else { None },
             )
             .collect();
         assert_eq!(
@@ -274,17 +275,18 @@ fn a_counter_in_the_entry() {
         let out = both(pair, rust, 10, &[1, 0, 0, 8, 16 | 3, 1, 3, 2, 4, 0]);
         assert_eq!(out[6..], [first, first.wrapping_add(1)]);
         both(pair, rust, 11, &[1, 0, 0, 20, 16 | 2, 1, 3, 3, 5, 3]);
-        let counts: Vec<_> = works(pair, 0, first, 5).iter().map(|entry| entry.work.count()).collect();
+        let counts: Vec<_> =
+            works(pair, 0, first, 5).iter().map(|entry| entry.work.counter_update()).collect();
         let count = |id, value: u64| {
             let at = signal(id, 0).at;
-            let at = trunkline_proto::wire::device_queue::Local { addr: at.addr, key: at.key };
-            Some(Count { at, value: value as u32, poisoned: true })
+            let at = trunkline_proto::wire::device_queue::LocalAddress { addr: at.addr, key: at.key };
+            Some(CounterUpdate { at, value: value as u32, poisoned: true })
         };
         assert_eq!(counts, [count(2, 4), None, None, None, count(3, 5)]);
-        assert_eq!(pair.header.page.look(1), first, "nothing of the companion's");
+        assert_eq!(pair.header.page.read_bell(1), first, "nothing of the companion's");
         both(pair, rust, 10, &[1, 0, 0, 8, 16 | 2, 1, 3, 2, 1 << 32, 0]);
         both(pair, rust, 10, &[1, 0, 0, 8, 16 | 11, 1, 3, 2, 4, 0]);
-        assert_eq!(pair.header.page.look(1), first.wrapping_add(4), "the companion counts");
+        assert_eq!(pair.header.page.read_bell(1), first.wrapping_add(4), "the companion counts");
         while pair.header.pass() + pair.rust.pass() > 0 {
             pair.compare();
         }
@@ -303,7 +305,7 @@ fn shares_and_signals_of_lanes() {
             let out = both(pair, rust, 11, &[1, 0, 0, len, 0, 0, 0, 0, 0, 32]);
             let entries = works(pair, out[5] as usize, out[6].wrapping_sub(31), 32);
             let lengths = entries.iter().map(|entry| match entry.work {
-                Work::Write { len, .. } => len,
+                EntryWork::Write { len, .. } => len,
                 _ => 0,
             });
             assert!(lengths.eq((0..31).map(|_| each).chain([last])));
@@ -312,7 +314,7 @@ fn shares_and_signals_of_lanes() {
             let out = both(pair, rust, 10, &[1, 0, 0, 8, 5, 1, 3, 0, 0, 0]);
             assert_eq!(out[5], chunk % 2, "lanes in turn");
             let [entry] = works(pair, out[5] as usize, out[7], 1).try_into().unwrap();
-            let Work::Atomic { at, .. } = entry.work else { panic!("{entry:?}") };
+            let EntryWork::Atomic { at, .. } = entry.work else { panic!("{entry:?}") };
             assert_eq!(at.addr, signal(1, 0).at.addr + out[5] * 128);
         }
     });
@@ -328,7 +330,7 @@ fn publication_is_in_order() {
         let out = both(pair, rust, 14, &[2, 0, 0, 0, 0, 1, 1, 0, 0, 0]);
         assert_eq!(out[0], 1, "busy");
         let poll = both(pair, rust, 20, &[1, 0, 0, 5, first, 0, 0, 0, 0, 0]);
-        assert_eq!(poll[1..3], [3, Status::Abandoned.to_bits().into()]);
+        assert_eq!(poll[1..3], [3, EntryStatus::Abandoned.to_bits().into()]);
     });
 }
 
@@ -471,7 +473,9 @@ fn the_doorbell_is_behind_the_publication() {
         let ahead = Cell::new(0);
         let check = |name: &str| {
             if name == step {
-                ahead.set(ahead.get().max(pair.header.page.look(0).saturating_sub(pair.word(0, at::READY))));
+                ahead.set(
+                    ahead.get().max(pair.header.page.read_bell(0).saturating_sub(pair.word(0, at::READY))),
+                );
             }
         };
         assert_eq!(fixture.with_steps(check, || pair.twin.act(SIGNAL.0, &SIGNAL.1))[0], 0);
@@ -499,7 +503,7 @@ fn no_addition_is_lost_when_a_slot_begins_anew() {
     let pair = Pair::new(fixture, PLAN);
     let add = |name: &str| {
         if name == "reset" {
-            pair.header.slots.add(128, 5, std::sync::atomic::Ordering::AcqRel);
+            pair.header.slots.fetch_add(128, 5, std::sync::atomic::Ordering::AcqRel);
         }
     };
     pair.header.slots.store(128, 7, std::sync::atomic::Ordering::Release);
@@ -517,25 +521,25 @@ fn requests_of_a_device_are_taken_up() {
     for is_first in [true, false] {
         let pair = Pair::new(fixture, PLAN);
         let queue = &pair.header.queues[0];
-        assert_eq!(pair.twin.act(29, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5], Companion::Asked.to_word());
+        assert_eq!(pair.twin.act(29, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5], CompanionWord::Asked.to_word());
         assert_eq!(
-            (queue.words().get(at::COMPANION), pair.header.answer(false)),
+            (queue.as_memory().get(at::COMPANION), pair.header.answer(false)),
             (0, None),
             "nobody has looked"
         );
         assert_eq!(pair.header.pass(), 0);
         assert_eq!(pair.header.answer(false), Some(0));
         assert_eq!(pair.twin.act(30, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5], 1, "its number");
-        let ours = Aborted { status: Status::Aborted, reason: 4 };
+        let ours = AbortWord { status: EntryStatus::Aborted, reason: 4 };
         if !is_first {
             assert!(queue.abort(ours));
         }
         assert_eq!(pair.twin.act(28, &[0, 0, 6, 9, 0, 0, 0, 0, 0, 0])[5], u64::from(is_first));
-        assert_eq!(queue.aborted(), (!is_first).then_some(ours), "nobody has looked");
+        assert_eq!(queue.abort_word(), (!is_first).then_some(ours), "nobody has looked");
         no_change(fixture);
         pair.header.pass();
-        let stays = if is_first { Aborted { reason: 9, ..ours } } else { ours };
-        assert_eq!(queue.aborted(), Some(stays));
+        let stays = if is_first { AbortWord { reason: 9, ..ours } } else { ours };
+        assert_eq!(queue.abort_word(), Some(stays));
     }
 }
 
@@ -543,20 +547,25 @@ fn requests_of_a_device_are_taken_up() {
 #[test]
 fn views_are_for_whom_they_are_made() {
     let Some(fixture) = fixture("views of the device header") else { return };
-    let shape = Shape::new(8, 3, 1, 9).unwrap();
-    let (bits, bytes) = (Bells::new(10).unwrap(), Bells::new(10).unwrap().by_bytes());
-    let own = trunkline_device_queue::view::Own { words: 4096, claims: 8192 };
-    let of = |shape: &Shape, bells, own| View::new(shape, 1 << 20, bells, 1 << 16, own);
+    let shape = QueueShape::new(8, 3, 1, 9).unwrap();
+    let (bits, bytes) = (DoorbellLayout::new(10).unwrap(), DoorbellLayout::new(10).unwrap().by_bytes());
+    let own = trunkline_device_queue::view::DeviceWords { words: 4096, claims: 8192 };
+    let of = |shape: &QueueShape, bells, own| QueueView::new(shape, 1 << 20, bells, 1 << 16, own);
     assert!(of(&shape, bits, Some(own)).is_none() && of(&shape.for_device(), bytes, None).is_none());
     assert!(of(&shape.for_device(), bits, Some(own)).is_none(), "a bit is set by an atomic");
-    assert!(of(&shape, Bells::new(9).unwrap(), None).is_none(), "no such doorbell");
+    assert!(of(&shape, DoorbellLayout::new(9).unwrap(), None).is_none(), "no such doorbell");
     let view = of(&shape.for_device(), bytes, Some(own)).unwrap();
     assert_eq!((view.mark - (1 << 16), view.bit, view.words), (64 + 9, 0, 4096));
     assert!(fixture.is_usable(&view));
-    for wrong in [View { version: 2, ..view }, View { depth: 7, ..view }, View { shift: 2, ..view }] {
+    for wrong in
+        [QueueView { version: 2, ..view }, QueueView { depth: 7, ..view }, QueueView { shift: 2, ..view }]
+    {
         assert!(!fixture.is_usable(&wrong));
     }
-    assert!(bits.bytes() > 0 && Bells::new(BELLS_MAX).unwrap().by_bytes().groups() == BELLS_MAX / 8);
+    assert!(
+        bits.page_bytes() > 0
+            && DoorbellLayout::new(BELLS_MAX).unwrap().by_bytes().group_count() == BELLS_MAX / 8
+    );
 }
 
 /// T1: offsets and numbers are the same on both sides.
@@ -564,9 +573,9 @@ fn views_are_for_whom_they_are_made() {
 fn layouts_are_the_same() {
     let Some(fixture) = fixture("layouts of the device header") else { return };
     macro_rules! offsets {
-        ($($field:ident),*) => { [$(std::mem::offset_of!(View, $field) as u64),*] };
+        ($($field:ident),*) => { [$(std::mem::offset_of!(QueueView, $field) as u64),*] };
     }
-    let mut ours = vec![size_of::<View>() as u64];
+    let mut ours = vec![size_of::<QueueView>() as u64];
     ours.extend(offsets!(
         told,
         ring,
@@ -599,13 +608,14 @@ fn layouts_are_the_same() {
         u64::from(trunkline_device_queue::channel::LANES_MAX),
         trunkline_device_queue::successor::LANE_STRIDE,
     ]);
-    ours.push(Frontier::new(0, true).0);
-    let companions = [Companion::None, Companion::Asked, Companion::Refused, Companion::Queue(0)];
-    ours.extend(companions.map(Companion::to_word));
+    ours.push(FrontierWord::new(0, true).0);
+    let companions =
+        [CompanionWord::None, CompanionWord::Asked, CompanionWord::Refused, CompanionWord::Queue(0)];
+    ours.extend(companions.map(CompanionWord::to_word));
     ours.push(trunkline_device_queue::view::GROUP_BYTES);
     ours.extend(0..11);
     assert_eq!(fixture.layout(), ours);
-    assert_eq!(Status::Abandoned.to_bits(), 10);
+    assert_eq!(EntryStatus::Abandoned.to_bits(), 10);
 }
 
 /// Every compiler of C++ that is there takes the header, and kernels by it, without a warning; and the text that a program has of it is whole.

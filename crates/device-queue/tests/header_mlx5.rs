@@ -16,11 +16,11 @@ use std::thread;
 use libloading::Library;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use trunkline_device_queue::view::{CLAIMS_BYTES, Own, QUEUE_PAIR_WORDS_BYTES, QueuePair};
-use trunkline_device_queue::{HeapWords, Memory, heap};
+use trunkline_device_queue::view::{CLAIMS_BYTES, DeviceWords, QUEUE_PAIR_WORDS_BYTES, QueuePair};
+use trunkline_device_queue::{HeapWords, WordMemory, allocate_words};
 use trunkline_proto::wire::mlx5::{
-    Completion, Entry, Fence, INLINE_MAX, Inline, LEN_MAX, Local, Remote, Syndrome, Work, doorbell,
-    full_index, lap, wait_is_over,
+    CqeSyndrome, INLINE_MAX, InlineSegment, LEN_MAX, LocalSegment, Mlx5Completion, Mlx5Entry, Mlx5Fence,
+    Mlx5Work, RemoteSegment, doorbell_record, full_index, lap_bit, wait_is_over,
 };
 
 use common::is_full;
@@ -72,24 +72,25 @@ fn address(words: &HeapWords) -> u64 {
 
 impl Pair {
     fn new(number: u32, depth: u32, first: u64) -> Self {
-        let words = heap(QUEUE_PAIR_WORDS_BYTES);
-        for (at, word) in Own::words(first).iter().enumerate() {
+        let words = allocate_words(QUEUE_PAIR_WORDS_BYTES);
+        for (at, word) in DeviceWords::initial_words(first).iter().enumerate() {
             words.store(at as u64 * 8, *word, Relaxed);
         }
-        let (ring, cqes) = (heap(u64::from(depth) * 64), heap(u64::from(depth) * 64));
+        let (ring, cqes) = (allocate_words(u64::from(depth) * 64), allocate_words(u64::from(depth) * 64));
         for at in 0..u64::from(depth) * 8 {
             cqes.store(at * 8, u64::MAX, Relaxed);
         }
         // Before a lap with the other owner the places have to say so.
-        if lap(first, depth) || first & (u64::from(depth) - 1) != 0 {
+        if lap_bit(first, depth) || first & (u64::from(depth) - 1) != 0 {
             for index in first.wrapping_sub(depth.into())..first {
-                let none = Completion { qp: number, index: index as u16, bytes: 0, time: 0, failed: None };
+                let none =
+                    Mlx5Completion { qp: number, index: index as u16, bytes: 0, time: 0, failed: None };
                 write_cqe(&cqes, depth, index, &none);
             }
         }
-        let [record, register, abort] = [8, 8, 8].map(heap);
-        let claims = heap(CLAIMS_BYTES);
-        record.store(0, u32::from_le_bytes(doorbell(first)).into(), Relaxed);
+        let [record, register, abort] = [8, 8, 8].map(allocate_words);
+        let claims = allocate_words(CLAIMS_BYTES);
+        record.store(0, u32::from_le_bytes(doorbell_record(first)).into(), Relaxed);
         let view = QueuePair {
             words: address(&words),
             ring: address(&ring),
@@ -134,15 +135,15 @@ impl Pair {
     fn posted(&self) -> u64 {
         let record = self.record.load(0, Acquire) as u32;
         let posted = full_index(u32::from_be(record) as u16, self.fetched);
-        assert_eq!(record.to_le_bytes(), doorbell(posted), "16 bits, big-endian");
+        assert_eq!(record.to_le_bytes(), doorbell_record(posted), "16 bits, big-endian");
         assert!(posted.wrapping_sub(self.fetched) <= self.view.depth.into(), "the record went back");
         posted
     }
 }
 
-fn write_cqe(cqes: &HeapWords, depth: u32, index: u64, completion: &Completion) {
+fn write_cqe(cqes: &HeapWords, depth: u32, index: u64, completion: &Mlx5Completion) {
     let place = (index & (u64::from(depth) - 1)) * 64;
-    let bytes = completion.to_bytes(lap(index, depth));
+    let bytes = completion.to_bytes(lap_bit(index, depth));
     for (at, chunk) in bytes.chunks_exact(8).enumerate() {
         cqes.store(place + at as u64 * 8, u64::from_le_bytes(chunk.try_into().unwrap()), Release);
     }
@@ -161,7 +162,8 @@ const COUNTERS: u32 = 0x33;
 
 impl Nic {
     fn new(depth: u32, first: u64, companion_first: u64) -> Self {
-        let region = |key, base, bytes, is_remote| Region { key, base, words: heap(bytes), is_remote };
+        let region =
+            |key, base, bytes, is_remote| Region { key, base, words: allocate_words(bytes), is_remote };
         Self {
             pairs: [Pair::new(7, depth, first), Pair::new(8, depth, companion_first)],
             regions: vec![
@@ -177,15 +179,15 @@ impl Nic {
         let region =
             self.regions.iter().find(|region| region.key == key && (region.is_remote || !from_outside))?;
         let at = addr.checked_sub(region.base)?;
-        (at.checked_add(len)? <= region.words.bytes()).then_some(Place(&region.words, at))
+        (at.checked_add(len)? <= region.words.byte_len()).then_some(Place(&region.words, at))
     }
 
-    fn here(&self, local: &Local) -> Result<Place<'_>, Syndrome> {
-        self.region(local.key(), local.addr(), local.len().into(), false).ok_or(Syndrome::LocalProtection)
+    fn here(&self, local: &LocalSegment) -> Result<Place<'_>, CqeSyndrome> {
+        self.region(local.key(), local.addr(), local.len().into(), false).ok_or(CqeSyndrome::LocalProtection)
     }
 
-    fn there(&self, remote: &Remote, len: u64) -> Result<Place<'_>, Syndrome> {
-        self.region(remote.key, remote.addr, len, true).ok_or(Syndrome::RemoteAccess)
+    fn there(&self, remote: &RemoteSegment, len: u64) -> Result<Place<'_>, CqeSyndrome> {
+        self.region(remote.key, remote.addr, len, true).ok_or(CqeSyndrome::RemoteAccess)
     }
 
     fn word(&self, key: u32, at: u64) -> u64 {
@@ -193,7 +195,12 @@ impl Nic {
         region.words.load(at, Acquire)
     }
 
-    fn atomic(&self, word: &Remote, old: &Local, change: impl Fn(u64) -> u64) -> Result<(), Syndrome> {
+    fn atomic(
+        &self,
+        word: &RemoteSegment,
+        old: &LocalSegment,
+        change: impl Fn(u64) -> u64,
+    ) -> Result<(), CqeSyndrome> {
         let (place, into) = (self.there(word, 8)?, self.here(old)?);
         assert_eq!(place.1 % 8, 0);
         let before = place.0.load(place.1, Acquire);
@@ -205,36 +212,36 @@ impl Nic {
     }
 
     /// `None`: it is not its turn yet.
-    fn execute(&self, work: &Work) -> Option<Result<(), Syndrome>> {
+    fn execute(&self, work: &Mlx5Work) -> Option<Result<(), CqeSyndrome>> {
         let copy =
             |from: Place<'_>, to: Place<'_>, len: u64| (0..len).for_each(|at| to.write(at, from.read(at)));
         Some((|| {
             match work {
-                Work::Wait { .. } | Work::Nop | Work::Write(_, None) => {}
-                Work::Write(to, Some(from)) => {
+                Mlx5Work::Wait { .. } | Mlx5Work::Nop | Mlx5Work::Write(_, None) => {}
+                Mlx5Work::Write(to, Some(from)) => {
                     copy(self.here(from)?, self.there(to, from.len().into())?, from.len().into());
                 }
-                Work::WriteInline(to, inline) => {
-                    let to = self.there(to, inline.bytes().len() as u64)?;
-                    (0..).zip(inline.bytes()).for_each(|(at, byte)| to.write(at, *byte));
+                Mlx5Work::WriteInline(to, inline) => {
+                    let to = self.there(to, inline.as_bytes().len() as u64)?;
+                    (0..).zip(inline.as_bytes()).for_each(|(at, byte)| to.write(at, *byte));
                 }
-                Work::Read(from, into) => {
+                Mlx5Work::Read(from, into) => {
                     copy(self.there(from, into.len().into())?, self.here(into)?, into.len().into());
                 }
-                Work::FetchAdd { word, add, old } => {
+                Mlx5Work::FetchAdd { word, add, old } => {
                     self.atomic(word, old, |value| value.wrapping_add(*add))?
                 }
-                Work::CompareSwap { word, compare, swap, old } => {
+                Mlx5Work::CompareSwap { word, compare, swap, old } => {
                     self.atomic(word, old, |value| if value == *compare { *swap } else { value })?;
                 }
-                Work::Dump(from) => {
+                Mlx5Work::Dump(from) => {
                     self.here(from)?;
                 }
             }
             Ok(())
         })())
         .filter(|_| match work {
-            Work::Wait { cq, index } => {
+            Mlx5Work::Wait { cq, index } => {
                 let awaited = self.pairs.iter().find(|pair| pair.view.cq == *cq).unwrap();
                 wait_is_over(awaited.produced as u32, *index)
             }
@@ -249,10 +256,10 @@ impl Nic {
         if pair.posted() == index {
             return false;
         }
-        let entry = Entry::from_bytes(&pair.bytes(index)).unwrap();
+        let entry = Mlx5Entry::from_bytes(&pair.bytes(index)).unwrap();
         assert_eq!((entry.index, entry.qp, entry.signalled), (index as u16, number, true));
         let result = if pair.is_broken {
-            Err(Syndrome::Flushed)
+            Err(CqeSyndrome::Flushed)
         } else {
             match self.execute(&entry.work) {
                 Some(result) => result,
@@ -262,7 +269,7 @@ impl Nic {
         let pair = &mut self.pairs[at];
         let failed = result.err().map(|syndrome| (syndrome, 0x89));
         pair.is_broken |= failed.is_some();
-        let completion = Completion { qp: number, index: index as u16, bytes: 0, time: 0, failed };
+        let completion = Mlx5Completion { qp: number, index: index as u16, bytes: 0, time: 0, failed };
         write_cqe(&pair.cqes, depth, index, &completion);
         pair.fetched = index.wrapping_add(1);
         pair.produced = pair.produced.wrapping_add(1);
@@ -340,21 +347,27 @@ fn entries_are_those_of_the_encoder() {
         runner.run(&strategy, |(first, kind, [there, here, value, other], [key, own], fence, len)| {
             let nic = Nic::new(8, first, 0);
             let inline = (len as usize % INLINE_MAX) + 1;
-            let (remote, old) = (Remote { addr: there, key }, Local::word(here, own));
-            let local = Local::new(here, own, len).unwrap();
+            let (remote, old) = (RemoteSegment { addr: there, key }, LocalSegment::of_word(here, own));
+            let local = LocalSegment::new(here, own, len).unwrap();
             let bytes: Vec<u8> =
                 [value, other, fence, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
             let work = match kind {
-                0 => Work::Nop,
-                1 => Work::Write(remote, Some(local)),
-                2 => Work::WriteInline(remote, Inline::new(&bytes[..inline]).unwrap()),
-                3 => Work::Read(remote, local),
-                4 => Work::FetchAdd { word: remote, add: value, old },
-                5 => Work::CompareSwap { word: remote, compare: other, swap: value, old },
-                6 => Work::Wait { cq: key & 0xff_ffff, index: value as u32 },
-                _ => Work::Dump(local),
+                0 => Mlx5Work::Nop,
+                1 => Mlx5Work::Write(remote, Some(local)),
+                2 => Mlx5Work::WriteInline(remote, InlineSegment::new(&bytes[..inline]).unwrap()),
+                3 => Mlx5Work::Read(remote, local),
+                4 => Mlx5Work::FetchAdd { word: remote, add: value, old },
+                5 => Mlx5Work::CompareSwap { word: remote, compare: other, swap: value, old },
+                6 => Mlx5Work::Wait { cq: key & 0xff_ffff, index: value as u32 },
+                _ => Mlx5Work::Dump(local),
             };
-            let fences = [Fence::None, Fence::Small, Fence::ReadsAndAtomics, Fence::Strong, Fence::Verbs];
+            let fences = [
+                Mlx5Fence::None,
+                Mlx5Fence::Small,
+                Mlx5Fence::ReadsAndAtomics,
+                Mlx5Fence::Strong,
+                Mlx5Fence::Verbs,
+            ];
             let of_kind = match kind {
                 1 | 3 | 7 => len.into(),
                 _ => value,
@@ -363,12 +376,17 @@ fn entries_are_those_of_the_encoder() {
             let args =
                 [1, inline as u64, kind, there, key.into(), here, own.into(), of_kind, other, fence, 0, 0];
             prop_assert_eq!(header.act(&nic, 8, args)[0], 0);
-            let expected =
-                Entry { index: first as u16, qp: 7, fence: fences[fence as usize], signalled: true, work };
+            let expected = Mlx5Entry {
+                index: first as u16,
+                qp: 7,
+                fence: fences[fence as usize],
+                signalled: true,
+                work,
+            };
             prop_assert_eq!(nic.pairs[0].bytes(first), expected.to_bytes());
             prop_assert_eq!(
                 nic.pairs[0].record.get(0) as u32,
-                u32::from_le_bytes(doorbell(first.wrapping_add(1)))
+                u32::from_le_bytes(doorbell_record(first.wrapping_add(1)))
             );
             let register = nic.pairs[0].register.get(0).to_le_bytes();
             prop_assert_eq!(
@@ -541,7 +559,7 @@ unsafe impl Sync for Job {}
 #[test]
 fn threads_share_a_queue_pair() {
     let Some(header) = Header::new("threads of the device header for NICs") else { return };
-    let (rounds, failed) = (if is_full() { 5_000 } else { 100 }, heap(8));
+    let (rounds, failed) = (if is_full() { 5_000 } else { 100 }, allocate_words(8));
     for (threads, depth) in [(1, 2), (3, 4), (4, 64)] {
         let mut nic = Nic::new(depth, 0xffff_fff0, 0xfff0);
         let job = Job {

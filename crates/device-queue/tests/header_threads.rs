@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 
 use libloading::Library;
-use trunkline_device_queue::{HeapWords, Memory, View, heap};
-use trunkline_proto::wire::device_queue::{Aborted, Status};
+use trunkline_device_queue::{HeapWords, QueueView, WordMemory, allocate_words};
+use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus};
 
 use common::is_full;
 use fixture::{compile, library, skip, symbol};
 use twin::{Mode, Plan, World, own, pointer, views};
 
-/// `tests::Job` of `header/kernels.h`.
+/// `tests::QueueJob` of `header/kernels.h`.
 #[repr(C)]
 struct Job {
-    views: *const View,
+    views: *const QueueView,
     lanes: u32,
     rounds: u32,
     channel: *mut u64,
@@ -59,7 +59,7 @@ fn run(library: &Library, plan: Plan, threads: u32, rounds: u32, entries: u64) -
         Mode::Device => world.queues.iter().map(|_| own(plan.first)).collect(),
         _ => Vec::new(),
     };
-    let (views, results) = (views(&world, &own), heap(u64::from(threads) * 8));
+    let (views, results) = (views(&world, &own), allocate_words(u64::from(threads) * 8));
     // As a kernel before may have left them: a verdict, and so many meetings.
     for (at, word) in [(0, 7), (96, 5)] {
         world.group.store(at, word, Relaxed);
@@ -94,7 +94,7 @@ fn run(library: &Library, plan: Plan, threads: u32, rounds: u32, entries: u64) -
             if !is_aborted && world.completed(0).wrapping_sub(plan.first) >= entries {
                 is_aborted = true;
                 for queue in &world.queues {
-                    queue.abort(Aborted { status: Status::Aborted, reason: 3 });
+                    queue.abort(AbortWord { status: EntryStatus::Aborted, reason: 3 });
                 }
             }
         }

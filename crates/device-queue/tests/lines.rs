@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use trunkline_device_queue::{
-    BellPage, Condition, Drain, HeapWords, Job, Looks, Memory, Outcome, Port, Queue, Rules, Slot, heap,
+    BellPage, DeviceQueue, ExecutorRules, HeapWords, JobExecutor, JobOutcome, PollLimit, QueueDrain,
+    QueueJob, SignalSlot, SlotCondition, WordMemory, allocate_words,
 };
-use trunkline_proto::wire::device_queue::{Atomic, Bells, Shape, Work};
+use trunkline_proto::wire::device_queue::{AtomicChange, DoorbellLayout, EntryWork, QueueShape};
 
 use common::{add, planted};
 
@@ -32,7 +33,7 @@ struct Watched {
 
 impl Watched {
     fn new(bytes: u64, number: u32, lines: &Lines) -> Self {
-        Self { words: heap(bytes), number, lines: Arc::clone(lines) }
+        Self { words: allocate_words(bytes), number, lines: Arc::clone(lines) }
     }
 
     fn note(&self, at: u64) -> &HeapWords {
@@ -41,9 +42,9 @@ impl Watched {
     }
 }
 
-impl Memory for Watched {
-    fn bytes(&self) -> u64 {
-        self.words.bytes()
+impl WordMemory for Watched {
+    fn byte_len(&self) -> u64 {
+        self.words.byte_len()
     }
 
     fn load(&self, at: u64, order: Ordering) -> u64 {
@@ -54,12 +55,12 @@ impl Memory for Watched {
         self.note(at).store(at, value, order);
     }
 
-    fn add(&self, at: u64, value: u64, order: Ordering) -> u64 {
-        Memory::add(self.note(at), at, value, order)
+    fn fetch_add(&self, at: u64, value: u64, order: Ordering) -> u64 {
+        WordMemory::fetch_add(self.note(at), at, value, order)
     }
 
-    fn or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
-        self.note(at).or(at, bits, order)
+    fn fetch_or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
+        self.note(at).fetch_or(at, bits, order)
     }
 
     fn swap(&self, at: u64, value: u64, order: Ordering) -> u64 {
@@ -90,50 +91,53 @@ impl Memory for Watched {
 /// Executes additions to the one slot.
 struct Adds(Watched);
 
-impl Port for Adds {
-    fn begin(&mut self, _: u32, _: u64, job: &Job) -> Option<Outcome> {
-        let Job::Execute(entry) = job else { panic!("nothing fails here") };
-        let Work::Atomic { change: Atomic::Add(value), .. } = entry.work else {
+impl JobExecutor for Adds {
+    fn begin_job(&mut self, _: u32, _: u64, job: &QueueJob) -> Option<JobOutcome> {
+        let QueueJob::Execute(entry) = job else { panic!("nothing fails here") };
+        let EntryWork::Atomic { change: AtomicChange::Add(value), .. } = entry.work else {
             panic!("nothing else was posted")
         };
-        Some(Outcome::Done(Memory::add(&self.0, 0, value, Ordering::AcqRel)))
+        Some(JobOutcome::Done(WordMemory::fetch_add(&self.0, 0, value, Ordering::AcqRel)))
     }
 }
 
 #[test]
 fn a_counter_is_one_line_to_look_at_and_tickets_are_one_each() {
     let lines = Lines::default();
-    let bells = Watched::new(Bells::new(QUEUES).unwrap().bytes(), QUEUES, &lines);
+    let bells = Watched::new(DoorbellLayout::new(QUEUES).unwrap().page_bytes(), QUEUES, &lines);
     let page = BellPage::create(bells, QUEUES, planted()).unwrap();
     let counter = Watched::new(128, QUEUES + 1, &lines);
-    let mut drain = Drain::new(page.clone(), planted()).unwrap();
+    let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
     let queue = |number| {
-        let shape = Shape::new(4, number, 0, number).unwrap();
-        Queue::create(Watched::new(shape.bytes(), number, &lines), shape, 0, &page, planted()).unwrap()
+        let shape = QueueShape::new(4, number, 0, number).unwrap();
+        DeviceQueue::create(Watched::new(shape.queue_bytes(), number, &lines), shape, 0, &page, planted())
+            .unwrap()
     };
     let queues: Vec<_> = (0..QUEUES).map(queue).collect();
     for queue in &queues {
-        assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 4 }).unwrap());
+        assert!(
+            drain.add_queue(queue.clone(), ExecutorRules { is_ordered: false, me: 0, window: 4 }).unwrap()
+        );
     }
-    let post = |queue: &Queue<_>| queue.post(&[add(0, 0, 1, true)], &mut Looks(1)).unwrap();
+    let post = |queue: &DeviceQueue<_>| queue.post(&[add(0, 0, 1, true)], &mut PollLimit(1)).unwrap();
     let tickets: Vec<_> = queues.iter().map(post).collect();
     let looked = |look: &mut dyn FnMut()| {
         lines.lock().unwrap().clear();
         look();
         lines.lock().unwrap().len()
     };
-    let (slot, until) = (Slot::poisoned(0), Condition::AtLeast(u64::from(QUEUES)));
+    let (slot, until) = (SignalSlot::with_poison_word(0), SlotCondition::AtLeast(u64::from(QUEUES)));
     let mut counted = false;
-    let mut look = || counted = slot.look(&counter, until, planted()).unwrap();
+    let mut look = || counted = slot.check_condition(&counter, until, planted()).unwrap();
     assert_eq!(looked(&mut look), 1, "before any of them has done it");
     assert!(!counted);
-    while drain.pass(&mut Adds(counter.clone())).busy > 0 {}
-    let mut look = || counted = slot.look(&counter, until, planted()).unwrap();
+    while drain.run_pass(&mut Adds(counter.clone())).busy > 0 {}
+    let mut look = || counted = slot.check_condition(&counter, until, planted()).unwrap();
     assert_eq!(looked(&mut look), 1, "when all have");
     assert!(counted);
     let by_tickets = looked(&mut || {
         for (queue, ticket) in queues.iter().zip(&tickets) {
-            assert_eq!(queue.wait(*ticket, &mut Looks(1)), Ok(()));
+            assert_eq!(queue.wait(*ticket, &mut PollLimit(1)), Ok(()));
         }
     });
     assert_eq!(by_tickets, QUEUES as usize);

@@ -14,23 +14,25 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 use loom::thread;
-use trunkline_device_queue::channel::Channel;
+use trunkline_device_queue::channel::TicketRecord;
 use trunkline_device_queue::queue::CompletionError;
-use trunkline_device_queue::successor::{self, With};
-use trunkline_device_queue::verdict::Verdict;
+use trunkline_device_queue::successor::{self, PutActions};
+use trunkline_device_queue::verdict::GroupVerdict;
 use trunkline_device_queue::{
-    Addition, BellPage, Bytes, Condition, Consumer, Drain, Forever, Job, Lane, Looks, Memory, Outcome, Poll,
-    Port, Queue, Refusal, Rules, Slot, Step, Ticket, WaitError, look_at_sum,
+    BellPage, ConsumerStep, DeviceQueue, EntryTicket, ExecutorRules, JobExecutor, JobOutcome, PollLimit,
+    PutBytes, QueueConsumer, QueueDrain, QueueJob, QueueLane, ReserveError, SignalSlot, SlotCondition,
+    TicketPoll, UnlimitedWait, WaitError, WordAddition, WordMemory, poll_sum,
 };
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
-    Aborted, Atomic, Entry, Local, Poison, Remote, Shape, Status, Work, at,
+    AbortWord, AtomicChange, EntryStatus, EntryWork, LocalAddress, PeerAddress, PoisonWord, QueueEntry,
+    QueueShape, at,
 };
 
 use common::{add, is_full, notify, planted, wait, write};
 use loomed::Words;
 
-const RULES: Rules = Rules { is_ordered: false, me: 0, window: 2 };
+const RULES: ExecutorRules = ExecutorRules { is_ordered: false, me: 0, window: 2 };
 
 /// Runs a world in every way with at most so many changes of threads that could go on.
 fn check(preemptions: usize, world: impl Fn(Mutant) + Send + Sync + 'static) {
@@ -52,29 +54,29 @@ fn check_within(preemptions: usize, world: impl Fn(Mutant) + Send + Sync + 'stat
     println!("{} runs", runs.load(Relaxed));
 }
 
-fn shape(depth: u32, number: u32, bell: u32) -> Shape {
-    Shape::new(depth, number, 0, bell).unwrap()
+fn shape(depth: u32, number: u32, bell: u32) -> QueueShape {
+    QueueShape::new(depth, number, 0, bell).unwrap()
 }
 
-fn queue(shape: Shape, first: u64, page: &BellPage<Words>, mutant: Mutant) -> Queue<Words> {
-    Queue::create(loomed::for_queue(&shape), shape, first, page, mutant).unwrap()
+fn queue(shape: QueueShape, first: u64, page: &BellPage<Words>, mutant: Mutant) -> DeviceQueue<Words> {
+    DeviceQueue::create(loomed::for_queue(&shape), shape, first, page, mutant).unwrap()
 }
 
 /// Has everything executed that one queue brings, until it has completed `count`; the numbers that were notified.
-fn serve(page: &BellPage<Words>, consumer: &mut Consumer<Words>, count: u64) -> Vec<u32> {
+fn serve(page: &BellPage<Words>, consumer: &mut QueueConsumer<Words>, count: u64) -> Vec<u32> {
     let mut notified = Vec::new();
-    let end = consumer.progress().completed.wrapping_add(count);
-    while consumer.progress().completed != end {
-        if page.take(0) != 0 {
-            consumer.look(page.look(0));
+    let end = consumer.queue_progress().completed.wrapping_add(count);
+    while consumer.queue_progress().completed != end {
+        if page.take_group(0) != 0 {
+            consumer.handle_doorbell(page.read_bell(0));
         }
-        while let Step::Begin(index, job) = consumer.next(&|_| None) {
-            if let Job::Execute(Entry { work: Work::Notify { imm, .. }, .. }) = job {
+        while let ConsumerStep::Begin(index, job) = consumer.next(&|_| None) {
+            if let QueueJob::Execute(QueueEntry { work: EntryWork::Notify { imm, .. }, .. }) = job {
                 notified.push(imm);
             }
-            assert!(consumer.end(index, Outcome::Done(0)));
+            assert!(consumer.end_job(index, JobOutcome::Done(0)));
         }
-        if consumer.progress().completed != end {
+        if consumer.queue_progress().completed != end {
             thread::yield_now();
         }
     }
@@ -88,8 +90,9 @@ fn producers_of_one_queue() {
     check_within(1, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES).unwrap();
-        let post = |queue: &Queue<Words>, number| queue.post(&[notify(number)], &mut Forever).unwrap();
+        let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
+        let post =
+            |queue: &DeviceQueue<Words>, number| queue.post(&[notify(number)], &mut UnlimitedWait).unwrap();
         let other = queue.clone();
         let one = thread::spawn(move || {
             post(&other, 10);
@@ -99,20 +102,20 @@ fn producers_of_one_queue() {
         let two = thread::spawn(move || post(&other, 20));
         let mut notified = serve(&page, &mut consumer, 3);
         let tickets = [one.join().unwrap(), two.join().unwrap()];
-        assert!(tickets.iter().all(|ticket| queue.poll(*ticket) == Ok(Poll::Done)));
+        assert!(tickets.iter().all(|ticket| queue.poll(*ticket) == Ok(TicketPoll::Done)));
         let place = |number| notified.iter().position(|n| *n == number);
         assert!(place(10) < place(11), "of one producer they stay in order: {notified:?}");
         notified.sort_unstable();
         assert_eq!(notified, [10, 11, 20]);
         let memory = queue_words(&queue);
         assert_eq!(memory, [3; 3], "reserved, ready, submitted");
-        assert_eq!(page.look(0), 3, "no doorbell is lost");
+        assert_eq!(page.read_bell(0), 3, "no doorbell is lost");
     });
 }
 
 /// What the producers' counters say.
-fn queue_words(queue: &Queue<Words>) -> [u64; 3] {
-    let memory = queue.words();
+fn queue_words(queue: &DeviceQueue<Words>) -> [u64; 3] {
+    let memory = queue.as_memory();
     [at::RESERVED, at::READY, at::SUBMITTED].map(|word| memory.load(word, Relaxed))
 }
 
@@ -122,11 +125,11 @@ fn a_place_is_not_written_before_it_is_free() {
     check(3, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         let producer = thread::spawn(move || {
             let all = [notify(0), notify(1)];
-            queue.post(&all, &mut Forever).unwrap();
-            queue.post(&[notify(2)], &mut Forever).unwrap();
+            queue.post(&all, &mut UnlimitedWait).unwrap();
+            queue.post(&[notify(2)], &mut UnlimitedWait).unwrap();
         });
         assert_eq!(serve(&page, &mut consumer, 3), [0, 1, 2]);
         producer.join().unwrap();
@@ -139,19 +142,19 @@ fn room_is_seen_through_another_producer() {
     check(3, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES).unwrap();
-        queue.post(&[notify(0), notify(1)], &mut Forever).unwrap();
-        let post = |queue: Queue<Words>, number| {
+        let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
+        queue.post(&[notify(0), notify(1)], &mut UnlimitedWait).unwrap();
+        let post = |queue: DeviceQueue<Words>, number| {
             // Only a try: if there is no room now, then not.
-            move || match queue.reserve(1) {
+            move || match queue.reserve_entries(1) {
                 Ok(mut reservation) => {
-                    assert!(reservation.write(&notify(number)).is_some());
-                    let ticket = reservation.publish_within(&mut Forever).ok().unwrap();
+                    assert!(reservation.write_entry(&notify(number)).is_some());
+                    let ticket = reservation.publish_within(&mut UnlimitedWait).ok().unwrap();
                     queue.submit(ticket.index + 1);
                     true
                 }
                 Err(refusal) => {
-                    assert_eq!(refusal, Refusal::Busy);
+                    assert_eq!(refusal, ReserveError::Busy);
                     false
                 }
             }
@@ -169,14 +172,14 @@ fn a_flush_beside_a_flush() {
     check(2, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
-        let channel = Channel::create(loomed::for_slots(2), 0, &[0], mutant).unwrap();
-        let mut consumer = Consumer::new(&queue, RULES).unwrap();
-        let first = queue.post(&[notify(0)], &mut Forever).unwrap();
-        assert!(channel.record(0, first));
-        let flush = |channel: &Channel<Words>, queue: &Queue<Words>, last| {
+        let channel = TicketRecord::create(loomed::for_slots(2), 0, &[0], mutant).unwrap();
+        let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
+        let first = queue.post(&[notify(0)], &mut UnlimitedWait).unwrap();
+        assert!(channel.record_ticket(0, first));
+        let flush = |channel: &TicketRecord<Words>, queue: &DeviceQueue<Words>, last| {
             // It may give up, but it may not say what is not so.
-            match channel.flush(std::slice::from_ref(queue), &mut Looks(2)) {
-                Ok(()) => assert_eq!(queue.poll(last), Ok(Poll::Done)),
+            match channel.flush(std::slice::from_ref(queue), &mut PollLimit(2)) {
+                Ok(()) => assert_eq!(queue.poll(last), Ok(TicketPoll::Done)),
                 Err(error) => assert_eq!(error, WaitError::Timeout),
             }
         };
@@ -184,15 +187,15 @@ fn a_flush_beside_a_flush() {
         let other = thread::spawn(move || flush(&flushing, &flushed, first));
         let (posting, posted) = (channel.clone(), queue.clone());
         let producer = thread::spawn(move || {
-            let last = posted.post(&[notify(1)], &mut Forever).unwrap();
-            assert!(posting.record(0, last));
+            let last = posted.post(&[notify(1)], &mut UnlimitedWait).unwrap();
+            assert!(posting.record_ticket(0, last));
             flush(&posting, &posted, last);
         });
         serve(&page, &mut consumer, 2);
         other.join().unwrap();
         producer.join().unwrap();
-        assert_eq!(channel.flush(std::slice::from_ref(&queue), &mut Looks(1)), Ok(()));
-        assert_eq!(channel.pending(), 0);
+        assert_eq!(channel.flush(std::slice::from_ref(&queue), &mut PollLimit(1)), Ok(()));
+        assert_eq!(channel.pending_lanes(), 0);
     });
 }
 
@@ -202,22 +205,25 @@ struct Counters {
     notified: u32,
 }
 
-impl Port for Counters {
-    fn begin(&mut self, _queue: u32, _index: u64, job: &Job) -> Option<Outcome> {
+impl JobExecutor for Counters {
+    fn begin_job(&mut self, _queue: u32, _index: u64, job: &QueueJob) -> Option<JobOutcome> {
         match job {
-            Job::Execute(Entry { work: Work::Atomic { at, change: Atomic::Add(add), .. }, .. }) => {
-                let old = self.words.add(at.addr, *add, AcqRel);
-                Some(Outcome::Done(old))
+            QueueJob::Execute(QueueEntry {
+                work: EntryWork::Atomic { at, change: AtomicChange::Add(add), .. },
+                ..
+            }) => {
+                let old = self.words.fetch_add(at.addr, *add, AcqRel);
+                Some(JobOutcome::Done(old))
             }
-            Job::Execute(_) => {
+            QueueJob::Execute(_) => {
                 self.notified += 1;
-                Some(Outcome::Done(0))
+                Some(JobOutcome::Done(0))
             }
-            Job::Count { at, value, .. } => {
-                let old = self.words.add(at.addr, u64::from(*value), AcqRel);
-                Some(Outcome::Done(old))
+            QueueJob::Count { at, value, .. } => {
+                let old = self.words.fetch_add(at.addr, u64::from(*value), AcqRel);
+                Some(JobOutcome::Done(old))
             }
-            Job::Poison { .. } => panic!("nothing fails"),
+            QueueJob::Poison { .. } => panic!("nothing fails"),
         }
     }
 }
@@ -231,20 +237,23 @@ fn a_companion_counts_what_has_completed() {
         let (main, companion) =
             (queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant));
         let counter = loomed::for_slots(2);
-        let mut drain = Drain::new(page, mutant).unwrap();
-        assert!(drain.add(main.clone(), RULES).unwrap() && drain.add(companion.clone(), RULES).unwrap());
-        let waited = Ticket { queue: 7, epoch: 0, index: 0 };
+        let mut drain = QueueDrain::new(page, mutant).unwrap();
+        assert!(
+            drain.add_queue(main.clone(), RULES).unwrap()
+                && drain.add_queue(companion.clone(), RULES).unwrap()
+        );
+        let waited = EntryTicket { queue: 7, epoch: 0, index: 0 };
         let (seen, at) = (main.clone(), Arc::clone(&counter));
         let counting = thread::spawn(move || {
-            companion.post(&[wait(7, 0), add(0, 0, 5, true)], &mut Forever).unwrap();
-            let slot = Slot::poisoned(0);
-            assert_eq!(slot.wait(&at, Condition::AtLeast(1), &mut Forever, mutant), Ok(5));
-            assert_eq!(seen.poll(waited), Ok(Poll::Done), "who sees the counter sees the completion");
+            companion.post(&[wait(7, 0), add(0, 0, 5, true)], &mut UnlimitedWait).unwrap();
+            let slot = SignalSlot::with_poison_word(0);
+            assert_eq!(slot.wait(&at, SlotCondition::AtLeast(1), &mut UnlimitedWait, mutant), Ok(5));
+            assert_eq!(seen.poll(waited), Ok(TicketPoll::Done), "who sees the counter sees the completion");
         });
-        let posting = thread::spawn(move || main.post(&[notify(0)], &mut Forever).unwrap());
+        let posting = thread::spawn(move || main.post(&[notify(0)], &mut UnlimitedWait).unwrap());
         let mut port = Counters { words: Arc::clone(&counter), notified: 0 };
-        while drain.progress(8).is_none_or(|progress| progress.completed < 2) {
-            if drain.pass(&mut port).begun == 0 {
+        while drain.queue_progress(8).is_none_or(|progress| progress.completed < 2) {
+            if drain.run_pass(&mut port).begun == 0 {
                 thread::yield_now();
             }
         }
@@ -261,20 +270,21 @@ fn a_write_counts_what_has_completed() {
         let page = loomed::page(1, mutant);
         let main = queue(shape(2, 7, 0), 0, &page, mutant);
         let counter = loomed::for_slots(2);
-        let mut drain = Drain::new(page, mutant).unwrap();
-        assert!(drain.add(main.clone(), RULES).unwrap());
-        let addition = Addition { at: Remote { peer: 0, addr: 0, key: 1 }, value: 5, poisoned: true };
+        let mut drain = QueueDrain::new(page, mutant).unwrap();
+        assert!(drain.add_queue(main.clone(), RULES).unwrap());
+        let addition =
+            WordAddition { at: PeerAddress { peer: 0, addr: 0, key: 1 }, value: 5, poisoned: true };
         let at = Arc::clone(&counter);
         let counting = thread::spawn(move || {
-            let counted = addition.with(write(0, 8)).unwrap();
-            let ticket = main.post(&[counted], &mut Forever).unwrap();
-            let slot = Slot::poisoned(0);
-            assert_eq!(slot.wait(&at, Condition::AtLeast(1), &mut Forever, mutant), Ok(5));
-            assert_eq!(main.poll(ticket), Ok(Poll::Done), "who sees the counter sees the completion");
+            let counted = addition.attach_to(write(0, 8)).unwrap();
+            let ticket = main.post(&[counted], &mut UnlimitedWait).unwrap();
+            let slot = SignalSlot::with_poison_word(0);
+            assert_eq!(slot.wait(&at, SlotCondition::AtLeast(1), &mut UnlimitedWait, mutant), Ok(5));
+            assert_eq!(main.poll(ticket), Ok(TicketPoll::Done), "who sees the counter sees the completion");
         });
         let mut port = Counters { words: Arc::clone(&counter), notified: 0 };
-        while drain.progress(7).is_none_or(|progress| progress.completed < 1) {
-            if drain.pass(&mut port).begun == 0 {
+        while drain.queue_progress(7).is_none_or(|progress| progress.completed < 1) {
+            if drain.run_pass(&mut port).begun == 0 {
                 thread::yield_now();
             }
         }
@@ -292,8 +302,8 @@ fn two_queues_are_submitted_together() {
         let queues = [queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant)];
         for (queue, count) in queues.iter().zip([2, 1]) {
             for _ in 0..count {
-                let mut reservation = queue.reserve(1).unwrap();
-                assert!(reservation.write(&notify(0)).is_some());
+                let mut reservation = queue.reserve_entries(1).unwrap();
+                assert!(reservation.write_entry(&notify(0)).is_some());
                 assert!(reservation.publish().is_ok());
             }
         }
@@ -304,10 +314,10 @@ fn two_queues_are_submitted_together() {
         // Whoever clears a bit looks at its doorbell then.
         let mut seen = [0; 2];
         let mut look = |page: &BellPage<Words>| {
-            let bits = page.take(0);
+            let bits = page.take_group(0);
             for bell in 0..2 {
                 if bits >> bell & 1 == 1 {
-                    seen[bell as usize] = seen[bell as usize].max(page.look(bell));
+                    seen[bell as usize] = seen[bell as usize].max(page.read_bell(bell));
                 }
             }
         };
@@ -315,7 +325,7 @@ fn two_queues_are_submitted_together() {
         both.join().unwrap();
         other.join().unwrap();
         look(&page);
-        assert_eq!((seen, page.look(0), page.look(1)), ([2, 1], 2, 1));
+        assert_eq!((seen, page.read_bell(0), page.read_bell(1)), ([2, 1], 2, 1));
     });
 }
 
@@ -325,19 +335,19 @@ fn bits_are_taken_while_others_ring() {
     check(3, |mutant| {
         let page = loomed::page(2, mutant);
         let queues = [queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant)];
-        let mut drain = Drain::new(page, mutant).unwrap();
+        let mut drain = QueueDrain::new(page, mutant).unwrap();
         for queue in &queues {
-            assert!(drain.add(queue.clone(), RULES).unwrap());
+            assert!(drain.add_queue(queue.clone(), RULES).unwrap());
         }
         let mut port = Counters { words: loomed::for_slots(1), notified: 0 };
-        drain.pass(&mut port);
-        let ring = |queue: Queue<Words>| move || queue.post(&[notify(0)], &mut Forever).unwrap();
+        drain.run_pass(&mut port);
+        let ring = |queue: DeviceQueue<Words>| move || queue.post(&[notify(0)], &mut UnlimitedWait).unwrap();
         let [one, two] = queues.map(|queue| thread::spawn(ring(queue)));
-        drain.pass(&mut port);
-        drain.pass(&mut port);
+        drain.run_pass(&mut port);
+        drain.run_pass(&mut port);
         one.join().unwrap();
         two.join().unwrap();
-        drain.pass(&mut port);
+        drain.run_pass(&mut port);
         assert_eq!(port.notified, 2);
     });
 }
@@ -349,16 +359,16 @@ fn the_last_doorbell_is_the_greatest() {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
         for _ in 0..2 {
-            let mut reservation = queue.reserve(1).unwrap();
-            assert!(reservation.write(&notify(0)).is_some());
+            let mut reservation = queue.reserve_entries(1).unwrap();
+            assert!(reservation.write_entry(&notify(0)).is_some());
             assert!(reservation.publish().is_ok());
         }
-        let submit = |queue: Queue<Words>, end| move || queue.submit(end);
+        let submit = |queue: DeviceQueue<Words>, end| move || queue.submit(end);
         let (one, two) = (thread::spawn(submit(queue.clone(), 1)), thread::spawn(submit(queue.clone(), 2)));
         one.join().unwrap();
         two.join().unwrap();
-        assert_eq!(page.look(0), 2);
-        assert_eq!(page.take(0), 1);
+        assert_eq!(page.read_bell(0), 2);
+        assert_eq!(page.take_group(0), 1);
     });
 }
 
@@ -367,20 +377,20 @@ fn the_last_doorbell_is_the_greatest() {
 fn a_slot_begins_anew_while_others_add() {
     check(4, |mutant| {
         let words = loomed::for_slots(3);
-        let slot = Slot::poisoned(0).based(16);
+        let slot = SignalSlot::with_poison_word(0).with_base(16);
         let adding = Arc::clone(&words);
         let adder = thread::spawn(move || {
-            adding.add(0, 1, AcqRel);
-            adding.add(0, 1, AcqRel);
+            adding.fetch_add(0, 1, AcqRel);
+            adding.fetch_add(0, 1, AcqRel);
         });
         let resetting = Arc::clone(&words);
-        let other = thread::spawn(move || slot.reset(&resetting, mutant).unwrap());
-        let mine = slot.reset(&words, mutant).unwrap();
-        let seen = slot.read(&words);
+        let other = thread::spawn(move || slot.reset_base(&resetting, mutant).unwrap());
+        let mine = slot.reset_base(&words, mutant).unwrap();
+        let seen = slot.read_value(&words);
         assert!(seen <= 2, "no base is ahead of a value that is read later: {seen}");
         adder.join().unwrap();
         let others = other.join().unwrap();
-        assert_eq!(mine + others + slot.read(&words), 2);
+        assert_eq!(mine + others + slot.read_value(&words), 2);
     });
 }
 
@@ -390,29 +400,29 @@ fn a_completion_is_read_while_it_is_overwritten() {
     check(3, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         for index in 0..2 {
-            queue.post(&[notify(0)], &mut Forever).unwrap();
-            consumer.look(index + 1);
-            assert!(matches!(consumer.next(&|_| None), Step::Begin(..)));
-            consumer.end(index, Outcome::Done(100 + index));
+            queue.post(&[notify(0)], &mut UnlimitedWait).unwrap();
+            consumer.handle_doorbell(index + 1);
+            assert!(matches!(consumer.next(&|_| None), ConsumerStep::Begin(..)));
+            consumer.end_job(index, JobOutcome::Done(100 + index));
         }
-        queue.post(&[notify(0)], &mut Forever).unwrap();
+        queue.post(&[notify(0)], &mut UnlimitedWait).unwrap();
         let reading = queue.clone();
         let reader = thread::spawn(move || {
-            let ticket = Ticket { queue: 7, epoch: 0, index: 0 };
-            match reading.completion(ticket) {
+            let ticket = EntryTicket { queue: 7, epoch: 0, index: 0 };
+            match reading.read_completion(ticket) {
                 Ok(completion) => assert_eq!(completion.value, 100),
                 Err(error) => assert_eq!(error, CompletionError::Gone),
             }
-            match reading.completion(Ticket { index: 2, ..ticket }) {
+            match reading.read_completion(EntryTicket { index: 2, ..ticket }) {
                 Ok(completion) => assert_eq!(completion.value, 102),
                 Err(error) => assert_eq!(error, CompletionError::NotYet),
             }
         });
-        consumer.look(3);
-        assert!(matches!(consumer.next(&|_| None), Step::Begin(..)));
-        consumer.end(2, Outcome::Done(102));
+        consumer.handle_doorbell(3);
+        assert!(matches!(consumer.next(&|_| None), ConsumerStep::Begin(..)));
+        consumer.end_job(2, JobOutcome::Done(102));
         reader.join().unwrap();
     });
 }
@@ -424,10 +434,10 @@ fn who_leaves_holds_nobody_up() {
     check_within(1, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(4, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         let reserved = queue.clone();
-        let leaving = thread::spawn(move || reserved.reserve(1).unwrap().cancel());
-        let posting = thread::spawn(move || queue.post(&[notify(1)], &mut Forever).unwrap());
+        let leaving = thread::spawn(move || reserved.reserve_entries(1).unwrap().cancel());
+        let posting = thread::spawn(move || queue.post(&[notify(1)], &mut UnlimitedWait).unwrap());
         assert_eq!(serve(&page, &mut consumer, 2), [1]);
         leaving.join().unwrap();
         posting.join().unwrap();
@@ -441,21 +451,21 @@ fn a_failure_is_seen_with_the_frontier() {
     check(3, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(4, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES).unwrap();
-        queue.post(&[notify(0), notify(1), notify(2)], &mut Forever).unwrap();
+        let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
+        queue.post(&[notify(0), notify(1), notify(2)], &mut UnlimitedWait).unwrap();
         let waiter = thread::spawn(move || {
-            let ticket = |index| Ticket { queue: 7, epoch: 0, index };
-            assert_eq!(queue.wait(ticket(0), &mut Forever), Ok(()));
-            let completion = queue.completion(ticket(0)).map(|completion| completion.value);
+            let ticket = |index| EntryTicket { queue: 7, epoch: 0, index };
+            assert_eq!(queue.wait(ticket(0), &mut UnlimitedWait), Ok(()));
+            let completion = queue.read_completion(ticket(0)).map(|completion| completion.value);
             assert_eq!(completion, Ok(50), "who sees the frontier sees the completion");
-            let failed = queue.wait(ticket(1), &mut Forever);
+            let failed = queue.wait(ticket(1), &mut UnlimitedWait);
             assert!(matches!(failed, Err(WaitError::Failed(fault)) if fault.first_bad == 1));
-            assert_eq!(queue.wait(ticket(2), &mut Forever), failed);
+            assert_eq!(queue.wait(ticket(2), &mut UnlimitedWait), failed);
         });
-        consumer.look(3);
-        while let Step::Begin(index, _) = consumer.next(&|_| None) {
-            let failed = Outcome::Failed { status: Status::Network, reason: 9 };
-            assert!(consumer.end(index, if index == 1 { failed } else { Outcome::Done(50) }));
+        consumer.handle_doorbell(3);
+        while let ConsumerStep::Begin(index, _) = consumer.next(&|_| None) {
+            let failed = JobOutcome::Failed { status: EntryStatus::Network, reason: 9 };
+            assert!(consumer.end_job(index, if index == 1 { failed } else { JobOutcome::Done(50) }));
         }
         waiter.join().unwrap();
     });
@@ -466,15 +476,15 @@ fn a_failure_is_seen_with_the_frontier() {
 fn a_group_hears_what_its_leader_learned() {
     check(3, |mutant| {
         let words = loomed::for_slots(3);
-        let verdict = Verdict::new(words, 0, mutant);
-        let why = Aborted { status: Status::Aborted, reason: 12 };
+        let verdict = GroupVerdict::new(words, 0, mutant);
+        let why = AbortWord { status: EntryStatus::Aborted, reason: 12 };
         let member = verdict.clone();
-        let member = thread::spawn(move || member.hear(1, &mut Forever));
-        verdict.tell(1, Err(WaitError::Aborted(why)));
+        let member = thread::spawn(move || member.await_result(1, &mut UnlimitedWait));
+        verdict.publish_result(1, Err(WaitError::Aborted(why)));
         assert_eq!(member.join().unwrap(), Err(WaitError::Aborted(why)), "nobody goes on alone");
         let member = verdict.clone();
-        let member = thread::spawn(move || member.hear(2, &mut Forever));
-        verdict.tell(2, Ok(()));
+        let member = thread::spawn(move || member.await_result(2, &mut UnlimitedWait));
+        verdict.publish_result(2, Ok(()));
         assert_eq!(member.join().unwrap(), Ok(()));
     });
 }
@@ -486,21 +496,24 @@ fn turns_of_a_channel() {
         let page = loomed::page(2, mutant);
         let none = |_| None;
         let lanes: Arc<[_]> = [(7, 0), (8, 1)]
-            .map(|(number, bell)| Lane::new(queue(shape(2, number, bell), 0, &page, mutant), none))
+            .map(|(number, bell)| QueueLane::new(queue(shape(2, number, bell), 0, &page, mutant), none))
             .into();
-        let recorded = Channel::create(loomed::for_slots(4), 0, &[0, 0], mutant).unwrap();
+        let recorded = TicketRecord::create(loomed::for_slots(4), 0, &[0, 0], mutant).unwrap();
         let cursor = loomed::for_slots(1);
-        let put = |lanes: Arc<[Lane<Words, _>]>, recorded: Channel<Words>, cursor: Words| {
+        let put = |lanes: Arc<[QueueLane<Words, _>]>, recorded: TicketRecord<Words>, cursor: Words| {
             move || {
-                let channel = successor::Channel::new(&lanes, recorded, (cursor, 0), mutant).unwrap();
-                let (from, to) = (Local { addr: 0, key: 0 }, Remote { peer: 1, addr: 0, key: 0 });
-                channel.put(&Bytes { from, to, len: 8 }, &With::default(), &mut Forever).unwrap().lane
+                let channel = successor::LaneChannel::new(&lanes, recorded, (cursor, 0), mutant).unwrap();
+                let (from, to) = (LocalAddress { addr: 0, key: 0 }, PeerAddress { peer: 1, addr: 0, key: 0 });
+                channel
+                    .put(&PutBytes { from, to, len: 8 }, &PutActions::default(), &mut UnlimitedWait)
+                    .unwrap()
+                    .lane
             }
         };
         let other = thread::spawn(put(Arc::clone(&lanes), recorded.clone(), Arc::clone(&cursor)));
         let mine = put(Arc::clone(&lanes), recorded.clone(), cursor)();
         assert_ne!(mine, other.join().unwrap());
-        assert_eq!(recorded.pending(), 0b11);
+        assert_eq!(recorded.pending_lanes(), 0b11);
     });
 }
 
@@ -511,11 +524,11 @@ fn a_sum_that_was_reached_before_a_failure_is_reached() {
         let words = loomed::for_slots(4);
         let raised = Arc::clone(&words);
         let raiser = thread::spawn(move || {
-            raised.add(16, 2, AcqRel);
-            raised.store(24, Poison { status: Status::Network, queue: 3 }.to_word(), Release);
+            raised.fetch_add(16, 2, AcqRel);
+            raised.store(24, PoisonWord { status: EntryStatus::Network, queue: 3 }.to_word(), Release);
         });
-        let slots = [Slot::poisoned(0), Slot::poisoned(16)];
-        let look = |value| look_at_sum(&words, slots.into_iter(), value, mutant);
+        let slots = [SignalSlot::with_poison_word(0), SignalSlot::with_poison_word(16)];
+        let look = |value| poll_sum(&words, slots.into_iter(), value, mutant);
         match look(2) {
             Ok(found) => assert!(matches!(found, None | Some(2))),
             Err(error) => panic!("{error}"),
@@ -533,11 +546,11 @@ fn a_value_that_was_reached_before_a_failure_is_reached() {
         let words = loomed::for_slots(2);
         let raised = Arc::clone(&words);
         let raiser = thread::spawn(move || {
-            raised.add(0, 2, AcqRel);
-            raised.store(8, Poison { status: Status::Network, queue: 3 }.to_word(), Release);
+            raised.fetch_add(0, 2, AcqRel);
+            raised.store(8, PoisonWord { status: EntryStatus::Network, queue: 3 }.to_word(), Release);
         });
-        let slot = Slot::poisoned(0);
-        let look = |value| slot.look(&words, Condition::AtLeast(value), mutant);
+        let slot = SignalSlot::with_poison_word(0);
+        let look = |value| slot.check_condition(&words, SlotCondition::AtLeast(value), mutant);
         if let Err(error) = look(2) {
             panic!("{error}");
         }
@@ -554,12 +567,12 @@ fn who_sees_a_signal_sees_the_bytes() {
         let (words, data) = (loomed::for_slots(2), loomed::for_data(1));
         let (signal, bytes) = (Arc::clone(&words), Arc::clone(&data));
         let target = thread::spawn(move || {
-            let slot = Slot::poisoned(0);
-            assert_eq!(slot.wait(&signal, Condition::AtLeast(1), &mut Forever, mutant), Ok(1));
+            let slot = SignalSlot::with_poison_word(0);
+            assert_eq!(slot.wait(&signal, SlotCondition::AtLeast(1), &mut UnlimitedWait, mutant), Ok(1));
             assert_eq!(bytes.get(0), 77);
         });
         data.put(0, 77);
-        words.add(0, 1, AcqRel);
+        words.fetch_add(0, 1, AcqRel);
         target.join().unwrap();
     });
 }

@@ -54,12 +54,12 @@ fn a_compiler_that_is_not_there_is_an_error() {
     if !is_again() {
         return again("a_compiler_that_is_not_there_is_an_error", std::ffi::OsStr::new(""));
     }
-    match nvrtc::is_there() {
+    match nvrtc::check_available() {
         Ok(()) => say_skipped("kernels without NVRTC", "the system has it"),
         Err(error) => {
             let text = error.to_string();
             assert!(matches!(error, CompileError::Missing(_)) && text.contains("install it"), "{text}");
-            assert_eq!(kernels::compile(90), Err(error));
+            assert_eq!(kernels::compile_kernels(90), Err(error));
         }
     }
 }
@@ -84,13 +84,13 @@ fn a_compiler_without_its_functions_is_an_error() {
     }
     let folder = std::env::var_os("LD_LIBRARY_PATH").unwrap();
     let library = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().file_name();
-    let Err(error) = nvrtc::is_there() else { return say_skipped(name, "the system has it") };
+    let Err(error) = nvrtc::check_available() else { return say_skipped(name, "the system has it") };
     let expected = format!("{} has no nvrtcCreateProgram", library.display());
     assert!(error.to_string().contains(&expected), "{error}, not {expected}");
 }
 
 /// Asserts that an image is machine code for one architecture and has every kernel of this crate.
-fn assert_has_kernels(image: &nvrtc::Image, architecture: u32) {
+fn assert_has_kernels(image: &nvrtc::KernelImage, architecture: u32) {
     assert_eq!(image.architecture, architecture);
     assert!(image.bytes.starts_with(b"\x7fELF"), "machine code");
     for kernel in ["operations", "flood", "exchange", "endure", "stop", "ping", "ring", "dispatch", "halo"] {
@@ -104,17 +104,17 @@ fn assert_has_kernels(image: &nvrtc::Image, architecture: u32) {
 fn kernels_are_compiled_for_what_the_device_is() {
     let name = "kernels_are_compiled_for_what_the_device_is";
     if !is_again() {
-        return match (kept(), nvrtc::is_there()) {
+        return match (kept(), nvrtc::check_available()) {
             (Some(folder), _) => again(name, folder.as_os_str()),
             (None, Ok(())) => again(name, std::ffi::OsStr::new("")),
             (None, Err(reason)) => skip("kernels compiled by NVRTC", &reason.to_string()),
         };
     }
     for architecture in [80, 90] {
-        assert_has_kernels(&kernels::compile(architecture).unwrap(), architecture);
+        assert_has_kernels(&kernels::compile_kernels(architecture).unwrap(), architecture);
     }
     // NVRTC 13 no longer compiles for Volta, and its error lists the architectures that it has.
-    match kernels::compile(70) {
+    match kernels::compile_kernels(70) {
         Ok(image) => assert_has_kernels(&image, 70),
         Err(CompileError::Architecture { asked: 70, known }) => {
             assert!(known.iter().all(|architecture| *architecture > 70), "{known:?}");
@@ -122,19 +122,19 @@ fn kernels_are_compiled_for_what_the_device_is() {
         Err(error) => panic!("{error}"),
     }
     // One that the compiler does not know yet runs what it knows, as PTX.
-    let image = kernels::compile(999).unwrap();
+    let image = kernels::compile_kernels(999).unwrap();
     assert!(image.architecture < 999 && image.bytes.windows(8).any(|bytes| bytes == b".version"));
-    assert!(matches!(kernels::compile(60), Err(CompileError::Architecture { asked: 60, .. })));
+    assert!(matches!(kernels::compile_kernels(60), Err(CompileError::Architecture { asked: 60, .. })));
     let text = "#include \"trunkline/device.h\"\nextern \"C\" __global__ void broken() { nothing(); }";
-    match nvrtc::compile(text, "broken.cu", 90, &[]) {
+    match nvrtc::compile_text(text, "broken.cu", 90, &[]) {
         Err(CompileError::Compile { log, .. }) => {
             assert!(log.contains("broken.cu(2)") && log.contains("nothing"), "{log}");
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(nvrtc::compile("a\0b", "zero.cu", 90, &[]), Err(CompileError::Text));
-    assert_eq!(nvrtc::compile("", "zero.cu", 90, &["A=\0"]), Err(CompileError::Text));
+    assert_eq!(nvrtc::compile_text("a\0b", "zero.cu", 90, &[]), Err(CompileError::Text));
+    assert_eq!(nvrtc::compile_text("", "zero.cu", 90, &["A=\0"]), Err(CompileError::Text));
     let defined = "#if LEVEL != 3\n#error no level\n#endif\nextern \"C\" __global__ void fine() {}";
-    assert!(nvrtc::compile(defined, "fine.cu", 90, &["LEVEL=3"]).is_ok());
+    assert!(nvrtc::compile_text(defined, "fine.cu", 90, &["LEVEL=3"]).is_ok());
     assert_eq!(header::FILES[0].name, "trunkline/device.h");
 }

@@ -11,16 +11,17 @@ mod world;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::Acquire;
 
-use trunkline_device_queue::channel::Channel as Recorded;
-use trunkline_device_queue::lane::{Addition, Bytes, Lane, OpError};
-use trunkline_device_queue::original::{Peer, Words, read_signal, wait_signal};
-use trunkline_device_queue::successor::{Channel, Put, Slots16, With};
+use trunkline_device_queue::channel::TicketRecord as Recorded;
+use trunkline_device_queue::lane::{OpError, PutBytes, QueueLane, WordAddition};
+use trunkline_device_queue::original::{OriginalPeer, WordArray, read_signal, wait_signal};
+use trunkline_device_queue::successor::{LaneChannel, PostedPut, PutActions, SlotArray};
 use trunkline_device_queue::{
-    BellPage, Condition, Drain, Forever, HeapWords, Looks, Memory, Poll, Queue, Refusal, Rules, Slot, Slots,
-    Ticket, WaitError, heap,
+    BellPage, DeviceQueue, EntryTicket, ExecutorRules, HeapWords, PollLimit, QueueDrain, ReserveError,
+    SignalSlot, SlotCondition, SlotLayout, TicketPoll, UnlimitedWait, WaitError, WordMemory, allocate_words,
 };
 use trunkline_proto::wire::device_queue::{
-    Atomic, Bells, Companion, Entry, Fence, Local, Remote, Shape, Status, Work, at,
+    AtomicChange, CompanionWord, DoorbellLayout, EntryFence, EntryStatus, EntryWork, LocalAddress,
+    PeerAddress, QueueEntry, QueueShape, at,
 };
 
 use common::planted;
@@ -29,14 +30,14 @@ use world::{Dice, Executor, key};
 const GIB: u64 = 1 << 30;
 
 /// The executor's rules, and whose are looked at.
-const RULES: Rules = Rules { is_ordered: false, me: 0, window: 4 };
+const RULES: ExecutorRules = ExecutorRules { is_ordered: false, me: 0, window: 4 };
 
 /// Finds companions among the queues of a test.
 #[derive(Clone)]
-struct Table(Vec<Queue<HeapWords>>);
+struct Table(Vec<DeviceQueue<HeapWords>>);
 
-impl trunkline_device_queue::Directory<HeapWords> for Table {
-    fn find(&self, number: u32) -> Option<Queue<HeapWords>> {
+impl trunkline_device_queue::CompanionDirectory<HeapWords> for Table {
+    fn find_queue(&self, number: u32) -> Option<DeviceQueue<HeapWords>> {
         self.0.get(number as usize).cloned()
     }
 }
@@ -44,39 +45,41 @@ impl trunkline_device_queue::Directory<HeapWords> for Table {
 /// Lanes with their companions: queue `n` and `n + lanes`, all eight deep, from one index on.
 struct Rig {
     page: BellPage<HeapWords>,
-    queues: Vec<Queue<HeapWords>>,
-    lanes: Vec<Lane<HeapWords, Table>>,
+    queues: Vec<DeviceQueue<HeapWords>>,
+    lanes: Vec<QueueLane<HeapWords, Table>>,
     window: Executor,
-    drain: Drain<HeapWords>,
+    drain: QueueDrain<HeapWords>,
 }
 
-fn rig_of(lanes: u32, depth: u32, first: u64, counters: Slots, signals: Slots) -> Rig {
+fn rig_of(lanes: u32, depth: u32, first: u64, counters: SlotLayout, signals: SlotLayout) -> Rig {
     let count = 2 * lanes;
-    let page = BellPage::create(heap(Bells::new(count).unwrap().bytes()), count, planted()).unwrap();
+    let page =
+        BellPage::create(allocate_words(DoorbellLayout::new(count).unwrap().page_bytes()), count, planted())
+            .unwrap();
     let make = |number| {
-        let shape = Shape::new(depth, number, 0, number).unwrap();
-        Queue::create(heap(shape.bytes()), shape, first, &page, planted()).unwrap()
+        let shape = QueueShape::new(depth, number, 0, number).unwrap();
+        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, &page, planted()).unwrap()
     };
     let queues: Vec<_> = (0..count).map(make).collect();
-    let mut drain = Drain::new(page.clone(), planted()).unwrap();
+    let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
     for queue in &queues {
-        assert!(drain.add(queue.clone(), RULES).unwrap());
+        assert!(drain.add_queue(queue.clone(), RULES).unwrap());
     }
     for (number, queue) in (0..lanes).zip(&queues) {
-        queue.answer(Companion::Queue(number + lanes));
+        queue.answer_companion(CompanionWord::Queue(number + lanes));
     }
     let table = Table(queues.clone());
-    let lane = |queue: &Queue<HeapWords>| Lane::new(queue.clone(), table.clone());
+    let lane = |queue: &DeviceQueue<HeapWords>| QueueLane::new(queue.clone(), table.clone());
     let lanes = queues[..lanes as usize].iter().map(lane).collect();
     Rig { page, queues, lanes, window: Executor::new(false, signals, counters), drain }
 }
 
-const BARE: Slots = Slots::Bare { values: 0, errors: 1024, count: 64 };
-const POISONED: Slots = Slots::Poisoned { slots: 0, count: 64 };
+const BARE: SlotLayout = SlotLayout::Bare { values: 0, errors: 1024, count: 64 };
+const POISONED: SlotLayout = SlotLayout::Poisoned { slots: 0, count: 64 };
 
-fn original(first: u64) -> (Rig, Peer<HeapWords, Table>) {
+fn original(first: u64) -> (Rig, OriginalPeer<HeapWords, Table>) {
     let rig = rig_of(1, 8, first, BARE, BARE);
-    let peer = Peer(rig.lanes[0].clone());
+    let peer = OriginalPeer(rig.lanes[0].clone());
     (rig, peer)
 }
 
@@ -85,17 +88,17 @@ fn successor(lanes: u32) -> Rig {
 }
 
 impl Rig {
-    fn channel(&self) -> Channel<'_, HeapWords, Table> {
+    fn channel(&self) -> LaneChannel<'_, HeapWords, Table> {
         let firsts = vec![0; self.lanes.len()];
-        let recorded = Recorded::create(heap(1024), 0, &firsts, planted()).unwrap();
-        Channel::new(&self.lanes, recorded, (heap(8), 0), planted()).unwrap()
+        let recorded = Recorded::create(allocate_words(1024), 0, &firsts, planted()).unwrap();
+        LaneChannel::new(&self.lanes, recorded, (allocate_words(8), 0), planted()).unwrap()
     }
 
     /// The rows of a queue from an index on, as far as they are published.
     fn rows(&self, queue: u32, from: u64) -> Vec<String> {
         let letter = if (queue as usize) < self.lanes.len() { 'M' } else { 'C' };
         let queue = &self.queues[queue as usize];
-        let ready = queue.words().load(at::READY, Acquire);
+        let ready = queue.as_memory().load(at::READY, Acquire);
         let mut rows = Vec::new();
         let mut index = from;
         while index != ready {
@@ -106,20 +109,22 @@ impl Rig {
     }
 
     fn bell(&self, queue: u32) -> u64 {
-        self.page.look(queue)
+        self.page.read_bell(queue)
     }
 
     /// Executes until nothing is left to do.
     fn run(&mut self, dice: &mut Dice) {
         for _ in 0..10_000 {
             self.step(dice);
-            let idle = |queue: &Queue<HeapWords>| {
-                let submitted = queue.words().load(at::SUBMITTED, Acquire);
-                self.drain.progress(queue.shape().number()).is_some_and(|p| p.completed == submitted)
+            let idle = |queue: &DeviceQueue<HeapWords>| {
+                let submitted = queue.as_memory().load(at::SUBMITTED, Acquire);
+                self.drain
+                    .queue_progress(queue.queue_shape().number())
+                    .is_some_and(|p| p.completed == submitted)
             };
             if self.window.is_idle() && self.queues.iter().all(idle) {
                 // What was told of last may leave a counter to be raised.
-                self.drain.pass(&mut self.window);
+                self.drain.run_pass(&mut self.window);
                 return;
             }
         }
@@ -127,75 +132,75 @@ impl Rig {
     }
 
     fn step(&mut self, dice: &mut Dice) {
-        self.drain.pass(&mut self.window);
+        self.drain.run_pass(&mut self.window);
         if let Some((queue, index, outcome)) = self.window.step(dice) {
-            assert!(self.drain.end(queue, index, outcome));
+            assert!(self.drain.end_job(queue, index, outcome));
         }
     }
 }
 
 /// One entry, as the traces write it.
-fn row(queue: &Queue<HeapWords>, index: u64) -> String {
-    let place = queue.shape().entry(index);
-    let words: [u64; 8] = std::array::from_fn(|word| queue.words().get(place + word as u64 * 8));
-    let entry = Entry::from_words(&words, index, false).unwrap();
+fn row(queue: &DeviceQueue<HeapWords>, index: u64) -> String {
+    let place = queue.queue_shape().entry_offset(index);
+    let words: [u64; 8] = std::array::from_fn(|word| queue.as_memory().get(place + word as u64 * 8));
+    let entry = QueueEntry::from_words(&words, index, false).unwrap();
     let fence = match entry.fence {
-        Fence::None => "",
-        Fence::ReadsAndAtomics => ",FENCE",
-        Fence::All => ",FENCE_ALL",
+        EntryFence::None => "",
+        EntryFence::ReadsAndAtomics => ",FENCE",
+        EntryFence::All => ",FENCE_ALL",
     };
     match entry.work {
-        Work::Nop => format!("NOP{fence}"),
-        Work::Write { from, to, len, imm: None } => {
+        EntryWork::Nop => format!("NOP{fence}"),
+        EntryWork::Write { from, to, len, imm: None } => {
             format!("WRITE({:x},{},{:x},{},{len}{fence})", to.addr, to.key, from.addr, from.key)
         }
-        Work::WriteCounted { from, to, len, counter, key, value, poisoned } => {
+        EntryWork::WriteCounted { from, to, len, counter, key, value, poisoned } => {
             let slot = if poisoned { ",16" } else { "" };
             let write = format!("WRITE({:x},{},{:x},{},{len}{fence})", to.addr, to.key, from.addr, from.key);
             format!("{write},FA({counter:x},{key},+{value}{slot})")
         }
-        Work::WriteInline { bytes, to } => {
-            format!("WRITE({:x},{},{:?}{fence})", to.addr, to.key, bytes.bytes())
+        EntryWork::WriteInline { bytes, to } => {
+            format!("WRITE({:x},{},{:?}{fence})", to.addr, to.key, bytes.as_bytes())
         }
-        Work::Atomic { at, change: Atomic::Add(value), poisoned } => {
+        EntryWork::Atomic { at, change: AtomicChange::Add(value), poisoned } => {
             let slot = if poisoned { ",16" } else { "" };
             format!("FA({:x},{},+{value}{slot}{fence})", at.addr, at.key)
         }
-        Work::Wait { queue, index } => format!("WAIT({queue},{index})"),
+        EntryWork::Wait { queue, index } => format!("WAIT({queue},{index})"),
         other => format!("{other:?}"),
     }
 }
 
-fn bytes(len: u64) -> Bytes {
-    let to = Remote { peer: 1, addr: 0x40, key: key::DATA };
-    Bytes { from: Local { addr: 0x1000, key: 9 }, to, len }
+fn bytes(len: u64) -> PutBytes {
+    let to = PeerAddress { peer: 1, addr: 0x40, key: key::DATA };
+    PutBytes { from: LocalAddress { addr: 0x1000, key: 9 }, to, len }
 }
 
 /// The peer's signals, and the counters here, as each API has them.
-const SIGNALS: Remote = Remote { peer: 1, addr: 0, key: key::SIGNALS };
-const COUNTERS: Remote = Remote { peer: 0, addr: 0, key: key::COUNTERS };
+const SIGNALS: PeerAddress = PeerAddress { peer: 1, addr: 0, key: key::SIGNALS };
+const COUNTERS: PeerAddress = PeerAddress { peer: 0, addr: 0, key: key::COUNTERS };
 
-fn bare(id: u32, value: u64) -> Addition {
-    Words { at: SIGNALS }.add(id, value)
+fn bare(id: u32, value: u64) -> WordAddition {
+    WordArray { at: SIGNALS }.add_to_word(id, value)
 }
 
-fn slot(id: u32, value: u64) -> Addition {
-    Slots16 { at: SIGNALS }.add(id, value)
+fn slot(id: u32, value: u64) -> WordAddition {
+    SlotArray { at: SIGNALS }.add_to_slot(id, value)
 }
 
 /// A1.
 #[test]
 fn a_put_is_a_write() {
     let (rig, peer) = original(0);
-    let ticket = peer.put(&bytes(4096), &mut Looks(1)).unwrap();
+    let ticket = peer.put(&bytes(4096), &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,4096)"]);
     let words =
-        [at::RESERVED, at::READY, at::SUBMITTED].map(|word| rig.queues[0].words().load(word, Acquire));
+        [at::RESERVED, at::READY, at::SUBMITTED].map(|word| rig.queues[0].as_memory().load(word, Acquire));
     assert_eq!((words, rig.bell(0), ticket.index), ([1, 1, 1], 1, 0));
-    assert_eq!(peer.put(&bytes(0), &mut Looks(1)).unwrap().index, 1, "of nothing it is one, too");
+    assert_eq!(peer.put(&bytes(0), &mut PollLimit(1)).unwrap().index, 1, "of nothing it is one, too");
     assert_eq!(rig.rows(0, 1), ["M[1]=WRITE(40,2,1000,9,0)"]);
-    let far = Bytes { from: Local { addr: u64::MAX - 1, key: 9 }, ..bytes(2) };
-    assert!(matches!(peer.put(&far, &mut Looks(1)), Err(OpError::Range { len: 2, .. })));
+    let far = PutBytes { from: LocalAddress { addr: u64::MAX - 1, key: 9 }, ..bytes(2) };
+    assert!(matches!(peer.put(&far, &mut PollLimit(1)), Err(OpError::Range { len: 2, .. })));
 }
 
 /// A2, by both APIs.
@@ -207,10 +212,11 @@ fn a_long_put_is_cut_at_a_gibibyte() {
         "M[2]=WRITE(80000040,2,80001000,9,536870912)",
     ];
     let (rig, peer) = original(0);
-    assert_eq!(peer.put(&bytes(2 * GIB + GIB / 2), &mut Looks(1)).unwrap().index, 2);
+    assert_eq!(peer.put(&bytes(2 * GIB + GIB / 2), &mut PollLimit(1)).unwrap().index, 2);
     assert_eq!((rig.rows(0, 0), rig.bell(0)), (rows.map(String::from).to_vec(), 3));
     let rig = successor(1);
-    let put = rig.channel().put(&bytes(2 * GIB + GIB / 2), &With::default(), &mut Looks(1)).unwrap();
+    let put =
+        rig.channel().put(&bytes(2 * GIB + GIB / 2), &PutActions::default(), &mut PollLimit(1)).unwrap();
     assert_eq!((rig.rows(0, 0), put.write, put.last.index), (rows.map(String::from).to_vec(), put.last, 2));
 }
 
@@ -221,29 +227,32 @@ fn a_put_may_be_longer_than_the_queue_is_deep() {
     let rig = RefCell::new(rig);
     let mut dice = Dice::new(1);
     struct Beside<'r>(&'r RefCell<Rig>, &'r mut Dice);
-    impl trunkline_device_queue::Budget for Beside<'_> {
-        fn goes_on(&mut self) -> bool {
+    impl trunkline_device_queue::WaitBudget for Beside<'_> {
+        fn spend_poll(&mut self) -> bool {
             let mut rig = self.0.borrow_mut();
             let Rig { drain, .. } = &mut *rig;
             // Gibibytes are only counted.
-            drain.pass(&mut Counting);
+            drain.run_pass(&mut Counting);
             self.1.below(2) < 2
         }
     }
     struct Counting;
-    impl trunkline_device_queue::Port for Counting {
-        fn begin(
+    impl trunkline_device_queue::JobExecutor for Counting {
+        fn begin_job(
             &mut self,
             _: u32,
             _: u64,
-            job: &trunkline_device_queue::Job,
-        ) -> Option<trunkline_device_queue::Outcome> {
-            let trunkline_device_queue::Job::Execute(Entry { work: Work::Write { len, .. }, .. }) = job
+            job: &trunkline_device_queue::QueueJob,
+        ) -> Option<trunkline_device_queue::JobOutcome> {
+            let trunkline_device_queue::QueueJob::Execute(QueueEntry {
+                work: EntryWork::Write { len, .. },
+                ..
+            }) = job
             else {
                 panic!("{job:?}")
             };
             assert!(*len == GIB || *len == 5);
-            Some(trunkline_device_queue::Outcome::Done(0))
+            Some(trunkline_device_queue::JobOutcome::Done(0))
         }
     }
     let ticket = peer.put(&bytes(20 * GIB + 5), &mut Beside(&rig, &mut dice)).unwrap();
@@ -255,12 +264,12 @@ fn a_put_may_be_longer_than_the_queue_is_deep() {
 #[test]
 fn a_put_and_its_signal() {
     let (rig, peer) = original(3);
-    let signal = peer.put_signal(&bytes(64), &bare(2, 7), &mut Looks(1)).unwrap();
+    let signal = peer.put_signal(&bytes(64), &bare(2, 7), &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 3), ["M[3]=WRITE(40,2,1000,9,64)", "M[4]=FA(10,3,+7,FENCE)"]);
     assert_eq!((signal.index, rig.bell(0)), (4, 5));
     let rig = successor(1);
-    let with = With { signal: Some(slot(2, 7)), ..With::default() };
-    let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+    let with = PutActions { signal: Some(slot(2, 7)), ..PutActions::default() };
+    let put = rig.channel().put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,64)", "M[1]=FA(20,3,+7,16)"]);
     assert_eq!((put.write.index, put.last.index, rig.bell(0)), (0, 1, 2));
 }
@@ -268,25 +277,25 @@ fn a_put_and_its_signal() {
 /// A4.
 #[test]
 fn a_put_its_signal_and_its_counter() {
-    let counter = |poisoned| Addition { at: COUNTERS, value: 5, poisoned };
+    let counter = |poisoned| WordAddition { at: COUNTERS, value: 5, poisoned };
     let (rig, peer) = original(3);
-    peer.put_signal_counter_remote(&bytes(64), &bare(2, 7), &counter(false), &mut Looks(1)).unwrap();
+    peer.put_signal_counter_remote(&bytes(64), &bare(2, 7), &counter(false), &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 3), ["M[3]=WRITE(40,2,1000,9,64)", "M[4]=FA(10,3,+7)"]);
     assert_eq!(rig.rows(1, 3), ["C[3]=WAIT(0,4)", "C[4]=FA(0,1,+5)"], "it waits for the signal");
     assert_eq!((rig.bell(0), rig.bell(1)), (5, 5));
-    peer.signal_counter_remote(&bare(0, 1), &counter(false), &mut Looks(1)).unwrap();
+    peer.signal_counter_remote(&bare(0, 1), &counter(false), &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 5), ["M[5]=FA(0,3,+1)"]);
     assert_eq!(rig.rows(1, 5), ["C[5]=WAIT(0,5)", "C[6]=FA(0,1,+5)"]);
 
     let rig = successor(1);
-    let with = With { signal: Some(slot(2, 7)), counter: Some(counter(true)), ..With::default() };
-    rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+    let with = PutActions { signal: Some(slot(2, 7)), counter: Some(counter(true)), ..PutActions::default() };
+    rig.channel().put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,64)", "M[1]=FA(20,3,+7,16)"]);
     assert_eq!(rig.rows(1, 0), ["C[0]=WAIT(0,0)", "C[1]=FA(0,1,+5,16)"], "it waits for the last WRITE");
-    let after = With { counter_after_signal: true, ..with };
-    rig.channel().put(&bytes(64), &after, &mut Looks(1)).unwrap();
+    let after = PutActions { counter_after_signal: true, ..with };
+    rig.channel().put(&bytes(64), &after, &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(1, 2), ["C[2]=WAIT(0,3)", "C[3]=FA(0,1,+5,16)"], "unless it is asked to");
-    rig.channel().signal_counter(&slot(0, 1), &counter(true), &mut Looks(1)).unwrap();
+    rig.channel().signal_counter(&slot(0, 1), &counter(true), &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 4), ["M[4]=FA(0,3,+1,16,FENCE)"]);
     assert_eq!(rig.rows(1, 4), ["C[4]=WAIT(0,4)", "C[5]=FA(0,1,+5,16)"]);
 }
@@ -295,12 +304,12 @@ fn a_put_its_signal_and_its_counter() {
 #[test]
 fn a_put_with_a_counter_alone() {
     let rig = successor(1);
-    let counter = Some(Addition { at: COUNTERS, value: 1, poisoned: true });
-    let with = With { counter, ..With::default() };
-    rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+    let counter = Some(WordAddition { at: COUNTERS, value: 1, poisoned: true });
+    let with = PutActions { counter, ..PutActions::default() };
+    rig.channel().put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,64)"]);
     assert_eq!(rig.rows(1, 0), ["C[0]=WAIT(0,0)", "C[1]=FA(0,1,+1,16)"]);
-    assert_eq!(rig.channel().put(&bytes(0), &with, &mut Looks(1)), Err(OpError::Empty));
+    assert_eq!(rig.channel().put(&bytes(0), &with, &mut PollLimit(1)), Err(OpError::Empty));
 }
 
 /// Of a put that is too long for the queue some is posted, and the rest refused, as nothing is executed: a flush waits for what was.
@@ -308,11 +317,11 @@ fn a_put_with_a_counter_alone() {
 fn a_flush_covers_a_put_that_was_refused_in_the_middle() {
     let rig = successor(2);
     let channel = rig.channel();
-    let refused = channel.put(&bytes(9 * GIB), &With::default(), &mut Looks(3));
+    let refused = channel.put(&bytes(9 * GIB), &PutActions::default(), &mut PollLimit(3));
     assert!(matches!(refused, Err(OpError::Refused(_))), "{refused:?}");
     assert_eq!(rig.rows(0, 0).len(), 8, "as deep as the queue is");
-    assert_eq!(channel.pending(), 0b1);
-    assert_eq!(channel.flush(&mut Looks(3)), Err(WaitError::Timeout), "its source is still to be read");
+    assert_eq!(channel.pending_lanes(), 0b1);
+    assert_eq!(channel.flush(&mut PollLimit(3)), Err(WaitError::Timeout), "its source is still to be read");
 }
 
 /// Who finds queues by their numbers may take a lock for it: it is asked once for a companion, not for each put.
@@ -324,13 +333,13 @@ fn a_companion_is_found_once() {
         asked.set(asked.get() + 1);
         rig.queues.get(number as usize).cloned()
     };
-    let lane = Lane::new(rig.queues[0].clone(), directory);
+    let lane = QueueLane::new(rig.queues[0].clone(), directory);
     assert_eq!(asked.get(), 0, "nobody has counted yet");
-    let peer = Peer(lane);
+    let peer = OriginalPeer(lane);
     for id in 0..3 {
-        peer.put_signal_counter_remote(&bytes(64), &bare(0, 1), &bare(id, 1), &mut Looks(1)).unwrap();
+        peer.put_signal_counter_remote(&bytes(64), &bare(0, 1), &bare(id, 1), &mut PollLimit(1)).unwrap();
     }
-    peer.clone().signal_counter_remote(&bare(0, 1), &bare(1, 1), &mut Looks(1)).unwrap();
+    peer.clone().signal_counter_remote(&bare(0, 1), &bare(1, 1), &mut PollLimit(1)).unwrap();
     assert_eq!(asked.get(), 1);
 }
 
@@ -338,13 +347,15 @@ fn a_companion_is_found_once() {
 #[test]
 fn a_put_whose_entry_counts() {
     let rig = successor(1);
-    let counter = |value| Some(Addition { at: COUNTERS, value, poisoned: true });
-    let with = With { counter: counter(5), counter_in_entry: true, ..With::default() };
+    let counter = |value| Some(WordAddition { at: COUNTERS, value, poisoned: true });
+    let with = PutActions { counter: counter(5), counter_in_entry: true, ..PutActions::default() };
     let channel = rig.channel();
-    let put = channel.put(&bytes(64), &with, &mut Looks(1)).unwrap();
+    let put = channel.put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
     assert_eq!((put.write, put.last, rig.bell(0)), (put.last, put.last, 1));
-    channel.put(&bytes(GIB + 1), &With { signal: Some(slot(2, 7)), ..with }, &mut Looks(1)).unwrap();
-    channel.put_cooperative(&bytes(20), 3, &with, &mut Looks(1)).unwrap();
+    channel
+        .put(&bytes(GIB + 1), &PutActions { signal: Some(slot(2, 7)), ..with }, &mut PollLimit(1))
+        .unwrap();
+    channel.put_cooperative(&bytes(20), 3, &with, &mut PollLimit(1)).unwrap();
     let rows = [
         "M[0]=WRITE(40,2,1000,9,64),FA(0,1,+5,16)",
         "M[1]=WRITE(40,2,1000,9,1073741824)",
@@ -357,26 +368,26 @@ fn a_put_whose_entry_counts() {
     assert_eq!(rig.rows(0, 0), rows);
     assert!(rig.rows(1, 0).is_empty());
     let rig = successor(1);
-    let most = With { counter: counter(u64::from(u32::MAX)), ..with };
+    let most = PutActions { counter: counter(u64::from(u32::MAX)), ..with };
     let others = [
-        With { counter: counter(1 << 32), ..with },
-        With { counter_after_signal: true, signal: Some(slot(2, 7)), ..with },
+        PutActions { counter: counter(1 << 32), ..with },
+        PutActions { counter_after_signal: true, signal: Some(slot(2, 7)), ..with },
     ];
     for with in [&most].into_iter().chain(&others) {
-        rig.channel().put(&bytes(64), with, &mut Looks(1)).unwrap();
+        rig.channel().put(&bytes(64), with, &mut PollLimit(1)).unwrap();
     }
     assert_eq!(rig.rows(0, 0).len(), 4);
     let waits: Vec<_> = rig.rows(1, 0).into_iter().step_by(2).collect();
     assert_eq!(waits, ["C[0]=WAIT(0,1)", "C[2]=WAIT(0,3)"]);
     // A share that no entry has room for fails, and its counter is to hear of that.
     let rig = successor(1);
-    rig.channel().put_cooperative(&bytes(5 * GIB), 2, &with, &mut Looks(1)).unwrap();
+    rig.channel().put_cooperative(&bytes(5 * GIB), 2, &with, &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(1, 0)[0], "C[0]=WAIT(0,1)");
     let (write, counter) = (common::write(0, 8), with.counter.unwrap());
-    assert!(counter.with(write).is_some());
-    assert_eq!(counter.with(Entry::new(Work::Nop)), None, "only a WRITE counts");
-    let unaligned = Addition { at: Remote { addr: 4, ..counter.at }, ..counter };
-    assert_eq!(unaligned.with(write), None);
+    assert!(counter.attach_to(write).is_some());
+    assert_eq!(counter.attach_to(QueueEntry::new(EntryWork::Nop)), None, "only a WRITE counts");
+    let unaligned = WordAddition { at: PeerAddress { addr: 4, ..counter.at }, ..counter };
+    assert_eq!(unaligned.attach_to(write), None);
 }
 
 /// A6, by both APIs.
@@ -387,10 +398,14 @@ fn a_group_writes_together() {
             let rig = rig_of(1, 64, 0, POISONED, POISONED);
             let bytes = bytes(len);
             if cooperative {
-                let put = rig.channel().put_cooperative(&bytes, 32, &With::default(), &mut Looks(1)).unwrap();
+                let put = rig
+                    .channel()
+                    .put_cooperative(&bytes, 32, &PutActions::default(), &mut PollLimit(1))
+                    .unwrap();
                 assert_eq!(put.last.index, 31);
             } else {
-                let ticket = Peer(rig.lanes[0].clone()).put_group(&bytes, 32, &mut Looks(1)).unwrap();
+                let ticket =
+                    OriginalPeer(rig.lanes[0].clone()).put_group(&bytes, 32, &mut PollLimit(1)).unwrap();
                 assert_eq!(ticket.index, 31);
             }
             assert_eq!(rig.bell(0), 32);
@@ -408,26 +423,30 @@ fn a_group_writes_together() {
         }
     }
     let (_, peer) = original(0);
-    assert_eq!(peer.put_group(&bytes(9), 9, &mut Looks(1)), Err(OpError::Group(9)), "deeper than the queue");
+    assert_eq!(
+        peer.put_group(&bytes(9), 9, &mut PollLimit(1)),
+        Err(OpError::Group(9)),
+        "deeper than the queue"
+    );
 }
 
 /// A7, A8.
 #[test]
 fn a_fence_and_a_reset_of_the_original() {
     let (rig, peer) = original(0);
-    let fenced = peer.fence(&mut Looks(1));
+    let fenced = peer.fence(&mut PollLimit(1));
     assert_eq!(fenced, Err(WaitError::Timeout.into()), "nobody executes here");
     assert_eq!(rig.rows(0, 0), ["M[0]=NOP"]);
     let rig = RefCell::new(rig);
     let mut dice = Dice::new(3);
     struct Beside<'r>(&'r RefCell<Rig>, &'r mut Dice);
-    impl trunkline_device_queue::Budget for Beside<'_> {
-        fn goes_on(&mut self) -> bool {
+    impl trunkline_device_queue::WaitBudget for Beside<'_> {
+        fn spend_poll(&mut self) -> bool {
             self.0.borrow_mut().step(self.1);
             true
         }
     }
-    peer.reset_signal(&Words { at: SIGNALS }, 2, &mut Beside(&rig, &mut dice)).unwrap();
+    peer.reset_signal(&WordArray { at: SIGNALS }, 2, &mut Beside(&rig, &mut dice)).unwrap();
     assert_eq!(rig.borrow().rows(0, 1), ["M[1]=NOP", "M[2]=WRITE(10,3,[0, 0, 0, 0, 0, 0, 0, 0])"]);
 }
 
@@ -435,15 +454,17 @@ fn a_fence_and_a_reset_of_the_original() {
 #[test]
 fn the_ring_goes_round() {
     let (mut rig, peer) = original(65_536 - 8);
-    let tickets: Vec<_> = (0..8).map(|_| peer.put(&bytes(8), &mut Looks(1)).unwrap()).collect();
-    let full = peer.put(&bytes(8), &mut Looks(1));
-    assert_eq!(full, Err(OpError::Refused(Refusal::Busy)), "nothing has completed");
+    let tickets: Vec<_> = (0..8).map(|_| peer.put(&bytes(8), &mut PollLimit(1)).unwrap()).collect();
+    let full = peer.put(&bytes(8), &mut PollLimit(1));
+    assert_eq!(full, Err(OpError::Refused(ReserveError::Busy)), "nothing has completed");
     rig.run(&mut Dice::new(0));
-    let ticket = peer.put(&bytes(8), &mut Looks(1)).unwrap();
+    let ticket = peer.put(&bytes(8), &mut PollLimit(1)).unwrap();
     assert_eq!(ticket.index, 65_536);
     rig.run(&mut Dice::new(0));
-    let owner = |ticket: Ticket| {
-        let word = rig.queues[0].words().load(rig.queues[0].shape().completion(ticket.index), Acquire);
+    let owner = |ticket: EntryTicket| {
+        let word = rig.queues[0]
+            .as_memory()
+            .load(rig.queues[0].queue_shape().completion_offset(ticket.index), Acquire);
         (word as u32, word >> 56)
     };
     assert_eq!(owner(tickets[1]), (65_529, 1), "the lap before");
@@ -454,11 +475,11 @@ fn the_ring_goes_round() {
 #[test]
 fn an_error_in_the_middle() {
     let (mut rig, peer) = original(0);
-    rig.window.fails.insert((0, 3), Status::Network);
-    let tickets: Vec<_> = (0..6).map(|_| peer.put(&bytes(8), &mut Looks(1)).unwrap()).collect();
+    rig.window.fails.insert((0, 3), EntryStatus::Network);
+    let tickets: Vec<_> = (0..6).map(|_| peer.put(&bytes(8), &mut PollLimit(1)).unwrap()).collect();
     rig.run(&mut Dice::new(5));
     for ticket in tickets {
-        let result = peer.wait_local(ticket, &mut Looks(1));
+        let result = peer.wait_local(ticket, &mut PollLimit(1));
         assert_eq!(result.is_ok(), ticket.index <= 2, "{ticket:?}");
         assert!(result.is_ok() || matches!(result, Err(WaitError::Failed(fault)) if fault.first_bad == 3));
     }
@@ -469,9 +490,9 @@ fn an_error_in_the_middle() {
 fn lanes_with_signals_of_their_own() {
     let rig = successor(2);
     let channel = rig.channel();
-    let with = With { signal: Some(slot(0, 64)), signal_per_lane: true, ..With::default() };
+    let with = PutActions { signal: Some(slot(0, 64)), signal_per_lane: true, ..PutActions::default() };
     for chunk in 0..4_u32 {
-        let put = channel.put(&bytes(64), &with, &mut Looks(1)).unwrap();
+        let put = channel.put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
         assert_eq!(put.lane, chunk % 2);
     }
     for (lane, signal) in [(0, "0"), (1, "80")] {
@@ -488,18 +509,18 @@ fn a_flush_covers_all_lanes() {
     let mut rig = successor(2);
     let lanes = rig.lanes.clone();
     let firsts = [0, 0];
-    let recorded = Recorded::create(heap(1024), 0, &firsts, planted()).unwrap();
-    let channel = Channel::new(&lanes, recorded, (heap(8), 0), planted()).unwrap();
-    let puts: Vec<Put> =
-        (0..3).map(|_| channel.put(&bytes(64), &With::default(), &mut Looks(1)).unwrap()).collect();
-    assert_eq!(channel.pending(), 0b11);
-    assert_eq!(channel.flush(&mut Looks(1)), Err(WaitError::Timeout));
+    let recorded = Recorded::create(allocate_words(1024), 0, &firsts, planted()).unwrap();
+    let channel = LaneChannel::new(&lanes, recorded, (allocate_words(8), 0), planted()).unwrap();
+    let puts: Vec<PostedPut> =
+        (0..3).map(|_| channel.put(&bytes(64), &PutActions::default(), &mut PollLimit(1)).unwrap()).collect();
+    assert_eq!(channel.pending_lanes(), 0b11);
+    assert_eq!(channel.flush(&mut PollLimit(1)), Err(WaitError::Timeout));
     rig.run(&mut Dice::new(9));
-    assert_eq!(channel.flush(&mut Looks(1)), Ok(()));
-    assert_eq!(channel.pending(), 0);
-    assert!(puts.iter().all(|put| channel.wait_local(put, &mut Looks(1)) == Ok(())));
-    let stale = Put { lane: 2, ..puts[0] };
-    assert_eq!(channel.wait_local(&stale, &mut Forever), Err(WaitError::Stale));
+    assert_eq!(channel.flush(&mut PollLimit(1)), Ok(()));
+    assert_eq!(channel.pending_lanes(), 0);
+    assert!(puts.iter().all(|put| channel.wait_local(put, &mut PollLimit(1)) == Ok(())));
+    let stale = PostedPut { lane: 2, ..puts[0] };
+    assert_eq!(channel.wait_local(&stale, &mut UnlimitedWait), Err(WaitError::Stale));
 }
 
 /// What both APIs may rely on, whatever the executor does; each world is looked at after every step.
@@ -510,11 +531,11 @@ fn worlds(mut world: impl FnMut(Dice)) {
 }
 
 /// Whether the words of a put are there; the executor writes the entry's index into each.
-fn is_there(rig: &Rig, len: u64, write: Ticket) -> bool {
+fn is_there(rig: &Rig, len: u64, write: EntryTicket) -> bool {
     is_there_at(rig, 0x40, len, write)
 }
 
-fn is_there_at(rig: &Rig, at: u64, len: u64, write: Ticket) -> bool {
+fn is_there_at(rig: &Rig, at: u64, len: u64, write: EntryTicket) -> bool {
     (0..len / 8).all(|word| rig.window.data.load(at + word * 8, Acquire) == write.index | 1 << 40)
 }
 
@@ -523,20 +544,20 @@ fn is_there_at(rig: &Rig, at: u64, len: u64, write: Ticket) -> bool {
 fn g1_the_bytes_are_there_before_their_signal() {
     worlds(|mut dice| {
         let (mut rig, peer) = original(dice.below(9));
-        let signal = peer.put_signal(&bytes(64), &bare(1, 1), &mut Looks(1)).unwrap();
-        let write = Ticket { index: signal.index.wrapping_sub(1), ..signal };
-        let raised = BARE.slot(1).unwrap();
+        let signal = peer.put_signal(&bytes(64), &bare(1, 1), &mut PollLimit(1)).unwrap();
+        let write = EntryTicket { index: signal.index.wrapping_sub(1), ..signal };
+        let raised = BARE.slot_at(1).unwrap();
         while read_signal(&rig.window.signals, &raised) == 0 {
             rig.step(&mut dice);
         }
         assert!(is_there(&rig, 64, write));
-        assert_eq!(wait_signal(&rig.window.signals, &raised, 1, &mut Looks(1)), Ok(1));
+        assert_eq!(wait_signal(&rig.window.signals, &raised, 1, &mut PollLimit(1)), Ok(1));
     });
     worlds(|mut dice| {
         let mut rig = successor(1);
-        let with = With { signal: Some(slot(1, 1)), ..With::default() };
-        let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
-        while POISONED.slot(1).unwrap().read(&rig.window.signals) == 0 {
+        let with = PutActions { signal: Some(slot(1, 1)), ..PutActions::default() };
+        let put = rig.channel().put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
+        while POISONED.slot_at(1).unwrap().read_value(&rig.window.signals) == 0 {
             rig.step(&mut dice);
         }
         assert!(is_there(&rig, 64, put.write));
@@ -550,30 +571,30 @@ fn g2_a_signal_after_a_flush_covers_all_before() {
     worlds(|mut dice| {
         let mut rig = successor(2);
         let lanes = rig.lanes.clone();
-        let recorded = Recorded::create(heap(1024), 0, &[0, 0], planted()).unwrap();
-        let channel = Channel::new(&lanes, recorded, (heap(8), 0), planted()).unwrap();
+        let recorded = Recorded::create(allocate_words(1024), 0, &[0, 0], planted()).unwrap();
+        let channel = LaneChannel::new(&lanes, recorded, (allocate_words(8), 0), planted()).unwrap();
         let put = [0, 64].map(|at| {
-            let to = Remote { addr: bytes(64).to.addr + at, ..bytes(64).to };
-            channel.put(&Bytes { to, ..bytes(64) }, &With::default(), &mut Looks(1)).unwrap()
+            let to = PeerAddress { addr: bytes(64).to.addr + at, ..bytes(64).to };
+            channel.put(&PutBytes { to, ..bytes(64) }, &PutActions::default(), &mut PollLimit(1)).unwrap()
         });
-        while channel.flush(&mut Looks(1)).is_err() {
+        while channel.flush(&mut PollLimit(1)).is_err() {
             rig.step(&mut dice);
         }
-        channel.signal(&slot(0, 1), &mut Looks(1)).unwrap();
-        while POISONED.slot(0).unwrap().read(&rig.window.signals) == 0 {
+        channel.signal(&slot(0, 1), &mut PollLimit(1)).unwrap();
+        while POISONED.slot_at(0).unwrap().read_value(&rig.window.signals) == 0 {
             rig.step(&mut dice);
         }
         assert!((0..).zip(&put).all(|(nth, put)| is_there_at(&rig, 0x40 + 64 * nth, 64, put.write)));
-        assert!(put.iter().all(|put| channel.wait_local(put, &mut Looks(1)) == Ok(())));
+        assert!(put.iter().all(|put| channel.wait_local(put, &mut PollLimit(1)) == Ok(())));
     });
     worlds(|mut dice| {
         let (mut rig, peer) = original(0);
-        let put = peer.put(&bytes(64), &mut Looks(1)).unwrap();
-        while peer.wait_local(put, &mut Looks(1)).is_err() {
+        let put = peer.put(&bytes(64), &mut PollLimit(1)).unwrap();
+        while peer.wait_local(put, &mut PollLimit(1)).is_err() {
             rig.step(&mut dice);
         }
-        peer.signal_remote(&bare(0, 1), &mut Looks(1)).unwrap();
-        while read_signal(&rig.window.signals, &BARE.slot(0).unwrap()) == 0 {
+        peer.signal_remote(&bare(0, 1), &mut PollLimit(1)).unwrap();
+        while read_signal(&rig.window.signals, &BARE.slot_at(0).unwrap()) == 0 {
             rig.step(&mut dice);
         }
         assert!(is_there(&rig, 64, put));
@@ -583,25 +604,26 @@ fn g2_a_signal_after_a_flush_covers_all_before() {
 /// G3, original and successor: a counter says that the bytes of its put can be changed.
 #[test]
 fn g3_what_is_counted_is_not_read_any_more() {
-    let counter = |poisoned| Addition { at: COUNTERS, value: 1, poisoned };
+    let counter = |poisoned| WordAddition { at: COUNTERS, value: 1, poisoned };
     worlds(|mut dice| {
         let (mut rig, peer) = original(0);
-        peer.put_signal_counter_remote(&bytes(64), &bare(0, 1), &counter(false), &mut Looks(1)).unwrap();
-        while read_signal(&rig.window.counters, &BARE.slot(0).unwrap()) == 0 {
+        peer.put_signal_counter_remote(&bytes(64), &bare(0, 1), &counter(false), &mut PollLimit(1)).unwrap();
+        while read_signal(&rig.window.counters, &BARE.slot_at(0).unwrap()) == 0 {
             rig.step(&mut dice);
         }
         assert!(!rig.window.reads_up_to(0, 1));
         assert_eq!(
-            read_signal(&rig.window.signals, &BARE.slot(0).unwrap()),
+            read_signal(&rig.window.signals, &BARE.slot_at(0).unwrap()),
             1,
             "the original's waits for the signal"
         );
     });
     worlds(|mut dice| {
         let mut rig = successor(1);
-        let with = With { signal: Some(slot(0, 1)), counter: Some(counter(true)), ..With::default() };
-        let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
-        while POISONED.slot(0).unwrap().read(&rig.window.counters) == 0 {
+        let with =
+            PutActions { signal: Some(slot(0, 1)), counter: Some(counter(true)), ..PutActions::default() };
+        let put = rig.channel().put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
+        while POISONED.slot_at(0).unwrap().read_value(&rig.window.counters) == 0 {
             rig.step(&mut dice);
         }
         assert!(!rig.window.reads_up_to(0, put.write.index));
@@ -609,13 +631,14 @@ fn g3_what_is_counted_is_not_read_any_more() {
     worlds(|mut dice| {
         let mut rig = successor(1);
         let counter = Some(counter(true));
-        let with = With { signal: Some(slot(0, 1)), counter, counter_in_entry: true, ..With::default() };
-        let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
-        while POISONED.slot(0).unwrap().read(&rig.window.counters) == 0 {
+        let with =
+            PutActions { signal: Some(slot(0, 1)), counter, counter_in_entry: true, ..PutActions::default() };
+        let put = rig.channel().put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
+        while POISONED.slot_at(0).unwrap().read_value(&rig.window.counters) == 0 {
             rig.step(&mut dice);
         }
         assert!(!rig.window.reads_up_to(0, put.write.index));
-        assert_eq!(rig.queues[0].poll(put.write), Ok(Poll::Done));
+        assert_eq!(rig.queues[0].poll(put.write), Ok(TicketPoll::Done));
     });
 }
 
@@ -624,16 +647,16 @@ fn g3_what_is_counted_is_not_read_any_more() {
 fn g4_what_has_completed_is_not_read_any_more() {
     worlds(|mut dice| {
         let (mut rig, peer) = original(0);
-        let put = peer.put(&bytes(64), &mut Looks(1)).unwrap();
-        while peer.wait_local(put, &mut Looks(1)).is_err() {
+        let put = peer.put(&bytes(64), &mut PollLimit(1)).unwrap();
+        while peer.wait_local(put, &mut PollLimit(1)).is_err() {
             rig.step(&mut dice);
         }
         assert!(!rig.window.reads_up_to(0, put.index));
     });
     worlds(|mut dice| {
         let mut rig = successor(1);
-        let put = rig.channel().put(&bytes(64), &With::default(), &mut Looks(1)).unwrap();
-        while rig.channel().wait_local(&put, &mut Looks(1)).is_err() {
+        let put = rig.channel().put(&bytes(64), &PutActions::default(), &mut PollLimit(1)).unwrap();
+        while rig.channel().wait_local(&put, &mut PollLimit(1)).is_err() {
             rig.step(&mut dice);
         }
         assert!(!rig.window.reads_up_to(0, put.write.index));
@@ -645,25 +668,25 @@ fn g4_what_has_completed_is_not_read_any_more() {
 fn g5_signals_of_a_queue_come_in_order() {
     worlds(|mut dice| {
         let (mut rig, peer) = original(0);
-        peer.signal_remote(&bare(0, 1), &mut Looks(1)).unwrap();
-        peer.signal_remote_with_fence(&bare(1, 1), &mut Looks(1)).unwrap();
-        peer.signal_remote(&bare(2, 1), &mut Looks(1)).unwrap();
+        peer.signal_remote(&bare(0, 1), &mut PollLimit(1)).unwrap();
+        peer.signal_remote_with_fence(&bare(1, 1), &mut PollLimit(1)).unwrap();
+        peer.signal_remote(&bare(2, 1), &mut PollLimit(1)).unwrap();
         in_order(&mut rig, &BARE, &mut dice);
     });
     worlds(|mut dice| {
         let mut rig = successor(1);
         for id in 0..3 {
-            rig.channel().signal(&slot(id, 1), &mut Looks(1)).unwrap();
+            rig.channel().signal(&slot(id, 1), &mut PollLimit(1)).unwrap();
         }
         in_order(&mut rig, &POISONED, &mut dice);
     });
 }
 
-fn in_order(rig: &mut Rig, slots: &Slots, dice: &mut Dice) {
+fn in_order(rig: &mut Rig, slots: &SlotLayout, dice: &mut Dice) {
     let mut seen = [0; 3];
     while seen != [1; 3] {
         rig.step(dice);
-        seen = [0, 1, 2].map(|id| slots.slot(id).unwrap().read(&rig.window.signals));
+        seen = [0, 1, 2].map(|id| slots.slot_at(id).unwrap().read_value(&rig.window.signals));
         assert!(seen[0] >= seen[1] && seen[1] >= seen[2], "{seen:?}");
     }
 }
@@ -671,46 +694,48 @@ fn in_order(rig: &mut Rig, slots: &Slots, dice: &mut Dice) {
 /// A failed put reaches every waiter of both APIs: the ticket, the counter, the signal there.
 #[test]
 fn a_failed_put_reaches_every_waiter() {
-    let counter = |poisoned| Addition { at: COUNTERS, value: 1, poisoned };
-    let ends = |memory: &HeapWords, slot: Slot, queue: u32| {
-        let result = slot.wait(memory, Condition::AtLeast(1), &mut Looks(1), planted());
+    let counter = |poisoned| WordAddition { at: COUNTERS, value: 1, poisoned };
+    let ends = |memory: &HeapWords, slot: SignalSlot, queue: u32| {
+        let result = slot.wait(memory, SlotCondition::AtLeast(1), &mut PollLimit(1), planted());
         assert!(matches!(result, Err(WaitError::Poisoned(poison)) if poison.queue == queue), "{result:?}");
     };
     worlds(|mut dice| {
         let (mut rig, peer) = original(0);
-        rig.window.fails.insert((0, 0), Status::Access);
-        peer.put_signal_counter_remote(&bytes(64), &bare(1, 1), &counter(false), &mut Looks(1)).unwrap();
+        rig.window.fails.insert((0, 0), EntryStatus::Access);
+        peer.put_signal_counter_remote(&bytes(64), &bare(1, 1), &counter(false), &mut PollLimit(1)).unwrap();
         rig.run(&mut dice);
-        ends(&rig.window.signals, BARE.slot(1).unwrap(), 0);
-        ends(&rig.window.counters, BARE.slot(0).unwrap(), 1);
-        assert_eq!(rig.queues[0].fault().map(|fault| fault.status), Some(Status::Access));
+        ends(&rig.window.signals, BARE.slot_at(1).unwrap(), 0);
+        ends(&rig.window.counters, BARE.slot_at(0).unwrap(), 1);
+        assert_eq!(rig.queues[0].queue_fault().map(|fault| fault.status), Some(EntryStatus::Access));
     });
     worlds(|mut dice| {
         let mut rig = successor(1);
-        rig.window.fails.insert((0, 0), Status::Access);
-        let with = With { signal: Some(slot(1, 1)), counter: Some(counter(true)), ..With::default() };
-        let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+        rig.window.fails.insert((0, 0), EntryStatus::Access);
+        let with =
+            PutActions { signal: Some(slot(1, 1)), counter: Some(counter(true)), ..PutActions::default() };
+        let put = rig.channel().put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
         rig.run(&mut dice);
-        ends(&rig.window.signals, POISONED.slot(1).unwrap(), 0);
-        ends(&rig.window.counters, POISONED.slot(0).unwrap(), 1);
-        assert!(matches!(rig.channel().wait_local(&put, &mut Looks(1)), Err(WaitError::Failed(_))));
-        assert!(rig.queues[0].poll(put.last) != Ok(Poll::Done));
+        ends(&rig.window.signals, POISONED.slot_at(1).unwrap(), 0);
+        ends(&rig.window.counters, POISONED.slot_at(0).unwrap(), 1);
+        assert!(matches!(rig.channel().wait_local(&put, &mut PollLimit(1)), Err(WaitError::Failed(_))));
+        assert!(rig.queues[0].poll(put.last) != Ok(TicketPoll::Done));
     });
     // The one that fails, and one behind it; one of them may have ended well.
     worlds(|mut dice| {
         let mut rig = successor(1);
-        rig.window.fails.insert((0, dice.below(2)), Status::Access);
-        let counter = |id: u64| Some(Addition { at: Remote { addr: id * 16, ..COUNTERS }, ..counter(true) });
+        rig.window.fails.insert((0, dice.below(2)), EntryStatus::Access);
+        let counter =
+            |id: u64| Some(WordAddition { at: PeerAddress { addr: id * 16, ..COUNTERS }, ..counter(true) });
         for id in [1, 2] {
-            let with = With { counter: counter(id), counter_in_entry: true, ..With::default() };
-            rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+            let with = PutActions { counter: counter(id), counter_in_entry: true, ..PutActions::default() };
+            rig.channel().put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
         }
         rig.run(&mut dice);
-        let bad = rig.queues[0].fault().unwrap().first_bad;
+        let bad = rig.queues[0].queue_fault().unwrap().first_bad;
         for id in bad..2 {
-            ends(&rig.window.counters, POISONED.slot(1 + id as u32).unwrap(), 0);
+            ends(&rig.window.counters, POISONED.slot_at(1 + id as u32).unwrap(), 0);
         }
-        let first = POISONED.slot(1).unwrap().read(&rig.window.counters);
+        let first = POISONED.slot_at(1).unwrap().read_value(&rig.window.counters);
         assert_eq!(first, bad, "what was before the failure is counted");
     });
 }
@@ -720,14 +745,14 @@ fn a_failed_put_reaches_every_waiter() {
 fn a_counter_may_be_shared() {
     for counter_in_entry in [false, true] {
         let mut rig = successor(8);
-        let counter = Some(Addition { at: COUNTERS, value: 3, poisoned: true });
-        let with = With { counter, counter_in_entry, ..With::default() };
+        let counter = Some(WordAddition { at: COUNTERS, value: 3, poisoned: true });
+        let with = PutActions { counter, counter_in_entry, ..PutActions::default() };
         let channel = rig.channel();
         for _ in 0..16 {
-            channel.put(&bytes(8), &with, &mut Looks(1)).unwrap();
+            channel.put(&bytes(8), &with, &mut PollLimit(1)).unwrap();
         }
         drop(channel);
         rig.run(&mut Dice::new(4));
-        assert_eq!(POISONED.slot(0).unwrap().read(&rig.window.counters), 48);
+        assert_eq!(POISONED.slot_at(0).unwrap().read_value(&rig.window.counters), 48);
     }
 }

@@ -13,9 +13,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use trunkline_device_queue::{
-    BellPage, Budget, Condition, Drain, Job, Outcome, Poll, Port, Queue, Rules, Slot, WaitError, raw,
+    BellPage, DeviceQueue, ExecutorRules, JobExecutor, JobOutcome, QueueDrain, QueueJob, SignalSlot,
+    SlotCondition, TicketPoll, WaitBudget, WaitError, raw,
 };
-use trunkline_proto::wire::device_queue::{Aborted, Atomic, Entry, Shape, Status, Work};
+use trunkline_proto::wire::device_queue::{
+    AbortWord, AtomicChange, EntryStatus, EntryWork, QueueEntry, QueueShape,
+};
 
 use common::{add, notify, planted};
 
@@ -32,8 +35,8 @@ const POSTS: u32 = 2_000;
 /// Half a minute, and others go on between two looks.
 struct Patience(Instant);
 
-impl Budget for Patience {
-    fn goes_on(&mut self) -> bool {
+impl WaitBudget for Patience {
+    fn spend_poll(&mut self) -> bool {
         std::thread::yield_now();
         self.0.elapsed() < Duration::from_secs(30)
     }
@@ -54,7 +57,7 @@ fn map(file: BorrowedFd<'_>) -> NonNull<u8> {
 fn part(start: NonNull<u8>, from: usize, to: usize) -> &'static [AtomicU64] {
     let start = start.map_addr(|at| at.checked_add(from).unwrap());
     // SAFETY: within what was mapped for good; both processes use atomics alone.
-    unsafe { raw::words(start, to - from) }.unwrap()
+    unsafe { raw::words_at(start, to - from) }.unwrap()
 }
 
 /// The words of page, queue and signal.
@@ -72,27 +75,27 @@ fn child() {
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let [bells, words, signal] = parts(file);
     let page = BellPage::open(bells, planted()).unwrap();
-    let queue = Queue::open(words, &page, planted()).unwrap();
+    let queue = DeviceQueue::open(words, &page, planted()).unwrap();
     for number in 0..POSTS {
         let ticket = queue.post(&[notify(number), add(0, 0, 1, true)], &mut patience()).unwrap();
         if number % 16 == 0 {
             assert_eq!(queue.wait(ticket, &mut patience()), Ok(()));
-            let completion = queue.completion(ticket).unwrap();
-            assert_eq!((completion.status, completion.value), (Status::Done, number.into()));
+            let completion = queue.read_completion(ticket).unwrap();
+            assert_eq!((completion.status, completion.value), (EntryStatus::Done, number.into()));
         }
     }
-    let until = Condition::AtLeast(POSTS.into());
-    let signalled = Slot::poisoned(0).wait(&signal, until, &mut patience(), planted());
+    let until = SlotCondition::AtLeast(POSTS.into());
+    let signalled = SignalSlot::with_poison_word(0).wait(&signal, until, &mut patience(), planted());
     assert_eq!(signalled, Ok(POSTS.into()));
     // What comes now fails, and who waits for it hears of that in the other process.
     let failed = queue.post(&[notify(u32::MAX), add(0, 0, 1, true)], &mut patience()).unwrap();
     assert!(
         matches!(queue.wait(failed, &mut patience()), Err(WaitError::Failed(fault)) if fault.reason == 11)
     );
-    let until = Condition::AtLeast(u64::from(POSTS) + 1);
-    let poisoned = Slot::poisoned(0).wait(&signal, until, &mut patience(), planted());
-    assert!(matches!(poisoned, Err(WaitError::Poisoned(poison)) if poison.status == Status::PeerDead));
-    assert!(queue.abort(Aborted { status: Status::Other(1000), reason: 1 }));
+    let until = SlotCondition::AtLeast(u64::from(POSTS) + 1);
+    let poisoned = SignalSlot::with_poison_word(0).wait(&signal, until, &mut patience(), planted());
+    assert!(matches!(poisoned, Err(WaitError::Poisoned(poison)) if poison.status == EntryStatus::PeerDead));
+    assert!(queue.abort(AbortWord { status: EntryStatus::Other(1000), reason: 1 }));
 }
 
 /// Executes at once.
@@ -101,25 +104,26 @@ struct Executor {
     next: u32,
 }
 
-impl Port for Executor {
-    fn begin(&mut self, _: u32, _: u64, job: &Job) -> Option<Outcome> {
+impl JobExecutor for Executor {
+    fn begin_job(&mut self, _: u32, _: u64, job: &QueueJob) -> Option<JobOutcome> {
         let order = std::sync::atomic::Ordering::AcqRel;
         Some(match job {
-            Job::Execute(Entry { work: Work::Notify { imm: u32::MAX, .. }, .. }) => {
-                Outcome::Failed { status: Status::PeerDead, reason: 11 }
+            QueueJob::Execute(QueueEntry { work: EntryWork::Notify { imm: u32::MAX, .. }, .. }) => {
+                JobOutcome::Failed { status: EntryStatus::PeerDead, reason: 11 }
             }
-            Job::Execute(Entry { work: Work::Notify { imm, .. }, .. }) => {
+            QueueJob::Execute(QueueEntry { work: EntryWork::Notify { imm, .. }, .. }) => {
                 assert_eq!(*imm, self.next);
                 self.next += 1;
-                Outcome::Done(0)
+                JobOutcome::Done(0)
             }
-            Job::Execute(Entry { work: Work::Atomic { at, change: Atomic::Add(value), .. }, .. }) => {
-                Outcome::Done(self.signal[at.addr as usize / 8].fetch_add(*value, order))
-            }
-            Job::Poison { at, poison, .. } => {
+            QueueJob::Execute(QueueEntry {
+                work: EntryWork::Atomic { at, change: AtomicChange::Add(value), .. },
+                ..
+            }) => JobOutcome::Done(self.signal[at.addr as usize / 8].fetch_add(*value, order)),
+            QueueJob::Poison { at, poison, .. } => {
                 self.signal[at.addr as usize / 8 + 1]
                     .store(poison.to_word(), std::sync::atomic::Ordering::Release);
-                Outcome::Done(0)
+                JobOutcome::Done(0)
             }
             other => panic!("{other:?}"),
         })
@@ -133,16 +137,16 @@ fn a_queue_between_two_processes() {
     rustix::fs::ftruncate(&file, BYTES as u64).unwrap();
     let [bells, words, signal] = parts(std::os::fd::AsFd::as_fd(&file));
     let page = BellPage::create(bells, 4, planted()).unwrap();
-    let shape = Shape::new(64, 3, 1, 2).unwrap().checked();
-    let queue = Queue::create(words, shape, u64::MAX - 100, &page, planted()).unwrap();
-    let mut drain = Drain::new(page, planted()).unwrap();
-    assert!(drain.add(queue.clone(), Rules { is_ordered: true, me: 0, window: 16 }).unwrap());
+    let shape = QueueShape::new(64, 3, 1, 2).unwrap().with_check();
+    let queue = DeviceQueue::create(words, shape, u64::MAX - 100, &page, planted()).unwrap();
+    let mut drain = QueueDrain::new(page, planted()).unwrap();
+    assert!(drain.add_queue(queue.clone(), ExecutorRules { is_ordered: true, me: 0, window: 16 }).unwrap());
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "child", "--nocapture"]).env(DESCRIPTOR, file.as_raw_fd().to_string());
     let mut child = child.stdin(Stdio::null()).spawn().unwrap();
     let mut port = Executor { signal, next: 0 };
     let ended = loop {
-        if drain.pass(&mut port).begun == 0 {
+        if drain.run_pass(&mut port).begun == 0 {
             std::thread::yield_now();
         }
         if let Some(ended) = child.try_wait().unwrap() {
@@ -150,12 +154,15 @@ fn a_queue_between_two_processes() {
         }
     };
     assert!(ended.success());
-    drain.pass(&mut port);
-    assert_eq!((port.next, queue.aborted().map(|why| why.status)), (POSTS, Some(Status::Other(1000))));
-    let last = trunkline_device_queue::Ticket {
+    drain.run_pass(&mut port);
+    assert_eq!(
+        (port.next, queue.abort_word().map(|why| why.status)),
+        (POSTS, Some(EntryStatus::Other(1000)))
+    );
+    let last = trunkline_device_queue::EntryTicket {
         queue: 3,
         epoch: 1,
         index: (u64::MAX - 100).wrapping_add(2 * u64::from(POSTS) - 1),
     };
-    assert_eq!(queue.poll(last), Ok(Poll::Done));
+    assert_eq!(queue.poll(last), Ok(TicketPoll::Done));
 }

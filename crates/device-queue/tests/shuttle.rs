@@ -14,18 +14,21 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use shuttle::rand::{Rng as _, thread_rng};
 use shuttle::thread;
-use trunkline_device_queue::channel::Channel;
+use trunkline_device_queue::channel::TicketRecord;
 use trunkline_device_queue::{
-    Condition, Consumer, Drain, Forever, Job, Memory, Outcome, Poll, Port, Queue, Refusal, Rules, Slot, Step,
-    Ticket, WaitError,
+    ConsumerStep, DeviceQueue, EntryTicket, ExecutorRules, JobExecutor, JobOutcome, QueueConsumer,
+    QueueDrain, QueueJob, ReserveError, SignalSlot, SlotCondition, TicketPoll, UnlimitedWait, WaitError,
+    WordMemory,
 };
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::device_queue::{Aborted, Atomic, Companion, Entry, Shape, Status, Work, at};
+use trunkline_proto::wire::device_queue::{
+    AbortWord, AtomicChange, CompanionWord, EntryStatus, EntryWork, QueueEntry, QueueShape, at,
+};
 
 use common::{add, is_full, notify, planted, wait};
 use shuttled::Words;
 
-const RULES: Rules = Rules { is_ordered: false, me: 0, window: 4 };
+const RULES: ExecutorRules = ExecutorRules { is_ordered: false, me: 0, window: 4 };
 
 fn schedules() -> usize {
     let asked = std::env::var("TRUNKLINE_SEEDS").ok().and_then(|count| count.parse().ok());
@@ -58,9 +61,9 @@ fn queue(
     first: u64,
     page: &trunkline_device_queue::BellPage<Words>,
     mutant: Mutant,
-) -> Queue<Words> {
-    let shape = Shape::new(depth, number, 0, number).unwrap();
-    Queue::create(shuttled::for_queue(&shape), shape, first, page, mutant).unwrap()
+) -> DeviceQueue<Words> {
+    let shape = QueueShape::new(depth, number, 0, number).unwrap();
+    DeviceQueue::create(shuttled::for_queue(&shape), shape, first, page, mutant).unwrap()
 }
 
 /// Producers that have left: the engine of a test goes on until all have.
@@ -73,7 +76,7 @@ impl Leavers {
     }
 
     fn leave(&self) {
-        self.0.add(0, 1, Relaxed);
+        self.0.fetch_add(0, 1, Relaxed);
     }
 
     fn all(&self) -> bool {
@@ -82,23 +85,23 @@ impl Leavers {
 }
 
 /// What one producer posts: six numbers or seven, one or two at a time, and now and then it takes places and leaves them. It waits for some.
-fn produce(queue: &Queue<Words>, producer: u32) {
+fn produce(queue: &DeviceQueue<Words>, producer: u32) {
     let mut posted = 0;
     while posted < 6 {
         let count: u32 = thread_rng().gen_range(1..=2);
-        let mut reservation = queue.reserve_within(count, &mut Forever).unwrap();
+        let mut reservation = queue.reserve_within(count, &mut UnlimitedWait).unwrap();
         if thread_rng().gen_range(0..4) == 0 {
             reservation.cancel();
             continue;
         }
         for _ in 0..count {
-            reservation.write(&notify(producer << 16 | posted)).unwrap();
+            reservation.write_entry(&notify(producer << 16 | posted)).unwrap();
             posted += 1;
         }
-        let ticket = reservation.publish_within(&mut Forever).ok().unwrap();
+        let ticket = reservation.publish_within(&mut UnlimitedWait).ok().unwrap();
         queue.submit(ticket.index.wrapping_add(1));
         if thread_rng().gen_range(0..2) == 0 {
-            assert_eq!(queue.wait(ticket, &mut Forever), Ok(()));
+            assert_eq!(queue.wait(ticket, &mut UnlimitedWait), Ok(()));
         }
     }
 }
@@ -120,28 +123,29 @@ fn producers_post_and_leave() {
                 leavers.leave();
             }));
         }
-        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         let mut seen: Vec<u32> = Vec::new();
         loop {
             let is_last = leavers.all();
-            if page.take(0) != 0 {
-                consumer.look(page.look(0));
+            if page.take_group(0) != 0 {
+                consumer.handle_doorbell(page.read_bell(0));
             }
-            while let Step::Begin(index, Job::Execute(entry)) = consumer.next(&|_| None) {
-                if let Work::Notify { imm, .. } = entry.work {
+            while let ConsumerStep::Begin(index, QueueJob::Execute(entry)) = consumer.next(&|_| None) {
+                if let EntryWork::Notify { imm, .. } = entry.work {
                     seen.push(imm);
                 }
-                assert!(consumer.end(index, Outcome::Done(0)));
+                assert!(consumer.end_job(index, JobOutcome::Done(0)));
             }
-            assert_eq!(consumer.fault(), None);
+            assert_eq!(consumer.queue_fault(), None);
             if is_last {
                 break;
             }
             thread::yield_now();
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        let words = [at::RESERVED, at::READY, at::SUBMITTED].map(|word| queue.words().load(word, Relaxed));
-        assert_eq!(words, [consumer.progress().completed; 3], "all that was reserved has completed");
+        let words =
+            [at::RESERVED, at::READY, at::SUBMITTED].map(|word| queue.as_memory().load(word, Relaxed));
+        assert_eq!(words, [consumer.queue_progress().completed; 3], "all that was reserved has completed");
         for producer in 0..3 {
             let own: Vec<_> =
                 seen.iter().filter(|imm| *imm >> 16 == producer).map(|imm| imm & 0xffff).collect();
@@ -156,24 +160,25 @@ struct Instantly {
     fails_at: Option<u64>,
 }
 
-impl Port for Instantly {
-    fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome> {
+impl JobExecutor for Instantly {
+    fn begin_job(&mut self, queue: u32, index: u64, job: &QueueJob) -> Option<JobOutcome> {
         let order = std::sync::atomic::Ordering::AcqRel;
         Some(match job {
-            Job::Poison { at, poison, .. } => {
+            QueueJob::Poison { at, poison, .. } => {
                 self.counters.store(at.addr + 8, poison.to_word(), order);
-                Outcome::Done(0)
+                JobOutcome::Done(0)
             }
-            Job::Execute(_) if queue == 0 && self.fails_at.is_some_and(|at| at <= index) => {
-                Outcome::Failed { status: Status::Network, reason: 1 }
+            QueueJob::Execute(_) if queue == 0 && self.fails_at.is_some_and(|at| at <= index) => {
+                JobOutcome::Failed { status: EntryStatus::Network, reason: 1 }
             }
-            Job::Execute(Entry { work: Work::Atomic { at, change: Atomic::Add(value), .. }, .. }) => {
-                Outcome::Done(self.counters.add(at.addr, *value, order))
+            QueueJob::Execute(QueueEntry {
+                work: EntryWork::Atomic { at, change: AtomicChange::Add(value), .. },
+                ..
+            }) => JobOutcome::Done(self.counters.fetch_add(at.addr, *value, order)),
+            QueueJob::Count { at, value, .. } => {
+                JobOutcome::Done(self.counters.fetch_add(at.addr, u64::from(*value), order))
             }
-            Job::Count { at, value, .. } => {
-                Outcome::Done(self.counters.add(at.addr, u64::from(*value), order))
-            }
-            Job::Execute(_) => Outcome::Done(0),
+            QueueJob::Execute(_) => JobOutcome::Done(0),
         })
     }
 }
@@ -186,7 +191,7 @@ fn whoever_waits_comes_to_an_end() {
         let page = shuttled::page(2, mutant);
         let queues = [queue(4, 0, 0, &page, mutant), queue(4, 1, u64::MAX - 1, &page, mutant)];
         let counters = shuttled::shared(2);
-        let channel = Channel::create(shuttled::shared(2), 0, &[0], mutant).unwrap();
+        let channel = TicketRecord::create(shuttled::shared(2), 0, &[0], mutant).unwrap();
         let trouble = thread_rng().gen_range(0..4);
         let fails_at = (trouble == 0).then(|| thread_rng().gen_range(0..4));
         let leavers = Leavers::new(2);
@@ -200,17 +205,17 @@ fn whoever_waits_comes_to_an_end() {
                 result
             }));
         }
-        let mut drain = Drain::new(page, mutant).unwrap();
-        assert!(drain.add(queues[0].clone(), RULES).unwrap());
+        let mut drain = QueueDrain::new(page, mutant).unwrap();
+        assert!(drain.add_queue(queues[0].clone(), RULES).unwrap());
         let mut port = Instantly { counters: Arc::clone(&counters), fails_at };
         if trouble == 1 {
-            queues[0].abort(Aborted { status: Status::Aborted, reason: 3 });
+            queues[0].abort(AbortWord { status: EntryStatus::Aborted, reason: 3 });
         }
         while !leavers.all() {
-            drain.pass(&mut port);
-            if let Some(asked) = drain.asked() {
-                assert!(drain.add(queues[1].clone(), RULES).unwrap(), "the companion is made once");
-                drain.answer(asked, Companion::Queue(1));
+            drain.run_pass(&mut port);
+            if let Some(asked) = drain.asked_companion() {
+                assert!(drain.add_queue(queues[1].clone(), RULES).unwrap(), "the companion is made once");
+                drain.answer_companion(asked, CompanionWord::Queue(1));
             }
             thread::yield_now();
         }
@@ -221,53 +226,53 @@ fn whoever_waits_comes_to_an_end() {
             .filter(|good| *good)
             .count();
         assert!(trouble < 2 || good == 2, "nothing failed");
-        let counted = Slot::poisoned(0).read(&counters);
+        let counted = SignalSlot::with_poison_word(0).read_value(&counters);
         assert!(counted <= 2 && (trouble < 2 || counted == 2), "{counted}");
     });
 }
 
 /// One put, its count, and all the waits; whether everything went well.
 fn put_and_count(
-    queues: &[Queue<Words>; 2],
+    queues: &[DeviceQueue<Words>; 2],
     counters: &Words,
-    channel: &Channel<Words>,
+    channel: &TicketRecord<Words>,
     mutant: Mutant,
     trouble: u32,
 ) -> bool {
     let [main, companion] = queues;
-    let put = match main.post(&[notify(0), notify(1)], &mut Forever) {
+    let put = match main.post(&[notify(0), notify(1)], &mut UnlimitedWait) {
         Ok(put) => put,
-        Err(Refusal::Over(_)) => return false,
+        Err(ReserveError::Over(_)) => return false,
         // Those before it gave up.
-        Err(Refusal::Busy) if trouble == 1 => return false,
+        Err(ReserveError::Busy) if trouble == 1 => return false,
         Err(other) => panic!("{other}"),
     };
-    assert!(channel.record(0, put));
-    match main.companion_within(&mut Forever) {
+    assert!(channel.record_ticket(0, put));
+    match main.companion_within(&mut UnlimitedWait) {
         Ok(number) => assert_eq!(number, 1),
         Err(WaitError::Failed(_) | WaitError::Aborted(_)) => return false,
         Err(other) => panic!("{other}"),
     }
-    let count = companion.post(&[wait(0, put.index), add(0, 0, 1, true)], &mut Forever);
+    let count = companion.post(&[wait(0, put.index), add(0, 0, 1, true)], &mut UnlimitedWait);
     // What has failed fails for all, and what has not, for nobody.
-    let by_ticket = main.wait(put, &mut Forever);
+    let by_ticket = main.wait(put, &mut UnlimitedWait);
     let by_counter = match count {
         Ok(count) => {
-            let by_count = companion.wait(count, &mut Forever);
-            let slot = Slot::poisoned(0);
-            let until = Condition::AtLeast(if by_count.is_ok() { 1 } else { 2 });
-            assert_eq!(slot.wait(counters, until, &mut Forever, mutant).is_ok(), by_count.is_ok());
+            let by_count = companion.wait(count, &mut UnlimitedWait);
+            let slot = SignalSlot::with_poison_word(0);
+            let until = SlotCondition::AtLeast(if by_count.is_ok() { 1 } else { 2 });
+            assert_eq!(slot.wait(counters, until, &mut UnlimitedWait, mutant).is_ok(), by_count.is_ok());
             by_count
         }
-        Err(Refusal::Over(error)) => Err(error),
+        Err(ReserveError::Over(error)) => Err(error),
         Err(other) => panic!("{other}"),
     };
     if by_counter.is_ok() {
-        assert_eq!(main.poll(put), Ok(Poll::Done), "what is counted has completed");
+        assert_eq!(main.poll(put), Ok(TicketPoll::Done), "what is counted has completed");
     }
-    let flushed = channel.flush(std::slice::from_ref(main), &mut Forever);
+    let flushed = channel.flush(std::slice::from_ref(main), &mut UnlimitedWait);
     if flushed.is_ok() {
-        assert_eq!(main.poll(put), Ok(Poll::Done), "what is flushed has completed");
+        assert_eq!(main.poll(put), Ok(TicketPoll::Done), "what is flushed has completed");
     }
     by_ticket.is_ok() && by_counter.is_ok() && flushed.is_ok()
 }
@@ -277,18 +282,18 @@ fn put_and_count(
 fn a_slot_begins_anew() {
     check(|mutant| {
         let words = shuttled::shared(3);
-        let slot = Slot::poisoned(0).based(16);
+        let slot = SignalSlot::with_poison_word(0).with_base(16);
         let adders: Vec<_> = (0..3_u64)
             .map(|_| {
                 let words = Arc::clone(&words);
-                thread::spawn(move || (0..3).for_each(|_| _ = words.add(0, 1, Relaxed)))
+                thread::spawn(move || (0..3).for_each(|_| _ = words.fetch_add(0, 1, Relaxed)))
             })
             .collect();
         let resetting = Arc::clone(&words);
-        let other = thread::spawn(move || slot.reset(&resetting, mutant).unwrap());
-        let mine = slot.reset(&words, mutant).unwrap() + slot.reset(&words, mutant).unwrap();
+        let other = thread::spawn(move || slot.reset_base(&resetting, mutant).unwrap());
+        let mine = slot.reset_base(&words, mutant).unwrap() + slot.reset_base(&words, mutant).unwrap();
         adders.into_iter().for_each(|adder| adder.join().unwrap());
-        assert_eq!(mine + other.join().unwrap() + slot.read(&words), 9);
+        assert_eq!(mine + other.join().unwrap() + slot.read_value(&words), 9);
     });
 }
 
@@ -299,12 +304,12 @@ fn a_hole_is_told() {
     check_some(schedules() / 30, |mutant| {
         let page = shuttled::page(1, mutant);
         let queue = queue(4, 0, 0, &page, mutant);
-        std::mem::forget(queue.reserve(1).unwrap());
+        std::mem::forget(queue.reserve_entries(1).unwrap());
         let behind = queue.clone();
-        let behind = thread::spawn(move || behind.reserve(1).map(drop));
-        let ticket = Ticket { queue: 0, epoch: 0, index: 1 };
-        let why = Aborted { status: Status::Abandoned, reason: 0 };
-        assert_eq!(queue.wait(ticket, &mut Forever), Err(WaitError::Aborted(why)));
+        let behind = thread::spawn(move || behind.reserve_entries(1).map(drop));
+        let ticket = EntryTicket { queue: 0, epoch: 0, index: 1 };
+        let why = AbortWord { status: EntryStatus::Abandoned, reason: 0 };
+        assert_eq!(queue.wait(ticket, &mut UnlimitedWait), Err(WaitError::Aborted(why)));
         assert_eq!(behind.join().unwrap(), Ok(()));
     });
 }

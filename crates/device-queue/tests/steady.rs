@@ -8,8 +8,11 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use trunkline_device_queue::{Addition, BellPage, Drain, Job, Looks, Outcome, Port, Queue, Rules, heap};
-use trunkline_proto::wire::device_queue::{Bells, Remote, Shape};
+use trunkline_device_queue::{
+    BellPage, DeviceQueue, ExecutorRules, JobExecutor, JobOutcome, PollLimit, QueueDrain, QueueJob,
+    WordAddition, allocate_words,
+};
+use trunkline_proto::wire::device_queue::{DoorbellLayout, PeerAddress, QueueShape};
 
 use common::{add, notify, planted, wait, write};
 
@@ -40,32 +43,35 @@ unsafe impl GlobalAlloc for Counting {
 /// Executes at once.
 struct Nothing;
 
-impl Port for Nothing {
-    fn begin(&mut self, _: u32, _: u64, _: &Job) -> Option<Outcome> {
-        Some(Outcome::Done(0))
+impl JobExecutor for Nothing {
+    fn begin_job(&mut self, _: u32, _: u64, _: &QueueJob) -> Option<JobOutcome> {
+        Some(JobOutcome::Done(0))
     }
 }
 
 #[test]
 fn nothing_is_allocated_for_an_entry() {
-    let page = BellPage::create(heap(Bells::new(2).unwrap().bytes()), 2, planted()).unwrap();
+    let page =
+        BellPage::create(allocate_words(DoorbellLayout::new(2).unwrap().page_bytes()), 2, planted()).unwrap();
     let queues = [0, 1].map(|number| {
-        let shape = Shape::new(8, number, 0, number).unwrap();
-        Queue::create(heap(shape.bytes()), shape, 0, &page, planted()).unwrap()
+        let shape = QueueShape::new(8, number, 0, number).unwrap();
+        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, 0, &page, planted()).unwrap()
     });
-    let mut drain = Drain::new(page, planted()).unwrap();
+    let mut drain = QueueDrain::new(page, planted()).unwrap();
     for queue in &queues {
-        assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 8 }).unwrap());
+        assert!(
+            drain.add_queue(queue.clone(), ExecutorRules { is_ordered: false, me: 0, window: 8 }).unwrap()
+        );
     }
-    let counter = Addition { at: Remote { peer: 0, addr: 0, key: 1 }, value: 1, poisoned: true };
-    let counted = counter.with(write(0, 8)).unwrap();
+    let counter = WordAddition { at: PeerAddress { peer: 0, addr: 0, key: 1 }, value: 1, poisoned: true };
+    let counted = counter.attach_to(write(0, 8)).unwrap();
     let before = ALLOCATIONS.get();
     for _ in 0..1_000 {
-        let put = queues[0].post(&[counted, add(1, 0, 1, true), notify(1)], &mut Looks(1)).unwrap();
-        let count = queues[1].post(&[wait(0, put.index), add(0, 0, 1, true)], &mut Looks(1)).unwrap();
-        while drain.pass(&mut Nothing).busy > 0 {}
-        assert_eq!(queues[0].wait(put, &mut Looks(1)), Ok(()));
-        assert_eq!(queues[1].wait(count, &mut Looks(1)), Ok(()));
+        let put = queues[0].post(&[counted, add(1, 0, 1, true), notify(1)], &mut PollLimit(1)).unwrap();
+        let count = queues[1].post(&[wait(0, put.index), add(0, 0, 1, true)], &mut PollLimit(1)).unwrap();
+        while drain.run_pass(&mut Nothing).busy > 0 {}
+        assert_eq!(queues[0].wait(put, &mut PollLimit(1)), Ok(()));
+        assert_eq!(queues[1].wait(count, &mut PollLimit(1)), Ok(()));
     }
     assert_eq!(ALLOCATIONS.get() - before, 0);
 }

@@ -8,17 +8,18 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 
 use trunkline_device_queue::{
-    BellPage, Budget, Drain, HeapWords, Job, Outcome, Poll, Port, Queue, Rules, heap,
+    BellPage, DeviceQueue, ExecutorRules, HeapWords, JobExecutor, JobOutcome, QueueDrain, QueueJob,
+    TicketPoll, WaitBudget, allocate_words,
 };
-use trunkline_proto::wire::device_queue::{Bells, Entry, Shape, Work};
+use trunkline_proto::wire::device_queue::{DoorbellLayout, EntryWork, QueueEntry, QueueShape};
 
 use common::{is_full, notify, planted};
 
 /// Two cores may have more threads than they can run: whoever waits lets others go on.
 struct Yielding;
 
-impl Budget for Yielding {
-    fn goes_on(&mut self) -> bool {
+impl WaitBudget for Yielding {
+    fn spend_poll(&mut self) -> bool {
         thread::yield_now();
         true
     }
@@ -27,23 +28,27 @@ impl Budget for Yielding {
 /// Checks that each producer's numbers come in its order.
 struct InOrder(Vec<u32>);
 
-impl Port for InOrder {
-    fn begin(&mut self, _: u32, _: u64, job: &Job) -> Option<Outcome> {
-        let Job::Execute(Entry { work: Work::Notify { imm, .. }, .. }) = job else { panic!("{job:?}") };
+impl JobExecutor for InOrder {
+    fn begin_job(&mut self, _: u32, _: u64, job: &QueueJob) -> Option<JobOutcome> {
+        let QueueJob::Execute(QueueEntry { work: EntryWork::Notify { imm, .. }, .. }) = job else {
+            panic!("{job:?}")
+        };
         let next = &mut self.0[(imm >> 24) as usize];
         assert_eq!(imm & 0xff_ffff, *next, "of producer {}", imm >> 24);
         *next += 1;
-        Some(Outcome::Done(u64::from(*imm)))
+        Some(JobOutcome::Done(u64::from(*imm)))
     }
 }
 
 fn run(producers: u32, depth: u32, each: u32) {
-    let page = BellPage::create(heap(Bells::new(1).unwrap().bytes()), 1, planted()).unwrap();
-    let shape = Shape::new(depth, 0, 0, 0).unwrap();
+    let page =
+        BellPage::create(allocate_words(DoorbellLayout::new(1).unwrap().page_bytes()), 1, planted()).unwrap();
+    let shape = QueueShape::new(depth, 0, 0, 0).unwrap();
     let first = u64::MAX - u64::from(each);
-    let queue: Queue<HeapWords> = Queue::create(heap(shape.bytes()), shape, first, &page, planted()).unwrap();
-    let mut drain = Drain::new(page, planted()).unwrap();
-    assert!(drain.add(queue.clone(), Rules { is_ordered: true, me: 0, window: 64 }).unwrap());
+    let queue: DeviceQueue<HeapWords> =
+        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, &page, planted()).unwrap();
+    let mut drain = QueueDrain::new(page, planted()).unwrap();
+    assert!(drain.add_queue(queue.clone(), ExecutorRules { is_ordered: true, me: 0, window: 64 }).unwrap());
     let left = AtomicU32::new(producers);
     thread::scope(|scope| {
         for producer in 0..producers {
@@ -53,7 +58,7 @@ fn run(producers: u32, depth: u32, each: u32) {
                     let ticket = queue.post(&[notify(producer << 24 | number)], &mut Yielding).unwrap();
                     if number % 64 == 0 {
                         assert_eq!(queue.wait(ticket, &mut Yielding), Ok(()));
-                        assert_eq!(queue.poll(ticket), Ok(Poll::Done));
+                        assert_eq!(queue.poll(ticket), Ok(TicketPoll::Done));
                     }
                 }
                 left.fetch_sub(1, Relaxed);
@@ -61,9 +66,9 @@ fn run(producers: u32, depth: u32, each: u32) {
         }
         let mut port = InOrder(vec![0; producers as usize]);
         while left.load(Relaxed) > 0
-            || drain.progress(0).is_some_and(|p| p.completed != queue_end(first, producers, each))
+            || drain.queue_progress(0).is_some_and(|p| p.completed != queue_end(first, producers, each))
         {
-            if drain.pass(&mut port).begun == 0 {
+            if drain.run_pass(&mut port).begun == 0 {
                 thread::yield_now();
             }
         }

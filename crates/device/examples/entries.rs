@@ -15,15 +15,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use trunkline_device::{
-    Carried, Ended, ErrorTable, Executor, Far, Mode, Network, Place, Queues, Region, Rma, Words,
+    BeginOutcome, DeviceQueues, EntryRegion, ErrorTable, ExecutorMode, HeapAddress, MemberNetwork,
+    NetworkCompletion, PeerRegion, QueueExecutor, QueueWords, RmaNetwork,
 };
-use trunkline_device_queue::{Addition, Bytes, Condition, Lane, Looks, Queue, Slot, Ticket};
+use trunkline_device_queue::{
+    DeviceQueue, EntryTicket, PollLimit, PutBytes, QueueLane, SignalSlot, SlotCondition, WordAddition,
+};
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{Job, Local as Heap, Member, Source};
-use trunkline_engine::{Mutant, Nics, Params};
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::device_queue::{Atomic, Entry, Inline, Local, Remote, Work};
+use trunkline_engine::rma::{HeapRange as Heap, MemberRank, PutSource, RmaJob};
+use trunkline_engine::{CommNics, EngineParams, Mutant};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::wire::device_queue::{
+    AtomicChange, EntryWork, InlineBytes, LocalAddress, PeerAddress, QueueEntry,
+};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 /// Entries that begin in one pass.
@@ -40,45 +45,45 @@ const PASSES: u32 = 1_000_000;
 #[derive(Debug)]
 struct Nobody;
 
-impl Network for Nobody {
-    fn me(&self) -> Member {
+impl MemberNetwork for Nobody {
+    fn own_rank(&self) -> MemberRank {
         0
     }
 
-    fn executes(&self) -> bool {
+    fn can_execute_locally(&self) -> bool {
         true
     }
 
-    fn put(&mut self, _: u64, _: Place, _: Source<'_>) -> Carried {
-        Carried::Busy
+    fn put(&mut self, _: u64, _: HeapAddress, _: PutSource<'_>) -> BeginOutcome {
+        BeginOutcome::Busy
     }
 
-    fn get(&mut self, _: u64, _: Place, _: Heap) -> Carried {
-        Carried::Busy
+    fn get(&mut self, _: u64, _: HeapAddress, _: Heap) -> BeginOutcome {
+        BeginOutcome::Busy
     }
 
-    fn atomic(&mut self, _: u64, _: Place, _: Action, _: bool) -> Carried {
-        Carried::Busy
+    fn post_atomic(&mut self, _: u64, _: HeapAddress, _: AtomicAction, _: bool) -> BeginOutcome {
+        BeginOutcome::Busy
     }
 
-    fn go_on(&mut self, _: &mut Vec<Ended>) -> bool {
+    fn make_progress(&mut self, _: &mut Vec<NetworkCompletion>) -> bool {
         false
     }
 
-    fn spoil(&mut self, _: Place, _: u64) -> bool {
+    fn send_error_word(&mut self, _: HeapAddress, _: u64) -> bool {
         false
     }
 
-    fn is_gone(&mut self, _: Member) -> bool {
+    fn is_gone(&mut self, _: MemberRank) -> bool {
         false
     }
 }
 
 /// Executes what was posted. Of a row that says so nothing else is counted.
 #[inline(never)]
-fn engines_part<N: Network>(executor: &mut Executor<N>, mut others: impl FnMut()) -> Option<()> {
+fn engines_part<N: MemberNetwork>(executor: &mut QueueExecutor<N>, mut others: impl FnMut()) -> Option<()> {
     for _ in 0..PASSES {
-        if !executor.pass().busy {
+        if !executor.run_pass().busy {
             return Some(());
         }
         others();
@@ -86,42 +91,45 @@ fn engines_part<N: Network>(executor: &mut Executor<N>, mut others: impl FnMut()
     None
 }
 
-fn region(memory: &Memory, heap: u8) -> Region {
-    Region::of_host(memory.clone(), heap, ErrorTable::default())
+fn region(memory: &MemoryRange, heap: u8) -> EntryRegion {
+    EntryRegion::of_host(memory.clone(), heap, ErrorTable::default())
 }
 
 /// An executor, memory of this rank and of the next one, and how entries name both.
-fn near() -> Option<(Executor<Nobody>, [Memory; 2], Local, Remote)> {
-    let mut executor = Executor::new(Nobody, BELLS, Mutant::NONE).ok()?;
-    let memory = [0, 1].map(|_| Memory::heap(BYTES as usize));
+fn near() -> Option<(QueueExecutor<Nobody>, [MemoryRange; 2], LocalAddress, PeerAddress)> {
+    let mut executor = QueueExecutor::new(Nobody, BELLS, Mutant::NONE).ok()?;
+    let memory = [0, 1].map(|_| MemoryRange::heap(BYTES as usize));
     let key = executor.add_region(region(&memory[0], 0))?;
     let near = Some(memory[1].clone());
-    executor.learn(1, Far::of_host(key, BYTES, ErrorTable::default(), near)).ok()?;
-    let (here, there) = (Local { addr: 0, key: key.bits() }, Remote { peer: 1, addr: SLOT, key: key.bits() });
+    executor.add_remote_region(1, PeerRegion::of_host(key, BYTES, ErrorTable::default(), near)).ok()?;
+    let (here, there) = (
+        LocalAddress { addr: 0, key: key.to_bits() },
+        PeerAddress { peer: 1, addr: SLOT, key: key.to_bits() },
+    );
     Some((executor, memory, here, there))
 }
 
 /// The entry of an order. None that an earlier one has made pointless: each changes the word.
-fn entry(order: &str, bytes: u64, here: Local, there: Remote) -> Option<Entry> {
-    let change = |change| Work::Atomic { at: there, change, poisoned: true };
-    Some(Entry::new(match order {
-        "device_write" => Work::Write { from: here, to: there, len: bytes, imm: None },
+fn entry(order: &str, bytes: u64, here: LocalAddress, there: PeerAddress) -> Option<QueueEntry> {
+    let change = |change| EntryWork::Atomic { at: there, change, poisoned: true };
+    Some(QueueEntry::new(match order {
+        "device_write" => EntryWork::Write { from: here, to: there, len: bytes, imm: None },
         "device_write_inline" => {
-            Work::WriteInline { bytes: Inline::new(&[7; 24][..bytes as usize])?, to: there }
+            EntryWork::WriteInline { bytes: InlineBytes::new(&[7; 24][..bytes as usize])?, to: there }
         }
-        "device_read" => Work::Read { into: here, from: there, len: bytes },
-        "device_add" => change(Atomic::Add(1)),
-        "device_swap_if" => change(Atomic::SwapIf { expect: 0, swap: 0 }),
-        "device_add_masked" => change(Atomic::AddMasked { add: 1, boundaries: 1 << 31 }),
-        "device_set" => change(Atomic::Set(3)),
-        "device_max" => change(Atomic::Max(5)),
-        "device_nop" => Work::Nop,
+        "device_read" => EntryWork::Read { into: here, from: there, len: bytes },
+        "device_add" => change(AtomicChange::Add(1)),
+        "device_swap_if" => change(AtomicChange::SwapIf { expect: 0, swap: 0 }),
+        "device_add_masked" => change(AtomicChange::AddMasked { add: 1, boundaries: 1 << 31 }),
+        "device_set" => change(AtomicChange::Set(3)),
+        "device_max" => change(AtomicChange::Max(5)),
+        "device_nop" => EntryWork::Nop,
         _ => return None,
     }))
 }
 
-fn post(queue: &Queue<Words>, entries: &[Entry]) -> Option<Ticket> {
-    queue.post(entries, &mut Looks(1)).ok()
+fn post(queue: &DeviceQueue<QueueWords>, entries: &[QueueEntry]) -> Option<EntryTicket> {
+    queue.post(entries, &mut PollLimit(1)).ok()
 }
 
 /// Sixteen at a time.
@@ -132,7 +140,7 @@ fn operation(order: &str, bytes: u64, times: u64) -> Option<()> {
     for _ in 0..times / TOGETHER as u64 {
         let last = post(&queue, &entries)?;
         engines_part(&mut executor, || {})?;
-        queue.wait(last, &mut Looks(1)).ok()?;
+        queue.wait(last, &mut PollLimit(1)).ok()?;
     }
     Some(())
 }
@@ -143,12 +151,12 @@ fn wait(times: u64) -> Option<()> {
     let [main, companion] = [(); 2].map(|()| executor.make_queue(64, 0));
     let (main, companion) = (main.ok()?, companion.ok()?);
     for _ in 0..times / TOGETHER as u64 {
-        let index = post(&main, &[Entry::new(Work::Nop)])?.index;
-        while executor.pass().busy {}
-        let wait = Entry::new(Work::Wait { queue: main.shape().number(), index });
+        let index = post(&main, &[QueueEntry::new(EntryWork::Nop)])?.index;
+        while executor.run_pass().busy {}
+        let wait = QueueEntry::new(EntryWork::Wait { queue: main.queue_shape().number(), index });
         let last = post(&companion, &[wait; TOGETHER])?;
         engines_part(&mut executor, || {})?;
-        companion.wait(last, &mut Looks(1)).ok()?;
+        companion.wait(last, &mut PollLimit(1)).ok()?;
     }
     Some(())
 }
@@ -156,61 +164,62 @@ fn wait(times: u64) -> Option<()> {
 fn put_shm(bytes: u64, times: u64) -> Option<()> {
     let job = |_| {
         let fabric = SoftFabric::new(SoftConfig { wire: WireMode::Shm, ..SoftConfig::default() }).ok()?;
-        Job::new(fabric, UnixHost::new(|_, _| {}), Params::default(), Nics::from(0)).ok()
+        RmaJob::new(fabric, UnixHost::new(|_, _| {}), EngineParams::default(), CommNics::from(0)).ok()
     };
     let [Some(mine), Some(theirs)] = [0, 1].map(job) else { return None };
-    let cards = [mine.card(), theirs.card()];
-    let memory = [0, 1].map(|_| Memory::heap(BYTES as usize));
+    let cards = [mine.process_card(), theirs.process_card()];
+    let memory = [0, 1].map(|_| MemoryRange::heap(BYTES as usize));
     let mut heaps = [0; 2];
     for (me, job) in [&mine, &theirs].into_iter().enumerate() {
-        job.meet(me as u32, &cards).ok()?;
+        job.set_members(me as u32, &cards).ok()?;
         heaps[me] = job.add_heap(memory[me].clone()).ok()?;
     }
-    let mut executor = Executor::new(Rma::new(Arc::new(mine)).ok()?, BELLS, Mutant::NONE).ok()?;
-    let mut other = Rma::new(Arc::new(theirs)).ok()?;
+    let mut executor = QueueExecutor::new(RmaNetwork::new(Arc::new(mine)).ok()?, BELLS, Mutant::NONE).ok()?;
+    let mut other = RmaNetwork::new(Arc::new(theirs)).ok()?;
     let key = executor.add_region(region(&memory[0], heaps[0]))?;
-    executor.learn(1, Far::of_host(key, BYTES, ErrorTable::default(), None)).ok()?;
-    let (here, there) = (Local { addr: 0, key: key.bits() }, Remote { peer: 1, addr: 0, key: key.bits() });
-    let signal = Remote { addr: SLOT, ..there };
+    executor.add_remote_region(1, PeerRegion::of_host(key, BYTES, ErrorTable::default(), None)).ok()?;
+    let (here, there) =
+        (LocalAddress { addr: 0, key: key.to_bits() }, PeerAddress { peer: 1, addr: 0, key: key.to_bits() });
+    let signal = PeerAddress { addr: SLOT, ..there };
     let write = entry("device_write", bytes, here, there)?;
     let add = entry("device_add", 8, here, signal)?;
     let queue = executor.make_queue(64, 0).ok()?;
     let mut ended = Vec::new();
     for _ in 0..times {
         let last = post(&queue, &[write, add])?;
-        engines_part(&mut executor, || _ = other.go_on(&mut ended))?;
-        queue.wait(last, &mut Looks(1)).ok()?;
+        engines_part(&mut executor, || _ = other.make_progress(&mut ended))?;
+        queue.wait(last, &mut PollLimit(1)).ok()?;
     }
-    (memory[1].word(SLOT).ok()?.load(std::sync::atomic::Ordering::Acquire) == times).then_some(())
+    (memory[1].atomic_word(SLOT).ok()?.load(std::sync::atomic::Ordering::Acquire) == times).then_some(())
 }
 
 fn alone(order: &str, bytes: u64, times: u64) -> Option<()> {
-    let queues = Queues::start(Nobody, 8, Mode::Inline, Mutant::NONE).ok()?;
-    let memory = Memory::heap(BYTES as usize);
+    let queues = DeviceQueues::start(Nobody, 8, ExecutorMode::Inline, Mutant::NONE).ok()?;
+    let memory = MemoryRange::heap(BYTES as usize);
     let key = queues.add_region(region(&memory, 0))?;
-    let here = Local { addr: 0, key: key.bits() };
-    let there = Remote { peer: 0, addr: SLOT, key: key.bits() };
+    let here = LocalAddress { addr: 0, key: key.to_bits() };
+    let there = PeerAddress { peer: 0, addr: SLOT, key: key.to_bits() };
     let write = entry("device_write", bytes, here, there)?;
     let (from, to) = (here, there);
-    let (slot, words) = (Slot::poisoned(SLOT + 128), queues.words(&memory));
-    let counter = Addition { at: Remote { addr: slot.value, ..there }, value: 1, poisoned: true };
-    let bytes = Bytes { from, to, len: bytes };
-    let queue = queues.queue(64).ok()?;
-    let lane = Lane::new(queue.clone(), queues.finder());
-    let companion = lane.companion(&mut Looks(16)).ok()?;
-    let counted = counter.with(write)?;
+    let (slot, words) = (SignalSlot::with_poison_word(SLOT + 128), queues.observed_words(&memory));
+    let counter = WordAddition { at: PeerAddress { addr: slot.value, ..there }, value: 1, poisoned: true };
+    let bytes = PutBytes { from, to, len: bytes };
+    let queue = queues.make_queue(64).ok()?;
+    let lane = QueueLane::new(queue.clone(), queues.queue_finder());
+    let companion = lane.companion_queue(&mut PollLimit(16)).ok()?;
+    let counted = counter.attach_to(write)?;
     for round in 1..=times {
         match order {
             "device_alone" => {
                 let ticket = post(&queue, &[write])?;
-                queue.wait(ticket, &mut Looks(1)).ok()?;
+                queue.wait(ticket, &mut PollLimit(1)).ok()?;
                 continue;
             }
             "device_alone_counted" => _ = post(&queue, &[counted])?,
-            "device_alone_added" => _ = post(&queue, &[write, counter.entry()])?,
-            _ => _ = lane.write_and_count(companion, &bytes, &counter, &mut Looks(1)).ok()?,
+            "device_alone_added" => _ = post(&queue, &[write, counter.to_entry()])?,
+            _ => _ = lane.write_and_count(companion, &bytes, &counter, &mut PollLimit(1)).ok()?,
         }
-        slot.wait(&words, Condition::AtLeast(round), &mut Looks(1), Mutant::NONE).ok()?;
+        slot.wait(&words, SlotCondition::AtLeast(round), &mut PollLimit(1), Mutant::NONE).ok()?;
     }
     Some(())
 }
@@ -218,27 +227,27 @@ fn alone(order: &str, bytes: u64, times: u64) -> Option<()> {
 fn idle(queues: u64, times: u64) -> Option<()> {
     let (mut executor, ..) = near()?;
     let _queues: Vec<_> = (0..queues).map(|_| executor.make_queue(64, 0)).collect::<Result<_, _>>().ok()?;
-    while executor.pass().busy {}
-    (0..times).all(|_| !black_box(executor.pass()).moved).then_some(())
+    while executor.run_pass().busy {}
+    (0..times).all(|_| !black_box(executor.run_pass()).moved).then_some(())
 }
 
 /// What a waiter does at least, once all has completed.
 fn look(order: &str, count: u64, times: u64) -> Option<()> {
     let (mut executor, memory, here, _) = near()?;
     let queues: Vec<_> = (0..count).map(|_| executor.make_queue(16, 0)).collect::<Result<_, _>>().ok()?;
-    let counter = Remote { peer: 0, addr: SLOT, key: here.key };
+    let counter = PeerAddress { peer: 0, addr: SLOT, key: here.key };
     let add = entry("device_add", 8, here, counter)?;
     let tickets: Vec<_> = queues.iter().map(|queue| post(queue, &[add])).collect::<Option<_>>()?;
     engines_part(&mut executor, || {})?;
-    let (words, slot) = (Words::of(memory[0].clone()), Slot::poisoned(SLOT));
+    let (words, slot) = (QueueWords::from_memory(memory[0].clone()), SignalSlot::with_poison_word(SLOT));
     for _ in 0..times {
         if order == "device_look_counter" {
-            let until = Condition::AtLeast(black_box(count));
-            slot.wait(black_box(&words), until, &mut Looks(1), Mutant::NONE).ok()?;
+            let until = SlotCondition::AtLeast(black_box(count));
+            slot.wait(black_box(&words), until, &mut PollLimit(1), Mutant::NONE).ok()?;
             continue;
         }
         for (queue, ticket) in black_box(&queues).iter().zip(&tickets) {
-            queue.wait(*ticket, &mut Looks(1)).ok()?;
+            queue.wait(*ticket, &mut PollLimit(1)).ok()?;
         }
     }
     Some(())

@@ -16,10 +16,13 @@ pub(super) fn run_near(sysfs: &Path, pci_address: &str, mutant: Mutant) -> bool 
     let Ok(allowed) = sched_getaffinity(None) else { return false };
     let mut near = CpuSet::new();
     let is_allowed = |cpu: &usize| {
-        *cpu < CpuSet::MAX_CPU && (allowed.is_set(*cpu) || mutant.is("dev-binds-to-forbidden-processors"))
+        *cpu < CpuSet::MAX_CPU
+            && (allowed.is_set(*cpu) || mutant.is_planted("dev-binds-to-forbidden-processors"))
     };
     processors_of(&list).filter(is_allowed).for_each(|cpu| near.set(cpu));
-    near.count() > 0 && !mutant.is("dev-thread-runs-anywhere") && sched_setaffinity(None, &near).is_ok()
+    near.count() > 0
+        && !mutant.is_planted("dev-thread-runs-anywhere")
+        && sched_setaffinity(None, &near).is_ok()
 }
 
 /// Processors of a list like `0-3,8`. Items that cannot be read are left out.
@@ -34,7 +37,7 @@ fn processors_of(list: &str) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planted::planted;
+    use crate::planted::planted_mutant;
 
     /// The processors of a thread that may use the first `most` ones, and binds itself near a device with this list.
     fn bind(list: &str, most: usize) -> (bool, Vec<usize>) {
@@ -46,7 +49,7 @@ mod tests {
             let mut some = CpuSet::new();
             allowed().into_iter().take(most).for_each(|cpu| some.set(cpu));
             sched_setaffinity(None, &some).unwrap();
-            let is_bound = run_near(sysfs.path(), "0000:3b:00.0", planted());
+            let is_bound = run_near(sysfs.path(), "0000:3b:00.0", planted_mutant());
             (is_bound, allowed())
         });
         bound.join().unwrap()

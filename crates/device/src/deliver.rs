@@ -6,23 +6,25 @@ use std::collections::VecDeque;
 use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_grow};
-use trunkline_proto::rma::atomic::{Atomic, Type};
-use trunkline_proto::wire::device_queue::{Ask, POST_PLACES, PostBox, REPLY_BYTES, Reply, Request, Status};
+use trunkline_proto::rma::atomic::{AtomicType, TypedAtomic};
+use trunkline_proto::wire::device_queue::{
+    EntryStatus, OwnerAction, POST_PLACES, PostBox, PostReply, PostRequest, REPLY_BYTES,
+};
 
 use crate::courier::REPLIES;
-use crate::network::{Carried, Ended, Network, Place};
-use crate::part::Part;
-use trunkline_engine::rma::{Local, Member, Source};
+use crate::network::{BeginOutcome, HeapAddress, MemberNetwork, NetworkCompletion};
+use crate::part::LocalPart;
+use trunkline_engine::rma::{HeapRange, MemberRank, PutSource};
 
 /// As the courier's.
 const OURS: u64 = 1 << 31;
 const NONE: u32 = u32::MAX;
 
 /// What is replied: what the word was, or why not.
-type Answer = Result<u64, (Status, u32)>;
+type ReplyResult = Result<u64, (EntryStatus, u32)>;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Stage {
+enum ServedStage {
     Free,
     /// Bytes are to be moved: to the device, or from it to a room.
     Move {
@@ -35,29 +37,29 @@ enum Stage {
 
 /// A request that was taken.
 #[derive(Clone, Copy, Debug)]
-struct Delivery {
+struct ServedRequest {
     generation: u32,
     /// The owner's own heap.
     heap: u8,
     /// Who is told; nobody of what nobody has asked for.
-    to: Option<(Member, u64)>,
+    to: Option<(MemberRank, u64)>,
     at: (u64, u64),
-    stage: Stage,
-    how: Answer,
+    stage: ServedStage,
+    how: ReplyResult,
 }
 
 #[derive(Debug)]
-struct Served {
-    part: Part,
+struct ServedPart {
+    part: LocalPart,
     /// Requests that were taken, by rank.
     taken: Box<[u64]>,
 }
 
 /// All that an owner does for others.
 #[derive(Debug)]
-pub(super) struct Deliveries {
-    served: Vec<Served>,
-    all: Vec<Delivery>,
+pub(super) struct RequestService {
+    served: Vec<ServedPart>,
+    all: Vec<ServedRequest>,
     free: Vec<u32>,
     /// Those that could not go on.
     todo: VecDeque<u32>,
@@ -65,7 +67,7 @@ pub(super) struct Deliveries {
     mutant: Mutant,
 }
 
-impl Deliveries {
+impl RequestService {
     pub(super) fn new(mutant: Mutant) -> Self {
         let all = Vec::new();
         let free = Vec::new();
@@ -73,36 +75,43 @@ impl Deliveries {
         Self { served: Vec::new(), all, free, todo: VecDeque::new(), copied, mutant }
     }
 
-    pub(super) fn open(&mut self, part: &Part) -> Result<(), OutOfMemory> {
+    pub(super) fn open_part(&mut self, part: &LocalPart) -> Result<(), OutOfMemory> {
         if part.device.is_some() {
             let taken = try_filled(0, part.peers.len())?;
             try_grow(&mut self.served, 1)?;
-            self.grow(64)?;
-            self.served.push(Served { part: part.clone(), taken });
+            self.grow_capacity(64)?;
+            self.served.push(ServedPart { part: part.clone(), taken });
         }
         Ok(())
     }
 
-    pub(super) fn close(&mut self, heap: u8) {
+    pub(super) fn close_part(&mut self, heap: u8) {
         self.served.retain(|served| served.part.heap != heap);
         for place in 0..self.all.len() as u32 {
             let delivery = self.all.get(place as usize);
-            if delivery.is_some_and(|delivery| delivery.heap == heap && delivery.stage != Stage::Free) {
+            if delivery.is_some_and(|delivery| delivery.heap == heap && delivery.stage != ServedStage::Free) {
                 self.todo.retain(|&todo| todo != place);
-                self.end(place);
+                self.release_request(place);
             }
         }
     }
 
     /// Whether nothing that was asked for of a part is under way: its reply has been placed, too.
     pub(super) fn is_idle(&self, heap: u8) -> bool {
-        !self.all.iter().any(|delivery| delivery.heap == heap && delivery.stage != Stage::Free)
+        !self.all.iter().any(|delivery| delivery.heap == heap && delivery.stage != ServedStage::Free)
     }
 
-    fn grow(&mut self, more: u32) -> Result<(), OutOfMemory> {
+    fn grow_capacity(&mut self, more: u32) -> Result<(), OutOfMemory> {
         let first = self.all.len() as u32;
         let room = (first + more) as usize;
-        let none = Delivery { generation: 0, heap: 0, to: None, at: (0, 0), stage: Stage::Free, how: Ok(0) };
+        let none = ServedRequest {
+            generation: 0,
+            heap: 0,
+            to: None,
+            at: (0, 0),
+            stage: ServedStage::Free,
+            how: Ok(0),
+        };
         try_grow(&mut self.all, more as usize)?;
         try_hold(&mut self.free, room)?;
         try_hold_queue(&mut self.todo, room)?;
@@ -112,122 +121,124 @@ impl Deliveries {
         Ok(())
     }
 
-    fn begin(
+    fn allocate_request(
         &mut self,
         heap: u8,
-        to: Option<(Member, u64)>,
+        to: Option<(MemberRank, u64)>,
         at: (u64, u64),
-        stage: Stage,
-        how: Answer,
+        stage: ServedStage,
+        how: ReplyResult,
     ) -> u32 {
         let place = self.free.pop().unwrap_or(NONE);
         if let Some(delivery) = self.all.get_mut(place as usize) {
             let generation = delivery.generation.wrapping_add(1) & (u32::MAX >> 1);
-            *delivery = Delivery { generation, heap, to, at, stage, how };
+            *delivery = ServedRequest { generation, heap, to, at, stage, how };
         }
         place
     }
 
-    fn end(&mut self, place: u32) {
+    fn release_request(&mut self, place: u32) {
         if let Some(delivery) = self.all.get_mut(place as usize) {
-            delivery.stage = Stage::Free;
+            delivery.stage = ServedStage::Free;
             self.free.push(place);
         }
     }
 
     /// Goes on with everything. Whether anything moved.
-    pub(super) fn go_on<N: Network>(&mut self, network: &mut N, me: Member) -> bool {
+    pub(super) fn make_progress<N: MemberNetwork>(&mut self, network: &mut N, me: MemberRank) -> bool {
         if self.served.is_empty() {
             return false;
         }
-        let mut moved = self.take_copies(network, me);
+        let mut moved = self.poll_copies(network, me);
         for _ in 0..self.todo.len() {
             if let Some(place) = self.todo.pop_front() {
-                self.advance(network, me, place);
+                self.advance_request(network, me, place);
             }
         }
         for nth in 0..self.served.len() {
             let members = self.served.get(nth).map_or(0, |served| served.taken.len());
             for member in 0..members {
-                moved |= self.take_requests(network, me, (nth, member));
+                moved |= self.poll_requests(network, me, (nth, member));
             }
         }
         moved
     }
 
-    fn take_requests<N: Network>(
+    fn poll_requests<N: MemberNetwork>(
         &mut self,
         network: &mut N,
-        me: Member,
+        me: MemberRank,
         (nth, member): (usize, usize),
     ) -> bool {
         let mut moved = false;
         for _ in 0..POST_PLACES {
             // Without a place a request waits where it is.
-            if self.free.is_empty() && self.grow(64).is_err() {
+            if self.free.is_empty() && self.grow_capacity(64).is_err() {
                 break;
             }
-            let Some(Served { part, taken }) = self.served.get_mut(nth) else { break };
+            let Some(ServedPart { part, taken }) = self.served.get_mut(nth) else { break };
             let Some((of, taken)) = PostBox::new(part.boxes, member as u32).zip(taken.get_mut(member)) else {
                 break;
             };
-            let Ok(words) = part.memory.load_row(of.request(*taken)) else { break };
-            let Some(request) = Request::from_words(&words, *taken, self.mutant) else { break };
+            let Ok(words) = part.memory.load_row(of.request_offset(*taken)) else { break };
+            let Some(request) = PostRequest::from_words(&words, *taken, self.mutant) else { break };
             *taken = taken.wrapping_add(1);
             let heap = part.heap;
-            let (at, stage, how) = look(part, (member as u32, request), self.mutant);
-            let place = self.begin(heap, Some((member as u32, request.number)), at, stage, how);
-            self.advance(network, me, place);
+            let (at, stage, how) = plan_request(part, (member as u32, request), self.mutant);
+            let place = self.allocate_request(heap, Some((member as u32, request.number)), at, stage, how);
+            self.advance_request(network, me, place);
             moved = true;
         }
         moved
     }
 
     /// Goes on with a request as far as there is room.
-    fn advance<N: Network>(&mut self, network: &mut N, me: Member, place: u32) {
+    fn advance_request<N: MemberNetwork>(&mut self, network: &mut N, me: MemberRank, place: u32) {
         let Some(delivery) = self.all.get_mut(place as usize) else { return };
         let Some(served) = self.served.iter().find(|served| served.part.heap == delivery.heap) else {
-            return self.end(place);
+            return self.release_request(place);
         };
         let part = &served.part;
-        if let (Stage::Move { room }, Some((device, copies))) = (delivery.stage, &part.device) {
+        if let (ServedStage::Move { room }, Some((device, copies))) = (delivery.stage, &part.device) {
             let (at, len) = delivery.at;
             let cookie = u64::from(delivery.generation) << 32 | u64::from(place);
             let (from, to) = match room {
                 Some(room) => ((device, at), (&part.memory, room)),
                 None => ((&part.memory, at), (device, at)),
             };
-            if !copies.begin(cookie, from, to, len) {
+            if !copies.begin_copy(cookie, from, to, len) {
                 return self.todo.push_back(place);
             }
-            delivery.stage = Stage::Moving;
+            delivery.stage = ServedStage::Moving;
         }
-        let Some((member, number)) = delivery.to.filter(|_| delivery.stage == Stage::Reply) else { return };
+        let Some((member, number)) = delivery.to.filter(|_| delivery.stage == ServedStage::Reply) else {
+            return;
+        };
         let Some(peer) = part.peers.get(member as usize) else { return };
         let boxes = PostBox::new(part.boxes, member).zip(PostBox::new(peer.boxes, me));
         let Some((own, theirs)) = boxes else { return };
         let from = own.reply_out(number);
-        for (nth, word) in (0..).zip((Reply { number, how: delivery.how }).to_words()) {
+        for (nth, word) in (0..).zip((PostReply { number, how: delivery.how }).to_words()) {
             let _inside = part.memory.store(from + nth * 8, word);
         }
-        let to = Place { member, heap: peer.heap, offset: theirs.reply(number) };
-        let from = Source::Heap(Local { heap: part.heap, offset: from, len: REPLY_BYTES });
+        let to = HeapAddress { member, heap: peer.heap, offset: theirs.reply_offset(number) };
+        let from = PutSource::Heap(HeapRange { heap: part.heap, offset: from, len: REPLY_BYTES });
         let cookie = u64::from(delivery.generation) << 32 | OURS | REPLIES | u64::from(place);
         match network.put(cookie, to, from) {
-            Carried::Begun(_) => delivery.stage = Stage::Replying,
-            Carried::Busy => self.todo.push_back(place),
-            Carried::Failed(_) => {
-                network.spoil(Place { offset: theirs.lost(), ..to }, 1);
-                self.end(place);
+            BeginOutcome::Begun(_) => delivery.stage = ServedStage::Replying,
+            BeginOutcome::Busy => self.todo.push_back(place),
+            BeginOutcome::Failed(_) => {
+                network.send_error_word(HeapAddress { offset: theirs.lost_word(), ..to }, 1);
+                self.release_request(place);
             }
         }
     }
 
-    fn take_copies<N: Network>(&mut self, network: &mut N, me: Member) -> bool {
+    fn poll_copies<N: MemberNetwork>(&mut self, network: &mut N, me: MemberRank) -> bool {
         let mut copied = std::mem::take(&mut self.copied);
         for served in &self.served {
             if let Some((_, copies)) = &served.part.device {
-                copies.ended(&mut copied);
+                copies.take_ended(&mut copied);
             }
         }
         let moved = !copied.is_empty();
@@ -235,16 +246,16 @@ impl Deliveries {
             let place = cookie as u32;
             let generation = (cookie >> 32) as u32;
             let Some(delivery) = self.all.get_mut(place as usize) else { continue };
-            if delivery.generation != generation || delivery.stage != Stage::Moving {
+            if delivery.generation != generation || delivery.stage != ServedStage::Moving {
                 continue;
             }
             if let Err(reason) = how {
-                delivery.how = Err((Status::Network, reason));
+                delivery.how = Err((EntryStatus::Network, reason));
             }
-            delivery.stage = Stage::Reply;
+            delivery.stage = ServedStage::Reply;
             match delivery.to {
-                Some(_) => self.advance(network, me, place),
-                None => self.end(place),
+                Some(_) => self.advance_request(network, me, place),
+                None => self.release_request(place),
             }
         }
         self.copied = copied;
@@ -252,79 +263,95 @@ impl Deliveries {
     }
 
     /// A reply was placed, or cannot be: then that rank hears beside all links that there will be none.
-    pub(super) fn on_replied<N: Network>(&mut self, network: &mut N, me: Member, one: Ended) {
+    pub(super) fn on_replied<N: MemberNetwork>(
+        &mut self,
+        network: &mut N,
+        me: MemberRank,
+        one: NetworkCompletion,
+    ) {
         let place = (one.cookie & (REPLIES - 1)) as u32;
         let Some(delivery) = self.all.get(place as usize).copied() else { return };
-        if delivery.generation != (one.cookie >> 32) as u32 || delivery.stage != Stage::Replying {
+        if delivery.generation != (one.cookie >> 32) as u32 || delivery.stage != ServedStage::Replying {
             return;
         }
         let served = self.served.iter().find(|served| served.part.heap == delivery.heap);
-        if let (Err(_), Some(Served { part, .. }), Some((member, _))) = (one.how, served, delivery.to) {
+        if let (Err(_), Some(ServedPart { part, .. }), Some((member, _))) = (one.how, served, delivery.to) {
             let peer = part.peers.get(member as usize);
             if let Some((heap, theirs)) =
                 peer.and_then(|peer| Some((peer.heap, PostBox::new(peer.boxes, me)?)))
             {
-                network.spoil(Place { member, heap, offset: theirs.lost() }, 1);
+                network.send_error_word(HeapAddress { member, heap, offset: theirs.lost_word() }, 1);
             }
         }
-        self.end(place);
+        self.release_request(place);
     }
 
     /// Brings error words that others have set beside all links.
-    pub(super) fn bring_spoiled(&mut self) {
+    pub(super) fn bring_error_words(&mut self) {
         let mut words = Vec::new();
-        for Served { part, .. } in &self.served {
+        for ServedPart { part, .. } in &self.served {
             for (member, peer) in (0..).zip(&part.peers) {
                 let Some(of) = PostBox::new(part.boxes, member) else { continue };
-                if part.memory.load(of.spoiled()) == Ok(0) || self.mutant.is("post-keeps-what-is-spoiled") {
+                if part.memory.load(of.error_word()) == Ok(0)
+                    || self.mutant.is_planted("post-keeps-what-is-spoiled")
+                {
                     continue;
                 }
                 // First this: what is set from here on says so again.
-                let _inside = part.memory.store(of.spoiled(), 0);
-                let errors = peer.slots.iter().flat_map(|slots| (0..).map_while(|nth| slots.slot(nth)));
+                let _inside = part.memory.store(of.error_word(), 0);
+                let errors = peer.slots.iter().flat_map(|slots| (0..).map_while(|nth| slots.slot_at(nth)));
                 let set = errors.filter(|slot| part.memory.load(slot.error).is_ok_and(|word| word != 0));
-                words.extend(set.map(|slot| (part.heap, slot.error, of.spoiled())));
+                words.extend(set.map(|slot| (part.heap, slot.error, of.error_word())));
             }
         }
         for (heap, at, spoiled) in words {
-            if self.free.is_empty() && self.grow(64).is_err() {
+            if self.free.is_empty() && self.grow_capacity(64).is_err() {
                 // Looked at again by the next call.
                 let served = self.served.iter().find(|served| served.part.heap == heap);
                 let _inside = served.map(|served| served.part.memory.store(spoiled, 1));
                 continue;
             }
-            let place = self.begin(heap, None, (at, 8), Stage::Move { room: None }, Ok(0));
+            let place = self.allocate_request(heap, None, (at, 8), ServedStage::Move { room: None }, Ok(0));
             self.todo.push_back(place);
         }
     }
 }
 
 /// What is to be moved for a request, and what is to be replied.
-fn look(
-    part: &Part,
-    (member, Request { number, ask }): (Member, Request),
+fn plan_request(
+    part: &LocalPart,
+    (member, PostRequest { number, ask }): (MemberRank, PostRequest),
     mutant: Mutant,
-) -> ((u64, u64), Stage, Answer) {
-    let refused = ((0, 0), Stage::Reply, Err((Status::Access, 0)));
+) -> ((u64, u64), ServedStage, ReplyResult) {
+    let refused = ((0, 0), ServedStage::Reply, Err((EntryStatus::Access, 0)));
     let Some((device, _)) = &part.device else { return refused };
-    let inside = |addr, len| device.checked(addr, len).is_ok() || mutant.is("post-bounds-unchecked");
+    let inside =
+        |addr, len| device.checked_address(addr, len).is_ok() || mutant.is_planted("post-bounds-unchecked");
     match ask {
-        Ask::Bring { addr, len } if inside(addr, len) => ((addr, len), Stage::Move { room: None }, Ok(0)),
-        Ask::Show { addr, len } if inside(addr, len) && len <= part.rooms.room_bytes() => {
-            ((addr, len), Stage::Move { room: Some(room_of(part, (member, number), addr, mutant)) }, Ok(0))
+        OwnerAction::Bring { addr, len } if inside(addr, len) => {
+            ((addr, len), ServedStage::Move { room: None }, Ok(0))
         }
-        Ask::Change { addr, action } if inside(addr, 8) => {
-            let Some(atomic) = Atomic::new(Type::U64, action, true) else { return refused };
-            match part.memory.update(addr, |old| atomic.apply(old, mutant)) {
-                Ok(old) => ((addr, 8), Stage::Move { room: None }, Ok(old)),
+        OwnerAction::Show { addr, len } if inside(addr, len) && len <= part.rooms.room_bytes() => (
+            (addr, len),
+            ServedStage::Move { room: Some(room_of(part, (member, number), addr, mutant)) },
+            Ok(0),
+        ),
+        OwnerAction::Change { addr, action } if inside(addr, 8) => {
+            let Some(atomic) = TypedAtomic::new(AtomicType::U64, action, true) else { return refused };
+            match part.memory.fetch_update(addr, |old| atomic.apply_to(old, mutant)) {
+                Ok(old) => ((addr, 8), ServedStage::Move { room: None }, Ok(old)),
                 Err(_) => refused,
             }
         }
-        Ask::Bring { .. } | Ask::Show { .. } | Ask::Change { .. } => refused,
+        OwnerAction::Bring { .. } | OwnerAction::Show { .. } | OwnerAction::Change { .. } => refused,
     }
 }
 
 /// Where a request's bytes are shown.
-fn room_of(part: &Part, (member, number): (Member, u64), addr: u64, mutant: Mutant) -> u64 {
-    if mutant.is("post-shows-where-puts-land") { addr } else { part.rooms.room(member, number) }
+fn room_of(part: &LocalPart, (member, number): (MemberRank, u64), addr: u64, mutant: Mutant) -> u64 {
+    if mutant.is_planted("post-shows-where-puts-land") {
+        addr
+    } else {
+        part.rooms.room_offset(member, number)
+    }
 }

@@ -8,27 +8,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use trunkline_device_queue::drain::BATCH;
-use trunkline_device_queue::view::Own;
-use trunkline_device_queue::{BellPage, Drain, Memory as _, Queue, Rules, View};
-use trunkline_mem::gpu::{Device, Pinned};
-use trunkline_mem::{OutOfMemory, Shared};
+use trunkline_device_queue::view::DeviceWords;
+use trunkline_device_queue::{BellPage, DeviceQueue, ExecutorRules, QueueDrain, QueueView, WordMemory as _};
+use trunkline_mem::gpu::{GpuDevice, PinnedMemory};
+use trunkline_mem::{OutOfMemory, SharedMemory};
 use trunkline_proto::holding::try_hold;
 use trunkline_proto::limits::DEVICE_PIECES_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
-    Aborted, Bells, Companion, Frontier, POST_PLACES, PostRooms, Shape, ShapeError, Status, at as words_at,
-    is_before,
+    AbortWord, CompanionWord, DoorbellLayout, EntryStatus, FrontierWord, POST_PLACES, PostRooms, QueueShape,
+    ShapeError, at as words_at, is_before,
 };
 
-use crate::network::Network;
-use crate::numbers::{Number, Numbers};
-use crate::port::{Begun, Jobs};
-use crate::processes::{File, Owned, companion_of};
+use crate::network::MemberNetwork;
+use crate::numbers::{QueueNumber, QueueNumberPool};
+use crate::port::{BegunOp, EntryOps};
+use crate::processes::{OwnedQueue, QueueFile, companion_of};
 use crate::queue_error::QueueError;
-use crate::region::{Far, Key, Region, Regions};
-use crate::words::Words;
-use trunkline_engine::rma::Member;
-use watched::Watched;
+use crate::region::{EntryKey, EntryRegion, EntryRegions, PeerRegion};
+use crate::words::QueueWords;
+use trunkline_engine::rma::MemberRank;
+use watched::WatchedSignals;
 
 /// Entries of a queue that are under way together.
 pub const WINDOW: u32 = 64;
@@ -37,11 +37,11 @@ pub const WINDOW: u32 = 64;
 const WATCH_EVERY: Duration = Duration::from_millis(5);
 
 /// Queues that producers find by their numbers.
-pub type Directory = Arc<Mutex<BTreeMap<u32, Queue<Words>>>>;
+pub type QueueDirectory = Arc<Mutex<BTreeMap<u32, DeviceQueue<QueueWords>>>>;
 
 /// What a pass did.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Pass {
+pub struct ExecutorPass {
     /// Something moved: more is likely to.
     pub moved: bool,
     /// Something is under way, or waits for another queue.
@@ -50,22 +50,22 @@ pub struct Pass {
 
 /// The executor.
 #[derive(Debug)]
-pub struct Executor<N> {
-    page: BellPage<Words>,
-    drain: Drain<Words>,
-    jobs: Jobs<N>,
-    directory: Directory,
+pub struct QueueExecutor<N> {
+    page: BellPage<QueueWords>,
+    drain: QueueDrain<QueueWords>,
+    jobs: EntryOps<N>,
+    directory: QueueDirectory,
     /// Those of queues, which are their doorbells', too.
-    numbers: Numbers,
+    numbers: QueueNumberPool,
     /// Queues that have been given back, and are not gone yet.
     ending: Vec<u32>,
     /// Those that are gone, whose memory the caller frees: a driver may wait for a kernel first, which may wait for this executor.
-    retired: Vec<Queue<Words>>,
+    retired: Vec<DeviceQueue<QueueWords>>,
     /// Where queues lie whose producers are no threads of this process.
-    room: Option<Room>,
-    watched: Vec<Watched>,
+    room: Option<QueueStorage>,
+    watched: Vec<WatchedSignals>,
     /// Queues of other processes.
-    owned: Vec<Owned>,
+    owned: Vec<OwnedQueue>,
     looked: Instant,
     /// Companions, by the queue that they are of.
     companions: BTreeMap<u32, u32>,
@@ -76,34 +76,44 @@ pub struct Executor<N> {
 
 /// Where queues lie for others.
 #[derive(Debug)]
-enum Room {
+enum QueueStorage {
     /// Pinned memory of the host, which a device sees. Where it finds the page of doorbells, and each queue, by number.
     Device { page: u64, queues: Vec<u64> },
     /// A memory file, which other processes map.
-    File(File),
+    File(QueueFile),
 }
 
-impl<N: Network> Executor<N> {
+impl<N: MemberNetwork> QueueExecutor<N> {
     /// One for at most `queues` queues, companions included; 1 to 65,536, else the nearest of these.
     ///
     /// # Errors
     /// [`QueueError::Shape`].
     pub fn new(network: N, queues: u32, mutant: Mutant) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::device_queue::BELLS_MAX);
-        let page = BellPage::create(Words::try_heap(Bells::new(queues)?.bytes())?, queues, mutant)?;
-        Self::with(network, page, None, mutant)
+        let page = BellPage::create(
+            QueueWords::try_heap(DoorbellLayout::new(queues)?.page_bytes())?,
+            queues,
+            mutant,
+        )?;
+        Self::with_page(network, page, None, mutant)
     }
 
     /// The same, for queues whose producers are threads of a device: they lie in pinned memory, with a byte for each doorbell.
     ///
     /// # Errors
     /// [`QueueError`].
-    pub fn for_device(network: N, queues: u32, device: &Device, mutant: Mutant) -> Result<Self, QueueError> {
+    pub fn for_device(
+        network: N,
+        queues: u32,
+        device: &GpuDevice,
+        mutant: Mutant,
+    ) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::device_queue::BELLS_MAX);
-        let pinned = device.pinned(Bells::new(queues)?.by_bytes().bytes() as usize)?;
-        let page = BellPage::create_for_devices(Words::of(pinned.memory().clone()), queues, mutant)?;
-        let room = Room::Device { page: pinned.at(), queues: Vec::new() };
-        Self::with(network, page, Some(room), mutant)
+        let pinned = device.allocate_pinned(DoorbellLayout::new(queues)?.by_bytes().page_bytes() as usize)?;
+        let page =
+            BellPage::create_for_devices(QueueWords::from_memory(pinned.memory().clone()), queues, mutant)?;
+        let room = QueueStorage::Device { page: pinned.device_address(), queues: Vec::new() };
+        Self::with_page(network, page, Some(room), mutant)
     }
 
     /// The same, for queues whose producers are threads of other processes of the host: they lie in a memory file, and none is deeper than `deepest`.
@@ -112,35 +122,35 @@ impl<N: Network> Executor<N> {
     /// [`QueueError`].
     pub fn for_processes(network: N, queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::device_queue::BELLS_MAX);
-        let file = File::new(queues, deepest, mutant)?;
-        let page = BellPage::create(file.words().clone(), queues, mutant)?;
-        Self::with(network, page, Some(Room::File(file)), mutant)
+        let file = QueueFile::new(queues, deepest, mutant)?;
+        let page = BellPage::create(file.file_words().clone(), queues, mutant)?;
+        Self::with_page(network, page, Some(QueueStorage::File(file)), mutant)
     }
 
-    /// The memory file of [`for_processes`](Self::for_processes), for producers to map, who use it by [`Guest`](super::Guest).
+    /// The memory file of [`for_processes`](Self::for_processes), for producers to map, who use it by [`Guest`](super::GuestQueues).
     #[must_use]
-    pub const fn file(&self) -> Option<&Shared> {
+    pub const fn memory_file(&self) -> Option<&SharedMemory> {
         match &self.room {
-            Some(Room::File(file)) => Some(file.shared()),
+            Some(QueueStorage::File(file)) => Some(file.shared_memory()),
             _ => None,
         }
     }
 
-    /// A queue is that process's (`pidfd_open`): once it has ended and what it had submitted is executed, the queue ends with [`Status::PeerDead`], and with it the companion.
+    /// A queue is that process's (`pidfd_open`): once it has ended and what it had submitted is executed, the queue ends with [`EntryStatus::PeerDead`], and with it the companion.
     /// What it had reserved and not published nobody waits for.
-    pub fn own(&mut self, number: u32, process: OwnedFd) {
-        self.owned.push(Owned::new(number, process));
+    pub fn set_queue_owner(&mut self, number: u32, process: OwnedFd) {
+        self.owned.push(OwnedQueue::new(number, process));
     }
 
-    fn with(
+    fn with_page(
         network: N,
-        page: BellPage<Words>,
-        room: Option<Room>,
+        page: BellPage<QueueWords>,
+        room: Option<QueueStorage>,
         mutant: Mutant,
     ) -> Result<Self, QueueError> {
-        let drain = Drain::new(page.clone(), mutant)?;
-        let jobs = Jobs::new(network, mutant);
-        let directory = Directory::default();
+        let drain = QueueDrain::new(page.clone(), mutant)?;
+        let jobs = EntryOps::new(network, mutant);
+        let directory = QueueDirectory::default();
         let looked = Instant::now();
         let watched = Vec::new();
         let owned = Vec::new();
@@ -150,7 +160,7 @@ impl<N: Network> Executor<N> {
             drain,
             jobs,
             directory,
-            numbers: Numbers::default(),
+            numbers: QueueNumberPool::default(),
             ending: Vec::new(),
             retired: Vec::new(),
             room,
@@ -167,11 +177,11 @@ impl<N: Network> Executor<N> {
     ///
     /// # Errors
     /// [`QueueError`].
-    pub fn make_queue(&mut self, depth: u32, first: u64) -> Result<Queue<Words>, QueueError> {
-        if matches!(self.room, Some(Room::Device { .. })) {
+    pub fn make_queue(&mut self, depth: u32, first: u64) -> Result<DeviceQueue<QueueWords>, QueueError> {
+        if matches!(self.room, Some(QueueStorage::Device { .. })) {
             return Err(QueueError::Device);
         }
-        self.make(depth, first, None)
+        self.add_queue(depth, first, None)
     }
 
     /// Bytes of a queue for threads of a device.
@@ -179,7 +189,7 @@ impl<N: Network> Executor<N> {
     /// # Errors
     /// [`QueueError::Shape`].
     pub fn lane_bytes(depth: u32) -> Result<usize, ShapeError> {
-        Ok(Shape::new(depth, 0, 0, 0)?.for_device().bytes() as usize)
+        Ok(QueueShape::new(depth, 0, 0, 0)?.for_device().queue_bytes() as usize)
     }
 
     /// Makes a queue for threads of a device, and its companion, which it has from the beginning: a kernel that is under way keeps new memory from
@@ -191,27 +201,27 @@ impl<N: Network> Executor<N> {
         &mut self,
         depth: u32,
         first: u64,
-        pinned: &[Pinned; 2],
+        pinned: &[PinnedMemory; 2],
     ) -> Result<[u32; 2], QueueError> {
         let bytes = Self::lane_bytes(depth)?;
         let is_large = pinned.iter().all(|pinned| pinned.memory().len() >= bytes);
-        if !matches!(self.room, Some(Room::Device { .. })) || !is_large {
+        if !matches!(self.room, Some(QueueStorage::Device { .. })) || !is_large {
             return Err(QueueError::Device);
         }
         let [own, beside] = pinned;
-        let queue = self.make(depth, first, Some(own))?;
-        let number = queue.shape().number();
-        let companion = match self.make(depth, first, Some(beside)) {
+        let queue = self.add_queue(depth, first, Some(own))?;
+        let number = queue.queue_shape().number();
+        let companion = match self.add_queue(depth, first, Some(beside)) {
             Ok(companion) => companion,
             Err(error) => {
-                if !self.mutant.is("dev-keeps-half-a-lane") {
+                if !self.mutant.is_planted("dev-keeps-half-a-lane") {
                     self.end_queue(number);
                 }
                 return Err(error);
             }
         };
-        let of = companion.shape().number();
-        queue.answer(Companion::Queue(of));
+        let of = companion.queue_shape().number();
+        queue.answer_companion(CompanionWord::Queue(of));
         self.companions.insert(number, of);
         Ok([number, of])
     }
@@ -224,28 +234,36 @@ impl<N: Network> Executor<N> {
 
     /// What a kernel is given of such a queue; `own` is where the words lie that its device's threads change. `None`: there is no such queue.
     #[must_use]
-    pub fn view(&self, number: u32, own: Own) -> Option<View> {
-        let Some(Room::Device { queues, page, .. }) = &self.room else { return None };
+    pub fn queue_view(&self, number: u32, own: DeviceWords) -> Option<QueueView> {
+        let Some(QueueStorage::Device { queues, page, .. }) = &self.room else { return None };
         let at = *queues.get(number as usize)?;
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
-        let shape = *directory.get(&number)?.shape();
+        let shape = *directory.get(&number)?.queue_shape();
         drop(directory);
-        View::new(&shape, at, self.page.bells(), *page, Some(own))
+        QueueView::new(&shape, at, self.page.doorbell_layout(), *page, Some(own))
     }
 
-    fn make(&mut self, depth: u32, first: u64, pinned: Option<&Pinned>) -> Result<Queue<Words>, QueueError> {
-        let taken = self.numbers.take(self.page.count()).ok_or(QueueError::Full(self.page.count()))?;
-        let Number { number, epoch, window } = taken;
-        let made = self.create(depth, (number, epoch), first, pinned);
+    fn add_queue(
+        &mut self,
+        depth: u32,
+        first: u64,
+        pinned: Option<&PinnedMemory>,
+    ) -> Result<DeviceQueue<QueueWords>, QueueError> {
+        let taken = self
+            .numbers
+            .take_number(self.page.bell_count())
+            .ok_or(QueueError::Full(self.page.bell_count()))?;
+        let QueueNumber { number, epoch, window } = taken;
+        let made = self.create_queue(depth, (number, epoch), first, pinned);
         let made = made.and_then(|queue| {
             self.take_on(&queue, WINDOW.min(depth).saturating_sub(window))?;
             Ok(queue)
         });
         let queue = made.inspect_err(|_| {
-            if let Some(Room::File(file)) = &self.room {
-                file.tell(number, 0);
+            if let Some(QueueStorage::File(file)) = &self.room {
+                file.publish_offset(number, 0);
             }
-            self.numbers.untake(taken);
+            self.numbers.return_unused(taken);
         })?;
         let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         directory.insert(number, queue.clone());
@@ -253,48 +271,48 @@ impl<N: Network> Executor<N> {
     }
 
     /// Takes a queue on, with room for `more` entries under way, and for its end.
-    fn take_on(&mut self, queue: &Queue<Words>, more: u32) -> Result<(), OutOfMemory> {
+    fn take_on(&mut self, queue: &DeviceQueue<QueueWords>, more: u32) -> Result<(), OutOfMemory> {
         let count = self.queue_count() + 1;
-        self.numbers.reserve(count)?;
+        self.numbers.reserve_room(count)?;
         try_hold(&mut self.ending, count)?;
-        if matches!(self.room, Some(Room::Device { .. })) {
+        if matches!(self.room, Some(QueueStorage::Device { .. })) {
             try_hold(&mut self.retired, count)?;
         }
-        self.jobs.grow(more)?;
+        self.jobs.grow_capacity(more)?;
         // An atomic is held until the writes before it are placed, whatever the network promises.
-        let rules = Rules { is_ordered: false, me: self.jobs.me(), window: WINDOW };
-        let taken = self.drain.add(queue.clone(), rules)?;
+        let rules = ExecutorRules { is_ordered: false, me: self.jobs.own_rank(), window: WINDOW };
+        let taken = self.drain.add_queue(queue.clone(), rules)?;
         debug_assert!(taken, "its number and its doorbell are nobody else's");
         Ok(())
     }
 
     /// The words of a queue, where producers find them.
-    fn create(
+    fn create_queue(
         &mut self,
         depth: u32,
         (number, epoch): (u32, u32),
         first: u64,
-        pinned: Option<&Pinned>,
-    ) -> Result<Queue<Words>, QueueError> {
-        let shape = Shape::new(depth, number, epoch, number)?;
+        pinned: Option<&PinnedMemory>,
+    ) -> Result<DeviceQueue<QueueWords>, QueueError> {
+        let shape = QueueShape::new(depth, number, epoch, number)?;
         let (shape, words, in_file) = match &mut self.room {
-            None => (shape, Words::try_heap(shape.bytes())?, None),
-            Some(Room::Device { queues, .. }) => {
+            None => (shape, QueueWords::try_heap(shape.queue_bytes())?, None),
+            Some(QueueStorage::Device { queues, .. }) => {
                 let pinned = pinned.ok_or(QueueError::Device)?;
                 let at = number as usize;
                 try_hold(queues, at + 1)?;
                 queues.resize(queues.len().max(at + 1), 0);
-                queues[at] = pinned.at();
-                (shape.for_device(), Words::of(pinned.memory().clone()), None)
+                queues[at] = pinned.device_address();
+                (shape.for_device(), QueueWords::from_memory(pinned.memory().clone()), None)
             }
-            Some(Room::File(file)) => {
-                let (at, words) = file.take(&shape)?;
+            Some(QueueStorage::File(file)) => {
+                let (at, words) = file.queue_words(&shape)?;
                 (shape, words, Some(at))
             }
         };
-        let queue = Queue::create(words, shape, first, &self.page, self.mutant)?;
-        if let (Some(at), Some(Room::File(file))) = (in_file, &self.room) {
-            file.tell(number, at);
+        let queue = DeviceQueue::create(words, shape, first, &self.page, self.mutant)?;
+        if let (Some(at), Some(QueueStorage::File(file))) = (in_file, &self.room) {
+            file.publish_offset(number, at);
         }
         Ok(queue)
     }
@@ -306,14 +324,18 @@ impl<N: Network> Executor<N> {
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         let both = [Some(number), self.companions.get(&number).copied()];
         both.into_iter().flatten().filter_map(|number| directory.get(&number)).all(|queue| {
-            if queue.aborted().is_some() || queue.fault().is_some() {
+            if queue.abort_word().is_some() || queue.queue_fault().is_some() {
                 return true;
             }
-            let word = |at| queue.words().load(at, std::sync::atomic::Ordering::Acquire);
-            let by_bell = queue.shape().is_for_device() && !self.mutant.is("dev-settles-by-the-hosts-words");
-            let submitted =
-                if by_bell { self.page.look(queue.shape().bell()) } else { word(words_at::SUBMITTED) };
-            !is_before(Frontier(word(words_at::FRONTIER)).near(submitted), submitted)
+            let word = |at| queue.as_memory().load(at, std::sync::atomic::Ordering::Acquire);
+            let by_bell = queue.queue_shape().is_for_device()
+                && !self.mutant.is_planted("dev-settles-by-the-hosts-words");
+            let submitted = if by_bell {
+                self.page.read_bell(queue.queue_shape().bell())
+            } else {
+                word(words_at::SUBMITTED)
+            };
+            !is_before(FrontierWord(word(words_at::FRONTIER)).index_near(submitted), submitted)
         })
     }
 
@@ -326,19 +348,19 @@ impl<N: Network> Executor<N> {
 
     /// All that has begun and not ended, of whichever queue and of none.
     #[must_use]
-    pub fn begun(&self) -> Vec<Begun> {
-        self.jobs.begun()
+    pub fn begun_ops(&self) -> Vec<BegunOp> {
+        self.jobs.begun_ops()
     }
 
     /// Whether any of it has not ended.
     #[must_use]
-    pub fn is_any_begun(&self, begun: &[Begun]) -> bool {
+    pub fn is_any_begun(&self, begun: &[BegunOp]) -> bool {
         begun.iter().any(|begun| self.jobs.is_begun(*begun))
     }
 
     /// Queues that are gone, for the caller to drop once the executor is another's again.
     #[must_use]
-    pub fn take_retired(&mut self) -> Vec<Queue<Words>> {
+    pub fn take_retired(&mut self) -> Vec<DeviceQueue<QueueWords>> {
         std::mem::take(&mut self.retired)
     }
 
@@ -352,8 +374,8 @@ impl<N: Network> Executor<N> {
             let Some(queue) = directory.get(&number).filter(|_| !self.ending.contains(&number)) else {
                 continue;
             };
-            queue.abort(Aborted { status: Status::Abandoned, reason: 0 });
-            deepest = deepest.max(queue.shape().depth());
+            queue.abort(AbortWord { status: EntryStatus::Abandoned, reason: 0 });
+            deepest = deepest.max(queue.queue_shape().depth());
             drop(directory);
             self.ending.push(number);
         }
@@ -361,7 +383,7 @@ impl<N: Network> Executor<N> {
             if self.ending.is_empty() {
                 break;
             }
-            self.pass();
+            self.run_pass();
         }
     }
 
@@ -373,7 +395,7 @@ impl<N: Network> Executor<N> {
 
     /// Forgets queues of which nothing is under way any more.
     #[cold]
-    fn retire(&mut self) {
+    fn retire_queues(&mut self) {
         let Self { ending, retired, drain, directory, companions, owned, numbers, room, mutant, .. } = self;
         ending.retain(|&number| {
             if !drain.remove(number) {
@@ -383,55 +405,55 @@ impl<N: Network> Executor<N> {
             let queue = directory.remove(&number);
             companions.retain(|&of, _| of != number);
             owned.retain(|owned| owned.number != number);
-            if let Some(Room::File(file)) = room {
-                file.tell(number, 0);
+            if let Some(QueueStorage::File(file)) = room {
+                file.publish_offset(number, 0);
             }
-            let shape = queue.as_ref().map(|queue| *queue.shape());
-            if let Some(Room::Device { .. }) = room
-                && !mutant.is("dev-frees-queues-itself")
+            let shape = queue.as_ref().map(|queue| *queue.queue_shape());
+            if let Some(QueueStorage::Device { .. }) = room
+                && !mutant.is_planted("dev-frees-queues-itself")
             {
                 retired.extend(queue);
             }
-            if let Some(shape) = shape.filter(|_| !mutant.is("dev-keeps-numbers")) {
+            if let Some(shape) = shape.filter(|_| !mutant.is_planted("dev-keeps-numbers")) {
                 let epoch = shape.epoch().wrapping_add(1);
                 let window = WINDOW.min(shape.depth());
-                let epoch = if mutant.is("dev-epochs-stay") { shape.epoch() } else { epoch };
-                numbers.give_back(Number { number, epoch, window });
+                let epoch = if mutant.is_planted("dev-epochs-stay") { shape.epoch() } else { epoch };
+                numbers.give_back(QueueNumber { number, epoch, window });
             }
             false
         });
     }
 
     /// Queues by their numbers.
-    pub fn directory(&self) -> Directory {
+    pub fn queue_directory(&self) -> QueueDirectory {
         Arc::clone(&self.directory)
     }
 
     /// The page of doorbells.
-    pub const fn page(&self) -> &BellPage<Words> {
+    pub const fn bell_page(&self) -> &BellPage<QueueWords> {
         &self.page
     }
 
     /// Takes a region of this process on.
-    pub fn add_region(&mut self, region: Region) -> Option<Key> {
-        self.jobs.regions.add(region)
+    pub fn add_region(&mut self, region: EntryRegion) -> Option<EntryKey> {
+        self.jobs.regions.add_region(region)
     }
 
-    /// Says where a region's bytes lie on their way out ([`Regions::add_rooms`](super::region::Regions::add_rooms)), and makes room for the operations that they begin.
+    /// Says where a region's bytes lie on their way out ([`EntryRegions::add_rooms`](super::region::EntryRegions::add_rooms)), and makes room for the operations that they begin.
     ///
     /// `None`: there is none of that key, or no memory.
-    pub fn add_rooms(&mut self, key: Key, rooms: PostRooms) -> Option<()> {
-        self.jobs.grow(POST_PLACES as u32 + DEVICE_PIECES_MAX).ok()?;
+    pub fn add_rooms(&mut self, key: EntryKey, rooms: PostRooms) -> Option<()> {
+        self.jobs.grow_capacity(POST_PLACES as u32 + DEVICE_PIECES_MAX).ok()?;
         self.jobs.regions.add_rooms(key, rooms)
     }
 
     /// Memory that entries name: where words lie apart from a region's bytes is said there.
-    pub const fn regions(&mut self) -> &mut Regions {
+    pub const fn regions_mut(&mut self) -> &mut EntryRegions {
         &mut self.jobs.regions
     }
 
     /// Ends a region: entries that name it fail. What has begun on it is to be complete.
-    pub fn remove_region(&mut self, key: Key) -> Option<Region> {
+    pub fn remove_region(&mut self, key: EntryKey) -> Option<EntryRegion> {
         self.jobs.regions.remove(key)
     }
 
@@ -439,61 +461,62 @@ impl<N: Network> Executor<N> {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn learn(&mut self, member: Member, far: Far) -> Result<(), OutOfMemory> {
-        self.jobs.regions.learn(member, far, None)
+    pub fn add_remote_region(&mut self, member: MemberRank, far: PeerRegion) -> Result<(), OutOfMemory> {
+        self.jobs.regions.add_remote_region(member, far, None)
     }
 
     /// Goes on with everything: what is under way, what was rung, and what nobody will do any more.
-    pub fn pass(&mut self) -> Pass {
+    pub fn run_pass(&mut self) -> ExecutorPass {
         let is_idle = self.jobs.is_idle();
-        let mut moved = !is_idle && self.jobs.go_on();
-        self.tell();
-        let pass = self.drain.pass(&mut self.jobs);
-        self.tell();
-        while let Some(of) = self.drain.asked() {
-            let companion = self.companion(of);
-            self.drain.answer(of, companion);
+        let mut moved = !is_idle && self.jobs.make_progress();
+        self.report_outcomes();
+        let pass = self.drain.run_pass(&mut self.jobs);
+        self.report_outcomes();
+        while let Some(of) = self.drain.asked_companion() {
+            let companion = self.make_companion(of);
+            self.drain.answer_companion(of, companion);
         }
         if !self.ending.is_empty() {
-            self.retire();
+            self.retire_queues();
         }
         moved |= pass.begun > 0;
-        Pass { moved, busy: pass.busy > 0 || !self.jobs.is_idle() }
+        ExecutorPass { moved, busy: pass.busy > 0 || !self.jobs.is_idle() }
     }
 
     /// Ends all queues, as aborts do: whoever posts or waits there hears of it. What the network lends is given back, and what was under way may still be done, or not.
-    pub fn leave(&mut self) {
-        let why = Aborted { status: Status::Abandoned, reason: 0 };
+    pub fn shut_down(&mut self) {
+        let why = AbortWord { status: EntryStatus::Abandoned, reason: 0 };
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
-        for queue in directory.values().filter(|_| !self.mutant.is("dev-leaves-in-silence")) {
+        for queue in directory.values().filter(|_| !self.mutant.is_planted("dev-leaves-in-silence")) {
             queue.abort(why);
         }
-        let deepest = directory.values().map(|queue| queue.shape().depth()).max();
+        let deepest = directory.values().map(|queue| queue.queue_shape().depth()).max();
         drop(directory);
         self.leaves = true;
         // Signals that entries were to raise are poisoned, of those under way and of those that were not begun: so many passes end them all.
-        let passes = if self.mutant.is("dev-leaves-the-rest") { 1 } else { deepest.unwrap_or(0) / BATCH + 2 };
+        let passes =
+            if self.mutant.is_planted("dev-leaves-the-rest") { 1 } else { deepest.unwrap_or(0) / BATCH + 2 };
         for _ in 0..passes {
-            if !self.mutant.is("dev-leaves-what-is-under-way") {
-                self.jobs.abandon();
+            if !self.mutant.is_planted("dev-leaves-what-is-under-way") {
+                self.jobs.abandon_all();
             }
-            if !self.pass().busy {
+            if !self.run_pass().busy {
                 break;
             }
         }
-        self.jobs.leave();
+        self.jobs.detach_job();
     }
 
     /// Goes on with the work of this process for others, which concerns no queue of its own, and poisons signals of dead members. Whether anything moved.
-    pub fn serve(&mut self) -> bool {
-        let moved = self.jobs.go_on();
-        self.tell();
+    pub fn serve_members(&mut self) -> bool {
+        let moved = self.jobs.make_progress();
+        self.report_outcomes();
         if self.looked.elapsed() >= WATCH_EVERY {
             self.looked = Instant::now();
-            self.jobs.network().hear();
+            self.jobs.network_mut().poll_control_streams();
             self.poison_signals_of_dead_members();
             if !self.owned.is_empty() {
-                self.look_at_owners();
+                self.check_owners();
             }
         }
         moved
@@ -502,62 +525,64 @@ impl<N: Network> Executor<N> {
     /// Whether a doorbell was rung that no pass has seen. Looked at before its owner falls asleep.
     #[must_use]
     pub fn is_rung(&self) -> bool {
-        let bells = self.page.words();
+        let bells = self.page.as_memory();
         let bit = |group: u32| 64 + u64::from(group) * 8;
-        (0..self.page.groups()).any(|group| bells.load(bit(group), std::sync::atomic::Ordering::SeqCst) != 0)
+        (0..self.page.group_count())
+            .any(|group| bells.load(bit(group), std::sync::atomic::Ordering::SeqCst) != 0)
     }
 
     /// The network.
-    pub const fn network(&mut self) -> &mut N {
-        self.jobs.network()
+    pub const fn network_mut(&mut self) -> &mut N {
+        self.jobs.network_mut()
     }
 
-    fn tell(&mut self) {
-        while let Some((queue, index, outcome)) = self.jobs.take() {
-            let ended = self.drain.end(queue, index, outcome);
+    fn report_outcomes(&mut self) {
+        while let Some((queue, index, outcome)) = self.jobs.take_ended() {
+            let ended = self.drain.end_job(queue, index, outcome);
             debug_assert!(ended, "it had begun, and ends once");
         }
     }
 
     /// A companion is as deep as its queue: a WAIT and what it holds, for half as many entries. Each queue has one, and a companion none: whoever asks again is told
     /// the same.
-    fn companion(&mut self, of: u32) -> Companion {
-        if !self.mutant.is("dev-makes-companions-again") {
+    fn make_companion(&mut self, of: u32) -> CompanionWord {
+        if !self.mutant.is_planted("dev-makes-companions-again") {
             if let Some(&made) = self.companions.get(&of) {
-                return Companion::Queue(made);
+                return CompanionWord::Queue(made);
             }
             if self.companions.values().any(|&companion| companion == of) {
-                return Companion::Refused;
+                return CompanionWord::Refused;
             }
         }
         let is_ending = self.leaves || self.ending.contains(&of);
-        if is_ending && !self.mutant.is("dev-makes-companions-at-the-end") {
-            return Companion::Refused;
+        if is_ending && !self.mutant.is_planted("dev-makes-companions-at-the-end") {
+            return CompanionWord::Refused;
         }
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
-        let depth = directory.get(&of).map(|queue| queue.shape().depth());
+        let depth = directory.get(&of).map(|queue| queue.queue_shape().depth());
         drop(directory);
         let made = depth.map(|depth| self.make_queue(depth, 0));
         match made {
             Some(Ok(queue)) => {
-                let number = queue.shape().number();
+                let number = queue.queue_shape().number();
                 self.companions.insert(of, number);
-                Companion::Queue(number)
+                CompanionWord::Queue(number)
             }
-            Some(Err(_)) | None => Companion::Refused,
+            Some(Err(_)) | None => CompanionWord::Refused,
         }
     }
 
     /// Ends the queues of processes that have ended.
-    fn look_at_owners(&mut self) {
+    fn check_owners(&mut self) {
         let Self { owned, directory, page, mutant, companions, .. } = self;
         let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
         let mut more = Vec::new();
         owned.retain_mut(|owned| {
             let Some(queue) = directory.get(&owned.number) else { return false };
-            let is_over = !mutant.is("dev-outlives-its-owner") && owned.look(queue, page, *mutant);
+            let is_over =
+                !mutant.is_planted("dev-outlives-its-owner") && owned.check_owner(queue, page, *mutant);
             // The word by which producers hear of it is also theirs to write.
-            let companion = if mutant.is("dev-believes-the-dead") {
+            let companion = if mutant.is_planted("dev-believes-the-dead") {
                 companion_of(queue)
             } else {
                 companions.get(&owned.number).copied()
@@ -567,7 +592,7 @@ impl<N: Network> Executor<N> {
         });
         // Entries of a companion wait for those of its queue, which have all ended.
         for queue in more.iter().filter_map(|number| directory.get(number)) {
-            queue.abort(Aborted { status: Status::PeerDead, reason: 0 });
+            queue.abort(AbortWord { status: EntryStatus::PeerDead, reason: 0 });
         }
     }
 }

@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_grow};
-use trunkline_proto::rma::atomic::Action;
+use trunkline_proto::rma::atomic::AtomicAction;
 
-use crate::network::{Carried, Ended, Failure, Network, Place};
-use trunkline_engine::rma::{Local, Member, Source};
+use crate::network::{BeginOutcome, EntryFailure, HeapAddress, MemberNetwork, NetworkCompletion};
+use trunkline_engine::rma::{HeapRange, MemberRank, PutSource};
 
 /// Numbers of operations that are flushed have this bit; those of the courier and the executor, which count places below it, do not.
 const FLUSHED: u64 = 1 << 29;
@@ -24,7 +24,7 @@ pub struct FlushedPeer {
     /// Whether its NICs' writes there need it.
     pub needs_flush: bool,
     /// A byte there that means nothing, for this rank to put to.
-    pub unread: Place,
+    pub unread: HeapAddress,
 }
 
 /// How the parts of a window are flushed.
@@ -33,7 +33,7 @@ pub struct FlushedPart {
     /// The heap of this rank's bytes, if writes of its own NICs there need it.
     pub own: Option<u8>,
     /// A byte of this rank that means nothing, to get to.
-    pub unread: Local,
+    pub unread: HeapRange,
     /// By rank.
     pub peers: Vec<FlushedPeer>,
 }
@@ -51,9 +51,9 @@ enum FlushStage {
 
 /// How an operation's bytes are flushed.
 #[derive(Clone, Copy, Debug)]
-enum Flush {
-    Get { from: Place, into: Local },
-    Put { from: Local, to: Place },
+enum FlushTransfer {
+    Get { from: HeapAddress, into: HeapRange },
+    Put { from: HeapRange, to: HeapAddress },
 }
 
 /// An operation whose bytes are to be flushed.
@@ -63,7 +63,7 @@ struct FlushedOp {
     stage: FlushStage,
     /// The courier's number of the operation.
     cookie: u64,
-    flush: Flush,
+    flush: FlushTransfer,
 }
 
 /// A network whose writes to memory of devices are where they belong when their end is told.
@@ -74,12 +74,12 @@ pub struct FlushedNetwork<N> {
     ops: Vec<FlushedOp>,
     free: Vec<u32>,
     waiting: VecDeque<u32>,
-    over: Vec<Ended>,
-    mine: Vec<Ended>,
+    over: Vec<NetworkCompletion>,
+    mine: Vec<NetworkCompletion>,
     mutant: Mutant,
 }
 
-impl<N: Network> FlushedNetwork<N> {
+impl<N: MemberNetwork> FlushedNetwork<N> {
     /// Around a network, with nothing that needs flushes yet.
     pub fn new(network: N, mutant: Mutant) -> Self {
         let parts = Vec::new();
@@ -90,36 +90,36 @@ impl<N: Network> FlushedNetwork<N> {
     }
 
     /// Takes a window on of which a part needs flushes, before any rank uses it.
-    pub fn open(&mut self, part: FlushedPart) {
+    pub fn open_window(&mut self, part: FlushedPart) {
         self.parts.push(part);
     }
 
     /// Ends the window of these unread bytes: nothing is under way there.
-    pub fn close(&mut self, heap: u8) {
+    pub fn close_window(&mut self, heap: u8) {
         self.parts.retain(|part| part.unread.heap != heap);
     }
 
     /// How a put of so many bytes is flushed, if it has to be.
-    fn flush_of_put(&self, to: Place, len: u64) -> Option<Flush> {
+    fn flush_of_put(&self, to: HeapAddress, len: u64) -> Option<FlushTransfer> {
         let find = |part: &FlushedPart| {
             let peer = part.peers.get(to.member as usize)?;
             (peer.needs_flush && peer.heap == to.heap).then_some(part.unread)
         };
         let into = self.parts.iter().find_map(find).filter(|_| len > 0)?;
-        Some(Flush::Get { from: Place { offset: to.offset + len - 1, ..to }, into })
+        Some(FlushTransfer::Get { from: HeapAddress { offset: to.offset + len - 1, ..to }, into })
     }
 
     /// The same of a get.
-    fn flush_of_get(&self, from: Member, into: Local, len: u64) -> Option<Flush> {
+    fn flush_of_get(&self, from: MemberRank, into: HeapRange, len: u64) -> Option<FlushTransfer> {
         let part = self.parts.iter().find(|part| part.own == Some(into.heap)).filter(|_| len > 0)?;
         let to = part.peers.get(from as usize)?.unread;
-        Some(Flush::Put { from: Local { offset: into.offset + len - 1, len: 1, ..into }, to })
+        Some(FlushTransfer::Put { from: HeapRange { offset: into.offset + len - 1, len: 1, ..into }, to })
     }
 
     /// The number by which the network knows an operation whose bytes are to be flushed.
     ///
     /// `None`: there is no memory for one more now.
-    fn launch(&mut self, cookie: u64, flush: Flush) -> Option<u32> {
+    fn allocate_op(&mut self, cookie: u64, flush: FlushTransfer) -> Option<u32> {
         let at = match self.free.pop() {
             Some(at) => at,
             None => {
@@ -144,53 +144,60 @@ impl<N: Network> FlushedNetwork<N> {
         try_hold(&mut self.mine, room)
     }
 
-    fn cookie(&self, at: u32) -> u64 {
+    fn op_cookie(&self, at: u32) -> u64 {
         let generation = self.ops.get(at as usize).map_or(0, |op| op.generation);
         u64::from(generation) << 32 | FLUSHED | u64::from(at)
     }
 
-    fn finish(&mut self, at: u32, how: Option<Result<u64, Failure>>) {
+    fn finish_op(&mut self, at: u32, how: Option<Result<u64, EntryFailure>>) {
         let Some(op) = self.ops.get_mut(at as usize) else { return };
         (op.stage, op.generation) = (FlushStage::Free, op.generation.wrapping_add(1));
-        self.over.extend(how.map(|how| Ended { cookie: op.cookie, how }));
+        self.over.extend(how.map(|how| NetworkCompletion { cookie: op.cookie, how }));
         self.free.push(at);
     }
 
     /// Begins a flush.
     fn begin_flush(&mut self, at: u32) {
-        let cookie = self.cookie(at);
+        let cookie = self.op_cookie(at);
         let Some(op) = self.ops.get_mut(at as usize) else { return };
         let carried = match op.flush {
-            Flush::Get { from, into } => self.network.get(cookie, from, Local { len: 1, ..into }),
-            Flush::Put { from, to } => self.network.put(cookie, to, Source::Heap(from)),
+            FlushTransfer::Get { from, into } => self.network.get(cookie, from, HeapRange { len: 1, ..into }),
+            FlushTransfer::Put { from, to } => self.network.put(cookie, to, PutSource::Heap(from)),
         };
         match carried {
-            Carried::Begun(_) => op.stage = FlushStage::Flushing,
-            Carried::Busy => {
+            BeginOutcome::Begun(_) => op.stage = FlushStage::Flushing,
+            BeginOutcome::Busy => {
                 op.stage = FlushStage::Waiting;
                 self.waiting.push_back(at);
             }
-            Carried::Failed(failure) => self.finish(at, Some(Err(failure))),
+            BeginOutcome::Failed(failure) => self.finish_op(at, Some(Err(failure))),
         }
     }
 
-    fn on_ended(&mut self, one: Ended) {
+    fn on_ended(&mut self, one: NetworkCompletion) {
         let at = (one.cookie & (FLUSHED - 1)) as u32;
         let Some(op) = self.ops.get(at as usize) else { return };
         if op.generation != (one.cookie >> 32) as u32 {
             return;
         }
         match (op.stage, one.how) {
-            (FlushStage::Moving, Ok(_)) if !self.mutant.is("dev-flushes-nothing") => self.begin_flush(at),
-            (FlushStage::Moving | FlushStage::Flushing, how) => self.finish(at, Some(how)),
+            (FlushStage::Moving, Ok(_)) if !self.mutant.is_planted("dev-flushes-nothing") => {
+                self.begin_flush(at)
+            }
+            (FlushStage::Moving | FlushStage::Flushing, how) => self.finish_op(at, Some(how)),
             (FlushStage::Free | FlushStage::Waiting, _) => {}
         }
     }
 
     /// Notes how the beginning of an operation that is to be flushed has ended: of a part of its bytes the last one is another.
-    fn begun(&mut self, at: u32, carried: Carried, cut: impl FnOnce(&Self, u64) -> Option<Flush>) -> Carried {
-        let Carried::Begun(bytes) = carried else {
-            self.finish(at, None);
+    fn note_begin(
+        &mut self,
+        at: u32,
+        carried: BeginOutcome,
+        cut: impl FnOnce(&Self, u64) -> Option<FlushTransfer>,
+    ) -> BeginOutcome {
+        let BeginOutcome::Begun(bytes) = carried else {
+            self.finish_op(at, None);
             return carried;
         };
         let flush = cut(self, bytes);
@@ -201,47 +208,53 @@ impl<N: Network> FlushedNetwork<N> {
     }
 }
 
-impl<N: Network> Network for FlushedNetwork<N> {
-    fn me(&self) -> Member {
-        self.network.me()
+impl<N: MemberNetwork> MemberNetwork for FlushedNetwork<N> {
+    fn own_rank(&self) -> MemberRank {
+        self.network.own_rank()
     }
 
-    fn executes(&self) -> bool {
-        self.network.executes()
+    fn can_execute_locally(&self) -> bool {
+        self.network.can_execute_locally()
     }
 
     #[inline]
-    fn put(&mut self, cookie: u64, to: Place, from: Source<'_>) -> Carried {
+    fn put(&mut self, cookie: u64, to: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
         let len = from.byte_len();
         let Some(flush) = self.flush_of_put(to, len) else { return self.network.put(cookie, to, from) };
-        let Some(at) = self.launch(cookie, flush) else { return Carried::Busy };
-        let carried = self.network.put(self.cookie(at), to, from);
-        self.begun(at, carried, |this, bytes| this.flush_of_put(to, bytes.min(len)))
+        let Some(at) = self.allocate_op(cookie, flush) else { return BeginOutcome::Busy };
+        let carried = self.network.put(self.op_cookie(at), to, from);
+        self.note_begin(at, carried, |this, bytes| this.flush_of_put(to, bytes.min(len)))
     }
 
     #[inline]
-    fn get(&mut self, cookie: u64, from: Place, into: Local) -> Carried {
+    fn get(&mut self, cookie: u64, from: HeapAddress, into: HeapRange) -> BeginOutcome {
         let member = from.member;
         let Some(flush) = self.flush_of_get(member, into, into.len) else {
             return self.network.get(cookie, from, into);
         };
-        let Some(at) = self.launch(cookie, flush) else { return Carried::Busy };
-        let carried = self.network.get(self.cookie(at), from, into);
-        self.begun(at, carried, |this, bytes| this.flush_of_get(member, into, bytes.min(into.len)))
+        let Some(at) = self.allocate_op(cookie, flush) else { return BeginOutcome::Busy };
+        let carried = self.network.get(self.op_cookie(at), from, into);
+        self.note_begin(at, carried, |this, bytes| this.flush_of_get(member, into, bytes.min(into.len)))
     }
 
     #[inline]
-    fn atomic(&mut self, cookie: u64, at: Place, action: Action, fetches: bool) -> Carried {
-        self.network.atomic(cookie, at, action, fetches)
+    fn post_atomic(
+        &mut self,
+        cookie: u64,
+        at: HeapAddress,
+        action: AtomicAction,
+        fetches: bool,
+    ) -> BeginOutcome {
+        self.network.post_atomic(cookie, at, action, fetches)
     }
 
     #[inline]
-    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
+    fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
         if self.ops.is_empty() {
-            return self.network.go_on(ended);
+            return self.network.make_progress(ended);
         }
         let mut at = ended.len();
-        let mut moved = self.network.go_on(ended);
+        let mut moved = self.network.make_progress(ended);
         while let Some(one) = ended.get(at) {
             if one.cookie & FLUSHED == 0 {
                 at += 1;
@@ -262,19 +275,19 @@ impl<N: Network> Network for FlushedNetwork<N> {
         moved
     }
 
-    fn spoil(&mut self, at: Place, value: u64) -> bool {
-        self.network.spoil(at, value)
+    fn send_error_word(&mut self, at: HeapAddress, value: u64) -> bool {
+        self.network.send_error_word(at, value)
     }
 
-    fn hear(&mut self) {
-        self.network.hear();
+    fn poll_control_streams(&mut self) {
+        self.network.poll_control_streams();
     }
 
-    fn is_gone(&mut self, member: Member) -> bool {
+    fn is_gone(&mut self, member: MemberRank) -> bool {
         self.network.is_gone(member)
     }
 
-    fn leave(&mut self) {
-        self.network.leave();
+    fn detach_job(&mut self) {
+        self.network.detach_job();
     }
 }

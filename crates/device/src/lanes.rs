@@ -1,12 +1,12 @@
 //! What a kernel of a GPU is given: the lanes of an executor as it sees them, and words of its own memory that go with them. Made by whoever starts kernels,
 //! before it does; while they run nothing here is called.
 
-use trunkline_device_queue::view::{CLAIMS_BYTES, GROUP_BYTES, Own, WORDS_BYTES};
-use trunkline_mem::Memory;
-use trunkline_mem::gpu::{CallError, Device, RangeError};
+use trunkline_device_queue::view::{CLAIMS_BYTES, DeviceWords, GROUP_BYTES, WORDS_BYTES};
+use trunkline_mem::MemoryRange;
+use trunkline_mem::gpu::{DriverCallError, GpuDevice, RangeError};
 
-use crate::driver::Queues;
-use crate::network::Network;
+use crate::driver::DeviceQueues;
+use crate::network::MemberNetwork;
 use crate::queue_error::QueueError;
 
 /// Bytes of a view.
@@ -14,33 +14,34 @@ const VIEW_BYTES: u64 = 128;
 /// Bytes of a queue's own words, and of its claims, which have a line of their own.
 const OWN_BYTES: u64 = WORDS_BYTES + 128;
 
-const _: () = assert!(CLAIMS_BYTES <= 128 && size_of::<trunkline_device_queue::View>() as u64 == VIEW_BYTES);
+const _: () =
+    assert!(CLAIMS_BYTES <= 128 && size_of::<trunkline_device_queue::QueueView>() as u64 == VIEW_BYTES);
 
 /// Lanes of one executor, for kernels of one device.
 #[derive(Clone, Debug)]
-pub struct Lanes {
-    device: Device,
+pub struct KernelLanes {
+    device: GpuDevice,
     /// Views: of the lanes, then of their companions.
-    views: Memory,
+    views: MemoryRange,
     /// Held for the views, which name it.
-    _own: Memory,
+    _own: MemoryRange,
     /// Words of channels, and words of groups, of each block.
-    channels: Memory,
-    groups: Memory,
+    channels: MemoryRange,
+    groups: MemoryRange,
     blocks: u32,
     first: u64,
     numbers: Vec<[u32; 2]>,
 }
 
 /// Lanes that are made: dropped, their queues are given back.
-struct Making<'q, N: Network + 'static> {
-    queues: &'q Queues<N>,
+struct LanesGuard<'q, N: MemberNetwork + 'static> {
+    queues: &'q DeviceQueues<N>,
     numbers: Vec<[u32; 2]>,
 }
 
-impl<N: Network + 'static> Drop for Making<'_, N> {
+impl<N: MemberNetwork + 'static> Drop for LanesGuard<'_, N> {
     fn drop(&mut self) {
-        if !self.queues.mutant().is("dev-keeps-lanes-that-failed") {
+        if !self.queues.planted_mutant().is_planted("dev-keeps-lanes-that-failed") {
             self.numbers.iter().for_each(|&[number, _]| self.queues.end_queue(number));
         }
     }
@@ -54,39 +55,43 @@ pub enum LanesError {
     Queue(#[from] QueueError),
     /// No memory of the device.
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] DriverCallError),
     /// It cannot be written.
     #[error(transparent)]
     Range(#[from] RangeError),
 }
 
-impl Lanes {
+impl KernelLanes {
     /// So many lanes, whose first index is `first`, for kernels of at most so many blocks.
     ///
     /// # Errors
     /// [`LanesError`].
-    pub fn new<N: Network + 'static>(
-        device: &Device,
-        queues: &Queues<N>,
+    pub fn new<N: MemberNetwork + 'static>(
+        device: &GpuDevice,
+        queues: &DeviceQueues<N>,
         (lanes, depth, first): (u32, u32, u64),
         blocks: u32,
     ) -> Result<Self, LanesError> {
         let count = u64::from(lanes) * 2;
         let own = device.allocate((count * OWN_BYTES) as usize)?;
         let views = device.allocate((count * VIEW_BYTES) as usize)?;
-        let mut making = Making { queues, numbers: Vec::with_capacity(lanes as usize) };
+        let mut making = LanesGuard { queues, numbers: Vec::with_capacity(lanes as usize) };
         for _ in 0..lanes {
-            making.numbers.push(queues.lane(device, depth, first)?);
+            making.numbers.push(queues.make_lane(device, depth, first)?);
         }
         for which in [0, 1] {
             for (lane, of) in (0_u64..).zip(&making.numbers) {
                 let at = which as u64 * u64::from(lanes) + lane;
                 let words = own.addr() as u64 + at * OWN_BYTES;
-                let shared = Own { words, claims: words + WORDS_BYTES };
-                let view = queues.with(|executor| executor.view(of[which], shared));
+                let shared = DeviceWords { words, claims: words + WORDS_BYTES };
+                let view = queues.with_executor(|executor| executor.queue_view(of[which], shared));
                 let view = view.ok_or(QueueError::Device)?;
-                device.write(&own, at * OWN_BYTES, &bytes(&Own::words(first)))?;
-                device.write(&views, at * VIEW_BYTES, &bytes(&view.to_words()))?;
+                device.copy_to_device(
+                    &own,
+                    at * OWN_BYTES,
+                    &words_to_bytes(&DeviceWords::initial_words(first)),
+                )?;
+                device.copy_to_device(&views, at * VIEW_BYTES, &words_to_bytes(&view.to_words()))?;
             }
         }
         let channels = device.allocate((u64::from(blocks) * channel_bytes(lanes)) as usize)?;
@@ -105,26 +110,26 @@ impl Lanes {
         words.extend([0, 0]);
         for block in 0..u64::from(self.blocks) {
             let at = block * channel_bytes(self.numbers.len() as u32);
-            self.device.write(&self.channels, at, &bytes(&words))?;
+            self.device.copy_to_device(&self.channels, at, &words_to_bytes(&words))?;
         }
         Ok(())
     }
 
-    /// The views, for [`Job::words`].
+    /// The views, for [`KernelJob::to_words`].
     #[must_use]
-    pub const fn views(&self) -> &Memory {
+    pub const fn lane_views(&self) -> &MemoryRange {
         &self.views
     }
 
     /// Numbers of the queues and of their companions, by lane.
     #[must_use]
-    pub fn numbers(&self) -> &[[u32; 2]] {
+    pub fn queue_numbers(&self) -> &[[u32; 2]] {
         &self.numbers
     }
 
     /// All memory that kernels reach by these lanes, to be held while they run.
     #[must_use]
-    pub fn held(&self) -> [Memory; 4] {
+    pub fn held_memory(&self) -> [MemoryRange; 4] {
         [self.views.clone(), self._own.clone(), self.channels.clone(), self.groups.clone()]
     }
 }
@@ -133,13 +138,13 @@ fn channel_bytes(lanes: u32) -> u64 {
     (2 * u64::from(lanes) + 2) * 8
 }
 
-fn bytes(words: &[u64]) -> Vec<u8> {
+fn words_to_bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What the kernels of `crates/device-queue/src/kernels.h` are given: `kernels::Job`.
+/// What the kernels of `crates/device-queue/src/kernels.h` are given: `kernels::KernelJob`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Job {
+pub struct KernelJob {
     /// Addresses, as the device sees them, of slots of 16 bytes that are raised here, of a word for each that remembers its base, of the region's bytes, and of a
     /// word for each thread's result.
     pub slots: u64,
@@ -167,10 +172,10 @@ pub struct Job {
     pub number: u64,
 }
 
-impl Job {
+impl KernelJob {
     /// As it is given, with lanes.
     #[must_use]
-    pub fn words(&self, lanes: &Lanes) -> Vec<u64> {
+    pub fn to_words(&self, lanes: &KernelLanes) -> Vec<u64> {
         vec![
             lanes.views.addr() as u64,
             lanes.numbers.len() as u64,

@@ -1,8 +1,8 @@
 //! Device queues, executed: what threads of a GPU, or of the host, put into queues (`trunkline_device_queue`) is carried out over any fabric.
 //!
-//! One [`Executor`] drains any number of queues, and looks only at those whose doorbell was rung or that have something under way. It is
-//! driven either by the very threads that post and wait ([`Mode::Inline`], M0) or by a thread of its own ([`Mode::Thread`], M1), which sleeps
-//! while there is nothing to do; or by one for queues that kernels of a GPU post to, which nobody can wake ([`Mode::Device`], M2). [`Queues`] is what a front end holds of either.
+//! One [`QueueExecutor`] drains any number of queues, and looks only at those whose doorbell was rung or that have something under way. It is
+//! driven either by the very threads that post and wait ([`ExecutorMode::Inline`], M0) or by a thread of its own ([`ExecutorMode::Thread`], M1), which sleeps
+//! while there is nothing to do; or by one for queues that kernels of a GPU post to, which nobody can wake ([`ExecutorMode::Device`], M2). [`DeviceQueues`] is what a front end holds of either.
 //!
 //! - [`words`]: memory of queues, signals and counters, which tells the executor when somebody rings or waits.
 //! - [`network`]: what the executor asks of whatever carries bytes; [`rma`](trunkline_engine::rma) is one.
@@ -11,7 +11,7 @@
 //! - [`region`]: keys of entries, and the memory that they stand for. An entry is a stranger's until its key, bounds and generation are checked.
 //! - [`port`]: entries as operations of the network, in as many pieces as that takes; how each ended.
 //! - [`executor`]: one pass over all queues; poison of signals that a dead peer would have raised; companions.
-//! - [`lanes`]: what a kernel of a GPU is given ([`Mode::Device`], M2).
+//! - [`lanes`]: what a kernel of a GPU is given ([`ExecutorMode::Device`], M2).
 //! - [`processes`]: queues in a memory file, whose producers are other processes; deaths at either side.
 //! - [`driver`]: who makes the passes, and when it sleeps.
 //! - [`patience`]: how long a thread of the host waits, and lets others go on meanwhile.
@@ -40,16 +40,18 @@ pub mod region;
 mod rest;
 pub mod words;
 
-pub use courier::Courier;
-pub use driver::{Mode, Queues, QueuesError};
-pub use executor::{Executor, Pass};
+pub use courier::ProxyNetwork;
+pub use driver::{DeviceQueues, ExecutorMode, QueuesError};
+pub use executor::{ExecutorPass, QueueExecutor};
 pub use flushed::{FlushedNetwork, FlushedPart, FlushedPeer};
-pub use lanes::{Job, Lanes, LanesError};
-pub use network::{Carried, Ended, Failure, Network, Place, Rma};
-pub use part::{Part, Peer};
-pub use patience::{Patience, die};
-pub use port::{Begun, UNSUPPORTED};
-pub use processes::{Guest, GuestError, Watching};
+pub use lanes::{KernelJob, KernelLanes, LanesError};
+pub use network::{BeginOutcome, EntryFailure, HeapAddress, MemberNetwork, NetworkCompletion, RmaNetwork};
+pub use part::{LocalPart, RemotePart};
+pub use patience::{HostDeadline, abort_process};
+pub use port::{BegunOp, UNSUPPORTED};
+pub use processes::{GuestBudget, GuestError, GuestQueues};
 pub use queue_error::QueueError;
-pub use region::{Copies, ErrorTable, Far, FarWords, Key, Region, Regions, WordsRegion};
-pub use words::{Ringer, Words};
+pub use region::{
+    DeviceCopier, EntryKey, EntryRegion, EntryRegions, ErrorTable, FarWords, PeerRegion, WordsRegion,
+};
+pub use words::{DoorbellObserver, QueueWords};

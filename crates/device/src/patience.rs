@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use trunkline_device_queue::Budget;
+use trunkline_device_queue::WaitBudget;
 
 /// Looks before others go first.
 const SPINS: u32 = 50;
@@ -11,27 +11,27 @@ const CLOCK_EVERY: u32 = 16;
 
 /// Until a deadline.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct HostDeadline {
     until: Option<Instant>,
     looks: u32,
 }
 
-impl Patience {
+impl HostDeadline {
     /// So long from now; for good if that is longer than clocks go.
     #[must_use]
-    pub fn of(time: Duration) -> Self {
+    pub fn from_duration(time: Duration) -> Self {
         Self { until: Instant::now().checked_add(time), looks: 0 }
     }
 
     /// For good: only the end of what is waited for ends it.
     #[must_use]
-    pub const fn endless() -> Self {
+    pub const fn without_deadline() -> Self {
         Self { until: None, looks: 0 }
     }
 }
 
 /// Ends the process: a kernel asked for that, rather than for an error, where one of its waits takes too long.
-pub fn die() -> ! {
+pub fn abort_process() -> ! {
     use std::io::Write as _;
     let said = "trunkline: a kernel has waited longer than its limit, which it asked to be its end\n";
     // Where nobody hears it the end is the same.
@@ -39,9 +39,9 @@ pub fn die() -> ! {
     std::process::abort()
 }
 
-impl Budget for Patience {
+impl WaitBudget for HostDeadline {
     #[inline]
-    fn goes_on(&mut self) -> bool {
+    fn spend_poll(&mut self) -> bool {
         self.looks = self.looks.saturating_add(1);
         if self.looks < SPINS {
             return true;

@@ -4,22 +4,22 @@
 use std::fmt;
 use std::sync::Arc;
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::holding::try_hold;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::OutOfMemory;
-use trunkline_proto::wire::device_queue::{POST_PLACES, PostRooms, Status};
+use trunkline_proto::wire::device_queue::{EntryStatus, POST_PLACES, PostRooms};
 
-use trunkline_engine::rma::Member;
+use trunkline_engine::rma::MemberRank;
 
 /// Regions of a member that there may be at a time: a heap each.
 pub const REGIONS_MAX: usize = trunkline_proto::limits::RMA_HEAPS_MAX;
 
 /// Names a region in entries: its number in the low 8 bits, its generation, from 1 on, above. Never 0.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Key(u32);
+pub struct EntryKey(u32);
 
-impl Key {
+impl EntryKey {
     const GENERATION_MAX: u32 = (1 << 24) - 1;
 
     const fn new(number: u8, generation: u32) -> Self {
@@ -28,7 +28,7 @@ impl Key {
 
     /// As it stands in an entry.
     #[must_use]
-    pub const fn bits(self) -> u32 {
+    pub const fn to_bits(self) -> u32 {
         self.0
     }
 
@@ -40,31 +40,31 @@ impl Key {
 
     /// The number.
     #[must_use]
-    pub const fn number(self) -> u8 {
+    pub const fn region_number(self) -> u8 {
         self.0 as u8
     }
 
-    const fn generation(self) -> u32 {
+    const fn key_generation(self) -> u32 {
         self.0 >> 8
     }
 }
 
 /// How bytes of a device's memory are moved by the device: asynchronously, as its copy engines do. Of one executor: what ends is told to nobody else.
-pub trait Copies: fmt::Debug + Send + Sync {
+pub trait DeviceCopier: fmt::Debug + Send + Sync {
     /// Begins to copy `len` bytes that are inside of both; one of them is the device's. False: not now.
-    fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool;
+    fn begin_copy(&self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) -> bool;
 
     /// Adds the copies that have ended since: their bytes are there, or why not.
-    fn ended(&self, into: &mut Vec<(u64, Result<(), u32>)>);
+    fn take_ended(&self, into: &mut Vec<(u64, Result<(), u32>)>);
 }
 
-impl Copies for trunkline_mem::gpu::Mover {
-    fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool {
-        Self::begin(self, cookie, from, to, len)
+impl DeviceCopier for trunkline_mem::gpu::DeviceCopyQueue {
+    fn begin_copy(&self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) -> bool {
+        Self::begin_copy(self, cookie, from, to, len)
     }
 
-    fn ended(&self, into: &mut Vec<(u64, Result<(), u32>)>) {
-        Self::ended(self, into);
+    fn take_ended(&self, into: &mut Vec<(u64, Result<(), u32>)>) {
+        Self::take_ended(self, into);
     }
 }
 
@@ -81,7 +81,7 @@ pub struct ErrorTable {
 
 impl ErrorTable {
     fn error_of(&self, value: u64) -> Option<u64> {
-        let slots = trunkline_device_queue::Slots::Bare {
+        let slots = trunkline_device_queue::SlotLayout::Bare {
             values: self.values,
             errors: self.errors,
             count: self.count,
@@ -92,59 +92,59 @@ impl ErrorTable {
 
 /// Memory of this process that entries name.
 #[derive(Clone, Debug)]
-pub struct Region {
+pub struct EntryRegion {
     /// The bytes.
-    pub memory: Memory,
+    pub memory: MemoryRange,
     /// The heap that they are to the network.
     pub heap: u8,
     /// Where its bare signals and counters have their error words.
     pub table: ErrorTable,
     /// Who moves its bytes, where the CPU does not.
-    pub copies: Option<Arc<dyn Copies>>,
-    /// Where the CPU does not touch it: as many bytes of the host in which entries change its words, and from which [`Region::copies`] then brings
+    pub copies: Option<Arc<dyn DeviceCopier>>,
+    /// Where the CPU does not touch it: as many bytes of the host in which entries change its words, and from which [`EntryRegion::copies`] then brings
     /// them. So entries alone change those, and all executors that do have the same bytes here. Without it no word of it changes. If the heap is these
     /// bytes, gets from other processes arrive by way of them: bytes that are, hold no words. Puts of others arrive in these bytes, and not to the
-    /// region. Puts from the region to other processes leave by way of rooms there ([`Regions::add_rooms`]). If the heap is the region itself, as a
+    /// region. Puts from the region to other processes leave by way of rooms there ([`EntryRegions::add_rooms`]). If the heap is the region itself, as a
     /// NIC reaches it, there are no such bytes: all goes over the network without a copy, and signals and counters lie in another region.
-    pub words: Option<Memory>,
+    pub words: Option<MemoryRange>,
 }
 
-impl Region {
+impl EntryRegion {
     /// Memory of the host.
     #[must_use]
-    pub const fn of_host(memory: Memory, heap: u8, table: ErrorTable) -> Self {
+    pub const fn of_host(memory: MemoryRange, heap: u8, table: ErrorTable) -> Self {
         Self { memory, heap, table, copies: None, words: None }
     }
 }
 
 /// A region of another member, as that has told of it.
 #[derive(Clone, Debug)]
-pub struct Far {
+pub struct PeerRegion {
     /// Its key there.
-    pub key: Key,
+    pub key: EntryKey,
     /// Bytes.
     pub len: u64,
-    /// As [`Region::table`].
+    /// As [`EntryRegion::table`].
     pub table: ErrorTable,
     /// The same bytes in this process, if it has them: nothing goes over the network then.
-    pub near: Option<Memory>,
-    /// Of those, as [`Region::copies`].
-    pub copies: Option<Arc<dyn Copies>>,
-    /// Of those, as [`Region::words`].
-    pub words: Option<Memory>,
+    pub near: Option<MemoryRange>,
+    /// Of those, as [`EntryRegion::copies`].
+    pub copies: Option<Arc<dyn DeviceCopier>>,
+    /// Of those, as [`EntryRegion::words`].
+    pub words: Option<MemoryRange>,
 }
 
 impl WordsRegion {
     /// The region of the words and where it has the byte of that address, if it is theirs.
-    fn find(&self, addr: u64) -> Option<(&Region, u64)> {
+    fn locate_word(&self, addr: u64) -> Option<(&EntryRegion, u64)> {
         Some((&self.region, addr.checked_sub(self.first)?))
     }
 }
 
-impl Far {
+impl PeerRegion {
     /// A region that is reached over the network, or whose bytes are in memory of the host in this process.
     #[must_use]
-    pub const fn of_host(key: Key, len: u64, table: ErrorTable, near: Option<Memory>) -> Self {
+    pub const fn of_host(key: EntryKey, len: u64, table: ErrorTable, near: Option<MemoryRange>) -> Self {
         Self { key, len, table, near, copies: None, words: None }
     }
 }
@@ -156,7 +156,7 @@ pub struct WordsRegion {
     /// The address in the region of the first of these bytes; the bytes of the region itself end there.
     pub first: u64,
     /// The memory, and the heap that it is.
-    pub region: Region,
+    pub region: EntryRegion,
 }
 
 /// The same of another member's region, as that has told of it.
@@ -172,30 +172,30 @@ pub struct FarWords {
 
 /// Where an entry's bytes are.
 #[derive(Clone, Debug)]
-pub enum Found<'a> {
+pub enum EntryLocation<'a> {
     /// In this process.
     Here {
         /// The memory.
-        memory: &'a Memory,
+        memory: &'a MemoryRange,
         /// The first byte in it.
         at: u64,
         /// The heap, if it is a region of this process.
         heap: Option<u8>,
         /// Who moves its bytes, where the CPU does not.
-        copies: Option<&'a Arc<dyn Copies>>,
+        copies: Option<&'a Arc<dyn DeviceCopier>>,
         /// Where its words are changed, where the CPU does not touch it.
-        words: Option<&'a Memory>,
+        words: Option<&'a MemoryRange>,
     },
     /// In memory of this process's device that the network reaches: words and bytes that are given by value go over the network.
     Reached {
         /// The memory.
-        memory: &'a Memory,
+        memory: &'a MemoryRange,
         /// The first byte in it, and in the heap.
         at: u64,
         /// The heap.
         heap: u8,
         /// Who moves its bytes.
-        copies: &'a Arc<dyn Copies>,
+        copies: &'a Arc<dyn DeviceCopier>,
     },
     /// At the member.
     There {
@@ -215,10 +215,10 @@ pub struct RoomTaken {
 }
 
 #[derive(Debug, Default)]
-struct Own {
+struct OwnedRegion {
     /// Of the region that is there, or was last.
     generation: u32,
-    region: Option<Region>,
+    region: Option<EntryRegion>,
     words: Option<WordsRegion>,
     /// Rooms for bytes on their way out, and which of them are taken, a bit each.
     rooms: Option<PostRooms>,
@@ -226,18 +226,18 @@ struct Own {
 }
 
 /// A region of another member, and its words if they lie apart.
-type FarRegion = (Far, Option<FarWords>);
+type FarRegion = (PeerRegion, Option<FarWords>);
 
 /// All regions that entries may name.
 #[derive(Debug, Default)]
-pub struct Regions {
-    own: Vec<Own>,
+pub struct EntryRegions {
+    own: Vec<OwnedRegion>,
     /// By member, then by number; with words that lie apart.
     far: Vec<Vec<Option<FarRegion>>>,
     mutant: Mutant,
 }
 
-impl Regions {
+impl EntryRegions {
     /// None yet.
     #[must_use]
     pub fn new(mutant: Mutant) -> Self {
@@ -245,23 +245,23 @@ impl Regions {
     }
 
     /// Takes a region on, under the number of its heap; its key. `None` if there is one, its generations are used up, or there is no memory for it.
-    pub fn add(&mut self, region: Region) -> Option<Key> {
+    pub fn add_region(&mut self, region: EntryRegion) -> Option<EntryKey> {
         let at = usize::from(region.heap);
         if self.own.len() <= at {
             try_hold(&mut self.own, at + 1).ok()?;
-            self.own.resize_with(at + 1, Own::default);
+            self.own.resize_with(at + 1, OwnedRegion::default);
         }
         let own = self.own.get_mut(at).filter(|own| own.region.is_none())?;
-        let generation = own.generation.checked_add(1).filter(|&next| next <= Key::GENERATION_MAX)?;
-        let key = Key::new(region.heap, generation);
-        *own = Own { generation, region: Some(region), words: None, rooms: None, taken: 0 };
+        let generation = own.generation.checked_add(1).filter(|&next| next <= EntryKey::GENERATION_MAX)?;
+        let key = EntryKey::new(region.heap, generation);
+        *own = OwnedRegion { generation, region: Some(region), words: None, rooms: None, taken: 0 };
         Some(key)
     }
 
     /// Ends a region; `None` if there is none of that key.
-    pub fn remove(&mut self, key: Key) -> Option<Region> {
-        let own = self.own.get_mut(usize::from(key.number()))?;
-        if own.generation != key.generation() {
+    pub fn remove(&mut self, key: EntryKey) -> Option<EntryRegion> {
+        let own = self.own.get_mut(usize::from(key.region_number()))?;
+        if own.generation != key.key_generation() {
             return None;
         }
         own.words = None;
@@ -269,23 +269,23 @@ impl Regions {
     }
 
     /// Says where a region's words lie, if apart from its bytes; `None` if there is none of that key.
-    pub fn add_words(&mut self, key: Key, words: WordsRegion) -> Option<()> {
-        let own = self.own.get_mut(usize::from(key.number()));
-        let own = own.filter(|own| own.generation == key.generation() && own.region.is_some())?;
+    pub fn add_words(&mut self, key: EntryKey, words: WordsRegion) -> Option<()> {
+        let own = self.own.get_mut(usize::from(key.region_number()));
+        let own = own.filter(|own| own.generation == key.key_generation() && own.region.is_some())?;
         own.words = Some(words);
         Some(())
     }
 
-    /// Says where a region's bytes lie on their way out, in [`Region::words`]; `None` if there is none of that key.
-    pub fn add_rooms(&mut self, key: Key, rooms: PostRooms) -> Option<()> {
-        let own = self.own.get_mut(usize::from(key.number()));
-        let own = own.filter(|own| own.generation == key.generation() && own.region.is_some())?;
+    /// Says where a region's bytes lie on their way out, in [`EntryRegion::words`]; `None` if there is none of that key.
+    pub fn add_rooms(&mut self, key: EntryKey, rooms: PostRooms) -> Option<()> {
+        let own = self.own.get_mut(usize::from(key.region_number()));
+        let own = own.filter(|own| own.generation == key.key_generation() && own.region.is_some())?;
         own.rooms = Some(rooms);
         Some(())
     }
 
     /// Takes a room of a region for its puts to others: which, where, and how many bytes it has. `None`: not now.
-    pub fn take_room(&mut self, me: Member, heap: u8) -> Option<(RoomTaken, u64, u64)> {
+    pub fn take_room(&mut self, me: MemberRank, heap: u8) -> Option<(RoomTaken, u64, u64)> {
         let own = self.own.get_mut(usize::from(heap))?;
         let rooms = own.rooms?;
         let number = u64::from(own.taken.trailing_ones());
@@ -295,7 +295,7 @@ impl Regions {
         own.taken |= 1 << number;
         Some((
             RoomTaken { heap, generation: own.generation, number },
-            rooms.room(me, number),
+            rooms.room_offset(me, number),
             rooms.room_bytes(),
         ))
     }
@@ -316,9 +316,14 @@ impl Regions {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn learn(&mut self, member: Member, far: Far, words: Option<FarWords>) -> Result<(), OutOfMemory> {
+    pub fn add_remote_region(
+        &mut self,
+        member: MemberRank,
+        far: PeerRegion,
+        words: Option<FarWords>,
+    ) -> Result<(), OutOfMemory> {
         let at = member as usize;
-        let number = usize::from(far.key.number());
+        let number = usize::from(far.key.region_number());
         if self.far.len() <= at {
             try_hold(&mut self.far, at + 1)?;
             self.far.resize_with(at + 1, Vec::new);
@@ -335,16 +340,18 @@ impl Regions {
     }
 
     /// A member has ended a region.
-    pub fn forget(&mut self, member: Member, key: Key) {
-        let place = self.far.get_mut(member as usize).and_then(|of| of.get_mut(usize::from(key.number())));
+    pub fn remove_remote_region(&mut self, member: MemberRank, key: EntryKey) {
+        let place =
+            self.far.get_mut(member as usize).and_then(|of| of.get_mut(usize::from(key.region_number())));
         if let Some(place) = place.filter(|place| place.as_ref().is_some_and(|(far, _)| far.key == key)) {
             *place = None;
         }
     }
 
     /// The region of this process whose words are changed in this memory.
-    pub fn of_words(&self, words: &Memory) -> Option<&Region> {
-        let is_it = |region: &&Region| region.words.as_ref().is_some_and(|own| own.addr() == words.addr());
+    pub fn of_words(&self, words: &MemoryRange) -> Option<&EntryRegion> {
+        let is_it =
+            |region: &&EntryRegion| region.words.as_ref().is_some_and(|own| own.addr() == words.addr());
         self.own.iter().filter_map(|own| own.region.as_ref()).find(is_it)
     }
 
@@ -354,58 +361,61 @@ impl Regions {
     /// # Errors
     /// The status of the entry: no such region, one that has ended, or not all inside.
     #[inline]
-    pub fn here(&self, key: u32, addr: u64, len: u64) -> Result<(&Region, u64), Status> {
-        let key = Key::from_bits(key);
-        let own = self.own.get(usize::from(key.number())).ok_or(Status::Access)?;
-        let region = own.region.as_ref().ok_or(Status::Stale)?;
-        self.is_current(key, own.generation)?;
-        if let Some((region, at)) = own.words.as_ref().and_then(|words| words.find(addr)) {
-            self.is_inside(at, len, region.memory.len() as u64)?;
-            return Ok((region, if self.mutant.is("dev-names-words-by-the-window") { addr } else { at }));
+    pub fn find_local(&self, key: u32, addr: u64, len: u64) -> Result<(&EntryRegion, u64), EntryStatus> {
+        let key = EntryKey::from_bits(key);
+        let own = self.own.get(usize::from(key.region_number())).ok_or(EntryStatus::Access)?;
+        let region = own.region.as_ref().ok_or(EntryStatus::Stale)?;
+        self.check_generation(key, own.generation)?;
+        if let Some((region, at)) = own.words.as_ref().and_then(|words| words.locate_word(addr)) {
+            self.check_range(at, len, region.memory.len() as u64)?;
+            return Ok((
+                region,
+                if self.mutant.is_planted("dev-names-words-by-the-window") { addr } else { at },
+            ));
         }
         let whole = region.memory.len() as u64;
-        self.is_inside(addr, len, own.words.as_ref().map_or(whole, |words| whole.min(words.first)))?;
+        self.check_range(addr, len, own.words.as_ref().map_or(whole, |words| whole.min(words.first)))?;
         Ok((region, addr))
     }
 
     /// The bytes that an entry names of a member.
     ///
     /// # Errors
-    /// As [`Regions::here`].
+    /// As [`EntryRegions::find_local`].
     #[inline]
-    pub fn find(
+    pub fn locate_bytes(
         &self,
-        me: Member,
-        member: Member,
+        me: MemberRank,
+        member: MemberRank,
         key: u32,
         addr: u64,
         len: u64,
-    ) -> Result<Found<'_>, Status> {
+    ) -> Result<EntryLocation<'_>, EntryStatus> {
         if member == me {
-            let (region, at) = self.here(key, addr, len)?;
-            let Region { memory, heap, copies, words, .. } = region;
+            let (region, at) = self.find_local(key, addr, len)?;
+            let EntryRegion { memory, heap, copies, words, .. } = region;
             let copies = copies.as_ref();
             let words = words.as_ref();
             let heap = *heap;
             return Ok(match copies.filter(|_| self.has_words_apart(heap)) {
-                Some(copies) => Found::Reached { memory, at, heap, copies },
-                None => Found::Here { memory, at, heap: Some(heap), copies, words },
+                Some(copies) => EntryLocation::Reached { memory, at, heap, copies },
+                None => EntryLocation::Here { memory, at, heap: Some(heap), copies, words },
             });
         }
-        let (far, apart) = self.there(member, key)?;
+        let (far, apart) = self.find_remote(member, key)?;
         if let Some(words) = apart.filter(|words| addr >= words.first) {
             let at = addr - words.first;
-            self.is_inside(at, len, words.len)?;
-            return Ok(Found::There { heap: words.heap, at });
+            self.check_range(at, len, words.len)?;
+            return Ok(EntryLocation::There { heap: words.heap, at });
         }
-        self.is_inside(addr, len, apart.map_or(far.len, |words| far.len.min(words.first)))?;
+        self.check_range(addr, len, apart.map_or(far.len, |words| far.len.min(words.first)))?;
         Ok(match &far.near {
             Some(memory) => {
                 let copies = far.copies.as_ref();
                 let words = far.words.as_ref();
-                Found::Here { memory, at: addr, heap: None, copies, words }
+                EntryLocation::Here { memory, at: addr, heap: None, copies, words }
             }
-            None => Found::There { heap: far.key.number(), at: addr },
+            None => EntryLocation::There { heap: far.key.region_number(), at: addr },
         })
     }
 
@@ -417,13 +427,13 @@ impl Regions {
 
     /// The place in a heap of bytes that entries name so, whether there are such or not.
     #[must_use]
-    pub fn place(&self, me: Member, member: Member, key: u32, addr: u64) -> (u8, u64) {
-        let number = Key::from_bits(key).number();
+    pub fn resolve_place(&self, me: MemberRank, member: MemberRank, key: u32, addr: u64) -> (u8, u64) {
+        let number = EntryKey::from_bits(key).region_number();
         let apart = if member == me {
             let own = self.own.get(usize::from(number));
             own.and_then(|own| own.words.as_ref()).map(|words| (words.first, words.region.heap))
         } else {
-            let apart = self.there(member, key).ok().and_then(|(_, words)| words);
+            let apart = self.find_remote(member, key).ok().and_then(|(_, words)| words);
             apart.map(|words| (words.first, words.heap))
         };
         match apart {
@@ -432,49 +442,60 @@ impl Regions {
         }
     }
 
-    fn there(&self, member: Member, key: u32) -> Result<(&Far, Option<FarWords>), Status> {
-        let key = Key::from_bits(key);
-        let far = self.far.get(member as usize).and_then(|of| of.get(usize::from(key.number())));
-        let (far, words) = far.and_then(Option::as_ref).ok_or(Status::Access)?;
-        self.is_current(key, far.key.generation())?;
+    fn find_remote(
+        &self,
+        member: MemberRank,
+        key: u32,
+    ) -> Result<(&PeerRegion, Option<FarWords>), EntryStatus> {
+        let key = EntryKey::from_bits(key);
+        let far = self.far.get(member as usize).and_then(|of| of.get(usize::from(key.region_number())));
+        let (far, words) = far.and_then(Option::as_ref).ok_or(EntryStatus::Access)?;
+        self.check_generation(key, far.key.key_generation())?;
         Ok((far, *words))
     }
 
     /// Where the error word of an entry's word is: behind it, or in the table of its region. `None`: it has none.
     #[must_use]
-    pub fn error_word(&self, me: Member, member: Member, key: u32, addr: u64, poisoned: bool) -> Option<u64> {
+    pub fn error_word(
+        &self,
+        me: MemberRank,
+        member: MemberRank,
+        key: u32,
+        addr: u64,
+        poisoned: bool,
+    ) -> Option<u64> {
         if poisoned {
             return addr.checked_add(8);
         }
         let table = match member == me {
-            true => self.here(key, addr, 8).ok()?.0.table,
-            false => self.there(member, key).ok()?.0.table,
+            true => self.find_local(key, addr, 8).ok()?.0.table,
+            false => self.find_remote(member, key).ok()?.0.table,
         };
         table.error_of(addr)
     }
 
     /// The region of this process that is a heap.
     #[must_use]
-    pub fn of_heap(&self, heap: u8) -> Option<&Region> {
+    pub fn of_heap(&self, heap: u8) -> Option<&EntryRegion> {
         let region = self.own.get(usize::from(heap)).and_then(|own| own.region.as_ref());
         let words = || self.own.iter().filter_map(|own| own.words.as_ref()).map(|words| &words.region);
         region.or_else(|| words().find(|region| region.heap == heap))
     }
 
-    fn is_current(&self, key: Key, generation: u32) -> Result<(), Status> {
-        let same = key.generation() == generation || self.mutant.is("dev-ignores-generations");
+    fn check_generation(&self, key: EntryKey, generation: u32) -> Result<(), EntryStatus> {
+        let same = key.key_generation() == generation || self.mutant.is_planted("dev-ignores-generations");
         match same {
             true => Ok(()),
             // It was one, or it never was.
-            false if key.generation() < generation && key.generation() > 0 => Err(Status::Stale),
-            false => Err(Status::Access),
+            false if key.key_generation() < generation && key.key_generation() > 0 => Err(EntryStatus::Stale),
+            false => Err(EntryStatus::Access),
         }
     }
 
     #[inline]
-    fn is_inside(&self, addr: u64, len: u64, size: u64) -> Result<(), Status> {
+    fn check_range(&self, addr: u64, len: u64, size: u64) -> Result<(), EntryStatus> {
         let inside = addr.checked_add(len).is_some_and(|end| end <= size);
-        let inside = inside || self.mutant.is("dev-bounds-unchecked");
-        if inside { Ok(()) } else { Err(Status::Access) }
+        let inside = inside || self.mutant.is_planted("dev-bounds-unchecked");
+        if inside { Ok(()) } else { Err(EntryStatus::Access) }
     }
 }

@@ -3,70 +3,70 @@
 
 use std::sync::Arc;
 
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::device_queue::{Atomic, Inline, Status};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::wire::device_queue::{AtomicChange, EntryStatus, InlineBytes};
 
-use crate::network::Place;
-use crate::region::{Copies, Region};
-use trunkline_engine::rma::Local;
+use crate::network::HeapAddress;
+use crate::region::{DeviceCopier, EntryRegion};
+use trunkline_engine::rma::HeapRange;
 
 /// What is left to begin of an entry.
 #[derive(Clone, Debug)]
-pub(super) enum Rest {
+pub(super) enum RemainingWork {
     Nothing,
     Put {
-        to: Place,
-        from: Local,
+        to: HeapAddress,
+        from: HeapRange,
     },
     /// Bytes of a device, piece by piece: each is copied to a room and put from there.
     Staged {
-        to: Place,
-        copies: Arc<dyn Copies>,
-        memory: Memory,
-        words: Memory,
-        from: Local,
+        to: HeapAddress,
+        copies: Arc<dyn DeviceCopier>,
+        memory: MemoryRange,
+        words: MemoryRange,
+        from: HeapRange,
     },
     /// Bytes that come to a device, piece by piece: each is got to the host's bytes beside it and copied from there.
     Landed {
-        from: Place,
-        copies: Arc<dyn Copies>,
-        memory: Memory,
-        words: Memory,
-        into: Local,
+        from: HeapAddress,
+        copies: Arc<dyn DeviceCopier>,
+        memory: MemoryRange,
+        words: MemoryRange,
+        into: HeapRange,
     },
     Inline {
-        to: Place,
-        bytes: Inline,
+        to: HeapAddress,
+        bytes: InlineBytes,
     },
     Get {
-        from: Place,
-        into: Local,
+        from: HeapAddress,
+        into: HeapRange,
     },
     Copy {
-        copies: Arc<dyn Copies>,
-        from: (Memory, u64),
-        to: (Memory, u64),
+        copies: Arc<dyn DeviceCopier>,
+        from: (MemoryRange, u64),
+        to: (MemoryRange, u64),
         len: u64,
     },
     Atomic {
-        at: Place,
-        action: Action,
+        at: HeapAddress,
+        action: AtomicAction,
         fetches: bool,
     },
 }
 
 /// What is known of an entry once it was looked at.
-pub(super) enum Ready {
+pub(super) enum EntryPlan {
     Done(u64),
-    Later(Rest, Option<(Place, Atomic, Option<u64>)>),
+    Later(RemainingWork, Option<(HeapAddress, AtomicChange, Option<u64>)>),
     /// A word has changed, and was this before: its memory has that when what is left has ended.
-    Changed(Rest, u64),
+    Changed(RemainingWork, u64),
 }
 
-impl Rest {
+impl RemainingWork {
     /// So many bytes have begun.
-    pub(super) fn shrink(&mut self, bytes: u64) {
+    pub(super) fn consume_bytes(&mut self, bytes: u64) {
         let left = match self {
             Self::Put { to, from } | Self::Staged { to, from, .. } => {
                 (to.offset, from.offset, from.len) =
@@ -87,53 +87,57 @@ impl Rest {
 }
 
 /// Who moves a region's bytes from and to those of the host that the network knows it by, if it is so.
-fn staged(region: &Region) -> Option<(Arc<dyn Copies>, Memory)> {
+fn staging_path(region: &EntryRegion) -> Option<(Arc<dyn DeviceCopier>, MemoryRange)> {
     Some((Arc::clone(region.copies.as_ref()?), region.words.clone()?))
 }
 
 /// Brings bytes that were changed in memory of the host to the device's, where they lie at the same place.
-pub(super) fn bring(
-    copies: Option<&Arc<dyn Copies>>,
-    words: &Memory,
-    memory: &Memory,
+pub(super) fn plan_write_back(
+    copies: Option<&Arc<dyn DeviceCopier>>,
+    words: &MemoryRange,
+    memory: &MemoryRange,
     (at, len): (u64, u64),
-) -> Result<Rest, Status> {
-    let copies = Arc::clone(copies.ok_or(Status::Access)?);
-    Ok(Rest::Copy { copies, from: (words.clone(), at), to: (memory.clone(), at), len })
+) -> Result<RemainingWork, EntryStatus> {
+    let copies = Arc::clone(copies.ok_or(EntryStatus::Access)?);
+    Ok(RemainingWork::Copy { copies, from: (words.clone(), at), to: (memory.clone(), at), len })
 }
 
 /// Bytes within this process.
-pub(super) fn copy(
-    copies: Option<&Arc<dyn Copies>>,
-    (from, at): (&Memory, u64),
-    (to, offset): (&Memory, u64),
+pub(super) fn plan_copy(
+    copies: Option<&Arc<dyn DeviceCopier>>,
+    (from, at): (&MemoryRange, u64),
+    (to, offset): (&MemoryRange, u64),
     len: u64,
-) -> Result<Ready, Status> {
+) -> Result<EntryPlan, EntryStatus> {
     if let Some(copies) = copies {
         let from = (from.clone(), at);
         let to = (to.clone(), offset);
-        return Ok(Ready::Later(Rest::Copy { copies: Arc::clone(copies), from, to, len }, None));
+        return Ok(EntryPlan::Later(RemainingWork::Copy { copies: Arc::clone(copies), from, to, len }, None));
     }
-    to.copy_from(offset, from, at, len).map_err(|_| Status::Access)?;
-    Ok(Ready::Done(0))
+    to.copy_from(offset, from, at, len).map_err(|_| EntryStatus::Access)?;
+    Ok(EntryPlan::Done(0))
 }
 
 /// Bytes of a region to the network.
-pub(super) fn put(source: &Region, from: u64, to: Place, len: u64) -> Ready {
-    let from = Local { heap: source.heap, offset: from, len };
-    let rest = match staged(source) {
-        Some((copies, words)) => Rest::Staged { to, copies, memory: source.memory.clone(), words, from },
-        None => Rest::Put { to, from },
+pub(super) fn plan_put(source: &EntryRegion, from: u64, to: HeapAddress, len: u64) -> EntryPlan {
+    let from = HeapRange { heap: source.heap, offset: from, len };
+    let rest = match staging_path(source) {
+        Some((copies, words)) => {
+            RemainingWork::Staged { to, copies, memory: source.memory.clone(), words, from }
+        }
+        None => RemainingWork::Put { to, from },
     };
-    Ready::Later(rest, None)
+    EntryPlan::Later(rest, None)
 }
 
 /// Bytes from the network to a region.
-pub(super) fn get(target: &Region, into: u64, from: Place, len: u64) -> Ready {
-    let into = Local { heap: target.heap, offset: into, len };
-    let rest = match staged(target) {
-        Some((copies, words)) => Rest::Landed { from, copies, memory: target.memory.clone(), words, into },
-        None => Rest::Get { from, into },
+pub(super) fn plan_get(target: &EntryRegion, into: u64, from: HeapAddress, len: u64) -> EntryPlan {
+    let into = HeapRange { heap: target.heap, offset: into, len };
+    let rest = match staging_path(target) {
+        Some((copies, words)) => {
+            RemainingWork::Landed { from, copies, memory: target.memory.clone(), words, into }
+        }
+        None => RemainingWork::Get { from, into },
     };
-    Ready::Later(rest, None)
+    EntryPlan::Later(rest, None)
 }

@@ -8,12 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use trunkline_device::{ErrorTable, Far, Mode, Patience, Queues, Region, Rma};
+use trunkline_device::{
+    DeviceQueues, EntryRegion, ErrorTable, ExecutorMode, HostDeadline, PeerRegion, RmaNetwork,
+};
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::Job;
-use trunkline_engine::{Mutant, Nics, Params};
-use trunkline_mem::Memory;
-use trunkline_proto::wire::device_queue::{Atomic, Entry, Inline, Local, Remote, Work};
+use trunkline_engine::rma::RmaJob;
+use trunkline_engine::{CommNics, EngineParams, Mutant};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::wire::device_queue::{
+    AtomicChange, EntryWork, InlineBytes, LocalAddress, PeerAddress, QueueEntry,
+};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 /// The system's allocator, counted.
@@ -41,30 +45,35 @@ unsafe impl GlobalAlloc for Counting {
 fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(name.leak());
+        return Mutant::with_name(name.leak());
     }
     Mutant::NONE
 }
 
-type Over = Arc<Job<SoftFabric, UnixHost>>;
+type Over = Arc<RmaJob<SoftFabric, UnixHost>>;
 
 /// Queues of two ranks, and an entry of each kind but WAIT, which needs another queue's.
-fn rank(wire: WireMode, mode: Mode, near: bool) -> (Vec<Queues<Rma<Over>>>, [Entry; 10]) {
+fn rank(
+    wire: WireMode,
+    mode: ExecutorMode,
+    near: bool,
+) -> (Vec<DeviceQueues<RmaNetwork<Over>>>, [QueueEntry; 10]) {
     let job = |_| {
         let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
-        let params = Params { mutant: planted(), ..Params::default() };
-        Job::new(fabric, UnixHost::new(|_, _| {}), params, Nics::from(0)).unwrap()
+        let params = EngineParams { mutant: planted(), ..EngineParams::default() };
+        RmaJob::new(fabric, UnixHost::new(|_, _| {}), params, CommNics::from(0)).unwrap()
     };
     let jobs = [0, 1].map(job);
-    let cards = [jobs[0].card(), jobs[1].card()];
-    let memory = [0, 1].map(|_| Memory::heap(1 << 16));
+    let cards = [jobs[0].process_card(), jobs[1].process_card()];
+    let memory = [0, 1].map(|_| MemoryRange::heap(1 << 16));
     let mut keys = Vec::new();
     let mut queues = Vec::new();
     for (me, job) in jobs.into_iter().enumerate() {
-        job.meet(me as u32, &cards).unwrap();
+        job.set_members(me as u32, &cards).unwrap();
         let heap = job.add_heap(memory[me].clone()).unwrap();
-        let started = Queues::start(Rma::new(Arc::new(job)).unwrap(), 8, mode, planted()).unwrap();
-        let region = Region {
+        let started =
+            DeviceQueues::start(RmaNetwork::new(Arc::new(job)).unwrap(), 8, mode, planted()).unwrap();
+        let region = EntryRegion {
             memory: memory[me].clone(),
             heap,
             table: ErrorTable::default(),
@@ -76,25 +85,35 @@ fn rank(wire: WireMode, mode: Mode, near: bool) -> (Vec<Queues<Rma<Over>>>, [Ent
     }
     let near = near.then(|| memory[1].clone());
     queues[0]
-        .learn(
+        .add_remote_region(
             1,
-            Far { key: keys[1], len: 1 << 16, table: ErrorTable::default(), near, copies: None, words: None },
+            PeerRegion {
+                key: keys[1],
+                len: 1 << 16,
+                table: ErrorTable::default(),
+                near,
+                copies: None,
+                words: None,
+            },
         )
         .unwrap();
-    let from = Local { addr: 0, key: keys[0].bits() };
-    let to = |peer: u32, addr| Remote { peer, addr, key: keys[peer as usize].bits() };
-    let change = |at, change| Entry::new(Work::Atomic { at, change, poisoned: true });
+    let from = LocalAddress { addr: 0, key: keys[0].to_bits() };
+    let to = |peer: u32, addr| PeerAddress { peer, addr, key: keys[peer as usize].to_bits() };
+    let change = |at, change| QueueEntry::new(EntryWork::Atomic { at, change, poisoned: true });
     let entries = [
-        Entry::new(Work::Write { from, to: to(1, 0), len: 4000, imm: None }),
-        change(to(0, 8192), Atomic::Add(1)),
-        change(to(1, 8192), Atomic::Add(1)),
-        Entry::new(Work::WriteInline { bytes: Inline::new(&[7; 8]).unwrap(), to: to(1, 4096) }),
-        Entry::new(Work::Read { into: from, from: to(1, 0), len: 4000 }),
-        change(to(1, 8208), Atomic::SwapIf { expect: 0, swap: 1 }),
-        change(to(1, 8208), Atomic::AddMasked { add: 1, boundaries: 1 << 31 }),
-        change(to(1, 8224), Atomic::Set(3)),
-        change(to(1, 8224), Atomic::Max(5)),
-        Entry::new(Work::Nop),
+        QueueEntry::new(EntryWork::Write { from, to: to(1, 0), len: 4000, imm: None }),
+        change(to(0, 8192), AtomicChange::Add(1)),
+        change(to(1, 8192), AtomicChange::Add(1)),
+        QueueEntry::new(EntryWork::WriteInline {
+            bytes: InlineBytes::new(&[7; 8]).unwrap(),
+            to: to(1, 4096),
+        }),
+        QueueEntry::new(EntryWork::Read { into: from, from: to(1, 0), len: 4000 }),
+        change(to(1, 8208), AtomicChange::SwapIf { expect: 0, swap: 1 }),
+        change(to(1, 8208), AtomicChange::AddMasked { add: 1, boundaries: 1 << 31 }),
+        change(to(1, 8224), AtomicChange::Set(3)),
+        change(to(1, 8224), AtomicChange::Max(5)),
+        QueueEntry::new(EntryWork::Nop),
     ];
     (queues, entries)
 }
@@ -102,19 +121,22 @@ fn rank(wire: WireMode, mode: Mode, near: bool) -> (Vec<Queues<Rma<Over>>>, [Ent
 #[test]
 fn nothing_is_allocated_for_an_entry() {
     let ways = [
-        (WireMode::Auto, Mode::Inline, true),
-        (WireMode::Auto, Mode::Thread, true),
-        (WireMode::Shm, Mode::Thread, false),
-        (WireMode::Tcp, Mode::Thread, false),
+        (WireMode::Auto, ExecutorMode::Inline, true),
+        (WireMode::Auto, ExecutorMode::Thread, true),
+        (WireMode::Shm, ExecutorMode::Thread, false),
+        (WireMode::Tcp, ExecutorMode::Thread, false),
     ];
     for (wire, mode, near) in ways {
         let (queues, entries) = rank(wire, mode, near);
-        let [queue, companion] = [64, 64].map(|depth| queues[0].queue(depth).unwrap());
+        let [queue, companion] = [64, 64].map(|depth| queues[0].make_queue(depth).unwrap());
         let post = |rounds: u32| {
             for _ in 0..rounds {
-                let mut patience = Patience::of(Duration::from_secs(20));
+                let mut patience = HostDeadline::from_duration(Duration::from_secs(20));
                 let ticket = queue.post(&entries, &mut patience).unwrap();
-                let wait = Entry::new(Work::Wait { queue: queue.shape().number(), index: ticket.index });
+                let wait = QueueEntry::new(EntryWork::Wait {
+                    queue: queue.queue_shape().number(),
+                    index: ticket.index,
+                });
                 let waited = companion.post(&[wait], &mut patience).unwrap();
                 assert_eq!(companion.wait(waited, &mut patience), Ok(()), "{wire:?} {mode:?}");
                 assert_eq!(queue.wait(ticket, &mut patience), Ok(()), "{wire:?} {mode:?}");

@@ -16,7 +16,7 @@ mod skip;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use trunkline_device_queue::kernels;
-use trunkline_mem::gpu::{Gpu, Vendor};
+use trunkline_mem::gpu::{GpuVendor, VendorDriver};
 
 use machine::{Machine, Place};
 
@@ -24,9 +24,9 @@ fn open() -> Result<Machine, String> {
     // Kernels of several ranks wait for each other, and for copies: none of their streams is to share a queue of the device.
     // SAFETY: other threads of this process wait for this one, or are the test harness's, which reads no environment now.
     unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
-    let gpu = Gpu::open(Vendor::Nvidia).map_err(|error| error.to_string())?;
-    let device = gpu.device(0).map_err(|error| error.to_string())?;
-    let program = kernels::open(&device).map_err(|error| error.to_string())?;
+    let gpu = VendorDriver::open(GpuVendor::Nvidia).map_err(|error| error.to_string())?;
+    let device = gpu.open_device(0).map_err(|error| error.to_string())?;
+    let program = kernels::load_kernels(&device).map_err(|error| error.to_string())?;
     // Of ten million operations, as of all else: nanoseconds are this device's ticks.
     Ok(Machine {
         device,

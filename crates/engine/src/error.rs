@@ -2,13 +2,13 @@
 
 use std::error::Error as StdError;
 
-use trunkline_fabric::{DeregisterError, LinkError, OobError, OpenError, RegisterError, Status};
+use trunkline_fabric::{DeregisterError, LinkError, OobError, OpStatus, RailOpenError, RegisterError};
 use trunkline_mem::OutOfMemory;
-use trunkline_proto::comm::Fault;
+use trunkline_proto::comm::MessageFault;
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::pool::{AnswerFault, AskError, WiredError};
+use trunkline_proto::pool::{AnswerFault, PlacementError, WiredError};
 use trunkline_proto::wire::fabric::ChosenFabric;
-use trunkline_proto::wire::handle::HandleError;
+use trunkline_proto::wire::handle::ConnectionHandleError;
 
 /// Why a comm is of no more use. Every outstanding request of it fails once with this.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -22,10 +22,10 @@ pub enum CommFault {
     PeerClosed(ProcessId),
     /// The peer broke the protocol.
     #[error("protocol: {0}")]
-    Protocol(#[from] Fault),
+    Protocol(#[from] MessageFault),
     /// The link failed.
     #[error("the link failed: {0}")]
-    Link(Status),
+    Link(OpStatus),
     /// Memory was deregistered while messages used it.
     #[error("memory was deregistered while messages used it")]
     Revoked,
@@ -34,7 +34,7 @@ pub enum CommFault {
 /// A call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum EngineError {
     /// An id names nothing (any more).
     #[error("unknown {0}")]
     Unknown(&'static str),
@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// A connection handle cannot be used.
     #[error("connection handle: {0}")]
-    Handle(#[from] HandleError),
+    Handle(#[from] ConnectionHandleError),
     /// The listening process chose another fabric.
     #[error(
         "process {process} uses fabric {theirs}, this process uses {ours}: set TRUNKLINE_FABRIC to the same value on all ranks"
@@ -85,7 +85,7 @@ pub enum Error {
     Answer(#[from] AnswerFault),
     /// The comm has no place on any queue pairs.
     #[error(transparent)]
-    NoPlace(#[from] AskError),
+    NoPlace(#[from] PlacementError),
     /// The two ends of a group of queue pairs are not wired to each other.
     #[error(transparent)]
     Wired(#[from] WiredError),
@@ -94,7 +94,7 @@ pub enum Error {
     Comm(#[from] CommFault),
     /// A NIC could not be opened.
     #[error("cannot open the NIC: {0}")]
-    Open(#[from] OpenError),
+    Open(#[from] RailOpenError),
     /// A link could not be made.
     #[error("cannot make a link: {0}")]
     Link(#[from] LinkError),
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn every_cause_is_told_once() {
         let source = std::io::Error::from_raw_os_error(24);
-        let error = Error::from(OobError::System { what: "accept", source });
+        let error = EngineError::from(OobError::System { what: "accept", source });
         assert_eq!(error.to_string(), "control stream: accept failed");
         let text = in_full(&error);
         assert!(text.starts_with("control stream: accept failed: Too many open files"), "{text}");

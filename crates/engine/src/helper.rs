@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use trunkline_fabric::{Fabric, Host, Rail, Wake};
+use trunkline_fabric::{Fabric, Host, Rail, WaitMethod};
 
-use crate::comm::Comm;
-use crate::engine::turn_of;
-use crate::pool::groups::Turn;
-use crate::pool::member::Side;
-use crate::wait::Waiting;
+use crate::comm::CommSlot;
+use crate::engine::locked_member_of;
+use crate::pool::groups::LockedMember;
+use crate::pool::member::CommSide;
+use crate::wait::WaitBackoff;
 use crate::{CommId, Engine};
 
 /// Rounds in which something moved between two looks at the control streams.
@@ -30,7 +30,7 @@ const IDLE_MAX: Duration = Duration::from_millis(10);
 
 /// What a round found.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Tended {
+pub struct HelperRound {
     /// Comms that nobody else had polled, and that were driven now.
     pub driven: usize,
     /// Something moved on one of them.
@@ -40,12 +40,12 @@ pub struct Tended {
 }
 
 impl<F: Fabric, H: Host> Engine<F, H> {
-    /// Drives each open comm that nobody has polled since the last call. What a [`Helper`] does in each round; whoever
+    /// Drives each open comm that nobody has polled since the last call. What a [`HelperThread`] does in each round; whoever
     /// has a thread of their own to spare may call it there. Never waits for a lane.
-    pub fn tend(&self) -> Tended {
-        let mut tended = Tended::default();
-        for (id, comm) in self.comms.all() {
-            if let Some((moved, wake)) = self.tend_one(id, comm) {
+    pub fn drive_unpolled(&self) -> HelperRound {
+        let mut tended = HelperRound::default();
+        for (id, comm) in self.comms.open_comms() {
+            if let Some((moved, wake)) = self.drive_if_unpolled(id, comm) {
                 tended.driven += 1;
                 tended.moved |= moved;
                 tended.wake = tended.wake.into_iter().chain(wake).min();
@@ -55,24 +55,24 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// One comm; `None` if it is not for us.
-    fn tend_one(&self, id: CommId, slot: &Comm) -> Option<(bool, Option<Duration>)> {
+    fn drive_if_unpolled(&self, id: CommId, slot: &CommSlot) -> Option<(bool, Option<Duration>)> {
         let polled = slot.polled.swap(false, Ordering::Relaxed);
-        if polled && !self.params.mutant.is("helper-drives-polled-comms") {
+        if polled && !self.params.mutant.is_planted("helper-drives-polled-comms") {
             return None;
         }
-        let seat = slot.seat();
-        let mut lane = self.groups.try_claim(seat)?;
-        let mut turn = turn_of(&mut lane, seat, id).filter(|turn| turn.open.fault.is_none())?;
-        let moved = self.drive(slot, &mut turn);
+        let seat = slot.member_location();
+        let mut lane = self.groups.try_lock_group(seat)?;
+        let mut turn = locked_member_of(&mut lane, seat, id).filter(|turn| turn.open.fault.is_none())?;
+        let moved = self.drive_comm(slot, &mut turn);
         if turn.open.fault.is_none() && self.waits_long(&mut turn) {
-            self.look_at_peer(slot, &mut turn);
+            self.check_peer(slot, &mut turn);
         }
-        let Turn { open, rails, .. } = turn;
-        if let Side::Send(lane) = &mut open.side {
+        let LockedMember { open, rails, .. } = turn;
+        if let CommSide::Send(lane) = &mut open.side {
             lane.read_records(rails);
         }
-        let rail = open.side.paths().leader().rail;
-        let Wake::After(soon) = rails.get_mut(rail).arm() else {
+        let rail = open.side.paths_mut().lead_path().rail;
+        let WaitMethod::After(soon) = rails.get_mut(rail).arm_wait() else {
             // Waiting on the descriptors of all lanes at once is not there yet; a short sleep finds out too.
             return Some((moved, None));
         };
@@ -81,24 +81,24 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// A lane that waits gives a turn to another one of its thread: what the caller waits for may hang on it, since
     /// a comm that is not polled neither sends on nor takes in.
-    pub(crate) fn help(&self, than: &Comm) {
-        if self.params.mutant.is("engine-helps-nobody") {
+    pub(crate) fn help_other_comm(&self, than: &CommSlot) {
+        if self.params.mutant.is_planted("engine-helps-nobody") {
             return;
         }
         let Some((id, other)) = self.comms.next_of_thread(than) else { return };
-        let seat = other.seat();
-        let Some(mut lane) = self.groups.try_claim(seat) else { return };
-        let Some(mut turn) = turn_of(&mut lane, seat, id) else { return };
-        self.drive(other, &mut turn);
-        if let Side::Send(side) = &mut turn.open.side {
+        let seat = other.member_location();
+        let Some(mut lane) = self.groups.try_lock_group(seat) else { return };
+        let Some(mut turn) = locked_member_of(&mut lane, seat, id) else { return };
+        self.drive_comm(other, &mut turn);
+        if let CommSide::Send(side) = &mut turn.open.side {
             side.read_records(turn.rails);
         }
         self.may_rest(&mut turn);
     }
 
     /// Whether it is time to ask what became of the peer.
-    fn waits_long(&self, turn: &mut Turn<'_, F::Rail>) -> bool {
-        let due = self.look_is_due(turn.open);
+    fn waits_long(&self, turn: &mut LockedMember<'_, F::Rail>) -> bool {
+        let due = self.schedule_peer_check(turn.open);
         let down = turn.open.link_down;
         if due {
             turn.open.idle = 0;
@@ -114,36 +114,38 @@ type ServedOwner = Box<dyn Any + Send>;
 
 /// A helper thread. It ends with this value.
 #[derive(Debug)]
-pub struct Helper {
+pub struct HelperThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<ServedOwner>>,
     /// The process it runs in: a forked child has this value and not the thread.
     process: u32,
 }
 
-impl Helper {
+impl HelperThread {
     /// Starts a thread that goes on for the callers of an engine.
     ///
     /// # Errors
     /// When the system has no thread left.
-    pub fn start<F, H, E>(engine: E) -> io::Result<Self>
+    pub fn spawn_for<F, H, E>(engine: E) -> io::Result<Self>
     where
         F: Fabric,
         H: Host,
         E: Deref<Target = Engine<F, H>> + Send + 'static,
     {
-        Self::beside(move |stop| {
-            run(&engine, stop);
+        Self::spawn_with(move |stop| {
+            run_helper(&engine, stop);
             Box::new(engine)
         })
     }
 
-    /// Starts a thread that runs until it is asked to stop, and sleeps by [`Pause`](crate::wait::Pause) only. Its value is dropped together with
+    /// Starts a thread that runs until it is asked to stop, and sleeps by [`BackoffStep`](crate::wait::BackoffStep) only. Its value is dropped together with
     /// the helper.
     ///
     /// # Errors
     /// When the system has no thread left.
-    pub(crate) fn beside(run: impl FnOnce(&AtomicBool) -> ServedOwner + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn spawn_with(
+        run: impl FnOnce(&AtomicBool) -> ServedOwner + Send + 'static,
+    ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("trunkline".to_owned());
@@ -152,7 +154,7 @@ impl Helper {
     }
 }
 
-impl Drop for Helper {
+impl Drop for HelperThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
@@ -165,20 +167,20 @@ impl Drop for Helper {
     }
 }
 
-fn run<F: Fabric, H: Host>(engine: &Engine<F, H>, stop: &AtomicBool) {
-    let mut waiting = Waiting::default();
+fn run_helper<F: Fabric, H: Host>(engine: &Engine<F, H>, stop: &AtomicBool) {
+    let mut waiting = WaitBackoff::default();
     let mut busy = 0_u32;
     while !stop.load(Ordering::Relaxed) {
-        let tended = engine.tend();
+        let tended = engine.drive_unpolled();
         busy = if tended.moved { busy.wrapping_add(1) } else { 0 };
-        if busy.is_multiple_of(STREAMS_EVERY) && !engine.params.mutant.is("helper-answers-nobody") {
+        if busy.is_multiple_of(STREAMS_EVERY) && !engine.params.mutant.is_planted("helper-answers-nobody") {
             engine.progress_all();
         }
         if tended.moved {
-            waiting.moved();
+            waiting.reset_backoff();
         } else {
             let most = if tended.driven > 0 { SLEEP_MAX } else { IDLE_MAX };
-            waiting.pause(tended.wake.unwrap_or(SLEEP_MAX), most).take();
+            waiting.next_step(tended.wake.unwrap_or(SLEEP_MAX), most).wait_once();
         }
     }
 }

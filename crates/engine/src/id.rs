@@ -2,7 +2,7 @@
 
 use trunkline_proto::slots::SlotId;
 
-use crate::comm::request::Ticket;
+use crate::comm::request::RequestTicket;
 
 /// A comm: one directed connection.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -25,7 +25,7 @@ impl CommId {
     }
 }
 
-/// An outstanding send, receive or flush. One word, as a [`Ticket`] is.
+/// An outstanding send, receive or flush. One word, as a [`RequestTicket`] is.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct RequestId(u64);
 
@@ -43,19 +43,19 @@ impl RequestId {
     }
 
     #[inline]
-    pub(crate) const fn new(comm: CommId, ticket: Ticket) -> Self {
+    pub(crate) const fn new(comm: CommId, ticket: RequestTicket) -> Self {
         Self(comm.to_bits() | (ticket.to_bits() as u64) << 32)
     }
 
     #[inline]
-    pub(crate) const fn comm(self) -> CommId {
+    pub(crate) const fn comm_id(self) -> CommId {
         CommId::from_bits(self.0)
     }
 
     /// Names it among those of its comm.
     #[inline]
-    pub(crate) const fn ticket(self) -> Ticket {
-        Ticket::from_bits((self.0 >> 32) as u32)
+    pub(crate) const fn request_ticket(self) -> RequestTicket {
+        RequestTicket::from_bits((self.0 >> 32) as u32)
     }
 }
 

@@ -8,22 +8,22 @@ use crate::sync::{AtomicU32, Guard, Lock, Ordering, yield_now};
 
 /// State that one thread at a time may use.
 #[derive(Debug)]
-pub(crate) struct Lane<T> {
+pub(crate) struct OwnerLock<T> {
     /// Threads that wait for their turn.
     waiting: AtomicU32,
     state: Lock<T>,
     mutant: Mutant,
 }
 
-impl<T> Lane<T> {
+impl<T> OwnerLock<T> {
     pub(crate) fn new(state: T, mutant: Mutant) -> Self {
         Self { waiting: AtomicU32::new(0), state: Lock::new(state), mutant }
     }
 
     /// The state, unless somebody has it or waits for it.
     #[inline]
-    pub(crate) fn try_claim(&self) -> Option<Guard<'_, T>> {
-        if self.waiting.load(Ordering::Relaxed) != 0 && !self.mutant.is("lane-ignores-waiters") {
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        if self.waiting.load(Ordering::Relaxed) != 0 && !self.mutant.is_planted("lane-ignores-waiters") {
             return None;
         }
         self.state.try_lock()
@@ -36,7 +36,7 @@ impl<T> Lane<T> {
     }
 
     /// The state, when it is free.
-    pub(crate) fn claim(&self) -> Guard<'_, T> {
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
         if let Some(guard) = self.state.try_lock() {
             return guard;
         }

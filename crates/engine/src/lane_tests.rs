@@ -3,28 +3,28 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Mutant;
-use crate::lane::Lane;
+use crate::lane::OwnerLock;
 
 #[test]
 fn a_lane_has_one_owner_and_who_waits_comes_first() {
-    let (lane, served) = (Lane::new(0_u32, Mutant::NONE), AtomicBool::new(false));
+    let (lane, served) = (OwnerLock::new(0_u32, Mutant::NONE), AtomicBool::new(false));
     for round in 0..200 {
         served.store(false, Ordering::Relaxed);
-        let guard = lane.claim();
-        assert!(lane.try_claim().is_none(), "it is in use");
+        let guard = lane.lock();
+        assert!(lane.try_lock().is_none(), "it is in use");
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                *lane.claim() += 1;
+                *lane.lock() += 1;
                 served.store(true, Ordering::Release);
             });
             while lane.waiting() == 0 {
                 std::thread::yield_now();
             }
             drop(guard);
-            let overtaken = lane.try_claim().is_some_and(|guard| *guard != round + 1);
+            let overtaken = lane.try_lock().is_some_and(|guard| *guard != round + 1);
             assert!(!overtaken, "the one that waits was overtaken");
         });
         assert!(served.load(Ordering::Acquire));
-        assert_eq!((lane.waiting(), lane.try_claim().map(|guard| *guard)), (0, Some(round + 1)));
+        assert_eq!((lane.waiting(), lane.try_lock().map(|guard| *guard)), (0, Some(round + 1)));
     }
 }

@@ -34,19 +34,19 @@ mod turns_tests;
 mod wait;
 
 pub use control::member_key::{MemberKey, ProofPurpose};
-pub use engine::{Base, Engine, RecvBuf};
-pub use error::{CommFault, Error, in_full};
-pub use helper::{Helper, Tended};
+pub use engine::{Engine, OffsetBase, RecvBuf};
+pub use error::{CommFault, EngineError, in_full};
+pub use helper::{HelperRound, HelperThread};
 pub use id::{CommId, ListenId, MrId, RequestId};
-pub use nics::Nics;
+pub use nics::CommNics;
 pub use params::{
-    Alias, ExecuteBy, FabricName, Found, MatchBy, OfiParams, ParamInfo, Params, ParamsError, SharedHeap,
-    SharingParams, SoftCopy, SoftParams, TABLE,
+    EngineParams, ExecuteBy, FabricName, MatchBy, OfiParams, ParamAlias, ParamRow, ParamSetting, ParamsError,
+    SharedHeap, SharingParams, SoftCopy, SoftParams, TABLE,
 };
-pub use pool::groups::Riding;
-pub use status::{PageError, read_head, read_status};
+pub use pool::groups::SharingUsage;
+pub use status::{StatusPageError, read_head, read_status};
 pub use trunkline_proto::counters::Counters;
 pub use trunkline_proto::mutant::Mutant;
-pub use trunkline_proto::pool::config::Traffic;
-pub use turns::Turns;
-pub use wait::{Pause, Waiting};
+pub use trunkline_proto::pool::config::TrafficHint;
+pub use turns::ExecutorLock;
+pub use wait::{BackoffStep, WaitBackoff};

@@ -5,12 +5,12 @@ use trunkline_proto::nics;
 
 /// One to four different NICs, by their numbers in the fabric's list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Nics {
+pub struct CommNics {
     numbers: [usize; RAILS_MAX],
     count: usize,
 }
 
-impl Nics {
+impl CommNics {
     /// The NICs of that list, in its order; `None` if there are none, more than four, or one of them twice.
     #[must_use]
     pub fn new(list: &[usize]) -> Option<Self> {
@@ -28,21 +28,21 @@ impl Nics {
 
     /// The first one.
     #[must_use]
-    pub fn first(&self) -> usize {
+    pub fn first_nic(&self) -> usize {
         self.numbers[0]
     }
 
     /// As another process is told of them; `None` if one has a number that cannot be told.
-    pub(crate) fn told(&self) -> Option<nics::Nics> {
+    pub(crate) fn to_wire(self) -> Option<nics::NicList> {
         let mut numbers = [0; RAILS_MAX];
         for (told, &number) in numbers.iter_mut().zip(self.numbers()) {
             *told = u16::try_from(number).ok()?;
         }
-        nics::Nics::new(&numbers[..self.count])
+        nics::NicList::new(&numbers[..self.count])
     }
 }
 
-impl From<usize> for Nics {
+impl From<usize> for CommNics {
     fn from(nic: usize) -> Self {
         Self { numbers: [nic, 0, 0, 0], count: 1 }
     }
@@ -54,17 +54,17 @@ mod tests {
 
     #[test]
     fn one_to_four_different_ones() {
-        assert_eq!(Nics::new(&[3]), Some(Nics::from(3)));
-        assert_eq!(Nics::new(&[2, 0, 1, 7]).map(|nics| nics.numbers().to_vec()), Some(vec![2, 0, 1, 7]));
+        assert_eq!(CommNics::new(&[3]), Some(CommNics::from(3)));
+        assert_eq!(CommNics::new(&[2, 0, 1, 7]).map(|nics| nics.numbers().to_vec()), Some(vec![2, 0, 1, 7]));
         for wrong in [&[][..], &[1, 1], &[0, 1, 2, 3, 4]] {
-            assert_eq!(Nics::new(wrong), None);
+            assert_eq!(CommNics::new(wrong), None);
         }
     }
 
     #[test]
     fn others_are_told_numbers_of_16_bits() {
-        let told = |list: &[usize]| Nics::new(list).and_then(|nics| nics.told());
-        assert_eq!(told(&[2, 0xfffd, 0]), nics::Nics::new(&[2, 0xfffd, 0]));
+        let told = |list: &[usize]| CommNics::new(list).and_then(|nics| nics.to_wire());
+        assert_eq!(told(&[2, 0xfffd, 0]), nics::NicList::new(&[2, 0xfffd, 0]));
         assert!(told(&[7]).is_some());
         for wrong in [&[0xffff][..], &[0xfffe], &[1, 0x1_0000]] {
             assert_eq!(told(wrong), None);

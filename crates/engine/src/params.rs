@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use crate::host::LocalUsers;
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::pool::config::{Config, ConfigError, Sharing};
-use trunkline_proto::tagged::Choice;
+use trunkline_proto::pool::config::{PoolConfig, PoolConfigError, SharingMode};
+use trunkline_proto::tagged::MethodChoice;
 use trunkline_proto::time::Duration;
 
 pub use table::TABLE;
@@ -37,7 +37,7 @@ pub enum ExecuteBy {
 
 /// The engine's parameters.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Params {
+pub struct EngineParams {
     /// Who pairs sends with receives.
     pub match_by: MatchBy,
     /// Largest message, in bytes, that may be sent before its receive is known.
@@ -87,7 +87,7 @@ pub struct Params {
     /// Where the system's folders (`sys`, `proc`, `dev`) of the host are.
     pub host_root: PathBuf,
     /// Who copies long messages between ranks of this host.
-    pub node_copy: Choice,
+    pub node_copy: MethodChoice,
     /// Connections inside this host go over shared memory, whatever fabric reaches other hosts.
     pub near: bool,
     /// NICs without a place in the PCI tree are made one device, too, where the front end is asked to.
@@ -144,7 +144,7 @@ pub enum FabricName {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SharingParams {
     /// Whether comms share.
-    pub sharing: Sharing,
+    pub sharing: SharingMode,
     /// Groups of queue pairs that comms of one direction towards one peer share, 1 to 8.
     pub groups: u8,
     /// How many times as deep as the queues of one comm those of a group are, 1 to 255.
@@ -157,15 +157,15 @@ impl SharingParams {
     /// What the pool of groups is told.
     ///
     /// # Errors
-    /// [`ConfigError`] names what is out of range; nothing that [`Params::read`] made is.
-    pub const fn config(&self) -> Result<Config, ConfigError> {
-        Config::new(self.sharing, self.groups, self.depth_multiplier)
+    /// [`PoolConfigError`] names what is out of range; nothing that [`EngineParams::from_lookup`] made is.
+    pub const fn pool_config(&self) -> Result<PoolConfig, PoolConfigError> {
+        PoolConfig::new(self.sharing, self.groups, self.depth_multiplier)
     }
 }
 
 impl Default for SharingParams {
     fn default() -> Self {
-        Self { sharing: Sharing::Off, groups: 4, depth_multiplier: 1, budget: 0 }
+        Self { sharing: SharingMode::Off, groups: 4, depth_multiplier: 1, budget: 0 }
     }
 }
 
@@ -221,15 +221,15 @@ pub enum SoftCopy {
     Share,
 }
 
-impl Default for Params {
+impl Default for EngineParams {
     fn default() -> Self {
         Self {
             match_by: MatchBy::Mailbox,
             eager_max: 4096,
             eager_credits: EAGER_CREDITS_MAX as u32,
-            peer_time: Duration::secs(10),
-            rail_time: Duration::secs(3),
-            connect_time: Duration::secs(300),
+            peer_time: Duration::from_secs(10),
+            rail_time: Duration::from_secs(3),
+            connect_time: Duration::from_secs(300),
             depth: 512,
             links_per_rail: 1,
             p2p_links_per_rail: 0,
@@ -248,7 +248,7 @@ impl Default for Params {
             require_nic: false,
             counts_software_rdma: false,
             host_root: PathBuf::from("/"),
-            node_copy: Choice::Learned,
+            node_copy: MethodChoice::Learned,
             local_users: LocalUsers::Same,
             near: false,
             fuses_all: false,
@@ -266,11 +266,11 @@ impl Default for Params {
 
 /// One row of the table of parameters.
 #[derive(Clone, Copy, Debug)]
-pub struct ParamInfo {
+pub struct ParamRow {
     /// The environment variable.
     pub name: &'static str,
     /// Other names for it. Its own counts first, then these in their order.
-    pub aliases: &'static [Alias],
+    pub aliases: &'static [ParamAlias],
     /// The type of its value.
     pub kind: &'static str,
     /// The value when it is not set.
@@ -279,12 +279,12 @@ pub struct ParamInfo {
     pub range: &'static str,
     /// What it does.
     pub doc: &'static str,
-    set: fn(&mut Params, &str) -> Result<(), ()>,
+    set: fn(&mut EngineParams, &str) -> Result<(), ()>,
 }
 
 /// A name under which users of other libraries know a parameter.
 #[derive(Clone, Copy, Debug)]
-pub struct Alias {
+pub struct ParamAlias {
     /// The environment variable.
     pub name: &'static str,
     /// The type of its value, which may be another than its row's.
@@ -297,7 +297,7 @@ pub struct Alias {
 
 /// What is set for a row.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Found {
+pub struct ParamSetting {
     /// The variable that was set: the row's own, or one of its aliases.
     pub name: &'static str,
     /// The value, as the row's own variable would hold it.
@@ -314,34 +314,38 @@ pub struct ParamsError {
     range: &'static str,
 }
 
-impl ParamInfo {
+impl ParamRow {
     /// The first of the row's names that `lookup` has a value for; `None`: the default counts. A value of the row's own
     /// name is not checked yet.
     ///
     /// # Errors
     /// [`ParamsError`] names the variable, if its value is not UTF-8 or nothing that this alias may hold.
-    pub fn find(&self, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Option<Found>, ParamsError> {
-        let own = Alias { name: self.name, kind: self.kind, range: self.range, means: |value| Ok(value) };
-        for Alias { name, kind, range, means } in std::iter::once(&own).chain(self.aliases).copied() {
+    pub fn find_setting(
+        &self,
+        lookup: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<ParamSetting>, ParamsError> {
+        let own =
+            ParamAlias { name: self.name, kind: self.kind, range: self.range, means: |value| Ok(value) };
+        for ParamAlias { name, kind, range, means } in std::iter::once(&own).chain(self.aliases).copied() {
             let Some(set) = lookup(name) else { continue };
             let meant = set.to_str().ok_or(()).and_then(means).map(str::to_owned);
             let error = |()| ParamsError { name, value: set.to_string_lossy().into_owned(), kind, range };
-            return meant.map(|value| Some(Found { name, value })).map_err(error);
+            return meant.map(|value| Some(ParamSetting { name, value })).map_err(error);
         }
         Ok(None)
     }
 }
 
-impl Params {
+impl EngineParams {
     /// The defaults, changed by what `lookup` finds for each name of the [`TABLE`] or for an alias of it.
     ///
     /// # Errors
     /// [`ParamsError`] names the first variable with a bad value; one that is not UTF-8 is as bad as any.
-    pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ParamsError> {
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ParamsError> {
         let mut params = Self::default();
         for row in TABLE {
-            let Some(Found { name, value }) = row.find(&lookup)? else { continue };
-            let ParamInfo { kind, range, .. } = *row;
+            let Some(ParamSetting { name, value }) = row.find_setting(&lookup)? else { continue };
+            let ParamRow { kind, range, .. } = *row;
             (row.set)(&mut params, &value).map_err(|()| ParamsError { name, value, kind, range })?;
         }
         Ok(params)
@@ -350,25 +354,29 @@ impl Params {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::tagged::Method;
+    use trunkline_proto::tagged::CopyMethod;
 
     use super::*;
 
     #[test]
     fn defaults_in_the_table_are_the_defaults() {
-        let params =
-            Params::read(|name| TABLE.iter().find(|row| row.name == name).map(|row| row.default.into()));
-        assert_eq!(params, Ok(Params::default()));
+        let params = EngineParams::from_lookup(|name| {
+            TABLE.iter().find(|row| row.name == name).map(|row| row.default.into())
+        });
+        assert_eq!(params, Ok(EngineParams::default()));
     }
 
     #[test]
     fn who_copies_inside_a_node_is_said_by_a_word() {
-        let of = |value: &str| Params::read(|name| (name == "TRUNKLINE_NODE_COPY").then(|| value.into()));
-        let methods = [("pull", Method::Pull), ("turns", Method::Turns), ("stage", Method::Stage)];
+        let of = |value: &str| {
+            EngineParams::from_lookup(|name| (name == "TRUNKLINE_NODE_COPY").then(|| value.into()))
+        };
+        let methods =
+            [("pull", CopyMethod::Pull), ("turns", CopyMethod::Turns), ("stage", CopyMethod::Stage)];
         for (word, method) in methods {
-            assert_eq!(of(word).unwrap().node_copy, Choice::Fixed(method));
+            assert_eq!(of(word).unwrap().node_copy, MethodChoice::Fixed(method));
         }
-        assert_eq!(of("auto").unwrap().node_copy, Choice::Learned);
+        assert_eq!(of("auto").unwrap().node_copy, MethodChoice::Learned);
     }
 
     #[test]
@@ -395,19 +403,19 @@ mod tests {
             ("TRUNKLINE_NODE_COPY", "push"),
             ("TRUNKLINE_NODE_COPY", ""),
         ] {
-            let error = Params::read(|n| (n == name).then(|| value.into())).unwrap_err();
+            let error = EngineParams::from_lookup(|n| (n == name).then(|| value.into())).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{name}={value}: expected ")), "{error}");
         }
     }
 
     fn sharing(set: &[(&str, &str)]) -> SharingParams {
         let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
-        Params::read(value).unwrap().sharing
+        EngineParams::from_lookup(value).unwrap().sharing
     }
 
     #[test]
     fn each_alias_means_what_its_users_know() {
-        use Sharing::{Off, On};
+        use SharingMode::{Off, On};
         let usual = SharingParams::default();
         for name in ["RCCL_ANP_COMM_NGROUPS", "RCCL_IB_COMM_NGROUPS"] {
             let groups = |n: &str| sharing(&[(name, n)]);
@@ -427,7 +435,7 @@ mod tests {
     #[test]
     fn links_mean_what_users_of_other_transports_know() {
         let of = |name: &str, value: &str| {
-            let params = Params::read(|asked| (asked == name).then(|| value.into())).unwrap();
+            let params = EngineParams::from_lookup(|asked| (asked == name).then(|| value.into())).unwrap();
             (params.links_per_rail, params.p2p_links_per_rail, params.split)
         };
         assert_eq!(of("", ""), (1, 0, true));
@@ -442,7 +450,9 @@ mod tests {
     #[test]
     fn a_fabric_may_be_named_with_what_is_used_of_it() {
         let of = |value: &str| {
-            let params = Params::read(|asked| (asked == "TRUNKLINE_FABRIC").then(|| value.into())).unwrap();
+            let params =
+                EngineParams::from_lookup(|asked| (asked == "TRUNKLINE_FABRIC").then(|| value.into()))
+                    .unwrap();
             (params.fabric, params.device, params.ofi.provider)
         };
         assert_eq!(of("verbs:mlx5_0"), (FabricName::Verbs, Some("mlx5_0".to_owned()), None));
@@ -456,7 +466,7 @@ mod tests {
     fn what_libfabric_is_told_is_read() {
         let of = |set: &[(&str, &str)]| {
             let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
-            Params::read(value).unwrap().ofi
+            EngineParams::from_lookup(value).unwrap().ofi
         };
         let set = [
             ("TRUNKLINE_OFI_LIBRARY", "/opt/lib/libfabric.so.1"),
@@ -478,7 +488,7 @@ mod tests {
 
     #[test]
     fn our_own_name_counts_before_an_alias() {
-        use Sharing::{Auto, Off, On};
+        use SharingMode::{Auto, Off, On};
         let of = |set: &[(&str, &str)]| {
             let SharingParams { sharing, groups, depth_multiplier, .. } = sharing(set);
             (sharing, groups, depth_multiplier)
@@ -511,8 +521,8 @@ mod tests {
             assert_eq!(set.budget, 1 << 20);
             let groups = groups.parse().unwrap();
             let depth = depth.parse().unwrap();
-            assert_eq!(set.config(), Config::new(Sharing::On, groups, depth));
-            assert!(set.config().is_ok());
+            assert_eq!(set.pool_config(), PoolConfig::new(SharingMode::On, groups, depth));
+            assert!(set.pool_config().is_ok());
         }
     }
 
@@ -527,12 +537,15 @@ mod tests {
 
     #[test]
     fn a_trace_goes_to_a_directory_or_nowhere() {
-        let trace =
-            |value: &str| Params::read(|n| (n == "TRUNKLINE_TRACE").then(|| value.into())).unwrap().trace;
+        let trace = |value: &str| {
+            EngineParams::from_lookup(|n| (n == "TRUNKLINE_TRACE").then(|| value.into())).unwrap().trace
+        };
         assert_eq!((trace(""), trace("off")), (None, None));
         assert_eq!(trace("./off"), Some(PathBuf::from("./off")));
         for value in ["1023", "67108865", "all"] {
-            assert!(Params::read(|n| (n == "TRUNKLINE_TRACE_EVENTS").then(|| value.into())).is_err());
+            assert!(
+                EngineParams::from_lookup(|n| (n == "TRUNKLINE_TRACE_EVENTS").then(|| value.into())).is_err()
+            );
         }
     }
 
@@ -542,11 +555,14 @@ mod tests {
         for row in TABLE {
             // The default, with a byte that no UTF-8 has.
             let value = [row.default.as_bytes(), b"\xff"].concat();
-            let read = Params::read(|n| (n == row.name).then(|| OsString::from_vec(value.clone())));
+            let read =
+                EngineParams::from_lookup(|n| (n == row.name).then(|| OsString::from_vec(value.clone())));
             let text = read.unwrap_err().to_string();
             assert!(text.starts_with(&format!("{}={}\u{fffd}: expected ", row.name, row.default)), "{text}");
             for alias in row.aliases {
-                let read = Params::read(|n| (n == alias.name).then(|| OsString::from_vec(b"1\xff".to_vec())));
+                let read = EngineParams::from_lookup(|n| {
+                    (n == alias.name).then(|| OsString::from_vec(b"1\xff".to_vec()))
+                });
                 let text = read.unwrap_err().to_string();
                 assert!(text.starts_with(&format!("{}=1\u{fffd}: expected ", alias.name)), "{text}");
             }

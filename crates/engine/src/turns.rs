@@ -2,42 +2,47 @@
 //! for that once he has given it back. `tests/model.rs` compiles this a second time, over a model that tries every order of events.
 
 use crate::Mutant;
-use crate::lane::Lane;
+use crate::lane::OwnerLock;
 use crate::sync::{AtomicBool, Guard, Ordering};
 
 /// State that is driven by turns.
 #[derive(Debug)]
-pub struct Turns<T> {
-    state: Lane<T>,
+pub struct ExecutorLock<T> {
+    state: OwnerLock<T>,
     /// Somebody has left something to whoever has the state, or waits.
     wanted: AtomicBool,
     mutant: Mutant,
 }
 
-impl<T> Turns<T> {
+impl<T> ExecutorLock<T> {
     /// Makes it, with that bug planted.
     pub fn new(state: T, mutant: Mutant) -> Self {
-        Self { state: Lane::new(state, mutant), wanted: AtomicBool::new(false), mutant }
+        Self { state: OwnerLock::new(state, mutant), wanted: AtomicBool::new(false), mutant }
     }
 
-    /// Set-up, which is let in first. What others leave meanwhile is driven then, as by [`drive`](Self::drive).
-    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R, most: u32, turn: impl FnMut(&mut T) -> bool) -> R {
-        let result = f(&mut self.claim());
-        if self.take_wanted() && !self.mutant.is("dev-sets-up-and-goes") {
-            self.drive(most, turn);
+    /// Set-up, which is let in first. What others leave meanwhile is driven then, as by [`drive_passes`](Self::drive_passes).
+    pub fn with_setup<R>(
+        &self,
+        f: impl FnOnce(&mut T) -> R,
+        most: u32,
+        turn: impl FnMut(&mut T) -> bool,
+    ) -> R {
+        let result = f(&mut self.lock());
+        if self.take_wanted() && !self.mutant.is_planted("dev-sets-up-and-goes") {
+            self.drive_passes(most, turn);
         }
         result
     }
 
     /// The state, for set-up where a thread takes turns again and again.
-    pub fn claim(&self) -> Guard<'_, T> {
-        self.state.claim()
+    pub fn lock(&self) -> Guard<'_, T> {
+        self.state.lock()
     }
 
     /// The state, unless somebody has it.
     #[inline]
-    pub fn try_claim(&self) -> Option<Guard<'_, T>> {
-        self.state.try_claim()
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.state.try_lock()
     }
 
     /// Whether somebody waits.
@@ -48,14 +53,14 @@ impl<T> Turns<T> {
 
     /// Somebody waits.
     #[inline]
-    pub fn want(&self) {
+    pub fn request_pass(&self) {
         self.wanted.store(true, Ordering::SeqCst);
     }
 
     /// Whether anything was left since the last time. Asked by whoever has given the state back.
     #[inline]
     pub fn take_wanted(&self) -> bool {
-        if self.mutant.is("dev-looks-by-a-load") {
+        if self.mutant.is_planted("dev-looks-by-a-load") {
             return self.wanted.load(Ordering::Acquire) && self.wanted.swap(false, Ordering::AcqRel);
         }
         // Of two exchanges one is the later one: who comes with that sees the state free, or is seen here.
@@ -65,18 +70,18 @@ impl<T> Turns<T> {
     /// Turns by the thread that calls, as long as `turn` says that there is more to do, and `most` of these; and as long as others leave theirs here. None
     /// if another thread has the state, which goes on for it.
     #[inline]
-    pub fn drive(&self, most: u32, turn: impl FnMut(&mut T) -> bool) {
-        let Some(state) = self.state.try_claim().or_else(|| self.leave_to_owner()) else { return };
+    pub fn drive_passes(&self, most: u32, turn: impl FnMut(&mut T) -> bool) {
+        let Some(state) = self.state.try_lock().or_else(|| self.leave_to_owner()) else { return };
         self.drive_from(state, most, turn);
     }
 
     /// The same by a thread that looks again anyway: if another one has the state, nothing is left to it.
     #[inline]
     pub fn drive_if_free(&self, most: u32, turn: impl FnMut(&mut T) -> bool) {
-        let state = if self.mutant.is("dev-waits-keep-others-at-it") {
-            self.state.try_claim().or_else(|| self.leave_to_owner())
+        let state = if self.mutant.is_planted("dev-waits-keep-others-at-it") {
+            self.state.try_lock().or_else(|| self.leave_to_owner())
         } else {
-            self.state.try_claim()
+            self.state.try_lock()
         };
         let Some(state) = state else { return };
         self.drive_from(state, most, turn);
@@ -91,14 +96,14 @@ impl<T> Turns<T> {
             drop(state);
             turns += 1;
             let has_more = goes_on && turns < most;
-            if turns >= most && self.mutant.is("dev-drops-what-came-last") {
+            if turns >= most && self.mutant.is_planted("dev-drops-what-came-last") {
                 self.take_wanted();
                 return;
             }
             if !self.take_wanted() && !has_more {
                 return;
             }
-            let Some(again) = self.state.try_claim().or_else(|| self.leave_to_owner()) else { return };
+            let Some(again) = self.state.try_lock().or_else(|| self.leave_to_owner()) else { return };
             state = again;
         }
     }
@@ -106,12 +111,12 @@ impl<T> Turns<T> {
     /// Has whoever is at it make another turn, unless he has just ended.
     #[cold]
     fn leave_to_owner(&self) -> Option<Guard<'_, T>> {
-        if self.mutant.is("dev-leaves-by-a-store") {
+        if self.mutant.is_planted("dev-leaves-by-a-store") {
             self.wanted.store(true, Ordering::Release);
         } else {
             self.wanted.swap(true, Ordering::AcqRel);
         }
-        let state = self.state.try_claim()?;
+        let state = self.state.try_lock()?;
         // It is this thread's own turn that serves whoever has left something.
         self.take_wanted();
         Some(state)

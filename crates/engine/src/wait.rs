@@ -10,7 +10,7 @@ const YIELDS: u32 = 16;
 
 /// Where a thread stands in its waiting.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitBackoff {
     fruitless: u32,
     spins: u32,
     yields: u32,
@@ -18,7 +18,7 @@ pub struct Waiting {
 
 /// What to do until the next round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Pause {
+pub enum BackoffStep {
     /// Stay.
     Spin,
     /// Let others go first.
@@ -27,43 +27,43 @@ pub enum Pause {
     Park(Duration),
 }
 
-impl Default for Waiting {
+impl Default for WaitBackoff {
     fn default() -> Self {
-        Self::patient(SPINS, YIELDS)
+        Self::with_spins(SPINS, YIELDS)
     }
 }
 
-impl Waiting {
+impl WaitBackoff {
     /// Stays on its processor for so many fruitless rounds, and gives it away for so many more before it sleeps.
     #[must_use]
-    pub const fn patient(spins: u32, yields: u32) -> Self {
+    pub const fn with_spins(spins: u32, yields: u32) -> Self {
         Self { fruitless: 0, spins, yields }
     }
 
     /// Something moved: more is likely to follow.
-    pub fn moved(&mut self) {
+    pub fn reset_backoff(&mut self) {
         self.fruitless = 0;
     }
 
     /// Nothing moved. The first sleep is `first` long, each next one twice as long, none longer than `most`.
-    pub fn pause(&mut self, first: Duration, most: Duration) -> Pause {
+    pub fn next_step(&mut self, first: Duration, most: Duration) -> BackoffStep {
         let fruitless = self.fruitless;
         self.fruitless = fruitless.saturating_add(1);
         let awake = self.spins.saturating_add(self.yields);
         match fruitless {
-            _ if fruitless < self.spins => Pause::Spin,
-            _ if fruitless < awake => Pause::Yield,
+            _ if fruitless < self.spins => BackoffStep::Spin,
+            _ if fruitless < awake => BackoffStep::Yield,
             _ => {
                 let doubled = (fruitless - awake).min(16);
-                Pause::Park(first.saturating_mul(1 << doubled).min(most))
+                BackoffStep::Park(first.saturating_mul(1 << doubled).min(most))
             }
         }
     }
 }
 
-impl Pause {
+impl BackoffStep {
     /// Does it.
-    pub fn take(self) {
+    pub fn wait_once(self) {
         match self {
             Self::Spin => std::hint::spin_loop(),
             Self::Yield => std::thread::yield_now(),
@@ -78,18 +78,18 @@ mod tests {
 
     #[test]
     fn a_wait_grows_to_its_bound_and_starts_anew() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitBackoff::default();
         let first = Duration::from_micros(50);
         let most = Duration::from_millis(1);
         let mut pauses =
-            || std::iter::repeat_with(|| waiting.pause(first, most)).take(1000).collect::<Vec<_>>();
+            || std::iter::repeat_with(|| waiting.next_step(first, most)).take(1000).collect::<Vec<_>>();
         let seen = pauses();
         let count = |wanted| seen.iter().filter(|pause| **pause == wanted).count();
-        assert_eq!((count(Pause::Spin), count(Pause::Yield)), (16, 16));
-        let micros = [50, 100, 200, 400, 800].map(|n| Pause::Park(Duration::from_micros(n)));
+        assert_eq!((count(BackoffStep::Spin), count(BackoffStep::Yield)), (16, 16));
+        let micros = [50, 100, 200, 400, 800].map(|n| BackoffStep::Park(Duration::from_micros(n)));
         assert_eq!(seen[32..37], micros);
-        assert!(seen[37..].iter().all(|pause| *pause == Pause::Park(most)));
-        waiting.moved();
-        assert_eq!(waiting.pause(first, most), Pause::Spin);
+        assert!(seen[37..].iter().all(|pause| *pause == BackoffStep::Park(most)));
+        waiting.reset_backoff();
+        assert_eq!(waiting.next_step(first, most), BackoffStep::Spin);
     }
 }

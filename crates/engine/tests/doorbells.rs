@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{ContextId, Job, Local, Source};
-use trunkline_engine::{Nics, Params};
-use trunkline_mem::Memory;
+use trunkline_engine::rma::{ContextId, HeapRange, PutSource, RmaJob};
+use trunkline_engine::{CommNics, EngineParams};
+use trunkline_mem::MemoryRange;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use watched::{NicWatch, WatchedFabric};
@@ -24,32 +24,33 @@ const LEN: u64 = 64;
 
 /// Two members, of which the first puts to the second.
 struct BatchPair {
-    jobs: [Job<WatchedFabric, UnixHost>; 2],
+    jobs: [RmaJob<WatchedFabric, UnixHost>; 2],
     contexts: [ContextId; 2],
-    heaps: [Memory; 2],
+    heaps: [MemoryRange; 2],
     watch: Arc<NicWatch>,
 }
 
 impl BatchPair {
     fn new(wire: WireMode) -> Self {
         #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-        let mut params = Params::default();
+        let mut params = EngineParams::default();
         #[cfg(feature = "mutants")]
         if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            params.mutant = trunkline_engine::Mutant::named(name.leak());
+            params.mutant = trunkline_engine::Mutant::with_name(name.leak());
         }
         let watches: [Arc<NicWatch>; 2] = [Arc::default(), Arc::default()];
         let jobs = watches.each_ref().map(|watch| {
             let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
             let fabric = WatchedFabric(fabric, Arc::clone(watch));
-            Job::new(fabric, UnixHost::new(|_, _| {}), params.clone(), Nics::new(&[0]).unwrap()).unwrap()
+            RmaJob::new(fabric, UnixHost::new(|_, _| {}), params.clone(), CommNics::new(&[0]).unwrap())
+                .unwrap()
         });
-        let cards: Vec<_> = jobs.iter().map(Job::card).collect();
-        let heaps = [Memory::heap(1 << 16), Memory::heap(1 << 16)];
+        let cards: Vec<_> = jobs.iter().map(RmaJob::process_card).collect();
+        let heaps = [MemoryRange::heap(1 << 16), MemoryRange::heap(1 << 16)];
         let contexts = [0, 1].map(|me| {
-            jobs[me].meet(me as u32, &cards).unwrap();
+            jobs[me].set_members(me as u32, &cards).unwrap();
             assert_eq!(jobs[me].add_heap(heaps[me].clone()).unwrap(), 0);
-            jobs[me].context().unwrap()
+            jobs[me].create_context().unwrap()
         });
         let [watch, _] = watches;
         let pair = Self { jobs, contexts, heaps, watch };
@@ -61,8 +62,8 @@ impl BatchPair {
 
     /// Puts bytes to the number-th place; whether they were taken.
     fn put(&self, number: u64) -> bool {
-        let from = Local { heap: 0, offset: number * LEN, len: LEN };
-        let put = self.jobs[0].put(self.contexts[0], 1, 0, number * LEN, Source::Heap(from)).unwrap();
+        let from = HeapRange { heap: 0, offset: number * LEN, len: LEN };
+        let put = self.jobs[0].put(self.contexts[0], 1, 0, number * LEN, PutSource::Heap(from)).unwrap();
         assert!(put.is_none_or(|taken| taken == LEN));
         put.is_some()
     }
@@ -82,7 +83,7 @@ impl BatchPair {
     }
 
     fn batch(&self, more: bool) {
-        self.jobs[0].batch(self.contexts[0], more).unwrap();
+        self.jobs[0].set_batching(self.contexts[0], more).unwrap();
     }
 
     /// Doorbells since it was last asked.
@@ -158,7 +159,7 @@ fn contexts_go_on_while_memory_is_registered() {
     let has_arrived = pair.fill(5);
     pair.watch.is_gated.store(true, Ordering::Release);
     std::thread::scope(|scope| {
-        let adds = scope.spawn(|| pair.jobs[0].add_heap(Memory::heap(4096)));
+        let adds = scope.spawn(|| pair.jobs[0].add_heap(MemoryRange::heap(4096)));
         // By the end that serves and by the one that begins: meanwhile the rest goes on.
         for registration in 1..=2 {
             pair.until(|| pair.watch.came.load(Ordering::Acquire) == registration);
@@ -177,16 +178,16 @@ fn contexts_go_on_while_memory_is_registered() {
 fn heaps_are_learned_while_memory_is_registered() {
     let pair = BatchPair::new(WireMode::Shm);
     // Links tell of the first sixteen.
-    let added: Vec<u8> = (1..=16).map(|_| pair.jobs[1].add_heap(Memory::heap(4096)).unwrap()).collect();
+    let added: Vec<u8> = (1..=16).map(|_| pair.jobs[1].add_heap(MemoryRange::heap(4096)).unwrap()).collect();
     let number = added[15];
-    let told = pair.jobs[1].told(number).unwrap();
+    let told = pair.jobs[1].heap_descriptors(number).unwrap();
     pair.watch.is_gated.store(true, Ordering::Release);
     let is_back = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let adds = scope.spawn(|| pair.jobs[0].add_heap(Memory::heap(4096)));
+        let adds = scope.spawn(|| pair.jobs[0].add_heap(MemoryRange::heap(4096)));
         pair.until(|| pair.watch.came.load(Ordering::Acquire) == 1);
         scope.spawn(|| {
-            pair.jobs[0].learn(1, number, &told).unwrap();
+            pair.jobs[0].set_member_heap(1, number, &told).unwrap();
             is_back.store(true, Ordering::Release);
         });
         let started = Instant::now();
@@ -199,12 +200,12 @@ fn heaps_are_learned_while_memory_is_registered() {
         assert!(was_back, "it waited for the registration");
     });
     // A context that is made later has learned of it, too.
-    let late = pair.jobs[0].context().unwrap();
+    let late = pair.jobs[0].create_context().unwrap();
     for context in [pair.contexts[0], late] {
-        let from = Local { heap: 0, offset: 0, len: LEN };
+        let from = HeapRange { heap: 0, offset: 0, len: LEN };
         pair.until(|| {
             pair.jobs[0].progress(context).unwrap();
-            pair.jobs[0].put(context, 1, number, 0, Source::Heap(from)).unwrap().is_some()
+            pair.jobs[0].put(context, 1, number, 0, PutSource::Heap(from)).unwrap().is_some()
         });
         pair.until(|| pair.jobs[0].quiet(context).unwrap());
     }

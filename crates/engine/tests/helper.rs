@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{CommId, Engine, Error, Helper, MrId, Mutant, Params, RecvBuf, RequestId};
-use trunkline_mem::Memory;
+use trunkline_engine::{
+    CommId, Engine, EngineError, EngineParams, HelperThread, MrId, Mutant, RecvBuf, RequestId,
+};
+use trunkline_mem::MemoryRange;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 type Running = Engine<SoftFabric, UnixHost>;
@@ -26,11 +28,11 @@ fn engine() -> Arc<Running> {
     let mut mutant = Mutant::NONE;
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        mutant = Mutant::named(name.leak());
+        mutant = Mutant::with_name(name.leak());
     }
     let config = SoftConfig { wire: WireMode::Shm, ..SoftConfig::default() };
     let fabric = SoftFabric::new(config).expect("the software NIC");
-    let params = Params { mutant, status: false, ..Params::default() };
+    let params = EngineParams { mutant, status: false, ..EngineParams::default() };
     Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
 }
 
@@ -54,7 +56,7 @@ struct Pair {
     into: Arc<Running>,
     send: (CommId, MrId),
     recv: (CommId, MrId),
-    memory: Memory,
+    memory: MemoryRange,
 }
 
 impl Pair {
@@ -68,7 +70,7 @@ impl Pair {
             send.zip(recv).map(|_| ())
         });
         let (send, recv) = (send.expect("connected"), recv.expect("accepted"));
-        let (source, memory) = (Memory::heap(LEN), Memory::heap(LEN));
+        let (source, memory) = (MemoryRange::heap(LEN), MemoryRange::heap(LEN));
         source.write(0, &vec![0x5a; LEN]).expect("it fits");
         let send = (send, from.register(send, source).expect("a region"));
         let recv = (recv, into.register(recv, memory.clone()).expect("a region"));
@@ -94,7 +96,7 @@ impl Pair {
 fn a_send_ends_although_the_receiver_makes_no_call() {
     let pair = Pair::new();
     let received = pair.receive();
-    let helper = Helper::start(Arc::clone(&pair.into)).expect("a thread");
+    let helper = HelperThread::spawn_for(Arc::clone(&pair.into)).expect("a thread");
     assert!(pair.send(LIMIT), "nobody helped");
     drop(helper);
     assert!(pair.into.test(received, &mut [0; 8]).expect("a receive"), "it is done when it is asked for");
@@ -110,7 +112,7 @@ fn without_a_helper_the_send_waits_for_the_receiver() {
     assert!(!pair.send(WHILE), "who took it in?");
     // As soon as both call again, all is well.
     let done = within(LIMIT, || {
-        pair.from.tend();
+        pair.from.drive_unpolled();
         pair.into.test(received, &mut [0; 8]).expect("a receive").then_some(())
     });
     assert!(done.is_some());
@@ -121,9 +123,9 @@ fn refused(limit: Duration, helper: bool) -> bool {
     let (from, into) = (engine(), engine());
     let (listen, mut handle) = into.listen(0).expect("a listener");
     into.close_listen(listen).expect("a listener");
-    let _helper = helper.then(|| Helper::start(Arc::clone(&into)).expect("a thread"));
+    let _helper = helper.then(|| HelperThread::spawn_for(Arc::clone(&into)).expect("a thread"));
     let answer = within(limit, || from.connect(0, &mut handle).err());
-    assert!(answer.as_ref().is_none_or(|error| matches!(error, Error::Refused)), "{answer:?}");
+    assert!(answer.as_ref().is_none_or(|error| matches!(error, EngineError::Refused)), "{answer:?}");
     answer.is_some()
 }
 
@@ -138,19 +140,19 @@ fn what_somebody_polls_is_left_alone() {
     let pair = Pair::new();
     let received = pair.receive();
     // Once taken over, driven on and on.
-    pair.into.tend();
-    assert_eq!((pair.into.tend().driven, pair.into.tend().driven), (1, 1));
+    pair.into.drive_unpolled();
+    assert_eq!((pair.into.drive_unpolled().driven, pair.into.drive_unpolled().driven), (1, 1));
     assert!(!pair.into.test(received, &mut [0; 8]).expect("a receive"));
-    assert_eq!(pair.into.tend().driven, 0, "just polled");
-    assert_eq!(pair.into.tend().driven, 1, "not polled any more");
+    assert_eq!(pair.into.drive_unpolled().driven, 0, "just polled");
+    assert_eq!(pair.into.drive_unpolled().driven, 1, "not polled any more");
     pair.into.close(pair.recv.0).expect("a comm");
-    assert_eq!(pair.into.tend().driven, 0, "closed");
+    assert_eq!(pair.into.drive_unpolled().driven, 0, "closed");
 }
 
 #[test]
 fn a_helper_ends_soon_also_when_it_sleeps() {
     let engine = engine();
-    let helper = Helper::start(Arc::clone(&engine)).expect("a thread");
+    let helper = HelperThread::spawn_for(Arc::clone(&engine)).expect("a thread");
     std::thread::sleep(Duration::from_millis(50));
     let began = Instant::now();
     drop(helper);
@@ -166,7 +168,7 @@ fn a_message_that_waits_for_its_receive_outlasts_a_rest() {
     let sent = sent.expect("a send");
     let tend = |engine: &Running, time: Duration| {
         within(time, || {
-            engine.tend();
+            engine.drive_unpolled();
             None::<()>
         })
     };

@@ -8,37 +8,37 @@ use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{
-    Cells, ContextId, EventWait, HeapMemory, Job, Local, Lost, RmaError, SleepEnd, Source,
+    ContextId, EventWait, HeapMemory, HeapRange, LossCause, PutSource, RmaError, RmaJob, SleepEnd, WordAccess,
 };
-use trunkline_engine::{Nics, Params};
-use trunkline_fabric::{self as fabric, Host as _, Oob as _, OobAddress, OobError, OobStream};
-use trunkline_mem::Memory;
+use trunkline_engine::{CommNics, EngineParams};
+use trunkline_fabric::{self as fabric, Host as _, OobAddress, OobError, OobStream, OobTransport as _};
+use trunkline_mem::MemoryRange;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::{RMA_CALLS_MAX, RMA_HEAPS_MAX};
-use trunkline_proto::rma::atomic::{Action, Atomic, Type};
-use trunkline_proto::wire::dial::{Card, Refusal, Word as Say};
-use trunkline_proto::wire::frame::{Frame, VERSION};
-use trunkline_proto::wire::rma::Stream;
-use trunkline_proto::wire::rma::signal::{SignalOp, Update};
-use trunkline_proto::wire::rma::word::{Width, Word};
-use trunkline_proto::wire::share::Offer;
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
+use trunkline_proto::wire::dial::{DialMessage as Say, DialRefusal, ProcessCard};
+use trunkline_proto::wire::frame::{ControlFrame, VERSION};
+use trunkline_proto::wire::rma::RmaStream;
+use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
+use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
+use trunkline_proto::wire::share::ShareOffer;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 const HEAP: usize = 1 << 20;
 
 /// One member, with one heap.
 struct Member {
-    job: Arc<Job<SoftFabric, UnixHost>>,
-    heap: Memory,
+    job: Arc<RmaJob<SoftFabric, UnixHost>>,
+    heap: MemoryRange,
     context: ContextId,
 }
 
-fn params() -> Params {
+fn params() -> EngineParams {
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params::default();
+    let mut params = EngineParams::default();
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::named(name.leak());
+        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
     }
     params
 }
@@ -53,15 +53,15 @@ impl Members {
             let config = SoftConfig { wire, nics: 4, ..SoftConfig::default() };
             let fabric = SoftFabric::new(config).unwrap();
             let host = UnixHost::new(|_, _| {});
-            Job::new(fabric, host, params.clone(), Nics::new(nics).unwrap()).unwrap()
+            RmaJob::new(fabric, host, params.clone(), CommNics::new(nics).unwrap()).unwrap()
         };
         let jobs: Vec<_> = (0..count).map(job).collect();
-        let cards: Vec<_> = jobs.iter().map(Job::card).collect();
-        let member = |(me, job): (usize, Job<_, _>)| {
-            job.meet(me as u32, &cards).unwrap();
-            let heap = Memory::heap(HEAP);
+        let cards: Vec<_> = jobs.iter().map(RmaJob::process_card).collect();
+        let member = |(me, job): (usize, RmaJob<_, _>)| {
+            job.set_members(me as u32, &cards).unwrap();
+            let heap = MemoryRange::heap(HEAP);
             assert_eq!(job.add_heap(heap.clone()).unwrap(), 0);
-            let context = job.context().unwrap();
+            let context = job.create_context().unwrap();
             Member { job: Arc::new(job), heap, context }
         };
         Self(jobs.into_iter().enumerate().map(member).collect())
@@ -81,15 +81,15 @@ impl Members {
         }
     }
 
-    fn put(&self, from: usize, to: u32, mut offset: u64, source: Source<'_>) {
+    fn put(&self, from: usize, to: u32, mut offset: u64, source: PutSource<'_>) {
         let member = &self.0[from];
         let put =
             |offset, source| self.until(|_| member.job.put(member.context, to, 0, offset, source)).unwrap();
         match source {
-            Source::Bytes(bytes) => assert_eq!(put(offset, source), bytes.len() as u64),
-            Source::Heap(mut local) => {
+            PutSource::Bytes(bytes) => assert_eq!(put(offset, source), bytes.len() as u64),
+            PutSource::Heap(mut local) => {
                 while local.len > 0 {
-                    let taken = put(offset, Source::Heap(local));
+                    let taken = put(offset, PutSource::Heap(local));
                     (offset, local.offset, local.len) =
                         (offset + taken, local.offset + taken, local.len - taken);
                 }
@@ -97,7 +97,7 @@ impl Members {
         }
     }
 
-    fn get(&self, of: usize, from: u32, mut offset: u64, mut into: Local) {
+    fn get(&self, of: usize, from: u32, mut offset: u64, mut into: HeapRange) {
         let member = &self.0[of];
         while into.len > 0 {
             let taken = self.until(|_| member.job.get(member.context, from, 0, offset, into)).unwrap();
@@ -110,10 +110,16 @@ impl Members {
         self.until(|_| Ok(member.job.quiet(member.context)?.then_some(()))).unwrap();
     }
 
-    fn atomic(&self, from: usize, to: u32, word: Word, atomic: Atomic) -> Result<u64, RmaError> {
+    fn atomic(
+        &self,
+        from: usize,
+        to: u32,
+        word: SymmetricWord,
+        atomic: TypedAtomic,
+    ) -> Result<u64, RmaError> {
         let member = &self.0[from];
-        let fetch = self.until(|_| member.job.atomic(member.context, to, word, atomic))?;
-        self.until(|_| member.job.fetched(member.context, fetch))
+        let fetch = self.until(|_| member.job.post_atomic(member.context, to, word, atomic))?;
+        self.until(|_| member.job.collect_fetch(member.context, fetch))
     }
 }
 
@@ -128,7 +134,7 @@ fn what_is_put_is_there_after_a_quiet_and_can_be_got() {
     for wire in WIRES {
         let members = Members::new(3, wire, &[0]);
         for (len, seed) in [(1, 1), (8, 2), (64, 3)] {
-            members.put(0, 1, 1000, Source::Bytes(&bytes(len, seed)));
+            members.put(0, 1, 1000, PutSource::Bytes(&bytes(len, seed)));
             members.quiet(0);
             let mut there = vec![0; len];
             members.0[1].heap.read(1000, &mut there).unwrap();
@@ -136,14 +142,14 @@ fn what_is_put_is_there_after_a_quiet_and_can_be_got() {
         }
         let long = bytes(300_000, 9);
         members.0[0].heap.write(5, &long).unwrap();
-        members.put(0, 2, 77, Source::Heap(Local { heap: 0, offset: 5, len: 300_000 }));
+        members.put(0, 2, 77, PutSource::Heap(HeapRange { heap: 0, offset: 5, len: 300_000 }));
         members.quiet(0);
         let mut there = vec![0; 300_000];
         members.0[2].heap.read(77, &mut there).unwrap();
         assert!(there == long, "{wire:?}");
         // And back, by another.
         let reader = &members.0[1];
-        let into = Local { heap: 0, offset: 4096, len: 300_000 };
+        let into = HeapRange { heap: 0, offset: 4096, len: 300_000 };
         members.get(1, 2, 77, into);
         members.quiet(1);
         reader.heap.read(4096, &mut there).unwrap();
@@ -155,8 +161,8 @@ fn what_is_put_is_there_after_a_quiet_and_can_be_got() {
 fn a_word_that_all_add_to_has_the_exact_sum() {
     for wire in WIRES {
         let members = Members::new(3, wire, &[0]);
-        let word = Word::new(0, 64, Width::Eight).unwrap();
-        let add = |n| Atomic::new(Type::U64, Action::Add(n), true).unwrap();
+        let word = SymmetricWord::new(0, 64, WordWidth::Eight).unwrap();
+        let add = |n| TypedAtomic::new(AtomicType::U64, AtomicAction::Add(n), true).unwrap();
         let mut sum = 0;
         for round in 0..100_u64 {
             for from in 0..3 {
@@ -167,11 +173,12 @@ fn a_word_that_all_add_to_has_the_exact_sum() {
         }
         assert_eq!(members.0[1].heap.load(64).unwrap(), sum);
         // Those that nobody waits for are there after a quiet.
-        let counter = Word::new(0, 72, Width::Four).unwrap();
-        let increment = Atomic::new(Type::U32, Action::Add(1), false).unwrap();
+        let counter = SymmetricWord::new(0, 72, WordWidth::Four).unwrap();
+        let increment = TypedAtomic::new(AtomicType::U32, AtomicAction::Add(1), false).unwrap();
         for _ in 0..500 {
             let member = &members.0[2];
-            let begun = members.until(|_| member.job.atomic(member.context, 0, counter, increment)).unwrap();
+            let begun =
+                members.until(|_| member.job.post_atomic(member.context, 0, counter, increment)).unwrap();
             let _ = begun;
         }
         members.quiet(2);
@@ -184,25 +191,25 @@ fn a_word_that_all_add_to_has_the_exact_sum() {
 fn who_asks_without_end_serves_others_meanwhile() {
     for wire in WIRES {
         let members = Members::new(2, wire, &[0]);
-        let word = Word::new(0, 64, Width::Eight).unwrap();
-        let add = Atomic::new(Type::U64, Action::Add(1), true).unwrap();
+        let word = SymmetricWord::new(0, 64, WordWidth::Eight).unwrap();
+        let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), true).unwrap();
         for (from, to) in [(0, 1), (1, 0)] {
             members.atomic(from, to, word, add).unwrap();
         }
         let [asks, other] = [0, 1].map(|at| &members.0[at]);
-        let fetch = members.until(|_| other.job.atomic(other.context, 0, word, add)).unwrap();
+        let fetch = members.until(|_| other.job.post_atomic(other.context, 0, word, add)).unwrap();
         let mut answered = None;
         for _ in 0..1000 {
             let own = loop {
-                match asks.job.atomic(asks.context, 1, word, add).unwrap() {
+                match asks.job.post_atomic(asks.context, 1, word, add).unwrap() {
                     Some(own) => break own,
                     None => drop(other.job.progress(other.context).unwrap()),
                 }
             };
-            while asks.job.fetched(asks.context, own).unwrap().is_none() {
+            while asks.job.collect_fetch(asks.context, own).unwrap().is_none() {
                 other.job.progress(other.context).unwrap();
             }
-            answered = other.job.fetched(other.context, fetch).unwrap();
+            answered = other.job.collect_fetch(other.context, fetch).unwrap();
             if answered.is_some() {
                 break;
             }
@@ -216,10 +223,10 @@ fn who_asks_without_end_serves_others_meanwhile() {
 fn a_value_stays_until_it_is_collected() {
     for wire in WIRES {
         let members = Members::new(2, wire, &[0]);
-        let word = Word::new(0, 64, Width::Eight).unwrap();
-        let add = |fetches| Atomic::new(Type::U64, Action::Add(1), fetches).unwrap();
+        let word = SymmetricWord::new(0, 64, WordWidth::Eight).unwrap();
+        let add = |fetches| TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), fetches).unwrap();
         let member = &members.0[0];
-        let begin = |fetches| member.job.atomic(member.context, 1, word, add(fetches));
+        let begin = |fetches| member.job.post_atomic(member.context, 1, word, add(fetches));
         let values: Vec<_> = (0..40).map(|_| members.until(|_| begin(true)).unwrap()).collect();
         members.quiet(0);
         for _ in 0..200 {
@@ -227,7 +234,11 @@ fn a_value_stays_until_it_is_collected() {
         }
         member.job.give_up(member.context, values[7]).unwrap();
         for (at, value) in values.iter().enumerate().rev().filter(|&(at, _)| at != 7) {
-            assert_eq!(member.job.found(member.context, *value).unwrap(), Some(at as u64), "{wire:?}");
+            assert_eq!(
+                member.job.collect_ready_fetch(member.context, *value).unwrap(),
+                Some(at as u64),
+                "{wire:?}"
+            );
         }
         members.quiet(0);
         // Until somebody does, there is no room for others.
@@ -245,16 +256,16 @@ fn a_signal_comes_after_the_puts_before_it() {
     for (wire, nics) in WIRES.into_iter().flat_map(|wire| [(wire, &[0][..]), (wire, &[0, 1, 2][..])]) {
         let members = Members::new(2, wire, nics);
         let (from, to) = (&members.0[0], &members.0[1]);
-        let word = Word::new(0, 8, Width::Eight).unwrap();
+        let word = SymmetricWord::new(0, 8, WordWidth::Eight).unwrap();
         let mut before = 0;
         for round in 1..=300_u64 {
             let value = round.to_le_bytes();
             for at in 0..6 {
-                members.put(0, 1, 4096 + 8 * at, Source::Bytes(&value));
+                members.put(0, 1, 4096 + 8 * at, PutSource::Bytes(&value));
             }
-            let update = Update::new(SignalOp::Add, word, 1).unwrap();
+            let update = SignalUpdate::new(UpdateOp::Add, word, 1).unwrap();
             let signal = |_: &Members| {
-                let done = from.job.signal(from.context, 1, update)?;
+                let done = from.job.send_signal(from.context, 1, update)?;
                 // Whoever looks sees signals in order, and what was put before each.
                 let now = to.heap.load(8).unwrap();
                 assert!(now == before || now == before + 1, "{wire:?}");
@@ -275,19 +286,19 @@ fn a_signal_comes_after_the_puts_before_it() {
 fn mistakes_are_named() {
     let members = Members::new(2, WireMode::Auto, &[0]);
     let (job, context) = (&members.0[0].job, members.0[0].context);
-    members.put(0, 1, 0, Source::Bytes(&[1]));
+    members.put(0, 1, 0, PutSource::Bytes(&[1]));
     let end = HEAP as u64;
-    let error = job.put(context, 1, 0, end, Source::Bytes(&[1])).unwrap_err();
+    let error = job.put(context, 1, 0, end, PutSource::Bytes(&[1])).unwrap_err();
     assert_eq!(error.to_string(), "outside of the member's heap");
-    let error = job.put(context, 1, 3, 0, Source::Bytes(&[1])).unwrap_err();
+    let error = job.put(context, 1, 3, 0, PutSource::Bytes(&[1])).unwrap_err();
     assert_eq!(error.to_string(), "the member has no such heap");
-    let error = job.put(context, 2, 0, 0, Source::Bytes(&[1])).unwrap_err();
+    let error = job.put(context, 2, 0, 0, PutSource::Bytes(&[1])).unwrap_err();
     assert_eq!(error.to_string(), "there is no such member");
-    let outside = Local { heap: 0, offset: end - 1, len: 2 };
-    let error = job.put(context, 1, 0, 0, Source::Heap(outside)).unwrap_err();
+    let outside = HeapRange { heap: 0, offset: end - 1, len: 2 };
+    let error = job.put(context, 1, 0, 0, PutSource::Heap(outside)).unwrap_err();
     assert_eq!(error.to_string(), "outside of the heap");
-    let word = Word::new(0, end, Width::Eight).unwrap();
-    let fetch = Atomic::new(Type::U64, Action::Fetch, true).unwrap();
+    let word = SymmetricWord::new(0, end, WordWidth::Eight).unwrap();
+    let fetch = TypedAtomic::new(AtomicType::U64, AtomicAction::Fetch, true).unwrap();
     let error = members.atomic(0, 1, word, fetch).unwrap_err();
     assert_eq!(error.to_string(), "member 1 has no such word");
 }
@@ -296,18 +307,18 @@ fn mistakes_are_named() {
 fn a_member_that_goes_is_named_and_others_go_on() {
     for wire in WIRES {
         let mut members = Members::new(3, wire, &[0]);
-        members.put(0, 1, 0, Source::Bytes(&[1]));
-        members.put(0, 2, 0, Source::Bytes(&[1]));
+        members.put(0, 1, 0, PutSource::Bytes(&[1]));
+        members.put(0, 2, 0, PutSource::Bytes(&[1]));
         members.quiet(0);
         drop(members.0.pop());
         let (job, context) = (&members.0[0].job, members.0[0].context);
         let lost = members.until(|_| {
-            job.put(context, 2, 0, 0, Source::Bytes(&[2]))?;
+            job.put(context, 2, 0, 0, PutSource::Bytes(&[2]))?;
             Ok(None::<()>)
         });
         assert!(lost.unwrap_err().to_string().starts_with("member 2: "), "{wire:?}");
         // What was under way towards it is told of once at most; the others' is complete.
-        members.put(0, 1, 0, Source::Bytes(&[3]));
+        members.put(0, 1, 0, PutSource::Bytes(&[3]));
         if let Err(error) = members.until(|_| Ok(job.quiet(context)?.then_some(()))) {
             assert!(matches!(error, RmaError::Failed { member: 2, .. }), "{wire:?}: {error}");
         }
@@ -319,16 +330,16 @@ fn a_member_that_goes_is_named_and_others_go_on() {
 fn what_fails_is_told_by_a_quiet_once() {
     let members = Members::new(2, WireMode::Auto, &[0, 1]);
     let (job, context) = (&members.0[0].job, members.0[0].context);
-    let nowhere = Word::new(0, HEAP as u64, Width::Eight).unwrap();
-    let add = Atomic::new(Type::U64, Action::Add(1), false).unwrap();
+    let nowhere = SymmetricWord::new(0, HEAP as u64, WordWidth::Eight).unwrap();
+    let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), false).unwrap();
     for _ in 0..2 {
-        let fetch = members.until(|_| job.atomic(context, 1, nowhere, add)).unwrap();
+        let fetch = members.until(|_| job.post_atomic(context, 1, nowhere, add)).unwrap();
         // Nothing of it is lost on the way: neither by a fence, which waits for it, nor by who puts after it.
         job.fence(context).unwrap();
-        members.put(0, 1, 0, Source::Bytes(&[1]));
+        members.put(0, 1, 0, PutSource::Bytes(&[1]));
         let error = members.until(|_| Ok(job.quiet(context)?.then_some(()))).unwrap_err();
         assert!(matches!(error, RmaError::Failed { member: 1, .. }), "{error}");
-        assert!(members.until(|_| job.fetched(context, fetch)).is_err());
+        assert!(members.until(|_| job.collect_fetch(context, fetch)).is_err());
         members.quiet(0);
     }
 }
@@ -337,13 +348,13 @@ fn what_fails_is_told_by_a_quiet_once() {
 fn a_member_that_computes_is_served_in_time() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let members = Members::new(2, wire, &[0]);
-        members.put(0, 1, 0, Source::Bytes(&[1]));
+        members.put(0, 1, 0, PutSource::Bytes(&[1]));
         members.quiet(0);
         let (from, to) = (&members.0[0], &members.0[1]);
-        let helper = Job::serve_beside(Arc::clone(&to.job)).unwrap();
-        let word = Word::new(0, 8, Width::Eight).unwrap();
-        let add = Atomic::new(Type::U64, Action::Add(1), true).unwrap();
-        let update = Update::new(SignalOp::Add, word, 1).unwrap();
+        let helper = RmaJob::serve_beside(Arc::clone(&to.job)).unwrap();
+        let word = SymmetricWord::new(0, 8, WordWidth::Eight).unwrap();
+        let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), true).unwrap();
+        let update = SignalUpdate::new(UpdateOp::Add, word, 1).unwrap();
         // Nobody calls for the other member from here on.
         let alone = |mut f: Box<dyn FnMut() -> Result<Option<()>, RmaError> + '_>| {
             let started = Instant::now();
@@ -356,19 +367,21 @@ fn a_member_that_computes_is_served_in_time() {
         let mut times: [Vec<Duration>; 4] = Default::default();
         for _ in 0..20 {
             std::thread::sleep(Duration::from_millis(10));
-            alone(Box::new(|| Ok(from.job.put(from.context, 1, 0, 64, Source::Bytes(&[7; 64]))?.map(drop))));
+            alone(Box::new(|| {
+                Ok(from.job.put(from.context, 1, 0, 64, PutSource::Bytes(&[7; 64]))?.map(drop))
+            }));
             times[0].push(alone(Box::new(quiet)));
-            let into = Local { heap: 0, offset: 0, len: 64 };
+            let into = HeapRange { heap: 0, offset: 0, len: 64 };
             alone(Box::new(|| Ok(from.job.get(from.context, 1, 0, 64, into)?.map(drop))));
             times[1].push(alone(Box::new(quiet)));
             let mut fetch = None;
             alone(Box::new(|| {
-                fetch = from.job.atomic(from.context, 1, word, add)?;
+                fetch = from.job.post_atomic(from.context, 1, word, add)?;
                 Ok(fetch.map(drop))
             }));
             let fetch = fetch.unwrap();
-            times[2].push(alone(Box::new(|| Ok(from.job.fetched(from.context, fetch)?.map(drop)))));
-            alone(Box::new(|| Ok(from.job.signal(from.context, 1, update)?.then_some(()))));
+            times[2].push(alone(Box::new(|| Ok(from.job.collect_fetch(from.context, fetch)?.map(drop)))));
+            alone(Box::new(|| Ok(from.job.send_signal(from.context, 1, update)?.then_some(()))));
             times[3].push(alone(Box::new(quiet)));
         }
         for (at, mut times) in times.into_iter().enumerate() {
@@ -382,15 +395,15 @@ fn a_member_that_computes_is_served_in_time() {
 }
 
 /// Serves until a sleep has lasted its time, says so, and sleeps until something happens.
-fn sleep_until_an_event(job: &Job<SoftFabric, UnixHost>, is_settled: &AtomicBool) -> SleepEnd {
+fn sleep_until_an_event(job: &RmaJob<SoftFabric, UnixHost>, is_settled: &AtomicBool) -> SleepEnd {
     let (mut events, started) = (EventWait::default(), Instant::now());
-    while job.serve() || events.wait(job, Duration::from_millis(5)) != SleepEnd::Time {
-        events.moved();
+    while job.serve_members() || events.wait(job, Duration::from_millis(5)) != SleepEnd::Time {
+        events.note_progress();
         assert!(started.elapsed().as_secs() < 20, "it never sleeps");
     }
     is_settled.store(true, Ordering::Release);
     let ended = events.wait(job, Duration::from_secs(20));
-    job.serve();
+    job.serve_members();
     ended
 }
 
@@ -398,11 +411,11 @@ fn sleep_until_an_event(job: &Job<SoftFabric, UnixHost>, is_settled: &AtomicBool
 fn a_request_wakes_a_sleeping_target() {
     // Links over shared memory have no event to wait for.
     let members = Members::new(2, WireMode::Tcp, &[0, 1]);
-    members.put(0, 1, 0, Source::Bytes(&[1]));
+    members.put(0, 1, 0, PutSource::Bytes(&[1]));
     members.quiet(0);
     let (from, to) = (&members.0[0], &members.0[1]);
-    let word = Word::new(0, 8, Width::Eight).unwrap();
-    let add = Atomic::new(Type::U64, Action::Add(1), true).unwrap();
+    let word = SymmetricWord::new(0, 8, WordWidth::Eight).unwrap();
+    let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), true).unwrap();
     for round in 0..10 {
         let is_settled = AtomicBool::new(false);
         let ended = std::thread::scope(|scope| {
@@ -414,12 +427,12 @@ fn a_request_wakes_a_sleeping_target() {
             std::thread::sleep(Duration::from_millis(5 * (round % 4)));
             let mut fetch = None;
             while fetch.is_none() {
-                fetch = from.job.atomic(from.context, 1, word, add).unwrap();
+                fetch = from.job.post_atomic(from.context, 1, word, add).unwrap();
             }
             let ended = sleeper.join().unwrap();
-            let fetched = || from.job.fetched(from.context, fetch.unwrap()).unwrap();
+            let fetched = || from.job.collect_fetch(from.context, fetch.unwrap()).unwrap();
             while fetched().is_none() {
-                to.job.serve();
+                to.job.serve_members();
             }
             ended
         });
@@ -431,13 +444,13 @@ fn a_request_wakes_a_sleeping_target() {
 fn what_a_member_has_begun_goes_on_while_it_computes() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let members = Members::new(2, wire, &[0]);
-        members.put(0, 1, 0, Source::Bytes(&[1]));
+        members.put(0, 1, 0, PutSource::Bytes(&[1]));
         members.quiet(0);
         let (from, to) = (&members.0[0], &members.0[1]);
         let len = HEAP as u64 / 2;
         from.heap.write(0, &vec![5; len as usize]).unwrap();
-        members.put(0, 1, len, Source::Heap(Local { heap: 0, offset: 0, len }));
-        let helper = Job::serve_beside(Arc::clone(&from.job)).unwrap();
+        members.put(0, 1, len, PutSource::Heap(HeapRange { heap: 0, offset: 0, len }));
+        let helper = RmaJob::serve_beside(Arc::clone(&from.job)).unwrap();
         // It makes no call any more, and nobody knows when the other looks.
         let started = Instant::now();
         let mut last = [0];
@@ -462,22 +475,22 @@ fn a_context_that_is_closed_gives_all_back_at_once() {
     for (wire, nics) in WIRES.into_iter().flat_map(|wire| [(wire, &[0][..]), (wire, &[0, 1][..])]) {
         let members = Members::new(2, wire, nics);
         let job = &members.0[0].job;
-        let (word, to) = (Word::new(0, 8, Width::Eight).unwrap(), &members.0[1].heap);
-        let update = Update::new(SignalOp::Add, word, 1).unwrap();
-        let add = Atomic::new(Type::U64, Action::Add(1), true).unwrap();
-        members.put(0, 1, 0, Source::Bytes(&[1]));
+        let (word, to) = (SymmetricWord::new(0, 8, WordWidth::Eight).unwrap(), &members.0[1].heap);
+        let update = SignalUpdate::new(UpdateOp::Add, word, 1).unwrap();
+        let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), true).unwrap();
+        members.put(0, 1, 0, PutSource::Bytes(&[1]));
         members.quiet(0);
         let links = nics.len();
         // More often than there are places.
         for round in 0..80_u64 {
-            let context = job.context().unwrap();
+            let context = job.create_context().unwrap();
             let quiet = || members.until(|_| Ok(job.quiet(context)?.then_some(()))).unwrap();
-            let put = |_: &_| job.put(context, 1, 0, 64, Source::Bytes(&round.to_le_bytes()));
+            let put = |_: &_| job.put(context, 1, 0, 64, PutSource::Bytes(&round.to_le_bytes()));
             assert_eq!(members.until(put).unwrap(), 8);
             for _ in 0..2 {
-                members.until(|_| Ok(job.signal(context, 1, update)?.then_some(()))).unwrap();
-                let fetch = members.until(|_| job.atomic(context, 1, word, add)).unwrap();
-                members.until(|_| job.fetched(context, fetch)).unwrap();
+                members.until(|_| Ok(job.send_signal(context, 1, update)?.then_some(()))).unwrap();
+                let fetch = members.until(|_| job.post_atomic(context, 1, word, add)).unwrap();
+                members.until(|_| job.collect_fetch(context, fetch)).unwrap();
             }
             if round % 2 == 0 {
                 quiet();
@@ -489,10 +502,10 @@ fn a_context_that_is_closed_gives_all_back_at_once() {
             serves(&members, 1, links);
             assert!(matches!(job.close_context(context), Err(RmaError::Unknown)));
             assert!(matches!(job.quiet(context), Err(RmaError::Unknown)));
-            assert!(matches!(job.put(context, 1, 0, 0, Source::Bytes(&[1])), Err(RmaError::Unknown)));
+            assert!(matches!(job.put(context, 1, 0, 0, PutSource::Bytes(&[1])), Err(RmaError::Unknown)));
         }
         // The other one is as it was.
-        members.put(0, 1, 0, Source::Bytes(&[2]));
+        members.put(0, 1, 0, PutSource::Bytes(&[2]));
         members.quiet(0);
     }
 }
@@ -501,8 +514,8 @@ fn a_context_that_is_closed_gives_all_back_at_once() {
 fn what_a_job_was_served_is_given_back_when_it_goes() {
     for wire in WIRES {
         let mut members = Members::new(2, wire, &[0, 1]);
-        members.put(0, 1, 0, Source::Bytes(&[1]));
-        members.put(1, 0, 0, Source::Bytes(&[1]));
+        members.put(0, 1, 0, PutSource::Bytes(&[1]));
+        members.put(1, 0, 0, PutSource::Bytes(&[1]));
         (0..2).for_each(|of| members.quiet(of));
         drop(members.0.remove(0));
         serves(&members, 0, 0);
@@ -514,13 +527,13 @@ fn a_put_with_signal_of_any_size_is_one_call() {
     for (wire, nics) in WIRES.into_iter().flat_map(|wire| [(wire, &[0][..]), (wire, &[0, 1, 2][..])]) {
         let members = Members::new(2, wire, nics);
         let (from, to) = (&members.0[0], &members.0[1]);
-        let word = Word::new(0, 8, Width::Eight).unwrap();
+        let word = SymmetricWord::new(0, 8, WordWidth::Eight).unwrap();
         let half = HEAP as u64 / 2;
         for (round, len) in [0, 1, 4096, 100_000, half - 4096, 7].into_iter().enumerate() {
             let data = bytes(len as usize, round as u8);
             from.heap.write(half, &data).unwrap();
-            let update = Update::new(SignalOp::Set, word, round as u64 + 1).unwrap();
-            let source = Source::Heap(Local { heap: 0, offset: half, len });
+            let update = SignalUpdate::new(UpdateOp::Set, word, round as u64 + 1).unwrap();
+            let source = PutSource::Heap(HeapRange { heap: 0, offset: half, len });
             let put = || from.job.put_signal(from.context, 1, (0, 4096), source, update);
             members.until(|_| Ok(put()?.then_some(()))).unwrap();
             members.until(|_| Ok((to.heap.load(8).unwrap() == round as u64 + 1).then_some(()))).unwrap();
@@ -529,12 +542,12 @@ fn a_put_with_signal_of_any_size_is_one_call() {
             assert!(there == data, "{wire:?}: {len} bytes");
             members.quiet(0);
         }
-        let update = Update::new(SignalOp::Set, word, 99).unwrap();
+        let update = SignalUpdate::new(UpdateOp::Set, word, 99).unwrap();
         let put = |source| from.job.put_signal(from.context, 1, (0, 4096), source, update);
-        members.until(|_| Ok(put(Source::Bytes(&[5; 8]))?.then_some(()))).unwrap();
+        members.until(|_| Ok(put(PutSource::Bytes(&[5; 8]))?.then_some(()))).unwrap();
         members.quiet(0);
         assert_eq!((to.heap.load(8).unwrap(), to.heap.load(4096).unwrap()), (99, 0x0505_0505_0505_0505));
-        let outside = Source::Heap(Local { heap: 0, offset: 0, len: HEAP as u64 });
+        let outside = PutSource::Heap(HeapRange { heap: 0, offset: 0, len: HEAP as u64 });
         assert_eq!(put(outside).unwrap_err().to_string(), "outside of the member's heap");
     }
 }
@@ -546,29 +559,30 @@ fn strangers_are_refused_by_name_and_take_nothing() {
         let job = |_| {
             let config = SoftConfig { wire, ..SoftConfig::default() };
             let host = UnixHost::new(|_, _| {});
-            Job::new(SoftFabric::new(config).unwrap(), host, params(), Nics::new(&[0]).unwrap()).unwrap()
+            RmaJob::new(SoftFabric::new(config).unwrap(), host, params(), CommNics::new(&[0]).unwrap())
+                .unwrap()
         };
-        let [asked, guesses, uninvited]: [Job<_, _>; 3] = std::array::from_fn(job);
-        let cards = [asked.card(), guesses.card(), uninvited.card()];
-        asked.meet(0, &cards[..2]).unwrap();
+        let [asked, guesses, uninvited]: [RmaJob<_, _>; 3] = std::array::from_fn(job);
+        let cards = [asked.process_card(), guesses.process_card(), uninvited.process_card()];
+        asked.set_members(0, &cards[..2]).unwrap();
         let mut guessed = cards[0];
         guessed[24] ^= 1;
-        guesses.meet(1, &[guessed, cards[1]]).unwrap();
-        uninvited.meet(2, &cards).unwrap();
-        asked.add_heap(Memory::heap(4096)).unwrap();
+        guesses.set_members(1, &[guessed, cards[1]]).unwrap();
+        uninvited.set_members(2, &cards).unwrap();
+        asked.add_heap(MemoryRange::heap(4096)).unwrap();
         for job in [&guesses, &uninvited] {
-            job.add_heap(Memory::heap(4096)).unwrap();
-            let (context, started) = (job.context().unwrap(), Instant::now());
+            job.add_heap(MemoryRange::heap(4096)).unwrap();
+            let (context, started) = (job.create_context().unwrap(), Instant::now());
             let error = loop {
-                match job.put(context, 0, 0, 0, Source::Bytes(&[1])) {
+                match job.put(context, 0, 0, 0, PutSource::Bytes(&[1])) {
                     Ok(None) => {}
                     Ok(Some(_)) => panic!("{wire:?}: it was let in"),
                     Err(error) => break error,
                 }
-                asked.serve();
+                asked.serve_members();
                 assert!(started.elapsed().as_secs() < 20, "{wire:?}: nobody answers");
             };
-            let refused = RmaError::Lost { member: 0, lost: Lost::Refused(Refusal::Stranger) };
+            let refused = RmaError::Lost { member: 0, lost: LossCause::Refused(DialRefusal::Stranger) };
             assert_eq!(error.to_string(), refused.to_string(), "{wire:?}");
             assert_eq!(asked.in_use().0, 0, "{wire:?}");
         }
@@ -576,14 +590,14 @@ fn strangers_are_refused_by_name_and_take_nothing() {
 }
 
 /// Whether a control stream of ours is hung up on before the deadline, while the other end serves.
-fn is_hung_up(stream: &mut impl OobStream, job: &Job<SoftFabric, UnixHost>, limit: Duration) -> bool {
+fn is_hung_up(stream: &mut impl OobStream, job: &RmaJob<SoftFabric, UnixHost>, limit: Duration) -> bool {
     let started = Instant::now();
     while started.elapsed() < limit {
         match stream.recv() {
             Err(OobError::Closed) => return true,
             other => drop(other.unwrap()),
         }
-        job.serve();
+        job.serve_members();
     }
     false
 }
@@ -592,25 +606,26 @@ fn is_hung_up(stream: &mut impl OobStream, job: &Job<SoftFabric, UnixHost>, limi
 fn streams_without_a_nonce_of_the_job_end() {
     let host = UnixHost::new(|_, _| {});
     let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
-    let job = Job::new(fabric, host, params(), Nics::new(&[0]).unwrap()).unwrap();
-    let card = job.card();
-    job.meet(0, &[card]).unwrap();
-    job.context().unwrap();
-    let address = OobAddress(Card::from_bytes(&card).unwrap().address);
+    let job = RmaJob::new(fabric, host, params(), CommNics::new(&[0]).unwrap()).unwrap();
+    let card = job.process_card();
+    job.set_members(0, &[card]).unwrap();
+    job.create_context().unwrap();
+    let address = OobAddress(ProcessCard::from_bytes(&card).unwrap().address);
     let stranger = UnixHost::new(|_, _| {});
-    let offer = Offer::NONE;
-    let hello = Frame::Hello { min: VERSION, max: VERSION, offer, process: ProcessId([7; 16]) }.to_bytes();
+    let offer = ShareOffer::NONE;
+    let hello =
+        ControlFrame::Hello { min: VERSION, max: VERSION, offer, process: ProcessId([7; 16]) }.to_bytes();
     let connect = |frames: &[Vec<u8>]| {
         let mut stream = stranger.oob().connect(&address).unwrap();
         for bytes in frames {
-            stream.send(fabric::Frame { bytes: bytes.clone(), fd: None }).unwrap();
+            stream.send(fabric::OobFrame { bytes: bytes.clone(), fd: None }).unwrap();
         }
         stream
     };
     // One that greets and stays. Meanwhile: answers to requests that were not made end their stream at once.
     let mut polite = connect(std::slice::from_ref(&hello));
     let taken = Say::Taken { id: 0, served: 0, receives: 2, heaps: Vec::new(), link: vec![1; 20] };
-    for word in [taken, Say::Refused { id: 0, why: Refusal::Stranger }] {
+    for word in [taken, Say::Refused { id: 0, why: DialRefusal::Stranger }] {
         let mut stream = connect(&[hello.clone(), word.to_bytes()]);
         assert!(is_hung_up(&mut stream, &job, Duration::from_secs(5)), "{word:?}");
     }
@@ -622,27 +637,28 @@ fn a_member_cannot_speak_for_another() {
     let members = Members::new(3, WireMode::Auto, &[0]);
     let (victim, honest) = (&members.0[0].job, 2);
     let put = |value| {
-        members.put(honest, 0, 8, Source::Bytes(&[value]));
+        members.put(honest, 0, 8, PutSource::Bytes(&[value]));
         members.quiet(honest);
         assert_eq!(members.0[0].heap.load(8).unwrap() as u8, value);
     };
     put(1);
     let served = victim.in_use().0;
     // Member 1 knows all cards. It claims to be member 2, and shows the proofs that it can make.
-    let cards = [victim.card(), members.0[honest].job.card()].map(|card| Card::from_bytes(&card).unwrap());
+    let cards = [victim.process_card(), members.0[honest].job.process_card()]
+        .map(|card| ProcessCard::from_bytes(&card).unwrap());
     let stranger = UnixHost::new(|_, _| {});
     let mut stream = stranger.oob().connect(&OobAddress(cards[0].address.clone())).unwrap();
     let process = cards[1].process;
-    let hello = Frame::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process };
-    let name = Stream::new(0).unwrap();
+    let hello = ControlFrame::Hello { min: VERSION, max: VERSION, offer: ShareOffer::NONE, process };
+    let name = RmaStream::new(0).unwrap();
     let dial = Say::Dial { id: 7, proof: [0x55; 16], member: 2, stream: name, path: 0, link: vec![1; 20] };
     let spoil = Say::Spoil { proof: [0x55; 16], heap: 0, offset: 64, value: 9 };
     for bytes in [hello.to_bytes(), spoil.to_bytes(), dial.to_bytes()] {
-        stream.send(fabric::Frame { bytes, fd: None }).unwrap();
+        stream.send(fabric::OobFrame { bytes, fd: None }).unwrap();
     }
     let started = Instant::now();
     let answer = loop {
-        victim.serve();
+        victim.serve_members();
         if let Some(frame) = stream.recv().unwrap()
             && let Ok(word) = Say::from_bytes(&frame.bytes)
         {
@@ -650,7 +666,7 @@ fn a_member_cannot_speak_for_another() {
         }
         assert!(started.elapsed().as_secs() < 20, "nobody answers");
     };
-    assert!(matches!(answer, Say::Refused { id: 7, why: Refusal::Stranger }), "{answer:?}");
+    assert!(matches!(answer, Say::Refused { id: 7, why: DialRefusal::Stranger }), "{answer:?}");
     assert_eq!(victim.in_use().0, served, "the links of member 2 are as they were");
     assert_eq!(members.0[0].heap.load(64).unwrap(), 0, "no word was spoiled");
     put(2);
@@ -663,19 +679,20 @@ fn a_word_is_spoiled_by_members_only() {
         let job = |_| {
             let config = SoftConfig { wire, ..SoftConfig::default() };
             let host = UnixHost::new(|_, _| {});
-            Job::new(SoftFabric::new(config).unwrap(), host, params(), Nics::new(&[0]).unwrap()).unwrap()
+            RmaJob::new(SoftFabric::new(config).unwrap(), host, params(), CommNics::new(&[0]).unwrap())
+                .unwrap()
         };
-        let [told, guesses, member]: [Job<_, _>; 3] = std::array::from_fn(job);
-        let cards = [told.card(), guesses.card(), member.card()];
-        told.meet(0, &cards).unwrap();
+        let [told, guesses, member]: [RmaJob<_, _>; 3] = std::array::from_fn(job);
+        let cards = [told.process_card(), guesses.process_card(), member.process_card()];
+        told.set_members(0, &cards).unwrap();
         let mut guessed = cards;
         guessed[0][24] ^= 1;
-        guesses.meet(1, &guessed).unwrap();
-        member.meet(2, &cards).unwrap();
-        let heap = Memory::heap(4096);
+        guesses.set_members(1, &guessed).unwrap();
+        member.set_members(2, &cards).unwrap();
+        let heap = MemoryRange::heap(4096);
         told.add_heap(heap.clone()).unwrap();
         let started = Instant::now();
-        let say = |by: &Job<_, _>, at, value| while !by.spoil(0, 0, at, value).unwrap() {};
+        let say = |by: &RmaJob<_, _>, at, value| while !by.send_error_word(0, 0, at, value).unwrap() {};
         say(&guesses, 64, 7);
         // What is no word, or of no heap, means nothing; and one that says something stays.
         say(&member, 4096, 8);
@@ -684,14 +701,14 @@ fn a_word_is_spoiled_by_members_only() {
         say(&member, 72, 8);
         say(&member, 80, 9);
         while heap.load(80).unwrap() != 9 {
-            told.serve();
+            told.serve_members();
             assert!(started.elapsed().as_secs() < 20, "{wire:?}: nobody hears");
         }
         for _ in 0..1000 {
-            told.serve();
+            told.serve_members();
         }
         assert_eq!((heap.load(64).unwrap(), heap.load(72).unwrap()), (0, 3), "{wire:?}");
-        assert!(member.spoil(9, 0, 0, 1).is_err());
+        assert!(member.send_error_word(9, 0, 0, 1).is_err());
     }
 }
 
@@ -704,19 +721,19 @@ fn what_a_context_has_no_room_for_waits() {
     let (job, context) = (&members.0[0].job, members.0[0].context);
     let others = 1..members.0.len() as u32;
     for to in others.clone() {
-        members.put(0, to, 0, Source::Bytes(&[1]));
+        members.put(0, to, 0, PutSource::Bytes(&[1]));
     }
     members.quiet(0);
     let mut begun = 0;
     let mut put = |to, at: usize| {
-        let put = job.put(context, to, 0, 8 * at as u64, Source::Bytes(&at.to_le_bytes())).unwrap();
+        let put = job.put(context, to, 0, 8 * at as u64, PutSource::Bytes(&at.to_le_bytes())).unwrap();
         begun += usize::from(put.is_some());
         put.is_some()
     };
     assert!(others.clone().take(ROOM / DEPTH).all(|to| (0..DEPTH).all(|at| put(to, at))));
     assert!(!put(others.end - 1, 0), "there is one more than fits");
     assert_eq!(begun, ROOM);
-    members.put(0, others.end - 1, 0, Source::Bytes(&[7]));
+    members.put(0, others.end - 1, 0, PutSource::Bytes(&[7]));
     members.quiet(0);
     for to in others.clone().take(ROOM / DEPTH) {
         let heap = &members.0[to as usize].heap;
@@ -728,9 +745,9 @@ impl Members {
     /// One member has a heap that the others have not, and tells them.
     fn tell(&self, of: usize, heap: impl Into<HeapMemory>) -> u8 {
         let number = self.0[of].job.add_heap(heap).unwrap();
-        let told = self.0[of].job.told(number).unwrap();
+        let told = self.0[of].job.heap_descriptors(number).unwrap();
         let others = self.0.iter().enumerate().filter(|(at, _)| *at != of);
-        others.for_each(|(_, other)| other.job.learn(of as u32, number, &told).unwrap());
+        others.for_each(|(_, other)| other.job.set_member_heap(of as u32, number, &told).unwrap());
         number
     }
 }
@@ -740,51 +757,56 @@ impl Members {
 fn memory_can_be_added_and_removed_at_any_time() {
     for (wire, nics) in [(WireMode::Auto, &[0][..]), (WireMode::Tcp, &[0, 2])] {
         let members = Members::new(3, wire, nics);
-        members.put(0, 1, 0, Source::Bytes(&[1]));
+        members.put(0, 1, 0, PutSource::Bytes(&[1]));
         members.quiet(0);
         let (from, to) = (&members.0[0], &members.0[1]);
-        let fill: Vec<u8> = (0..20).map(|_| members.tell(1, Memory::heap(64))).collect();
-        let late = Memory::heap(1 << 20);
+        let fill: Vec<u8> = (0..20).map(|_| members.tell(1, MemoryRange::heap(64))).collect();
+        let late = MemoryRange::heap(1 << 20);
         let number = members.tell(1, late.clone());
         assert_eq!((fill.first(), number), (Some(&1), 21));
-        let own = members.tell(0, Memory::heap(1 << 20));
+        let own = members.tell(0, MemoryRange::heap(1 << 20));
         assert_eq!(own, 1, "each has numbers of its own");
         // From the one to the other, before and after a link is made.
         for (at, sender) in [(0, from), (2, &members.0[2])] {
             let (heap, offset) = if at == 0 { (own, 64) } else { (0, 64) };
-            let source = Source::Heap(Local { heap, offset, len: 5000 });
+            let source = PutSource::Heap(HeapRange { heap, offset, len: 5000 });
             let mut rest = 5000;
             while rest > 0 {
                 rest -= members.until(|_| sender.job.put(sender.context, 1, number, 4096, source)).unwrap();
             }
             members.quiet(at);
-            let word = Word::new(number, 8, Width::Eight).unwrap();
-            let add = Atomic::new(Type::F64, Action::Add(1.5_f64.to_bits()), true).unwrap();
+            let word = SymmetricWord::new(number, 8, WordWidth::Eight).unwrap();
+            let add = TypedAtomic::new(AtomicType::F64, AtomicAction::Add(1.5_f64.to_bits()), true).unwrap();
             assert_eq!(f64::from_bits(members.atomic(at, 1, word, add).unwrap()), at as f64 * 0.75);
-            let signal = Update::new(SignalOp::Add, Word::new(number, 16, Width::Eight).unwrap(), 1).unwrap();
-            members.until(|_| Ok(sender.job.signal(sender.context, 1, signal)?.then_some(()))).unwrap();
+            let signal = SignalUpdate::new(
+                UpdateOp::Add,
+                SymmetricWord::new(number, 16, WordWidth::Eight).unwrap(),
+                1,
+            )
+            .unwrap();
+            members.until(|_| Ok(sender.job.send_signal(sender.context, 1, signal)?.then_some(()))).unwrap();
             members.quiet(at);
         }
         assert_eq!((late.load(8), late.load(16)), (Ok(3_f64.to_bits()), Ok(2)));
         // Gone, and its number another's, which those who were not told do not reach.
         to.job.remove_heap(number).unwrap();
         assert!(matches!(to.job.remove_heap(number), Err(RmaError::Unknown)));
-        assert!(matches!(to.job.told(number), Err(RmaError::Unknown)));
-        let word = Word::new(number, 8, Width::Eight).unwrap();
-        let fetch = Atomic::new(Type::U64, Action::Fetch, true).unwrap();
+        assert!(matches!(to.job.heap_descriptors(number), Err(RmaError::Unknown)));
+        let word = SymmetricWord::new(number, 8, WordWidth::Eight).unwrap();
+        let fetch = TypedAtomic::new(AtomicType::U64, AtomicAction::Fetch, true).unwrap();
         assert!(matches!(members.atomic(0, 1, word, fetch), Err(RmaError::NoWord(1))));
         let told = members.until(|_| Ok(from.job.quiet(from.context)?.then_some(())));
         assert!(matches!(told, Err(RmaError::Failed { member: 1, .. })));
-        let next = Memory::heap(4096);
+        let next = MemoryRange::heap(4096);
         assert_eq!(members.tell(1, next.clone()), number);
-        members.until(|_| from.job.put(from.context, 1, number, 8, Source::Bytes(&[7]))).unwrap();
-        let beyond = from.job.put(from.context, 1, number, 4096, Source::Bytes(&[7]));
+        members.until(|_| from.job.put(from.context, 1, number, 8, PutSource::Bytes(&[7]))).unwrap();
+        let beyond = from.job.put(from.context, 1, number, 4096, PutSource::Bytes(&[7]));
         assert_eq!(beyond.unwrap_err().to_string(), "outside of the member's heap");
         members.quiet(0);
         assert_eq!((next.load(8), late.load(8)), (Ok(7), Ok(3_f64.to_bits())));
-        let wrong = from.job.learn(1, 0, &[]);
+        let wrong = from.job.set_member_heap(1, 0, &[]);
         assert!(wrong.unwrap_err().to_string().contains("rails"));
-        assert!(from.job.learn(3, 0, &[]).is_err());
+        assert!(from.job.set_member_heap(3, 0, &[]).is_err());
     }
 }
 
@@ -793,31 +815,35 @@ fn there_is_an_end_of_heaps() {
     let members = Members::new(1, WireMode::Auto, &[0]);
     let job = &members.0[0].job;
     for number in 1..RMA_HEAPS_MAX {
-        assert_eq!(usize::from(job.add_heap(Memory::heap(64)).unwrap()), number);
+        assert_eq!(usize::from(job.add_heap(MemoryRange::heap(64)).unwrap()), number);
     }
-    assert_eq!(job.add_heap(Memory::heap(64)).unwrap_err().to_string(), "all 256 heaps are in use");
+    assert_eq!(job.add_heap(MemoryRange::heap(64)).unwrap_err().to_string(), "all 256 heaps are in use");
     job.remove_heap(77).unwrap();
-    assert_eq!(job.add_heap(Memory::heap(64)).unwrap(), 77);
+    assert_eq!(job.add_heap(MemoryRange::heap(64)).unwrap(), 77);
 }
 
 /// Words that are somewhere else.
 #[derive(Debug)]
-struct Behind(Memory);
+struct Behind(MemoryRange);
 
-impl Cells for Behind {
-    fn load(&self, offset: u64, width: Width) -> Option<u64> {
+impl WordAccess for Behind {
+    fn load(&self, offset: u64, width: WordWidth) -> Option<u64> {
         match width {
-            Width::Four => self.0.half(offset).ok().map(|half| half.load(Ordering::Relaxed).into()),
-            Width::Eight => self.0.load(offset).ok(),
+            WordWidth::Four => {
+                self.0.atomic_half_word(offset).ok().map(|half| half.load(Ordering::Relaxed).into())
+            }
+            WordWidth::Eight => self.0.load(offset).ok(),
         }
     }
 
-    fn store(&self, offset: u64, width: Width, value: u64) -> bool {
+    fn store(&self, offset: u64, width: WordWidth, value: u64) -> bool {
         match width {
-            Width::Four => {
-                self.0.half(offset).map(|half| half.store(value as u32, Ordering::Relaxed)).is_ok()
-            }
-            Width::Eight => self.0.store(offset, value).is_ok(),
+            WordWidth::Four => self
+                .0
+                .atomic_half_word(offset)
+                .map(|half| half.store(value as u32, Ordering::Relaxed))
+                .is_ok(),
+            WordWidth::Eight => self.0.store(offset, value).is_ok(),
         }
     }
 }
@@ -827,35 +853,35 @@ impl Cells for Behind {
 fn words_that_the_cpu_does_not_touch_are_changed_by_who_does() {
     let members = Members::new(2, WireMode::Auto, &[0]);
     // The software NIC takes memory of the host alone: what is touched where it is would be seen.
-    let (memory, behind) = (Memory::heap(4096), Memory::heap(4096));
-    let cells: Arc<dyn Cells> = Arc::new(Behind(behind.clone()));
+    let (memory, behind) = (MemoryRange::heap(4096), MemoryRange::heap(4096));
+    let cells: Arc<dyn WordAccess> = Arc::new(Behind(behind.clone()));
     let heap = HeapMemory { memory: memory.clone(), exported: None, cells: Some(cells) };
     let number = members.tell(1, heap);
-    let word = Word::new(number, 8, Width::Eight).unwrap();
-    let half = Word::new(number, 20, Width::Four).unwrap();
-    let add = |kind| Atomic::new(kind, Action::Add(5), true).unwrap();
+    let word = SymmetricWord::new(number, 8, WordWidth::Eight).unwrap();
+    let half = SymmetricWord::new(number, 20, WordWidth::Four).unwrap();
+    let add = |kind| TypedAtomic::new(kind, AtomicAction::Add(5), true).unwrap();
     for round in 0..3 {
-        assert_eq!(members.atomic(0, 1, word, add(Type::U64)).unwrap(), 5 * round);
-        assert_eq!(members.atomic(0, 1, half, add(Type::I32)).unwrap(), 5 * round);
+        assert_eq!(members.atomic(0, 1, word, add(AtomicType::U64)).unwrap(), 5 * round);
+        assert_eq!(members.atomic(0, 1, half, add(AtomicType::I32)).unwrap(), 5 * round);
     }
-    let update = Update::new(SignalOp::Set, word, 99).unwrap();
+    let update = SignalUpdate::new(UpdateOp::Set, word, 99).unwrap();
     let from = &members.0[0];
-    members.until(|_| Ok(from.job.signal(from.context, 1, update)?.then_some(()))).unwrap();
+    members.until(|_| Ok(from.job.send_signal(from.context, 1, update)?.then_some(()))).unwrap();
     members.quiet(0);
     assert_eq!((behind.load(8), behind.load(16)), (Ok(99), Ok(15 << 32)));
     assert_eq!((memory.load(8), memory.load(16)), (Ok(0), Ok(0)));
-    let outside = Word::new(number, 4096, Width::Eight).unwrap();
-    assert!(matches!(members.atomic(0, 1, outside, add(Type::U64)), Err(RmaError::NoWord(1))));
+    let outside = SymmetricWord::new(number, 4096, WordWidth::Eight).unwrap();
+    assert!(matches!(members.atomic(0, 1, outside, add(AtomicType::U64)), Err(RmaError::NoWord(1))));
 }
 
 /// Cards of jobs over these wires, and the result of each when the members meet.
 fn meet_over(wires: [WireMode; 2]) -> [Result<(), RmaError>; 2] {
     let jobs = wires.map(|wire| {
         let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
-        Job::new(fabric, UnixHost::new(|_, _| {}), params(), Nics::from(0)).unwrap()
+        RmaJob::new(fabric, UnixHost::new(|_, _| {}), params(), CommNics::from(0)).unwrap()
     });
-    let cards = jobs.each_ref().map(Job::card);
-    [0, 1].map(|me| jobs[me].meet(me as u32, &cards))
+    let cards = jobs.each_ref().map(RmaJob::process_card);
+    [0, 1].map(|me| jobs[me].set_members(me as u32, &cards))
 }
 
 #[test]

@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{ContextId, Job, Local, Lost, RmaError, Source};
-use trunkline_engine::{Nics, Params};
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::{Action, Atomic, Type};
-use trunkline_proto::wire::rma::signal::{SignalOp, Update};
-use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_engine::rma::{ContextId, HeapRange, LossCause, PutSource, RmaError, RmaJob};
+use trunkline_engine::{CommNics, EngineParams};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
+use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
+use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use mortal::{Dead, Mortal, NICS};
@@ -24,18 +24,18 @@ use mortal::{Dead, Mortal, NICS};
 const HEAP: usize = 4 << 20;
 
 struct Member {
-    job: Job<Mortal, UnixHost>,
+    job: RmaJob<Mortal, UnixHost>,
     dead: Dead,
-    heap: Memory,
+    heap: MemoryRange,
     context: ContextId,
 }
 
-fn params() -> Params {
+fn params() -> EngineParams {
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params::default();
+    let mut params = EngineParams::default();
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::named(name.leak());
+        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
     }
     params
 }
@@ -51,15 +51,15 @@ impl Members {
             let fabric = Mortal(SoftFabric::new(config).unwrap(), Arc::clone(&dead));
             let nics: Vec<usize> = (0..count).collect();
             let host = UnixHost::new(|_, _| {});
-            (Job::new(fabric, host, params(), Nics::new(&nics).unwrap()).unwrap(), dead)
+            (RmaJob::new(fabric, host, params(), CommNics::new(&nics).unwrap()).unwrap(), dead)
         };
         let jobs: Vec<_> = counts.iter().map(job).collect();
-        let cards: Vec<_> = jobs.iter().map(|(job, _)| job.card()).collect();
-        let member = |(me, (job, dead)): (usize, (Job<_, _>, Dead))| {
-            job.meet(me as u32, &cards).unwrap();
-            let heap = Memory::heap(HEAP);
+        let cards: Vec<_> = jobs.iter().map(|(job, _)| job.process_card()).collect();
+        let member = |(me, (job, dead)): (usize, (RmaJob<_, _>, Dead))| {
+            job.set_members(me as u32, &cards).unwrap();
+            let heap = MemoryRange::heap(HEAP);
             job.add_heap(heap.clone()).unwrap();
-            let context = job.context().unwrap();
+            let context = job.create_context().unwrap();
             Member { job, dead, heap, context }
         };
         Self(jobs.into_iter().enumerate().map(member).collect())
@@ -82,11 +82,11 @@ impl Members {
         }
     }
 
-    fn put(&self, of: usize, to: u32, offset: u64, mut from: Local) {
+    fn put(&self, of: usize, to: u32, offset: u64, mut from: HeapRange) {
         let Member { job, context, .. } = &self.0[of];
         let mut at = offset;
         while from.len > 0 {
-            let taken = self.until(|| job.put(*context, to, 0, at, Source::Heap(from))).unwrap();
+            let taken = self.until(|| job.put(*context, to, 0, at, PutSource::Heap(from))).unwrap();
             (at, from.offset, from.len) = (at + taken, from.offset + taken, from.len - taken);
         }
     }
@@ -97,8 +97,8 @@ impl Members {
     }
 }
 
-fn word(offset: u64) -> Word {
-    Word::new(0, offset, Width::Eight).unwrap()
+fn word(offset: u64) -> SymmetricWord {
+    SymmetricWord::new(0, offset, WordWidth::Eight).unwrap()
 }
 
 const SUM: u64 = 0;
@@ -114,19 +114,19 @@ fn round(members: &Members, round: u64, kill: impl FnOnce(&Members)) {
     let Member { job, context, heap, .. } = from;
     let bytes: Vec<u8> = (0..LEN).map(|at| (at * 7 + round * 13) as u8).collect();
     heap.write(FROM, &bytes).unwrap();
-    members.put(0, 1, LONG, Local { heap: 0, offset: FROM, len: LEN });
+    members.put(0, 1, LONG, HeapRange { heap: 0, offset: FROM, len: LEN });
     for at in 0..40 {
         let value = (round * 1000 + at).to_le_bytes();
-        let put = || job.put(*context, 1, 0, SMALL + 8 * at, Source::Bytes(&value));
+        let put = || job.put(*context, 1, 0, SMALL + 8 * at, PutSource::Bytes(&value));
         assert_eq!(members.until(put).unwrap(), 8);
     }
-    let add = Atomic::new(Type::U64, Action::Add(round), false).unwrap();
+    let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(round), false).unwrap();
     for _ in 0..10 {
-        let _ = members.until(|| job.atomic(*context, 1, word(SUM), add)).unwrap();
+        let _ = members.until(|| job.post_atomic(*context, 1, word(SUM), add)).unwrap();
     }
     kill(members);
-    let update = Update::new(SignalOp::Add, word(SIGNAL), 1).unwrap();
-    let source = Source::Heap(Local { heap: 0, offset: FROM, len: LEN });
+    let update = SignalUpdate::new(UpdateOp::Add, word(SIGNAL), 1).unwrap();
+    let source = PutSource::Heap(HeapRange { heap: 0, offset: FROM, len: LEN });
     members.until(|| Ok(job.put_signal(*context, 1, (0, LONG), source, update)?.then_some(()))).unwrap();
     members.until(|| Ok((to.heap.load(SIGNAL).unwrap() == round).then_some(()))).unwrap();
     let mut there = vec![0; LEN as usize];
@@ -143,7 +143,7 @@ fn round(members: &Members, round: u64, kill: impl FnOnce(&Members)) {
     assert_eq!(to.heap.load(SUM).unwrap(), 10 * (1..=round).sum::<u64>(), "each is executed once");
     let (mut done, len) = (0, LEN);
     while done < len {
-        let into = Local { heap: 0, offset: FROM + done, len: len - done };
+        let into = HeapRange { heap: 0, offset: FROM + done, len: len - done };
         done += members.until(|| job.get(*context, 1, 0, LONG + done, into)).unwrap();
     }
     members.quiet(0);
@@ -179,7 +179,7 @@ fn a_member_without_a_rail_is_lost_by_name() {
         let members = Members::new(wire, &[2, 2, 2]);
         round(&members, 1, |_| {});
         let Member { job, context, .. } = &members.0[0];
-        let to_other = || job.put(*context, 2, 0, 0, Source::Bytes(&[1; 8]));
+        let to_other = || job.put(*context, 2, 0, 0, PutSource::Bytes(&[1; 8]));
         members.until(to_other).unwrap();
         members.quiet(0);
         (0..2).for_each(|nic| members.kill(1, nic));
@@ -189,11 +189,12 @@ fn a_member_without_a_rail_is_lost_by_name() {
                 Err(RmaError::Failed { member: 1, .. }) => told += 1,
                 quiet => drop(quiet.unwrap()),
             }
-            job.put(*context, 1, 0, 0, Source::Bytes(&[2; 8]))?;
+            job.put(*context, 1, 0, 0, PutSource::Bytes(&[2; 8]))?;
             Ok(None::<()>)
         });
         let lost = lost.unwrap_err();
-        let is_named = matches!(lost, RmaError::Lost { member: 1, lost: Lost::Rails { rail: 0 | 1, .. } });
+        let is_named =
+            matches!(lost, RmaError::Lost { member: 1, lost: LossCause::Rails { rail: 0 | 1, .. } });
         assert!(is_named && told <= 1, "{wire:?}: {lost}");
         assert!(lost.to_string().starts_with("member 1: the last rail to it, "), "{lost}");
         // What was under way and was not told is told now, once; and others are as they were.
@@ -203,7 +204,7 @@ fn a_member_without_a_rail_is_lost_by_name() {
         // What that member begins itself fails alike, and nothing waits for ever.
         let Member { job, context, .. } = &members.0[1];
         let own = members.until(|| {
-            job.put(*context, 0, 0, 0, Source::Bytes(&[2; 8]))?;
+            job.put(*context, 0, 0, 0, PutSource::Bytes(&[2; 8]))?;
             Ok(None::<()>)
         });
         assert!(matches!(own, Err(RmaError::Lost { member: 0, .. })));
@@ -215,14 +216,15 @@ fn who_has_nothing_under_way_hears_of_a_lost_rail() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let members = Members::new(wire, &[1, 1]);
         let Member { job, context, .. } = &members.0[0];
-        members.until(|| job.put(*context, 1, 0, 0, Source::Bytes(&[1; 8]))).unwrap();
+        members.until(|| job.put(*context, 1, 0, 0, PutSource::Bytes(&[1; 8]))).unwrap();
         members.quiet(0);
         members.kill(0, 0);
         let lost = (0..10_000).find_map(|_| {
             job.progress(*context).unwrap();
-            job.reaches(*context, 1).err()
+            job.connect_member(*context, 1).err()
         });
-        let is_named = matches!(lost, Some(RmaError::Lost { member: 1, lost: Lost::Rails { rail: 0, .. } }));
+        let is_named =
+            matches!(lost, Some(RmaError::Lost { member: 1, lost: LossCause::Rails { rail: 0, .. } }));
         assert!(is_named, "{wire:?}: {lost:?}");
     }
 }

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use loom::sync::Arc;
 use loom::thread;
 use trunkline_proto::mutant::Mutant;
-use turns::Turns;
+use turns::ExecutorLock;
 
-use lane::Lane;
-use request::{Outcome, Requests};
+use lane::OwnerLock;
+use request::{RequestOutcome, RequestTable};
 
 /// What `src/sync.rs` is in the product.
 mod sync {
@@ -83,12 +83,12 @@ mod sync {
 /// Counters, which are looked at elsewhere.
 mod status {
     #[derive(Debug)]
-    pub(crate) struct Row;
+    pub(crate) struct CommStatusRow;
 
-    impl Row {
-        pub(crate) fn sent(&self, _bytes: u64) {}
+    impl CommStatusRow {
+        pub(crate) fn count_sent(&self, _bytes: u64) {}
 
-        pub(crate) fn received(&self, _sizes: &[u64]) {}
+        pub(crate) fn count_received(&self, _sizes: &[u64]) {}
 
         pub(crate) fn give_up(&self) {}
     }
@@ -98,17 +98,17 @@ mod status {
 fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(name.leak());
+        return Mutant::with_name(name.leak());
     }
     Mutant::NONE
 }
 
-fn requests(slots: usize) -> Arc<Requests> {
-    Arc::new(Requests::with(slots, status::Row, planted()).unwrap())
+fn requests(slots: usize) -> Arc<RequestTable> {
+    Arc::new(RequestTable::with_slots(slots, status::CommStatusRow, planted()).unwrap())
 }
 
-fn lane<T>(state: T) -> Arc<Lane<T>> {
-    Arc::new(Lane::new(state, planted()))
+fn lane<T>(state: T) -> Arc<OwnerLock<T>> {
+    Arc::new(OwnerLock::new(state, planted()))
 }
 
 /// Tries the orders that loom tells apart. It finds more of them if each party is a thread of its own: the one that
@@ -137,27 +137,29 @@ fn model_of(builder: loom::model::Builder, body: impl Fn() + Sync + Send + 'stat
     assert!(orders > 5, "only {orders} orders");
 }
 
-fn take(requests: &Requests, ticket: request::Ticket) -> (Outcome, u64) {
+fn take(requests: &RequestTable, ticket: request::RequestTicket) -> (RequestOutcome, u64) {
     let mut sizes = [0; 8];
-    (requests.take(ticket, &mut sizes), sizes[0])
+    (requests.take_outcome(ticket, &mut sizes), sizes[0])
 }
 
 #[test]
 fn who_sees_that_a_request_is_done_sees_its_sizes() {
     model(|| {
         let requests = requests(1);
-        let ticket = requests.reserve(&mut 0).unwrap();
+        let ticket = requests.reserve_slot(&mut 0).unwrap();
         let holder = requests.clone();
-        let holder = thread::spawn(move || holder.complete(ticket.slot(), &[77]));
+        let holder = thread::spawn(move || holder.complete_request(ticket.slot_index(), &[77]));
         let tester = requests.clone();
         let tester = thread::spawn(move || take(&tester, ticket));
         let seen = tester.join().unwrap();
         holder.join().unwrap();
         match seen {
-            (Outcome::Pending, _) => assert_eq!(take(&requests, ticket), (Outcome::Done(1), 77)),
-            other => assert_eq!(other, (Outcome::Done(1), 77)),
+            (RequestOutcome::Pending, _) => {
+                assert_eq!(take(&requests, ticket), (RequestOutcome::Done(1), 77))
+            }
+            other => assert_eq!(other, (RequestOutcome::Done(1), 77)),
         }
-        assert_eq!(take(&requests, ticket).0, Outcome::Unknown, "it was taken");
+        assert_eq!(take(&requests, ticket).0, RequestOutcome::Unknown, "it was taken");
     });
 }
 
@@ -166,19 +168,21 @@ fn a_failure_ends_a_request_once() {
     model(|| {
         let requests = requests(2);
         let mut cursor = 0;
-        let tickets = [requests.reserve(&mut cursor).unwrap(), requests.reserve(&mut cursor).unwrap()];
-        requests.complete(tickets[0].slot(), &[5]);
+        let tickets =
+            [requests.reserve_slot(&mut cursor).unwrap(), requests.reserve_slot(&mut cursor).unwrap()];
+        requests.complete_request(tickets[0].slot_index(), &[5]);
         let holder = requests.clone();
         let holder = thread::spawn(move || holder.fail_all());
         let tester = requests.clone();
         let tester = thread::spawn(move || tickets.map(|ticket| take(&tester, ticket).0));
         let early = tester.join().unwrap();
         assert_eq!(holder.join().unwrap(), 1, "what was done stays done");
-        assert_eq!(early[0], Outcome::Done(1));
+        assert_eq!(early[0], RequestOutcome::Done(1));
         let late = take(&requests, tickets[1]).0;
         assert!(matches!(
             (early[1], late),
-            (Outcome::Pending, Outcome::Failed) | (Outcome::Failed, Outcome::Unknown)
+            (RequestOutcome::Pending, RequestOutcome::Failed)
+                | (RequestOutcome::Failed, RequestOutcome::Unknown)
         ));
     });
 }
@@ -187,24 +191,24 @@ fn a_failure_ends_a_request_once() {
 fn a_slot_that_is_used_again_keeps_its_requests_apart() {
     model(|| {
         let requests = requests(1);
-        let first = requests.reserve(&mut 0).unwrap();
-        requests.complete(first.slot(), &[5]);
+        let first = requests.reserve_slot(&mut 0).unwrap();
+        requests.complete_request(first.slot_index(), &[5]);
         let holder = requests.clone();
         let holder = thread::spawn(move || {
-            let second = holder.reserve(&mut 0)?;
-            holder.complete(second.slot(), &[9]);
+            let second = holder.reserve_slot(&mut 0)?;
+            holder.complete_request(second.slot_index(), &[9]);
             Some(second)
         });
         let tester = requests.clone();
         let tester = thread::spawn(move || {
-            assert_eq!(take(&tester, first), (Outcome::Done(1), 5));
-            assert_eq!(take(&tester, first).0, Outcome::Unknown);
+            assert_eq!(take(&tester, first), (RequestOutcome::Done(1), 5));
+            assert_eq!(take(&tester, first).0, RequestOutcome::Unknown);
         });
         tester.join().unwrap();
         if let Some(second) = holder.join().unwrap() {
             assert_ne!(second, first);
-            assert_eq!(take(&requests, first).0, Outcome::Unknown);
-            assert_eq!(take(&requests, second), (Outcome::Done(1), 9));
+            assert_eq!(take(&requests, first).0, RequestOutcome::Unknown);
+            assert_eq!(take(&requests, second), (RequestOutcome::Done(1), 9));
         }
     });
 }
@@ -213,31 +217,35 @@ fn a_slot_that_is_used_again_keeps_its_requests_apart() {
 fn a_test_that_a_close_overtakes_harms_nobody() {
     model(|| {
         let (requests, comm) = (requests(1), lane(Some(1)));
-        let first = requests.reserve(&mut 0).unwrap();
-        requests.complete(first.slot(), &[5]);
+        let first = requests.reserve_slot(&mut 0).unwrap();
+        requests.complete_request(first.slot_index(), &[5]);
         let (tested, tested_comm) = (requests.clone(), comm.clone());
         let tester = thread::spawn(move || {
             let outcome = take(&tested, first).0;
             // As `Engine::test` does: a lane in use is no reason to wait.
-            let open = tested_comm.try_claim().map(|lane| *lane);
+            let open = tested_comm.try_lock().map(|lane| *lane);
             (outcome, open)
         });
         let closer = thread::spawn(move || {
             // The comm is closed, and its place used for another one.
-            let mut open = comm.claim();
+            let mut open = comm.lock();
             requests.clear();
             assert_eq!(open.take(), Some(1));
             drop(open);
-            let mut open = comm.claim();
+            let mut open = comm.lock();
             *open = Some(2);
-            let second = requests.reserve(&mut 0).expect("a closed comm has no requests");
+            let second = requests.reserve_slot(&mut 0).expect("a closed comm has no requests");
             drop(open);
-            requests.complete(second.slot(), &[9]);
-            assert_eq!(take(&requests, second), (Outcome::Done(1), 9), "the next comm has lost a request");
+            requests.complete_request(second.slot_index(), &[9]);
+            assert_eq!(
+                take(&requests, second),
+                (RequestOutcome::Done(1), 9),
+                "the next comm has lost a request"
+            );
         });
         let (outcome, _) = tester.join().unwrap();
         closer.join().unwrap();
-        assert!(matches!(outcome, Outcome::Done(1) | Outcome::Unknown), "{outcome:?}");
+        assert!(matches!(outcome, RequestOutcome::Done(1) | RequestOutcome::Unknown), "{outcome:?}");
     });
 }
 
@@ -246,7 +254,7 @@ fn one_thread_at_a_time_has_a_lane_and_the_loser_goes_away() {
     model(|| {
         let counter = lane(0_u32);
         let others = [counter.clone(), counter.clone()].map(|lane| {
-            thread::spawn(move || match lane.try_claim() {
+            thread::spawn(move || match lane.try_lock() {
                 Some(mut guard) => {
                     let before = *guard;
                     thread::yield_now();
@@ -259,7 +267,7 @@ fn one_thread_at_a_time_has_a_lane_and_the_loser_goes_away() {
         });
         let counted: u32 = others.map(|other| other.join().unwrap()).into_iter().sum();
         assert!(counted > 0, "one of two gets it");
-        assert_eq!(counter.try_claim().map(|guard| *guard), Some(counted));
+        assert_eq!(counter.try_lock().map(|guard| *guard), Some(counted));
     });
 }
 
@@ -267,12 +275,12 @@ fn one_thread_at_a_time_has_a_lane_and_the_loser_goes_away() {
 fn who_waits_for_a_lane_gets_it() {
     model(|| {
         let counter = lane(0_u32);
-        let others = [counter.clone(), counter.clone()].map(|lane| thread::spawn(move || *lane.claim() += 1));
+        let others = [counter.clone(), counter.clone()].map(|lane| thread::spawn(move || *lane.lock() += 1));
         for other in others {
             other.join().unwrap();
         }
         assert_eq!(counter.waiting(), 0);
-        assert_eq!(counter.try_claim().map(|guard| *guard), Some(2));
+        assert_eq!(counter.try_lock().map(|guard| *guard), Some(2));
     });
 }
 
@@ -281,15 +289,15 @@ fn who_waits_comes_before_who_tries() {
     model(|| {
         let served = lane(false);
         let waiter = served.clone();
-        let guard = served.claim();
-        let waiter = thread::spawn(move || *waiter.claim() = true);
+        let guard = served.lock();
+        let waiter = thread::spawn(move || *waiter.lock() = true);
         // It has found the lane in use.
         while served.waiting() == 0 {
             thread::yield_now();
         }
         drop(guard);
         let other = thread::spawn(move || {
-            if let Some(guard) = served.try_claim() {
+            if let Some(guard) = served.try_lock() {
                 assert!(*guard, "the one that waits was overtaken");
             }
         });
@@ -300,13 +308,13 @@ fn who_waits_comes_before_who_tries() {
 
 /// What several threads ring for, and as many as whoever took turns has seen.
 struct Driven {
-    turns: Turns<u64>,
+    turns: ExecutorLock<u64>,
     rung: sync::AtomicU64,
 }
 
 impl Driven {
     fn new() -> Arc<Self> {
-        Arc::new(Self { turns: Turns::new(0, planted()), rung: sync::AtomicU64::new(0) })
+        Arc::new(Self { turns: ExecutorLock::new(0, planted()), rung: sync::AtomicU64::new(0) })
     }
 
     fn turn(&self, seen: &mut u64) -> bool {
@@ -317,7 +325,7 @@ impl Driven {
     fn ring(&self) {
         self.rung.fetch_add(1, sync::Ordering::Release);
         // The first turn is the last that it takes of its own.
-        self.turns.drive(1, |seen| self.turn(seen));
+        self.turns.drive_passes(1, |seen| self.turn(seen));
     }
 }
 
@@ -327,7 +335,7 @@ fn what_is_left_to_whoever_drives_is_driven() {
         let driven = Driven::new();
         let others = [driven.clone(), driven.clone()].map(|other| thread::spawn(move || other.ring()));
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!(*driven.turns.claim(), 2, "somebody's is left");
+        assert_eq!(*driven.turns.lock(), 2, "somebody's is left");
     });
 }
 
@@ -337,9 +345,9 @@ fn what_is_left_to_who_sets_up_is_driven() {
         let driven = Driven::new();
         let (rings, sets_up) = (driven.clone(), driven.clone());
         let rings = thread::spawn(move || rings.ring());
-        let sets_up = thread::spawn(move || sets_up.turns.with(|_| (), 1, |seen| sets_up.turn(seen)));
+        let sets_up = thread::spawn(move || sets_up.turns.with_setup(|_| (), 1, |seen| sets_up.turn(seen)));
         rings.join().unwrap();
         sets_up.join().unwrap();
-        assert_eq!(*driven.turns.claim(), 1, "it is left");
+        assert_eq!(*driven.turns.lock(), 1, "it is left");
     });
 }

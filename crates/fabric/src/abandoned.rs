@@ -15,15 +15,15 @@ const TRIES: usize = 4;
 
 /// Those of one NIC, oldest first.
 #[derive(Debug, Default)]
-pub struct Abandoned {
+pub struct AbandonedKeys {
     some: AtomicBool,
     keys: Mutex<VecDeque<LocalKey>>,
 }
 
-impl Abandoned {
+impl AbandonedKeys {
     /// Keeps a registration that cannot be ended now; false if there are [`ABANDONED_MAX`] already, or no memory for one more.
-    pub fn keep(&self, key: LocalKey) -> bool {
-        let mut keys = self.lock();
+    pub fn keep_key(&self, key: LocalKey) -> bool {
+        let mut keys = self.lock_keys();
         let room = keys.len() < ABANDONED_MAX && keys.try_reserve(1).is_ok();
         if room {
             keys.push_back(key);
@@ -46,7 +46,7 @@ impl Abandoned {
         if !self.some.load(Ordering::Acquire) {
             return;
         }
-        let mut keys = self.lock();
+        let mut keys = self.lock_keys();
         for _ in 0..most.min(keys.len()) {
             let Some(key) = keys.pop_front() else { break };
             if let Err(DeregisterError::InUse { .. } | DeregisterError::Draining) = end(key) {
@@ -59,7 +59,7 @@ impl Abandoned {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock_keys().len()
     }
 
     /// Whether there are none.
@@ -68,7 +68,7 @@ impl Abandoned {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<LocalKey>> {
+    fn lock_keys(&self) -> MutexGuard<'_, VecDeque<LocalKey>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,8 +81,8 @@ mod tests {
 
     #[test]
     fn each_is_tried_in_its_turn_until_it_has_ended() {
-        let abandoned = Abandoned::default();
-        assert!((1..=6).all(|key| abandoned.keep(LocalKey(key))));
+        let abandoned = AbandonedKeys::default();
+        assert!((1..=6).all(|key| abandoned.keep_key(LocalKey(key))));
         let tried = RefCell::new(Vec::new());
         let busy = |key: LocalKey| {
             tried.borrow_mut().push(key.0);
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn there_is_a_limit() {
-        let abandoned = Abandoned::default();
-        let kept = (0..ABANDONED_MAX as u64 + 1).filter(|&key| abandoned.keep(LocalKey(key))).count();
+        let abandoned = AbandonedKeys::default();
+        let kept = (0..ABANDONED_MAX as u64 + 1).filter(|&key| abandoned.keep_key(LocalKey(key))).count();
         assert_eq!((kept, abandoned.len()), (ABANDONED_MAX, ABANDONED_MAX));
         let late = |key: LocalKey| match key.0 % 2 {
             0 => Err(DeregisterError::InUse { peer: 0 }),
@@ -110,6 +110,6 @@ mod tests {
         };
         abandoned.try_all(|key| if key.0 == 0 { Ok(()) } else { late(key) });
         assert_eq!(abandoned.len(), ABANDONED_MAX - 1);
-        assert!(abandoned.keep(LocalKey(9)));
+        assert!(abandoned.keep_key(LocalKey(9)));
     }
 }

@@ -10,17 +10,18 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use trunkline_proto::intervals::Span;
+use trunkline_proto::intervals::ByteSpan;
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::registrations::key::{Key, Scope};
+use trunkline_proto::registrations::key::{RegistrationKey, RegistrationScope};
 use trunkline_proto::registrations::{
-    AskError, Asked, Config, Counts, EntryId, Idle, NewsError, Pin, Registered, Registrations, Settled,
-    TooManyScopes, Wait,
+    EntryId, IdleLimit, PinDownCache, ReadyRegistration, RegistrationConfig, RegistrationCounts,
+    RegistrationError, RegistrationEventError, RegistrationLookup, RegistrationOutcome, RegistrationPin,
+    RegistrationWait, TooManyScopes,
 };
 
 /// Registrations `M`, each open as long as somebody uses it; to drop one is to close it.
-pub struct Cache<M> {
-    held: Mutex<Held<M>>,
+pub struct RegistrationCache<M> {
+    held: Mutex<CacheTables<M>>,
     /// Something was registered or closed, or could not be.
     news: Condvar,
     /// Who closes a registration under others has this, so that the next one finds it closed.
@@ -28,16 +29,16 @@ pub struct Cache<M> {
     mutant: Mutant,
 }
 
-struct Held<M> {
-    machine: Registrations,
-    open: HashMap<EntryId, Open<M>>,
+struct CacheTables<M> {
+    machine: PinDownCache,
+    open: HashMap<EntryId, OpenRegistration<M>>,
     mutant: Mutant,
 }
 
-struct Open<M> {
+struct OpenRegistration<M> {
     /// Nothing, once it was closed under its users.
     registration: Option<M>,
-    span: Span,
+    span: ByteSpan,
     /// Users that asked for all of it.
     whole: u32,
 }
@@ -45,29 +46,29 @@ struct Open<M> {
 /// The right to use a registration, to be given back to its cache.
 #[derive(Debug)]
 #[must_use = "a grant that is not given back keeps its registration for ever"]
-pub struct Grant {
-    pin: Pin,
-    span: Span,
+pub struct RegistrationGrant {
+    pin: RegistrationPin,
+    span: ByteSpan,
     inset: u64,
     whole: bool,
 }
 
-impl Grant {
+impl RegistrationGrant {
     /// Which registration it is.
     #[must_use]
-    pub fn entry(&self) -> EntryId {
-        self.pin.entry()
+    pub fn entry_id(&self) -> EntryId {
+        self.pin.entry_id()
     }
 
     /// How far into the registration the bytes begin that were asked for.
     #[must_use]
-    pub fn inset(&self) -> u64 {
+    pub fn start_offset(&self) -> u64 {
         self.inset
     }
 
     /// The bytes that were asked for.
     #[must_use]
-    pub fn span(&self) -> Span {
+    pub fn granted_span(&self) -> ByteSpan {
         self.span
     }
 }
@@ -86,56 +87,56 @@ pub enum AcquireError<E> {
     Late,
     /// The cache does not take it; it may be registered without.
     #[error(transparent)]
-    Refused(#[from] AskError),
+    Refused(#[from] RegistrationError),
     /// The cache is not in the state that it must be in.
     #[error(transparent)]
-    Lost(#[from] NewsError),
+    Lost(#[from] RegistrationEventError),
 }
 
 /// What is to be closed, and then said to be.
-type Closes<M> = Vec<(EntryId, Option<M>)>;
+type PendingCloses<M> = Vec<(EntryId, Option<M>)>;
 
 /// Says that nothing was registered, should whoever was to do it not come back.
-struct Making<'a, M> {
-    cache: &'a Cache<M>,
+struct RegisterGuard<'a, M> {
+    cache: &'a RegistrationCache<M>,
     id: EntryId,
     done: bool,
 }
 
-impl<M> Drop for Making<'_, M> {
+impl<M> Drop for RegisterGuard<'_, M> {
     fn drop(&mut self) {
-        if !self.done && !self.cache.mutant.is("cache-forgets-who-waits-in-vain") {
-            let _ = self.cache.lock().machine.failed(self.id);
+        if !self.done && !self.cache.mutant.is_planted("cache-forgets-who-waits-in-vain") {
+            let _ = self.cache.lock_tables().machine.on_failed(self.id);
             self.cache.news.notify_all();
         }
     }
 }
 
 /// The bug that is planted in this process, if any.
-fn planted() -> Mutant {
+fn planted_mutant() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(String::leak(name));
+        return Mutant::with_name(String::leak(name));
     }
     Mutant::NONE
 }
 
-impl<M> Cache<M> {
+impl<M> RegistrationCache<M> {
     /// An empty one of at most `entries` registrations, those being made and closed included.
     #[must_use]
     pub fn new(entries: usize) -> Self {
-        let mutant = planted();
-        let config = Config { entries, idle: Idle::NONE, widen: None };
-        let machine = Registrations::new(config, mutant);
+        let mutant = planted_mutant();
+        let config = RegistrationConfig { entries, idle: IdleLimit::NONE, widen: None };
+        let machine = PinDownCache::new(config, mutant);
         Self {
-            held: Mutex::new(Held { machine, open: HashMap::new(), mutant }),
+            held: Mutex::new(CacheTables { machine, open: HashMap::new(), mutant }),
             news: Condvar::new(),
             revoking: Mutex::default(),
             mutant,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held<M>> {
+    fn lock_tables(&self) -> MutexGuard<'_, CacheTables<M>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -143,35 +144,35 @@ impl<M> Cache<M> {
     ///
     /// # Errors
     /// [`TooManyScopes`].
-    pub fn open(&self) -> Result<Scope, TooManyScopes> {
-        self.lock().machine.open()
+    pub fn open_scope(&self) -> Result<RegistrationScope, TooManyScopes> {
+        self.lock_tables().machine.open_scope()
     }
 
     /// A domain or an endpoint ends: nothing of it is found any more. What is in use is closed as soon as it is not.
-    pub fn end(&self, scope: Scope) {
-        let mut held = self.lock();
-        let _ = held.machine.end(scope);
-        let closes = held.closes();
+    pub fn end_scope(&self, scope: RegistrationScope) {
+        let mut held = self.lock_tables();
+        let _ = held.machine.close_scope(scope);
+        let closes = held.take_closes();
         drop(held);
-        self.close(closes);
+        self.close_registrations(closes);
     }
 
     /// Whether nothing is left of a scope that was ended.
     #[must_use]
-    pub fn is_gone(&self, scope: Scope) -> bool {
-        self.lock().machine.is_gone(scope)
+    pub fn is_gone(&self, scope: RegistrationScope) -> bool {
+        self.lock_tables().machine.is_gone(scope)
     }
 
     /// Registrations that the NIC has, or is making or closing.
     #[must_use]
-    pub fn registrations(&self) -> usize {
-        self.lock().machine.usage().entries
+    pub fn registration_count(&self) -> usize {
+        self.lock_tables().machine.current_usage().entries
     }
 
     /// What happened so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.lock().machine.counts()
+    pub fn cache_counts(&self) -> RegistrationCounts {
+        self.lock_tables().machine.event_counts()
     }
 
     /// A registration that contains `span` and allows as much as `key` says, and what `look` sees of it: one that stands, or one
@@ -182,51 +183,51 @@ impl<M> Cache<M> {
     /// [`AcquireError`]; the next one that asks begins anew.
     pub fn acquire<T, E>(
         &self,
-        key: &Key,
-        span: Span,
+        key: &RegistrationKey,
+        span: ByteSpan,
         bound: Duration,
         make: impl FnOnce() -> Result<M, E>,
         look: impl Fn(&M) -> T,
-    ) -> Result<(Grant, T), AcquireError<E>> {
+    ) -> Result<(RegistrationGrant, T), AcquireError<E>> {
         let end = Instant::now() + bound;
-        let mut held = self.lock();
+        let mut held = self.lock_tables();
         loop {
-            let pin = match held.machine.ask(key, span)? {
-                Asked::Register(register) => {
+            let pin = match held.machine.request_registration(key, span)? {
+                RegistrationLookup::Register(register) => {
                     drop(held);
-                    return self.carry_out(register.id, span, make, &look);
+                    return self.register_and_grant(register.id, span, make, &look);
                 }
-                Asked::Hit(pin) => Some(pin),
-                Asked::Pending(wait) => {
-                    let waited = self.wait(held, wait, end);
+                RegistrationLookup::Hit(pin) => Some(pin),
+                RegistrationLookup::Pending(wait) => {
+                    let waited = self.wait_for_registration(held, wait, end);
                     held = waited.0;
                     waited.1?
                 }
-                Asked::Later => {
-                    held = self.wait_for_news(held, end).ok_or(AcquireError::Late)?;
+                RegistrationLookup::Later => {
+                    held = self.wait_for_change(held, end).ok_or(AcquireError::Late)?;
                     None
                 }
             };
             let Some(pin) = pin else { continue };
-            match held.grant(pin, span, &look) {
+            match held.grant_pin(pin, span, &look) {
                 Ok(granted) => return Ok(granted),
                 Err(grant) => {
                     // It was closed under those who used it before this one did.
-                    let closes = held.let_go(grant);
+                    let closes = held.unpin_grant(grant);
                     drop(held);
-                    self.close(closes);
-                    held = self.lock();
+                    self.close_registrations(closes);
+                    held = self.lock_tables();
                 }
             }
         }
     }
 
     /// Until there is news; nothing if there is none in time.
-    fn wait_for_news<'a>(
+    fn wait_for_change<'a>(
         &'a self,
-        held: MutexGuard<'a, Held<M>>,
+        held: MutexGuard<'a, CacheTables<M>>,
         end: Instant,
-    ) -> Option<MutexGuard<'a, Held<M>>> {
+    ) -> Option<MutexGuard<'a, CacheTables<M>>> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return None;
@@ -237,21 +238,21 @@ impl<M> Cache<M> {
 
     /// Until another thread has registered; no pin if that could not.
     #[expect(clippy::type_complexity, reason = "the lock comes back whatever happens")]
-    fn wait<'a, E>(
+    fn wait_for_registration<'a, E>(
         &'a self,
-        mut held: MutexGuard<'a, Held<M>>,
-        mut wait: Wait,
+        mut held: MutexGuard<'a, CacheTables<M>>,
+        mut wait: RegistrationWait,
         end: Instant,
-    ) -> (MutexGuard<'a, Held<M>>, Result<Option<Pin>, AcquireError<E>>) {
+    ) -> (MutexGuard<'a, CacheTables<M>>, Result<Option<RegistrationPin>, AcquireError<E>>) {
         loop {
-            match held.machine.settle(wait) {
+            match held.machine.settle_wait(wait) {
                 Err(error) => return (held, Err(error.into())),
-                Ok(Settled::Ready(pin)) => return (held, Ok(Some(pin))),
-                Ok(Settled::Failed) => return (held, Ok(None)),
-                Ok(Settled::NotYet(again)) => wait = again,
+                Ok(RegistrationOutcome::Ready(pin)) => return (held, Ok(Some(pin))),
+                Ok(RegistrationOutcome::Failed) => return (held, Ok(None)),
+                Ok(RegistrationOutcome::NotYet(again)) => wait = again,
             }
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() && !self.mutant.is("cache-waits-for-ever") {
+            if left.is_zero() && !self.mutant.is_planted("cache-waits-for-ever") {
                 let given_up = held.machine.give_up(wait);
                 return (held, given_up.map_err(AcquireError::from).and(Err(AcquireError::Late)));
             }
@@ -261,45 +262,45 @@ impl<M> Cache<M> {
     }
 
     /// Registers, without the lock.
-    fn carry_out<T, E>(
+    fn register_and_grant<T, E>(
         &self,
         id: EntryId,
-        span: Span,
+        span: ByteSpan,
         make: impl FnOnce() -> Result<M, E>,
         look: &impl Fn(&M) -> T,
-    ) -> Result<(Grant, T), AcquireError<E>> {
-        let mut making = Making { cache: self, id, done: false };
+    ) -> Result<(RegistrationGrant, T), AcquireError<E>> {
+        let mut making = RegisterGuard { cache: self, id, done: false };
         let registration = {
-            let one_by_one = self.mutant.is("cache-makes-one-by-one").then(|| self.revoking.lock());
+            let one_by_one = self.mutant.is_planted("cache-makes-one-by-one").then(|| self.revoking.lock());
             let made = make();
             drop(one_by_one);
             made.map_err(AcquireError::Make)?
         };
-        let mut held = self.lock();
-        let Registered { pin, .. } = held.machine.registered(id)?;
+        let mut held = self.lock_tables();
+        let ReadyRegistration { pin, .. } = held.machine.on_registered(id)?;
         making.done = true;
-        held.open.insert(id, Open { registration: Some(registration), span, whole: 0 });
-        let granted = held.grant(pin, span, look);
+        held.open.insert(id, OpenRegistration { registration: Some(registration), span, whole: 0 });
+        let granted = held.grant_pin(pin, span, look);
         drop(held);
         self.news.notify_all();
         // It has just been put there.
-        granted.map_err(|_| AcquireError::Lost(NewsError::NoEntry))
+        granted.map_err(|_| AcquireError::Lost(RegistrationEventError::NoEntry))
     }
 
     /// One uses its registration no more; with the last one it is closed before this returns.
-    pub fn release(&self, grant: Grant) {
-        let closes = self.lock().let_go(grant);
-        self.close(closes);
+    pub fn release(&self, grant: RegistrationGrant) {
+        let closes = self.lock_tables().unpin_grant(grant);
+        self.close_registrations(closes);
     }
 
     /// The same, and the registration is closed before this returns, whoever uses it. `before` is told which, when it does not
-    /// [stand](Cache::stands) any more and is not closed yet, so that nobody names it.
-    pub fn revoke(&self, grant: Grant, before: impl FnOnce(EntryId)) {
+    /// [stand](RegistrationCache::is_valid) any more and is not closed yet, so that nobody names it.
+    pub fn revoke(&self, grant: RegistrationGrant, before: impl FnOnce(EntryId)) {
         let _one = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = grant.entry();
+        let id = grant.entry_id();
         let registration = {
-            let mut held = self.lock();
-            held.machine.hide(id);
+            let mut held = self.lock_tables();
+            held.machine.hide_entry(id);
             held.open.get_mut(&id).and_then(|open| open.registration.take())
         };
         before(id);
@@ -309,27 +310,32 @@ impl<M> Cache<M> {
 
     /// Whether a registration that somebody uses has not been closed under its users.
     #[must_use]
-    pub fn stands(&self, id: EntryId) -> bool {
-        self.lock().open.get(&id).is_some_and(|open| open.registration.is_some())
+    pub fn is_valid(&self, id: EntryId) -> bool {
+        self.lock_tables().open.get(&id).is_some_and(|open| open.registration.is_some())
     }
 
     /// Closes, without the lock.
-    fn close(&self, closes: Closes<M>) {
+    fn close_registrations(&self, closes: PendingCloses<M>) {
         for (id, registration) in closes {
             drop(registration);
-            let _ = self.lock().machine.closed(id);
+            let _ = self.lock_tables().machine.on_closed(id);
             self.news.notify_all();
         }
     }
 }
 
-impl<M> Held<M> {
+impl<M> CacheTables<M> {
     /// What a pin is good for; the grant alone, if its registration was closed.
-    fn grant<T>(&mut self, pin: Pin, span: Span, look: impl Fn(&M) -> T) -> Result<(Grant, T), Grant> {
-        let open = self.open.get_mut(&pin.entry());
+    fn grant_pin<T>(
+        &mut self,
+        pin: RegistrationPin,
+        span: ByteSpan,
+        look: impl Fn(&M) -> T,
+    ) -> Result<(RegistrationGrant, T), RegistrationGrant> {
+        let open = self.open.get_mut(&pin.entry_id());
         let whole = open.as_ref().is_some_and(|open| open.span == span);
         let inset = open.as_ref().map_or(0, |open| span.start() - open.span.start());
-        let grant = Grant { pin, span, inset, whole };
+        let grant = RegistrationGrant { pin, span, inset, whole };
         let Some(open) = open else { return Err(grant) };
         open.whole += u32::from(whole);
         match &open.registration {
@@ -339,27 +345,27 @@ impl<M> Held<M> {
     }
 
     /// One uses it no more; what is to be closed for that.
-    fn let_go(&mut self, grant: Grant) -> Closes<M> {
-        let id = grant.entry();
-        let mut closes = Closes::new();
+    fn unpin_grant(&mut self, grant: RegistrationGrant) -> PendingCloses<M> {
+        let id = grant.entry_id();
+        let mut closes = PendingCloses::new();
         if let Some(open) = self.open.get_mut(&id) {
             open.whole -= u32::from(grant.whole);
-            if open.whole == 0 && !self.mutant.is("cache-serves-what-may-be-gone") {
-                self.machine.hide(id);
+            if open.whole == 0 && !self.mutant.is_planted("cache-serves-what-may-be-gone") {
+                self.machine.hide_entry(id);
             }
-            if self.mutant.is("cache-closes-for-all") {
+            if self.mutant.is_planted("cache-closes-for-all") {
                 closes.push((id, open.registration.take()));
             }
         }
         // It is of this cache, as its grant is.
-        let _ = self.machine.unpin(grant.pin);
-        closes.extend(self.closes());
+        let _ = self.machine.release_pin(grant.pin);
+        closes.extend(self.take_closes());
         closes
     }
 
     /// All that is to be closed now: whoever brought that about does it, and knows then that it is done.
-    fn closes(&mut self) -> Closes<M> {
-        let mut closes = Closes::new();
+    fn take_closes(&mut self) -> PendingCloses<M> {
+        let mut closes = PendingCloses::new();
         while let Some(close) = self.machine.poll() {
             closes.push((close.id, self.open.remove(&close.id).and_then(|open| open.registration)));
         }
@@ -367,9 +373,9 @@ impl<M> Held<M> {
     }
 }
 
-impl<M> std::fmt::Debug for Cache<M> {
+impl<M> std::fmt::Debug for RegistrationCache<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Cache({} registrations)", self.registrations())
+        write!(f, "Cache({} registrations)", self.registration_count())
     }
 }
 

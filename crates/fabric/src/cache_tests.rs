@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, mpsc};
 
-use trunkline_proto::registrations::key::{Memory, Purpose, Rights};
+use trunkline_proto::registrations::key::{MemorySpace, RegistrationPurpose, RegistrationRights};
 
 use super::*;
 
@@ -21,8 +21,8 @@ struct Nic {
 /// A registration: what the bytes were that it is of.
 struct Mr {
     nic: Arc<Nic>,
-    span: Span,
-    scope: Scope,
+    span: ByteSpan,
+    scope: RegistrationScope,
     pages: Vec<u64>,
     is_open: Arc<AtomicBool>,
 }
@@ -35,16 +35,16 @@ impl Drop for Mr {
     }
 }
 
-fn span(start: u64, len: u64) -> Span {
-    Span::new(start, len).unwrap()
+fn span(start: u64, len: u64) -> ByteSpan {
+    ByteSpan::new(start, len).unwrap()
 }
 
-fn key(scope: Scope, rights: Rights) -> Key {
-    Key { scope, memory: Memory::Host, purpose: Purpose::Payload, rights }
+fn key(scope: RegistrationScope, rights: RegistrationRights) -> RegistrationKey {
+    RegistrationKey { scope, memory: MemorySpace::Host, purpose: RegistrationPurpose::Payload, rights }
 }
 
 impl Nic {
-    fn make(self: &Arc<Self>, scope: Scope, span: Span, pages: Vec<u64>) -> Mr {
+    fn make(self: &Arc<Self>, scope: RegistrationScope, span: ByteSpan, pages: Vec<u64>) -> Mr {
         self.open.fetch_add(1, SeqCst);
         self.made.fetch_add(1, SeqCst);
         Mr { nic: Arc::clone(self), span, scope, pages, is_open: Arc::new(AtomicBool::new(true)) }
@@ -52,16 +52,23 @@ impl Nic {
 }
 
 /// A cache, a scope of it, and a NIC.
-fn world() -> (Arc<Cache<Mr>>, Scope, Arc<Nic>) {
-    let cache = Arc::new(Cache::new(1000));
-    let scope = cache.open().unwrap();
+fn world() -> (Arc<RegistrationCache<Mr>>, RegistrationScope, Arc<Nic>) {
+    let cache = Arc::new(RegistrationCache::new(1000));
+    let scope = cache.open_scope().unwrap();
     (cache, scope, Arc::default())
 }
 
 /// Asks for bytes to be written by peers; the flag that says whether the registration is open comes along.
-fn ask(cache: &Cache<Mr>, nic: &Arc<Nic>, scope: Scope, part: Span) -> (Grant, Arc<AtomicBool>) {
+fn ask(
+    cache: &RegistrationCache<Mr>,
+    nic: &Arc<Nic>,
+    scope: RegistrationScope,
+    part: ByteSpan,
+) -> (RegistrationGrant, Arc<AtomicBool>) {
     let make = || Ok::<_, ()>(nic.make(scope, part, Vec::new()));
-    cache.acquire(&key(scope, Rights::WRITE), part, BOUND, make, |mr| Arc::clone(&mr.is_open)).unwrap()
+    cache
+        .acquire(&key(scope, RegistrationRights::WRITE), part, BOUND, make, |mr| Arc::clone(&mr.is_open))
+        .unwrap()
 }
 
 #[test]
@@ -70,16 +77,16 @@ fn what_is_asked_for_twice_is_registered_once_and_closed_with_the_last() {
     let (first, open) = ask(&cache, &nic, scope, span(0, 100));
     let (same, _) = ask(&cache, &nic, scope, span(0, 100));
     let (part, _) = ask(&cache, &nic, scope, span(10, 20));
-    assert_eq!((part.inset(), part.span(), same.inset()), (10, span(10, 20), 0));
-    assert_eq!((first.entry(), part.entry()), (same.entry(), same.entry()));
-    assert_eq!((nic.open.load(SeqCst), cache.registrations()), (1, 1));
+    assert_eq!((part.start_offset(), part.granted_span(), same.start_offset()), (10, span(10, 20), 0));
+    assert_eq!((first.entry_id(), part.entry_id()), (same.entry_id(), same.entry_id()));
+    assert_eq!((nic.open.load(SeqCst), cache.registration_count()), (1, 1));
     for grant in [first, part, same] {
         assert!(open.load(SeqCst), "in use");
         cache.release(grant);
     }
     assert!(!open.load(SeqCst), "closed when the last call returns");
-    assert_eq!((nic.made.load(SeqCst), cache.registrations()), (1, 0));
-    assert_eq!((cache.counts().hits, cache.counts().misses), (2, 1));
+    assert_eq!((nic.made.load(SeqCst), cache.registration_count()), (1, 0));
+    assert_eq!((cache.cache_counts().hits, cache.cache_counts().misses), (2, 1));
 }
 
 #[test]
@@ -90,14 +97,14 @@ fn what_nobody_holds_as_a_whole_serves_no_more() {
     cache.release(whole);
     // Who held the rest may have freed it, and it is other memory now.
     let (other, _) = ask(&cache, &nic, scope, span(50, 10));
-    assert_ne!(other.entry(), part.entry());
+    assert_ne!(other.entry_id(), part.entry_id());
     let (again, _) = ask(&cache, &nic, scope, span(0, 10));
-    assert_ne!(again.entry(), part.entry());
+    assert_ne!(again.entry_id(), part.entry_id());
     assert!(open.load(SeqCst), "in use");
     for grant in [part, other, again] {
         cache.release(grant);
     }
-    assert_eq!((nic.open.load(SeqCst), cache.registrations()), (0, 0));
+    assert_eq!((nic.open.load(SeqCst), cache.registration_count()), (0, 0));
 }
 
 #[test]
@@ -107,35 +114,35 @@ fn one_that_is_closed_under_its_users_is_closed_at_once() {
     let (second, _) = ask(&cache, &nic, scope, span(0, 100));
     let mut told = None;
     cache.revoke(first, |id| {
-        assert!(open.load(SeqCst) && !cache.stands(second.entry()));
+        assert!(open.load(SeqCst) && !cache.is_valid(second.entry_id()));
         told = Some(id);
     });
-    assert_eq!((told, open.load(SeqCst)), (Some(second.entry()), false));
+    assert_eq!((told, open.load(SeqCst)), (Some(second.entry_id()), false));
     let (third, _) = ask(&cache, &nic, scope, span(0, 100));
-    assert!(cache.stands(third.entry()) && third.entry() != second.entry());
+    assert!(cache.is_valid(third.entry_id()) && third.entry_id() != second.entry_id());
     // Once more, which finds nothing to close.
     cache.revoke(second, |_| {});
     cache.release(third);
-    assert_eq!((nic.open.load(SeqCst), cache.registrations()), (0, 0));
+    assert_eq!((nic.open.load(SeqCst), cache.registration_count()), (0, 0));
 }
 
 #[test]
 fn nothing_of_a_scope_that_has_ended_is_found() {
     let (cache, scope, nic) = world();
     let (old, _) = ask(&cache, &nic, scope, span(0, 100));
-    cache.end(scope);
+    cache.end_scope(scope);
     assert!(!cache.is_gone(scope));
-    let next = cache.open().unwrap();
+    let next = cache.open_scope().unwrap();
     let (new, _) = ask(&cache, &nic, next, span(0, 100));
-    assert_ne!(old.entry(), new.entry());
+    assert_ne!(old.entry_id(), new.entry_id());
     let refused = cache.acquire(
-        &key(scope, Rights::WRITE),
+        &key(scope, RegistrationRights::WRITE),
         span(0, 100),
         BOUND,
         || Ok::<_, ()>(nic.make(scope, span(0, 100), Vec::new())),
         |_| (),
     );
-    assert!(matches!(refused, Err(AcquireError::Refused(AskError::Ended(_)))), "{refused:?}");
+    assert!(matches!(refused, Err(AcquireError::Refused(RegistrationError::Ended(_)))), "{refused:?}");
     cache.release(old);
     assert!(cache.is_gone(scope));
     cache.release(new);
@@ -149,26 +156,28 @@ fn who_cannot_register_leaves_nothing_and_who_waited_tries_himself() {
         let failing = threads.spawn(|| {
             let make = || {
                 inside.send(()).unwrap();
-                while cache.counts().joined == 0 {
+                while cache.cache_counts().joined == 0 {
                     std::thread::yield_now();
                 }
                 Err::<Mr, _>("no")
             };
-            cache.acquire(&key(scope, Rights::WRITE), span(0, 100), BOUND, make, |_| ()).map(|_| ())
+            cache
+                .acquire(&key(scope, RegistrationRights::WRITE), span(0, 100), BOUND, make, |_| ())
+                .map(|_| ())
         });
         is_inside.recv().unwrap();
         let (grant, _) = ask(&cache, &nic, scope, span(0, 100));
         assert!(matches!(failing.join().unwrap(), Err(AcquireError::Make("no"))));
         cache.release(grant);
     });
-    assert_eq!((nic.made.load(SeqCst), nic.open.load(SeqCst), cache.registrations()), (1, 0, 0));
+    assert_eq!((nic.made.load(SeqCst), nic.open.load(SeqCst), cache.registration_count()), (1, 0, 0));
     // Nor does one that panics keep others waiting.
     let panics = || -> Result<Mr, ()> { panic!("while it registers") };
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        cache.acquire(&key(scope, Rights::WRITE), span(0, 100), BOUND, panics, |_| ()).map(|_| ())
+        cache.acquire(&key(scope, RegistrationRights::WRITE), span(0, 100), BOUND, panics, |_| ()).map(|_| ())
     }));
     assert!(caught.is_err());
-    assert_eq!(cache.registrations(), 0);
+    assert_eq!(cache.registration_count(), 0);
     cache.release(ask(&cache, &nic, scope, span(0, 100)).0);
 }
 
@@ -184,29 +193,31 @@ fn nobody_waits_for_other_memory_and_for_the_same_not_for_ever() {
                 inside.send(()).unwrap();
                 may_go.recv_timeout(BOUND).map(|()| nic.make(scope, span(0, 100), Vec::new()))
             };
-            cache.acquire(&key(scope, Rights::WRITE), span(0, 100), BOUND, make, |_| ()).map(|one| one.0)
+            cache
+                .acquire(&key(scope, RegistrationRights::WRITE), span(0, 100), BOUND, make, |_| ())
+                .map(|one| one.0)
         });
         is_inside.recv().unwrap();
         // Other memory meanwhile, and what it takes to close it.
         cache.release(ask(cache, nic, scope, span(200, 100)).0);
         let make = || Ok::<_, ()>(nic.make(scope, span(0, 10), Vec::new()));
         let soon = Duration::from_millis(20);
-        let late = cache.acquire(&key(scope, Rights::WRITE), span(0, 10), soon, make, |_| ());
+        let late = cache.acquire(&key(scope, RegistrationRights::WRITE), span(0, 10), soon, make, |_| ());
         assert!(matches!(late, Err(AcquireError::Late)), "{late:?}");
         go.send(()).unwrap();
         cache.release(slow.join().unwrap().unwrap());
     });
-    assert_eq!((nic.open.load(SeqCst), cache.registrations()), (0, 0));
+    assert_eq!((nic.open.load(SeqCst), cache.registration_count()), (0, 0));
 }
 
 #[test]
 fn there_are_no_more_than_may_be() {
-    let cache = Cache::new(2);
-    let (scope, nic) = (cache.open().unwrap(), Arc::default());
+    let cache = RegistrationCache::new(2);
+    let (scope, nic) = (cache.open_scope().unwrap(), Arc::default());
     let held = [0, 100].map(|start| ask(&cache, &nic, scope, span(start, 100)).0);
     let make = || Ok::<_, ()>(nic.make(scope, span(200, 1), Vec::new()));
-    let full = cache.acquire(&key(scope, Rights::WRITE), span(200, 1), BOUND, make, |_| ());
-    assert!(matches!(full, Err(AcquireError::Refused(AskError::Full(2)))), "{full:?}");
+    let full = cache.acquire(&key(scope, RegistrationRights::WRITE), span(200, 1), BOUND, make, |_| ());
+    assert!(matches!(full, Err(AcquireError::Refused(RegistrationError::Full(2)))), "{full:?}");
     // What there is serves all the same.
     cache.release(ask(&cache, &nic, scope, span(0, 100)).0);
     held.into_iter().for_each(|grant| cache.release(grant));
@@ -221,12 +232,12 @@ struct Host {
 }
 
 impl Host {
-    fn hold(&self, part: Span) {
+    fn hold(&self, part: ByteSpan) {
         let mut holders = self.holders.lock().unwrap();
         (part.start()..part.end()).for_each(|at| holders[at as usize] += 1);
     }
 
-    fn let_go(&self, part: Span) {
+    fn let_go(&self, part: ByteSpan) {
         let mut holders = self.holders.lock().unwrap();
         for at in part.start()..part.end() {
             holders[at as usize] -= 1;
@@ -236,19 +247,26 @@ impl Host {
         }
     }
 
-    fn pages(&self, part: Span) -> Vec<u64> {
+    fn pages(&self, part: ByteSpan) -> Vec<u64> {
         (part.start()..part.end()).map(|at| self.pages[at as usize].load(SeqCst)).collect()
     }
 }
 
 /// One thread: what it is given must be open, of the scope, hold the bytes, be of the memory that is there now, and stay open.
-fn at_random(seed: u64, cache: &Cache<Mr>, scopes: &[Scope], nic: &Arc<Nic>, host: &Host) -> [u64; 2] {
+fn at_random(
+    seed: u64,
+    cache: &RegistrationCache<Mr>,
+    scopes: &[RegistrationScope],
+    nic: &Arc<Nic>,
+    host: &Host,
+) -> [u64; 2] {
     let mut state = seed;
     let mut random = |most: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % most
     };
-    let (mut held, mut counts): (Vec<(Grant, Span, Arc<AtomicBool>)>, _) = (Vec::new(), [0, 0]);
+    let (mut held, mut counts): (Vec<(RegistrationGrant, ByteSpan, Arc<AtomicBool>)>, _) =
+        (Vec::new(), [0, 0]);
     for _ in 0..3000 {
         if held.len() > 3 || !held.is_empty() && random(2) == 0 {
             let (grant, part, is_open) = held.swap_remove(random(held.len() as u64) as usize);
@@ -260,7 +278,7 @@ fn at_random(seed: u64, cache: &Cache<Mr>, scopes: &[Scope], nic: &Arc<Nic>, hos
                 // Whoever shares it is on the same endpoint, which is of no more use.
                 let others = held.extract_if(.., |(_, _, is_open)| !is_open.load(SeqCst));
                 for (grant, part, _) in others.collect::<Vec<_>>() {
-                    assert!(!cache.stands(grant.entry()));
+                    assert!(!cache.is_valid(grant.entry_id()));
                     cache.release(grant);
                     host.let_go(part);
                 }
@@ -274,16 +292,16 @@ fn at_random(seed: u64, cache: &Cache<Mr>, scopes: &[Scope], nic: &Arc<Nic>, hos
         let start = random(4) * 16 + random(2) * 4;
         let part = span(start, (random(3) * 8 + 4).min(BYTES as u64 - start));
         let scope = if seed == 0 { scopes[0] } else { scopes[1 + random(2) as usize] };
-        let rights = if random(3) == 0 { Rights::LOCAL } else { Rights::WRITE };
+        let rights = if random(3) == 0 { RegistrationRights::LOCAL } else { RegistrationRights::WRITE };
         let fails = random(8) == 0;
         host.hold(part);
         let make = || if fails { Err(()) } else { Ok(nic.make(scope, part, host.pages(part))) };
         let look = |mr: &Mr| (mr.span, mr.scope, mr.pages.clone(), Arc::clone(&mr.is_open));
         match cache.acquire(&key(scope, rights), part, BOUND, make, look) {
             Ok((grant, (whole, of, pages, is_open))) => {
-                assert!(whole.contains(part) && of == scope && grant.span() == part);
-                assert_eq!(grant.inset(), part.start() - whole.start());
-                let from = grant.inset() as usize;
+                assert!(whole.contains(part) && of == scope && grant.granted_span() == part);
+                assert_eq!(grant.start_offset(), part.start() - whole.start());
+                let from = grant.start_offset() as usize;
                 assert_eq!(pages[from..from + part.len() as usize], host.pages(part), "memory that is gone");
                 assert!(is_open.load(SeqCst));
                 held.push((grant, part, is_open));
@@ -307,7 +325,7 @@ fn at_random(seed: u64, cache: &Cache<Mr>, scopes: &[Scope], nic: &Arc<Nic>, hos
 #[test]
 fn threads_at_random_are_given_what_is_open_and_theirs() {
     let (cache, first, nic) = world();
-    let scopes = [first, cache.open().unwrap(), cache.open().unwrap()];
+    let scopes = [first, cache.open_scope().unwrap(), cache.open_scope().unwrap()];
     let host =
         Host { holders: Mutex::new([0; BYTES]), pages: (0..BYTES).map(|_| AtomicU64::new(0)).collect() };
     let barrier = Barrier::new(4);
@@ -321,10 +339,10 @@ fn threads_at_random_are_given_what_is_open_and_theirs() {
         all.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let [given, failed] = counts.iter().fold([0, 0], |all, one| [all[0] + one[0], all[1] + one[1]]);
-    let told = cache.counts();
+    let told = cache.cache_counts();
     assert_eq!(told.misses, nic.made.load(SeqCst) as u64 + failed, "{told:?}");
     assert!(told.hits + told.misses <= given + failed + told.joined && told.hits > 100, "{told:?} {given}");
-    assert_eq!((nic.open.load(SeqCst), cache.registrations()), (0, 0));
-    scopes.into_iter().for_each(|scope| cache.end(scope));
+    assert_eq!((nic.open.load(SeqCst), cache.registration_count()), (0, 0));
+    scopes.into_iter().for_each(|scope| cache.end_scope(scope));
     assert!(scopes.iter().all(|&scope| cache.is_gone(scope)));
 }

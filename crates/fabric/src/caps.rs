@@ -1,13 +1,13 @@
 //! What a NIC guarantees and how much it takes. Read once at connect time to make a plan; never on the data path.
 
-use trunkline_mem::gpu::{Gpus, Vendor};
+use trunkline_mem::gpu::{GpuVendor, VendorDrivers};
 
 /// Memory of accelerators that a NIC reaches. Other such memory is refused when it is registered.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DeviceReach {
-    /// That of a dma-buf ([`Registrar::register_exported`](crate::Registrar::register_exported)).
+    /// That of a dma-buf ([`MemoryRegistrar::register_exported`](crate::MemoryRegistrar::register_exported)).
     pub dmabuf: bool,
-    /// That of NVIDIA's GPUs by its address ([`Registrar::register`](crate::Registrar::register)), as their kernel module for
+    /// That of NVIDIA's GPUs by its address ([`MemoryRegistrar::register`](crate::MemoryRegistrar::register)), as their kernel module for
     /// that is loaded.
     pub nvidia: bool,
     /// The same of AMD's GPUs.
@@ -19,25 +19,25 @@ pub struct DeviceReach {
 impl DeviceReach {
     /// Whether any is reached.
     #[must_use]
-    pub fn any(&self) -> bool {
+    pub fn reaches_any(&self) -> bool {
         self.dmabuf || self.nvidia || self.amd
     }
 
     /// What of it is of use with these drivers of GPUs: by its address memory of those that are open, as a dma-buf if they
     /// export it.
     #[must_use]
-    pub fn with(self, gpus: &Gpus) -> Self {
+    pub fn limit_to_gpus(self, gpus: &VendorDrivers) -> Self {
         Self {
-            dmabuf: self.dmabuf && gpus.exports(),
-            nvidia: self.nvidia && gpus.has(Vendor::Nvidia),
-            amd: self.amd && gpus.has(Vendor::Amd),
+            dmabuf: self.dmabuf && gpus.exports_memory(),
+            nvidia: self.nvidia && gpus.has_vendor(GpuVendor::Nvidia),
+            amd: self.amd && gpus.has_vendor(GpuVendor::Amd),
             ..self
         }
     }
 
     /// What both of two NICs reach, and whether one of them needs flushes.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn intersect_with(self, other: Self) -> Self {
         Self {
             dmabuf: self.dmabuf && other.dmabuf,
             nvidia: self.nvidia && other.nvidia,
@@ -64,7 +64,7 @@ pub struct Caps {
     pub matched: bool,
     /// Matched operations of one link and key are paired in the order in which they were posted at each end.
     pub match_order: bool,
-    /// Lowest bits of a [`Match`](crate::Match) that are compared, at most 64.
+    /// Lowest bits of a [`Match`](crate::MatchKey) that are compared, at most 64.
     pub match_bits: u32,
     /// The NIC executes remote atomics ([`Op::FetchAdd`](crate::Op::FetchAdd), [`Op::CompareSwap`](crate::Op::CompareSwap)), each with no other of
     /// its own in between.
@@ -75,7 +75,7 @@ pub struct Caps {
     pub offloads_atomics: bool,
     /// A link can wait for a completion queue ([`Op::Wait`](crate::Op::Wait)).
     pub wait: bool,
-    /// What peers write to a region that was retired ([`Mr::retire`](crate::Mr::retire)) is taken and goes nowhere, instead
+    /// What peers write to a region that was retired ([`Mr::retire`](crate::RegisteredRegion::retire)) is taken and goes nowhere, instead
     /// of ending their link.
     pub retires: bool,
     /// A link that is destroyed still delivers what was posted on it, and then its peer's end is in error. Elsewhere what
@@ -90,7 +90,7 @@ pub struct Caps {
     /// A send that finds no receive waits where it was posted, and has not completed. Elsewhere the target keeps it, or a
     /// connection stops there.
     pub sends_wait: bool,
-    /// What has completed as [`Done::Posted`](crate::Done::Posted) is at the target. Elsewhere only its source may be reused,
+    /// What has completed as [`CompletionKind::Posted`](crate::CompletionKind::Posted) is at the target. Elsewhere only its source may be reused,
     /// and an [`Op::Nop`](crate::Op::Nop) that completes proves that all posted before it on its link is there.
     pub arrives: bool,
     /// A write can be asked to complete only once its bytes are there ([`Op::PlacedWrite`](crate::Op::PlacedWrite)). Of use where
@@ -98,14 +98,14 @@ pub struct Caps {
     pub placed_writes: bool,
     /// A write with immediate takes one of the target's posted receives, as a send does, and waits where there is none, for
     /// as long as the target lives. The NIC posts that receive again in the poll that returns the
-    /// [`Done::Written`](crate::Done::Written), and its owner does not hear of it: it stays posted until a send fills it or
+    /// [`CompletionKind::Written`](crate::CompletionKind::Written), and its owner does not hear of it: it stays posted until a send fills it or
     /// the link ends, and which of several a send fills is not promised. Who has to be reachable by immediates keeps one
     /// receive more posted than sends can fill.
     pub immediate_takes_receive: bool,
     /// A write may bring an immediate. Elsewhere one that has one is refused when it is posted, and a send that finds no receive
     /// is tried for as long as the target lives: a record may be one.
     pub write_data: bool,
-    /// Most bytes of [`Source::Inline`](crate::Source::Inline) in one operation, at least [`Caps::INLINE_MIN`]: a fabric copies what
+    /// Most bytes of [`OpSource::Inline`](crate::OpSource::Inline) in one operation, at least [`Caps::INLINE_MIN`]: a fabric copies what
     /// its device does not.
     pub inline_max: u32,
     /// Most bytes one operation may move.
@@ -115,7 +115,7 @@ pub struct Caps {
     /// Most links this NIC can have at once, over all processes' rails of it.
     pub links_max: u32,
     /// Pipelines that share the work of the NIC, at least 1. Each takes an equal part of `links_max`; a link stays on
-    /// the one it was made on ([`Links::create_on`](crate::Links::create_on)).
+    /// the one it was made on ([`LinkControl::create_link_on`](crate::LinkControl::create_link_on)).
     pub pipelines: u32,
     /// Most completions that wait in one rail's completion queue.
     pub completions_max: u32,

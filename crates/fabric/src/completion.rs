@@ -8,15 +8,15 @@ use crate::LinkId;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Completion {
     /// The `wr_id` the operation was posted with; of the consumed [`Op::Recv`](crate::Op::Recv) for
-    /// [`Done::Received`]; 0 for [`Done::Written`].
+    /// [`CompletionKind::Received`]; 0 for [`CompletionKind::Written`].
     pub wr_id: u64,
     /// The link it happened on.
     pub link: LinkId,
     /// What finished.
-    pub done: Done,
-    /// How it ended. Anything but [`Status::Ok`] means that the link is in error and every operation still posted on
-    /// it will be, or has been, returned as [`Status::Flushed`].
-    pub status: Status,
+    pub done: CompletionKind,
+    /// How it ended. Anything but [`OpStatus::Ok`] means that the link is in error and every operation still posted on
+    /// it will be, or has been, returned as [`OpStatus::Flushed`].
+    pub status: OpStatus,
     /// The immediate, where the sender gave one.
     pub imm: Option<u32>,
     /// Bytes received, or, where [`Caps::remote_len`](crate::Caps::remote_len) vouches for it, written.
@@ -25,13 +25,19 @@ pub struct Completion {
 
 impl Completion {
     /// Fills an array for [`Rail::poll`](crate::Rail::poll), which overwrites the first entries.
-    pub const BLANK: Self =
-        Self { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+    pub const BLANK: Self = Self {
+        wr_id: 0,
+        link: LinkId(0),
+        done: CompletionKind::Posted,
+        status: OpStatus::Ok,
+        imm: None,
+        len: 0,
+    };
 }
 
 /// What kind of thing finished.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Done {
+pub enum CompletionKind {
     /// A signalled operation that this side posted; its source may be reused, its effect is at the target, where
     /// [`Caps::arrives`](crate::Caps::arrives).
     Posted,
@@ -45,7 +51,7 @@ pub enum Done {
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Status {
+pub enum OpStatus {
     /// It worked.
     Ok,
     /// The link was already in error; this operation did not run, or its outcome is unknown.
@@ -66,7 +72,7 @@ pub enum Status {
     Other(u32),
 }
 
-impl Status {
+impl OpStatus {
     /// Whether the link failed, or what lies below it, rather than what was posted: another link may carry it.
     #[must_use]
     #[inline]
@@ -75,7 +81,7 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for OpStatus {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Ok => "it worked",

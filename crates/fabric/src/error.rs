@@ -2,12 +2,12 @@
 
 use trunkline_mem::OutOfMemory;
 
-use crate::Status;
+use crate::OpStatus;
 
 /// A NIC could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum RailOpenError {
     /// There is no such NIC.
     #[error("there is no NIC number {0}")]
     NoSuchNic(usize),
@@ -43,7 +43,7 @@ pub enum RegisterError {
     #[error(
         "this NIC cannot register {0:?} memory; register memory of the host, or use RDMA devices (TRUNKLINE_FABRIC=verbs)"
     )]
-    Kind(trunkline_mem::Kind),
+    Kind(trunkline_mem::MemoryKind),
     /// This NIC reaches memory of devices, but not in this way.
     #[error("memory of a GPU cannot be registered {how}: {why}; {remedy}")]
     Device {
@@ -142,7 +142,7 @@ pub enum PostError {
     Busy,
     /// The operation can never be posted on this link.
     #[error("the operation was refused: {0}")]
-    Refused(Status),
+    Refused(OpStatus),
 }
 
 /// A control stream is not usable any more.

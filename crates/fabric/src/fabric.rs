@@ -1,13 +1,13 @@
 //! A kind of network, and the NICs it found. Asked at start by the engine; never on the data path.
 
 use trunkline_proto::wire::fabric::ChosenFabric;
-use trunkline_proto::wire::status::Usage;
+use trunkline_proto::wire::status::NicUsage;
 
-use crate::{Caps, OpenError, Rail, RailConfig};
+use crate::{Caps, Rail, RailConfig, RailOpenError};
 
 /// One NIC port of a fabric, as a user may see it listed.
 #[derive(Clone, Debug)]
-pub struct Nic {
+pub struct NicPort {
     /// Short name, unique on this host: `soft0`, `mlx5_0`.
     pub name: String,
     /// Path of the device in sysfs, where it has one.
@@ -30,39 +30,39 @@ pub trait Fabric: Send + Sync + 'static {
     type Rail: Rail;
 
     /// The name users choose it by: `soft`, `verbs`, `ofi`.
-    fn name(&self) -> &'static str;
+    fn fabric_name(&self) -> &'static str;
 
     /// The part of its name behind the colon: `tcp` of `soft:tcp`, `efa` of `ofi:efa`. Empty if nothing narrows it down.
-    fn qualifier(&self) -> &str {
+    fn name_qualifier(&self) -> &str {
         ""
     }
 
     /// Both parts of the name, as peers receive it.
-    fn chosen(&self) -> ChosenFabric {
-        ChosenFabric::new(self.name(), self.qualifier())
+    fn chosen_fabric(&self) -> ChosenFabric {
+        ChosenFabric::new(self.fabric_name(), self.name_qualifier())
     }
 
     /// The NICs that were found; their order never changes.
-    fn nics(&self) -> &[Nic];
+    fn nics(&self) -> &[NicPort];
 
     /// Whether several NICs may be used as one: users can say no.
-    fn fuses(&self) -> bool {
+    fn can_fuse_nics(&self) -> bool {
         true
     }
 
     /// The NIC that is for connections inside this host alone, if there is one. A connection is over it, and over no other, if both ends have
     /// one and meet inside the host.
-    fn near(&self) -> Option<usize> {
+    fn intra_host_nic(&self) -> Option<usize> {
         None
     }
 
     /// What a NIC has in use for this process, as the NIC itself counts; nothing for one that there is not. Asked when
     /// connections and regions come and go.
-    fn usage(&self, nic: usize) -> Usage;
+    fn nic_usage(&self, nic: usize) -> NicUsage;
 
     /// Opens NIC number `nic` for one caller.
     ///
     /// # Errors
-    /// [`OpenError`] names the limit or the system call.
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, OpenError>;
+    /// [`RailOpenError`] names the limit or the system call.
+    fn open_rail(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, RailOpenError>;
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use trunkline_mem::Page;
+use trunkline_mem::PublishedPage;
 use trunkline_proto::time::Instant;
 
 use crate::{OobError, PassedFd};
@@ -12,26 +12,26 @@ use crate::{OobError, PassedFd};
 /// The machine a process runs on.
 pub trait Host: Send + Sync + 'static {
     /// Its control streams.
-    type Oob: Oob;
+    type Oob: OobTransport;
 
     /// Now, by a clock that never goes back.
     fn now(&self) -> Instant;
 
     /// Sixteen unpredictable bytes.
-    fn random(&self) -> [u8; 16];
+    fn random_bytes(&self) -> [u8; 16];
 
     /// The maker of control streams.
     fn oob(&self) -> &Self::Oob;
 
     /// Tells a person something, once, where it is first known. Never called for each message.
-    fn log(&self, level: Level, text: &str);
+    fn log(&self, level: LogLevel, text: &str);
 
     /// A page of `bytes` bytes that other processes of this machine can find and read; `None` where there are none,
     /// as in a simulator. Asked once, by an engine that starts.
     ///
     /// # Errors
     /// When the system refuses.
-    fn page(&self, bytes: usize) -> io::Result<Option<HostPage>> {
+    fn publish_page(&self, bytes: usize) -> io::Result<Option<HostPage>> {
         let _ = bytes;
         Ok(None)
     }
@@ -41,7 +41,7 @@ pub trait Host: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct HostPage {
     /// The page, all zeros.
-    pub page: Arc<Page>,
+    pub page: Arc<PublishedPage>,
     /// The number of this process, as it sees itself.
     pub pid: u32,
     /// The time of day: nanoseconds since 1970.
@@ -50,7 +50,7 @@ pub struct HostPage {
 
 /// How much a log line matters.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Level {
+pub enum LogLevel {
     /// Something went wrong and somebody should know.
     Warn,
     /// What was found and chosen.
@@ -67,7 +67,7 @@ impl OobAddress {
 }
 
 /// Makes control streams: reliable, ordered, and closed by the kernel when the peer dies. No call blocks.
-pub trait Oob: Send + Sync + 'static {
+pub trait OobTransport: Send + Sync + 'static {
     /// Accepts streams.
     type Listener: OobListener<Stream = Self::Stream>;
     /// One stream.
@@ -92,7 +92,7 @@ pub trait OobListener: Send + 'static {
     type Stream: OobStream;
 
     /// Where it listens.
-    fn address(&self) -> OobAddress;
+    fn listen_address(&self) -> OobAddress;
 
     /// The next stream, if one waits.
     ///
@@ -103,15 +103,15 @@ pub trait OobListener: Send + 'static {
 
 /// One message of a control stream, and the descriptor that came with it.
 #[derive(Debug)]
-pub struct Frame {
-    /// The message, at most [`Frame::MAX`] bytes.
+pub struct OobFrame {
+    /// The message, at most [`OobFrame::MAX`] bytes.
     pub bytes: Vec<u8>,
     /// A descriptor that was handed over. A stream that returns one names the process at its other end as the sender, whatever the frame said
     /// when it was sent.
     pub fd: Option<PassedFd>,
 }
 
-impl Frame {
+impl OobFrame {
     /// Most bytes of a frame.
     pub const MAX: usize = 4096;
 }
@@ -131,17 +131,17 @@ pub trait OobStream: Send + 'static {
     ///
     /// # Errors
     /// [`OobError::Overflow`] if too much is queued; others mean the stream is gone.
-    fn send(&mut self, frame: Frame) -> Result<(), OobError>;
+    fn send(&mut self, frame: OobFrame) -> Result<(), OobError>;
 
     /// The next frame, if a whole one is there; also sends what is queued.
     ///
     /// # Errors
     /// [`OobError::Closed`] once the peer is gone and everything it sent was returned. [`OobError::Merged`] from an
     /// accepted stream, before any frame, that turns out to be a part of another one; it is to be dropped.
-    fn recv(&mut self) -> Result<Option<Frame>, OobError>;
+    fn recv(&mut self) -> Result<Option<OobFrame>, OobError>;
 
     /// The network connections that carry it; `None` where it is carried by none.
-    fn connections(&self) -> Option<StreamConnections> {
+    fn connection_counts(&self) -> Option<StreamConnections> {
         None
     }
 
@@ -153,7 +153,7 @@ pub trait OobStream: Send + 'static {
     /// The number, here, of the process at its other end, by the system's word and not by that process's; 0 if it has none here.
     ///
     /// `None`: nobody says.
-    fn process(&self) -> Option<u32> {
+    fn peer_pid(&self) -> Option<u32> {
         None
     }
 }

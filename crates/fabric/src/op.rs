@@ -1,10 +1,10 @@
 //! Work that can be posted on a link. Small, `Copy`, and free of pointers to user memory.
 
-use crate::{LocalKey, Purpose, RemoteKey};
+use crate::{LocalKey, RegionPurpose, RemoteKey};
 
 /// Bytes of a region that was registered here.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Extent {
+pub struct RegionExtent {
     /// The region.
     pub key: LocalKey,
     /// First byte, from the start of the region.
@@ -15,39 +15,39 @@ pub struct Extent {
 
 /// A place in a region that the peer registered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Remote {
+pub struct RemoteLocation {
     /// The key the peer gave us.
     pub key: RemoteKey,
-    /// The peer's `Keys::remote_base` plus the offset in its region.
+    /// The peer's `RegionKeys::remote_base` plus the offset in its region.
     pub addr: u64,
     /// What the peer registered it for.
-    pub purpose: Purpose,
+    pub purpose: RegionPurpose,
 }
 
-impl Remote {
+impl RemoteLocation {
     /// A place for payload.
     #[must_use]
-    pub const fn data(key: u64, addr: u64) -> Self {
-        Self { key: RemoteKey(key), addr, purpose: Purpose::Data }
+    pub const fn for_data(key: u64, addr: u64) -> Self {
+        Self { key: RemoteKey(key), addr, purpose: RegionPurpose::Data }
     }
 
     /// A place in a mailbox.
     #[must_use]
-    pub const fn record(key: u64, addr: u64) -> Self {
-        Self { key: RemoteKey(key), addr, purpose: Purpose::Records }
+    pub const fn for_records(key: u64, addr: u64) -> Self {
+        Self { key: RemoteKey(key), addr, purpose: RegionPurpose::Records }
     }
 }
 
 /// Where the bytes of an operation come from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Source<'a> {
+pub enum OpSource<'a> {
     /// Bytes copied out before the post returns; at most `Caps::inline_max`.
     Inline(&'a [u8]),
     /// Registered memory, not to be changed before the operation completes.
-    Region(Extent),
+    Region(RegionExtent),
 }
 
-impl Source<'_> {
+impl OpSource<'_> {
     /// Bytes it holds.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -66,9 +66,9 @@ impl Source<'_> {
 
 /// The key by which a NIC pairs a matched send with a matched receive of the same link.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Match(pub u64);
+pub struct MatchKey(pub u64);
 
-/// Names the completion queue of a rail, within one fabric ([`Rail::cq`](crate::Rail::cq)).
+/// Names the completion queue of a rail, within one fabric ([`Rail::cq_position`](crate::Rail::cq_position)).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct CqId(pub u64);
 
@@ -81,22 +81,22 @@ pub enum Op<'a> {
         /// First bytes, copied out before the post returns; at most `Caps::inline_max`.
         head: &'a [u8],
         /// The rest.
-        body: Source<'a>,
+        body: OpSource<'a>,
         /// Delivered with it.
         imm: Option<u32>,
     },
-    /// Offers memory to the peer's next [`Op::Send`]; each completes as `Done::Received`.
+    /// Offers memory to the peer's next [`Op::Send`]; each completes as `CompletionKind::Received`.
     Recv {
         /// Where the bytes go.
-        into: Extent,
+        into: RegionExtent,
     },
     /// Writes into the peer's memory.
     Write {
         /// The bytes.
-        from: Source<'a>,
+        from: OpSource<'a>,
         /// Where they go.
-        to: Remote,
-        /// Only where [`Caps::write_data`](crate::Caps::write_data). If given, the peer gets a `Done::Written` once all bytes are placed; where
+        to: RemoteLocation,
+        /// Only where [`Caps::write_data`](crate::Caps::write_data). If given, the peer gets a `CompletionKind::Written` once all bytes are placed; where
         /// [`Caps::immediate_takes_receive`](crate::Caps::immediate_takes_receive), once it also has a receive posted.
         imm: Option<u32>,
     },
@@ -104,34 +104,34 @@ pub enum Op<'a> {
     /// [`Caps::placed_writes`](crate::Caps::placed_writes)).
     PlacedWrite {
         /// The bytes.
-        from: Source<'a>,
+        from: OpSource<'a>,
         /// Where they go.
-        to: Remote,
+        to: RemoteLocation,
         /// As of [`Op::Write`].
         imm: Option<u32>,
     },
     /// Reads the peer's memory.
     Read {
         /// Where the bytes go.
-        into: Extent,
+        into: RegionExtent,
         /// Where they are.
-        from: Remote,
+        from: RemoteLocation,
     },
     /// Adds to an aligned 8-byte word of the peer; the old value is stored at `old`.
     FetchAdd {
         /// Eight bytes for the value before.
-        old: Extent,
+        old: RegionExtent,
         /// The word.
-        at: Remote,
+        at: RemoteLocation,
         /// Added, wrapping.
         add: u64,
     },
     /// Replaces an aligned 8-byte word of the peer if it equals `expect`; the old value is stored at `old`.
     CompareSwap {
         /// Eight bytes for the value before.
-        old: Extent,
+        old: RegionExtent,
         /// The word.
-        at: Remote,
+        at: RemoteLocation,
         /// Replaced only if it is this.
         expect: u64,
         /// The new value.
@@ -139,19 +139,19 @@ pub enum Op<'a> {
     },
     /// Sends to the receive with the same key on the peer's end of this link, first posted first paired; the NIC
     /// holds it until there is one (only where `Caps::matched`). If it is longer than that, nothing is carried out, and both
-    /// complete as `Status::TooLong`; the link goes on.
+    /// complete as `OpStatus::TooLong`; the link goes on.
     MatchedSend {
         /// The bytes.
-        from: Source<'a>,
+        from: OpSource<'a>,
         /// Pairs it.
-        key: Match,
+        key: MatchKey,
     },
-    /// The other half of [`Op::MatchedSend`]; completes as `Done::Received` with the length sent.
+    /// The other half of [`Op::MatchedSend`]; completes as `CompletionKind::Received` with the length sent.
     MatchedRecv {
         /// Where the bytes go.
-        into: Extent,
+        into: RegionExtent,
         /// Pairs it.
-        key: Match,
+        key: MatchKey,
     },
     /// Completes once every write that this side has seen complete on this link is visible to the CPU. It needs no
     /// peer: it works on a link in error too.
@@ -161,7 +161,7 @@ pub enum Op<'a> {
     /// [`DeviceReach`](crate::DeviceReach) says that there is such memory).
     FlushAt {
         /// A byte of the device's memory, in a region that was registered here for reads.
-        at: Remote,
+        at: RemoteLocation,
     },
     /// Does nothing, in order: when it completes, what was posted before it on its link has arrived.
     Nop,
@@ -170,16 +170,16 @@ pub enum Op<'a> {
     /// starts work on another, for example a count.
     ///
     /// - The queue is of a rail of this NIC, opened by this process; any other is refused. All its completions count:
-    ///   signalled, received and written, good and bad. [`Cq::next`](crate::Cq::next) tells how far it is; numbers
+    ///   signalled, received and written, good and bad. [`CqPosition::next`](crate::CqPosition::next) tells how far it is; numbers
     ///   wrap.
     /// - Nothing else is held: not receives and flushes, not other links, not what the peer does. A matched send has
     ///   its place where it is paired, not where it is posted.
     /// - Once the queue has a completion in error whose number is at most `index`, or its rail is closed, the wait
-    ///   ends as [`Status::Flushed`](crate::Status::Flushed) and its link is in error, after what was before it has
+    ///   ends as [`OpStatus::Flushed`](crate::OpStatus::Flushed) and its link is in error, after what was before it has
     ///   ended. It is not for the waiter to know which completions mattered: rails that are waited for have little on
     ///   them, best one link.
     /// - A NIC in software produces completions when the rail is polled: somebody must do that.
-    /// - Nobody notices a wait for a completion that comes after it. [`Links::fail`](crate::Links::fail) ends it.
+    /// - Nobody notices a wait for a completion that comes after it. [`LinkControl::fail_link`](crate::LinkControl::fail_link) ends it.
     Wait {
         /// The queue.
         cq: CqId,

@@ -53,7 +53,7 @@ pub struct PassedFd {
 impl PassedFd {
     /// A descriptor that this process hands over. A receiver from a control stream puts the stream's process in place of this one.
     #[must_use]
-    pub fn own(fd: OwnedFd) -> Self {
+    pub fn from_own_process(fd: OwnedFd) -> Self {
         Self { fd, sender: PeerProcess::new(std::process::id(), None) }
     }
 

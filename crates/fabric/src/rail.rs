@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use trunkline_proto::time::Duration;
 
-use crate::{Caps, Completion, CqId, LinkError, Op, PassedFd, PostError, Registrar};
+use crate::{Caps, Completion, CqId, LinkError, MemoryRegistrar, Op, PassedFd, PostError};
 
 /// A reliable connection from a rail to one remote rail, by its number on this rail.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -35,7 +35,7 @@ pub struct RailConfig {
     pub links: u32,
     /// How long a peer may be stopped inside a copy before that is an error.
     pub peer_time: Duration,
-    /// How long a link may go unanswered by the network before [`Links::look`] says so. A peer that is silent is
+    /// How long a link may go unanswered by the network before [`LinkControl::check_link`] says so. A peer that is silent is
     /// something else: as long as the network answers for it, it is there.
     pub rail_time: Duration,
     /// This end of its connections receives their messages; what it sends by itself are records.
@@ -64,7 +64,7 @@ impl LinkAddress {
 
 /// The completion queue of a rail, for those that wait for it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Cq {
+pub struct CqPosition {
     /// Its name.
     pub id: CqId,
     /// Number of the completion that the next [`Rail::poll`] returns first, modulo 2^64.
@@ -73,7 +73,7 @@ pub struct Cq {
 
 /// How to wait for something to happen on a rail.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Wake {
+pub enum WaitMethod {
     /// Poll again after this long.
     After(Duration),
     /// Wait until the descriptor of [`Rail::event_descriptor`] is readable, then poll.
@@ -81,47 +81,47 @@ pub enum Wake {
 }
 
 /// Making and ending links.
-pub trait Links {
+pub trait LinkControl {
     /// Makes a link, not yet connected, on the pipeline of the NIC that has the fewest of this process.
     ///
     /// # Errors
     /// [`LinkError::Exhausted`] names the limit.
-    fn create(&mut self) -> Result<LinkId, LinkError> {
-        self.create_on(None)
+    fn create_link(&mut self) -> Result<LinkId, LinkError> {
+        self.create_link_on(None)
     }
 
     /// The same, on pipeline number `pipeline`, if one is given. It is given here and cannot be changed later, because
     /// NICs that have pipelines want to know before they make a queue pair.
     ///
     /// # Errors
-    /// As [`Links::create`]; also [`LinkError::PipelineExhausted`], although others may have room, and
+    /// As [`LinkControl::create_link`]; also [`LinkError::PipelineExhausted`], although others may have room, and
     /// [`LinkError::NoSuchPipeline`].
-    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError>;
+    fn create_link_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError>;
 
     /// The pipeline that a link is on, from 0; `None` for an unknown link.
-    fn pipeline(&self, link: LinkId) -> Option<u32>;
+    fn link_pipeline(&self, link: LinkId) -> Option<u32>;
 
     /// The address the peer must be given. Each call makes its descriptor anew, until the peer has connected; then it
     /// needs none, and the link may have closed it.
     ///
     /// # Errors
     /// When the system refuses a descriptor.
-    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError>;
+    fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError>;
 
     /// Connects a link to the peer's; afterwards both directions carry work as soon as the peer did the same.
     /// Receives may be posted before.
     ///
     /// # Errors
-    /// [`LinkError`]; the link is then only good for [`Links::destroy`].
+    /// [`LinkError`]; the link is then only good for [`LinkControl::destroy_link`].
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError>;
 
     /// Whether what is posted on a connected link can leave, as far as this side knows. Links that have to be dialled are
-    /// up some time after [`Links::connect`]; asking again drives that. What is posted before waits.
+    /// up some time after [`LinkControl::connect`]; asking again drives that. What is posted before waits.
     ///
     /// # Errors
     /// [`LinkError::Unreachable`] if the peer cannot be reached after all; the link is then only good for
-    /// [`Links::destroy`].
-    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+    /// [`LinkControl::destroy_link`].
+    fn poll_link_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
         let _ = link;
         Ok(true)
     }
@@ -131,9 +131,9 @@ pub trait Links {
     /// that finds a link unanswered for so long may only suspect it.
     ///
     /// # Errors
-    /// The link carries nothing more, or is in error, and should be left: it is only good for [`Links::fail`] and
-    /// [`Links::destroy`].
-    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+    /// The link carries nothing more, or is in error, and should be left: it is only good for [`LinkControl::fail_link`] and
+    /// [`LinkControl::destroy_link`].
+    fn check_link(&mut self, link: LinkId) -> Result<(), LinkError> {
         let _ = link;
         Ok(())
     }
@@ -145,7 +145,7 @@ pub trait Links {
     }
 
     /// Writes and sends of registered memory up to this many bytes have been copied once they have left
-    /// ([`Rail::unsent`]): then their source may be reused although they have not completed. Known once the link is
+    /// ([`Rail::unsent_ops`]): then their source may be reused although they have not completed. Known once the link is
     /// connected; 0 where nothing is promised.
     fn copied_max(&self, link: LinkId) -> u64 {
         let _ = link;
@@ -155,34 +155,34 @@ pub trait Links {
     /// A link has had nothing to do for a while: gives back memory that it takes again with the next work. Whether the
     /// owner may do so too with the memory of the receives that are posted: nothing has come into it, told or not, and the
     /// NIC finds its pages wherever they are when something does.
-    fn rest(&mut self, link: LinkId) -> bool {
+    fn trim_idle_memory(&mut self, link: LinkId) -> bool {
         let _ = link;
         false
     }
 
     /// Puts a link into error: what is posted (but for [`Op::Flush`]) completes as flushed, and nothing more is placed
     /// here by the peer.
-    fn fail(&mut self, link: LinkId);
+    fn fail_link(&mut self, link: LinkId);
 
-    /// Whether a link that was put into error, by [`Links::fail`] or by itself, has told all: everything that had arrived
+    /// Whether a link that was put into error, by [`LinkControl::fail_link`] or by itself, has told all: everything that had arrived
     /// was executed and has completed, what was posted (but for flushes posted since) was given back, and nothing of the
     /// peer lands any more. Polling drives that. True for an unknown link.
-    fn is_quiet(&mut self, link: LinkId) -> bool;
+    fn poll_link_quiet(&mut self, link: LinkId) -> bool;
 
     /// Ends a link. Its completions are gone; nothing of the peer lands any more.
-    fn destroy(&mut self, link: LinkId);
+    fn destroy_link(&mut self, link: LinkId);
 }
 
 /// Posting and polling.
-pub trait Rail: Links + Send + 'static {
+pub trait Rail: LinkControl + Send + 'static {
     /// Guarantees and limits.
     fn caps(&self) -> &Caps;
 
     /// Registers memory for this rail; may be called while another thread owns the rail.
-    fn registrar(&self) -> Arc<dyn Registrar>;
+    fn registrar(&self) -> Arc<dyn MemoryRegistrar>;
 
     /// Operations (receives apart) that can be posted on the link now without `Busy`.
-    fn credits(&self, link: LinkId) -> u32;
+    fn post_credits(&self, link: LinkId) -> u32;
 
     /// Posts one operation. Signalled ones complete with `wr_id`; others only if they fail.
     ///
@@ -204,7 +204,7 @@ pub trait Rail: Links + Send + 'static {
 
     /// How many of the operations posted last on a link, receives and matched sends apart, have not left: they wait for
     /// [`Rail::flush`] or [`Rail::poll`], either of which gives them to the network, or for room there.
-    fn unsent(&self, link: LinkId) -> u32 {
+    fn unsent_ops(&self, link: LinkId) -> u32 {
         let _ = link;
         0
     }
@@ -213,15 +213,15 @@ pub trait Rail: Links + Send + 'static {
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
     /// What an [`Op::Wait`] needs to wait for this rail; `None` without [`Caps::wait`].
-    fn cq(&self) -> Option<Cq> {
+    fn cq_position(&self) -> Option<CqPosition> {
         None
     }
 
     /// Prepares a wait after a poll that has found nothing, and returns how to wait. Links that other threads connect, and work
     /// that they post, end no wait: it needs a limit.
-    fn arm(&mut self) -> Wake;
+    fn arm_wait(&mut self) -> WaitMethod;
 
-    /// The descriptor to wait for once [`Rail::arm`] has returned [`Wake::Event`]. It stays valid when the rail is closed, and is
+    /// The descriptor to wait for once [`Rail::arm_wait`] has returned [`WaitMethod::Event`]. It stays valid when the rail is closed, and is
     /// never read by who waits.
     fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {
         None

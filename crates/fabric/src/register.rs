@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 
-use crate::{DeregisterError, Extent, RegisterError};
+use crate::{DeregisterError, RegionExtent, RegisterError};
 
 /// Names a region on this side.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -19,7 +19,7 @@ pub struct RemoteKey(pub u64);
 
 /// What a peer may do to a region. Local use needs no right.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Access {
+pub struct AccessRights {
     /// Remote writes.
     pub write: bool,
     /// Remote reads.
@@ -28,7 +28,7 @@ pub struct Access {
     pub atomic: bool,
 }
 
-impl Access {
+impl AccessRights {
     /// Only this side uses it.
     pub const LOCAL: Self = Self { write: false, read: false, atomic: false };
     /// Peers may write.
@@ -41,7 +41,7 @@ impl Access {
 
 /// When a remote write into a region can be seen by the CPU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Visibility {
+pub enum WriteVisibility {
     /// In order and at once: mailboxes and signals.
     Strict,
     /// Possibly only after a flush: data.
@@ -50,7 +50,7 @@ pub enum Visibility {
 
 /// What a region is for. Networks that bind registrations to endpoints have one endpoint for data and one for records.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Purpose {
+pub enum RegionPurpose {
     /// Payload of users.
     Data,
     /// Our own buffers that operations with payload use: messages that come eagerly. Those that peers have no right to take
@@ -62,26 +62,26 @@ pub enum Purpose {
     Records,
 }
 
-impl Purpose {
+impl RegionPurpose {
     /// When remote writes into such a region can be seen.
     #[must_use]
-    pub const fn visibility(self) -> Visibility {
+    pub const fn write_visibility(self) -> WriteVisibility {
         match self {
-            Self::Data => Visibility::Relaxed,
-            Self::Bounce | Self::Heap | Self::Records => Visibility::Strict,
+            Self::Data => WriteVisibility::Relaxed,
+            Self::Bounce | Self::Heap | Self::Records => WriteVisibility::Strict,
         }
     }
 
     /// Whether a region for one may be used by operations for the other.
     #[must_use]
-    pub const fn fits(self, other: Self) -> bool {
+    pub const fn is_compatible(self, other: Self) -> bool {
         matches!(self, Self::Records) == matches!(other, Self::Records)
     }
 }
 
 /// How a region is reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Keys {
+pub struct RegionKeys {
     /// From here.
     pub local: LocalKey,
     /// From a peer.
@@ -92,7 +92,7 @@ pub struct Keys {
 
 /// Memory of a device as its driver exported it. The descriptor is lent for the call: whoever lends it closes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Exported<'a> {
+pub struct ExportedDmaBuf<'a> {
     /// A dma-buf.
     pub fd: BorrowedFd<'a>,
     /// Where the memory's first byte is in it, in bytes; as far into a page as its address is.
@@ -100,26 +100,31 @@ pub struct Exported<'a> {
 }
 
 /// Registers memory for one rail. Shared between threads.
-pub trait Registrar: Send + Sync + 'static {
+pub trait MemoryRegistrar: Send + Sync + 'static {
     /// Registers a range; the registrar keeps its clone of `memory` until the region is deregistered. Memory of a device is
     /// found by its address, with the help of a kernel module ([`DeviceReach`](crate::DeviceReach)).
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
-    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError>;
+    fn register(
+        &self,
+        memory: &MemoryRange,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError>;
 
     /// Registers memory of a device by a dma-buf ([`DeviceReach::dmabuf`](crate::DeviceReach::dmabuf)). Operations name the
-    /// bytes as they would those of [`Registrar::register`].
+    /// bytes as they would those of [`MemoryRegistrar::register`].
     ///
     /// # Errors
     /// [`RegisterError`]; of a NIC that reaches no such memory [`RegisterError::Kind`].
     fn register_exported(
         &self,
-        memory: &Memory,
-        exported: Exported<'_>,
-        access: Access,
-        purpose: Purpose,
-    ) -> Result<Keys, RegisterError> {
+        memory: &MemoryRange,
+        exported: ExportedDmaBuf<'_>,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
         let _ = (exported, access, purpose);
         Err(RegisterError::Kind(memory.kind()))
     }
@@ -135,11 +140,11 @@ pub trait Registrar: Send + Sync + 'static {
 
     /// Ends a registration whose remote key peers may still use. Where [`Caps::retires`](crate::Caps::retires), what they
     /// write through it from then on completes at both ends as if it had been placed, but its bytes go nowhere; elsewhere
-    /// it is refused as after [`Registrar::deregister`]. A NIC keeps a bounded number of such keys and forgets the oldest. A
+    /// it is refused as after [`MemoryRegistrar::deregister`]. A NIC keeps a bounded number of such keys and forgets the oldest. A
     /// rail without a link that is of use shares such a registration with nobody any more.
     ///
     /// # Errors
-    /// As [`Registrar::deregister`].
+    /// As [`MemoryRegistrar::deregister`].
     fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
         self.deregister(key)
     }
@@ -154,60 +159,60 @@ pub trait Registrar: Send + Sync + 'static {
 }
 
 /// What a region is for.
-pub trait Role: Send + Sync + 'static {
+pub trait RegionRole: Send + Sync + 'static {
     /// Which that is.
-    const PURPOSE: Purpose;
+    const PURPOSE: RegionPurpose;
 }
 
 /// User data, read or written by operations that carry payload.
 #[derive(Debug)]
-pub struct Data;
+pub struct PayloadRole;
 
 /// Buffers for messages that come eagerly.
 #[derive(Debug)]
-pub struct Bounce;
+pub struct BounceRole;
 
 /// Memory that all ends of a job have.
 #[derive(Debug)]
-pub struct Heap;
+pub struct HeapRole;
 
 /// Mailboxes and signals.
 #[derive(Debug)]
-pub struct Ctrl;
+pub struct ControlRole;
 
-impl Role for Data {
-    const PURPOSE: Purpose = Purpose::Data;
+impl RegionRole for PayloadRole {
+    const PURPOSE: RegionPurpose = RegionPurpose::Data;
 }
 
-impl Role for Bounce {
-    const PURPOSE: Purpose = Purpose::Bounce;
+impl RegionRole for BounceRole {
+    const PURPOSE: RegionPurpose = RegionPurpose::Bounce;
 }
 
-impl Role for Heap {
-    const PURPOSE: Purpose = Purpose::Heap;
+impl RegionRole for HeapRole {
+    const PURPOSE: RegionPurpose = RegionPurpose::Heap;
 }
 
-impl Role for Ctrl {
-    const PURPOSE: Purpose = Purpose::Records;
+impl RegionRole for ControlRole {
+    const PURPOSE: RegionPurpose = RegionPurpose::Records;
 }
 
 /// A registered region of one role. Keeps its rail's registration domain alive; dropping it deregisters.
-pub struct Mr<R: Role> {
-    memory: Memory,
-    keys: Keys,
-    registrar: Option<Arc<dyn Registrar>>,
+pub struct RegisteredRegion<R: RegionRole> {
+    memory: MemoryRange,
+    keys: RegionKeys,
+    registrar: Option<Arc<dyn MemoryRegistrar>>,
     role: PhantomData<R>,
 }
 
-impl<R: Role> Mr<R> {
+impl<R: RegionRole> RegisteredRegion<R> {
     /// Registers `memory` for the role.
     ///
     /// # Errors
-    /// As [`Registrar::register`].
+    /// As [`MemoryRegistrar::register`].
     pub fn register(
-        registrar: &Arc<dyn Registrar>,
-        memory: Memory,
-        access: Access,
+        registrar: &Arc<dyn MemoryRegistrar>,
+        memory: MemoryRange,
+        access: AccessRights,
     ) -> Result<Self, RegisterError> {
         let keys = registrar.register(&memory, access, R::PURPOSE)?;
         Ok(Self { memory, keys, registrar: Some(Arc::clone(registrar)), role: PhantomData })
@@ -216,12 +221,12 @@ impl<R: Role> Mr<R> {
     /// Registers `memory`, which was exported, for the role.
     ///
     /// # Errors
-    /// As [`Registrar::register_exported`].
+    /// As [`MemoryRegistrar::register_exported`].
     pub fn register_exported(
-        registrar: &Arc<dyn Registrar>,
-        memory: Memory,
-        exported: Exported<'_>,
-        access: Access,
+        registrar: &Arc<dyn MemoryRegistrar>,
+        memory: MemoryRange,
+        exported: ExportedDmaBuf<'_>,
+        access: AccessRights,
     ) -> Result<Self, RegisterError> {
         let keys = registrar.register_exported(&memory, exported, access, R::PURPOSE)?;
         Ok(Self { memory, keys, registrar: Some(Arc::clone(registrar)), role: PhantomData })
@@ -229,20 +234,20 @@ impl<R: Role> Mr<R> {
 
     /// The bytes.
     #[must_use]
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &MemoryRange {
         &self.memory
     }
 
     /// How it is reached.
     #[must_use]
-    pub fn keys(&self) -> Keys {
+    pub fn region_keys(&self) -> RegionKeys {
         self.keys
     }
 
     /// `len` bytes at `offset`, for an operation.
     #[must_use]
-    pub fn extent(&self, offset: u64, len: u64) -> Extent {
-        Extent { key: self.keys.local, offset, len }
+    pub fn extent_at(&self, offset: u64, len: u64) -> RegionExtent {
+        RegionExtent { key: self.keys.local, offset, len }
     }
 
     /// Deregisters.
@@ -250,20 +255,20 @@ impl<R: Role> Mr<R> {
     /// # Errors
     /// The region comes back with the reason, to be closed again later.
     pub fn close(self) -> Result<(), (Self, DeregisterError)> {
-        self.end(|registrar, key| registrar.deregister(key))
+        self.end_registration(|registrar, key| registrar.deregister(key))
     }
 
-    /// Deregisters although peers may still write ([`Registrar::retire`]).
+    /// Deregisters although peers may still write ([`MemoryRegistrar::retire`]).
     ///
     /// # Errors
-    /// As [`Mr::close`].
+    /// As [`RegisteredRegion::close`].
     pub fn retire(self) -> Result<(), (Self, DeregisterError)> {
-        self.end(|registrar, key| registrar.retire(key))
+        self.end_registration(|registrar, key| registrar.retire(key))
     }
 
-    fn end(
+    fn end_registration(
         mut self,
-        how: impl FnOnce(&dyn Registrar, LocalKey) -> Result<(), DeregisterError>,
+        how: impl FnOnce(&dyn MemoryRegistrar, LocalKey) -> Result<(), DeregisterError>,
     ) -> Result<(), (Self, DeregisterError)> {
         let Some(registrar) = self.registrar.take() else { return Ok(()) };
         match how(&*registrar, self.keys.local) {
@@ -276,7 +281,7 @@ impl<R: Role> Mr<R> {
     }
 }
 
-impl<R: Role> Drop for Mr<R> {
+impl<R: RegionRole> Drop for RegisteredRegion<R> {
     fn drop(&mut self) {
         if let Some(registrar) = self.registrar.take() {
             registrar.abandon(self.keys.local);
@@ -284,7 +289,7 @@ impl<R: Role> Drop for Mr<R> {
     }
 }
 
-impl<R: Role> std::fmt::Debug for Mr<R> {
+impl<R: RegionRole> std::fmt::Debug for RegisteredRegion<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Mr({:?} {:?})", self.memory, self.keys.local)
     }

@@ -1,27 +1,27 @@
 //! Two fabrics as one: the NICs of one reach any host, and the one NIC of the other is for neighbours, the processes of this host.
 //!
-//! Made by a front end, read by the engine, which asks [`Fabric::near`] when a connection is made: a connection is over NICs of one of the two,
+//! Made by a front end, read by the engine, which asks [`Fabric::intra_host_nic`] when a connection is made: a connection is over NICs of one of the two,
 //! so plans, keys and limits are those of its own NICs, and nothing here is asked which it is but the calls of an open rail.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use trunkline_proto::wire::status::Usage;
+use trunkline_proto::wire::status::NicUsage;
 
 use crate::{
-    Caps, Completion, Cq, Fabric, LinkAddress, LinkError, LinkId, Links, Nic, Op, OpenError, PostError, Rail,
-    RailConfig, Registrar, Wake,
+    Caps, Completion, CqPosition, Fabric, LinkAddress, LinkControl, LinkError, LinkId, MemoryRegistrar,
+    NicPort, Op, PostError, Rail, RailConfig, RailOpenError, WaitMethod,
 };
 
 /// A fabric for all, and one for neighbours if there is one.
 #[derive(Debug)]
-pub struct Split<N, F> {
+pub struct SplitFabric<N, F> {
     far: F,
     near: Option<N>,
-    nics: Vec<Nic>,
+    nics: Vec<NicPort>,
 }
 
-impl<N: Fabric, F: Fabric> Split<N, F> {
+impl<N: Fabric, F: Fabric> SplitFabric<N, F> {
     /// `far` alone, or with the first NIC of `near` for neighbours; it stands behind those of `far`.
     pub fn new(far: F, near: Option<N>) -> Self {
         let first = near.as_ref().and_then(|near| near.nics().first());
@@ -30,46 +30,48 @@ impl<N: Fabric, F: Fabric> Split<N, F> {
     }
 
     /// The fabric that reaches any host.
-    pub const fn far(&self) -> &F {
+    pub const fn network_fabric(&self) -> &F {
         &self.far
     }
 }
 
-impl<N: Fabric, F: Fabric> Fabric for Split<N, F> {
+impl<N: Fabric, F: Fabric> Fabric for SplitFabric<N, F> {
     type Rail = SplitRail<N::Rail, F::Rail>;
 
-    fn name(&self) -> &'static str {
-        self.far.name()
+    fn fabric_name(&self) -> &'static str {
+        self.far.fabric_name()
     }
 
-    fn qualifier(&self) -> &str {
-        self.far.qualifier()
+    fn name_qualifier(&self) -> &str {
+        self.far.name_qualifier()
     }
 
-    fn nics(&self) -> &[Nic] {
+    fn nics(&self) -> &[NicPort] {
         &self.nics
     }
 
-    fn fuses(&self) -> bool {
-        self.far.fuses()
+    fn can_fuse_nics(&self) -> bool {
+        self.far.can_fuse_nics()
     }
 
-    fn near(&self) -> Option<usize> {
+    fn intra_host_nic(&self) -> Option<usize> {
         let behind = self.far.nics().len();
         (self.nics.len() > behind).then_some(behind)
     }
 
-    fn usage(&self, nic: usize) -> Usage {
+    fn nic_usage(&self, nic: usize) -> NicUsage {
         match &self.near {
-            Some(near) if Some(nic) == self.near() => near.usage(0),
-            _ => self.far.usage(nic),
+            Some(near) if Some(nic) == self.intra_host_nic() => near.nic_usage(0),
+            _ => self.far.nic_usage(nic),
         }
     }
 
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, OpenError> {
+    fn open_rail(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, RailOpenError> {
         match &self.near {
-            Some(near) if Some(nic) == self.near() => near.open(0, config).map(SplitRail::Near),
-            _ => self.far.open(nic, config).map(SplitRail::Far),
+            Some(near) if Some(nic) == self.intra_host_nic() => {
+                near.open_rail(0, config).map(SplitRail::Near)
+            }
+            _ => self.far.open_rail(nic, config).map(SplitRail::Far),
         }
     }
 }
@@ -93,33 +95,33 @@ macro_rules! of {
     };
 }
 
-impl<N: Rail, F: Rail> Links for SplitRail<N, F> {
-    fn create(&mut self) -> Result<LinkId, LinkError> {
-        of!(self, rail => rail.create())
+impl<N: Rail, F: Rail> LinkControl for SplitRail<N, F> {
+    fn create_link(&mut self) -> Result<LinkId, LinkError> {
+        of!(self, rail => rail.create_link())
     }
 
-    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
-        of!(self, rail => rail.create_on(pipeline))
+    fn create_link_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+        of!(self, rail => rail.create_link_on(pipeline))
     }
 
-    fn pipeline(&self, link: LinkId) -> Option<u32> {
-        of!(self, rail => rail.pipeline(link))
+    fn link_pipeline(&self, link: LinkId) -> Option<u32> {
+        of!(self, rail => rail.link_pipeline(link))
     }
 
-    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
-        of!(self, rail => rail.address(link))
+    fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        of!(self, rail => rail.link_address(link))
     }
 
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
         of!(self, rail => rail.connect(link, peer))
     }
 
-    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
-        of!(self, rail => rail.is_up(link))
+    fn poll_link_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+        of!(self, rail => rail.poll_link_up(link))
     }
 
-    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
-        of!(self, rail => rail.look(link))
+    fn check_link(&mut self, link: LinkId) -> Result<(), LinkError> {
+        of!(self, rail => rail.check_link(link))
     }
 
     #[inline]
@@ -131,20 +133,20 @@ impl<N: Rail, F: Rail> Links for SplitRail<N, F> {
         of!(self, rail => rail.copied_max(link))
     }
 
-    fn rest(&mut self, link: LinkId) -> bool {
-        of!(self, rail => rail.rest(link))
+    fn trim_idle_memory(&mut self, link: LinkId) -> bool {
+        of!(self, rail => rail.trim_idle_memory(link))
     }
 
-    fn fail(&mut self, link: LinkId) {
-        of!(self, rail => rail.fail(link));
+    fn fail_link(&mut self, link: LinkId) {
+        of!(self, rail => rail.fail_link(link));
     }
 
-    fn is_quiet(&mut self, link: LinkId) -> bool {
-        of!(self, rail => rail.is_quiet(link))
+    fn poll_link_quiet(&mut self, link: LinkId) -> bool {
+        of!(self, rail => rail.poll_link_quiet(link))
     }
 
-    fn destroy(&mut self, link: LinkId) {
-        of!(self, rail => rail.destroy(link));
+    fn destroy_link(&mut self, link: LinkId) {
+        of!(self, rail => rail.destroy_link(link));
     }
 }
 
@@ -154,13 +156,13 @@ impl<N: Rail, F: Rail> Rail for SplitRail<N, F> {
         of!(self, rail => rail.caps())
     }
 
-    fn registrar(&self) -> Arc<dyn Registrar> {
+    fn registrar(&self) -> Arc<dyn MemoryRegistrar> {
         of!(self, rail => rail.registrar())
     }
 
     #[inline]
-    fn credits(&self, link: LinkId) -> u32 {
-        of!(self, rail => rail.credits(link))
+    fn post_credits(&self, link: LinkId) -> u32 {
+        of!(self, rail => rail.post_credits(link))
     }
 
     // Inlined, as callers know which operation it is.
@@ -179,8 +181,8 @@ impl<N: Rail, F: Rail> Rail for SplitRail<N, F> {
     }
 
     #[inline]
-    fn unsent(&self, link: LinkId) -> u32 {
-        of!(self, rail => rail.unsent(link))
+    fn unsent_ops(&self, link: LinkId) -> u32 {
+        of!(self, rail => rail.unsent_ops(link))
     }
 
     #[inline]
@@ -189,12 +191,12 @@ impl<N: Rail, F: Rail> Rail for SplitRail<N, F> {
     }
 
     #[inline]
-    fn cq(&self) -> Option<Cq> {
-        of!(self, rail => rail.cq())
+    fn cq_position(&self) -> Option<CqPosition> {
+        of!(self, rail => rail.cq_position())
     }
 
-    fn arm(&mut self) -> Wake {
-        of!(self, rail => rail.arm())
+    fn arm_wait(&mut self) -> WaitMethod {
+        of!(self, rail => rail.arm_wait())
     }
 
     fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {

@@ -1,8 +1,8 @@
-//! Memory as the rest of Trunkline sees it: a [`Memory`] is a byte range of a [`Kind`] that can be read, written and
-//! copied with bounds checks, whoever owns the bytes. A [`Page`] is memory that other processes may look at, and
-//! [`Words`] are the counters on it, or in memory of one's own. [`gpu`] tells memory of GPUs from other memory. A
-//! [`MappedMemory`] is a device's that the CPU has mapped. [`Shared`] is
-//! memory that processes of one host have together, [`Statics`] the program's variables made such.
+//! Memory as the rest of Trunkline sees it: a [`MemoryRange`] is a byte range of a [`MemoryKind`] that can be read, written and
+//! copied with bounds checks, whoever owns the bytes. A [`PublishedPage`] is memory that other processes may look at, and
+//! [`CounterWords`] are the counters on it, or in memory of one's own. [`gpu`] tells memory of GPUs from other memory. A
+//! [`MappedMemory`] is a device's that the CPU has mapped. [`SharedMemory`] is
+//! memory that processes of one host have together, [`StaticVariables`] the program's variables made such.
 //!
 //! Called by every layer above. This crate never registers memory with a NIC (that is a fabric's job) and never
 //! looks at what the bytes mean.
@@ -24,17 +24,17 @@ mod zeros;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use ipc::fuzzing;
-pub use kind::Kind;
+pub use kind::MemoryKind;
 pub use local_port::defer_port_choice;
 pub use mapped::{MappedBytes, MappedMemory, fence_mapped_stores};
-pub use memory::{Memory, OutOfBounds};
+pub use memory::{MemoryRange, OutOfBounds};
 #[cfg(any(test, feature = "test-utils"))]
 pub use memory::{live_heaps, refuse_mappings};
 pub use memory_file::create_memory_file;
-pub use page::{Page, PageView, ViewError};
-pub use shared::{Found, PeerError, Shared, map_exported};
+pub use page::{PageView, PublishedPage, ViewError};
+pub use shared::{MemoryFileId, PeerError, SharedMemory, map_exported};
 pub use shared_copy::{copy_shared, copy_shared_words};
-pub use statics::Statics;
+pub use statics::StaticVariables;
 pub use trunkline_proto::reserve::OutOfMemory;
-pub use words::Words;
+pub use words::CounterWords;
 pub use zeros::try_zeros;

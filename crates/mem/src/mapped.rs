@@ -1,11 +1,11 @@
 //! Mapped write-combined memory: memory behind PCIe that the CPU has in its address space, such as a GPU's by GDRCopy. Made by
-//! [`Gdr`](crate::gpu::Gdr), used by the executors of atomics and signals there and by software NICs. It is never reached by a locked
+//! [`GdrCopy`](crate::gpu::GdrCopy), used by the executors of atomics and signals there and by software NICs. It is never reached by a locked
 //! instruction, because no method here issues one.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Memory, OutOfBounds};
+use crate::{MemoryRange, OutOfBounds};
 
 /// The target of a mapping's loads, stores and copies: the mapping itself, or a test's model of one.
 ///
@@ -37,7 +37,7 @@ pub trait MappedBytes: fmt::Debug + Send + Sync {
 /// A range of mapped write-combined memory. Cheap to clone; the mapping goes with the last clone.
 ///
 /// It has three operations: a store, a fence and a copy. A load is the copy of one word, which does not tear. Whoever changes a word
-/// that depends on its old value calls [`MappedMemory::update`], which holds a lock of this process: PCIe does not carry locked
+/// that depends on its old value calls [`MappedMemory::fetch_update`], which holds a lock of this process: PCIe does not carry locked
 /// instructions to the device as atomics.
 #[derive(Clone)]
 pub struct MappedMemory {
@@ -55,7 +55,7 @@ impl MappedMemory {
     ///
     /// # Safety
     /// Until the last clone is dropped, `addr..addr + len` stays mapped readable and writable in this process, if the range is ever given to
-    /// a NIC that reaches memory by its address ([`Memory::checked`]). Nothing else here uses the address.
+    /// a NIC that reaches memory by its address ([`MemoryRange::checked_address`]). Nothing else here uses the address.
     #[must_use]
     pub unsafe fn new(addr: usize, len: usize, bytes: Arc<dyn MappedBytes>) -> Self {
         Self { bytes, updates: Arc::default(), addr, first: 0, len }
@@ -83,16 +83,16 @@ impl MappedMemory {
     ///
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the range.
-    pub fn part(&self, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
-        let first = self.inside(offset, len, 1)?;
+    pub fn sub_range(&self, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
+        let first = self.mapping_offset(offset, len, 1)?;
         let addr = self.addr + offset as usize;
         Ok(Self { addr, first, len: len as usize, ..self.clone() })
     }
 
-    /// Returns the range as memory that NICs can register: of [`Kind::Mapped`](crate::Kind::Mapped), which has no words.
+    /// Returns the range as memory that NICs can register: of [`MemoryKind::Mapped`](crate::MemoryKind::Mapped), which has no words.
     #[must_use]
-    pub fn to_memory(&self) -> Memory {
-        Memory::from_mapped(self.clone())
+    pub fn to_memory(&self) -> MemoryRange {
+        MemoryRange::from_mapped(self.clone())
     }
 
     /// Loads the aligned 8-byte word at `offset`, little-endian.
@@ -100,7 +100,7 @@ impl MappedMemory {
     /// # Errors
     /// [`OutOfBounds`] when the word is not inside the range or not aligned.
     pub fn load(&self, offset: u64) -> Result<u64, OutOfBounds> {
-        Ok(u64::from_le(self.bytes.load_word(self.inside(offset, 8, 8)?)))
+        Ok(u64::from_le(self.bytes.load_word(self.mapping_offset(offset, 8, 8)?)))
     }
 
     /// Loads the aligned 4-byte word at `offset`, little-endian.
@@ -108,7 +108,7 @@ impl MappedMemory {
     /// # Errors
     /// As [`MappedMemory::load`].
     pub fn load_half(&self, offset: u64) -> Result<u32, OutOfBounds> {
-        Ok(u32::from_le(self.bytes.load_half(self.inside(offset, 4, 4)?)))
+        Ok(u32::from_le(self.bytes.load_half(self.mapping_offset(offset, 4, 4)?)))
     }
 
     /// Stores the aligned 8-byte word at `offset`, little-endian. It becomes visible by the next [`MappedMemory::fence`] at the latest, and
@@ -117,7 +117,7 @@ impl MappedMemory {
     /// # Errors
     /// As [`MappedMemory::load`].
     pub fn store(&self, offset: u64, value: u64) -> Result<(), OutOfBounds> {
-        self.bytes.store_word(self.inside(offset, 8, 8)?, value.to_le());
+        self.bytes.store_word(self.mapping_offset(offset, 8, 8)?, value.to_le());
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl MappedMemory {
     /// # Errors
     /// As [`MappedMemory::load`].
     pub fn store_half(&self, offset: u64, value: u32) -> Result<(), OutOfBounds> {
-        self.bytes.store_half(self.inside(offset, 4, 4)?, value.to_le());
+        self.bytes.store_half(self.mapping_offset(offset, 4, 4)?, value.to_le());
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl MappedMemory {
     /// # Errors
     /// [`OutOfBounds`] when they do not all fit; nothing is then written.
     pub fn copy_to(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let at = self.inside(offset, bytes.len() as u64, 1)?;
+        let at = self.mapping_offset(offset, bytes.len() as u64, 1)?;
         let (words, rest) = bytes.as_chunks::<8>();
         if bytes.len() <= WHOLE_MAX && rest.is_empty() && self.is_aligned(offset, 8) {
             for (index, word) in words.iter().enumerate() {
@@ -153,7 +153,7 @@ impl MappedMemory {
         } else {
             self.bytes.copy_to(at, bytes);
         }
-        if !crate::gpu::planted("mem-publishes-no-copies") {
+        if !crate::gpu::is_planted("mem-publishes-no-copies") {
             self.fence();
         }
         Ok(())
@@ -164,7 +164,7 @@ impl MappedMemory {
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the range; `out` is then untouched.
     pub fn copy_from(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        let at = self.inside(offset, out.len() as u64, 1)?;
+        let at = self.mapping_offset(offset, out.len() as u64, 1)?;
         // Streaming loads are not ordered behind stores.
         self.fence();
         match (<&mut [u8; 8]>::try_from(&mut *out), self.is_aligned(offset, 8)) {
@@ -179,16 +179,16 @@ impl MappedMemory {
     ///
     /// # Errors
     /// As [`MappedMemory::load`].
-    pub fn update(&self, offset: u64, f: impl FnOnce(u64) -> Option<u64>) -> Result<u64, OutOfBounds> {
+    pub fn fetch_update(&self, offset: u64, f: impl FnOnce(u64) -> Option<u64>) -> Result<u64, OutOfBounds> {
         let _updates = self.hold_updates();
         let old = self.load(offset)?;
         if let Some(new) = f(old) {
-            self.publish(|| self.store(offset, new))?;
+            self.publish_store(|| self.store(offset, new))?;
         }
         Ok(old)
     }
 
-    /// Changes the aligned 4-byte word at `offset` as [`MappedMemory::update`] does.
+    /// Changes the aligned 4-byte word at `offset` as [`MappedMemory::fetch_update`] does.
     ///
     /// # Errors
     /// As [`MappedMemory::load`].
@@ -196,18 +196,18 @@ impl MappedMemory {
         let _updates = self.hold_updates();
         let old = self.load_half(offset)?;
         if let Some(new) = f(old) {
-            self.publish(|| self.store_half(offset, new))?;
+            self.publish_store(|| self.store_half(offset, new))?;
         }
         Ok(old)
     }
 
     /// Makes a store behind all earlier ones, and publishes it.
-    fn publish(&self, store: impl FnOnce() -> Result<(), OutOfBounds>) -> Result<(), OutOfBounds> {
-        if !crate::gpu::planted("mem-updates-before-data") {
+    fn publish_store(&self, store: impl FnOnce() -> Result<(), OutOfBounds>) -> Result<(), OutOfBounds> {
+        if !crate::gpu::is_planted("mem-updates-before-data") {
             self.fence();
         }
         store()?;
-        if !crate::gpu::planted("mem-publishes-no-updates") {
+        if !crate::gpu::is_planted("mem-publishes-no-updates") {
             self.fence();
         }
         Ok(())
@@ -223,7 +223,7 @@ impl MappedMemory {
     }
 
     /// Where bytes of the range are in the mapping.
-    fn inside(&self, offset: u64, len: u64, align: u64) -> Result<u64, OutOfBounds> {
+    fn mapping_offset(&self, offset: u64, len: u64, align: u64) -> Result<u64, OutOfBounds> {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len as u64);
         if !is_inside || !self.is_aligned(offset, align) {
             return Err(OutOfBounds { offset, len, size: self.len as u64 });

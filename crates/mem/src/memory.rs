@@ -17,7 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use trunkline_proto::reserve::OutOfMemory;
 
 use crate::shared_copy::copy_shared;
-use crate::{Kind, MappedMemory};
+use crate::{MappedMemory, MemoryKind};
 
 /// Alignment of owned ranges, in bytes: one page, so that a range never shares one with anything else.
 const ALIGN: usize = 4096;
@@ -34,30 +34,36 @@ pub struct OutOfBounds {
     pub size: u64,
 }
 
-/// A byte range of one [`Kind`]. Cheap to clone; an owned range is freed with its last clone.
+/// A byte range of one [`MemoryKind`]. Cheap to clone; an owned range is freed with its last clone.
 #[derive(Clone)]
-pub struct Memory {
+pub struct MemoryRange {
     addr: usize,
     len: usize,
     /// How many of them the CPU may touch, from the first on: all or none. Every access is checked against this, so that
     /// memory of a device costs accesses to other memory nothing.
     touchable: usize,
-    kind: Kind,
+    kind: MemoryKind,
     /// Held so that the bytes stay mapped.
     keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-impl Memory {
+impl MemoryRange {
     /// Makes a zeroed, page-aligned range of host memory of `len` bytes.
     ///
     /// # Errors
     /// [`OutOfMemory`] when the system has none, or `len` rounded up to a page does not fit in an address space.
     pub fn try_heap(len: usize) -> Result<Self, OutOfMemory> {
-        let owner = Heap::new(len).ok_or(OutOfMemory { bytes: len })?;
-        Ok(Self { addr: owner.addr, len, touchable: len, kind: Kind::Host, keep: Some(Arc::new(owner)) })
+        let owner = HeapPages::new(len).ok_or(OutOfMemory { bytes: len })?;
+        Ok(Self {
+            addr: owner.addr,
+            len,
+            touchable: len,
+            kind: MemoryKind::Host,
+            keep: Some(Arc::new(owner)),
+        })
     }
 
-    /// [`Memory::try_heap`] for tests, which the lack of memory ends. The product has no such call.
+    /// [`MemoryRange::try_heap`] for tests, which the lack of memory ends. The product has no such call.
     ///
     /// # Panics
     /// When there is no memory.
@@ -71,47 +77,47 @@ impl Memory {
     ///
     /// # Safety
     /// Until the last clone is dropped, `addr..addr + len` stays mapped readable and writable in this process (for
-    /// [`Kind::Host`]), and nobody holds a Rust reference to the bytes while this crate's methods run.
+    /// [`MemoryKind::Host`]), and nobody holds a Rust reference to the bytes while this crate's methods run.
     #[must_use]
-    pub unsafe fn from_raw(addr: usize, len: usize, kind: Kind) -> Self {
-        Self { addr, len, touchable: touchable(len, kind), kind, keep: None }
+    pub unsafe fn from_raw(addr: usize, len: usize, kind: MemoryKind) -> Self {
+        Self { addr, len, touchable: touchable_len(len, kind), kind, keep: None }
     }
 
-    /// Like [`Memory::from_raw`], with an owner that keeps the mapping alive.
+    /// Like [`MemoryRange::from_raw`], with an owner that keeps the mapping alive.
     ///
     /// # Safety
-    /// As [`Memory::from_raw`], but only for as long as `owner` lives.
+    /// As [`MemoryRange::from_raw`], but only for as long as `owner` lives.
     #[must_use]
     pub unsafe fn with_owner<T: Send + Sync + 'static>(
         addr: usize,
         len: usize,
-        kind: Kind,
+        kind: MemoryKind,
         owner: Arc<T>,
     ) -> Self {
-        Self { addr, len, touchable: touchable(len, kind), kind, keep: Some(owner) }
+        Self { addr, len, touchable: touchable_len(len, kind), kind, keep: Some(owner) }
     }
 
     /// Memory that the CPU has mapped write-combined. It is read, written and copied by its own copies; it has no words here.
     pub(crate) fn from_mapped(mapped: MappedMemory) -> Self {
         let addr = mapped.addr();
         let len = mapped.len();
-        Self { addr, len, touchable: 0, kind: Kind::Mapped, keep: Some(Arc::new(mapped)) }
+        Self { addr, len, touchable: 0, kind: MemoryKind::Mapped, keep: Some(Arc::new(mapped)) }
     }
 
     /// Returns the mapping of memory that the CPU has mapped write-combined, if it is such.
     #[must_use]
-    pub fn mapped(&self) -> Option<MappedMemory> {
-        let whole = self.keep.as_ref().filter(|_| self.kind == Kind::Mapped)?;
+    pub fn as_mapped(&self) -> Option<MappedMemory> {
+        let whole = self.keep.as_ref().filter(|_| self.kind == MemoryKind::Mapped)?;
         let whole = whole.downcast_ref::<MappedMemory>()?;
-        whole.part((self.addr - whole.addr()) as u64, self.len as u64).ok()
+        whole.sub_range((self.addr - whole.addr()) as u64, self.len as u64).ok()
     }
 
     /// `len` of its bytes from `offset` on, by themselves.
     ///
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the range.
-    pub fn part(&self, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
-        let addr = self.checked(offset, len)?;
+    pub fn sub_range(&self, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
+        let addr = self.checked_address(offset, len)?;
         let len = len as usize;
         let is_touched = self.touchable > 0;
         Ok(Self {
@@ -143,7 +149,7 @@ impl Memory {
 
     /// Where the bytes live.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> MemoryKind {
         self.kind
     }
 
@@ -152,18 +158,18 @@ impl Memory {
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the range.
     #[inline]
-    pub fn checked(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
-        self.inside(offset, len, self.len as u64)
+    pub fn checked_address(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
+        self.address_within(offset, len, self.len as u64)
     }
 
     /// The same for what the CPU touches.
     #[inline]
-    fn touched(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
-        self.inside(offset, len, self.touchable as u64)
+    fn touchable_address(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
+        self.address_within(offset, len, self.touchable as u64)
     }
 
     #[inline]
-    fn inside(&self, offset: u64, len: u64, size: u64) -> Result<usize, OutOfBounds> {
+    fn address_within(&self, offset: u64, len: u64, size: u64) -> Result<usize, OutOfBounds> {
         match offset.checked_add(len) {
             Some(end) if end <= size => Ok(self.addr + offset as usize),
             _ => Err(OutOfBounds { offset, len, size }),
@@ -172,13 +178,13 @@ impl Memory {
 
     /// Forgets the bytes of an owned range, whose pages go back to the system: it is zero, and takes memory again as it is
     /// used. A range of less than two pages, or one that somebody else owns, stays as it is.
-    pub fn empty(&self) {
-        let Some(heap) = self.keep.as_ref().and_then(|keep| keep.downcast_ref::<Heap>()) else { return };
+    pub fn discard_pages(&self) {
+        let Some(heap) = self.keep.as_ref().and_then(|keep| keep.downcast_ref::<HeapPages>()) else { return };
         // A part is not all of it.
         let is_whole =
             self.addr == heap.addr && self.len.max(1).next_multiple_of(ALIGN) == heap.layout.size();
         if heap.layout.size() >= MAPPED && is_whole {
-            let at = pointer(heap.addr).cast();
+            let at = to_pointer(heap.addr).cast();
             // SAFETY: all of an anonymous mapping of ours; like a write of zeros, which any byte may be.
             let _ = unsafe { rustix::mm::madvise(at, heap.layout.size(), Advice::LinuxDontNeed) };
         }
@@ -190,13 +196,13 @@ impl Memory {
     /// [`OutOfBounds`] when they are not all inside the range, or it is a device's; `out` is then untouched.
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        let from = match self.touched(offset, out.len() as u64) {
+        let from = match self.touchable_address(offset, out.len() as u64) {
             Ok(from) => from,
             Err(outside) => return self.read_mapped(offset, out, outside),
         };
         // SAFETY: `from..from + out.len()` lies inside the range, which stays mapped (constructors' contract), and
         // `out` is an exclusive borrow.
-        unsafe { copy_shared(pointer(from), out.as_mut_ptr(), out.len()) };
+        unsafe { copy_shared(to_pointer(from), out.as_mut_ptr(), out.len()) };
         Ok(())
     }
 
@@ -206,13 +212,13 @@ impl Memory {
     /// [`OutOfBounds`] when they do not all fit, or it is a device's; nothing is then written.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let to = match self.touched(offset, bytes.len() as u64) {
+        let to = match self.touchable_address(offset, bytes.len() as u64) {
             Ok(to) => to,
             Err(outside) => return self.write_mapped(offset, bytes, outside),
         };
         // SAFETY: `to..to + bytes.len()` lies inside the range, which stays mapped and is not borrowed by anybody
         // (constructors' contract).
-        unsafe { copy_shared(bytes.as_ptr(), pointer(to), bytes.len()) };
+        unsafe { copy_shared(bytes.as_ptr(), to_pointer(to), bytes.len()) };
         Ok(())
     }
 
@@ -222,11 +228,12 @@ impl Memory {
     /// [`OutOfBounds`] when either side does not hold all the bytes, or is a device's; nothing is then written.
     #[inline]
     pub fn copy_from(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
-        let (Ok(to), Ok(start)) = (self.touched(offset, len), source.touched(from, len)) else {
+        let (Ok(to), Ok(start)) = (self.touchable_address(offset, len), source.touchable_address(from, len))
+        else {
             return self.copy_by_pieces(offset, source, from, len);
         };
         // SAFETY: both ranges were checked, stay mapped and are not borrowed (constructors' contract).
-        unsafe { copy_shared(pointer(start), pointer(to), len as usize) };
+        unsafe { copy_shared(to_pointer(start), to_pointer(to), len as usize) };
         Ok(())
     }
 
@@ -234,26 +241,26 @@ impl Memory {
     #[cold]
     #[inline(never)]
     fn read_mapped(&self, offset: u64, out: &mut [u8], outside: OutOfBounds) -> Result<(), OutOfBounds> {
-        self.mapped().ok_or(outside)?.copy_from(offset, out)
+        self.as_mapped().ok_or(outside)?.copy_from(offset, out)
     }
 
     /// The same of a write.
     #[cold]
     #[inline(never)]
     fn write_mapped(&self, offset: u64, bytes: &[u8], outside: OutOfBounds) -> Result<(), OutOfBounds> {
-        self.mapped().ok_or(outside)?.copy_to(offset, bytes)
+        self.as_mapped().ok_or(outside)?.copy_to(offset, bytes)
     }
 
     /// The same where one of the two is mapped write-combined: such bytes go through a buffer.
     #[cold]
     #[inline(never)]
     fn copy_by_pieces(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
-        if self.kind != Kind::Mapped && source.kind != Kind::Mapped {
-            self.touched(offset, len)?;
-            return source.touched(from, len).map(drop);
+        if self.kind != MemoryKind::Mapped && source.kind != MemoryKind::Mapped {
+            self.touchable_address(offset, len)?;
+            return source.touchable_address(from, len).map(drop);
         }
-        self.checked(offset, len)?;
-        source.checked(from, len)?;
+        self.checked_address(offset, len)?;
+        source.checked_address(from, len)?;
         let mut buffer = [0; PIECE];
         // Bytes that overlap are read before they are written.
         let is_backward = self.addr.wrapping_add(offset as usize) > source.addr.wrapping_add(from as usize);
@@ -273,7 +280,7 @@ impl Memory {
     /// [`OutOfBounds`] when the word is not inside the range or not aligned.
     #[inline]
     pub fn load(&self, offset: u64) -> Result<u64, OutOfBounds> {
-        Ok(u64::from_le(self.word(offset)?.load(Ordering::Acquire)))
+        Ok(u64::from_le(self.atomic_word(offset)?.load(Ordering::Acquire)))
     }
 
     /// Stores the aligned 8-byte word at `offset` with release ordering, little-endian.
@@ -282,17 +289,17 @@ impl Memory {
     /// [`OutOfBounds`] when the word is not inside the range or not aligned.
     #[inline]
     pub fn store(&self, offset: u64, value: u64) -> Result<(), OutOfBounds> {
-        self.word(offset)?.store(value.to_le(), Ordering::Release);
+        self.atomic_word(offset)?.store(value.to_le(), Ordering::Release);
         Ok(())
     }
 
-    /// Loads `N` aligned 8-byte words in a row, each as [`Memory::load`] does.
+    /// Loads `N` aligned 8-byte words in a row, each as [`MemoryRange::load`] does.
     ///
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the range or not aligned.
     #[inline]
     pub fn load_row<const N: usize>(&self, offset: u64) -> Result<[u64; N], OutOfBounds> {
-        Ok(self.row::<N>(offset)?.each_ref().map(|word| u64::from_le(word.load(Ordering::Acquire))))
+        Ok(self.atomic_words::<N>(offset)?.each_ref().map(|word| u64::from_le(word.load(Ordering::Acquire))))
     }
 
     /// The aligned 8-byte word at `offset`, in memory byte order, for remote atomics.
@@ -300,8 +307,8 @@ impl Memory {
     /// # Errors
     /// [`OutOfBounds`] when the word is not inside the range or not aligned.
     #[inline]
-    pub fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
-        self.row::<1>(offset).map(|[word]| word)
+    pub fn atomic_word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
+        self.atomic_words::<1>(offset).map(|[word]| word)
     }
 
     /// Changes the aligned 8-byte word at `offset` as `f` says, if it says anything, with nobody in between; gives what it was.
@@ -310,9 +317,9 @@ impl Memory {
     /// # Errors
     /// [`OutOfBounds`] when the word is not inside the range or not aligned.
     #[inline]
-    pub fn update(&self, offset: u64, f: impl Fn(u64) -> Option<u64>) -> Result<u64, OutOfBounds> {
+    pub fn fetch_update(&self, offset: u64, f: impl Fn(u64) -> Option<u64>) -> Result<u64, OutOfBounds> {
         let change = |old: u64| f(u64::from_le(old)).map(u64::to_le);
-        let old = self.word(offset)?.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        let old = self.atomic_word(offset)?.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
         Ok(u64::from_le(old.unwrap_or_else(|old| old)))
     }
 
@@ -320,22 +327,22 @@ impl Memory {
     /// line twice from whoever looks at it.
     ///
     /// # Errors
-    /// As [`Memory::update`].
+    /// As [`MemoryRange::fetch_update`].
     #[inline]
-    pub fn add(&self, offset: u64, value: u64) -> Result<u64, OutOfBounds> {
+    pub fn fetch_add(&self, offset: u64, value: u64) -> Result<u64, OutOfBounds> {
         if cfg!(target_endian = "big") {
-            return self.update(offset, |old| Some(old.wrapping_add(value)));
+            return self.fetch_update(offset, |old| Some(old.wrapping_add(value)));
         }
-        Ok(self.word(offset)?.fetch_add(value, Ordering::AcqRel))
+        Ok(self.atomic_word(offset)?.fetch_add(value, Ordering::AcqRel))
     }
 
-    /// As [`Memory::update`], of an aligned 4-byte word.
+    /// As [`MemoryRange::fetch_update`], of an aligned 4-byte word.
     ///
     /// # Errors
     /// As there.
     #[inline]
     pub fn update_half(&self, offset: u64, f: impl Fn(u32) -> Option<u32>) -> Result<u32, OutOfBounds> {
-        let word = self.half(offset)?;
+        let word = self.atomic_half_word(offset)?;
         let change = |old: u32| f(u32::from_le(old)).map(u32::to_le);
         let old = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
         Ok(u32::from_le(old.unwrap_or_else(|old| old)))
@@ -344,15 +351,15 @@ impl Memory {
     /// The aligned 4-byte word at `offset`, in memory byte order.
     ///
     /// # Errors
-    /// As [`Memory::word`].
+    /// As [`MemoryRange::atomic_word`].
     #[inline]
-    pub fn half(&self, offset: u64) -> Result<&AtomicU32, OutOfBounds> {
-        let at = self.touched(offset, 4)?;
+    pub fn atomic_half_word(&self, offset: u64) -> Result<&AtomicU32, OutOfBounds> {
+        let at = self.touchable_address(offset, 4)?;
         if !at.is_multiple_of(4) {
             return Err(OutOfBounds { offset, len: 4, size: self.touchable as u64 });
         }
         // SAFETY: as for whole words.
-        Ok(unsafe { &*pointer(at).cast() })
+        Ok(unsafe { &*to_pointer(at).cast() })
     }
 
     /// `N` of them in a row.
@@ -360,35 +367,35 @@ impl Memory {
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the range or not aligned.
     #[inline]
-    pub fn row<const N: usize>(&self, offset: u64) -> Result<&[AtomicU64; N], OutOfBounds> {
+    pub fn atomic_words<const N: usize>(&self, offset: u64) -> Result<&[AtomicU64; N], OutOfBounds> {
         let len = 8 * N as u64;
-        let at = self.touched(offset, len)?;
+        let at = self.touchable_address(offset, len)?;
         if !at.is_multiple_of(8) {
             return Err(OutOfBounds { offset, len, size: self.touchable as u64 });
         }
         // SAFETY: the words are inside the range, aligned, and stay mapped while `self` is borrowed; everybody who
         // uses this crate accesses them as atomics or through raw copies, as a NIC would.
-        Ok(unsafe { &*pointer(at).cast() })
+        Ok(unsafe { &*to_pointer(at).cast() })
     }
 }
 
-impl fmt::Debug for Memory {
+impl fmt::Debug for MemoryRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Memory({:?} {:#x}+{})", self.kind, self.addr, self.len)
     }
 }
 
 /// How many bytes of a range the CPU may touch.
-fn touchable(len: usize, kind: Kind) -> usize {
+fn touchable_len(len: usize, kind: MemoryKind) -> usize {
     match kind {
-        Kind::Host => len,
-        Kind::Device(_) if crate::gpu::planted("mem-touches-devices") => len,
-        Kind::Device(_) | Kind::Mapped => 0,
+        MemoryKind::Host => len,
+        MemoryKind::Device(_) if crate::gpu::is_planted("mem-touches-devices") => len,
+        MemoryKind::Device(_) | MemoryKind::Mapped => 0,
     }
 }
 
 #[inline]
-fn pointer(addr: usize) -> *mut u8 {
+fn to_pointer(addr: usize) -> *mut u8 {
     ptr::with_exposed_provenance_mut(addr)
 }
 
@@ -407,7 +414,7 @@ static HEAPS: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
 /// Keeps heaps from being freed while it lives.
 pub(crate) type HeldHeaps = RwLockReadGuard<'static, BTreeMap<usize, usize>>;
 
-/// Keeps all heaps from being freed, if these bytes are all in one of them. The caller drops no [`Memory`] meanwhile.
+/// Keeps all heaps from being freed, if these bytes are all in one of them. The caller drops no [`MemoryRange`] meanwhile.
 pub(crate) fn hold_heap(addr: usize, len: usize) -> Option<HeldHeaps> {
     let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
     let (base, size) = heaps.range(..=addr).next_back()?;
@@ -420,13 +427,13 @@ pub(crate) fn hold_heap(addr: usize, len: usize) -> Option<HeldHeaps> {
 fn forget_heap(addr: usize) {
     let mut heaps = HEAPS.write().unwrap_or_else(PoisonError::into_inner);
     heaps.remove(&addr);
-    if heaps.is_empty() && !crate::gpu::planted("mem-keeps-the-last-node") {
+    if heaps.is_empty() && !crate::gpu::is_planted("mem-keeps-the-last-node") {
         *heaps = BTreeMap::new();
     }
 }
 
 /// Zeroed pages, from the allocator or from the system.
-struct Heap {
+struct HeapPages {
     addr: usize,
     layout: Layout,
 }
@@ -435,14 +442,14 @@ struct Heap {
 #[cfg(any(test, feature = "test-utils"))]
 static REFUSES: OnceLock<fn(usize) -> bool> = OnceLock::new();
 
-/// Asks `refuses` from now on about each mapping of [`Memory::try_heap`], with its bytes; only the first call sets it. The allocator that a
+/// Asks `refuses` from now on about each mapping of [`MemoryRange::try_heap`], with its bytes; only the first call sets it. The allocator that a
 /// test refuses other memory with does not see these.
 #[cfg(any(test, feature = "test-utils"))]
 pub fn refuse_mappings(refuses: fn(usize) -> bool) {
     let _ = REFUSES.set(refuses);
 }
 
-/// How many heaps of [`Memory::try_heap`] are not freed, for tests that look for leaks.
+/// How many heaps of [`MemoryRange::try_heap`] are not freed, for tests that look for leaks.
 #[cfg(any(test, feature = "test-utils"))]
 #[must_use]
 pub fn live_heaps() -> usize {
@@ -450,7 +457,7 @@ pub fn live_heaps() -> usize {
 }
 
 /// New zeroed pages from the system, or null.
-fn map(len: usize) -> *mut u8 {
+fn map_pages(len: usize) -> *mut u8 {
     #[cfg(any(test, feature = "test-utils"))]
     if REFUSES.get().is_some_and(|refuses| refuses(len)) {
         return ptr::null_mut();
@@ -468,12 +475,12 @@ fn map(len: usize) -> *mut u8 {
     at.cast()
 }
 
-impl Heap {
+impl HeapPages {
     fn new(len: usize) -> Option<Self> {
         let size = len.max(1).checked_next_multiple_of(ALIGN)?;
         let layout = Layout::from_size_align(size, ALIGN).ok()?;
         let start = if layout.size() >= MAPPED {
-            map(layout.size())
+            map_pages(layout.size())
         } else {
             // SAFETY: the layout has a size above zero.
             unsafe { alloc_zeroed(layout) }
@@ -487,15 +494,15 @@ impl Heap {
     }
 }
 
-impl Drop for Heap {
+impl Drop for HeapPages {
     fn drop(&mut self) {
         forget_heap(self.addr);
         if self.layout.size() >= MAPPED {
             // SAFETY: `addr` came from `map` with this size and is unmapped once.
-            let _ = unsafe { rustix::mm::munmap(pointer(self.addr).cast(), self.layout.size()) };
+            let _ = unsafe { rustix::mm::munmap(to_pointer(self.addr).cast(), self.layout.size()) };
         } else {
             // SAFETY: `addr` came from `alloc_zeroed` with this layout and is freed once.
-            unsafe { dealloc(pointer(self.addr), self.layout) };
+            unsafe { dealloc(to_pointer(self.addr), self.layout) };
         }
     }
 }
@@ -506,7 +513,7 @@ mod tests {
 
     #[test]
     fn reads_back_what_was_written() {
-        let memory = Memory::heap(100);
+        let memory = MemoryRange::heap(100);
         memory.write(10, b"hello").unwrap();
         let mut out = [0; 7];
         memory.read(9, &mut out).unwrap();
@@ -515,67 +522,69 @@ mod tests {
 
     #[test]
     fn an_emptied_range_is_zero_and_takes_bytes_again() {
-        let memory = Memory::heap(3 * ALIGN);
+        let memory = MemoryRange::heap(3 * ALIGN);
         let mut out = [1; 2];
         memory.write(2 * ALIGN as u64, b"yes").unwrap();
-        memory.clone().empty();
+        memory.clone().discard_pages();
         memory.read(2 * ALIGN as u64, &mut out).unwrap();
         assert_eq!(out, [0; 2]);
         memory.write(0, b"ok").unwrap();
         // SAFETY: `memory` outlives it.
-        let borrowed = unsafe { Memory::from_raw(memory.addr(), memory.len(), Kind::Host) };
-        borrowed.empty();
+        let borrowed = unsafe { MemoryRange::from_raw(memory.addr(), memory.len(), MemoryKind::Host) };
+        borrowed.discard_pages();
         borrowed.read(0, &mut out).unwrap();
         assert_eq!(&out, b"ok", "only the owner's");
     }
 
     #[test]
     fn a_part_is_the_same_bytes_and_no_others() {
-        let memory = Memory::heap(3 * ALIGN);
-        let part = memory.part(8, ALIGN as u64).unwrap();
+        let memory = MemoryRange::heap(3 * ALIGN);
+        let part = memory.sub_range(8, ALIGN as u64).unwrap();
         part.write(0, b"part").unwrap();
         assert_eq!((part.len(), part.addr()), (ALIGN, memory.addr() + 8));
         let mut out = [0; 4];
         memory.read(8, &mut out).unwrap();
         assert_eq!(&out, b"part");
-        assert!(part.load(ALIGN as u64).is_err() && part.checked(1, ALIGN as u64).is_err());
-        assert!(memory.part(8, 3 * ALIGN as u64).is_err() && memory.part(u64::MAX, 2).is_err());
+        assert!(part.load(ALIGN as u64).is_err() && part.checked_address(1, ALIGN as u64).is_err());
+        assert!(memory.sub_range(8, 3 * ALIGN as u64).is_err() && memory.sub_range(u64::MAX, 2).is_err());
         // It forgets nothing of the whole, and keeps it.
-        part.empty();
+        part.discard_pages();
         drop(memory);
         part.read(0, &mut out).unwrap();
         assert_eq!(&out, b"part");
         // SAFETY: nobody touches it.
-        let device = unsafe { Memory::from_raw(1 << 40, 64, Kind::Device(0)) };
-        assert!(device.part(8, 8).unwrap().load(0).is_err());
+        let device = unsafe { MemoryRange::from_raw(1 << 40, 64, MemoryKind::Device(0)) };
+        assert!(device.sub_range(8, 8).unwrap().load(0).is_err());
     }
 
     #[test]
     fn refuses_what_does_not_fit() {
-        let memory = Memory::heap(16);
+        let memory = MemoryRange::heap(16);
         assert!(memory.write(9, &[1; 8]).is_err());
         assert!(memory.read(u64::MAX, &mut [0; 2]).is_err());
-        assert!(memory.copy_from(0, &Memory::heap(4), 0, 5).is_err());
+        assert!(memory.copy_from(0, &MemoryRange::heap(4), 0, 5).is_err());
         assert!(memory.load(4).is_err(), "unaligned words are refused");
         assert!(memory.load(16).is_err());
         assert!(memory.load_row::<2>(8).is_err() && memory.load_row::<1>(4).is_err());
-        assert!(memory.checked(16, 0).is_ok());
+        assert!(memory.checked_address(16, 0).is_ok());
     }
 
     #[test]
     fn memory_of_a_device_is_never_touched() {
-        let behind = Memory::heap(64);
-        let host = Memory::heap(64);
+        let behind = MemoryRange::heap(64);
+        let host = MemoryRange::heap(64);
         // SAFETY: `behind` outlives it, so that a touch would be seen and hurt nobody.
-        let device = unsafe { Memory::from_raw(behind.addr(), behind.len(), Kind::Device(0)) };
+        let device = unsafe { MemoryRange::from_raw(behind.addr(), behind.len(), MemoryKind::Device(0)) };
         assert!(device.write(0, &[1]).is_err() && device.store(0, 1).is_err());
-        assert!(device.read(0, &mut [0]).is_err() && device.load(0).is_err() && device.word(0).is_err());
+        assert!(
+            device.read(0, &mut [0]).is_err() && device.load(0).is_err() && device.atomic_word(0).is_err()
+        );
         assert!(device.load_row::<2>(0).is_err());
         assert!(device.copy_from(0, &host, 0, 1).is_err() && host.copy_from(0, &device, 0, 1).is_err());
         assert!(device.clone().write(0, &[1]).is_err());
         assert_eq!(behind.load_row(0), Ok([0; 8]));
-        assert_eq!(device.checked(0, 64), Ok(behind.addr()), "NICs do find it");
-        assert!(device.checked(1, 64).is_err());
+        assert_eq!(device.checked_address(0, 64), Ok(behind.addr()), "NICs do find it");
+        assert!(device.checked_address(1, 64).is_err());
         assert!(device.write(0, &[]).is_ok());
     }
 
@@ -583,15 +592,15 @@ mod tests {
     fn a_range_that_cannot_be_had_is_an_error() {
         let most = usize::MAX;
         for len in [most, most - ALIGN, 1 << 62, (1 << 47) + 5] {
-            assert_eq!(Memory::try_heap(len).unwrap_err(), OutOfMemory { bytes: len });
+            assert_eq!(MemoryRange::try_heap(len).unwrap_err(), OutOfMemory { bytes: len });
         }
-        let told = Memory::try_heap(1 << 62).unwrap_err().to_string();
+        let told = MemoryRange::try_heap(1 << 62).unwrap_err().to_string();
         assert!(told.contains("4611686018427387904 bytes") && told.contains("ulimit -v"), "{told}");
     }
 
     #[test]
     fn words_are_little_endian_bytes() {
-        let memory = Memory::heap(16);
+        let memory = MemoryRange::heap(16);
         memory.store(8, 0x0102).unwrap();
         let mut out = [0; 2];
         memory.read(8, &mut out).unwrap();

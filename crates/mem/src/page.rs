@@ -19,22 +19,22 @@ const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// A page that this process shows to others. It is gone with its last owner, or with the process.
 #[derive(Debug)]
-pub struct Page {
+pub struct PublishedPage {
     addr: usize,
     len: usize,
     /// What others find it by.
     file: Mutex<Option<OwnedFd>>,
 }
 
-impl Page {
+impl PublishedPage {
     /// A new page of `len` zero bytes, whose memory file has that name.
     ///
     /// # Errors
     /// What the system says.
-    pub fn make(name: &str, len: usize) -> io::Result<Self> {
+    pub fn create_page(name: &str, len: usize) -> io::Result<Self> {
         let file = create_memory_file(name)?;
         rustix::fs::ftruncate(&file, len as u64)?;
-        let addr = map(&file, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let addr = map_file(&file, len, ProtFlags::READ | ProtFlags::WRITE)?;
         let page = Self { addr, len, file: Mutex::new(None) };
         // Whoever opens it by its link in /proc can but read.
         rustix::fs::fchmod(&file, Mode::RUSR)?;
@@ -61,7 +61,7 @@ impl Page {
     }
 
     /// Address of `len` bytes at `offset`, if they are inside and aligned for words.
-    pub(crate) fn checked(&self, offset: usize, len: usize) -> Option<usize> {
+    pub(crate) fn word_address(&self, offset: usize, len: usize) -> Option<usize> {
         let fits = offset.checked_add(len)? <= self.len && offset.is_multiple_of(8);
         fits.then_some(self.addr + offset)
     }
@@ -79,9 +79,9 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for PublishedPage {
     fn drop(&mut self) {
-        unmap(self.addr, self.len);
+        unmap_file(self.addr, self.len);
     }
 }
 
@@ -116,7 +116,7 @@ impl PageView {
         if !seals.contains(FIXED) || len == 0 {
             return Err(ViewError::NotSealed);
         }
-        Ok(Self { addr: map(file, len, ProtFlags::READ)?, len })
+        Ok(Self { addr: map_file(file, len, ProtFlags::READ)?, len })
     }
 
     /// Bytes of the page.
@@ -155,17 +155,17 @@ impl PageView {
 
 impl Drop for PageView {
     fn drop(&mut self) {
-        unmap(self.addr, self.len);
+        unmap_file(self.addr, self.len);
     }
 }
 
-fn map(file: &impl AsFd, len: usize, protection: ProtFlags) -> io::Result<usize> {
+fn map_file(file: &impl AsFd, len: usize, protection: ProtFlags) -> io::Result<usize> {
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
     Ok(base.expose_provenance())
 }
 
-fn unmap(addr: usize, len: usize) {
+fn unmap_file(addr: usize, len: usize) {
     // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
     let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(addr), len) };
 }
@@ -179,17 +179,17 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Words;
+    use crate::CounterWords;
 
-    fn link(page: &Page) -> PathBuf {
+    fn link(page: &PublishedPage) -> PathBuf {
         let file = page.file.lock().unwrap();
         format!("/proc/self/fd/{}", file.as_ref().unwrap().as_raw_fd()).into()
     }
 
     #[test]
     fn others_see_what_is_written_and_cannot_write() {
-        let page = Arc::new(Page::make("trunkline.test", 8192).unwrap());
-        let words = Words::<2>::of_page(&page, 4096).unwrap();
+        let page = Arc::new(PublishedPage::create_page("trunkline.test", 8192).unwrap());
+        let words = CounterWords::<2>::of_page(&page, 4096).unwrap();
         words[1].store(0x0102_u64.to_le(), Ordering::Relaxed);
         let name = std::fs::read_link(link(&page)).unwrap();
         assert_eq!(name.to_str(), Some("/memfd:trunkline.test (deleted)"));
@@ -201,17 +201,17 @@ mod tests {
         if let Ok(mut file) = OpenOptions::new().write(true).open(link(&page)) {
             assert!(file.write_all(&[1]).is_err(), "written by another descriptor");
             assert!(file.set_len(1).is_err(), "cut short");
-            assert!(map(&file, 4096, ProtFlags::READ | ProtFlags::WRITE).is_err(), "mapped for writing");
+            assert!(map_file(&file, 4096, ProtFlags::READ | ProtFlags::WRITE).is_err(), "mapped for writing");
         }
     }
 
     #[test]
     fn bounds_hold_on_both_sides() {
-        let page = Arc::new(Page::make("trunkline.test", 4096).unwrap());
-        assert!(Words::<512>::of_page(&page, 0).is_some());
-        assert!(Words::<512>::of_page(&page, 8).is_none());
-        assert!(Words::<1>::of_page(&page, 4).is_none());
-        assert!(Words::<1>::of_page(&page, usize::MAX - 6).is_none());
+        let page = Arc::new(PublishedPage::create_page("trunkline.test", 4096).unwrap());
+        assert!(CounterWords::<512>::of_page(&page, 0).is_some());
+        assert!(CounterWords::<512>::of_page(&page, 8).is_none());
+        assert!(CounterWords::<1>::of_page(&page, 4).is_none());
+        assert!(CounterWords::<1>::of_page(&page, usize::MAX - 6).is_none());
         let view = PageView::open(&File::open(link(&page)).unwrap()).unwrap();
         assert!(view.read(4088, &mut [0]).is_ok());
         assert!(view.read(4088, &mut [0; 2]).is_err());
@@ -233,8 +233,8 @@ mod tests {
 
     #[test]
     fn a_retired_page_is_not_found_and_can_still_be_counted_on() {
-        let page = Arc::new(Page::make("trunkline.retired", 4096).unwrap());
-        let words = Words::<2>::of_page(&page, 0).unwrap();
+        let page = Arc::new(PublishedPage::create_page("trunkline.retired", 4096).unwrap());
+        let words = CounterWords::<2>::of_page(&page, 0).unwrap();
         let view = PageView::open(&File::open(link(&page)).unwrap()).unwrap();
         let link = link(&page);
         words[0].store(1, Ordering::Relaxed);

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::ipc::Cause;
-use crate::ipc::mapping::{FIXED, cause, file};
-use crate::{Kind, Memory};
+use crate::ipc::CallFailure;
+use crate::ipc::mapping::{FIXED, cause_of, create_sized_file};
+use crate::{MemoryKind, MemoryRange};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
 /// What another process finds a memory file by.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Found {
+pub struct MemoryFileId {
     /// The process, as its own namespace numbers it.
     pub pid: u32,
     /// Its descriptor.
@@ -31,9 +31,9 @@ pub struct Found {
 
 /// A memory file of this process, mapped.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedMemory {
     file: OwnedFd,
-    memory: Memory,
+    memory: MemoryRange,
     inode: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct Shared {
 pub enum PeerError {
     /// The system refuses: the process is gone, belongs to another user, or is in another namespace.
     #[error(transparent)]
-    System(#[from] Cause),
+    System(#[from] CallFailure),
     /// What is there is another file.
     #[error("descriptor {0} of the process is another file than it said")]
     Other(u32),
@@ -51,14 +51,14 @@ pub enum PeerError {
 
 /// Addresses that go back when nobody has the memory any more. Children of a fork keep them.
 #[derive(Debug)]
-struct Mapped {
+struct MappingGuard {
     addr: usize,
     len: usize,
     /// Memory that is to live as long.
-    _kept: Option<Memory>,
+    _kept: Option<MemoryRange>,
 }
 
-impl Drop for Mapped {
+impl Drop for MappingGuard {
     fn drop(&mut self) {
         // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
         let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.addr), self.len) };
@@ -70,18 +70,18 @@ impl Drop for Mapped {
 ///
 /// # Errors
 /// The system's error; EINVAL if the file is shorter.
-pub fn map_exported(memory: &Memory, file: &impl AsFd, offset: u64) -> Result<Memory, Cause> {
-    let short = || Cause::System { call: "lseek", code: libc::EINVAL };
-    let size = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(cause("lseek"))?;
+pub fn map_exported(memory: &MemoryRange, file: &impl AsFd, offset: u64) -> Result<MemoryRange, CallFailure> {
+    let short = || CallFailure::System { call: "lseek", code: libc::EINVAL };
+    let size = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(cause_of("lseek"))?;
     let inset = offset % PAGE as u64;
     let end = offset.checked_add(memory.len() as u64).filter(|end| *end <= size && !memory.is_empty());
     let len = end.and_then(|end| usize::try_from(end - (offset - inset)).ok()).ok_or_else(short)?;
     let whole = map_part(file, (offset - inset, len), PAGE, Some(memory.clone()))?;
-    whole.part(inset, memory.len() as u64).map_err(|_| short())
+    whole.sub_range(inset, memory.len() as u64).map_err(|_| short())
 }
 
 /// Maps all of a file, at a multiple of that power of two.
-fn map(file: &impl AsFd, len: usize, align: usize) -> Result<Memory, Cause> {
+fn map_aligned(file: &impl AsFd, len: usize, align: usize) -> Result<MemoryRange, CallFailure> {
     map_part(file, (0, len), align, None)
 }
 
@@ -90,14 +90,17 @@ fn map_part(
     file: &impl AsFd,
     (start, len): (u64, usize),
     align: usize,
-    kept: Option<Memory>,
-) -> Result<Memory, Cause> {
-    let room = len.checked_add(align).ok_or(Cause::System { call: "mmap", code: libc::ENOMEM })?;
+    kept: Option<MemoryRange>,
+) -> Result<MemoryRange, CallFailure> {
+    let room = len.checked_add(align).ok_or(CallFailure::System { call: "mmap", code: libc::ENOMEM })?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), room, ProtFlags::empty(), flags) };
-    let owner =
-        Arc::new(Mapped { addr: base.map_err(cause("mmap"))?.expose_provenance(), len: room, _kept: kept });
+    let owner = Arc::new(MappingGuard {
+        addr: base.map_err(cause_of("mmap"))?.expose_provenance(),
+        len: room,
+        _kept: kept,
+    });
     let addr = owner.addr.next_multiple_of(align);
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::FIXED;
@@ -105,39 +108,39 @@ fn map_part(
     let base = unsafe {
         rustix::mm::mmap(ptr::with_exposed_provenance_mut(addr), len, protection, flags, file, start)
     };
-    base.map_err(cause("mmap"))?;
+    base.map_err(cause_of("mmap"))?;
     // SAFETY: mapped readable and writable as long as the owner lives, which the range keeps; nobody refers to the bytes.
-    Ok(unsafe { Memory::with_owner(addr, len, Kind::Host, owner) })
+    Ok(unsafe { MemoryRange::with_owner(addr, len, MemoryKind::Host, owner) })
 }
 
-impl Shared {
+impl SharedMemory {
     /// New zeroed memory; its pages are taken from the system as they are used. `name` is for who looks into `/proc`.
     ///
     /// # Errors
     /// What the system says.
-    pub fn new(name: &str, len: usize) -> Result<Self, Cause> {
-        Self::aligned(name, len, PAGE)
+    pub fn new(name: &str, len: usize) -> Result<Self, CallFailure> {
+        Self::new_aligned(name, len, PAGE)
     }
 
     /// The same, in this process at a multiple of a power of two.
     ///
     /// # Errors
-    /// As [`Shared::new`].
-    pub fn aligned(name: &str, len: usize, align: usize) -> Result<Self, Cause> {
-        let file = file(name, len as u64)?;
-        let memory = map(&file, len, align.max(PAGE).next_power_of_two())?;
-        Self::of(file, memory)
+    /// As [`SharedMemory::new`].
+    pub fn new_aligned(name: &str, len: usize, align: usize) -> Result<Self, CallFailure> {
+        let file = create_sized_file(name, len as u64)?;
+        let memory = map_aligned(&file, len, align.max(PAGE).next_power_of_two())?;
+        Self::from_file(file, memory)
     }
 
     /// A file that is mapped as that memory.
-    pub(crate) fn of(file: OwnedFd, memory: Memory) -> Result<Self, Cause> {
-        let inode = rustix::fs::fstat(&file).map_err(cause("fstat"))?.st_ino;
+    pub(crate) fn from_file(file: OwnedFd, memory: MemoryRange) -> Result<Self, CallFailure> {
+        let inode = rustix::fs::fstat(&file).map_err(cause_of("fstat"))?.st_ino;
         Ok(Self { file, memory, inode })
     }
 
     /// The bytes.
     #[must_use]
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &MemoryRange {
         &self.memory
     }
 
@@ -145,35 +148,35 @@ impl Shared {
     ///
     /// # Errors
     /// What the system says.
-    pub fn descriptor(&self) -> Result<OwnedFd, Cause> {
-        self.file.try_clone().map_err(cause("fcntl"))
+    pub fn descriptor(&self) -> Result<OwnedFd, CallFailure> {
+        self.file.try_clone().map_err(cause_of("fcntl"))
     }
 
     /// Maps the memory of another process that has handed over its descriptor, and said how long it is. The mapping stays when that ends.
     ///
     /// # Errors
     /// [`PeerError`], if it is not a memory file of exactly that size that keeps it.
-    pub fn map(file: &impl AsFd, len: u64) -> Result<Memory, PeerError> {
+    pub fn map_peer(file: &impl AsFd, len: u64) -> Result<MemoryRange, PeerError> {
         map_checked(file, len, None)
     }
 
     /// What others find it by, as long as it lives.
     #[must_use]
-    pub fn found(&self) -> Found {
+    pub fn file_id(&self) -> MemoryFileId {
         let fd = self.file.as_raw_fd().cast_unsigned();
-        Found { pid: std::process::id(), fd, inode: self.inode, len: self.memory.len() as u64 }
+        MemoryFileId { pid: std::process::id(), fd, inode: self.inode, len: self.memory.len() as u64 }
     }
 }
 
-impl Found {
+impl MemoryFileId {
     /// Maps the memory of another process of this host. The mapping stays when that ends.
     ///
     /// # Errors
     /// [`PeerError`].
-    pub fn map(&self) -> Result<Memory, PeerError> {
+    pub fn map_file(&self) -> Result<MemoryRange, PeerError> {
         let path = format!("/proc/{}/fd/{}", self.pid, self.fd);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(cause("open"))?;
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(cause_of("open"))?;
         match map_checked(&file, self.len, Some(self.inode)) {
             Err(PeerError::Other(_)) => Err(PeerError::Other(self.fd)),
             done => done,
@@ -182,15 +185,15 @@ impl Found {
 }
 
 /// Maps a memory file if it has that size for ever, and that number if one is asked for.
-fn map_checked(file: &impl AsFd, len: u64, inode: Option<u64>) -> Result<Memory, PeerError> {
+fn map_checked(file: &impl AsFd, len: u64, inode: Option<u64>) -> Result<MemoryRange, PeerError> {
     let other = PeerError::Other(file.as_fd().as_raw_fd().cast_unsigned());
     let Ok(seals) = rustix::fs::fcntl_get_seals(file) else { return Err(other) };
-    let stat = rustix::fs::fstat(file).map_err(cause("fstat"))?;
+    let stat = rustix::fs::fstat(file).map_err(cause_of("fstat"))?;
     let is_it = seals.contains(FIXED)
         && inode.is_none_or(|inode| inode == stat.st_ino)
         && u64::try_from(stat.st_size).is_ok_and(|size| size == len);
     match usize::try_from(len) {
-        Ok(len) if is_it && len > 0 => Ok(map(file, len, PAGE)?),
+        Ok(len) if is_it && len > 0 => Ok(map_aligned(file, len, PAGE)?),
         _ => Err(other),
     }
 }
@@ -201,8 +204,8 @@ mod tests {
 
     #[test]
     fn who_finds_it_sees_the_same_bytes() {
-        let shared = Shared::new("trunkline.test", 8192).unwrap();
-        let other = shared.found().map().unwrap();
+        let shared = SharedMemory::new("trunkline.test", 8192).unwrap();
+        let other = shared.file_id().map_file().unwrap();
         shared.memory().write(100, b"here").unwrap();
         let mut seen = [0; 4];
         other.read(100, &mut seen).unwrap();
@@ -215,24 +218,24 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_mapped_if_it_is_of_that_size_for_ever() {
-        let shared = Shared::new("trunkline.test", 8192).unwrap();
+        let shared = SharedMemory::new("trunkline.test", 8192).unwrap();
         let file = shared.descriptor().unwrap();
-        let other = Shared::map(&file, 8192).unwrap();
+        let other = SharedMemory::map_peer(&file, 8192).unwrap();
         shared.memory().store(8, 5).unwrap();
         assert_eq!(other.load(8), Ok(5));
-        assert!(matches!(Shared::map(&file, 4096), Err(PeerError::Other(_))));
+        assert!(matches!(SharedMemory::map_peer(&file, 4096), Err(PeerError::Other(_))));
         let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
         let loose = rustix::fs::memfd_create("trunkline.test", flags).unwrap();
         rustix::fs::ftruncate(&loose, 8192).unwrap();
-        assert!(matches!(Shared::map(&loose, 8192), Err(PeerError::Other(_))));
+        assert!(matches!(SharedMemory::map_peer(&loose, 8192), Err(PeerError::Other(_))));
         rustix::fs::fcntl_add_seals(&loose, FIXED).unwrap();
-        assert!(Shared::map(&loose, 8192).is_ok());
+        assert!(SharedMemory::map_peer(&loose, 8192).is_ok());
     }
 
     #[test]
     fn it_begins_where_it_is_to() {
         for align in [1, 4096, 1 << 21, 1 << 30] {
-            let shared = Shared::aligned("trunkline.test", 8192, align).unwrap();
+            let shared = SharedMemory::new_aligned("trunkline.test", 8192, align).unwrap();
             assert!(shared.memory().addr().is_multiple_of(align));
             shared.memory().store(8184, 1).unwrap();
         }
@@ -240,28 +243,29 @@ mod tests {
 
     #[test]
     fn exported_bytes_are_mapped_from_their_offset_on() {
-        let shared = Shared::new("trunkline.test", 16_384).unwrap();
-        let other = Memory::heap(5000);
+        let shared = SharedMemory::new("trunkline.test", 16_384).unwrap();
+        let other = MemoryRange::heap(5000);
         let file = shared.descriptor().unwrap();
         let mapped = map_exported(&other, &file, 4096 + 64).unwrap();
-        assert_eq!((mapped.len(), mapped.kind(), mapped.addr() % 4096), (5000, Kind::Host, 64));
+        assert_eq!((mapped.len(), mapped.kind(), mapped.addr() % 4096), (5000, MemoryKind::Host, 64));
         mapped.store(4992, 9).unwrap();
         assert_eq!((shared.memory().load(4096 + 64 + 4992), other.load(4992)), (Ok(9), Ok(0)));
         assert!(map_exported(&other, &file, 16_384 - 4999).is_err(), "it ends behind the file");
         assert!(map_exported(&other, &file, u64::MAX - 10).is_err());
-        assert!(map_exported(&Memory::heap(0), &file, 0).is_err(), "no bytes");
+        assert!(map_exported(&MemoryRange::heap(0), &file, 0).is_err(), "no bytes");
         assert!(map_exported(&other, &rustix::pipe::pipe().unwrap().0, 0).is_err());
     }
 
     #[test]
     fn another_file_is_refused() {
-        let shared = Shared::new("trunkline.test", 8192).unwrap();
-        let found = shared.found();
-        let refused = |found: Found| matches!(found.map(), Err(PeerError::Other(fd)) if fd == found.fd);
-        assert!(refused(Found { inode: found.inode + 1, ..found }));
-        assert!(refused(Found { len: 4096, ..found }));
+        let shared = SharedMemory::new("trunkline.test", 8192).unwrap();
+        let found = shared.file_id();
+        let refused =
+            |found: MemoryFileId| matches!(found.map_file(), Err(PeerError::Other(fd)) if fd == found.fd);
+        assert!(refused(MemoryFileId { inode: found.inode + 1, ..found }));
+        assert!(refused(MemoryFileId { len: 4096, ..found }));
         let pipe = rustix::pipe::pipe().unwrap();
-        assert!(refused(Found { fd: pipe.1.as_raw_fd().cast_unsigned(), ..found }));
-        assert!(matches!(Found { fd: 9999, ..found }.map(), Err(PeerError::System(_))));
+        assert!(refused(MemoryFileId { fd: pipe.1.as_raw_fd().cast_unsigned(), ..found }));
+        assert!(matches!(MemoryFileId { fd: 9999, ..found }.map_file(), Err(PeerError::System(_))));
     }
 }

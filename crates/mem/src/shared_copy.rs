@@ -1,4 +1,4 @@
-//! Copies of bytes that other threads, processes or NICs may change at the same moment. [`Memory`](crate::Memory) and the software NIC make
+//! Copies of bytes that other threads, processes or NICs may change at the same moment. [`Memory`](crate::MemoryRange) and the software NIC make
 //! all their copies here, so that two threads or processes that use one range meet torn bytes and no undefined behaviour.
 //!
 //! Rust's own copies are not atomic: two of them on the same bytes are a data race, which the compiler may assume away. These are

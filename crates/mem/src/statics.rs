@@ -9,31 +9,31 @@ use std::sync::OnceLock;
 
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
-use crate::ipc::Cause;
-use crate::ipc::mapping::{cause, file};
-use crate::shared::Shared;
+use crate::ipc::CallFailure;
+use crate::ipc::mapping::{cause_of, create_sized_file};
+use crate::shared::SharedMemory;
 use crate::shared_copy::copy_shared;
-use crate::{Kind, Memory};
+use crate::{MemoryKind, MemoryRange};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
 /// Where the static variables of the program lie.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Statics {
+pub struct StaticVariables {
     addr: usize,
     len: usize,
 }
 
 /// What a child of a fork has to put right. There is one program in a process, and the system calls without an argument.
-static MADE: OnceLock<Statics> = OnceLock::new();
+static MADE: OnceLock<StaticVariables> = OnceLock::new();
 
 thread_local! {
     /// Where a copy for the child lies that this thread forks; 0 without one. Several threads may fork at once.
     static COPY: Cell<usize> = const { Cell::new(0) };
 }
 
-impl Statics {
+impl StaticVariables {
     /// Those of this program: all writable pages of its last writable segment that stay writable.
     #[must_use]
     pub fn find() -> Option<Self> {
@@ -66,31 +66,31 @@ impl Statics {
     /// # Safety
     /// Nobody holds a Rust reference to static variables of the program while methods of what comes back run.
     #[must_use]
-    pub unsafe fn memory(&self) -> Memory {
+    pub unsafe fn memory(&self) -> MemoryRange {
         // SAFETY: the program is never unmapped, and its pages here are writable; the rest is the caller's promise.
-        unsafe { Memory::from_raw(self.addr, self.len, Kind::Host) }
+        unsafe { MemoryRange::from_raw(self.addr, self.len, MemoryKind::Host) }
     }
 
     /// Replaces them by a memory file in the same place, with the same contents. A child of a fork has a copy of its own, as ever. To be
     /// called once in a process.
     ///
     /// # Safety
-    /// No other thread changes static variables of the program in the meantime; and as [`Statics::memory`].
+    /// No other thread changes static variables of the program in the meantime; and as [`StaticVariables::memory`].
     ///
     /// # Errors
     /// What the system says; everything is then as before.
-    pub unsafe fn share(self) -> Result<Shared, Cause> {
-        let file = file("trunkline.statics", self.len as u64)?;
+    pub unsafe fn share_as_file(self) -> Result<SharedMemory, CallFailure> {
+        let file = create_sized_file("trunkline.statics", self.len as u64)?;
         // SAFETY: as in `memory`; read before anybody can change them.
         let bytes =
             unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(self.addr), self.len) };
         let mut done = 0;
         while done < bytes.len() {
             match rustix::io::pwrite(&file, &bytes[done..], done as u64) {
-                Ok(0) => return Err(Cause::System { call: "pwrite", code: libc::EIO }),
+                Ok(0) => return Err(CallFailure::System { call: "pwrite", code: libc::EIO }),
                 Ok(more) => done += more,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(cause("pwrite")(error)),
+                Err(error) => return Err(cause_of("pwrite")(error)),
             }
         }
         let at = ptr::with_exposed_provenance_mut(self.addr);
@@ -98,14 +98,14 @@ impl Statics {
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: replaces, at once, writable pages of the program by others with the same contents and rights, which the caller's promise
         // keeps the same.
-        unsafe { rustix::mm::mmap(at, self.len, protection, flags, &file, 0) }.map_err(cause("mmap"))?;
+        unsafe { rustix::mm::mmap(at, self.len, protection, flags, &file, 0) }.map_err(cause_of("mmap"))?;
         if MADE.set(self).is_ok() {
             // SAFETY: three functions that live as long as this library, which has not to be unloaded while the program runs.
             unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
         }
         // SAFETY: mapped for ever.
         let memory = unsafe { self.memory() };
-        Shared::of(file, memory)
+        SharedMemory::from_file(file, memory)
     }
 }
 
@@ -115,14 +115,14 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, out: *mut
     let info = unsafe { &*info };
     // SAFETY: as many headers as it says, which are mapped.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    // SAFETY: `Statics::find` gives this pointer, and nobody else has it now.
-    let found = unsafe { &mut *out.cast::<Option<Statics>>() };
+    // SAFETY: `StaticVariables::find` gives this pointer, and nobody else has it now.
+    let found = unsafe { &mut *out.cast::<Option<StaticVariables>>() };
     *found = of_headers(headers, info.dlpi_addr as usize);
     1
 }
 
 /// The last writable segment without what becomes read-only.
-fn of_headers(headers: &[libc::Elf64_Phdr], base: usize) -> Option<Statics> {
+fn of_headers(headers: &[libc::Elf64_Phdr], base: usize) -> Option<StaticVariables> {
     let writable =
         |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0;
     let range = |header: &libc::Elf64_Phdr| {
@@ -140,11 +140,11 @@ fn of_headers(headers: &[libc::Elf64_Phdr], base: usize) -> Option<Statics> {
             start = start.max(to & !(PAGE - 1));
         }
     }
-    (start < end).then(|| Statics { addr: start, len: end - start })
+    (start < end).then(|| StaticVariables { addr: start, len: end - start })
 }
 
 /// A copy of them in memory of its own, if there is room.
-fn copied(statics: &Statics) -> Option<*mut c_void> {
+fn copy_statics(statics: &StaticVariables) -> Option<*mut c_void> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE;
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
@@ -160,13 +160,13 @@ fn copied(statics: &Statics) -> Option<*mut c_void> {
 unsafe extern "C" fn before_fork() {
     let Some(statics) = MADE.get() else { return };
     if !has_none() {
-        COPY.set(copied(statics).map_or(0, <*mut c_void>::expose_provenance));
+        COPY.set(copy_statics(statics).map_or(0, <*mut c_void>::expose_provenance));
     }
 }
 
 /// A planted bug: of threads that fork at once the first one's child alone has a copy.
 fn has_none() -> bool {
-    crate::gpu::planted("mem-forks-have-one-copy") && rustix::thread::gettid() != rustix::process::getpid()
+    crate::gpu::is_planted("mem-forks-have-one-copy") && rustix::thread::gettid() != rustix::process::getpid()
 }
 
 unsafe extern "C" fn after_fork() {
@@ -179,18 +179,18 @@ unsafe extern "C" fn after_fork() {
 
 unsafe extern "C" fn in_child() {
     let (Some(statics), copy) = (MADE.get(), COPY.replace(0)) else { return };
-    let none = copy == 0 && crate::gpu::planted("mem-forks-have-one-copy");
-    if none || crate::gpu::planted("mem-children-share-statics") {
+    let none = copy == 0 && crate::gpu::is_planted("mem-forks-have-one-copy");
+    if none || crate::gpu::is_planted("mem-children-share-statics") {
         return;
     }
     // There may be room in the child.
-    let from = if copy == 0 { copied(statics) } else { Some(ptr::with_exposed_provenance_mut(copy)) };
+    let from = if copy == 0 { copy_statics(statics) } else { Some(ptr::with_exposed_provenance_mut(copy)) };
     let to = ptr::with_exposed_provenance_mut(statics.addr);
     let moved = from.is_some_and(|from| {
         // SAFETY: moves the copy over the pages of the parent, with the same contents and rights; the child has one thread.
         unsafe { rustix::mm::mremap_fixed(from, statics.len, statics.len, MremapFlags::MAYMOVE, to) }.is_ok()
     });
-    if !moved && !crate::gpu::planted("mem-children-share-what-has-no-room") {
+    if !moved && !crate::gpu::is_planted("mem-children-share-what-has-no-room") {
         // What it changed would be its parent's.
         let line =
             b"trunkline: a child of a fork ends: no memory for static variables of its own (vm.overcommit_memory, ulimit -v)\n";
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn this_program_has_some() {
         static HERE: AtomicUsize = AtomicUsize::new(7);
-        let statics = Statics::find().unwrap();
+        let statics = StaticVariables::find().unwrap();
         let at = ptr::from_ref(&HERE).expose_provenance();
         assert!((statics.addr()..statics.addr() + statics.len()).contains(&at), "{statics:?} and {at:#x}");
         // SAFETY: only an atomic is looked at.

@@ -8,11 +8,11 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::Page;
+use crate::PublishedPage;
 
 /// `N` words of 8 bytes. Cheap to clone; the memory stays until the last clone is dropped.
 #[derive(Clone)]
-pub struct Words<const N: usize> {
+pub struct CounterWords<const N: usize> {
     addr: usize,
     #[expect(dead_code, reason = "held so that the words stay mapped")]
     keep: Arc<dyn Any + Send + Sync>,
@@ -20,25 +20,25 @@ pub struct Words<const N: usize> {
 
 /// A place of its own in every cache.
 #[repr(align(128))]
-struct Apart<const N: usize>([AtomicU64; N]);
+struct PaddedWords<const N: usize>([AtomicU64; N]);
 
-impl<const N: usize> Words<N> {
+impl<const N: usize> CounterWords<N> {
     /// Zeros that only this process sees.
     #[must_use]
     pub fn heap() -> Self {
-        let owner = Arc::new(Apart([const { AtomicU64::new(0) }; N]));
+        let owner = Arc::new(PaddedWords([const { AtomicU64::new(0) }; N]));
         let addr = ptr::from_ref(&owner.0).expose_provenance();
         Self { addr, keep: owner }
     }
 
     /// The words of a page at `offset`; `None` unless they lie inside it and are aligned.
     #[must_use]
-    pub fn of_page(page: &Arc<Page>, offset: usize) -> Option<Self> {
-        Some(Self { addr: page.checked(offset, N.checked_mul(8)?)?, keep: Arc::clone(page) as _ })
+    pub fn of_page(page: &Arc<PublishedPage>, offset: usize) -> Option<Self> {
+        Some(Self { addr: page.word_address(offset, N.checked_mul(8)?)?, keep: Arc::clone(page) as _ })
     }
 }
 
-impl<const N: usize> Deref for Words<N> {
+impl<const N: usize> Deref for CounterWords<N> {
     type Target = [AtomicU64; N];
 
     #[inline]
@@ -49,7 +49,7 @@ impl<const N: usize> Deref for Words<N> {
     }
 }
 
-impl<const N: usize> fmt::Debug for Words<N> {
+impl<const N: usize> fmt::Debug for CounterWords<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn clones_share_their_words() {
-        let words = Words::<4>::heap();
+        let words = CounterWords::<4>::heap();
         let other = words.clone();
         words[3].store(7, Ordering::Relaxed);
         drop(words);

@@ -7,7 +7,7 @@ mod held;
 use std::sync::Arc;
 
 use held::HeldStores;
-use trunkline_mem::{Kind, MappedMemory, Memory};
+use trunkline_mem::{MappedMemory, MemoryKind, MemoryRange};
 
 const LEN: usize = 64 << 10;
 /// Where a flag is, far from the data.
@@ -45,9 +45,9 @@ fn update_publishes_its_word_behind_data() {
         mapped.store(at, value).unwrap();
     }
     assert_eq!(held.held_back(), 3, "a store by itself publishes nothing");
-    assert_eq!(mapped.update(FLAG, |old| (old == 0).then_some(1)), Ok(0));
+    assert_eq!(mapped.fetch_update(FLAG, |old| (old == 0).then_some(1)), Ok(0));
     assert_eq!(held.held_back(), 0, "an update is published");
-    assert_eq!(mapped.update(FLAG, |old| (old == 0).then_some(2)), Ok(1));
+    assert_eq!(mapped.fetch_update(FLAG, |old| (old == 0).then_some(2)), Ok(1));
     assert_eq!(mapped.update_half(FLAG, |old| Some(old + 2)), Ok(1));
     assert_eq!((held.held_back(), word(&held.image(), FLAG)), (0, 3));
 }
@@ -87,12 +87,12 @@ fn copies_from_mapped_memory_follow_own_stores() {
 #[test]
 fn updates_of_several_threads_are_all_counted() {
     let (held, mapped) = mapping();
-    let part = mapped.part(8, 64).unwrap();
+    let part = mapped.sub_range(8, 64).unwrap();
     std::thread::scope(|scope| {
         for mapped in [&mapped, &part] {
             let at = if mapped.addr() == part.addr() { 0 } else { 8 };
             scope.spawn(move || {
-                (0..500).for_each(|_| assert!(mapped.update(at, |old| Some(old + 1)).is_ok()))
+                (0..500).for_each(|_| assert!(mapped.fetch_update(at, |old| Some(old + 1)).is_ok()))
             });
         }
     });
@@ -102,11 +102,11 @@ fn updates_of_several_threads_are_all_counted() {
 #[test]
 fn accesses_beyond_the_end_are_refused() {
     let (held, mapped) = mapping();
-    let part = mapped.part(8, 12).unwrap();
+    let part = mapped.sub_range(8, 12).unwrap();
     assert!(part.load(8).is_err() && part.load(4).is_err() && part.load_half(2).is_err());
-    assert!(part.store(u64::MAX - 3, 1).is_err() && part.update(8, |_| Some(1)).is_err());
+    assert!(part.store(u64::MAX - 3, 1).is_err() && part.fetch_update(8, |_| Some(1)).is_err());
     assert!(part.copy_to(5, &[1; 8]).is_err() && part.copy_from(12, &mut [0]).is_err());
-    assert!(part.store_half(8, 1).is_ok() && part.part(1, 12).is_err());
+    assert!(part.store_half(8, 1).is_ok() && part.sub_range(1, 12).is_err());
     assert_eq!(part.len(), 12);
     part.fence();
     assert_eq!(held.image()[16], 1);
@@ -116,22 +116,26 @@ fn accesses_beyond_the_end_are_refused() {
 #[test]
 fn mapped_memory_has_no_words() {
     let (held, mapped) = mapping();
-    let memory = mapped.part(8, 4096).unwrap().to_memory();
-    assert_eq!((memory.kind(), memory.len(), memory.addr()), (Kind::Mapped, 4096, (1 << 40) + 8));
-    assert!(memory.word(0).is_err() && memory.row::<1>(0).is_err() && memory.half(0).is_err());
+    let memory = mapped.sub_range(8, 4096).unwrap().to_memory();
+    assert_eq!((memory.kind(), memory.len(), memory.addr()), (MemoryKind::Mapped, 4096, (1 << 40) + 8));
+    assert!(
+        memory.atomic_word(0).is_err()
+            && memory.atomic_words::<1>(0).is_err()
+            && memory.atomic_half_word(0).is_err()
+    );
     assert!(memory.load(0).is_err() && memory.store(0, 1).is_err() && memory.load_row::<1>(0).is_err());
-    assert!(memory.add(0, 1).is_err() && memory.update(0, |_| Some(1)).is_err());
+    assert!(memory.fetch_add(0, 1).is_err() && memory.fetch_update(0, |_| Some(1)).is_err());
     assert!(memory.update_half(0, |_| Some(1)).is_err());
-    let host = Memory::try_heap(LEN).unwrap();
-    assert!(host.mapped().is_none());
+    let host = MemoryRange::try_heap(LEN).unwrap();
+    assert!(host.as_mapped().is_none());
     host.write(0, b"bytes of the host").unwrap();
     memory.copy_from(100, &host, 0, 17).unwrap();
     memory.write(4090, b"end").unwrap();
     let mut out = [0; 5];
     memory.read(100, &mut out).unwrap();
     assert_eq!((&out, &held.image()[108..113], held.held_back()), (b"bytes", &b"bytes"[..], 0));
-    let part = memory.part(100, 17).unwrap();
-    part.mapped().unwrap().store(4, 1).unwrap();
+    let part = memory.sub_range(100, 17).unwrap();
+    part.as_mapped().unwrap().store(4, 1).unwrap();
     host.copy_from(50, &part, 12, 5).unwrap();
     host.read(50, &mut out).unwrap();
     assert_eq!(&out, b" host");

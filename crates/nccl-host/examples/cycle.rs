@@ -12,7 +12,9 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use trunkline_nccl_host::{Buffer, MemoryKind, Mr, Net, Plugin, RecvComm, RecvPart, SendComm};
+use trunkline_nccl_host::{
+    HostBuffer, MemoryKind, NetMr, NetPlugin, NetRecvPart, PluginContext, RecvComm, SendComm,
+};
 
 /// Messages before the counted ones; what is allocated or learned at first is the same in every run.
 const WARMUP: usize = 300;
@@ -33,10 +35,10 @@ enum Plant {
 struct Ends {
     send: SendComm,
     recv: RecvComm,
-    from: Buffer,
-    into: Buffer,
-    from_mr: Mr,
-    into_mr: Mr,
+    from: HostBuffer,
+    into: HostBuffer,
+    from_mr: NetMr,
+    into_mr: NetMr,
     bytes: usize,
     /// Buffers of a receive.
     parts: usize,
@@ -45,7 +47,7 @@ struct Ends {
 
 impl Ends {
     fn connect(
-        net: &std::sync::Arc<Net>,
+        net: &std::sync::Arc<PluginContext>,
         bytes: usize,
         parts: usize,
         plant: Plant,
@@ -62,8 +64,8 @@ impl Ends {
         }
         let (Some(send), Some(recv)) = (send, recv) else { return Err("not connected".into()) };
         let all = bytes * parts;
-        let from = Buffer::new(MemoryKind::Private, all)?;
-        let into = Buffer::new(MemoryKind::Private, all)?;
+        let from = HostBuffer::new(MemoryKind::Private, all)?;
+        let into = HostBuffer::new(MemoryKind::Private, all)?;
         // SAFETY: the buffer lives as long as the communicators, and no message is in flight.
         unsafe { from.slice_mut(0, all) }.fill(0x5a);
         // SAFETY: the buffer is unmapped only after the communicators are closed.
@@ -76,13 +78,13 @@ impl Ends {
     /// One receive of several buffers and a send for each.
     fn grouped(&self) -> Result<(), Box<dyn Error>> {
         let place = |base: *mut u8, at: usize| base.wrapping_add(at * self.bytes);
-        let part = |at: usize| RecvPart {
+        let part = |at: usize| NetRecvPart {
             data: place(self.into.as_ptr(), at),
             bytes: self.bytes,
             tag: TAG + at as i32,
             mr: self.into_mr,
         };
-        let parts: [RecvPart; GROUP] = std::array::from_fn(part);
+        let parts: [NetRecvPart; GROUP] = std::array::from_fn(part);
         let mut receiving = None;
         while receiving.is_none() {
             // SAFETY: registered, and no other message uses the memory.
@@ -123,7 +125,7 @@ impl Ends {
     /// One message, sent first or received first, until both ends have it.
     fn cycle(&self, send_first: bool) -> Result<(), Box<dyn Error>> {
         let (mut sending, mut receiving) = (None, None);
-        let part = RecvPart { data: self.into.as_ptr(), bytes: self.bytes, tag: TAG, mr: self.into_mr };
+        let part = NetRecvPart { data: self.into.as_ptr(), bytes: self.bytes, tag: TAG, mr: self.into_mr };
         while send_first && sending.is_none() {
             // SAFETY: registered, and no other message uses the memory.
             sending = unsafe { self.send.isend(self.from.as_ptr(), self.bytes, TAG, self.from_mr) }?;
@@ -223,8 +225,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok("syscall") => Plant::Syscall,
         _ => Plant::Nothing,
     };
-    let plugin = Plugin::load(Path::new(plugin), Some(12))?;
-    let net = Net::init(&plugin, 1)?;
+    let plugin = NetPlugin::load(Path::new(plugin), Some(12))?;
+    let net = PluginContext::init(&plugin, 1)?;
     let grouped = order == "grouped";
     let ends = Ends::connect(&net, bytes, if grouped { GROUP } else { 1 }, plant)?;
     let reader = if std::env::var("TRUNKLINE_PLANT").is_ok_and(|plant| plant == "reader") {

@@ -41,7 +41,7 @@ pub struct MapError {
 
 /// One mapped extent between two guards.
 #[derive(Debug)]
-pub struct Buffer {
+pub struct HostBuffer {
     map: NonNull<u8>,
     map_bytes: usize,
     bytes: usize,
@@ -49,20 +49,20 @@ pub struct Buffer {
 
 // SAFETY: the mapping belongs to the object, and threads take turns: the main thread fills and verifies only
 // while no run is in progress.
-unsafe impl Send for Buffer {}
+unsafe impl Send for HostBuffer {}
 // SAFETY: as above; the accessors that write are unsafe and say so.
-unsafe impl Sync for Buffer {}
+unsafe impl Sync for HostBuffer {}
 
-impl Buffer {
+impl HostBuffer {
     /// Maps memory.
     pub fn new(kind: MemoryKind, bytes: usize) -> Result<Self, MapError> {
         let map_bytes = (bytes + 2 * GUARD).next_multiple_of(4096);
-        let map = map(kind, map_bytes).map_err(|source| MapError { kind, bytes, source })?;
+        let map = map_pages(kind, map_bytes).map_err(|source| MapError { kind, bytes, source })?;
         let Some(map) = NonNull::new(map.cast::<u8>()) else {
             return Err(MapError { kind, bytes, source: rustix::io::Errno::NOMEM });
         };
         let buffer = Self { map, map_bytes, bytes };
-        for guard in buffer.guards() {
+        for guard in buffer.guard_pages() {
             // SAFETY: the guard lies inside the mapping, and nobody else knows it yet.
             unsafe { ptr::write_bytes(guard, GUARD_BYTE, GUARD) };
         }
@@ -110,7 +110,7 @@ impl Buffer {
     /// How many guard bytes were overwritten.
     pub fn damaged_guard_bytes(&self) -> u64 {
         let mut damaged = 0;
-        for guard in self.guards() {
+        for guard in self.guard_pages() {
             // SAFETY: the guard lies inside the mapping; a plugin that writes it now breaks the contract anyway.
             let bytes = unsafe { std::slice::from_raw_parts(guard, GUARD) };
             damaged += bytes.iter().filter(|byte| **byte != GUARD_BYTE).count() as u64;
@@ -118,19 +118,19 @@ impl Buffer {
         damaged
     }
 
-    fn guards(&self) -> [*mut u8; 2] {
+    fn guard_pages(&self) -> [*mut u8; 2] {
         [self.map.as_ptr(), self.as_ptr().wrapping_add(self.bytes)]
     }
 }
 
-impl Drop for Buffer {
+impl Drop for HostBuffer {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and goes away with the object.
         let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.map_bytes) };
     }
 }
 
-fn map(kind: MemoryKind, bytes: usize) -> Result<*mut c_void, rustix::io::Errno> {
+fn map_pages(kind: MemoryKind, bytes: usize) -> Result<*mut c_void, rustix::io::Errno> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     if kind == MemoryKind::Shared {
         let file = rustix::fs::memfd_create("nethost", MemfdFlags::CLOEXEC)?;

@@ -10,17 +10,17 @@ use std::time::Duration;
 const WRITE_TIME: Duration = Duration::from_secs(30);
 
 /// Both directions of a stream, which two threads may use.
-pub struct Channel {
+pub struct RankChannel {
     pub(crate) reader: Box<dyn Read + Send>,
     pub(crate) writer: Box<dyn Write + Send>,
 }
 
-impl Channel {
+impl RankChannel {
     /// Over one end of a socket pair.
     ///
     /// # Errors
     /// When the system cannot copy the descriptor.
-    pub fn local(stream: UnixStream) -> io::Result<Self> {
+    pub fn from_unix(stream: UnixStream) -> io::Result<Self> {
         Ok(Self { reader: Box::new(stream.try_clone()?), writer: Box::new(stream) })
     }
 
@@ -28,14 +28,14 @@ impl Channel {
     ///
     /// # Errors
     /// When the system cannot copy the descriptor or set its limits.
-    pub fn tcp(stream: TcpStream) -> io::Result<Self> {
+    pub fn from_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_write_timeout(Some(WRITE_TIME))?;
         stream.set_nodelay(true)?;
         Ok(Self { reader: Box::new(stream.try_clone()?), writer: Box::new(stream) })
     }
 }
 
-impl std::fmt::Debug for Channel {
+impl std::fmt::Debug for RankChannel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Channel")
     }

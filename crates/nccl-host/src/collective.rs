@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::schedule::Graph;
+use crate::schedule::ConnectionGraph;
 use crate::types::named;
 
 named! {
@@ -35,7 +35,7 @@ named! {
 
 /// How many elements a rank sends and receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
+pub struct ElementCounts {
     /// Elements of one rank's part, nccl-tests' `count` column.
     pub block: usize,
     /// Elements of the send buffer.
@@ -46,7 +46,7 @@ pub struct Counts {
 
 impl Collective {
     /// Whether it computes, and so has an operator.
-    pub fn reduces(self) -> bool {
+    pub fn is_reduction(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
@@ -57,22 +57,24 @@ impl Collective {
 
     /// How many other ranks `rank` has connections to, and how many from; each has as many of a direction as there are
     /// channels in all communicators together.
-    pub fn peers(self, rank: usize, ranks: usize, root: usize) -> (usize, usize) {
-        let graph = Graph::of(self, root);
+    pub fn peer_counts(self, rank: usize, ranks: usize, root: usize) -> (usize, usize) {
+        let graph = ConnectionGraph::for_collective(self, root);
         (graph.peers_out(rank, ranks).len(), graph.peers_in(rank, ranks).len())
     }
 
     /// Counts for a total of about `count` elements.
-    pub fn counts(self, count: usize, ranks: usize) -> Counts {
+    pub fn element_counts(self, count: usize, ranks: usize) -> ElementCounts {
         let part = (count / ranks.max(1)).max(1);
         match self {
             Self::AllReduce | Self::Reduce | Self::Broadcast | Self::SendRecv => {
-                Counts { block: count, send: count, recv: count }
+                ElementCounts { block: count, send: count, recv: count }
             }
-            Self::AllGather | Self::Gather => Counts { block: part, send: part, recv: part * ranks },
-            Self::ReduceScatter | Self::Scatter => Counts { block: part, send: part * ranks, recv: part },
+            Self::AllGather | Self::Gather => ElementCounts { block: part, send: part, recv: part * ranks },
+            Self::ReduceScatter | Self::Scatter => {
+                ElementCounts { block: part, send: part * ranks, recv: part }
+            }
             Self::AllToAll | Self::AllToAllV => {
-                Counts { block: part, send: part * ranks, recv: part * ranks }
+                ElementCounts { block: part, send: part * ranks, recv: part * ranks }
             }
         }
     }
@@ -126,10 +128,10 @@ mod tests {
     #[test]
     fn a_connection_that_goes_out_comes_in() {
         use Collective::{AllReduce, AllToAll, Gather, Scatter};
-        assert_eq!((AllReduce.peers(0, 2, 0), AllReduce.peers(3, 4, 1)), ((1, 1), (1, 1)));
-        assert_eq!(AllToAll.peers(1, 4, 0), (3, 3));
-        assert_eq!((Gather.peers(2, 4, 2), Gather.peers(0, 4, 2)), ((0, 3), (1, 0)));
-        assert_eq!((Scatter.peers(2, 4, 2), Scatter.peers(0, 4, 2)), ((3, 0), (0, 1)));
+        assert_eq!((AllReduce.peer_counts(0, 2, 0), AllReduce.peer_counts(3, 4, 1)), ((1, 1), (1, 1)));
+        assert_eq!(AllToAll.peer_counts(1, 4, 0), (3, 3));
+        assert_eq!((Gather.peer_counts(2, 4, 2), Gather.peer_counts(0, 4, 2)), ((0, 3), (1, 0)));
+        assert_eq!((Scatter.peer_counts(2, 4, 2), Scatter.peer_counts(0, 4, 2)), ((3, 0), (0, 1)));
     }
 
     #[test]

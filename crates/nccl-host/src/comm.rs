@@ -12,113 +12,120 @@ use trunkline_sys::nccl_net::{
     CommConfig, HANDLE_BYTES, NET_RECVS_MAX, NetAttr, OPTIONAL_RECV_COMPLETION, PTR_HOST, TRAFFIC_CLASS_UNDEF,
 };
 
-use crate::abi::{CallError, RecvArgs};
-use crate::plugin::Plugin;
+use crate::abi::{PluginCallError, RecvArgs};
+use crate::plugin::NetPlugin;
 
 /// What stands in `*request` before an `isend`, as NCCL leaves old values there.
 const STALE_REQUEST: usize = 0x57a1_e0de_ad10_c0de;
 
 /// A plugin's pointer that may go to another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Raw(*mut c_void);
+struct PluginPointer(*mut c_void);
 
 // SAFETY: the plugin contract lets every object be used from any thread: NCCL makes them on the service thread
 // and posts on the progress thread.
-unsafe impl Send for Raw {}
+unsafe impl Send for PluginPointer {}
 // SAFETY: the same contract: registration on one thread while another posts and tests.
-unsafe impl Sync for Raw {}
+unsafe impl Sync for PluginPointer {}
 
 /// The bytes by which a sender finds a listener.
-pub type Handle = [u8; HANDLE_BYTES];
+pub type NetHandle = [u8; HANDLE_BYTES];
 
 /// One initialization of the plugin, as NCCL makes one for each communicator.
 #[derive(Debug)]
-pub struct Net {
-    plugin: Arc<Plugin>,
-    ctx: Raw,
+pub struct PluginContext {
+    plugin: Arc<NetPlugin>,
+    ctx: PluginPointer,
 }
 
-impl Net {
+impl PluginContext {
     /// Initializes the plugin for the communicator with this id.
-    pub fn init(plugin: &Arc<Plugin>, comm_id: u64) -> Result<Arc<Self>, CallError> {
+    pub fn init(plugin: &Arc<NetPlugin>, comm_id: u64) -> Result<Arc<Self>, PluginCallError> {
         let mut config = CommConfig { traffic_class: TRAFFIC_CLASS_UNDEF };
         // SAFETY: the configuration lives for the call, and the plugin must copy it.
-        let ctx = unsafe { plugin.table().init(comm_id, &mut config) }?;
-        Ok(Arc::new(Self { plugin: Arc::clone(plugin), ctx: Raw(ctx) }))
+        let ctx = unsafe { plugin.abi_table().init(comm_id, &mut config) }?;
+        Ok(Arc::new(Self { plugin: Arc::clone(plugin), ctx: PluginPointer(ctx) }))
     }
 
     /// The plugin behind it.
-    pub fn plugin(&self) -> &Arc<Plugin> {
+    pub fn plugin(&self) -> &Arc<NetPlugin> {
         &self.plugin
     }
 
     /// Gives the plugin hints about the traffic; plugins without the call ignore it.
-    pub fn set_net_attr(&self, attr: &NetAttr) -> Result<(), CallError> {
+    pub fn set_net_attr(&self, attr: &NetAttr) -> Result<(), PluginCallError> {
         // SAFETY: the context is the one init returned, not yet finalized.
-        unsafe { self.plugin.table().set_net_attr(self.ctx.0, attr) }
+        unsafe { self.plugin.abi_table().set_net_attr(self.ctx.0, attr) }
     }
 
     /// Makes a fused NIC of several devices and returns its number.
-    pub fn make_v_device(&self, members: &[c_int]) -> Result<c_int, CallError> {
+    pub fn make_v_device(&self, members: &[c_int]) -> Result<c_int, PluginCallError> {
         // SAFETY: makeVDevice takes only a place for the number and the members, which the shim provides.
-        unsafe { self.plugin.table().make_v_device(members) }
+        unsafe { self.plugin.abi_table().make_v_device(members) }
     }
 
     /// Listens on a device.
-    pub fn listen(self: &Arc<Self>, dev: c_int) -> Result<(ListenComm, Handle), CallError> {
-        let mut handle: Handle = [0; HANDLE_BYTES];
+    pub fn listen(self: &Arc<Self>, dev: c_int) -> Result<(ListenComm, NetHandle), PluginCallError> {
+        let mut handle: NetHandle = [0; HANDLE_BYTES];
         // SAFETY: the handle is as long as the contract asks, the context is alive.
-        let raw = unsafe { self.plugin.table().listen(self.ctx.0, dev, handle.as_mut_ptr().cast()) }?;
+        let raw = unsafe { self.plugin.abi_table().listen(self.ctx.0, dev, handle.as_mut_ptr().cast()) }?;
         if raw.is_null() {
-            return Err(CallError::Contract { call: "listen", what: "succeeded without a listening object" });
+            return Err(PluginCallError::Contract {
+                call: "listen",
+                what: "succeeded without a listening object",
+            });
         }
-        Ok((ListenComm { net: Arc::clone(self), raw: Raw(raw) }, handle))
+        Ok((ListenComm { net: Arc::clone(self), raw: PluginPointer(raw) }, handle))
     }
 
     /// Tries to connect; `None` means call again with the same handle, which the plugin may have changed.
-    pub fn connect(self: &Arc<Self>, dev: c_int, handle: &mut Handle) -> Result<Option<SendComm>, CallError> {
+    pub fn connect(
+        self: &Arc<Self>,
+        dev: c_int,
+        handle: &mut NetHandle,
+    ) -> Result<Option<SendComm>, PluginCallError> {
         let mut config = CommConfig { traffic_class: TRAFFIC_CLASS_UNDEF };
         let bytes = handle.as_mut_ptr().cast();
         // SAFETY: the handle is private to this connection and as long as the contract asks.
-        let raw = unsafe { self.plugin.table().connect(self.ctx.0, dev, &mut config, bytes) }?;
-        Ok((!raw.is_null()).then(|| SendComm { net: Arc::clone(self), raw: Raw(raw) }))
+        let raw = unsafe { self.plugin.abi_table().connect(self.ctx.0, dev, &mut config, bytes) }?;
+        Ok((!raw.is_null()).then(|| SendComm { net: Arc::clone(self), raw: PluginPointer(raw) }))
     }
 }
 
-impl Drop for Net {
+impl Drop for PluginContext {
     fn drop(&mut self) {
         // SAFETY: every object made from the context holds an `Arc` of it, so all are closed by now.
-        let _ = unsafe { self.plugin.table().finalize(self.ctx.0) };
+        let _ = unsafe { self.plugin.abi_table().finalize(self.ctx.0) };
     }
 }
 
 /// A listening object.
 #[derive(Debug)]
 pub struct ListenComm {
-    net: Arc<Net>,
-    raw: Raw,
+    net: Arc<PluginContext>,
+    raw: PluginPointer,
 }
 
 impl ListenComm {
     /// Tries to accept one connection; `None` means call again.
-    pub fn accept(&self) -> Result<Option<RecvComm>, CallError> {
+    pub fn accept(&self) -> Result<Option<RecvComm>, PluginCallError> {
         // SAFETY: the listening object is open: only `close` and `drop` end it, and both consume it.
-        let raw = unsafe { self.net.plugin.table().accept(self.raw.0) }?;
-        Ok((!raw.is_null()).then(|| RecvComm { net: Arc::clone(&self.net), raw: Raw(raw) }))
+        let raw = unsafe { self.net.plugin.abi_table().accept(self.raw.0) }?;
+        Ok((!raw.is_null()).then(|| RecvComm { net: Arc::clone(&self.net), raw: PluginPointer(raw) }))
     }
 
     /// Closes it and tells what the plugin said.
-    pub fn close(mut self) -> Result<(), CallError> {
+    pub fn close(mut self) -> Result<(), PluginCallError> {
         self.close_once()
     }
 
-    fn close_once(&mut self) -> Result<(), CallError> {
-        let raw = std::mem::replace(&mut self.raw, Raw(ptr::null_mut()));
+    fn close_once(&mut self) -> Result<(), PluginCallError> {
+        let raw = std::mem::replace(&mut self.raw, PluginPointer(ptr::null_mut()));
         if raw.0.is_null() {
             return Ok(());
         }
         // SAFETY: the object was open, and the pointer is forgotten here.
-        unsafe { self.net.plugin.table().close_listen(raw.0) }
+        unsafe { self.net.plugin.abi_table().close_listen(raw.0) }
     }
 }
 
@@ -130,29 +137,29 @@ impl Drop for ListenComm {
 
 /// A registration of host memory with one communicator.
 #[derive(Clone, Copy, Debug)]
-pub struct Mr(Raw);
+pub struct NetMr(PluginPointer);
 
 /// A request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request(Raw);
+pub struct NetRequest(PluginPointer);
 
 /// A sending communicator.
 #[derive(Debug)]
 pub struct SendComm {
-    net: Arc<Net>,
-    raw: Raw,
+    net: Arc<PluginContext>,
+    raw: PluginPointer,
 }
 
 /// A receiving communicator.
 #[derive(Debug)]
 pub struct RecvComm {
-    net: Arc<Net>,
-    raw: Raw,
+    net: Arc<PluginContext>,
+    raw: PluginPointer,
 }
 
 /// One part of a receive.
 #[derive(Clone, Copy, Debug)]
-pub struct RecvPart {
+pub struct NetRecvPart {
     /// Where the bytes go.
     pub data: *mut u8,
     /// Most bytes to take.
@@ -160,7 +167,7 @@ pub struct RecvPart {
     /// Tag that the sender must give.
     pub tag: c_int,
     /// Registration of that memory.
-    pub mr: Mr,
+    pub mr: NetMr,
 }
 
 macro_rules! registration {
@@ -170,20 +177,20 @@ macro_rules! registration {
             ///
             /// # Safety
             /// The memory stays mapped until `dereg_mr`.
-            pub unsafe fn reg_mr(&self, data: *mut u8, bytes: usize) -> Result<Mr, CallError> {
-                let table = self.net.plugin.table();
+            pub unsafe fn reg_mr(&self, data: *mut u8, bytes: usize) -> Result<NetMr, PluginCallError> {
+                let table = self.net.plugin.abi_table();
                 // SAFETY: the communicator is open, and the caller vouches for the memory.
                 let raw = unsafe { table.reg_mr(self.raw.0, data.cast(), bytes, PTR_HOST) }?;
-                Ok(Mr(Raw(raw)))
+                Ok(NetMr(PluginPointer(raw)))
             }
 
             /// Ends a registration.
             ///
             /// # Safety
             /// The registration is of this communicator, not yet ended, and no request uses it.
-            pub unsafe fn dereg_mr(&self, mr: Mr) -> Result<(), CallError> {
+            pub unsafe fn dereg_mr(&self, mr: NetMr) -> Result<(), PluginCallError> {
                 // SAFETY: as the caller vouches.
-                unsafe { self.net.plugin.table().dereg_mr(self.raw.0, mr.0.0) }
+                unsafe { self.net.plugin.abi_table().dereg_mr(self.raw.0, mr.0.0) }
             }
 
             /// Asks whether a request of this communicator is complete, and how many bytes each part had.
@@ -193,28 +200,28 @@ macro_rules! registration {
             #[inline]
             pub unsafe fn test(
                 &self,
-                request: Request,
+                request: NetRequest,
                 sizes: Option<&mut [c_int; NET_RECVS_MAX]>,
-            ) -> Result<bool, CallError> {
+            ) -> Result<bool, PluginCallError> {
                 let mut done: c_int = 0;
                 let sizes = sizes.map_or(ptr::null_mut(), |sizes| sizes.as_mut_ptr());
                 // SAFETY: as the caller vouches; the sizes have room for the largest group.
-                unsafe { self.net.plugin.table().test(request.0.0, &mut done, sizes) }?;
+                unsafe { self.net.plugin.abi_table().test(request.0.0, &mut done, sizes) }?;
                 Ok(done != 0)
             }
 
             /// Closes it and tells what the plugin said.
-            pub fn close(mut self) -> Result<(), CallError> {
+            pub fn close(mut self) -> Result<(), PluginCallError> {
                 self.close_once()
             }
 
-            fn close_once(&mut self) -> Result<(), CallError> {
-                let raw = std::mem::replace(&mut self.raw, Raw(ptr::null_mut()));
+            fn close_once(&mut self) -> Result<(), PluginCallError> {
+                let raw = std::mem::replace(&mut self.raw, PluginPointer(ptr::null_mut()));
                 if raw.0.is_null() {
                     return Ok(());
                 }
                 // SAFETY: the communicator was open, and the pointer is forgotten here.
-                unsafe { self.net.plugin.table().$close(raw.0) }
+                unsafe { self.net.plugin.abi_table().$close(raw.0) }
             }
         }
 
@@ -240,17 +247,20 @@ impl SendComm {
         data: *const u8,
         bytes: usize,
         tag: c_int,
-        mr: Mr,
-    ) -> Result<Option<Request>, CallError> {
+        mr: NetMr,
+    ) -> Result<Option<NetRequest>, PluginCallError> {
         let stale: *mut c_void = ptr::without_provenance_mut(STALE_REQUEST);
         let mut request = stale;
         let data = data.cast_mut().cast();
         // SAFETY: as the caller vouches; `request` is a place to write.
-        unsafe { self.net.plugin.table().isend(self.raw.0, data, bytes, tag, mr.0.0, &mut request) }?;
+        unsafe { self.net.plugin.abi_table().isend(self.raw.0, data, bytes, tag, mr.0.0, &mut request) }?;
         if request == stale {
-            return Err(CallError::Contract { call: "isend", what: "succeeded without writing *request" });
+            return Err(PluginCallError::Contract {
+                call: "isend",
+                what: "succeeded without writing *request",
+            });
         }
-        Ok((!request.is_null()).then_some(Request(Raw(request))))
+        Ok((!request.is_null()).then_some(NetRequest(PluginPointer(request))))
     }
 }
 
@@ -263,14 +273,18 @@ impl RecvComm {
     /// Each part's memory is registered as its `mr` with this communicator and is left alone until the request
     /// is complete.
     #[inline]
-    pub unsafe fn irecv(&self, parts: &[RecvPart], optional: bool) -> Result<Option<Request>, CallError> {
+    pub unsafe fn irecv(
+        &self,
+        parts: &[NetRecvPart],
+        optional: bool,
+    ) -> Result<Option<NetRequest>, PluginCallError> {
         if let [part] = parts {
             // SAFETY: as the caller vouches.
             return unsafe { self.irecv_one(*part, optional) };
         }
         let n = parts.len();
         if n == 0 || n > NET_RECVS_MAX {
-            return Err(CallError::Contract {
+            return Err(PluginCallError::Contract {
                 call: "irecv",
                 what: "the host asked for a group of 0 or over 8",
             });
@@ -303,7 +317,11 @@ impl RecvComm {
     /// # Safety
     /// As for `irecv`.
     #[inline]
-    unsafe fn irecv_one(&self, part: RecvPart, optional: bool) -> Result<Option<Request>, CallError> {
+    unsafe fn irecv_one(
+        &self,
+        part: NetRecvPart,
+        optional: bool,
+    ) -> Result<Option<NetRequest>, PluginCallError> {
         let mut data: *mut c_void = part.data.cast();
         let mut size = part.bytes;
         let mut tag = part.tag;
@@ -322,22 +340,29 @@ impl RecvComm {
     }
 
     #[inline]
-    unsafe fn irecv_args(&self, args: RecvArgs, optional: bool) -> Result<Option<Request>, CallError> {
+    unsafe fn irecv_args(
+        &self,
+        args: RecvArgs,
+        optional: bool,
+    ) -> Result<Option<NetRequest>, PluginCallError> {
         let flag: *mut c_void = ptr::without_provenance_mut(OPTIONAL_RECV_COMPLETION);
         let mut request = if optional { flag } else { ptr::null_mut() };
         // SAFETY: as the caller vouches.
-        unsafe { self.net.plugin.table().irecv(self.raw.0, args, &mut request) }?;
+        unsafe { self.net.plugin.abi_table().irecv(self.raw.0, args, &mut request) }?;
         if request == flag {
-            return Err(CallError::Contract { call: "irecv", what: "succeeded without writing *request" });
+            return Err(PluginCallError::Contract {
+                call: "irecv",
+                what: "succeeded without writing *request",
+            });
         }
-        Ok((!request.is_null()).then_some(Request(Raw(request))))
+        Ok((!request.is_null()).then_some(NetRequest(PluginPointer(request))))
     }
 
     /// Starts a flush of received data; `None` means that there is nothing to wait for.
     ///
     /// # Safety
     /// As for `irecv`, of memory whose receive is complete.
-    pub unsafe fn iflush(&self, parts: &[RecvPart]) -> Result<Option<Request>, CallError> {
+    pub unsafe fn iflush(&self, parts: &[NetRecvPart]) -> Result<Option<NetRequest>, PluginCallError> {
         let n = parts.len().min(NET_RECVS_MAX);
         let mut data: [*mut c_void; NET_RECVS_MAX] = [ptr::null_mut(); NET_RECVS_MAX];
         let mut sizes: [c_int; NET_RECVS_MAX] = [0; NET_RECVS_MAX];
@@ -351,9 +376,9 @@ impl RecvComm {
         let sizes = sizes.as_mut_ptr();
         let mhandles = mhandles.as_mut_ptr();
         let mut request: *mut c_void = ptr::null_mut();
-        let table = self.net.plugin.table();
+        let table = self.net.plugin.abi_table();
         // SAFETY: as the caller vouches; the arrays have `n` entries and live for the call.
         unsafe { table.iflush(self.raw.0, n as c_int, data, sizes, mhandles, &mut request) }?;
-        Ok((!request.is_null()).then_some(Request(Raw(request))))
+        Ok((!request.is_null()).then_some(NetRequest(PluginPointer(request))))
     }
 }

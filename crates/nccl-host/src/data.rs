@@ -4,7 +4,7 @@
 //! any bits will do, and values that it reduces, exact in every order (see `element`). A hash of (seed, block,
 //! position) makes them, so that no buffer with the expected result is ever stored.
 
-use crate::element::{Element, elements, elements_mut};
+use crate::element::{BufferElement, as_elements, elements_mut};
 use crate::types::{DataType, RedOp};
 
 /// Block number of what stands in a result buffer before the run.
@@ -45,7 +45,7 @@ pub(crate) fn wrong_bytes(seed: u64, block: u64, found: &[u8], size: usize) -> u
 
 /// Fills a buffer with the values that `rank` contributes, from element `first` on.
 pub(crate) fn fill_values(dtype: DataType, op: RedOp, seed: u64, rank: usize, first: usize, out: &mut [u8]) {
-    fn fill<T: Element>(op: RedOp, seed: u64, rank: usize, first: usize, out: &mut [u8]) {
+    fn fill<T: BufferElement>(op: RedOp, seed: u64, rank: usize, first: usize, out: &mut [u8]) {
         for (index, x) in elements_mut::<T>(out).iter_mut().enumerate() {
             *x = T::narrow(T::value(hash(seed, rank as u64, (first + index) as u64), op));
         }
@@ -62,7 +62,7 @@ pub(crate) fn wrong_values(
     first: usize,
     found: &[u8],
 ) -> u64 {
-    fn count<T: Element>(
+    fn count<T: BufferElement>(
         op: RedOp,
         seed: u64,
         ranks: std::ops::Range<usize>,
@@ -71,7 +71,7 @@ pub(crate) fn wrong_values(
     ) -> u64 {
         let mut wrong = 0;
         let n = ranks.len() as u32;
-        for (index, x) in elements::<T>(found).iter().enumerate() {
+        for (index, x) in as_elements::<T>(found).iter().enumerate() {
             let position = (first + index) as u64;
             let mut expected = T::value(hash(seed, ranks.start as u64, position), op);
             for rank in ranks.start + 1..ranks.end {
@@ -106,7 +106,7 @@ mod tests {
     fn values_of_all_ranks_reduce_exactly_in_any_order() {
         for dtype in DataType::ALL.iter().copied() {
             for op in RedOp::ALL.iter().copied() {
-                let bytes = 64 * dtype.bytes();
+                let bytes = 64 * dtype.element_bytes();
                 let mut sum = vec![0u64; bytes / 8];
                 let mut next = vec![0u64; bytes / 8];
                 // SAFETY: a `u64` may be seen as bytes.
@@ -119,7 +119,7 @@ mod tests {
                     crate::reduce::reduce_in_place(dtype, op, sum, next);
                 }
                 if op == RedOp::Avg {
-                    crate::reduce::divide(dtype, sum, 16);
+                    crate::reduce::divide_elements(dtype, sum, 16);
                 }
                 assert_eq!(wrong_values(dtype, op, 9, 0..16, 0, sum), 0, "{dtype} {op}");
                 sum[0] ^= 0x40;

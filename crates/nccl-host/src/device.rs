@@ -8,16 +8,16 @@ use std::ffi::c_int;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::abi::CallError;
-use crate::comm::Net;
-use crate::properties::Properties;
+use crate::abi::PluginCallError;
+use crate::comm::PluginContext;
+use crate::properties::NetProperties;
 
 /// The oldest version with `makeVDevice`.
 const FUSES_SINCE: u8 = 9;
 
 /// What a run uses.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum Device {
+pub enum DeviceSelection {
     /// The device of this number.
     Number(i32),
     /// The devices of these numbers, fused to one by `makeVDevice`.
@@ -28,7 +28,7 @@ pub enum Device {
 
 /// There is no such device.
 #[derive(Debug, Error)]
-pub(crate) enum DeviceError {
+pub(crate) enum SelectDeviceError {
     #[error(
         "the plugin offers no device, and its log says why; Trunkline's uses the software NIC with TRUNKLINE_FABRIC=soft, RDMA devices with =verbs"
     )]
@@ -39,50 +39,53 @@ pub(crate) enum DeviceError {
         "version {version} of the plugin interface cannot fuse devices; versions {FUSES_SINCE} to 12 can"
     )]
     Version { version: u8 },
-    #[error("devices {} cannot be fused: {source}", list(.members))]
-    Fuse { members: Vec<i32>, source: CallError },
+    #[error("devices {} cannot be fused: {source}", format_numbers(.members))]
+    Fuse { members: Vec<i32>, source: PluginCallError },
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] PluginCallError),
 }
 
 /// Numbers for a message.
-fn list(numbers: &[i32]) -> String {
+fn format_numbers(numbers: &[i32]) -> String {
     let texts: Vec<String> = numbers.iter().map(i32::to_string).collect();
     texts.join(", ")
 }
 
 /// The number of the device to use and its properties. A fused one is made here; the plugin must then count one device
 /// more than before, or as many if it knew this one, and tell the members that were asked for.
-pub(crate) fn choose(net: &Net, device: &Device) -> Result<(c_int, Properties), DeviceError> {
+pub(crate) fn choose_device(
+    net: &PluginContext,
+    device: &DeviceSelection,
+) -> Result<(c_int, NetProperties), SelectDeviceError> {
     let plugin = net.plugin();
     let count = plugin.devices()?;
     if count == 0 {
-        return Err(DeviceError::None);
+        return Err(SelectDeviceError::None);
     }
     let members = match device {
-        Device::Number(number) => vec![*number],
-        Device::Fused(members) => members.clone(),
-        Device::FusedAll => (0..count).collect(),
+        DeviceSelection::Number(number) => vec![*number],
+        DeviceSelection::Fused(members) => members.clone(),
+        DeviceSelection::FusedAll => (0..count).collect(),
     };
     if let Some(&missing) = members.iter().find(|member| !(0..count).contains(*member)) {
-        return Err(DeviceError::Missing { device: missing, count });
+        return Err(SelectDeviceError::Missing { device: missing, count });
     }
-    if let Device::Number(number) = device {
+    if let DeviceSelection::Number(number) = device {
         return Ok((*number, plugin.properties(*number)?));
     }
     if plugin.version() < FUSES_SINCE {
-        return Err(DeviceError::Version { version: plugin.version() });
+        return Err(SelectDeviceError::Version { version: plugin.version() });
     }
-    match fuse(net, &members) {
+    match fuse_devices(net, &members) {
         Ok(made) => Ok(made),
-        Err(source) => Err(DeviceError::Fuse { members, source }),
+        Err(source) => Err(SelectDeviceError::Fuse { members, source }),
     }
 }
 
-fn fuse(net: &Net, members: &[i32]) -> Result<(c_int, Properties), CallError> {
+fn fuse_devices(net: &PluginContext, members: &[i32]) -> Result<(c_int, NetProperties), PluginCallError> {
     let plugin = net.plugin();
     let made = net.make_v_device(members)?;
-    let broken = |what| Err(CallError::Contract { call: "makeVDevice", what });
+    let broken = |what| Err(PluginCallError::Contract { call: "makeVDevice", what });
     if made < 0 || made >= plugin.devices()? {
         return broken("gave a number that devices does not count");
     }

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use crate::types::RedOp;
 
 /// An element of a buffer.
-pub(crate) trait Element: Copy + 'static {
+pub(crate) trait BufferElement: Copy + 'static {
     /// The type in which values are combined: the type itself, or `f32` for the two 16-bit floats.
     type Wide: Copy;
     /// Into the combining type.
@@ -27,7 +27,7 @@ pub(crate) trait Element: Copy + 'static {
 
 macro_rules! integer {
     ($type:ty, $small:expr) => {
-        impl Element for $type {
+        impl BufferElement for $type {
             type Wide = Self;
             #[inline(always)]
             fn widen(self) -> Self {
@@ -73,7 +73,7 @@ integer!(u64, |h| h & 0xffff);
 
 macro_rules! float {
     ($type:ty, $wide:ty, $widen:expr, $narrow:expr) => {
-        impl Element for $type {
+        impl BufferElement for $type {
             type Wide = $wide;
             #[inline(always)]
             fn widen(self) -> $wide {
@@ -158,14 +158,14 @@ pub(crate) use with_element;
 /// Reads the bytes of a buffer as elements; bytes after the last whole element are left out.
 ///
 /// Buffers start on a page and extents on a whole element, so nothing is lost in front.
-pub(crate) fn elements<T: Element>(bytes: &[u8]) -> &[T] {
+pub(crate) fn as_elements<T: BufferElement>(bytes: &[u8]) -> &[T] {
     // SAFETY: every element type takes any bits, and `align_to` keeps alignment and bounds.
     let (_, middle, _) = unsafe { bytes.align_to::<T>() };
     middle
 }
 
 /// As `elements`, for writing.
-pub(crate) fn elements_mut<T: Element>(bytes: &mut [u8]) -> &mut [T] {
+pub(crate) fn elements_mut<T: BufferElement>(bytes: &mut [u8]) -> &mut [T] {
     // SAFETY: as in `elements`; any bits may be read back as bytes.
     let (_, middle, _) = unsafe { bytes.align_to_mut::<T>() };
     middle

@@ -10,22 +10,22 @@ use std::sync::Arc;
 
 use trunkline_sys::nccl_net::NET_RECVS_MAX;
 
-use crate::abi::CallError;
-use crate::comm::{RecvPart, Request};
-use crate::links::{LinkError, Links, Memory, from, to};
+use crate::abi::PluginCallError;
+use crate::comm::{NetRecvPart, NetRequest};
+use crate::links::{CommMemory, PeerCallError, RankLinks, error_from, error_to};
 use crate::reduce;
-use crate::schedule::{NONE, Place, STEPS_IN_FLIGHT, Schedule, Space, StepId, Work};
+use crate::schedule::{BufferOffset, BufferSpace, NONE, RankSchedule, STEPS_IN_FLIGHT, StepId, StepWork};
 use crate::types::{DataType, RedOp};
-use crate::wait::Waiting;
+use crate::wait::SpinWait;
 
 /// Where the three buffers of a schedule lie: index of the memory, byte offset in it.
-pub(crate) type Bases = [(usize, usize); 3];
+pub(crate) type BufferBases = [(usize, usize); 3];
 
 /// One run of a collective.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
-    pub(crate) schedule: Arc<Schedule>,
-    pub(crate) bases: Bases,
+pub(crate) struct CollectiveRun {
+    pub(crate) schedule: Arc<RankSchedule>,
+    pub(crate) bases: BufferBases,
     pub(crate) dtype: DataType,
     pub(crate) op: RedOp,
     pub(crate) ranks: usize,
@@ -33,22 +33,22 @@ pub(crate) struct Job {
 
 /// A posted step.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct PostedStep {
     step: StepId,
-    request: Request,
+    request: NetRequest,
     flushing: bool,
 }
 
 /// One direction of one connection, or one queue of local steps.
 #[derive(Debug, Default)]
-struct Cursor {
+struct StepCursor {
     next: usize,
-    flights: VecDeque<Flight>,
+    flights: VecDeque<PostedStep>,
 }
 
 /// How a communicator receives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Receives {
+pub(crate) struct ReceiveOptions {
     /// Fewest bytes of a receive. Bytes behind a shorter message stay as they are.
     pub(crate) least: usize,
     /// Whether each is flushed.
@@ -57,23 +57,28 @@ pub(crate) struct Receives {
 
 /// The state of the progress thread.
 #[derive(Debug)]
-pub(crate) struct Executor {
-    pub(crate) links: Arc<Links>,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) waiting: Waiting,
-    pub(crate) receives: Receives,
+pub(crate) struct ScheduleExecutor {
+    pub(crate) links: Arc<RankLinks>,
+    pub(crate) memory: Arc<CommMemory>,
+    pub(crate) waiting: SpinWait,
+    pub(crate) receives: ReceiveOptions,
     done: Vec<bool>,
-    sends: Vec<Cursor>,
-    recvs: Vec<Cursor>,
-    locals: Vec<Cursor>,
+    sends: Vec<StepCursor>,
+    recvs: Vec<StepCursor>,
+    locals: Vec<StepCursor>,
 }
 
-impl Executor {
-    pub(crate) fn new(links: Arc<Links>, memory: Arc<Memory>, receives: Receives, threads: usize) -> Self {
+impl ScheduleExecutor {
+    pub(crate) fn new(
+        links: Arc<RankLinks>,
+        memory: Arc<CommMemory>,
+        receives: ReceiveOptions,
+        threads: usize,
+    ) -> Self {
         Self {
             links,
             memory,
-            waiting: Waiting::new(threads),
+            waiting: SpinWait::new(threads),
             receives,
             done: Vec::new(),
             sends: Vec::new(),
@@ -83,13 +88,13 @@ impl Executor {
     }
 
     /// Runs a schedule once.
-    pub(crate) fn run(&mut self, job: &Job) -> Result<(), LinkError> {
+    pub(crate) fn run_schedule(&mut self, job: &CollectiveRun) -> Result<(), PeerCallError> {
         let steps = job.schedule.steps.len();
         self.done.clear();
         self.done.resize(steps, false);
-        reset(&mut self.sends, job.schedule.send_queues.len());
-        reset(&mut self.recvs, job.schedule.recv_queues.len());
-        reset(&mut self.locals, job.schedule.local_queues.len());
+        reset_cursors(&mut self.sends, job.schedule.send_queues.len());
+        reset_cursors(&mut self.recvs, job.schedule.recv_queues.len());
+        reset_cursors(&mut self.locals, job.schedule.local_queues.len());
         let mut left = steps;
         while left > 0 {
             let before = left;
@@ -106,29 +111,29 @@ impl Executor {
                 left -= self.run_local(job, queue);
             }
             if posted || left != before {
-                self.waiting.progressed();
+                self.waiting.note_progress();
             } else {
-                self.waiting.idle();
+                self.waiting.wait_once();
             }
         }
         Ok(())
     }
 
-    fn ready(&self, after: [StepId; 2]) -> bool {
+    fn is_ready(&self, after: [StepId; 2]) -> bool {
         after.iter().all(|id| *id == NONE || self.done[*id as usize])
     }
 
-    fn address(&self, job: &Job, place: Place) -> (usize, *mut u8) {
+    fn place_address(&self, job: &CollectiveRun, place: BufferOffset) -> (usize, *mut u8) {
         let (memory, base) = job.bases[space_index(place.space)];
         (memory, self.memory.buffers[memory].as_ptr().wrapping_add(base + place.offset))
     }
 
-    fn finish_sends(&mut self, link: usize) -> Result<usize, LinkError> {
+    fn finish_sends(&mut self, link: usize) -> Result<usize, PeerCallError> {
         let mut finished = 0;
         while let Some(flight) = self.sends[link].flights.front().copied() {
             let row = &self.links.send[link];
             // SAFETY: the request is in flight on this connection and leaves the queue when it is complete.
-            if !unsafe { row.comm.test(flight.request, None) }.map_err(to(row.peer))? {
+            if !unsafe { row.comm.test(flight.request, None) }.map_err(error_to(row.peer))? {
                 break;
             }
             self.sends[link].flights.pop_front();
@@ -138,22 +143,22 @@ impl Executor {
         Ok(finished)
     }
 
-    fn post_sends(&mut self, job: &Job, link: usize) -> Result<bool, LinkError> {
+    fn post_sends(&mut self, job: &CollectiveRun, link: usize) -> Result<bool, PeerCallError> {
         let mut posted = false;
         while self.sends[link].flights.len() < STEPS_IN_FLIGHT {
             let Some(id) = job.schedule.send_queues[link].get(self.sends[link].next).copied() else { break };
             let step = job.schedule.steps[id as usize];
-            let Work::Send { from, .. } = step.work else { break };
-            if !self.ready(step.after) {
+            let StepWork::Send { from, .. } = step.work else { break };
+            if !self.is_ready(step.after) {
                 break;
             }
-            let (memory, data) = self.address(job, from);
+            let (memory, data) = self.place_address(job, from);
             let row = &self.links.send[link];
             // SAFETY: the extent is inside registered memory, and no step writes it before this one is done.
             let request = unsafe { row.comm.isend(data, step.bytes, row.tag, row.mrs[memory]) };
-            let Some(request) = request.map_err(to(row.peer))? else { break };
+            let Some(request) = request.map_err(error_to(row.peer))? else { break };
             let cursor = &mut self.sends[link];
-            cursor.flights.push_back(Flight { step: id, request, flushing: false });
+            cursor.flights.push_back(PostedStep { step: id, request, flushing: false });
             cursor.next += 1;
             posted = true;
         }
@@ -161,48 +166,48 @@ impl Executor {
     }
 
     /// The message of a receiving step.
-    fn part(&self, job: &Job, link: usize, id: StepId) -> Option<RecvPart> {
+    fn recv_part(&self, job: &CollectiveRun, link: usize, id: StepId) -> Option<NetRecvPart> {
         let step = job.schedule.steps[id as usize];
-        let Work::Recv { into, .. } = step.work else { return None };
-        let (memory, data) = self.address(job, into);
+        let StepWork::Recv { into, .. } = step.work else { return None };
+        let (memory, data) = self.place_address(job, into);
         let row = &self.links.recv[link];
-        Some(RecvPart { data, bytes: step.bytes, tag: row.tag, mr: row.mrs[memory] })
+        Some(NetRecvPart { data, bytes: step.bytes, tag: row.tag, mr: row.mrs[memory] })
     }
 
-    fn post_recvs(&mut self, job: &Job, link: usize) -> Result<bool, LinkError> {
+    fn post_recvs(&mut self, job: &CollectiveRun, link: usize) -> Result<bool, PeerCallError> {
         let mut posted = false;
         while self.recvs[link].flights.len() < STEPS_IN_FLIGHT {
             let Some(id) = job.schedule.recv_queues[link].get(self.recvs[link].next).copied() else { break };
-            if !self.ready(job.schedule.steps[id as usize].after) {
+            if !self.is_ready(job.schedule.steps[id as usize].after) {
                 break;
             }
-            let Some(mut part) = self.part(job, link, id) else { break };
+            let Some(mut part) = self.recv_part(job, link, id) else { break };
             part.bytes = part.bytes.max(self.receives.least);
             let row = &self.links.recv[link];
             // SAFETY: the extent is inside registered memory. The message is as long as the step, and no other step touches
             // those bytes before this one is done; the plugin leaves the bytes behind them alone.
             let request = unsafe { row.comm.irecv(&[part], false) };
-            let Some(request) = request.map_err(from(row.peer))? else { break };
+            let Some(request) = request.map_err(error_from(row.peer))? else { break };
             let cursor = &mut self.recvs[link];
-            cursor.flights.push_back(Flight { step: id, request, flushing: false });
+            cursor.flights.push_back(PostedStep { step: id, request, flushing: false });
             cursor.next += 1;
             posted = true;
         }
         Ok(posted)
     }
 
-    fn finish_recvs(&mut self, job: &Job, link: usize) -> Result<usize, LinkError> {
+    fn finish_recvs(&mut self, job: &CollectiveRun, link: usize) -> Result<usize, PeerCallError> {
         let mut finished = 0;
         while let Some(flight) = self.recvs[link].flights.front().copied() {
             let row = &self.links.recv[link];
             let mut sizes: [c_int; NET_RECVS_MAX] = [-1; NET_RECVS_MAX];
             // SAFETY: the request is in flight on this connection and is forgotten when it is complete.
-            if !unsafe { row.comm.test(flight.request, Some(&mut sizes)) }.map_err(from(row.peer))? {
+            if !unsafe { row.comm.test(flight.request, Some(&mut sizes)) }.map_err(error_from(row.peer))? {
                 break;
             }
             if !flight.flushing {
                 let bytes = job.schedule.steps[flight.step as usize].bytes;
-                check_size(sizes[0], bytes).map_err(from(row.peer))?;
+                check_size(sizes[0], bytes).map_err(error_from(row.peer))?;
                 if self.receives.flush && bytes > 0 && self.start_flush(job, link, flight.step)? {
                     continue;
                 }
@@ -215,44 +220,44 @@ impl Executor {
     }
 
     /// Starts the flush of the oldest receive; false when there is nothing to wait for.
-    fn start_flush(&mut self, job: &Job, link: usize, id: StepId) -> Result<bool, LinkError> {
-        let Some(part) = self.part(job, link, id) else { return Ok(false) };
+    fn start_flush(&mut self, job: &CollectiveRun, link: usize, id: StepId) -> Result<bool, PeerCallError> {
+        let Some(part) = self.recv_part(job, link, id) else { return Ok(false) };
         let row = &self.links.recv[link];
         // SAFETY: the receive of this extent is complete, and the memory is registered.
-        let request = unsafe { row.comm.iflush(&[part]) }.map_err(from(row.peer))?;
+        let request = unsafe { row.comm.iflush(&[part]) }.map_err(error_from(row.peer))?;
         let Some(request) = request else { return Ok(false) };
         if let Some(front) = self.recvs[link].flights.front_mut() {
-            *front = Flight { step: id, request, flushing: true };
+            *front = PostedStep { step: id, request, flushing: true };
         }
         Ok(true)
     }
 
     /// Runs at most one local step, so that the network is looked at between two of them.
-    fn run_local(&mut self, job: &Job, queue: usize) -> usize {
+    fn run_local(&mut self, job: &CollectiveRun, queue: usize) -> usize {
         let Some(id) = job.schedule.local_queues[queue].get(self.locals[queue].next).copied() else {
             return 0;
         };
         let step = job.schedule.steps[id as usize];
-        if !self.ready(step.after) {
+        if !self.is_ready(step.after) {
             return 0;
         }
         match step.work {
-            Work::Reduce { into, a, b, last } => self.reduce(job, [into, a, b], step.bytes, last),
-            Work::Copy { into, from } => {
-                let into = self.address(job, into).1;
-                let from = self.address(job, from).1;
+            StepWork::Reduce { into, a, b, last } => self.reduce_step(job, [into, a, b], step.bytes, last),
+            StepWork::Copy { into, from } => {
+                let into = self.place_address(job, into).1;
+                let from = self.place_address(job, from).1;
                 // SAFETY: both extents are inside the memory, and a schedule never copies within one buffer.
                 unsafe { std::ptr::copy_nonoverlapping(from, into, step.bytes) };
             }
-            Work::Send { .. } | Work::Recv { .. } => {}
+            StepWork::Send { .. } | StepWork::Recv { .. } => {}
         }
         self.done[id as usize] = true;
         self.locals[queue].next += 1;
         1
     }
 
-    fn reduce(&self, job: &Job, places: [Place; 3], bytes: usize, last: bool) {
-        let [into, a, b] = places.map(|place| self.address(job, place).1);
+    fn reduce_step(&self, job: &CollectiveRun, places: [BufferOffset; 3], bytes: usize, last: bool) {
+        let [into, a, b] = places.map(|place| self.place_address(job, place).1);
         // Every operator commutes, so the operand that is the result may come first.
         let (a, b) = if into == b { (b, a) } else { (a, b) };
         // SAFETY: the extent is inside the memory, and no other step touches it now.
@@ -264,24 +269,24 @@ impl Executor {
         } else {
             // SAFETY: as above.
             let a = unsafe { std::slice::from_raw_parts(a, bytes) };
-            reduce::reduce(job.dtype, job.op, into_slice, a, b);
+            reduce::reduce_into(job.dtype, job.op, into_slice, a, b);
         }
         if last && job.op == RedOp::Avg {
-            reduce::divide(job.dtype, into_slice, job.ranks as u32);
+            reduce::divide_elements(job.dtype, into_slice, job.ranks as u32);
         }
     }
 }
 
-fn space_index(space: Space) -> usize {
+fn space_index(space: BufferSpace) -> usize {
     match space {
-        Space::Send => 0,
-        Space::Recv => 1,
-        Space::Scratch => 2,
+        BufferSpace::Send => 0,
+        BufferSpace::Recv => 1,
+        BufferSpace::Scratch => 2,
     }
 }
 
-fn reset(cursors: &mut Vec<Cursor>, count: usize) {
-    cursors.resize_with(count, Cursor::default);
+fn reset_cursors(cursors: &mut Vec<StepCursor>, count: usize) {
+    cursors.resize_with(count, StepCursor::default);
     for cursor in cursors {
         cursor.next = 0;
         cursor.flights.clear();
@@ -289,9 +294,9 @@ fn reset(cursors: &mut Vec<Cursor>, count: usize) {
 }
 
 /// A receive must report the size that was sent, as far as an `int` can.
-pub(crate) fn check_size(reported: c_int, bytes: usize) -> Result<(), CallError> {
+pub(crate) fn check_size(reported: c_int, bytes: usize) -> Result<(), PluginCallError> {
     if usize::try_from(reported).ok() == Some(bytes) || bytes > c_int::MAX as usize {
         return Ok(());
     }
-    Err(CallError::Contract { call: "test", what: "reported another size than was sent" })
+    Err(PluginCallError::Contract { call: "test", what: "reported another size than was sent" })
 }

@@ -7,10 +7,10 @@ use serde::de::DeserializeOwned;
 use crate::rendezvous::{self, FromRank, ToRank};
 
 /// A target: its name, its check and its seeds. As `trunkline_proto::fuzzing::Target`, which this crate does not know.
-pub type Named = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
+pub type NamedTarget = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// The targets of this crate.
-pub const TARGETS: &[Named] = &[("rendezvous", messages, message_seeds)];
+pub const TARGETS: &[NamedTarget] = &[("rendezvous", check_messages, message_seeds)];
 
 /// Runs the target of that name.
 ///
@@ -22,19 +22,20 @@ pub fn run(name: &str, bytes: &[u8]) {
     target.into_iter().for_each(|target| target.1(bytes));
 }
 
-fn messages(bytes: &[u8]) {
+fn check_messages(bytes: &[u8]) {
     read_all::<FromRank>(bytes);
     read_all::<ToRank>(bytes);
 }
 
 fn read_all<T: DeserializeOwned + Serialize>(mut stream: &[u8]) {
-    while let Ok(Some(message)) = rendezvous::receive::<T>(&mut stream) {
+    while let Ok(Some(message)) = rendezvous::read_message::<T>(&mut stream) {
         let mut printed = Vec::new();
-        assert!(rendezvous::send(&mut printed, &message).is_ok());
-        let again = rendezvous::receive::<T>(&mut printed.as_slice());
+        assert!(rendezvous::write_message(&mut printed, &message).is_ok());
+        let again = rendezvous::read_message::<T>(&mut printed.as_slice());
         let mut reprinted = Vec::new();
-        let is_same = again
-            .is_ok_and(|again| again.is_some_and(|again| rendezvous::send(&mut reprinted, &again).is_ok()));
+        let is_same = again.is_ok_and(|again| {
+            again.is_some_and(|again| rendezvous::write_message(&mut reprinted, &again).is_ok())
+        });
         assert!(is_same && printed == reprinted, "a message changed on its way");
     }
 }
@@ -60,7 +61,7 @@ fn message_seeds() -> Vec<Vec<u8>> {
 
 fn stream_of(message: &impl Serialize) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let sent = rendezvous::send(&mut bytes, message);
+    let sent = rendezvous::write_message(&mut bytes, message);
     assert!(sent.is_ok());
     bytes
 }

@@ -16,16 +16,17 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::buffer::MemoryKind;
-use crate::channel::Channel;
+use crate::channel::RankChannel;
 use crate::collective::Collective;
-use crate::device::Device;
-use crate::left::{self, Keep, Left};
+use crate::device::DeviceSelection;
+use crate::left::{self, KeptFiles, LeftFiles};
 use crate::p2p;
 use crate::rank::RANK_VARIABLE;
 use crate::rendezvous::{
-    self, Case, FromRank, Measured, Offer, P2pCase, P2pMeasured, PluginInfo, Setup, ToRank,
+    self, CollectiveCase, CollectiveMeasured, FromRank, HandleOffer, P2pCase, P2pMeasured, PluginReport,
+    RankSetup, ToRank,
 };
-use crate::schedule::Graph;
+use crate::schedule::ConnectionGraph;
 
 /// How long the others may take to say what they know after one rank failed.
 const GRACE: Duration = Duration::from_millis(300);
@@ -34,13 +35,13 @@ const EXIT: Duration = Duration::from_secs(10);
 
 /// What to start.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct RankJob {
     /// The plugin's file.
     pub plugin: PathBuf,
     /// Version of the interface; the newest when none is asked for.
     pub abi: Option<u8>,
     /// Device.
-    pub device: Device,
+    pub device: DeviceSelection,
     /// Rank processes.
     pub ranks: usize,
     /// Communicators in each rank, all at work at once.
@@ -66,7 +67,7 @@ pub struct Job {
     /// Longest time for one row.
     pub row_timeout: Duration,
     /// What files of the plugin are wanted.
-    pub keep: Option<Keep>,
+    pub keep: Option<KeptFiles>,
     /// Environment of ranks that the parent starts, beside its own; ranks of another launcher have theirs.
     pub environment: Vec<(String, String)>,
 }
@@ -74,7 +75,7 @@ pub struct Job {
 /// A run failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum LaunchError {
+pub enum RankLaunchError {
     /// A rank could not be started.
     #[error("cannot start rank {rank}: {source}")]
     Start {
@@ -100,7 +101,7 @@ pub enum LaunchError {
         status: String,
     },
     /// Nothing happened for too long.
-    #[error("no answer within {} s from rank {}", .after.as_secs(), numbers(.ranks))]
+    #[error("no answer within {} s from rank {}", .after.as_secs(), format_ranks(.ranks))]
     TimedOut {
         /// The time allowed.
         after: Duration,
@@ -115,7 +116,7 @@ pub enum LaunchError {
     },
 }
 
-fn numbers(ranks: &[usize]) -> String {
+fn format_ranks(ranks: &[usize]) -> String {
     let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
     names.join(", ")
 }
@@ -130,7 +131,7 @@ pub struct RowResult {
 }
 
 /// News of a rank.
-enum News {
+enum RankEvent {
     Said(FromRank),
     Ended,
 }
@@ -138,11 +139,11 @@ enum News {
 /// Where a rank comes from.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Seat {
+pub enum RankOrigin {
     /// A process that the parent starts.
     Child,
     /// A process that is there already and calls `serve` on the other end.
-    Far(Channel),
+    Far(RankChannel),
 }
 
 /// A rank process as its parent sees it.
@@ -153,10 +154,10 @@ struct RankProcess {
 }
 
 /// The running ranks. Dropping it ends them.
-pub struct Cluster {
+pub struct RankCluster {
     ranks: Vec<RankProcess>,
-    news: Receiver<(usize, News)>,
-    info: PluginInfo,
+    news: Receiver<(usize, RankEvent)>,
+    info: PluginReport,
     pids: Vec<u32>,
     deadline: Instant,
     timeout: Duration,
@@ -164,46 +165,46 @@ pub struct Cluster {
     /// Wrong elements or bytes so far.
     wrong: u64,
     /// Files that plugins left, by rank.
-    left: Vec<Left>,
+    left: Vec<LeftFiles>,
     finished: bool,
 }
 
-impl Cluster {
+impl RankCluster {
     /// Starts the ranks and connects them.
-    pub fn start(job: &Job) -> Result<Self, LaunchError> {
-        Self::start_among((0..job.ranks).map(|_| Seat::Child).collect(), job)
+    pub fn start(job: &RankJob) -> Result<Self, RankLaunchError> {
+        Self::start_among((0..job.ranks).map(|_| RankOrigin::Child).collect(), job)
     }
 
     /// Connects ranks that come from these seats, by rank; there must be as many as the job has ranks.
-    pub fn start_among(seats: Vec<Seat>, job: &Job) -> Result<Self, LaunchError> {
+    pub fn start_among(seats: Vec<RankOrigin>, job: &RankJob) -> Result<Self, RankLaunchError> {
         let (sender, news) = mpsc::channel();
         let mut cluster = Self {
             ranks: Vec::new(),
             news,
-            info: PluginInfo::default(),
+            info: PluginReport::default(),
             pids: Vec::new(),
             deadline: Instant::now() + job.timeout,
             timeout: job.timeout,
             row_timeout: job.row_timeout,
             wrong: 0,
-            left: vec![Left::new(); job.ranks],
+            left: vec![LeftFiles::new(); job.ranks],
             finished: false,
         };
         for (rank, seat) in seats.into_iter().enumerate() {
             let process = match seat {
-                Seat::Child => spawn(rank, job, &sender),
-                Seat::Far(channel) => listen(rank, channel, None, &sender),
+                RankOrigin::Child => spawn_rank(rank, job, &sender),
+                RankOrigin::Far(channel) => start_listener(rank, channel, None, &sender),
             };
-            cluster.ranks.push(process.map_err(|source| LaunchError::Start { rank, source })?);
+            cluster.ranks.push(process.map_err(|source| RankLaunchError::Start { rank, source })?);
         }
         drop(sender);
         for rank in 0..job.ranks {
-            cluster.say(rank, &ToRank::Setup(setup(job, rank)));
+            cluster.send_to_rank(rank, &ToRank::Setup(rank_setup(job, rank)));
         }
-        let mut offers: Vec<Offer> = Vec::new();
-        for (rank, message) in cluster.gather()?.into_iter().enumerate() {
+        let mut offers: Vec<HandleOffer> = Vec::new();
+        for (rank, message) in cluster.gather_answers()?.into_iter().enumerate() {
             let FromRank::Listening(info, mine) = message else {
-                return Err(LaunchError::OutOfOrder { rank });
+                return Err(RankLaunchError::OutOfOrder { rank });
             };
             cluster.pids.push(info.pid);
             cluster.info = info;
@@ -211,32 +212,32 @@ impl Cluster {
         }
         for rank in 0..job.ranks {
             let his = offers.iter().filter(|offer| offer.sender == rank).cloned().collect();
-            cluster.say(rank, &ToRank::Connect(his));
+            cluster.send_to_rank(rank, &ToRank::Connect(his));
         }
-        for (rank, message) in cluster.gather()?.into_iter().enumerate() {
-            let FromRank::Connected = message else { return Err(LaunchError::OutOfOrder { rank }) };
+        for (rank, message) in cluster.gather_answers()?.into_iter().enumerate() {
+            let FromRank::Connected = message else { return Err(RankLaunchError::OutOfOrder { rank }) };
         }
         Ok(cluster)
     }
 
     /// What the ranks loaded.
-    pub fn info(&self) -> &PluginInfo {
+    pub fn plugin_report(&self) -> &PluginReport {
         &self.info
     }
 
     /// Process ids of the ranks.
-    pub fn pids(&self) -> &[u32] {
+    pub fn process_ids(&self) -> &[u32] {
         &self.pids
     }
 
     /// Runs one row of a collective.
-    pub fn run(&mut self, case: &Case) -> Result<RowResult, LaunchError> {
+    pub fn run_collective(&mut self, case: &CollectiveCase) -> Result<RowResult, RankLaunchError> {
         self.say_all(&ToRank::Run(*case));
         let mut result = RowResult { time_us: 0.0, wrong: 0 };
         let ranks = self.ranks.len() as f64;
-        for (rank, message) in self.gather()?.into_iter().enumerate() {
-            let FromRank::Done(Measured { time_us, wrong }) = message else {
-                return Err(LaunchError::OutOfOrder { rank });
+        for (rank, message) in self.gather_answers()?.into_iter().enumerate() {
+            let FromRank::Done(CollectiveMeasured { time_us, wrong }) = message else {
+                return Err(RankLaunchError::OutOfOrder { rank });
             };
             result.time_us += time_us / ranks;
             result.wrong += wrong;
@@ -246,11 +247,13 @@ impl Cluster {
     }
 
     /// Runs one size of the point-to-point benchmark.
-    pub fn run_p2p(&mut self, case: &P2pCase) -> Result<P2pMeasured, LaunchError> {
+    pub fn run_p2p(&mut self, case: &P2pCase) -> Result<P2pMeasured, RankLaunchError> {
         self.say_all(&ToRank::RunP2p(*case));
         let mut result: Option<P2pMeasured> = None;
-        for (rank, message) in self.gather()?.into_iter().enumerate() {
-            let FromRank::DoneP2p(measured) = message else { return Err(LaunchError::OutOfOrder { rank }) };
+        for (rank, message) in self.gather_answers()?.into_iter().enumerate() {
+            let FromRank::DoneP2p(measured) = message else {
+                return Err(RankLaunchError::OutOfOrder { rank });
+            };
             match result.as_mut() {
                 None => result = Some(measured),
                 Some(first) => first.wrong += measured.wrong,
@@ -263,10 +266,10 @@ impl Cluster {
 
     /// Lets the ranks close everything and end; they learn whether all that was verified was right. The files that their
     /// plugins left, by rank, if any were asked for.
-    pub fn finish(mut self) -> Result<Vec<Left>, LaunchError> {
+    pub fn finish(mut self) -> Result<Vec<LeftFiles>, RankLaunchError> {
         self.say_all(&ToRank::Quit { wrong: self.wrong > 0 });
-        for (rank, message) in self.gather()?.into_iter().enumerate() {
-            let FromRank::Closed = message else { return Err(LaunchError::OutOfOrder { rank }) };
+        for (rank, message) in self.gather_answers()?.into_iter().enumerate() {
+            let FromRank::Closed = message else { return Err(RankLaunchError::OutOfOrder { rank }) };
         }
         self.finished = true;
         let deadline = Instant::now() + EXIT;
@@ -275,55 +278,58 @@ impl Cluster {
             let status = self.wait_exit(rank, deadline);
             match status {
                 Some(status) if status.success() => {}
-                Some(status) => return Err(LaunchError::Died { rank, status: describe(status) }),
-                None => return Err(LaunchError::TimedOut { after: EXIT, ranks: vec![rank] }),
+                Some(status) => return Err(RankLaunchError::Died { rank, status: describe_exit(status) }),
+                None => return Err(RankLaunchError::TimedOut { after: EXIT, ranks: vec![rank] }),
             }
         }
         Ok(std::mem::take(&mut self.left))
     }
 
     /// A rank that is gone is noticed by its reader; the failed write says nothing more.
-    fn say(&mut self, rank: usize, message: &ToRank) {
-        let _ = rendezvous::send(&mut self.ranks[rank].writer, message);
+    fn send_to_rank(&mut self, rank: usize, message: &ToRank) {
+        let _ = rendezvous::write_message(&mut self.ranks[rank].writer, message);
     }
 
     fn say_all(&mut self, message: &ToRank) {
         for rank in 0..self.ranks.len() {
-            self.say(rank, message);
+            self.send_to_rank(rank, message);
         }
     }
 
     /// One message of every rank; barriers on the way are served.
-    fn gather(&mut self) -> Result<Vec<FromRank>, LaunchError> {
+    fn gather_answers(&mut self) -> Result<Vec<FromRank>, RankLaunchError> {
         let until = self.deadline.min(Instant::now() + self.row_timeout);
         let mut answers: Vec<Option<FromRank>> = self.ranks.iter().map(|_| None).collect();
         let mut at_barrier = vec![false; self.ranks.len()];
         while answers.iter().any(Option::is_none) {
             let left = until.saturating_duration_since(Instant::now());
             match self.news.recv_timeout(left) {
-                Ok((rank, News::Said(FromRank::AtBarrier))) => {
+                Ok((rank, RankEvent::Said(FromRank::AtBarrier))) => {
                     at_barrier[rank] = true;
                     if at_barrier.iter().all(|there| *there) {
                         at_barrier.fill(false);
                         self.say_all(&ToRank::Go);
                     }
                 }
-                Ok((rank, News::Said(FromRank::Failed { message }))) => {
-                    return Err(self.blame(rank, Some(message)));
+                Ok((rank, RankEvent::Said(FromRank::Failed { message }))) => {
+                    return Err(self.find_culprit(rank, Some(message)));
                 }
-                Ok((rank, News::Said(FromRank::Left { begins, text }))) => {
-                    if !left::take(&mut self.left[rank], begins, &text) {
-                        return Err(LaunchError::OutOfOrder { rank });
+                Ok((rank, RankEvent::Said(FromRank::Left { begins, text }))) => {
+                    if !left::take_part(&mut self.left[rank], begins, &text) {
+                        return Err(RankLaunchError::OutOfOrder { rank });
                     }
                 }
-                Ok((rank, News::Said(answer))) => answers[rank] = Some(answer),
+                Ok((rank, RankEvent::Said(answer))) => answers[rank] = Some(answer),
                 // A rank that closed everything ends while its peers are still closing.
-                Ok((rank, News::Ended)) if matches!(answers[rank], Some(FromRank::Closed)) => {}
-                Ok((rank, News::Ended)) => return Err(self.blame(rank, None)),
+                Ok((rank, RankEvent::Ended)) if matches!(answers[rank], Some(FromRank::Closed)) => {}
+                Ok((rank, RankEvent::Ended)) => return Err(self.find_culprit(rank, None)),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     let late = |rank: &usize| answers[*rank].is_none() && !at_barrier[*rank];
                     let ranks: Vec<usize> = (0..answers.len()).filter(late).collect();
-                    return Err(LaunchError::TimedOut { after: self.timeout.min(self.row_timeout), ranks });
+                    return Err(RankLaunchError::TimedOut {
+                        after: self.timeout.min(self.row_timeout),
+                        ranks,
+                    });
                 }
             }
         }
@@ -331,27 +337,29 @@ impl Cluster {
     }
 
     /// Finds the rank that failed first of itself: one that died, else one whose failure is not its peer's.
-    fn blame(&mut self, rank: usize, message: Option<String>) -> LaunchError {
+    fn find_culprit(&mut self, rank: usize, message: Option<String>) -> RankLaunchError {
         let mut failures = vec![(rank, message)];
         let until = Instant::now() + GRACE;
         while failures.iter().all(|(_, message)| message.is_some()) {
             match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok((rank, News::Said(FromRank::Failed { message }))) => failures.push((rank, Some(message))),
-                Ok((rank, News::Ended)) => failures.push((rank, None)),
+                Ok((rank, RankEvent::Said(FromRank::Failed { message }))) => {
+                    failures.push((rank, Some(message)))
+                }
+                Ok((rank, RankEvent::Ended)) => failures.push((rank, None)),
                 Ok(_) => {}
                 Err(_) => break,
             }
         }
         if let Some((rank, _)) = failures.iter().find(|(_, message)| message.is_none()).cloned() {
             let status = self.wait_exit(rank, Instant::now() + GRACE);
-            let status = status.map_or_else(|| String::from("it closed its channel"), describe);
-            return LaunchError::Died { rank, status };
+            let status = status.map_or_else(|| String::from("it closed its channel"), describe_exit);
+            return RankLaunchError::Died { rank, status };
         }
         let own = failures.iter().position(|(_, message)| {
             message.as_ref().is_some_and(|message| !message.contains("ncclRemoteError"))
         });
         let (rank, message) = failures.swap_remove(own.unwrap_or(0));
-        LaunchError::Failed { rank, message: message.unwrap_or_default() }
+        RankLaunchError::Failed { rank, message: message.unwrap_or_default() }
     }
 
     fn wait_exit(&mut self, rank: usize, until: Instant) -> Option<ExitStatus> {
@@ -368,12 +376,12 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for RankCluster {
     fn drop(&mut self) {
         for rank in &mut self.ranks {
             match &mut rank.child {
                 Some(child) => drop(child.kill()),
-                None if !self.finished => drop(rendezvous::send(&mut rank.writer, &ToRank::Abort)),
+                None if !self.finished => drop(rendezvous::write_message(&mut rank.writer, &ToRank::Abort)),
                 None => {}
             }
         }
@@ -383,19 +391,22 @@ impl Drop for Cluster {
     }
 }
 
-fn setup(job: &Job, rank: usize) -> Setup {
+fn rank_setup(job: &RankJob, rank: usize) -> RankSetup {
     let least = job.receive_min;
     let (graph, send_bytes, recv_bytes, chunk) = match job.collective {
         // The last receive ends behind the last byte.
-        Some(collective) => {
-            (Graph::of(collective, job.root), job.bytes_max, job.bytes_max + least, job.chunk)
-        }
+        Some(collective) => (
+            ConnectionGraph::for_collective(collective, job.root),
+            job.bytes_max,
+            job.bytes_max + least,
+            job.chunk,
+        ),
         None => {
             let recv_bytes = p2p::memory_bytes(job.bytes_max.max(least));
-            (Graph::Full, p2p::memory_bytes(job.bytes_max), recv_bytes, job.bytes_max)
+            (ConnectionGraph::Full, p2p::memory_bytes(job.bytes_max), recv_bytes, job.bytes_max)
         }
     };
-    Setup {
+    RankSetup {
         rank,
         ranks: job.ranks,
         plugin: job.plugin.clone(),
@@ -411,12 +422,12 @@ fn setup(job: &Job, rank: usize) -> Setup {
         scratch: job.collective.is_some(),
         memory: job.memory,
         flush: job.flush,
-        left: job.keep.as_ref().map(|keep| keep.of(rank)),
+        left: job.keep.as_ref().map(|keep| keep.rank_directory(rank)),
     }
 }
 
 /// Starts this program again as a rank, its end of the socket pair as standard input.
-fn spawn(rank: usize, job: &Job, news: &Sender<(usize, News)>) -> io::Result<RankProcess> {
+fn spawn_rank(rank: usize, job: &RankJob, news: &Sender<(usize, RankEvent)>) -> io::Result<RankProcess> {
     let (ours, theirs) = UnixStream::pair()?;
     let given = job.environment.iter().map(|(name, value)| (name, value));
     // Warnings are printed where nothing is set; a plugin looks at the variable to know that.
@@ -425,34 +436,34 @@ fn spawn(rank: usize, job: &Job, news: &Sender<(usize, News)>) -> io::Result<Ran
         .env("NCCL_DEBUG", debug)
         .env(RANK_VARIABLE, rank.to_string())
         .envs(given)
-        .envs(job.keep.as_ref().map(|keep| (keep.variable, keep.of(rank))))
+        .envs(job.keep.as_ref().map(|keep| (keep.variable, keep.rank_directory(rank))))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .spawn()?;
-    listen(rank, Channel::local(ours)?, Some(child), news)
+    start_listener(rank, RankChannel::from_unix(ours)?, Some(child), news)
 }
 
 /// Starts the thread that hears a rank.
-fn listen(
+fn start_listener(
     rank: usize,
-    channel: Channel,
+    channel: RankChannel,
     child: Option<Child>,
-    news: &Sender<(usize, News)>,
+    news: &Sender<(usize, RankEvent)>,
 ) -> io::Result<RankProcess> {
-    let Channel { mut reader, writer } = channel;
+    let RankChannel { mut reader, writer } = channel;
     let news = news.clone();
     std::thread::Builder::new().name(format!("rank {rank}")).spawn(move || {
-        while let Ok(Some(message)) = rendezvous::receive(&mut reader) {
-            if news.send((rank, News::Said(message))).is_err() {
+        while let Ok(Some(message)) = rendezvous::read_message(&mut reader) {
+            if news.send((rank, RankEvent::Said(message))).is_err() {
                 return;
             }
         }
-        let _ = news.send((rank, News::Ended));
+        let _ = news.send((rank, RankEvent::Ended));
     })?;
     Ok(RankProcess { child, writer })
 }
 
-fn describe(status: ExitStatus) -> String {
+fn describe_exit(status: ExitStatus) -> String {
     match status.signal() {
         Some(signal) => format!("killed by signal {signal}"),
         None => format!("exit status {}", status.code().unwrap_or(-1)),

@@ -17,25 +17,25 @@ const FILES_MAX: usize = 64;
 
 /// What to keep of a run besides its results.
 #[derive(Clone, Debug)]
-pub struct Keep {
+pub struct KeptFiles {
     /// The environment variable that tells the plugin where to leave files.
     pub variable: &'static str,
     /// A directory of this host; each rank that is started here gets one in it.
     pub directory: PathBuf,
 }
 
-impl Keep {
+impl KeptFiles {
     /// The directory of a rank.
-    pub(crate) fn of(&self, rank: usize) -> PathBuf {
+    pub(crate) fn rank_directory(&self, rank: usize) -> PathBuf {
         self.directory.join(format!("rank{rank}"))
     }
 }
 
 /// The texts of the files that one rank's plugin has left, in the order of their names.
-pub type Left = Vec<String>;
+pub type LeftFiles = Vec<String>;
 
 /// Gives every file of a directory to `say`, in parts. A directory that is not there holds none.
-pub(crate) fn tell<E: From<io::Error>>(
+pub(crate) fn send_files<E: From<io::Error>>(
     directory: &Path,
     mut say: impl FnMut(&FromRank) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -78,7 +78,7 @@ pub(crate) fn tell<E: From<io::Error>>(
 }
 
 /// Takes a part; false if a rank says more than it may.
-pub(crate) fn take(left: &mut Left, begins: bool, text: &str) -> bool {
+pub(crate) fn take_part(left: &mut LeftFiles, begins: bool, text: &str) -> bool {
     let bytes: usize = left.iter().map(String::len).sum();
     if begins {
         left.push(String::new());
@@ -97,13 +97,13 @@ pub(crate) fn take(left: &mut Left, begins: bool, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn told(directory: &Path) -> io::Result<(Left, usize)> {
-        let mut left = Left::new();
+    fn told(directory: &Path) -> io::Result<(LeftFiles, usize)> {
+        let mut left = LeftFiles::new();
         let mut parts = 0;
-        tell(directory, |message| {
+        send_files(directory, |message| {
             let FromRank::Left { begins, text } = message else { return Err(io::Error::other("another")) };
             parts += 1;
-            assert!(take(&mut left, *begins, text));
+            assert!(take_part(&mut left, *begins, text));
             Ok(())
         })?;
         Ok((left, parts))
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn files_arrive_whole_and_in_order() {
         let directory = std::env::temp_dir().join(format!("trunkline-left-{}", std::process::id()));
-        assert_eq!(told(&directory).unwrap(), (Left::new(), 0), "nothing is there");
+        assert_eq!(told(&directory).unwrap(), (LeftFiles::new(), 0), "nothing is there");
         fs::create_dir_all(directory.join("below")).unwrap();
         // Two bytes a letter, so that a part would end inside of one.
         let long = format!("x{}", "\u{e9}".repeat(PART / 2 + 7));
@@ -131,11 +131,11 @@ mod tests {
 
     #[test]
     fn a_rank_that_says_too_much_is_not_believed() {
-        let mut left = Left::new();
-        assert!(!take(&mut left, false, "no beginning"));
+        let mut left = LeftFiles::new();
+        assert!(!take_part(&mut left, false, "no beginning"));
         for _ in 0..FILES_MAX {
-            assert!(take(&mut left, true, ""));
+            assert!(take_part(&mut left, true, ""));
         }
-        assert!(!take(&mut left, true, ""));
+        assert!(!take_part(&mut left, true, ""));
     }
 }

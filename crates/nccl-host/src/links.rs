@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::abi::CallError;
-use crate::buffer::{Buffer, MapError, MemoryKind};
-use crate::comm::{Handle, ListenComm, Mr, Net, RecvComm, SendComm};
-use crate::rendezvous::Offer;
-use crate::wait::Waiting;
+use crate::abi::PluginCallError;
+use crate::buffer::{HostBuffer, MapError, MemoryKind};
+use crate::comm::{ListenComm, NetHandle, NetMr, PluginContext, RecvComm, SendComm};
+use crate::rendezvous::HandleOffer;
+use crate::wait::SpinWait;
 
 /// The memory of one communicator: what is sent, what is received, and scratch.
 #[derive(Debug)]
-pub(crate) struct Memory {
-    pub(crate) buffers: [Buffer; 3],
+pub(crate) struct CommMemory {
+    pub(crate) buffers: [HostBuffer; 3],
 }
 
 /// Index of the memory that out-of-place runs send from.
@@ -28,10 +28,11 @@ pub(crate) const OUTPUT: usize = 1;
 /// Index of the scratch slots.
 pub(crate) const SCRATCH: usize = 2;
 
-impl Memory {
+impl CommMemory {
     pub(crate) fn new(kind: MemoryKind, bytes: [usize; 3]) -> Result<Self, MapError> {
         let [input, output, scratch] = bytes;
-        let buffers = [Buffer::new(kind, input)?, Buffer::new(kind, output)?, Buffer::new(kind, scratch)?];
+        let buffers =
+            [HostBuffer::new(kind, input)?, HostBuffer::new(kind, output)?, HostBuffer::new(kind, scratch)?];
         Ok(Self { buffers })
     }
 }
@@ -42,7 +43,7 @@ pub(crate) struct SendLink {
     pub(crate) comm: SendComm,
     pub(crate) peer: usize,
     pub(crate) tag: c_int,
-    pub(crate) mrs: Vec<Mr>,
+    pub(crate) mrs: Vec<NetMr>,
 }
 
 /// An incoming connection.
@@ -51,12 +52,12 @@ pub(crate) struct RecvLink {
     pub(crate) comm: RecvComm,
     pub(crate) peer: usize,
     pub(crate) tag: c_int,
-    pub(crate) mrs: Vec<Mr>,
+    pub(crate) mrs: Vec<NetMr>,
 }
 
 /// All connections of a communicator, in the order the schedules number them.
 #[derive(Debug, Default)]
-pub(crate) struct Links {
+pub(crate) struct RankLinks {
     pub(crate) send: Vec<SendLink>,
     pub(crate) recv: Vec<RecvLink>,
 }
@@ -64,72 +65,72 @@ pub(crate) struct Links {
 /// A failed call and the peer it was for.
 #[derive(Debug, Error)]
 #[error("{direction} rank {peer}: {source}")]
-pub(crate) struct LinkError {
+pub(crate) struct PeerCallError {
     pub(crate) direction: &'static str,
     pub(crate) peer: usize,
-    pub(crate) source: CallError,
+    pub(crate) source: PluginCallError,
 }
 
-pub(crate) fn to(peer: usize) -> impl FnOnce(CallError) -> LinkError {
-    move |source| LinkError { direction: "to", peer, source }
+pub(crate) fn error_to(peer: usize) -> impl FnOnce(PluginCallError) -> PeerCallError {
+    move |source| PeerCallError { direction: "to", peer, source }
 }
 
-pub(crate) fn from(peer: usize) -> impl FnOnce(CallError) -> LinkError {
-    move |source| LinkError { direction: "from", peer, source }
+pub(crate) fn error_from(peer: usize) -> impl FnOnce(PluginCallError) -> PeerCallError {
+    move |source| PeerCallError { direction: "from", peer, source }
 }
 
 /// A listening object and the peer that will connect to it.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub(crate) struct ListeningPeer {
     pub(crate) comm: ListenComm,
     pub(crate) peer: usize,
 }
 
 /// Listens once for every incoming connection.
-pub(crate) fn listen(
-    net: &Arc<Net>,
+pub(crate) fn listen_for_peers(
+    net: &Arc<PluginContext>,
     device: c_int,
     peers: &[usize],
     channels: usize,
-) -> Result<Vec<(Listening, Handle)>, LinkError> {
+) -> Result<Vec<(ListeningPeer, NetHandle)>, PeerCallError> {
     let mut out = Vec::new();
     for _ in 0..channels {
         for peer in peers.iter().copied() {
-            let (comm, handle) = net.listen(device).map_err(from(peer))?;
-            out.push((Listening { comm, peer }, handle));
+            let (comm, handle) = net.listen(device).map_err(error_from(peer))?;
+            out.push((ListeningPeer { comm, peer }, handle));
         }
     }
     Ok(out)
 }
 
 /// Connects and accepts everything, whichever comes first.
-pub(crate) fn connect(
-    net: &Arc<Net>,
+pub(crate) fn connect_links(
+    net: &Arc<PluginContext>,
     device: c_int,
-    offers: &[Offer],
-    listening: Vec<Listening>,
+    offers: &[HandleOffer],
+    listening: Vec<ListeningPeer>,
     rank: usize,
     threads: usize,
-) -> Result<Links, LinkError> {
-    let mut handles: Vec<Handle> = offers.iter().map(Offer::handle).collect();
+) -> Result<RankLinks, PeerCallError> {
+    let mut handles: Vec<NetHandle> = offers.iter().map(HandleOffer::to_handle).collect();
     let mut sends: Vec<Option<SendComm>> = offers.iter().map(|_| None).collect();
     let mut recvs: Vec<Option<RecvComm>> = listening.iter().map(|_| None).collect();
-    let mut waiting = Waiting::new(threads);
+    let mut waiting = SpinWait::new(threads);
     let mut left = sends.len() + recvs.len();
     while left > 0 {
         let before = left;
         for (index, slot) in sends.iter_mut().enumerate().filter(|(_, slot)| slot.is_none()) {
-            *slot = net.connect(device, &mut handles[index]).map_err(to(offers[index].listener))?;
+            *slot = net.connect(device, &mut handles[index]).map_err(error_to(offers[index].listener))?;
             left -= usize::from(slot.is_some());
         }
         for (index, slot) in recvs.iter_mut().enumerate().filter(|(_, slot)| slot.is_none()) {
-            *slot = listening[index].comm.accept().map_err(from(listening[index].peer))?;
+            *slot = listening[index].comm.accept().map_err(error_from(listening[index].peer))?;
             left -= usize::from(slot.is_some());
         }
         if left == before {
-            waiting.idle();
+            waiting.wait_once();
         } else {
-            waiting.progressed();
+            waiting.note_progress();
         }
     }
     let send = sends.into_iter().flatten().zip(offers).map(|(comm, offer)| SendLink {
@@ -144,48 +145,48 @@ pub(crate) fn connect(
         tag: from.peer as c_int,
         mrs: Vec::new(),
     });
-    let links = Links { send: send.collect(), recv: recv.collect() };
+    let links = RankLinks { send: send.collect(), recv: recv.collect() };
     for listening in listening {
-        listening.comm.close().map_err(from(listening.peer))?;
+        listening.comm.close().map_err(error_from(listening.peer))?;
     }
     Ok(links)
 }
 
-impl Links {
+impl RankLinks {
     /// Registers all memory on every connection.
-    pub(crate) fn register(&mut self, memory: &Memory) -> Result<(), LinkError> {
+    pub(crate) fn register_memory(&mut self, memory: &CommMemory) -> Result<(), PeerCallError> {
         for link in &mut self.send {
             for buffer in &memory.buffers {
                 // SAFETY: the memory lives until the links are taken apart.
                 let mr = unsafe { link.comm.reg_mr(buffer.as_ptr(), buffer.len().max(1)) };
-                link.mrs.push(mr.map_err(to(link.peer))?);
+                link.mrs.push(mr.map_err(error_to(link.peer))?);
             }
         }
         for link in &mut self.recv {
             for buffer in &memory.buffers {
                 // SAFETY: as above.
                 let mr = unsafe { link.comm.reg_mr(buffer.as_ptr(), buffer.len().max(1)) };
-                link.mrs.push(mr.map_err(from(link.peer))?);
+                link.mrs.push(mr.map_err(error_from(link.peer))?);
             }
         }
         Ok(())
     }
 
     /// Ends the registrations and closes the connections.
-    pub(crate) fn close(self) -> Result<(), LinkError> {
+    pub(crate) fn close_links(self) -> Result<(), PeerCallError> {
         for link in self.send {
             for mr in link.mrs {
                 // SAFETY: registered above, ended once, and no request is in flight any more.
-                unsafe { link.comm.dereg_mr(mr) }.map_err(to(link.peer))?;
+                unsafe { link.comm.dereg_mr(mr) }.map_err(error_to(link.peer))?;
             }
-            link.comm.close().map_err(to(link.peer))?;
+            link.comm.close().map_err(error_to(link.peer))?;
         }
         for link in self.recv {
             for mr in link.mrs {
                 // SAFETY: as above.
-                unsafe { link.comm.dereg_mr(mr) }.map_err(from(link.peer))?;
+                unsafe { link.comm.dereg_mr(mr) }.map_err(error_from(link.peer))?;
             }
-            link.comm.close().map_err(from(link.peer))?;
+            link.comm.close().map_err(error_from(link.peer))?;
         }
         Ok(())
     }

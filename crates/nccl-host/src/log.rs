@@ -13,14 +13,14 @@ use trunkline_sys::nccl_net::{Logger, ProfilerCallback, ResultCode, log_level};
 const LINE_BYTES_MAX: usize = 1024;
 
 /// The logger to give to `init`.
-pub(crate) fn logger() -> Logger {
+pub(crate) fn plugin_logger() -> Logger {
     let entry: unsafe extern "C" fn() = log_entry;
     // SAFETY: `log_entry` follows the C calling convention of a variadic function with these fixed arguments.
     unsafe { std::mem::transmute::<unsafe extern "C" fn(), Logger>(entry) }
 }
 
 /// The profiler callback to give to `init`: the host records nothing.
-pub(crate) fn profiler() -> ProfilerCallback {
+pub(crate) fn plugin_profiler() -> ProfilerCallback {
     profile
 }
 
@@ -35,7 +35,7 @@ unsafe extern "C" fn profile(
 }
 
 /// The most talkative level that is printed.
-fn threshold() -> c_int {
+fn log_threshold() -> c_int {
     static LEVEL: OnceLock<c_int> = OnceLock::new();
     *LEVEL.get_or_init(|| match std::env::var("NCCL_DEBUG").unwrap_or_default().to_uppercase().as_str() {
         "NONE" => log_level::NONE,
@@ -48,7 +48,7 @@ fn threshold() -> c_int {
 }
 
 /// Writes one line; a closed standard error is no reason to stop.
-fn print(level: c_int, text: &str) {
+fn print_line(level: c_int, text: &str) {
     let name = match level {
         log_level::VERSION => "VERSION",
         log_level::WARN => "WARN",
@@ -69,7 +69,7 @@ mod entry {
     //! Stable Rust cannot define a C-variadic function, so this is its prologue by hand: it lays out a `va_list`
     //! as the System V ABI says (register save area, then the caller's stack) and goes on in Rust.
 
-    use super::{CStr, LINE_BYTES_MAX, c_char, c_int, c_ulong, c_void, print, threshold};
+    use super::{CStr, LINE_BYTES_MAX, c_char, c_int, c_ulong, c_void, log_threshold, print_line};
 
     unsafe extern "C" {
         fn vsnprintf(buffer: *mut c_char, size: usize, format: *const c_char, args: *mut c_void) -> c_int;
@@ -119,7 +119,7 @@ mod entry {
         format: *const c_char,
         args: *mut c_void,
     ) {
-        if level > threshold() || format.is_null() {
+        if level > log_threshold() || format.is_null() {
             return;
         }
         let mut line = [0u8; LINE_BYTES_MAX];
@@ -130,7 +130,7 @@ mod entry {
             return;
         }
         if let Ok(text) = CStr::from_bytes_until_nul(&line) {
-            print(level, &text.to_string_lossy());
+            print_line(level, &text.to_string_lossy());
         }
     }
 }
@@ -140,7 +140,7 @@ mod entry {
     //! Without a `va_list` of this processor at hand, only the form `"%s"` with one string is expanded; any
     //! other format is printed as it stands.
 
-    use super::{CStr, c_char, c_int, c_ulong, c_void, print, threshold};
+    use super::{CStr, c_char, c_int, c_ulong, c_void, log_threshold, print_line};
 
     /// The entry under the type that `logger` expects.
     pub(super) unsafe extern "C" fn log_entry_fixed(
@@ -151,7 +151,7 @@ mod entry {
         format: *const c_char,
         first: *const c_void,
     ) {
-        if level > threshold() || format.is_null() {
+        if level > log_threshold() || format.is_null() {
             return;
         }
         // SAFETY: a printf-like function's format is a NUL-terminated string.
@@ -159,9 +159,9 @@ mod entry {
         if format.to_bytes() == b"%s" && !first.is_null() {
             // SAFETY: the format says that the argument is a NUL-terminated string.
             let text = unsafe { CStr::from_ptr(first.cast()) };
-            print(level, &text.to_string_lossy());
+            print_line(level, &text.to_string_lossy());
         } else {
-            print(level, &format.to_string_lossy());
+            print_line(level, &format.to_string_lossy());
         }
     }
 }

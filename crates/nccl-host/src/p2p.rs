@@ -11,13 +11,13 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use trunkline_sys::nccl_net::NET_RECVS_MAX;
 
-use crate::comm::{RecvPart, Request};
+use crate::comm::{NetRecvPart, NetRequest};
 use crate::data::{POISON, fill_bytes, wrong_bytes};
-use crate::executor::{Executor, check_size};
-use crate::links::{INPUT, LinkError, Memory, OUTPUT, RecvLink, SendLink, from, to};
+use crate::executor::{ScheduleExecutor, check_size};
+use crate::links::{CommMemory, INPUT, OUTPUT, PeerCallError, RecvLink, SendLink, error_from, error_to};
 use crate::rendezvous::{P2pCase, P2pMeasured};
 use crate::schedule::STEPS_IN_FLIGHT;
-use crate::wait::Waiting;
+use crate::wait::SpinWait;
 
 /// Smallest distance between the messages in flight, so that no two share a cache line pair.
 const STRIDE_MIN: usize = 128;
@@ -32,11 +32,11 @@ pub(crate) fn memory_bytes(bytes: usize) -> usize {
 }
 
 /// The two connections of a rank and the messages on them.
-struct Pair<'a> {
+struct P2pConnections<'a> {
     send: &'a SendLink,
     recv: &'a RecvLink,
-    memory: &'a Memory,
-    waiting: &'a mut Waiting,
+    memory: &'a CommMemory,
+    waiting: &'a mut SpinWait,
     /// Bytes from a message that is sent to the next one.
     stride: usize,
     /// Bytes from a receive to the next one.
@@ -46,12 +46,16 @@ struct Pair<'a> {
 }
 
 /// Measures one size; rank 0 has the figures that count.
-pub(crate) fn run(executor: &mut Executor, rank: usize, case: &P2pCase) -> Result<P2pMeasured, LinkError> {
+pub(crate) fn measure_size(
+    executor: &mut ScheduleExecutor,
+    rank: usize,
+    case: &P2pCase,
+) -> Result<P2pMeasured, PeerCallError> {
     let (Some(send), Some(recv)) = (executor.links.send.first(), executor.links.recv.first()) else {
         return Ok(P2pMeasured::default());
     };
     let receive_min = executor.receives.least;
-    let mut pair = Pair {
+    let mut pair = P2pConnections {
         send,
         recv,
         memory: &executor.memory,
@@ -61,20 +65,20 @@ pub(crate) fn run(executor: &mut Executor, rank: usize, case: &P2pCase) -> Resul
         receive_min,
     };
     let mut measured = P2pMeasured::default();
-    pair.latency(rank, case, &mut measured)?;
+    pair.measure_latency(rank, case, &mut measured)?;
     let first = rank == 0;
     let count = case.iterations as usize;
     let bytes = case.bytes;
     let (warmup_out, warmup_in) = one_way(first, case.warmup as usize);
-    pair.stream(warmup_out, warmup_in, bytes)?;
+    pair.stream_messages(warmup_out, warmup_in, bytes)?;
     let (out, inn) = one_way(first, count);
-    let seconds = pair.timed(first, out, inn, bytes)?;
+    let seconds = pair.time_stream(first, out, inn, bytes)?;
     measured.one_way_gbs = count as f64 * bytes as f64 / seconds / 1e9;
     measured.rate_mps = count as f64 / seconds / 1e6;
-    let seconds = pair.timed(first, count, count, bytes)?;
+    let seconds = pair.time_stream(first, count, count, bytes)?;
     measured.both_way_gbs = count as f64 * bytes as f64 / seconds / 1e9;
     for round in 0..CHECK_ROUNDS {
-        measured.wrong += pair.check(rank, case.seed.wrapping_add(round), bytes)?;
+        measured.wrong += pair.check_bytes(rank, case.seed.wrapping_add(round), bytes)?;
     }
     Ok(measured)
 }
@@ -83,83 +87,88 @@ fn one_way(first: bool, count: usize) -> (usize, usize) {
     if first { (count, 0) } else { (0, count) }
 }
 
-impl Pair<'_> {
-    fn isend(&self, slot: usize, bytes: usize) -> Result<Option<Request>, LinkError> {
+impl P2pConnections<'_> {
+    fn isend(&self, slot: usize, bytes: usize) -> Result<Option<NetRequest>, PeerCallError> {
         let data = self.memory.buffers[INPUT].as_ptr().wrapping_add(slot * self.stride);
         // SAFETY: the slot is inside registered memory, and its last message is complete.
         unsafe { self.send.comm.isend(data, bytes, self.send.tag, self.send.mrs[INPUT]) }
-            .map_err(to(self.send.peer))
+            .map_err(error_to(self.send.peer))
     }
 
-    fn irecv(&self, slot: usize, bytes: usize) -> Result<Option<Request>, LinkError> {
+    fn irecv(&self, slot: usize, bytes: usize) -> Result<Option<NetRequest>, PeerCallError> {
         let data = self.memory.buffers[OUTPUT].as_ptr().wrapping_add(slot * self.recv_stride);
         let bytes = bytes.max(self.receive_min);
-        let part = RecvPart { data, bytes, tag: self.recv.tag, mr: self.recv.mrs[OUTPUT] };
+        let part = NetRecvPart { data, bytes, tag: self.recv.tag, mr: self.recv.mrs[OUTPUT] };
         // SAFETY: as for a send.
-        unsafe { self.recv.comm.irecv(&[part], false) }.map_err(from(self.recv.peer))
+        unsafe { self.recv.comm.irecv(&[part], false) }.map_err(error_from(self.recv.peer))
     }
 
-    fn sent(&self, request: Request) -> Result<bool, LinkError> {
+    fn test_send(&self, request: NetRequest) -> Result<bool, PeerCallError> {
         // SAFETY: the request is in flight on this connection and forgotten once complete.
-        unsafe { self.send.comm.test(request, None) }.map_err(to(self.send.peer))
+        unsafe { self.send.comm.test(request, None) }.map_err(error_to(self.send.peer))
     }
 
-    fn received(&self, request: Request, bytes: usize) -> Result<bool, LinkError> {
+    fn test_receive(&self, request: NetRequest, bytes: usize) -> Result<bool, PeerCallError> {
         let mut sizes: [c_int; NET_RECVS_MAX] = [-1; NET_RECVS_MAX];
         // SAFETY: as for a send.
         let done = unsafe { self.recv.comm.test(request, Some(&mut sizes)) };
-        let done = done.map_err(from(self.recv.peer))?;
+        let done = done.map_err(error_from(self.recv.peer))?;
         if done {
-            check_size(sizes[0], bytes).map_err(from(self.recv.peer))?;
+            check_size(sizes[0], bytes).map_err(error_from(self.recv.peer))?;
         }
         Ok(done)
     }
 
     /// Calls again until there is a result.
-    fn until<T>(
+    fn retry_until_done<T>(
         &mut self,
-        mut call: impl FnMut(&Self) -> Result<Option<T>, LinkError>,
-    ) -> Result<T, LinkError> {
+        mut call: impl FnMut(&Self) -> Result<Option<T>, PeerCallError>,
+    ) -> Result<T, PeerCallError> {
         loop {
             if let Some(result) = call(self)? {
-                self.waiting.progressed();
+                self.waiting.note_progress();
                 return Ok(result);
             }
-            self.waiting.idle();
+            self.waiting.wait_once();
         }
     }
 
     /// Round trips of one message, the next receive always posted before the message that it answers.
-    fn latency(&mut self, rank: usize, case: &P2pCase, measured: &mut P2pMeasured) -> Result<(), LinkError> {
+    fn measure_latency(
+        &mut self,
+        rank: usize,
+        case: &P2pCase,
+        measured: &mut P2pMeasured,
+    ) -> Result<(), PeerCallError> {
         // Nanoseconds up to a minute, to three figures.
         let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).ok();
         let total = case.warmup + case.iterations;
-        let mut next = self.until(|pair| pair.irecv(0, case.bytes))?;
+        let mut next = self.retry_until_done(|pair| pair.irecv(0, case.bytes))?;
         for round in 0..total {
             let start = Instant::now();
             let receiving = next;
             let mut sending = None;
             if rank == 0 {
-                sending = Some(self.until(|pair| pair.isend(0, case.bytes))?);
+                sending = Some(self.retry_until_done(|pair| pair.isend(0, case.bytes))?);
             }
-            self.until(|pair| {
+            self.retry_until_done(|pair| {
                 // A plugin may move a message only while its own request is tested.
                 if let Some(request) = sending
-                    && pair.sent(request)?
+                    && pair.test_send(request)?
                 {
                     sending = None;
                 }
-                Ok(pair.received(receiving, case.bytes)?.then_some(()))
+                Ok(pair.test_receive(receiving, case.bytes)?.then_some(()))
             })?;
             let elapsed = start.elapsed();
             if round + 1 < total {
-                next = self.until(|pair| pair.irecv(0, case.bytes))?;
+                next = self.retry_until_done(|pair| pair.irecv(0, case.bytes))?;
             }
             if rank != 0 {
-                sending = Some(self.until(|pair| pair.isend(0, case.bytes))?);
+                sending = Some(self.retry_until_done(|pair| pair.isend(0, case.bytes))?);
             }
             if let Some(request) = sending {
-                self.until(|pair| Ok(pair.sent(request)?.then_some(())))?;
+                self.retry_until_done(|pair| Ok(pair.test_send(request)?.then_some(())))?;
             }
             if round >= case.warmup
                 && let Some(histogram) = histogram.as_mut()
@@ -177,9 +186,9 @@ impl Pair<'_> {
     }
 
     /// Sends and receives so many messages, eight in flight each way.
-    fn stream(&mut self, sends: usize, receives: usize, bytes: usize) -> Result<(), LinkError> {
-        let mut out: VecDeque<Request> = VecDeque::with_capacity(STEPS_IN_FLIGHT);
-        let mut inn: VecDeque<Request> = VecDeque::with_capacity(STEPS_IN_FLIGHT);
+    fn stream_messages(&mut self, sends: usize, receives: usize, bytes: usize) -> Result<(), PeerCallError> {
+        let mut out: VecDeque<NetRequest> = VecDeque::with_capacity(STEPS_IN_FLIGHT);
+        let mut inn: VecDeque<NetRequest> = VecDeque::with_capacity(STEPS_IN_FLIGHT);
         let mut sent = 0;
         let mut received = 0;
         let mut done = 0;
@@ -198,7 +207,7 @@ impl Pair<'_> {
                 moved = true;
             }
             while let Some(request) = inn.front().copied() {
-                if !self.received(request, bytes)? {
+                if !self.test_receive(request, bytes)? {
                     break;
                 }
                 inn.pop_front();
@@ -206,7 +215,7 @@ impl Pair<'_> {
                 moved = true;
             }
             while let Some(request) = out.front().copied() {
-                if !self.sent(request)? {
+                if !self.test_send(request)? {
                     break;
                 }
                 out.pop_front();
@@ -214,36 +223,42 @@ impl Pair<'_> {
                 moved = true;
             }
             if moved {
-                self.waiting.progressed();
+                self.waiting.note_progress();
             } else {
-                self.waiting.idle();
+                self.waiting.wait_once();
             }
         }
         Ok(())
     }
 
     /// An empty message there and back, so that both ranks start together and the first knows the other's end.
-    fn handshake(&mut self, first: bool) -> Result<(), LinkError> {
+    fn handshake(&mut self, first: bool) -> Result<(), PeerCallError> {
         if first {
-            self.stream(1, 0, 0)?;
-            self.stream(0, 1, 0)
+            self.stream_messages(1, 0, 0)?;
+            self.stream_messages(0, 1, 0)
         } else {
-            self.stream(0, 1, 0)?;
-            self.stream(1, 0, 0)
+            self.stream_messages(0, 1, 0)?;
+            self.stream_messages(1, 0, 0)
         }
     }
 
     /// Seconds of a stream, the other rank's part included.
-    fn timed(&mut self, first: bool, sends: usize, receives: usize, bytes: usize) -> Result<f64, LinkError> {
+    fn time_stream(
+        &mut self,
+        first: bool,
+        sends: usize,
+        receives: usize,
+        bytes: usize,
+    ) -> Result<f64, PeerCallError> {
         self.handshake(first)?;
         let start = Instant::now();
-        self.stream(sends, receives, bytes)?;
+        self.stream_messages(sends, receives, bytes)?;
         self.handshake(!first)?;
         Ok(start.elapsed().as_secs_f64())
     }
 
     /// Eight messages each way, every byte looked at.
-    fn check(&mut self, rank: usize, seed: u64, bytes: usize) -> Result<u64, LinkError> {
+    fn check_bytes(&mut self, rank: usize, seed: u64, bytes: usize) -> Result<u64, PeerCallError> {
         let block = |rank: usize, slot: usize| (rank * STEPS_IN_FLIGHT + slot) as u64;
         // The bytes of a receive behind its message stay as they were.
         let rest = self.receive_min.saturating_sub(bytes).min(REST_CHECKED);
@@ -258,8 +273,8 @@ impl Pair<'_> {
             fill_bytes(seed, POISON, behind);
         }
         self.handshake(rank == 0)?;
-        self.stream(STEPS_IN_FLIGHT, STEPS_IN_FLIGHT, bytes)?;
-        let mut wrong = self.memory.buffers.iter().map(crate::buffer::Buffer::damaged_guard_bytes).sum();
+        self.stream_messages(STEPS_IN_FLIGHT, STEPS_IN_FLIGHT, bytes)?;
+        let mut wrong = self.memory.buffers.iter().map(crate::buffer::HostBuffer::damaged_guard_bytes).sum();
         for slot in 0..STEPS_IN_FLIGHT {
             // SAFETY: no message is in flight.
             let found = unsafe { self.memory.buffers[OUTPUT].slice(slot * self.recv_stride, bytes + rest) };

@@ -1,7 +1,7 @@
 //! A loaded plugin: the library, and its table of one version.
 //!
 //! Opened by ranks and by tests; everything else reaches the plugin through it. It never initializes the plugin
-//! (that is `Net::init`, once a communicator) and never unloads the library while an object of it lives.
+//! (that is `PluginContext::init`, once a communicator) and never unloads the library while an object of it lives.
 
 use std::ffi::{CStr, c_int};
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use thiserror::Error;
 
-use crate::abi::{self, Abi, CallError, VERSIONS};
-use crate::properties::Properties;
+use crate::abi::{self, NetAbi, PluginCallError, VERSIONS};
+use crate::properties::NetProperties;
 
 /// Why a plugin could not be loaded.
 #[derive(Debug, Error)]
@@ -32,7 +32,7 @@ pub enum LoadError {
         path: PathBuf,
     },
     /// The library exports tables, but not the version asked for.
-    #[error("{} exports no ncclNetPlugin_v{asked}; it has {}", .path.display(), list(.found))]
+    #[error("{} exports no ncclNetPlugin_v{asked}; it has {}", .path.display(), format_versions(.found))]
     NoSuchVersion {
         /// The file.
         path: PathBuf,
@@ -44,13 +44,13 @@ pub enum LoadError {
 }
 
 /// A loaded plugin.
-pub struct Plugin {
+pub struct NetPlugin {
     /// Declared before the library, so that it is dropped first.
-    table: Box<dyn Abi>,
+    table: Box<dyn NetAbi>,
     _library: Library,
 }
 
-impl Plugin {
+impl NetPlugin {
     /// Loads a plugin and takes its newest table, or the one of the version asked for.
     pub fn load(path: &Path, version: Option<u8>) -> Result<Arc<Self>, LoadError> {
         // SAFETY: loading runs the library's initializers; a user who names a plugin asks for exactly that.
@@ -58,11 +58,12 @@ impl Plugin {
             .map_err(|source| LoadError::Open { path: path.to_path_buf(), source })?;
         let wanted = VERSIONS.into_iter().filter(|v| version.is_none_or(|asked| asked == *v));
         for candidate in wanted {
-            if let Some(table) = abi::find(&library, candidate) {
+            if let Some(table) = abi::find_table(&library, candidate) {
                 return Ok(Arc::new(Self { table, _library: library }));
             }
         }
-        let found: Vec<u8> = VERSIONS.into_iter().filter(|v| abi::find(&library, *v).is_some()).collect();
+        let found: Vec<u8> =
+            VERSIONS.into_iter().filter(|v| abi::find_table(&library, *v).is_some()).collect();
         let path = path.to_path_buf();
         match version {
             Some(asked) if !found.is_empty() => Err(LoadError::NoSuchVersion { path, asked, found }),
@@ -87,30 +88,30 @@ impl Plugin {
     }
 
     /// The number of devices; call it after an `init`.
-    pub fn devices(&self) -> Result<c_int, CallError> {
+    pub fn devices(&self) -> Result<c_int, PluginCallError> {
         // SAFETY: devices takes only a place for the count, which the shim provides.
         unsafe { self.table.devices() }
     }
 
     /// The properties of a device; call it after an `init`.
-    pub fn properties(&self, dev: c_int) -> Result<Properties, CallError> {
+    pub fn properties(&self, dev: c_int) -> Result<NetProperties, PluginCallError> {
         // SAFETY: getProperties takes only a place for the properties, which the shim provides.
         unsafe { self.table.properties(dev) }
     }
 
-    pub(crate) fn table(&self) -> &dyn Abi {
+    pub(crate) fn abi_table(&self) -> &dyn NetAbi {
         self.table.as_ref()
     }
 }
 
-impl std::fmt::Debug for Plugin {
+impl std::fmt::Debug for NetPlugin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Plugin").field("name", &self.name()).field("version", &self.version()).finish()
     }
 }
 
 /// Versions as a list for a message.
-fn list(versions: &[u8]) -> String {
+fn format_versions(versions: &[u8]) -> String {
     let names: Vec<String> = versions.iter().map(|v| format!("v{v}")).collect();
     names.join(", ")
 }

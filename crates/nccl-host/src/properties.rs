@@ -15,7 +15,7 @@ use trunkline_sys::nccl_net::{NET_DEVICE_HOST, NET_ID_UNDEF, NET_SIZE_BYTES_V8};
 
 /// Properties of one device.
 #[derive(Clone, Debug)]
-pub struct Properties {
+pub struct NetProperties {
     /// Name of the device.
     pub name: String,
     /// Directory in sysfs, when the device has one.
@@ -56,7 +56,7 @@ pub struct Properties {
     pub plane_id: i16,
 }
 
-impl Default for Properties {
+impl Default for NetProperties {
     fn default() -> Self {
         Self {
             name: String::new(),
@@ -83,7 +83,7 @@ impl Default for Properties {
 }
 
 /// Copies a C string that a plugin returned, NULL becoming nothing.
-fn text(pointer: *const c_char) -> Option<String> {
+fn copy_text(pointer: *const c_char) -> Option<String> {
     if pointer.is_null() {
         return None;
     }
@@ -93,16 +93,16 @@ fn text(pointer: *const c_char) -> Option<String> {
 }
 
 /// The members in use of a fused NIC.
-fn members(ndevs: i32, devs: &[i32]) -> Vec<i32> {
+fn used_members(ndevs: i32, devs: &[i32]) -> Vec<i32> {
     let count = usize::try_from(ndevs).unwrap_or(0).min(devs.len());
     devs.iter().copied().take(count).collect()
 }
 
-impl From<&PropertiesV6> for Properties {
+impl From<&PropertiesV6> for NetProperties {
     fn from(p: &PropertiesV6) -> Self {
         Self {
-            name: text(p.name).unwrap_or_default(),
-            pci_path: text(p.pci_path),
+            name: copy_text(p.name).unwrap_or_default(),
+            pci_path: copy_text(p.pci_path),
             guid: p.guid,
             ptr_support: p.ptr_support,
             speed: p.speed,
@@ -115,11 +115,11 @@ impl From<&PropertiesV6> for Properties {
     }
 }
 
-impl From<&PropertiesV7> for Properties {
+impl From<&PropertiesV7> for NetProperties {
     fn from(p: &PropertiesV7) -> Self {
         Self {
-            name: text(p.name).unwrap_or_default(),
-            pci_path: text(p.pci_path),
+            name: copy_text(p.name).unwrap_or_default(),
+            pci_path: copy_text(p.pci_path),
             guid: p.guid,
             ptr_support: p.ptr_support,
             speed: p.speed,
@@ -134,11 +134,11 @@ impl From<&PropertiesV7> for Properties {
     }
 }
 
-impl From<&PropertiesV8> for Properties {
+impl From<&PropertiesV8> for NetProperties {
     fn from(p: &PropertiesV8) -> Self {
         Self {
-            name: text(p.name).unwrap_or_default(),
-            pci_path: text(p.pci_path),
+            name: copy_text(p.name).unwrap_or_default(),
+            pci_path: copy_text(p.pci_path),
             guid: p.guid,
             ptr_support: p.ptr_support,
             reg_is_global: p.reg_is_global != 0,
@@ -154,11 +154,11 @@ impl From<&PropertiesV8> for Properties {
     }
 }
 
-impl From<&PropertiesV9> for Properties {
+impl From<&PropertiesV9> for NetProperties {
     fn from(p: &PropertiesV9) -> Self {
         Self {
-            name: text(p.name).unwrap_or_default(),
-            pci_path: text(p.pci_path),
+            name: copy_text(p.name).unwrap_or_default(),
+            pci_path: copy_text(p.pci_path),
             guid: p.guid,
             ptr_support: p.ptr_support,
             reg_is_global: p.reg_is_global != 0,
@@ -170,7 +170,7 @@ impl From<&PropertiesV9> for Properties {
             max_recvs: p.max_recvs,
             net_device_type: p.net_device_type,
             net_device_version: p.net_device_version,
-            members: members(p.v_props.ndevs, &p.v_props.devs),
+            members: used_members(p.v_props.ndevs, &p.v_props.devs),
             max_p2p_bytes: p.max_p2p_bytes,
             max_coll_bytes: p.max_coll_bytes,
             ..Self::default()
@@ -178,11 +178,11 @@ impl From<&PropertiesV9> for Properties {
     }
 }
 
-impl From<&PropertiesV10> for Properties {
+impl From<&PropertiesV10> for NetProperties {
     fn from(p: &PropertiesV10) -> Self {
         Self {
-            name: text(p.name).unwrap_or_default(),
-            pci_path: text(p.pci_path),
+            name: copy_text(p.name).unwrap_or_default(),
+            pci_path: copy_text(p.pci_path),
             guid: p.guid,
             ptr_support: p.ptr_support,
             reg_is_global: p.reg_is_global != 0,
@@ -194,7 +194,7 @@ impl From<&PropertiesV10> for Properties {
             max_recvs: p.max_recvs,
             net_device_type: p.net_device_type,
             net_device_version: p.net_device_version,
-            members: members(p.v_props.ndevs, &p.v_props.devs),
+            members: used_members(p.v_props.ndevs, &p.v_props.devs),
             max_p2p_bytes: p.max_p2p_bytes,
             max_coll_bytes: p.max_coll_bytes,
             ..Self::default()
@@ -202,11 +202,11 @@ impl From<&PropertiesV10> for Properties {
     }
 }
 
-impl From<&PropertiesV11> for Properties {
+impl From<&PropertiesV11> for NetProperties {
     fn from(p: &PropertiesV11) -> Self {
         Self {
-            name: text(p.name).unwrap_or_default(),
-            pci_path: text(p.pci_path),
+            name: copy_text(p.name).unwrap_or_default(),
+            pci_path: copy_text(p.pci_path),
             guid: p.guid,
             ptr_support: p.ptr_support,
             reg_is_global: p.reg_is_global != 0,
@@ -218,7 +218,7 @@ impl From<&PropertiesV11> for Properties {
             max_recvs: p.max_recvs,
             net_device_type: p.net_device_type,
             net_device_version: p.net_device_version,
-            members: members(p.v_props.ndevs, &p.v_props.devs),
+            members: used_members(p.v_props.ndevs, &p.v_props.devs),
             max_p2p_bytes: p.max_p2p_bytes,
             max_coll_bytes: p.max_coll_bytes,
             max_multi_request_size: p.max_multi_request_size,
@@ -227,11 +227,11 @@ impl From<&PropertiesV11> for Properties {
     }
 }
 
-impl From<&PropertiesV12> for Properties {
+impl From<&PropertiesV12> for NetProperties {
     fn from(p: &PropertiesV12) -> Self {
         Self {
-            name: text(p.name).unwrap_or_default(),
-            pci_path: text(p.pci_path),
+            name: copy_text(p.name).unwrap_or_default(),
+            pci_path: copy_text(p.pci_path),
             guid: p.guid,
             ptr_support: p.ptr_support,
             reg_is_global: p.reg_is_global != 0,
@@ -243,7 +243,7 @@ impl From<&PropertiesV12> for Properties {
             max_recvs: p.max_recvs,
             net_device_type: p.net_device_type,
             net_device_version: p.net_device_version,
-            members: members(p.v_props.ndevs, &p.v_props.devs),
+            members: used_members(p.v_props.ndevs, &p.v_props.devs),
             max_p2p_bytes: p.max_p2p_bytes,
             max_coll_bytes: p.max_coll_bytes,
             max_multi_request_size: p.max_multi_request_size,

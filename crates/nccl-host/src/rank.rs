@@ -16,20 +16,22 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use trunkline_sys::nccl_net::{CommAttr, NetAttr};
 
-use crate::abi::CallError;
+use crate::abi::PluginCallError;
 use crate::buffer::MapError;
-use crate::channel::Channel;
-use crate::comm::Net;
-use crate::device::{self, DeviceError};
-use crate::executor::{Executor, Job, Receives};
+use crate::channel::RankChannel;
+use crate::comm::PluginContext;
+use crate::device::{self, SelectDeviceError};
+use crate::executor::{CollectiveRun, ReceiveOptions, ScheduleExecutor};
 use crate::left;
-use crate::links::{self, LinkError, Links, Listening, Memory};
+use crate::links::{self, CommMemory, ListeningPeer, PeerCallError, RankLinks};
 use crate::p2p;
-use crate::plugin::{LoadError, Plugin};
-use crate::rendezvous::{self, Case, FromRank, Measured, Offer, P2pCase, PluginInfo, Setup, ToRank};
-use crate::schedule::{Plan, Schedule};
-use crate::verify::Layout;
-use crate::worker::{Worker, WorkerGone};
+use crate::plugin::{LoadError, NetPlugin};
+use crate::rendezvous::{
+    self, CollectiveCase, CollectiveMeasured, FromRank, HandleOffer, P2pCase, PluginReport, RankSetup, ToRank,
+};
+use crate::schedule::{RankSchedule, SchedulePlan};
+use crate::verify::RowExtents;
+use crate::worker::{WorkerGone, WorkerThread};
 
 /// Set in the environment of a rank process.
 pub(crate) const RANK_VARIABLE: &str = "TRUNKLINE_NETHOST_RANK";
@@ -39,7 +41,7 @@ const CLOSING: Duration = Duration::from_secs(10);
 /// The parent does not need this rank any more, whatever it is doing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Loss {
+pub enum ParentLoss {
     /// The run has failed, and the parent tells why.
     Aborted,
     /// The parent is gone.
@@ -48,7 +50,7 @@ pub enum Loss {
 
 /// What a rank that another launcher started has on its own host, in place of what the parent says of the parent's.
 #[derive(Clone, Debug)]
-pub struct Own {
+pub struct LocalOverrides {
     /// The plugin's file.
     pub plugin: PathBuf,
     /// Where that leaves files that the parent wants.
@@ -65,13 +67,13 @@ enum RankError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] PluginCallError),
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Device(#[from] SelectDeviceError),
     #[error("messages of {bytes} bytes are asked for, and the device carries {most}")]
     MessageTooLarge { bytes: usize, most: usize },
     #[error(transparent)]
-    Link(#[from] LinkError),
+    Link(#[from] PeerCallError),
     #[error(transparent)]
     Memory(#[from] MapError),
     #[error(transparent)]
@@ -84,8 +86,8 @@ pub fn rank_entry() -> Option<ExitCode> {
     // A launcher that dies takes its ranks along, even those inside the plugin.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let stream = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
-    let Ok(channel) = stream.and_then(Channel::local) else { return Some(ExitCode::FAILURE) };
-    let _ = serve(channel, None, |_| std::process::exit(1));
+    let Ok(channel) = stream.and_then(RankChannel::from_unix) else { return Some(ExitCode::FAILURE) };
+    let _ = serve_parent(channel, None, |_| std::process::exit(1));
     Some(ExitCode::SUCCESS)
 }
 
@@ -97,18 +99,18 @@ pub fn rank_entry() -> Option<ExitCode> {
 ///
 /// # Errors
 /// When no thread can be started.
-pub fn serve(
-    channel: Channel,
-    own: Option<Own>,
-    lost: impl FnOnce(Loss) + Send + 'static,
+pub fn serve_parent(
+    channel: RankChannel,
+    own: Option<LocalOverrides>,
+    lost: impl FnOnce(ParentLoss) + Send + 'static,
 ) -> std::io::Result<bool> {
-    let Channel { mut reader, writer } = channel;
+    let RankChannel { mut reader, writer } = channel;
     let (sender, inbox) = mpsc::channel();
     std::thread::Builder::new().name("parent".into()).spawn(move || {
         let mut leaving = false;
         loop {
-            match rendezvous::receive(&mut reader) {
-                Ok(Some(ToRank::Abort)) => return lost(Loss::Aborted),
+            match rendezvous::read_message(&mut reader) {
+                Ok(Some(ToRank::Abort)) => return lost(ParentLoss::Aborted),
                 Ok(Some(message)) => {
                     leaving |= matches!(message, ToRank::Quit { .. });
                     let _ = sender.send(message);
@@ -119,14 +121,14 @@ pub fn serve(
         if leaving {
             std::thread::sleep(CLOSING);
         }
-        lost(Loss::Gone);
+        lost(ParentLoss::Gone);
     })?;
-    let mut parent = Parent { inbox, writer };
+    let mut parent = ParentChannel { inbox, writer };
     let mut comms = Vec::new();
-    match attend(&mut parent, own, &mut comms) {
+    match run_rank(&mut parent, own, &mut comms) {
         Ok(wrong) => Ok(wrong),
         Err(error) => {
-            let _ = parent.say(&FromRank::Failed { message: error.to_string() });
+            let _ = parent.send_message(&FromRank::Failed { message: error.to_string() });
             // The progress threads may still be inside the plugin: nothing is closed under them. Peers still use this
             // rank's memory and sockets; the parent ends it when all have been heard.
             std::mem::forget(comms);
@@ -138,23 +140,23 @@ pub fn serve(
 }
 
 /// The other end of the channel.
-struct Parent {
+struct ParentChannel {
     inbox: Receiver<ToRank>,
     writer: Box<dyn std::io::Write + Send>,
 }
 
-impl Parent {
-    fn say(&mut self, message: &FromRank) -> Result<(), RankError> {
-        Ok(rendezvous::send(&mut self.writer, message)?)
+impl ParentChannel {
+    fn send_message(&mut self, message: &FromRank) -> Result<(), RankError> {
+        Ok(rendezvous::write_message(&mut self.writer, message)?)
     }
 
-    fn hear(&mut self) -> Result<ToRank, RankError> {
+    fn receive_message(&mut self) -> Result<ToRank, RankError> {
         self.inbox.recv().map_err(|_| RankError::Launcher(std::io::ErrorKind::UnexpectedEof.into()))
     }
 
     fn barrier(&mut self) -> Result<(), RankError> {
-        self.say(&FromRank::AtBarrier)?;
-        match self.hear()? {
+        self.send_message(&FromRank::AtBarrier)?;
+        match self.receive_message()? {
             ToRank::Go => Ok(()),
             _ => Err(RankError::Unexpected),
         }
@@ -162,73 +164,81 @@ impl Parent {
 }
 
 /// One communicator of this rank.
-struct Comm {
-    net: Arc<Net>,
-    memory: Arc<Memory>,
-    links: Arc<Links>,
-    service: Worker<()>,
-    progress: Worker<Executor>,
+struct RankComm {
+    net: Arc<PluginContext>,
+    memory: Arc<CommMemory>,
+    links: Arc<RankLinks>,
+    service: WorkerThread<()>,
+    progress: WorkerThread<ScheduleExecutor>,
 }
 
-fn attend(parent: &mut Parent, own: Option<Own>, comms: &mut Vec<Comm>) -> Result<bool, RankError> {
-    let ToRank::Setup(mut setup) = parent.hear()? else { return Err(RankError::Unexpected) };
-    if let Some(Own { plugin, left }) = own {
+fn run_rank(
+    parent: &mut ParentChannel,
+    own: Option<LocalOverrides>,
+    comms: &mut Vec<RankComm>,
+) -> Result<bool, RankError> {
+    let ToRank::Setup(mut setup) = parent.receive_message()? else { return Err(RankError::Unexpected) };
+    if let Some(LocalOverrides { plugin, left }) = own {
         (setup.plugin, setup.left) = (plugin, left);
     }
-    connect(parent, &setup, comms)?;
-    parent.say(&FromRank::Connected)?;
+    connect_comms(parent, &setup, comms)?;
+    parent.send_message(&FromRank::Connected)?;
     let wrong = loop {
-        match parent.hear()? {
+        match parent.receive_message()? {
             ToRank::Run(case) => {
-                let measured = run(parent, &setup, comms, &case)?;
-                parent.say(&FromRank::Done(measured))?;
+                let measured = run_row(parent, &setup, comms, &case)?;
+                parent.send_message(&FromRank::Done(measured))?;
             }
             ToRank::RunP2p(case) => {
                 let measured = run_p2p(parent, &setup, comms, case)?;
-                parent.say(&FromRank::DoneP2p(measured))?;
+                parent.send_message(&FromRank::DoneP2p(measured))?;
             }
             ToRank::Quit { wrong } => break wrong,
             _ => return Err(RankError::Unexpected),
         }
     };
     for comm in comms.drain(..) {
-        close(comm)?;
+        close_comm(comm)?;
     }
     if let Some(directory) = &setup.left {
-        left::tell(directory, |message| parent.say(message))?;
+        left::send_files(directory, |message| parent.send_message(message))?;
     }
-    parent.say(&FromRank::Closed)?;
+    parent.send_message(&FromRank::Closed)?;
     Ok(wrong)
 }
 
 /// A communicator that listens.
-struct Pending {
-    net: Arc<Net>,
-    service: Worker<()>,
-    listening: Vec<Listening>,
+struct ListeningComm {
+    net: Arc<PluginContext>,
+    service: WorkerThread<()>,
+    listening: Vec<ListeningPeer>,
 }
 
-fn connect(parent: &mut Parent, setup: &Setup, comms: &mut Vec<Comm>) -> Result<(), RankError> {
-    let plugin = Plugin::load(&setup.plugin, setup.abi)?;
-    let nets: Vec<Arc<Net>> = (0..setup.comms)
-        .map(|index| Net::init(&plugin, 0x7472_756e_0000 + index as u64))
+fn connect_comms(
+    parent: &mut ParentChannel,
+    setup: &RankSetup,
+    comms: &mut Vec<RankComm>,
+) -> Result<(), RankError> {
+    let plugin = NetPlugin::load(&setup.plugin, setup.abi)?;
+    let nets: Vec<Arc<PluginContext>> = (0..setup.comms)
+        .map(|index| PluginContext::init(&plugin, 0x7472_756e_0000 + index as u64))
         .collect::<Result<_, _>>()?;
     let Some(first) = nets.first() else { return Err(RankError::Unexpected) };
-    let (number, properties) = device::choose(first, &setup.device)?;
+    let (number, properties) = device::choose_device(first, &setup.device)?;
     let mut pending = Vec::new();
     let mut offers = Vec::new();
     for (index, net) in nets.into_iter().enumerate() {
-        net.set_net_attr(&hints(setup))?;
-        let service = Worker::start("service", ())?;
-        let listening = listen(setup, number, &net, &service, index, &mut offers)?;
-        pending.push(Pending { net, service, listening });
+        net.set_net_attr(&traffic_hints(setup))?;
+        let service = WorkerThread::start_thread("service", ())?;
+        let listening = listen_on_device(setup, number, &net, &service, index, &mut offers)?;
+        pending.push(ListeningComm { net, service, listening });
     }
     let most = properties.max_coll_bytes.min(properties.max_p2p_bytes);
     if setup.chunk > most {
         return Err(RankError::MessageTooLarge { bytes: setup.chunk, most });
     }
     let flush = setup.flush.unwrap_or(properties.force_flush);
-    let info = PluginInfo {
+    let info = PluginReport {
         name: plugin.name(),
         abi: plugin.version(),
         devices: plugin.devices()?,
@@ -239,17 +249,17 @@ fn connect(parent: &mut Parent, setup: &Setup, comms: &mut Vec<Comm>) -> Result<
         flush,
         pid: std::process::id(),
     };
-    parent.say(&FromRank::Listening(info, offers))?;
-    let ToRank::Connect(offers) = parent.hear()? else { return Err(RankError::Unexpected) };
+    parent.send_message(&FromRank::Listening(info, offers))?;
+    let ToRank::Connect(offers) = parent.receive_message()? else { return Err(RankError::Unexpected) };
     for (index, pending) in pending.into_iter().enumerate() {
-        let mine: Vec<Offer> = offers.iter().filter(|offer| offer.comm == index).cloned().collect();
-        comms.push(establish(setup, number, pending, mine, flush)?);
+        let mine: Vec<HandleOffer> = offers.iter().filter(|offer| offer.comm == index).cloned().collect();
+        comms.push(establish_comm(setup, number, pending, mine, flush)?);
     }
     Ok(())
 }
 
 /// What NCCL says about the traffic before it connects.
-fn hints(setup: &Setup) -> NetAttr {
+fn traffic_hints(setup: &RankSetup) -> NetAttr {
     let attr = |peers: usize| CommAttr {
         max_concurrent_peers: peers as i32,
         min_concurrent_peers: peers as i32,
@@ -263,37 +273,37 @@ fn hints(setup: &Setup) -> NetAttr {
     }
 }
 
-fn listen(
-    setup: &Setup,
+fn listen_on_device(
+    setup: &RankSetup,
     device: i32,
-    net: &Arc<Net>,
-    service: &Worker<()>,
+    net: &Arc<PluginContext>,
+    service: &WorkerThread<()>,
     index: usize,
-    offers: &mut Vec<Offer>,
-) -> Result<Vec<Listening>, RankError> {
+    offers: &mut Vec<HandleOffer>,
+) -> Result<Vec<ListeningPeer>, RankError> {
     let peers = setup.graph.peers_in(setup.rank, setup.ranks);
     let net = Arc::clone(net);
     let channels = setup.channels;
     let count = peers.len();
-    let made = service.call(move |()| links::listen(&net, device, &peers, channels))??;
+    let made = service.call_task(move |()| links::listen_for_peers(&net, device, &peers, channels))??;
     let mut listening = Vec::new();
     for (position, (row, handle)) in made.into_iter().enumerate() {
         let channel = position / count.max(1);
-        offers.push(Offer::new(index, channel, setup.rank, row.peer, &handle));
+        offers.push(HandleOffer::new(index, channel, setup.rank, row.peer, &handle));
         listening.push(row);
     }
     Ok(listening)
 }
 
 /// Connects one communicator in the order of its schedule's links, and starts its progress thread.
-fn establish(
-    setup: &Setup,
+fn establish_comm(
+    setup: &RankSetup,
     device: i32,
-    pending: Pending,
-    offers: Vec<Offer>,
+    pending: ListeningComm,
+    offers: Vec<HandleOffer>,
     flush: bool,
-) -> Result<Comm, RankError> {
-    let Pending { net, service, listening } = pending;
+) -> Result<RankComm, RankError> {
+    let ListeningComm { net, service, listening } = pending;
     let mut ordered = Vec::new();
     for channel in 0..setup.channels {
         for peer in setup.graph.peers_out(setup.rank, setup.ranks) {
@@ -302,44 +312,49 @@ fn establish(
         }
     }
     let slot = if setup.scratch { slot_bytes(setup) } else { 0 };
-    let scratch = Schedule::scratch_bytes(setup.graph, setup.rank, setup.ranks, setup.channels, slot);
-    let memory = Arc::new(Memory::new(setup.memory, [setup.send_bytes, setup.recv_bytes, scratch])?);
+    let scratch = RankSchedule::scratch_bytes(setup.graph, setup.rank, setup.ranks, setup.channels, slot);
+    let memory = Arc::new(CommMemory::new(setup.memory, [setup.send_bytes, setup.recv_bytes, scratch])?);
     let threads = setup.ranks * setup.comms;
     let rank = setup.rank;
     let net_there = Arc::clone(&net);
     let memory_there = Arc::clone(&memory);
-    let links = service.call(move |()| {
-        let mut links = links::connect(&net_there, device, &ordered, listening, rank, threads)?;
-        links.register(&memory_there).map(|()| links)
+    let links = service.call_task(move |()| {
+        let mut links = links::connect_links(&net_there, device, &ordered, listening, rank, threads)?;
+        links.register_memory(&memory_there).map(|()| links)
     })??;
     let links = Arc::new(links);
-    let receives = Receives { least: setup.receive_min, flush };
-    let executor = Executor::new(Arc::clone(&links), Arc::clone(&memory), receives, threads);
-    let progress = Worker::start("progress", executor)?;
-    Ok(Comm { net, memory, links, service, progress })
+    let receives = ReceiveOptions { least: setup.receive_min, flush };
+    let executor = ScheduleExecutor::new(Arc::clone(&links), Arc::clone(&memory), receives, threads);
+    let progress = WorkerThread::start_thread("progress", executor)?;
+    Ok(RankComm { net, memory, links, service, progress })
 }
 
 /// Bytes of a scratch slot, which holds a whole receive.
-fn slot_bytes(setup: &Setup) -> usize {
+fn slot_bytes(setup: &RankSetup) -> usize {
     setup.chunk.max(setup.receive_min)
 }
 
 /// Ends a communicator in NCCL's order: progress first, then registrations and connections, then the context.
-fn close(comm: Comm) -> Result<(), RankError> {
-    let Comm { net, memory, links, service, progress } = comm;
-    progress.join()?;
+fn close_comm(comm: RankComm) -> Result<(), RankError> {
+    let RankComm { net, memory, links, service, progress } = comm;
+    progress.join_thread()?;
     if let Ok(links) = Arc::try_unwrap(links) {
-        service.call(move |()| links.close())??;
+        service.call_task(move |()| links.close_links())??;
     }
-    service.join()?;
+    service.join_thread()?;
     drop(memory);
     drop(net);
     Ok(())
 }
 
 /// Times and verifies one row on all communicators at once.
-fn run(parent: &mut Parent, setup: &Setup, comms: &[Comm], case: &Case) -> Result<Measured, RankError> {
-    let plan = Plan {
+fn run_row(
+    parent: &mut ParentChannel,
+    setup: &RankSetup,
+    comms: &[RankComm],
+    case: &CollectiveCase,
+) -> Result<CollectiveMeasured, RankError> {
+    let plan = SchedulePlan {
         collective: case.collective,
         dtype: case.dtype,
         op: case.op,
@@ -352,47 +367,47 @@ fn run(parent: &mut Parent, setup: &Setup, comms: &[Comm], case: &Case) -> Resul
         chunk: setup.chunk,
         slot: slot_bytes(setup),
     };
-    let layout = Layout::new(&plan, case.seed);
-    let job = Job {
-        schedule: Arc::new(Schedule::build(&plan)),
-        bases: layout.bases(),
+    let layout = RowExtents::new(&plan, case.seed);
+    let job = CollectiveRun {
+        schedule: Arc::new(RankSchedule::build(&plan)),
+        bases: layout.buffer_bases(),
         dtype: case.dtype,
         op: case.op,
         ranks: setup.ranks,
     };
     for (index, comm) in comms.iter().enumerate() {
-        layout.with_comm(index).fill(&comm.memory);
+        layout.with_comm(index).fill_memory(&comm.memory);
     }
     parent.barrier()?;
-    let mut measured = Measured { time_us: time(comms, &job, case)?, wrong: 0 };
+    let mut measured = CollectiveMeasured { time_us: time_run(comms, &job, case)?, wrong: 0 };
     for check in 0..case.checks {
         let layout = layout.with_seed(case.seed.wrapping_add(u64::from(check) + 1));
         for (index, comm) in comms.iter().enumerate() {
-            layout.with_comm(index).fill(&comm.memory);
+            layout.with_comm(index).fill_memory(&comm.memory);
         }
         parent.barrier()?;
         run_all(comms, &job, 1)?;
         for (index, comm) in comms.iter().enumerate() {
-            measured.wrong += layout.with_comm(index).wrong(&comm.memory);
+            measured.wrong += layout.with_comm(index).count_wrong(&comm.memory);
         }
     }
     Ok(measured)
 }
 
 /// Microseconds of one run, the slowest communicator's.
-fn time(comms: &[Comm], job: &Job, case: &Case) -> Result<f64, RankError> {
+fn time_run(comms: &[RankComm], job: &CollectiveRun, case: &CollectiveCase) -> Result<f64, RankError> {
     let answers: Vec<_> = comms
         .iter()
         .map(|comm| {
             let job = job.clone();
             let case = *case;
-            comm.progress.begin(move |executor| -> Result<f64, LinkError> {
+            comm.progress.begin_task(move |executor| -> Result<f64, PeerCallError> {
                 for _ in 0..case.warmup {
-                    executor.run(&job)?;
+                    executor.run_schedule(&job)?;
                 }
                 let start = Instant::now();
                 for _ in 0..case.iterations {
-                    executor.run(&job)?;
+                    executor.run_schedule(&job)?;
                 }
                 Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(case.iterations.max(1)))
             })
@@ -405,12 +420,12 @@ fn time(comms: &[Comm], job: &Job, case: &Case) -> Result<f64, RankError> {
     Ok(longest)
 }
 
-fn run_all(comms: &[Comm], job: &Job, times: u32) -> Result<(), RankError> {
+fn run_all(comms: &[RankComm], job: &CollectiveRun, times: u32) -> Result<(), RankError> {
     let answers: Vec<_> = comms
         .iter()
         .map(|comm| {
             let job = job.clone();
-            comm.progress.begin(move |executor| (0..times).try_for_each(|_| executor.run(&job)))
+            comm.progress.begin_task(move |executor| (0..times).try_for_each(|_| executor.run_schedule(&job)))
         })
         .collect();
     for answer in answers {
@@ -420,13 +435,13 @@ fn run_all(comms: &[Comm], job: &Job, times: u32) -> Result<(), RankError> {
 }
 
 fn run_p2p(
-    parent: &mut Parent,
-    setup: &Setup,
-    comms: &[Comm],
+    parent: &mut ParentChannel,
+    setup: &RankSetup,
+    comms: &[RankComm],
     case: P2pCase,
 ) -> Result<rendezvous::P2pMeasured, RankError> {
     parent.barrier()?;
     let Some(comm) = comms.first() else { return Err(RankError::Unexpected) };
     let rank = setup.rank;
-    Ok(comm.progress.call(move |executor| p2p::run(executor, rank, &case))??)
+    Ok(comm.progress.call_task(move |executor| p2p::measure_size(executor, rank, &case))??)
 }

@@ -6,7 +6,7 @@
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
 
-use crate::element::{Element, elements, elements_mut};
+use crate::element::{BufferElement, as_elements, elements_mut};
 use crate::types::{DataType, RedOp};
 
 /// Elements of the 16-bit floats that are widened at a time: two such blocks stay in the first cache.
@@ -14,17 +14,17 @@ const WIDE_BLOCK: usize = 1024;
 
 /// Combines `b` into `into`.
 pub(crate) fn reduce_in_place(dtype: DataType, op: RedOp, into: &mut [u8], b: &[u8]) {
-    dispatch(dtype, op, into, None, b);
+    dispatch_cpu(dtype, op, into, None, b);
 }
 
 /// Writes `a op b` to `into`.
-pub(crate) fn reduce(dtype: DataType, op: RedOp, into: &mut [u8], a: &[u8], b: &[u8]) {
-    dispatch(dtype, op, into, Some(a), b);
+pub(crate) fn reduce_into(dtype: DataType, op: RedOp, into: &mut [u8], a: &[u8], b: &[u8]) {
+    dispatch_cpu(dtype, op, into, Some(a), b);
 }
 
 /// The last step of `Avg`: divides every element by the number of ranks.
-pub(crate) fn divide(dtype: DataType, into: &mut [u8], ranks: u32) {
-    fn all<T: Element>(into: &mut [u8], ranks: u32) {
+pub(crate) fn divide_elements(dtype: DataType, into: &mut [u8], ranks: u32) {
+    fn all<T: BufferElement>(into: &mut [u8], ranks: u32) {
         for x in elements_mut::<T>(into) {
             *x = T::narrow(T::divide(x.widen(), ranks));
         }
@@ -32,7 +32,7 @@ pub(crate) fn divide(dtype: DataType, into: &mut [u8], ranks: u32) {
     crate::element::with_element!(dtype, all::<_>(into, ranks));
 }
 
-fn dispatch(dtype: DataType, op: RedOp, into: &mut [u8], a: Option<&[u8]>, b: &[u8]) {
+fn dispatch_cpu(dtype: DataType, op: RedOp, into: &mut [u8], a: Option<&[u8]>, b: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has the features that the function is compiled for.
@@ -66,20 +66,20 @@ fn by_type(dtype: DataType, op: RedOp, into: &mut [u8], a: Option<&[u8]>, b: &[u
 
 /// One loop an operator, so that none has a branch inside.
 #[inline(always)]
-fn by_op<T: Element<Wide = T>>(op: RedOp, into: &mut [u8], a: Option<&[u8]>, b: &[u8]) {
+fn by_op<T: BufferElement<Wide = T>>(op: RedOp, into: &mut [u8], a: Option<&[u8]>, b: &[u8]) {
     let into = elements_mut::<T>(into);
-    let a = a.map(elements::<T>);
-    let b = elements::<T>(b);
+    let a = a.map(as_elements::<T>);
+    let b = as_elements::<T>(b);
     match op {
-        RedOp::Sum | RedOp::Avg => zip(into, a, b, |x, y| T::combine(RedOp::Sum, x, y)),
-        RedOp::Prod => zip(into, a, b, |x, y| T::combine(RedOp::Prod, x, y)),
-        RedOp::Max => zip(into, a, b, |x, y| T::combine(RedOp::Max, x, y)),
-        RedOp::Min => zip(into, a, b, |x, y| T::combine(RedOp::Min, x, y)),
+        RedOp::Sum | RedOp::Avg => zip_into(into, a, b, |x, y| T::combine(RedOp::Sum, x, y)),
+        RedOp::Prod => zip_into(into, a, b, |x, y| T::combine(RedOp::Prod, x, y)),
+        RedOp::Max => zip_into(into, a, b, |x, y| T::combine(RedOp::Max, x, y)),
+        RedOp::Min => zip_into(into, a, b, |x, y| T::combine(RedOp::Min, x, y)),
     }
 }
 
 #[inline(always)]
-fn zip<T: Copy>(into: &mut [T], a: Option<&[T]>, b: &[T], f: impl Fn(T, T) -> T) {
+fn zip_into<T: Copy>(into: &mut [T], a: Option<&[T]>, b: &[T], f: impl Fn(T, T) -> T) {
     match a {
         None => {
             for (x, y) in into.iter_mut().zip(b) {
@@ -95,7 +95,7 @@ fn zip<T: Copy>(into: &mut [T], a: Option<&[T]>, b: &[T], f: impl Fn(T, T) -> T)
 }
 
 /// A 16-bit float whose slices convert with the processor's instructions where it has them.
-trait HalfWidth: Element<Wide = f32> {
+trait HalfWidth: BufferElement<Wide = f32> {
     fn widen_all(from: &[Self], to: &mut [f32]);
     fn narrow_all(from: &[f32], to: &mut [Self]);
 }
@@ -121,8 +121,8 @@ impl HalfWidth for bf16 {
 #[inline(always)]
 fn by_block<T: HalfWidth>(op: RedOp, into: &mut [u8], a: Option<&[u8]>, b: &[u8]) {
     let into = elements_mut::<T>(into);
-    let a = a.map(elements::<T>);
-    let b = elements::<T>(b);
+    let a = a.map(as_elements::<T>);
+    let b = as_elements::<T>(b);
     let count = into.len().min(b.len()).min(a.map_or(usize::MAX, <[T]>::len));
     let mut left = [0f32; WIDE_BLOCK];
     let mut right = [0f32; WIDE_BLOCK];
@@ -134,10 +134,10 @@ fn by_block<T: HalfWidth>(op: RedOp, into: &mut [u8], a: Option<&[u8]>, b: &[u8]
         T::widen_all(a.map_or(&into[at..at + len], |a| &a[at..at + len]), left);
         T::widen_all(&b[at..at + len], right);
         match op {
-            RedOp::Sum | RedOp::Avg => zip(left, None, right, |x, y| x + y),
-            RedOp::Prod => zip(left, None, right, |x, y| x * y),
-            RedOp::Max => zip(left, None, right, |x, y| if x > y { x } else { y }),
-            RedOp::Min => zip(left, None, right, |x, y| if x < y { x } else { y }),
+            RedOp::Sum | RedOp::Avg => zip_into(left, None, right, |x, y| x + y),
+            RedOp::Prod => zip_into(left, None, right, |x, y| x * y),
+            RedOp::Max => zip_into(left, None, right, |x, y| if x > y { x } else { y }),
+            RedOp::Min => zip_into(left, None, right, |x, y| if x < y { x } else { y }),
         }
         T::narrow_all(left, &mut into[at..at + len]);
         at += len;
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn every_type_and_operator_agrees_with_the_scalar_definition() {
-        fn one<T: Element>(dtype: DataType) {
+        fn one<T: BufferElement>(dtype: DataType) {
             for op in RedOp::ALL.iter().copied() {
                 let count = 2500;
-                let bytes = count * dtype.bytes();
+                let bytes = count * dtype.element_bytes();
                 let mut a = vec![0u64; bytes / 8 + 1];
                 let mut b = vec![0u64; bytes / 8 + 1];
                 let mut out = vec![0u64; bytes / 8 + 1];
@@ -172,12 +172,12 @@ mod tests {
                 for (i, x) in elements_mut::<T>(b).iter_mut().enumerate() {
                     *x = T::narrow(T::value(crate::data::hash(1, 3, i as u64), op));
                 }
-                reduce(dtype, op, out, a, b);
+                reduce_into(dtype, op, out, a, b);
                 for i in 0..count {
-                    let x = elements::<T>(a)[i];
-                    let y = elements::<T>(b)[i];
+                    let x = as_elements::<T>(a)[i];
+                    let y = as_elements::<T>(b)[i];
                     let want = T::narrow(T::combine(op, x.widen(), y.widen()));
-                    assert!(elements::<T>(out)[i].same(want), "{dtype} {op} element {i}");
+                    assert!(as_elements::<T>(out)[i].same(want), "{dtype} {op} element {i}");
                 }
                 reduce_in_place(dtype, op, a, b);
                 assert_eq!(a, out);

@@ -12,9 +12,9 @@ use trunkline_sys::nccl_net::HANDLE_BYTES;
 
 use crate::buffer::MemoryKind;
 use crate::collective::Collective;
-use crate::comm::Handle;
-use crate::device::Device;
-use crate::schedule::Graph;
+use crate::comm::NetHandle;
+use crate::device::DeviceSelection;
+use crate::schedule::ConnectionGraph;
 use crate::types::{DataType, RedOp};
 
 /// Largest frame that is believed.
@@ -22,15 +22,15 @@ const FRAME_BYTES_MAX: usize = 64 << 20;
 
 /// How a rank is to set itself up.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Setup {
+pub(crate) struct RankSetup {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
     pub(crate) plugin: PathBuf,
     pub(crate) abi: Option<u8>,
-    pub(crate) device: Device,
+    pub(crate) device: DeviceSelection,
     pub(crate) comms: usize,
     pub(crate) channels: usize,
-    pub(crate) graph: Graph,
+    pub(crate) graph: ConnectionGraph,
     pub(crate) send_bytes: usize,
     pub(crate) recv_bytes: usize,
     pub(crate) chunk: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Setup {
 
 /// A listener's handle on its way to the rank that will connect.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Offer {
+pub(crate) struct HandleOffer {
     pub(crate) comm: usize,
     pub(crate) channel: usize,
     pub(crate) listener: usize,
@@ -54,12 +54,18 @@ pub(crate) struct Offer {
     bytes: Vec<u8>,
 }
 
-impl Offer {
-    pub(crate) fn new(comm: usize, channel: usize, listener: usize, sender: usize, handle: &Handle) -> Self {
+impl HandleOffer {
+    pub(crate) fn new(
+        comm: usize,
+        channel: usize,
+        listener: usize,
+        sender: usize,
+        handle: &NetHandle,
+    ) -> Self {
         Self { comm, channel, listener, sender, bytes: handle.to_vec() }
     }
 
-    pub(crate) fn handle(&self) -> Handle {
+    pub(crate) fn to_handle(&self) -> NetHandle {
         let mut handle = [0; HANDLE_BYTES];
         for (to, from) in handle.iter_mut().zip(&self.bytes) {
             *to = *from;
@@ -70,7 +76,7 @@ impl Offer {
 
 /// One run of a collective at one size.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub struct Case {
+pub struct CollectiveCase {
     /// The collective.
     pub collective: Collective,
     /// Type of an element.
@@ -108,7 +114,7 @@ pub struct P2pCase {
 
 /// What one rank measured of a collective.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Measured {
+pub(crate) struct CollectiveMeasured {
     pub(crate) time_us: f64,
     pub(crate) wrong: u64,
 }
@@ -134,7 +140,7 @@ pub struct P2pMeasured {
 
 /// What a rank found when it loaded the plugin.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct PluginInfo {
+pub struct PluginReport {
     /// Name the plugin gives itself.
     pub name: String,
     /// Version of the interface in use.
@@ -158,9 +164,9 @@ pub struct PluginInfo {
 /// From the parent.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum ToRank {
-    Setup(Setup),
-    Connect(Vec<Offer>),
-    Run(Case),
+    Setup(RankSetup),
+    Connect(Vec<HandleOffer>),
+    Run(CollectiveCase),
     RunP2p(P2pCase),
     Go,
     /// Close everything. Some bytes of some rank were wrong, or none.
@@ -174,10 +180,10 @@ pub(crate) enum ToRank {
 /// From a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum FromRank {
-    Listening(PluginInfo, Vec<Offer>),
+    Listening(PluginReport, Vec<HandleOffer>),
     Connected,
     AtBarrier,
-    Done(Measured),
+    Done(CollectiveMeasured),
     DoneP2p(P2pMeasured),
     /// A file that the plugin left, or more of it.
     Left {
@@ -191,7 +197,7 @@ pub(crate) enum FromRank {
 }
 
 /// Writes one message.
-pub(crate) fn send(stream: &mut (impl Write + ?Sized), message: &impl Serialize) -> io::Result<()> {
+pub(crate) fn write_message(stream: &mut (impl Write + ?Sized), message: &impl Serialize) -> io::Result<()> {
     let body = serde_json::to_vec(message)?;
     let length = u32::try_from(body.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let mut frame = length.to_le_bytes().to_vec();
@@ -200,7 +206,7 @@ pub(crate) fn send(stream: &mut (impl Write + ?Sized), message: &impl Serialize)
 }
 
 /// Reads one message; `None` at the end of the stream.
-pub(crate) fn receive<T: DeserializeOwned>(stream: &mut (impl Read + ?Sized)) -> io::Result<Option<T>> {
+pub(crate) fn read_message<T: DeserializeOwned>(stream: &mut (impl Read + ?Sized)) -> io::Result<Option<T>> {
     let mut length = [0; 4];
     match stream.read_exact(&mut length) {
         Ok(()) => {}

@@ -84,7 +84,7 @@ named! {
 
 impl DataType {
     /// Bytes of one element.
-    pub fn bytes(self) -> usize {
+    pub fn element_bytes(self) -> usize {
         match self {
             Self::Int8 | Self::Uint8 => 1,
             Self::Half | Self::Bfloat16 => 2,

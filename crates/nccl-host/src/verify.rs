@@ -5,13 +5,13 @@
 
 use crate::collective::Collective;
 use crate::data::{POISON, fill_bytes, fill_values, wrong_bytes, wrong_values};
-use crate::executor::Bases;
-use crate::links::{INPUT, Memory, OUTPUT, SCRATCH};
-use crate::schedule::Plan;
+use crate::executor::BufferBases;
+use crate::links::{CommMemory, INPUT, OUTPUT, SCRATCH};
+use crate::schedule::SchedulePlan;
 
 /// What stands in an extent.
 #[derive(Clone, Copy, Debug)]
-enum Content {
+enum ExtentContent {
     /// The bytes of a block.
     Block(u64),
     /// The values of one rank, before reduction.
@@ -22,22 +22,22 @@ enum Content {
 
 /// An extent of elements and what stands there.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct CheckedExtent {
     start: usize,
     len: usize,
-    content: Content,
+    content: ExtentContent,
 }
 
 /// The data of one row on one rank and communicator.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
-    plan: Plan,
+pub(crate) struct RowExtents {
+    plan: SchedulePlan,
     seed: u64,
     comm: u64,
 }
 
-impl Layout {
-    pub(crate) fn new(plan: &Plan, seed: u64) -> Self {
+impl RowExtents {
+    pub(crate) fn new(plan: &SchedulePlan, seed: u64) -> Self {
         Self { plan: *plan, seed, comm: 0 }
     }
 
@@ -50,26 +50,26 @@ impl Layout {
     }
 
     /// Where the schedule's buffers lie.
-    pub(crate) fn bases(&self) -> Bases {
+    pub(crate) fn buffer_bases(&self) -> BufferBases {
         let plan = &self.plan;
         if !plan.in_place {
             return [(INPUT, 0), (OUTPUT, 0), (SCRATCH, 0)];
         }
         let (send, recv) = plan.collective.in_place_offsets(plan.block, plan.rank, plan.root);
-        let size = plan.dtype.bytes();
+        let size = plan.dtype.element_bytes();
         [(OUTPUT, send * size), (OUTPUT, recv * size), (SCRATCH, 0)]
     }
 
     /// Puts a pattern nobody expects where the result goes, then the input.
-    pub(crate) fn fill(&self, memory: &Memory) {
-        let size = self.plan.dtype.bytes();
-        let counts = self.counts();
-        let [(send_memory, send_base), (recv_memory, _), _] = self.bases();
+    pub(crate) fn fill_memory(&self, memory: &CommMemory) {
+        let size = self.plan.dtype.element_bytes();
+        let counts = self.buffer_counts();
+        let [(send_memory, send_base), (recv_memory, _), _] = self.buffer_bases();
         let whole = counts.0.max(counts.1) * size;
         // SAFETY: the progress thread rests, and the plugin has no request in flight.
         let output = unsafe { memory.buffers[recv_memory].slice_mut(0, whole) };
         fill_bytes(self.seed_here(), POISON, output);
-        for part in self.input() {
+        for part in self.input_extents() {
             let offset = send_base + part.start * size;
             let bytes = part.len * size;
             // SAFETY: as above; the slice before is no longer used.
@@ -79,11 +79,11 @@ impl Layout {
     }
 
     /// Counts what is wrong after a run.
-    pub(crate) fn wrong(&self, memory: &Memory) -> u64 {
-        let size = self.plan.dtype.bytes();
-        let [(send_memory, send_base), (recv_memory, recv_base), _] = self.bases();
+    pub(crate) fn count_wrong(&self, memory: &CommMemory) -> u64 {
+        let size = self.plan.dtype.element_bytes();
+        let [(send_memory, send_base), (recv_memory, recv_base), _] = self.buffer_bases();
         let mut wrong: u64 = memory.buffers.iter().map(|buffer| buffer.damaged_guard_bytes()).sum();
-        for part in self.output() {
+        for part in self.output_extents() {
             let offset = recv_base + part.start * size;
             let bytes = part.len * size;
             // SAFETY: the progress thread rests, and the plugin has no request in flight.
@@ -91,7 +91,7 @@ impl Layout {
             wrong += self.wrong_part(part, found);
         }
         if !self.plan.in_place {
-            for part in self.input() {
+            for part in self.input_extents() {
                 let offset = send_base + part.start * size;
                 let bytes = part.len * size;
                 // SAFETY: as above.
@@ -102,26 +102,28 @@ impl Layout {
         wrong
     }
 
-    fn fill_part(&self, part: Part, out: &mut [u8]) {
+    fn fill_part(&self, part: CheckedExtent, out: &mut [u8]) {
         let plan = &self.plan;
         match part.content {
-            Content::Block(block) => fill_bytes(self.seed_here(), block, out),
-            Content::Values | Content::Reduced(_) => {
+            ExtentContent::Block(block) => fill_bytes(self.seed_here(), block, out),
+            ExtentContent::Values | ExtentContent::Reduced(_) => {
                 fill_values(plan.dtype, plan.op, self.seed_here(), plan.rank, part.start, out);
             }
         }
     }
 
-    fn wrong_part(&self, part: Part, found: &[u8]) -> u64 {
+    fn wrong_part(&self, part: CheckedExtent, found: &[u8]) -> u64 {
         let plan = &self.plan;
         let seed = self.seed_here();
         match part.content {
-            Content::Block(block) => wrong_bytes(seed, block, found, plan.dtype.bytes()),
-            Content::Values => {
+            ExtentContent::Block(block) => wrong_bytes(seed, block, found, plan.dtype.element_bytes()),
+            ExtentContent::Values => {
                 let own = plan.rank..plan.rank + 1;
                 wrong_values(plan.dtype, plan.op, seed, own, part.start, found)
             }
-            Content::Reduced(first) => wrong_values(plan.dtype, plan.op, seed, 0..plan.ranks, first, found),
+            ExtentContent::Reduced(first) => {
+                wrong_values(plan.dtype, plan.op, seed, 0..plan.ranks, first, found)
+            }
         }
     }
 
@@ -130,68 +132,68 @@ impl Layout {
         self.seed.wrapping_add(self.comm.wrapping_mul(0x9e37_79b9))
     }
 
-    fn counts(&self) -> (usize, usize) {
+    fn buffer_counts(&self) -> (usize, usize) {
         let plan = &self.plan;
         let total = plan.collective.algorithm_bytes(plan.block, plan.ranks);
-        let counts = plan.collective.counts(total, plan.ranks);
+        let counts = plan.collective.element_counts(total, plan.ranks);
         (counts.send, counts.recv)
     }
 
     /// What this rank sends, by places in the send buffer.
-    fn input(&self) -> Vec<Part> {
+    fn input_extents(&self) -> Vec<CheckedExtent> {
         let plan = &self.plan;
         let rank = plan.rank;
         let block = plan.block;
-        let one = |content| vec![Part { start: 0, len: block, content }];
+        let one = |content| vec![CheckedExtent { start: 0, len: block, content }];
         match plan.collective {
-            Collective::AllReduce | Collective::Reduce => one(Content::Values),
+            Collective::AllReduce | Collective::Reduce => one(ExtentContent::Values),
             Collective::ReduceScatter => {
-                vec![Part { start: 0, len: block * plan.ranks, content: Content::Values }]
+                vec![CheckedExtent { start: 0, len: block * plan.ranks, content: ExtentContent::Values }]
             }
             Collective::AllGather | Collective::Gather | Collective::SendRecv => {
-                one(Content::Block(pair(rank, 0)))
+                one(ExtentContent::Block(pair_block(rank, 0)))
             }
             Collective::Broadcast | Collective::Scatter if rank != plan.root => Vec::new(),
-            Collective::Broadcast => one(Content::Block(pair(rank, 0))),
+            Collective::Broadcast => one(ExtentContent::Block(pair_block(rank, 0))),
             Collective::Scatter | Collective::AllToAll | Collective::AllToAllV => (0..plan.ranks)
                 .map(|peer| {
                     let (start, len) = plan.collective.block_between(block, plan.ranks, rank, peer);
-                    Part { start, len, content: Content::Block(pair(rank, peer)) }
+                    CheckedExtent { start, len, content: ExtentContent::Block(pair_block(rank, peer)) }
                 })
                 .collect(),
         }
     }
 
     /// What this rank must have received, by places in the receive buffer.
-    fn output(&self) -> Vec<Part> {
+    fn output_extents(&self) -> Vec<CheckedExtent> {
         let plan = &self.plan;
         let rank = plan.rank;
         let block = plan.block;
         let ranks = plan.ranks;
-        let one = |content| vec![Part { start: 0, len: block, content }];
+        let one = |content| vec![CheckedExtent { start: 0, len: block, content }];
         let untouched = |len| {
-            let content = Content::Block(POISON);
-            if plan.in_place { Vec::new() } else { vec![Part { start: 0, len, content }] }
+            let content = ExtentContent::Block(POISON);
+            if plan.in_place { Vec::new() } else { vec![CheckedExtent { start: 0, len, content }] }
         };
         match plan.collective {
-            Collective::AllReduce => one(Content::Reduced(0)),
-            Collective::ReduceScatter => one(Content::Reduced(rank * block)),
-            Collective::Reduce if rank == plan.root => one(Content::Reduced(0)),
+            Collective::AllReduce => one(ExtentContent::Reduced(0)),
+            Collective::ReduceScatter => one(ExtentContent::Reduced(rank * block)),
+            Collective::Reduce if rank == plan.root => one(ExtentContent::Reduced(0)),
             Collective::Reduce => untouched(block),
-            Collective::Broadcast => one(Content::Block(pair(plan.root, 0))),
-            Collective::Scatter => one(Content::Block(pair(plan.root, rank))),
-            Collective::SendRecv => one(Content::Block(pair((rank + ranks - 1) % ranks, 0))),
+            Collective::Broadcast => one(ExtentContent::Block(pair_block(plan.root, 0))),
+            Collective::Scatter => one(ExtentContent::Block(pair_block(plan.root, rank))),
+            Collective::SendRecv => one(ExtentContent::Block(pair_block((rank + ranks - 1) % ranks, 0))),
             Collective::Gather if rank != plan.root => untouched(block * ranks),
             Collective::AllGather | Collective::Gather => (0..ranks)
                 .map(|peer| {
-                    let content = Content::Block(pair(peer, 0));
-                    Part { start: peer * block, len: block, content }
+                    let content = ExtentContent::Block(pair_block(peer, 0));
+                    CheckedExtent { start: peer * block, len: block, content }
                 })
                 .collect(),
             Collective::AllToAll | Collective::AllToAllV => (0..ranks)
                 .map(|peer| {
                     let (start, len) = plan.collective.block_between(block, ranks, rank, peer);
-                    Part { start, len, content: Content::Block(pair(peer, rank)) }
+                    CheckedExtent { start, len, content: ExtentContent::Block(pair_block(peer, rank)) }
                 })
                 .collect(),
         }
@@ -199,6 +201,6 @@ impl Layout {
 }
 
 /// Block number of what one rank sends to another.
-fn pair(from: usize, to: usize) -> u64 {
+fn pair_block(from: usize, to: usize) -> u64 {
     (from as u64) << 16 | to as u64
 }

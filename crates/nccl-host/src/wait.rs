@@ -7,12 +7,12 @@ const SPINS: u32 = 1000;
 
 /// The waiting state of one loop.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct SpinWait {
     spins: u32,
     idle: u32,
 }
 
-impl Waiting {
+impl SpinWait {
     /// `threads` busy threads share this machine.
     pub(crate) fn new(threads: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -21,13 +21,13 @@ impl Waiting {
 
     /// Something moved.
     #[inline(always)]
-    pub(crate) fn progressed(&mut self) {
+    pub(crate) fn note_progress(&mut self) {
         self.idle = 0;
     }
 
     /// Nothing moved in this round.
     #[inline(always)]
-    pub(crate) fn idle(&mut self) {
+    pub(crate) fn wait_once(&mut self) {
         if self.idle < self.spins {
             self.idle += 1;
             std::hint::spin_loop();

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use thiserror::Error;
 
-type Task<S> = Box<dyn FnOnce(&mut S) + Send>;
+type WorkerTask<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 /// The thread ended before it answered.
 #[derive(Debug, Error)]
@@ -17,23 +17,23 @@ pub(crate) struct WorkerGone(&'static str);
 
 /// The owner's end of the thread.
 #[derive(Debug)]
-pub(crate) struct Worker<S> {
+pub(crate) struct WorkerThread<S> {
     name: &'static str,
-    tasks: Sender<Task<S>>,
+    tasks: Sender<WorkerTask<S>>,
     thread: JoinHandle<()>,
 }
 
 /// An answer to come.
 #[derive(Debug)]
-pub(crate) struct Answer<T> {
+pub(crate) struct WorkerAnswer<T> {
     name: &'static str,
     receiver: Receiver<T>,
 }
 
-impl<S: Send + 'static> Worker<S> {
+impl<S: Send + 'static> WorkerThread<S> {
     /// Starts the thread.
-    pub(crate) fn start(name: &'static str, mut state: S) -> std::io::Result<Self> {
-        let (tasks, inbox) = mpsc::channel::<Task<S>>();
+    pub(crate) fn start_thread(name: &'static str, mut state: S) -> std::io::Result<Self> {
+        let (tasks, inbox) = mpsc::channel::<WorkerTask<S>>();
         let run = move || {
             for task in inbox {
                 task(&mut state);
@@ -44,35 +44,35 @@ impl<S: Send + 'static> Worker<S> {
     }
 
     /// Sends work without waiting for it.
-    pub(crate) fn begin<T: Send + 'static>(
+    pub(crate) fn begin_task<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> T + Send + 'static,
-    ) -> Answer<T> {
+    ) -> WorkerAnswer<T> {
         let (sender, receiver) = mpsc::channel();
-        let task: Task<S> = Box::new(move |state| {
+        let task: WorkerTask<S> = Box::new(move |state| {
             let _ = sender.send(work(state));
         });
         // A thread that is gone drops the task and with it the sender, which the answer notices.
         let _ = self.tasks.send(task);
-        Answer { name: self.name, receiver }
+        WorkerAnswer { name: self.name, receiver }
     }
 
     /// Sends work and waits for its result.
-    pub(crate) fn call<T: Send + 'static>(
+    pub(crate) fn call_task<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> T + Send + 'static,
     ) -> Result<T, WorkerGone> {
-        self.begin(work).wait()
+        self.begin_task(work).wait()
     }
 
     /// Ends the thread and drops its state.
-    pub(crate) fn join(self) -> Result<(), WorkerGone> {
+    pub(crate) fn join_thread(self) -> Result<(), WorkerGone> {
         drop(self.tasks);
         self.thread.join().map_err(|_| WorkerGone(self.name))
     }
 }
 
-impl<T> Answer<T> {
+impl<T> WorkerAnswer<T> {
     /// Waits for the result.
     pub(crate) fn wait(self) -> Result<T, WorkerGone> {
         self.receiver.recv().map_err(|_| WorkerGone(self.name))

@@ -7,19 +7,19 @@
 use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use trunkline_engine::Nics;
-use trunkline_fabric::{DeviceReach, Nic};
+use trunkline_engine::CommNics;
+use trunkline_fabric::{DeviceReach, NicPort};
 use trunkline_proto::limits::RAILS_MAX;
 
-use crate::planted;
-use crate::status::CallError;
+use crate::is_planted;
+use crate::status::NetCallError;
 
 /// Most virtual devices of a process.
 const VIRTUAL_MAX: usize = 256;
 
 /// Which devices a version of the interface knows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Known {
+pub(crate) enum KnownDevices {
     /// Those of the fabric: versions without `makeVDevice`.
     Physical,
     /// Virtual ones too.
@@ -28,11 +28,11 @@ pub(crate) enum Known {
 
 /// One device. A physical one is made of one NIC.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct NetDevice {
     name: CString,
     pci_path: Option<CString>,
     /// What its comms use.
-    pub(crate) nics: Nics,
+    pub(crate) nics: CommNics,
     /// Of the first NIC.
     pub(crate) guid: u64,
     /// Of the first NIC.
@@ -49,9 +49,9 @@ pub(crate) struct Device {
     pub(crate) links_max: u32,
 }
 
-impl Device {
-    fn of(nics: Nics, all: &[Nic]) -> Self {
-        let members: Vec<&Nic> = nics.numbers().iter().filter_map(|&number| all.get(number)).collect();
+impl NetDevice {
+    fn from_nics(nics: CommNics, all: &[NicPort]) -> Self {
+        let members: Vec<&NicPort> = nics.numbers().iter().filter_map(|&number| all.get(number)).collect();
         let names: Vec<&str> = members.iter().map(|nic| nic.name.as_str()).collect();
         let first = members.first();
         Self {
@@ -64,13 +64,17 @@ impl Device {
             speed_mbps: members.iter().fold(0, |sum, nic| sum.saturating_add(nic.speed_mbps)),
             latency_us: members.iter().fold(0.0, |most, nic| nic.latency_us.max(most)),
             needs_flush: members.iter().any(|nic| nic.caps.needs_flush),
-            reach: members.iter().map(|nic| nic.caps.devices).reduce(DeviceReach::and).unwrap_or_default(),
+            reach: members
+                .iter()
+                .map(|nic| nic.caps.devices)
+                .reduce(DeviceReach::intersect_with)
+                .unwrap_or_default(),
             links_max: members.iter().map(|nic| nic.caps.links_max).min().unwrap_or(0),
         }
     }
 
     /// The name; for a fused NIC those of its members, joined by `+`.
-    pub(crate) fn name(&self) -> &CStr {
+    pub(crate) fn device_name(&self) -> &CStr {
         &self.name
     }
 
@@ -82,49 +86,50 @@ impl Device {
 
 /// What `makeVDevice` made, in the order of the numbers.
 #[derive(Debug, Default)]
-struct Fused {
-    made: Vec<Device>,
+struct FusedDevices {
+    made: Vec<NetDevice>,
     /// How many of them `devices` counts.
     counted: usize,
 }
 
 /// All devices of this process.
 #[derive(Debug)]
-pub(crate) struct Devices {
-    physical: Vec<Device>,
-    fused: Mutex<Fused>,
+pub(crate) struct NetDevices {
+    physical: Vec<NetDevice>,
+    fused: Mutex<FusedDevices>,
 }
 
 /// As NCCL numbers.
-fn int(number: usize) -> i32 {
+fn to_int(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-impl Devices {
+impl NetDevices {
     /// A device for each NIC.
-    pub(crate) fn new(nics: &[Nic]) -> Self {
-        let physical = (0..nics.len()).map(|number| Device::of(Nics::from(number), nics)).collect();
+    pub(crate) fn new(nics: &[NicPort]) -> Self {
+        let physical =
+            (0..nics.len()).map(|number| NetDevice::from_nics(CommNics::from(number), nics)).collect();
         Self { physical, fused: Mutex::default() }
     }
 
-    fn fused(&self) -> MutexGuard<'_, Fused> {
+    fn lock_fused(&self) -> MutexGuard<'_, FusedDevices> {
         self.fused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many there are: NCCL asks again after it has made virtual ones, and takes the difference for their number.
-    pub(crate) fn count(&self, known: Known) -> i32 {
+    pub(crate) fn device_count(&self, known: KnownDevices) -> i32 {
         let physical = self.physical.len();
-        int(if sees_virtual(known) { physical + self.fused().counted } else { physical })
+        to_int(if sees_virtual(known) { physical + self.lock_fused().counted } else { physical })
     }
 
     /// What stands at a number.
-    pub(crate) fn at<R>(
+    pub(crate) fn with_device<R>(
         &self,
         dev: i32,
-        known: Known,
-        look: impl FnOnce(&Device) -> R,
-    ) -> Result<R, CallError> {
-        let none = CallError::Argument("no such device");
+        known: KnownDevices,
+        look: impl FnOnce(&NetDevice) -> R,
+    ) -> Result<R, NetCallError> {
+        let none = NetCallError::Argument("no such device");
         let Ok(at) = usize::try_from(dev) else { return Err(none) };
         if let Some(device) = self.physical.get(at) {
             return Ok(look(device));
@@ -132,54 +137,57 @@ impl Devices {
         if !sees_virtual(known) {
             return Err(none);
         }
-        self.fused().made.get(at - self.physical.len()).map(look).ok_or(none)
+        self.lock_fused().made.get(at - self.physical.len()).map(look).ok_or(none)
     }
 
     /// Fuses physical devices of these numbers; the same ones in the same order are the same device.
-    pub(crate) fn fuse(&self, members: &[i32], nics: &[Nic]) -> Result<i32, CallError> {
-        let known = if planted("nccl-virtual-members") { Known::All } else { Known::Physical };
-        let member = |dev: &i32| usize::try_from(*dev).ok().filter(|_| *dev < self.count(known));
+    pub(crate) fn fuse_devices(&self, members: &[i32], nics: &[NicPort]) -> Result<i32, NetCallError> {
+        let known =
+            if is_planted("nccl-virtual-members") { KnownDevices::All } else { KnownDevices::Physical };
+        let member = |dev: &i32| usize::try_from(*dev).ok().filter(|_| *dev < self.device_count(known));
         let numbers: Option<Vec<usize>> = members.iter().map(member).collect();
         let Some(numbers) = numbers else {
-            return Err(CallError::Argument("a member of a fused NIC is a physical device of this plugin"));
+            return Err(NetCallError::Argument(
+                "a member of a fused NIC is a physical device of this plugin",
+            ));
         };
         if numbers.is_empty() {
-            return Err(CallError::Argument("a fused NIC has at least one member"));
+            return Err(NetCallError::Argument("a fused NIC has at least one member"));
         }
         if numbers.len() > RAILS_MAX {
-            return Err(CallError::Members { asked: numbers.len(), most: RAILS_MAX });
+            return Err(NetCallError::Members { asked: numbers.len(), most: RAILS_MAX });
         }
-        let Some(chosen) = Nics::new(&numbers) else {
-            return Err(CallError::Argument("a fused NIC has the same member twice"));
+        let Some(chosen) = CommNics::new(&numbers) else {
+            return Err(NetCallError::Argument("a fused NIC has the same member twice"));
         };
-        let mut fused = self.fused();
+        let mut fused = self.lock_fused();
         let same = fused.made.iter().position(|device| device.nics == chosen);
-        let at = match same.filter(|_| !planted("nccl-virtual-again")) {
+        let at = match same.filter(|_| !is_planted("nccl-virtual-again")) {
             Some(at) => at,
-            None if fused.made.len() >= VIRTUAL_MAX => return Err(CallError::Virtual(VIRTUAL_MAX)),
+            None if fused.made.len() >= VIRTUAL_MAX => return Err(NetCallError::Virtual(VIRTUAL_MAX)),
             None => {
-                fused.made.push(Device::of(chosen, nics));
+                fused.made.push(NetDevice::from_nics(chosen, nics));
                 fused.made.len() - 1
             }
         };
         fused.counted = fused.counted.max(at + 1);
-        Ok(int(self.physical.len() + at))
+        Ok(to_int(self.physical.len() + at))
     }
 
     /// NCCL begins anew, with no communicator left. It asks for the number of physical devices first if it has forgotten
     /// them (it had closed the library, which something kept in memory), and for nothing if it has not. So virtual ones
     /// keep their numbers, and are counted when they are made again.
-    pub(crate) fn begin(&self) {
-        let mut fused = self.fused();
+    pub(crate) fn reset_counted(&self) {
+        let mut fused = self.lock_fused();
         fused.counted = 0;
-        if planted("nccl-virtual-forgotten") {
+        if is_planted("nccl-virtual-forgotten") {
             fused.made.clear();
         }
     }
 }
 
-fn sees_virtual(known: Known) -> bool {
-    known == Known::All || planted("nccl-virtual-in-old-tables")
+fn sees_virtual(known: KnownDevices) -> bool {
+    known == KnownDevices::All || is_planted("nccl-virtual-in-old-tables")
 }
 
 #[cfg(test)]
@@ -190,9 +198,9 @@ mod tests {
     use super::*;
 
     /// Six NICs, no two of which are alike.
-    fn nics() -> Vec<Nic> {
+    fn nics() -> Vec<NicPort> {
         let fabric = SoftFabric::new(SoftConfig { nics: 6, ..SoftConfig::default() }).unwrap();
-        let unlike = |(at, nic): (usize, &Nic)| {
+        let unlike = |(at, nic): (usize, &NicPort)| {
             let mut nic = nic.clone();
             nic.speed_mbps = 1000 << at;
             nic.latency_us = [3.0, 1.0, 7.0, 2.0, 0.0, 5.0][at];
@@ -207,12 +215,15 @@ mod tests {
     #[test]
     fn a_fused_nic_is_the_sum_of_its_members() {
         let nics = nics();
-        let devices = Devices::new(&nics);
-        assert_eq!(devices.fuse(&[2, 0, 3], &nics).unwrap(), 6);
-        assert_eq!((devices.count(Known::Physical), devices.count(Known::All)), (6, 7));
+        let devices = NetDevices::new(&nics);
+        assert_eq!(devices.fuse_devices(&[2, 0, 3], &nics).unwrap(), 6);
+        assert_eq!(
+            (devices.device_count(KnownDevices::Physical), devices.device_count(KnownDevices::All)),
+            (6, 7)
+        );
         devices
-            .at(6, Known::All, |device| {
-                assert_eq!(device.name(), c"soft2+soft0+soft3");
+            .with_device(6, KnownDevices::All, |device| {
+                assert_eq!(device.device_name(), c"soft2+soft0+soft3");
                 assert_eq!(device.pci_path(), Some(c"/sys/2"));
                 assert_eq!((device.guid, device.port), (nics[2].guid, nics[2].port));
                 assert_eq!((device.speed_mbps, device.latency_us), (4000 + 1000 + 8000, 7.0));
@@ -220,36 +231,46 @@ mod tests {
                 assert_eq!(device.nics.numbers(), [2, 0, 3]);
             })
             .unwrap();
-        devices.at(1, Known::All, |device| assert_eq!(device.nics.numbers(), [1])).unwrap();
-        for (dev, known) in [(6, Known::Physical), (7, Known::All), (-1, Known::All), (i32::MAX, Known::All)]
-        {
-            assert!(matches!(devices.at(dev, known, |_| ()), Err(CallError::Argument(_))), "{dev}");
+        devices.with_device(1, KnownDevices::All, |device| assert_eq!(device.nics.numbers(), [1])).unwrap();
+        for (dev, known) in [
+            (6, KnownDevices::Physical),
+            (7, KnownDevices::All),
+            (-1, KnownDevices::All),
+            (i32::MAX, KnownDevices::All),
+        ] {
+            assert!(
+                matches!(devices.with_device(dev, known, |_| ()), Err(NetCallError::Argument(_))),
+                "{dev}"
+            );
         }
     }
 
     #[test]
     fn what_cannot_be_fused_is_refused() {
         let nics = nics();
-        let devices = Devices::new(&nics);
-        let made = devices.fuse(&[0, 1], &nics).unwrap();
+        let devices = NetDevices::new(&nics);
+        let made = devices.fuse_devices(&[0, 1], &nics).unwrap();
         for wrong in [&[][..], &[0, 0], &[1, 2, 1], &[-1], &[0, 7], &[made], &[0, made], &[i32::MIN, 0]] {
-            assert!(matches!(devices.fuse(wrong, &nics), Err(CallError::Argument(_))), "{wrong:?}");
+            assert!(
+                matches!(devices.fuse_devices(wrong, &nics), Err(NetCallError::Argument(_))),
+                "{wrong:?}"
+            );
         }
-        let told = devices.fuse(&[0, 1, 2, 3, 4], &nics).unwrap_err().to_string();
+        let told = devices.fuse_devices(&[0, 1, 2, 3, 4], &nics).unwrap_err().to_string();
         assert!(told.contains("at most 4 members") && told.contains("5 were"), "{told}");
-        assert_eq!(devices.count(Known::All), 7, "a refusal makes nothing");
+        assert_eq!(devices.device_count(KnownDevices::All), 7, "a refusal makes nothing");
     }
 
     #[test]
     fn there_is_an_end_of_them() {
         let nics = nics();
-        let devices = Devices::new(&nics);
+        let devices = NetDevices::new(&nics);
         // The four-digit numbers of base 6 whose digits differ: 360.
         let lists = (0..1296).map(|n| [n / 216, n / 36 % 6, n / 6 % 6, n % 6]);
         let differ = |list: &[i32; 4]| (1..4).all(|at| !list[..at].contains(&list[at]));
         let mut made = 0;
         for list in lists.filter(differ) {
-            match devices.fuse(&list, &nics) {
+            match devices.fuse_devices(&list, &nics) {
                 Ok(dev) => assert_eq!(dev, 6 + made),
                 Err(error) => {
                     assert!(error.to_string().contains("256"), "{error}");
@@ -259,24 +280,27 @@ mod tests {
             made += 1;
         }
         assert_eq!(made, 256);
-        assert_eq!(devices.fuse(&[0, 1, 2, 3], &nics).unwrap(), 6, "a known one needs no room");
-        assert_eq!(devices.count(Known::All), 262);
+        assert_eq!(devices.fuse_devices(&[0, 1, 2, 3], &nics).unwrap(), 6, "a known one needs no room");
+        assert_eq!(devices.device_count(KnownDevices::All), 262);
     }
 
     #[test]
     fn numbers_stay_when_nccl_begins_anew() {
         let nics = nics();
-        let devices = Devices::new(&nics);
-        assert_eq!(devices.fuse(&[0, 1], &nics).unwrap(), 6);
-        assert_eq!(devices.fuse(&[2, 3], &nics).unwrap(), 7);
-        assert_eq!(devices.fuse(&[1, 0], &nics).unwrap(), 8, "another order is another device");
-        let name = devices.at(7, Known::All, |device| device.name().as_ptr()).unwrap();
-        devices.begin();
-        assert_eq!(devices.count(Known::All), 6);
-        assert_eq!(devices.at(7, Known::All, |device| device.name().as_ptr()).unwrap(), name);
-        assert_eq!(devices.fuse(&[0, 1], &nics).unwrap(), 6);
-        assert_eq!(devices.count(Known::All), 7);
-        assert_eq!(devices.fuse(&[2, 3], &nics).unwrap(), 7);
-        assert_eq!(devices.count(Known::All), 8);
+        let devices = NetDevices::new(&nics);
+        assert_eq!(devices.fuse_devices(&[0, 1], &nics).unwrap(), 6);
+        assert_eq!(devices.fuse_devices(&[2, 3], &nics).unwrap(), 7);
+        assert_eq!(devices.fuse_devices(&[1, 0], &nics).unwrap(), 8, "another order is another device");
+        let name = devices.with_device(7, KnownDevices::All, |device| device.device_name().as_ptr()).unwrap();
+        devices.reset_counted();
+        assert_eq!(devices.device_count(KnownDevices::All), 6);
+        assert_eq!(
+            devices.with_device(7, KnownDevices::All, |device| device.device_name().as_ptr()).unwrap(),
+            name
+        );
+        assert_eq!(devices.fuse_devices(&[0, 1], &nics).unwrap(), 6);
+        assert_eq!(devices.device_count(KnownDevices::All), 7);
+        assert_eq!(devices.fuse_devices(&[2, 3], &nics).unwrap(), 7);
+        assert_eq!(devices.device_count(KnownDevices::All), 8);
     }
 }

@@ -3,15 +3,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use trunkline_engine::in_full;
-use trunkline_fabric::Level;
+use trunkline_fabric::LogLevel;
 use trunkline_sys::nccl_net::ResultCode;
 
-use crate::status::CallError;
+use crate::status::NetCallError;
 use crate::world::world;
 
 /// Runs the body of an exported function.
 #[inline]
-pub(crate) fn guard(name: &'static str, body: impl FnOnce() -> Result<(), CallError>) -> ResultCode {
+pub(crate) fn guard_call(name: &'static str, body: impl FnOnce() -> Result<(), NetCallError>) -> ResultCode {
     let body = || {
         #[cfg(feature = "panics")]
         panic_if_asked(name);
@@ -19,28 +19,28 @@ pub(crate) fn guard(name: &'static str, body: impl FnOnce() -> Result<(), CallEr
     };
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ResultCode::SUCCESS,
-        Ok(Err(CallError::Told(code))) => code,
-        Ok(Err(error)) => refused(name, &error),
-        Err(_) => panicked(name),
+        Ok(Err(NetCallError::Told(code))) => code,
+        Ok(Err(error)) => report_refusal(name, &error),
+        Err(_) => report_panic(name),
     }
 }
 
 #[cold]
-fn refused(name: &str, error: &CallError) -> ResultCode {
-    log(&format!("{name}: {}", in_full(error)));
-    error.code()
+fn report_refusal(name: &str, error: &NetCallError) -> ResultCode {
+    log_warning(&format!("{name}: {}", in_full(error)));
+    error.result_code()
 }
 
 #[cold]
-fn panicked(name: &str) -> ResultCode {
+fn report_panic(name: &str) -> ResultCode {
     // Even the report must not unwind into C.
-    let _ = catch_unwind(|| log(&format!("{name}: a defect of the plugin; please report it")));
+    let _ = catch_unwind(|| log_warning(&format!("{name}: a defect of the plugin; please report it")));
     ResultCode::INTERNAL_ERROR
 }
 
-fn log(text: &str) {
+fn log_warning(text: &str) {
     match world() {
-        Ok(world) => world.log.line(Level::Warn, text),
+        Ok(world) => world.log.log_line(LogLevel::Warn, text),
         Err(_) => crate::abi::log::before_start(text),
     }
 }
@@ -54,16 +54,16 @@ fn panic_if_asked(name: &str) {
 }
 
 /// A place of the caller's that a result goes to.
-pub(crate) struct Out<T>(*mut T);
+pub(crate) struct ResultPlace<T>(*mut T);
 
-impl<T> Out<T> {
+impl<T> ResultPlace<T> {
     /// The place `to` points to.
     ///
     /// # Safety
     /// If not null, `to` can be written until the `Out` is dropped.
     #[inline]
-    pub(crate) unsafe fn new(to: *mut T) -> Result<Self, CallError> {
-        if to.is_null() { Err(CallError::Argument("null output pointer")) } else { Ok(Self(to)) }
+    pub(crate) unsafe fn new(to: *mut T) -> Result<Self, NetCallError> {
+        if to.is_null() { Err(NetCallError::Argument("null output pointer")) } else { Ok(Self(to)) }
     }
 
     #[inline]
@@ -78,9 +78,9 @@ impl<T> Out<T> {
 /// # Safety
 /// If not null, `from` points to `count` readable elements.
 #[inline]
-pub(crate) unsafe fn read_at<T: Copy>(from: *const T, index: usize) -> Result<T, CallError> {
+pub(crate) unsafe fn read_at<T: Copy>(from: *const T, index: usize) -> Result<T, NetCallError> {
     if from.is_null() {
-        return Err(CallError::Argument("null array"));
+        return Err(NetCallError::Argument("null array"));
     }
     // SAFETY: inside the array, by the contract of this function.
     let at = unsafe { from.add(index) };

@@ -18,6 +18,6 @@ mod trace;
 mod world;
 
 /// A planted bug is in force.
-fn planted(name: &str) -> bool {
+fn is_planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }

@@ -3,19 +3,19 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use trunkline_engine::Error;
-use trunkline_fabric::{Exported, RegisterError};
-use trunkline_mem::gpu::{Export, Gpu, Gpus, Mapping, PointerKind};
-use trunkline_mem::{Kind, Memory};
+use trunkline_engine::EngineError;
+use trunkline_fabric::{ExportedDmaBuf, RegisterError};
+use trunkline_mem::gpu::{DmaBufExport, DmaBufMapping, PointerKind, VendorDriver, VendorDrivers};
+use trunkline_mem::{MemoryKind, MemoryRange};
 
 use crate::abi::{PTR_CUDA, PTR_HOST};
-use crate::plugin::comm;
-use crate::status::CallError;
-use crate::world::{World, world};
+use crate::plugin::comm_from_bits;
+use crate::status::NetCallError;
+use crate::world::{PluginWorld, world};
 
 /// Bytes as NCCL names them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Range {
+pub(crate) struct NcclExtent {
     pub(crate) addr: usize,
     pub(crate) len: usize,
     /// `NCCL_PTR_...`.
@@ -24,32 +24,32 @@ pub(crate) struct Range {
 
 /// Whose they turned out to be.
 #[derive(Debug)]
-enum Owner<'a> {
+enum MemoryOwner<'a> {
     Host,
     /// A GPU's: its number, and the driver that knows it.
-    Device(u32, &'a Gpu),
+    Device(u32, &'a VendorDriver),
 }
 
-impl Range {
+impl NcclExtent {
     /// Finds out whose they are. Where there are drivers, they must agree with what NCCL says.
-    fn owner(self, gpus: &Gpus) -> Result<Owner<'_>, CallError> {
+    fn find_owner(self, gpus: &VendorDrivers) -> Result<MemoryOwner<'_>, NetCallError> {
         if self.addr == 0 || self.len == 0 || self.addr.checked_add(self.len).is_none() {
-            return Err(CallError::Argument("no memory to register"));
+            return Err(NetCallError::Argument("no memory to register"));
         }
-        if self.kind != PTR_HOST && (self.kind != PTR_CUDA || gpus.all().is_empty()) {
-            return Err(CallError::Unsupported(
+        if self.kind != PTR_HOST && (self.kind != PTR_CUDA || gpus.open_drivers().is_empty()) {
+            return Err(NetCallError::Unsupported(
                 "only host memory can be registered; see ptrSupport of the device, and `trunkline info` for the reason",
             ));
         }
-        let (gpu, pointer) = gpus.look(self.addr)?;
+        let (gpu, pointer) = gpus.query_pointer(self.addr)?;
         match (pointer.kind, gpu) {
             // Also what is pinned, so that the GPU reaches it too.
-            (PointerKind::Host, _) => Ok(Owner::Host),
+            (PointerKind::Host, _) => Ok(MemoryOwner::Host),
             (PointerKind::Device { .. }, _) if self.kind == PTR_HOST => {
-                Err(CallError::Argument("memory of a GPU was registered as memory of the host"))
+                Err(NetCallError::Argument("memory of a GPU was registered as memory of the host"))
             }
-            (PointerKind::Device { device, .. }, Some(gpu)) => Ok(Owner::Device(device, gpu)),
-            _ => Err(CallError::Unsupported(
+            (PointerKind::Device { device, .. }, Some(gpu)) => Ok(MemoryOwner::Device(device, gpu)),
+            _ => Err(NetCallError::Unsupported(
                 "managed memory moves between host and GPU, where no NIC finds it; allocate it on the GPU",
             )),
         }
@@ -57,18 +57,22 @@ impl Range {
 }
 
 /// Registers bytes, which `name` makes a range of the kind that they turn out to be.
-pub(crate) fn register(bits: u64, range: Range, name: impl Fn(Kind) -> Memory) -> Result<u64, CallError> {
+pub(crate) fn register_memory(
+    bits: u64,
+    range: NcclExtent,
+    name: impl Fn(MemoryKind) -> MemoryRange,
+) -> Result<u64, NetCallError> {
     let world = world()?;
-    let comm = comm(bits)?;
-    let (device, gpu) = match range.owner(&world.gpus)? {
-        Owner::Host => return Ok(world.engine.register(comm, name(Kind::Host))?.to_bits()),
-        Owner::Device(device, gpu) => (device, gpu),
+    let comm = comm_from_bits(bits)?;
+    let (device, gpu) = match range.find_owner(&world.gpus)? {
+        MemoryOwner::Host => return Ok(world.engine.register(comm, name(MemoryKind::Host))?.to_bits()),
+        MemoryOwner::Device(device, gpu) => (device, gpu),
     };
     // Else a NIC may send what a copy of the user's has not written yet.
     gpu.sync_copies(range.addr)?;
-    let memory = name(Kind::Device(device));
-    if !world.engine.nics().iter().any(|nic| nic.caps.devices.any()) {
-        return Err(CallError::Unsupported(
+    let memory = name(MemoryKind::Device(device));
+    if !world.engine.nics().iter().any(|nic| nic.caps.devices.reaches_any()) {
+        return Err(NetCallError::Unsupported(
             "no NIC reaches memory of GPUs here: load nvidia-peermem, or use a kernel and drivers of NIC and GPU that know \
              dma-bufs; `trunkline info` says what is missing",
         ));
@@ -79,8 +83,8 @@ pub(crate) fn register(bits: u64, range: Range, name: impl Fn(Kind) -> Memory) -
     };
     match world.engine.register(comm, memory) {
         Ok(region) => Ok(region.to_bits()),
-        Err(Error::Register(error @ RegisterError::Device { .. })) => {
-            Err(CallError::Gpu { dmabuf: refused, address: error.to_string() })
+        Err(EngineError::Register(error @ RegisterError::Device { .. })) => {
+            Err(NetCallError::Gpu { dmabuf: refused, address: error.to_string() })
         }
         Err(error) => Err(error.into()),
     }
@@ -88,24 +92,24 @@ pub(crate) fn register(bits: u64, range: Range, name: impl Fn(Kind) -> Memory) -
 
 /// Has the driver export memory of a GPU and registers the dma-buf; or the reason why it has to be registered by its address.
 fn as_dmabuf(
-    world: &World,
+    world: &PluginWorld,
     bits: u64,
-    range: Range,
-    gpu: &Gpu,
-    memory: &Memory,
-) -> Result<Result<u64, String>, CallError> {
+    range: NcclExtent,
+    gpu: &VendorDriver,
+    memory: &MemoryRange,
+) -> Result<Result<u64, String>, NetCallError> {
     if !world.engine.nics().iter().any(|nic| nic.caps.devices.dmabuf) {
         return Ok(Err("no NIC registers dma-bufs".to_owned()));
     }
-    let given = match gpu.export(range.addr, range.len, Mapping::Any)? {
-        Export::Given(given) => given,
-        Export::Refused(why) => return Ok(Err(why.to_string())),
+    let given = match gpu.export_dmabuf(range.addr, range.len, DmaBufMapping::Any)? {
+        DmaBufExport::Given(given) => given,
+        DmaBufExport::Refused(why) => return Ok(Err(why.to_string())),
     };
     // The NIC holds the memory by itself: the descriptor is closed afterwards.
-    let exported = Exported { fd: given.fd.as_fd(), offset: given.offset };
-    match world.engine.register_exported(comm(bits)?, memory.clone(), exported) {
+    let exported = ExportedDmaBuf { fd: given.fd.as_fd(), offset: given.offset };
+    match world.engine.register_exported(comm_from_bits(bits)?, memory.clone(), exported) {
         Ok(region) => Ok(Ok(region.to_bits())),
-        Err(Error::Register(error @ RegisterError::Device { .. })) => Ok(Err(error.to_string())),
+        Err(EngineError::Register(error @ RegisterError::Device { .. })) => Ok(Err(error.to_string())),
         Err(error) => Err(error.into()),
     }
 }
@@ -113,33 +117,35 @@ fn as_dmabuf(
 /// Registers a dma-buf of NCCL's, which stays NCCL's.
 pub(crate) fn register_dmabuf(
     bits: u64,
-    range: Range,
+    range: NcclExtent,
     (fd, offset): (BorrowedFd<'_>, u64),
-    name: impl Fn(Kind) -> Memory,
-) -> Result<u64, CallError> {
+    name: impl Fn(MemoryKind) -> MemoryRange,
+) -> Result<u64, NetCallError> {
     let world = world()?;
-    let kind = match range.owner(&world.gpus)? {
-        Owner::Host => Kind::Host,
-        Owner::Device(device, gpu) => {
+    let kind = match range.find_owner(&world.gpus)? {
+        MemoryOwner::Host => MemoryKind::Host,
+        MemoryOwner::Device(device, gpu) => {
             gpu.sync_copies(range.addr)?;
-            Kind::Device(device)
+            MemoryKind::Device(device)
         }
     };
     let offset = offset_of_first(range.addr, offset, rustix::param::page_size())?;
-    let exported = Exported { fd, offset };
-    Ok(world.engine.register_exported(comm(bits)?, name(kind), exported)?.to_bits())
+    let exported = ExportedDmaBuf { fd, offset };
+    Ok(world.engine.register_exported(comm_from_bits(bits)?, name(kind), exported)?.to_bits())
 }
 
 /// Where the first byte is in a dma-buf. NCCL exports whole pages, and says where the page of the first byte is; who says
 /// where the byte itself is, says the same if it begins its page.
-fn offset_of_first(addr: usize, offset: u64, page: usize) -> Result<u64, CallError> {
+fn offset_of_first(addr: usize, offset: u64, page: usize) -> Result<u64, NetCallError> {
     let inset = (addr % page) as u64;
     let of_offset = offset % page as u64;
     match of_offset {
         _ if of_offset == inset => Ok(offset),
         // A page ends before the numbers do.
         0 => Ok(offset | inset),
-        _ => Err(CallError::Argument("the offset in the dma-buf and the address do not fit the same page")),
+        _ => {
+            Err(NetCallError::Argument("the offset in the dma-buf and the address do not fit the same page"))
+        }
     }
 }
 
@@ -160,14 +166,14 @@ mod tests {
 
     #[test]
     fn without_drivers_there_is_memory_of_the_host_alone() {
-        let gpus = Gpus::default();
-        let owner = |kind| Range { addr: 0x1000, len: 1, kind }.owner(&gpus);
-        assert!(matches!(owner(PTR_HOST), Ok(Owner::Host)));
+        let gpus = VendorDrivers::default();
+        let owner = |kind| NcclExtent { addr: 0x1000, len: 1, kind }.find_owner(&gpus);
+        assert!(matches!(owner(PTR_HOST), Ok(MemoryOwner::Host)));
         for kind in [PTR_CUDA, 4, 0] {
-            assert!(matches!(owner(kind), Err(CallError::Unsupported(_))), "{kind}");
+            assert!(matches!(owner(kind), Err(NetCallError::Unsupported(_))), "{kind}");
         }
         for (addr, len) in [(0, 1), (0x1000, 0), (usize::MAX, 2)] {
-            assert!(Range { addr, len, kind: PTR_HOST }.owner(&gpus).is_err());
+            assert!(NcclExtent { addr, len, kind: PTR_HOST }.find_owner(&gpus).is_err());
         }
     }
 }

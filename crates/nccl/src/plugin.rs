@@ -2,19 +2,19 @@
 //!
 //! Objects are named by numbers with generations that travel through NCCL as opaque pointers.
 
-use trunkline_engine::{Base, CommId, Error, ListenId, MrId, Nics, RecvBuf, RequestId};
-use trunkline_fabric::{DeviceReach, Level};
+use trunkline_engine::{CommId, CommNics, EngineError, ListenId, MrId, OffsetBase, RecvBuf, RequestId};
+use trunkline_fabric::{DeviceReach, LogLevel};
 use trunkline_proto::limits::RAILS_MAX;
 
 use crate::abi::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_CUDA, PTR_DMABUF, PTR_HOST};
-use crate::devices::{Device, Known};
-use crate::planted;
-use crate::running::Running;
-use crate::status::CallError;
+use crate::devices::{KnownDevices, NetDevice};
+use crate::is_planted;
+use crate::running::FabricEngine;
+use crate::status::NetCallError;
 use crate::world::world;
 
 /// What NCCL wants to know of a device, whatever the version.
-pub(crate) struct Properties {
+pub(crate) struct DeviceProperties {
     pub(crate) name: *const core::ffi::c_char,
     pub(crate) pci_path: *const core::ffi::c_char,
     pub(crate) guid: u64,
@@ -34,28 +34,28 @@ pub(crate) struct Properties {
     pub(crate) max_bytes: usize,
 }
 
-pub(crate) fn devices(known: Known) -> Result<i32, CallError> {
-    Ok(world()?.devices.count(known))
+pub(crate) fn devices(known: KnownDevices) -> Result<i32, NetCallError> {
+    Ok(world()?.devices.device_count(known))
 }
 
-pub(crate) fn properties(dev: i32, known: Known) -> Result<Properties, CallError> {
-    world()?.devices.at(dev, known, told)
+pub(crate) fn properties(dev: i32, known: KnownDevices) -> Result<DeviceProperties, NetCallError> {
+    world()?.devices.with_device(dev, known, device_properties)
 }
 
 /// A device as NCCL is told of it.
-fn told(device: &Device) -> Properties {
+fn device_properties(device: &NetDevice) -> DeviceProperties {
     let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     let numbers = device.nics.numbers();
     let mut members = [0; RAILS_MAX];
     for (to, &number) in members.iter_mut().zip(numbers) {
         *to = i32::try_from(number).unwrap_or(i32::MAX);
     }
-    Properties {
-        name: device.name().as_ptr(),
+    DeviceProperties {
+        name: device.device_name().as_ptr(),
         pci_path: device.pci_path().map_or(core::ptr::null(), |path| path.as_ptr()),
         guid: device.guid,
-        ptr_support: pointers(device.reach),
-        reg_is_global: i32::from(planted("nccl-says-regions-are-global")),
+        ptr_support: pointer_support(device.reach),
+        reg_is_global: i32::from(is_planted("nccl-says-regions-are-global")),
         force_flush: i32::from(device.needs_flush),
         speed: int(device.speed_mbps),
         port: int(device.port),
@@ -70,48 +70,48 @@ fn told(device: &Device) -> Properties {
 }
 
 /// `ptrSupport`: memory of GPUs only where a NIC reaches it and there is a driver.
-fn pointers(reach: DeviceReach) -> i32 {
+fn pointer_support(reach: DeviceReach) -> i32 {
     let bit = |on: bool, bit: i32| if on { bit } else { 0 };
-    PTR_HOST | bit(reach.any(), PTR_CUDA) | bit(reach.dmabuf, PTR_DMABUF)
+    PTR_HOST | bit(reach.reaches_any(), PTR_CUDA) | bit(reach.dmabuf, PTR_DMABUF)
 }
 
 /// What comms of a device use.
-fn nics(dev: i32, known: Known) -> Result<Nics, CallError> {
-    world()?.devices.at(dev, known, |device| device.nics)
+fn device_nics(dev: i32, known: KnownDevices) -> Result<CommNics, NetCallError> {
+    world()?.devices.with_device(dev, known, |device| device.nics)
 }
 
-pub(crate) fn listen(dev: i32, known: Known) -> Result<(u64, [u8; 128]), CallError> {
-    let (listen, handle) = world()?.engine.listen(nics(dev, known)?)?;
+pub(crate) fn listen(dev: i32, known: KnownDevices) -> Result<(u64, [u8; 128]), NetCallError> {
+    let (listen, handle) = world()?.engine.listen(device_nics(dev, known)?)?;
     Ok((listen.to_bits(), handle))
 }
 
 pub(crate) fn connect(
     context: u64,
     dev: i32,
-    (known, class): (Known, Option<u8>),
+    (known, class): (KnownDevices, Option<u8>),
     handle: &mut [u8; 128],
-) -> Result<u64, CallError> {
+) -> Result<u64, NetCallError> {
     let world = world()?;
-    let nics = nics(dev, known)?;
-    let mut traffic = world.contexts.traffic(context);
+    let nics = device_nics(dev, known)?;
+    let mut traffic = world.contexts.last_traffic(context);
     traffic.class = traffic.class.or(class);
     let connected = world.engine.connect_in(traffic, nics, handle)?;
     Ok(connected.map_or(0, CommId::to_bits))
 }
 
-pub(crate) fn accept(listen: u64) -> Result<u64, CallError> {
+pub(crate) fn accept(listen: u64) -> Result<u64, NetCallError> {
     Ok(world()?.engine.accept(ListenId::from_bits(listen))?.map_or(0, CommId::to_bits))
 }
 
-pub(crate) fn close_listen(listen: u64) -> Result<(), CallError> {
+pub(crate) fn close_listen(listen: u64) -> Result<(), NetCallError> {
     Ok(world()?.engine.close_listen(ListenId::from_bits(listen))?)
 }
 
 /// A comm of NCCL's is a number whose bits beyond the comm's name are zero.
 #[inline]
-pub(crate) fn comm(bits: u64) -> Result<CommId, CallError> {
+pub(crate) fn comm_from_bits(bits: u64) -> Result<CommId, NetCallError> {
     if bits == 0 || bits >> 32 != 0 {
-        Err(CallError::Argument("not a comm"))
+        Err(NetCallError::Argument("not a comm"))
     } else {
         Ok(CommId::from_bits(bits))
     }
@@ -119,29 +119,29 @@ pub(crate) fn comm(bits: u64) -> Result<CommId, CallError> {
 
 /// Waits a moment for the peer of a comm, and goes on meanwhile with closed comms of this process and those that nobody polls:
 /// the peer may be one of them, whose thread waits here.
-fn wait_beside(engine: &Running) {
+fn wait_beside(engine: &FabricEngine) {
     engine.go_on();
     std::thread::yield_now();
 }
 
-pub(crate) fn close(bits: u64) -> Result<(), CallError> {
+pub(crate) fn close(bits: u64) -> Result<(), NetCallError> {
     let engine = &world()?.engine;
-    let comm = comm(bits)?;
+    let comm = comm_from_bits(bits)?;
     // It is true at once unless messages are cut off, and within the peer time limit then.
-    while !engine.settle(comm)? {
+    while !engine.prepare_close(comm)? {
         wait_beside(engine);
     }
     Ok(engine.close(comm)?)
 }
 
-pub(crate) fn deregister(bits: u64, mr: u64) -> Result<(), CallError> {
+pub(crate) fn deregister(bits: u64, mr: u64) -> Result<(), NetCallError> {
     let engine = &world()?.engine;
-    let comm = comm(bits)?;
+    let comm = comm_from_bits(bits)?;
     let mr = MrId::from_bits(mr);
     loop {
         match engine.deregister(comm, mr) {
             // For at most the peer time limit.
-            Err(Error::Draining) => wait_beside(engine),
+            Err(EngineError::Draining) => wait_beside(engine),
             ended => return Ok(ended?),
         }
     }
@@ -149,16 +149,16 @@ pub(crate) fn deregister(bits: u64, mr: u64) -> Result<(), CallError> {
 
 /// A buffer as NCCL names it.
 #[derive(Clone, Copy)]
-pub(crate) struct Buffer {
+pub(crate) struct NcclBuffer {
     pub(crate) mr: u64,
     pub(crate) addr: usize,
     pub(crate) len: usize,
     pub(crate) tag: i32,
 }
 
-impl Buffer {
+impl NcclBuffer {
     #[inline]
-    fn located(self) -> RecvBuf {
+    fn to_recv_buf(self) -> RecvBuf {
         RecvBuf {
             mr: MrId::from_bits(self.mr),
             offset: self.addr as u64,
@@ -169,52 +169,54 @@ impl Buffer {
 }
 
 #[inline]
-pub(crate) fn isend(bits: u64, buffer: Buffer) -> Result<u64, CallError> {
-    let request = world()?.engine.isend_from(comm(bits)?, Base::Address, buffer.located())?;
+pub(crate) fn isend(bits: u64, buffer: NcclBuffer) -> Result<u64, NetCallError> {
+    let request =
+        world()?.engine.isend_from(comm_from_bits(bits)?, OffsetBase::Address, buffer.to_recv_buf())?;
     Ok(request.map_or(0, RequestId::to_bits))
 }
 
 #[inline]
-fn located(buffers: &[Buffer]) -> Result<[RecvBuf; NET_RECVS_MAX], CallError> {
+fn to_recv_bufs(buffers: &[NcclBuffer]) -> Result<[RecvBuf; NET_RECVS_MAX], NetCallError> {
     if buffers.is_empty() || buffers.len() > NET_RECVS_MAX {
-        return Err(CallError::Argument("a receive has 1 to 8 buffers"));
+        return Err(NetCallError::Argument("a receive has 1 to 8 buffers"));
     }
-    let none = Buffer { mr: 0, addr: 0, len: 0, tag: 0 };
-    let mut out = [none.located(); NET_RECVS_MAX];
+    let none = NcclBuffer { mr: 0, addr: 0, len: 0, tag: 0 };
+    let mut out = [none.to_recv_buf(); NET_RECVS_MAX];
     for (to, buffer) in out.iter_mut().zip(buffers) {
-        *to = buffer.located();
+        *to = buffer.to_recv_buf();
     }
     Ok(out)
 }
 
 #[inline]
-pub(crate) fn irecv(bits: u64, buffers: &[Buffer]) -> Result<u64, CallError> {
+pub(crate) fn irecv(bits: u64, buffers: &[NcclBuffer]) -> Result<u64, NetCallError> {
     let engine = &world()?.engine;
-    let comm = comm(bits)?;
+    let comm = comm_from_bits(bits)?;
     let request = if let [only] = buffers {
-        engine.irecv_into(comm, Base::Address, &[only.located()])?
+        engine.irecv_into(comm, OffsetBase::Address, &[only.to_recv_buf()])?
     } else {
-        engine.irecv_into(comm, Base::Address, &located(buffers)?[..buffers.len()])?
+        engine.irecv_into(comm, OffsetBase::Address, &to_recv_bufs(buffers)?[..buffers.len()])?
     };
     Ok(request.map_or(0, RequestId::to_bits))
 }
 
-pub(crate) fn iflush(bits: u64, buffers: &[Buffer]) -> Result<u64, CallError> {
-    let located = located(buffers)?;
-    let request = world()?.engine.iflush_from(comm(bits)?, Base::Address, &located[..buffers.len()])?;
+pub(crate) fn iflush(bits: u64, buffers: &[NcclBuffer]) -> Result<u64, NetCallError> {
+    let located = to_recv_bufs(buffers)?;
+    let request =
+        world()?.engine.iflush_from(comm_from_bits(bits)?, OffsetBase::Address, &located[..buffers.len()])?;
     Ok(request.map_or(0, RequestId::to_bits))
 }
 
 #[inline]
-pub(crate) fn test(request: u64, sizes: &mut [u64; NET_RECVS_MAX]) -> Result<Option<usize>, CallError> {
+pub(crate) fn test(request: u64, sizes: &mut [u64; NET_RECVS_MAX]) -> Result<Option<usize>, NetCallError> {
     Ok(world()?.engine.test_count(RequestId::from_bits(request), sizes)?)
 }
 
 /// Makes a virtual device of physical ones and returns its number.
-pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, CallError> {
+pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, NetCallError> {
     let world = world()?;
-    if members.len() > 1 && !world.engine.fuses() {
-        return Err(CallError::Argument("NICs are not fused: NCCL_IB_MERGE_NICS is 0"));
+    if members.len() > 1 && !world.engine.can_fuse() {
+        return Err(NetCallError::Argument("NICs are not fused: NCCL_IB_MERGE_NICS is 0"));
     }
     let nics = world.engine.nics();
     let is_placed = |dev: &i32| {
@@ -222,15 +224,15 @@ pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, CallError> {
         nic.is_none_or(|nic| nic.pci_path.is_some())
     };
     if members.len() > 1 && !world.fuses_all && !members.iter().all(is_placed) {
-        return Err(CallError::Argument(
+        return Err(NetCallError::Argument(
             "NICs without a place in the PCI tree are not fused, as NCCL would find no way to them; TRUNKLINE_FUSE=all fuses them",
         ));
     }
-    let dev = world.devices.fuse(members, nics)?;
-    world.devices.at(dev, Known::All, |device| {
-        let name = device.name().to_string_lossy();
+    let dev = world.devices.fuse_devices(members, nics)?;
+    world.devices.with_device(dev, KnownDevices::All, |device| {
+        let name = device.device_name().to_string_lossy();
         let speed = device.speed_mbps;
-        world.log.line(Level::Info, &format!("trunkline: device {dev} is {name}, {speed} Mb/s"));
+        world.log.log_line(LogLevel::Info, &format!("trunkline: device {dev} is {name}, {speed} Mb/s"));
     })?;
     Ok(dev)
 }

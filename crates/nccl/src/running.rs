@@ -4,27 +4,28 @@ use std::io;
 
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::{
-    Base, CommId, Engine, Error, Helper, ListenId, MrId, Nics, RecvBuf, RequestId, Traffic,
+    CommId, CommNics, Engine, EngineError, HelperThread, ListenId, MrId, OffsetBase, RecvBuf, RequestId,
+    TrafficHint,
 };
-use trunkline_fabric::trace::Traced;
-use trunkline_fabric::{Exported, Fabric, Nic, Split};
-use trunkline_mem::Memory;
+use trunkline_fabric::trace::TracedFabric;
+use trunkline_fabric::{ExportedDmaBuf, Fabric, NicPort, SplitFabric};
+use trunkline_mem::MemoryRange;
 use trunkline_ofi::OfiFabric;
 use trunkline_proto::wire::handle;
 use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
 /// A fabric beside which neighbours may be connected by shared memory.
-pub(crate) type Near<F> = Split<SoftFabric, F>;
+pub(crate) type NearSplit<F> = SplitFabric<SoftFabric, F>;
 
 /// An engine; one variant for each fabric.
-pub(crate) enum Running {
+pub(crate) enum FabricEngine {
     /// Over software NICs.
-    Soft(Engine<Traced<SoftFabric>, UnixHost>),
+    Soft(Engine<TracedFabric<SoftFabric>, UnixHost>),
     /// Over RDMA devices.
-    Verbs(Engine<Traced<Near<VerbsFabric>>, UnixHost>),
+    Verbs(Engine<TracedFabric<NearSplit<VerbsFabric>>, UnixHost>),
     /// Over what libfabric has a provider for.
-    Ofi(Engine<Traced<Near<OfiFabric>>, UnixHost>),
+    Ofi(Engine<TracedFabric<NearSplit<OfiFabric>>, UnixHost>),
 }
 
 /// The same of whichever engine it is.
@@ -39,70 +40,70 @@ macro_rules! of {
 }
 
 /// What [`Engine`] does, by the same names.
-impl Running {
-    pub(crate) fn fabric(&self) -> &'static str {
-        of!(self, engine => engine.fabric().name())
+impl FabricEngine {
+    pub(crate) fn fabric_name(&self) -> &'static str {
+        of!(self, engine => engine.fabric().fabric_name())
     }
 
-    pub(crate) fn fuses(&self) -> bool {
-        of!(self, engine => engine.fabric().fuses())
+    pub(crate) fn can_fuse(&self) -> bool {
+        of!(self, engine => engine.fabric().can_fuse_nics())
     }
 
-    pub(crate) fn nics(&self) -> &[Nic] {
+    pub(crate) fn nics(&self) -> &[NicPort] {
         of!(self, engine => engine.nics())
     }
 
     /// Those of them that a device is made of.
-    pub(crate) fn devices(&self) -> &[Nic] {
+    pub(crate) fn device_nics(&self) -> &[NicPort] {
         of!(self, engine => {
             let all = engine.nics();
-            &all[..engine.fabric().near().unwrap_or(all.len())]
+            &all[..engine.fabric().intra_host_nic().unwrap_or(all.len())]
         })
     }
 
-    pub(crate) fn listen(&self, nics: Nics) -> Result<(ListenId, [u8; handle::BYTES]), Error> {
+    pub(crate) fn listen(&self, nics: CommNics) -> Result<(ListenId, [u8; handle::BYTES]), EngineError> {
         of!(self, engine => engine.listen(nics))
     }
 
     pub(crate) fn connect_in(
         &self,
-        traffic: Traffic,
-        nics: Nics,
+        traffic: TrafficHint,
+        nics: CommNics,
         handle: &mut [u8; handle::BYTES],
-    ) -> Result<Option<CommId>, Error> {
+    ) -> Result<Option<CommId>, EngineError> {
         of!(self, engine => engine.connect_in(traffic, nics, handle))
     }
 
-    pub(crate) fn accept(&self, listen: ListenId) -> Result<Option<CommId>, Error> {
+    pub(crate) fn accept(&self, listen: ListenId) -> Result<Option<CommId>, EngineError> {
         of!(self, engine => engine.accept(listen))
     }
 
-    pub(crate) fn close_listen(&self, listen: ListenId) -> Result<(), Error> {
+    pub(crate) fn close_listen(&self, listen: ListenId) -> Result<(), EngineError> {
         of!(self, engine => engine.close_listen(listen))
     }
 
-    pub(crate) fn settle(&self, comm: CommId) -> Result<bool, Error> {
-        of!(self, engine => engine.settle(comm))
+    pub(crate) fn prepare_close(&self, comm: CommId) -> Result<bool, EngineError> {
+        of!(self, engine => engine.prepare_close(comm))
     }
 
-    pub(crate) fn close(&self, comm: CommId) -> Result<(), Error> {
+    pub(crate) fn close(&self, comm: CommId) -> Result<(), EngineError> {
         of!(self, engine => engine.close(comm))
     }
 
-    pub(crate) fn register(&self, comm: CommId, memory: Memory) -> Result<MrId, Error> {
+    pub(crate) fn register(&self, comm: CommId, memory: MemoryRange) -> Result<MrId, EngineError> {
         of!(self, engine => engine.register(comm, memory))
     }
 
     pub(crate) fn register_exported(
         &self,
         comm: CommId,
-        memory: Memory,
-        exported: Exported<'_>,
-    ) -> Result<MrId, Error> {
+        memory: MemoryRange,
+        exported: ExportedDmaBuf<'_>,
+    ) -> Result<MrId, EngineError> {
         of!(self, engine => engine.register_exported(comm, memory, exported))
     }
 
-    pub(crate) fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), Error> {
+    pub(crate) fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), EngineError> {
         of!(self, engine => engine.deregister(comm, mr))
     }
 
@@ -110,9 +111,9 @@ impl Running {
     pub(crate) fn isend_from(
         &self,
         comm: CommId,
-        base: Base,
+        base: OffsetBase,
         buffer: RecvBuf,
-    ) -> Result<Option<RequestId>, Error> {
+    ) -> Result<Option<RequestId>, EngineError> {
         of!(self, engine => engine.isend_from(comm, base, buffer))
     }
 
@@ -120,18 +121,18 @@ impl Running {
     pub(crate) fn irecv_into(
         &self,
         comm: CommId,
-        base: Base,
+        base: OffsetBase,
         buffers: &[RecvBuf],
-    ) -> Result<Option<RequestId>, Error> {
+    ) -> Result<Option<RequestId>, EngineError> {
         of!(self, engine => engine.irecv_into(comm, base, buffers))
     }
 
     pub(crate) fn iflush_from(
         &self,
         comm: CommId,
-        base: Base,
+        base: OffsetBase,
         buffers: &[RecvBuf],
-    ) -> Result<Option<RequestId>, Error> {
+    ) -> Result<Option<RequestId>, EngineError> {
         of!(self, engine => engine.iflush_from(comm, base, buffers))
     }
 
@@ -140,7 +141,7 @@ impl Running {
         &self,
         request: RequestId,
         sizes: &mut [u64; 8],
-    ) -> Result<Option<usize>, Error> {
+    ) -> Result<Option<usize>, EngineError> {
         of!(self, engine => engine.test_count(request, sizes))
     }
 
@@ -148,19 +149,19 @@ impl Running {
     pub(crate) fn go_on(&self) {
         of!(self, engine => {
             engine.progress_all();
-            let _ = engine.tend();
+            let _ = engine.drive_unpolled();
         });
     }
 
-    pub(crate) fn help(&'static self) -> io::Result<Helper> {
-        of!(self, engine => Helper::start(engine))
+    pub(crate) fn start_helper(&'static self) -> io::Result<HelperThread> {
+        of!(self, engine => HelperThread::spawn_for(engine))
     }
 
     pub(crate) fn shutdown(&self) {
         of!(self, engine => engine.shutdown());
     }
 
-    pub(crate) fn unload(&self) {
-        of!(self, engine => engine.unload());
+    pub(crate) fn shutdown_for_unload(&self) {
+        of!(self, engine => engine.shutdown_for_unload());
     }
 }

@@ -1,12 +1,12 @@
 //! What NCCL is told when a call fails, and the one log line that says why.
 
-use trunkline_engine::{CommFault, Error};
+use trunkline_engine::{CommFault, EngineError};
 use trunkline_runtime::ChooseError;
 use trunkline_sys::nccl_net::ResultCode;
 
 /// A call of the plugin failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
+pub(crate) enum NetCallError {
     /// The caller passed something that cannot be right.
     #[error("{0}")]
     Argument(&'static str),
@@ -37,7 +37,7 @@ pub(crate) enum CallError {
     Look(#[from] trunkline_mem::gpu::LookError),
     /// Memory of a GPU should have been exported.
     #[error("memory of a GPU cannot be registered: {0}")]
-    Export(#[from] trunkline_mem::gpu::ExportError),
+    Export(#[from] trunkline_mem::gpu::DmaBufError),
     /// Memory of a GPU can be registered in neither way.
     #[error("{address} (it was not registered as a dma-buf: {dmabuf})")]
     Gpu {
@@ -51,13 +51,13 @@ pub(crate) enum CallError {
     Choose(#[from] ChooseError),
     /// The engine says no.
     #[error(transparent)]
-    Engine(#[from] Error),
+    Engine(#[from] EngineError),
 }
 
-impl CallError {
+impl NetCallError {
     /// NCCL's number for it: system errors for the operating system and its limits, remote errors for the peer,
     /// invalid usage for configuration, internal errors for misuse.
-    pub(crate) fn code(&self) -> ResultCode {
+    pub(crate) fn result_code(&self) -> ResultCode {
         match self {
             Self::Argument(_) => ResultCode::INVALID_ARGUMENT,
             Self::NotStarted => ResultCode::INTERNAL_ERROR,
@@ -77,23 +77,26 @@ impl CallError {
     }
 }
 
-fn engine_code(error: &Error) -> ResultCode {
+fn engine_code(error: &EngineError) -> ResultCode {
     match error {
-        Error::Unknown(_) => ResultCode::INTERNAL_ERROR,
-        Error::Argument(_) | Error::Handle(_) => ResultCode::INVALID_ARGUMENT,
-        Error::Version { .. } | Error::Fabric { .. } => ResultCode::INVALID_USAGE,
-        Error::Refused | Error::PeerExhausted | Error::Answer(_) | Error::Wired(_) => {
-            ResultCode::REMOTE_ERROR
-        }
-        Error::Comm(CommFault::PeerDead(_) | CommFault::PeerClosed(_)) => ResultCode::REMOTE_ERROR,
-        Error::Comm(CommFault::Protocol(_) | CommFault::Link(_)) => ResultCode::REMOTE_ERROR,
-        Error::Comm(CommFault::Revoked) => ResultCode::INTERNAL_ERROR,
-        Error::Exhausted { .. } | Error::NoPlace(_) | Error::Open(_) | Error::Link(_) => {
-            ResultCode::SYSTEM_ERROR
-        }
-        Error::Register(_) | Error::Deregister(_) | Error::Oob(_) | Error::Memory(_) => {
-            ResultCode::SYSTEM_ERROR
-        }
+        EngineError::Unknown(_) => ResultCode::INTERNAL_ERROR,
+        EngineError::Argument(_) | EngineError::Handle(_) => ResultCode::INVALID_ARGUMENT,
+        EngineError::Version { .. } | EngineError::Fabric { .. } => ResultCode::INVALID_USAGE,
+        EngineError::Refused
+        | EngineError::PeerExhausted
+        | EngineError::Answer(_)
+        | EngineError::Wired(_) => ResultCode::REMOTE_ERROR,
+        EngineError::Comm(CommFault::PeerDead(_) | CommFault::PeerClosed(_)) => ResultCode::REMOTE_ERROR,
+        EngineError::Comm(CommFault::Protocol(_) | CommFault::Link(_)) => ResultCode::REMOTE_ERROR,
+        EngineError::Comm(CommFault::Revoked) => ResultCode::INTERNAL_ERROR,
+        EngineError::Exhausted { .. }
+        | EngineError::NoPlace(_)
+        | EngineError::Open(_)
+        | EngineError::Link(_) => ResultCode::SYSTEM_ERROR,
+        EngineError::Register(_)
+        | EngineError::Deregister(_)
+        | EngineError::Oob(_)
+        | EngineError::Memory(_) => ResultCode::SYSTEM_ERROR,
         // Both enums are open to additions; a failure nobody classified is reported as one of the plugin.
         _ => ResultCode::INTERNAL_ERROR,
     }

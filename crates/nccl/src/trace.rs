@@ -8,45 +8,45 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use rustix::time::{ClockId, clock_gettime};
-use trunkline_engine::Params;
-use trunkline_fabric::Nic;
-use trunkline_fabric::trace::{Origin, Recorder, TraceFile};
+use trunkline_engine::EngineParams;
+use trunkline_fabric::NicPort;
+use trunkline_fabric::trace::{EventRecorder, ProcessOrigin, TraceFile};
 use trunkline_proto::time::Instant;
 
-use crate::planted;
+use crate::is_planted;
 
 /// A trace that is being recorded.
 #[derive(Debug)]
-pub(crate) struct Trace {
-    pub(crate) recorder: Arc<Recorder>,
+pub(crate) struct ProcessTrace {
+    pub(crate) recorder: Arc<EventRecorder>,
     directory: PathBuf,
-    origin: Origin,
+    origin: ProcessOrigin,
     /// Events when the file was last written. One thread at a time writes.
     written: Mutex<Option<u64>>,
 }
 
 /// What a file came to.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct WrittenTrace {
     pub(crate) path: PathBuf,
     pub(crate) recorded: u64,
     pub(crate) lost: u64,
 }
 
-impl Trace {
+impl ProcessTrace {
     /// Begins to record, if that is asked for.
     ///
     /// # Errors
     /// When the directory is not there and cannot be made, so that nobody works for a trace that cannot be written.
-    pub(crate) fn begin(params: &Params) -> io::Result<Option<Self>> {
+    pub(crate) fn begin_recording(params: &EngineParams) -> io::Result<Option<Self>> {
         let Some(directory) = params.trace.clone() else { return Ok(None) };
         fs::create_dir_all(&directory)?;
-        if planted("nccl-aborts-without-memory") {
+        if is_planted("nccl-aborts-without-memory") {
             drop(vec![1_u64; params.trace_events as usize]);
         }
-        let recorder = Recorder::try_new(params.trace_events as usize, params.mutant, monotonic);
+        let recorder = EventRecorder::try_new(params.trace_events as usize, params.mutant, monotonic_now);
         let recorder = Arc::new(recorder.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?);
-        let origin = origin(&recorder);
+        let origin = process_origin(&recorder);
         Ok(Some(Self { recorder, directory, origin, written: Mutex::new(None) }))
     }
 
@@ -54,43 +54,43 @@ impl Trace {
     ///
     /// # Errors
     /// When the file cannot be written; what stood there before stays.
-    pub(crate) fn write(&self, nics: &[Nic]) -> io::Result<Option<Written>> {
+    pub(crate) fn write_file(&self, nics: &[NicPort]) -> io::Result<Option<WrittenTrace>> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = self.recorder.count();
+        let count = self.recorder.event_count();
         if *written == Some(count) {
             return Ok(None);
         }
-        let Origin { process, host, .. } = &self.origin;
+        let ProcessOrigin { process, host, .. } = &self.origin;
         let path = self.directory.join(format!("trunkline-{host}-{process}.json"));
         // A reader never sees half a file.
         let part = path.with_extension("part");
-        let file = TraceFile::of(&self.recorder, nics, self.origin.clone());
-        file.write(File::create(&part)?)?;
+        let file = TraceFile::from_recorder(&self.recorder, nics, self.origin.clone());
+        file.write_json(File::create(&part)?)?;
         fs::rename(&part, &path)?;
         *written = Some(count);
         let (recorded, lost) = file.about.processes.first().map_or((0, 0), |one| (one.recorded, one.lost));
-        Ok(Some(Written { path, recorded, lost }))
+        Ok(Some(WrittenTrace { path, recorded, lost }))
     }
 }
 
 /// The clock that all processes of a host share.
-fn monotonic() -> Instant {
+fn monotonic_now() -> Instant {
     let now = clock_gettime(ClockId::Monotonic);
     Instant((now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64))
 }
 
-fn origin(recorder: &Recorder) -> Origin {
+fn process_origin(recorder: &EventRecorder) -> ProcessOrigin {
     let said = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     // What is left of the name is good for a file's.
     let plain = |letter: &char| letter.is_ascii_alphanumeric() || ['.', '-', '_'].contains(letter);
     let host: String = said("/proc/sys/kernel/hostname").chars().filter(plain).collect();
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let begun = monotonic().0.saturating_sub(recorder.start().0);
-    Origin {
+    let begun = monotonic_now().0.saturating_sub(recorder.start_time().0);
+    ProcessOrigin {
         process: std::process::id(),
         host: if host.is_empty() { "host".to_owned() } else { host },
         boot: said("/proc/sys/kernel/random/boot_id"),
-        start_ns: recorder.start().0,
+        start_ns: recorder.start_time().0,
         unix_ns: (since.as_nanos() as u64).saturating_sub(begun),
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use trunkline_fabric::HostPage;
-use trunkline_mem::{OutOfBounds, PageView, Words};
+use trunkline_mem::{CounterWords, OutOfBounds, PageView};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::status::Number;
 use trunkline_proto::wire::status::node::{
-    self, BYTES, CHANGING, EXPORTS_AT, Export, MAGIC, NEIGHBOURS, NEIGHBOURS_AT, NUMBERS_AT, Neighbour,
-    NodeError, Owner, Page, RECORD, SEQUENCE, WORDS,
+    self, BYTES, CHANGING, EXPORTS_AT, MAGIC, NEIGHBOURS, NEIGHBOURS_AT, NUMBERS_AT, NeighbourRecord,
+    NodeError, PageExport, PageOwner, RECORD, SEQUENCE, SharedMemoryPage, WORDS,
 };
 
 /// How often a page that is being written is looked at again, and from which time on a reader lets the writer go first.
@@ -36,71 +36,71 @@ pub enum NodePageError {
 /// The page of an endpoint.
 #[derive(Debug)]
 pub struct NodePage {
-    words: Words<WORDS>,
+    words: CounterWords<WORDS>,
     pub(crate) mutant: Mutant,
 }
 
 impl NodePage {
     /// Makes a page of it, which must have [`BYTES`] zero bytes; `None` if it has fewer. Others see it once it was written.
     #[must_use]
-    pub fn new(page: &Arc<trunkline_mem::Page>, owner: &Owner) -> Option<Self> {
-        let words = Words::of_page(page, 0)?;
+    pub fn new(page: &Arc<trunkline_mem::PublishedPage>, owner: &PageOwner) -> Option<Self> {
+        let words = CounterWords::of_page(page, 0)?;
         let made = Self { words, mutant: Mutant::NONE };
-        made.put(1, &[node::version()]);
-        made.put(3, &owner.to_words());
+        made.put_words(1, &[node::version_word()]);
+        made.put_words(3, &owner.to_words());
         Some(made)
     }
 
     /// The same, of a page that the host made now; the owner is known by that name and has that rank in its job.
     #[must_use]
     pub fn of_host(made: &HostPage, process: ProcessId, rank: Option<u32>, now: Instant) -> Option<Self> {
-        let owner = Owner { process, pid: made.pid, rank, made_unix: made.unix_ns, made: now.0 };
+        let owner = PageOwner { process, pid: made.pid, rank, made_unix: made.unix_ns, made: now.0 };
         Self::new(&made.page, &owner)
     }
 
-    fn put(&self, at: usize, what: &[u64]) {
-        self.words.iter().skip(at).zip(what).for_each(|(to, word)| store(to, *word));
+    fn put_words(&self, at: usize, what: &[u64]) {
+        self.words.iter().skip(at).zip(what).for_each(|(to, word)| store_word(to, *word));
     }
 
     /// Begins to write: who copies the page from now on takes another copy.
-    pub(crate) fn begin(&self) {
-        if !self.mutant.is("seen-page-changes-unannounced") {
-            store(&self.words[SEQUENCE], load(&self.words[SEQUENCE]).wrapping_add(1));
+    pub(crate) fn begin_write(&self) {
+        if !self.mutant.is_planted("seen-page-changes-unannounced") {
+            store_word(&self.words[SEQUENCE], load_word(&self.words[SEQUENCE]).wrapping_add(1));
         }
         fence(Ordering::Release);
     }
 
     /// One of the exports.
-    pub(crate) fn export(&self, nth: usize, export: &Export) {
-        self.put(EXPORTS_AT + nth * RECORD, &export.to_words());
+    pub(crate) fn write_export(&self, nth: usize, export: &PageExport) {
+        self.put_words(EXPORTS_AT + nth * RECORD, &export.to_words());
     }
 
     /// All the rest; so many exports were written.
-    pub(crate) fn end(
+    pub(crate) fn finish_write(
         &self,
         now: Instant,
         numbers: &[u64; Number::LEN],
-        neighbours: &[Neighbour],
+        neighbours: &[NeighbourRecord],
         exports: usize,
     ) {
         let shown = neighbours.len().min(NEIGHBOURS);
-        self.put(CHANGING, &[now.0, node::records(shown as u32, exports as u32)]);
-        self.put(NUMBERS_AT, numbers);
+        self.put_words(CHANGING, &[now.0, node::record_counts(shown as u32, exports as u32)]);
+        self.put_words(NUMBERS_AT, numbers);
         for (nth, neighbour) in neighbours.iter().enumerate().take(shown) {
-            self.put(NEIGHBOURS_AT + nth * RECORD, &neighbour.to_words());
+            self.put_words(NEIGHBOURS_AT + nth * RECORD, &neighbour.to_words());
         }
-        let sequence = load(&self.words[SEQUENCE]);
+        let sequence = load_word(&self.words[SEQUENCE]);
         let even = sequence.wrapping_add(sequence % 2);
         self.words[SEQUENCE].store(even.to_le(), Ordering::Release);
         self.words[0].store(MAGIC.to_le(), Ordering::Release);
     }
 }
 
-fn load(word: &AtomicU64) -> u64 {
+fn load_word(word: &AtomicU64) -> u64 {
     u64::from_le(word.load(Ordering::Relaxed))
 }
 
-fn store(word: &AtomicU64, value: u64) {
+fn store_word(word: &AtomicU64, value: u64) {
     word.store(value.to_le(), Ordering::Relaxed);
 }
 
@@ -108,7 +108,7 @@ fn store(word: &AtomicU64, value: u64) {
 ///
 /// # Errors
 /// [`NodePageError`] says why it is not used.
-pub fn read_node(view: &PageView) -> Result<Page, NodePageError> {
+pub fn read_node(view: &PageView) -> Result<SharedMemoryPage, NodePageError> {
     if view.len() != BYTES {
         return Err(NodeError::Length(view.len()).into());
     }
@@ -119,7 +119,7 @@ pub fn read_node(view: &PageView) -> Result<Page, NodePageError> {
         view.read(SEQUENCE * 8, &mut again)?;
         if words[SEQUENCE] == again[0] && again[0].is_multiple_of(2) {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            return Ok(Page::from_bytes(&bytes)?);
+            return Ok(SharedMemoryPage::from_bytes(&bytes)?);
         }
         if tried < SPINS { std::hint::spin_loop() } else { std::thread::sleep(PAUSE) }
     }
@@ -132,27 +132,27 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::planted::planted;
+    use crate::planted::planted_mutant;
 
     /// A page under a name of its own, and how others see it.
     fn page(name: &str) -> (NodePage, PageView) {
-        let page = Arc::new(trunkline_mem::Page::make(name, BYTES).unwrap());
+        let page = Arc::new(trunkline_mem::PublishedPage::create_page(name, BYTES).unwrap());
         let wanted = format!("/memfd:{name} (deleted)");
         let links = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
         let mut named =
             links.filter(|link| std::fs::read_link(link).is_ok_and(|name| name.to_str() == Some(&*wanted)));
         let view = PageView::open(&File::open(named.next().unwrap()).unwrap()).unwrap();
-        let owner = Owner { process: ProcessId([1; 16]), pid: 7, rank: None, made_unix: 1, made: 2 };
+        let owner = PageOwner { process: ProcessId([1; 16]), pid: 7, rank: None, made_unix: 1, made: 2 };
         let made = NodePage::new(&page, &owner).unwrap();
-        (NodePage { mutant: planted(), ..made }, view)
+        (NodePage { mutant: planted_mutant(), ..made }, view)
     }
 
     #[test]
     fn a_page_is_not_ready_before_it_was_written() {
         let (page, view) = page("trunkline.node.new");
         assert!(matches!(read_node(&view), Err(NodePageError::Node(NodeError::Magic))));
-        page.begin();
-        page.end(Instant(9), &[4; Number::LEN], &[Neighbour::default()], 0);
+        page.begin_write();
+        page.finish_write(Instant(9), &[4; Number::LEN], &[NeighbourRecord::default()], 0);
         let read = read_node(&view).unwrap();
         assert_eq!((read.written, read.number(Number::Hits), read.neighbours.len()), (9, 4, 1));
         assert_eq!((read.owner.pid, read.owner.made, read.exports.len()), (7, 2, 0));
@@ -162,12 +162,12 @@ mod tests {
     fn a_page_that_is_being_written_is_read_whole_or_not_at_all() {
         let (page, view) = page("trunkline.node.changing");
         let write = |value: u64| {
-            page.begin();
+            page.begin_write();
             for nth in 0..64 {
-                page.export(nth, &Export { base: value, used: value, ..Export::default() });
+                page.write_export(nth, &PageExport { base: value, used: value, ..PageExport::default() });
             }
-            let neighbours = [Neighbour { mapped_bytes: value, ..Neighbour::default() }; 8];
-            page.end(Instant(value), &[value; Number::LEN], &neighbours, 64);
+            let neighbours = [NeighbourRecord { mapped_bytes: value, ..NeighbourRecord::default() }; 8];
+            page.finish_write(Instant(value), &[value; Number::LEN], &neighbours, 64);
         };
         write(0);
         let stop = AtomicBool::new(false);

@@ -4,10 +4,10 @@
 use trunkline_proto::mutant::Mutant;
 
 /// Returns the bug that the environment names, or none.
-pub(crate) fn planted() -> Mutant {
+pub(crate) fn planted_mutant() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(name.leak());
+        return Mutant::with_name(name.leak());
     }
     Mutant::NONE
 }

@@ -1,11 +1,11 @@
 //! Why a call of NVSHMEM's failed. Each becomes one line and one of NVSHMEM's numbers (`abi::status`).
 
 use trunkline_engine::rma::RmaError;
-use trunkline_mem::gpu::{CopyError, ExportError, LookError};
+use trunkline_mem::gpu::{DmaBufError, GpuCopyError, LookError};
 use trunkline_proto::wire::dial::DialError;
 use trunkline_proto::wire::memory_handle::MemoryHandleError;
 use trunkline_proto::wire::rma::word::WordError;
-use trunkline_runtime::{ChooseError, JobError};
+use trunkline_runtime::{ChooseError, MembershipError};
 
 /// A call failed.
 #[derive(Debug, thiserror::Error)]
@@ -96,10 +96,10 @@ pub(crate) enum CallError {
     Look(#[from] LookError),
     /// Or not be exported.
     #[error("memory of a GPU cannot be registered: {0}")]
-    Export(#[from] ExportError),
+    Export(#[from] DmaBufError),
     /// Or its words not be copied.
     #[error("memory of a GPU cannot be registered: {0}")]
-    Copy(#[from] CopyError),
+    Copy(#[from] GpuCopyError),
     /// All numbers of registrations are in use.
     #[error(
         "{0} ranges of memory are registered, and there is room for no more: release one, or have the heap grow by larger pieces \
@@ -122,7 +122,7 @@ pub(crate) enum CallError {
     Choose(#[from] ChooseError),
     /// The engine does not start.
     #[error(transparent)]
-    Job(#[from] JobError),
+    Job(#[from] MembershipError),
     /// The engine says no.
     #[error(transparent)]
     Rma(#[from] RmaError),

@@ -4,22 +4,22 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use trunkline_engine::rma::{ContextId, Fetch};
+use trunkline_engine::rma::{ContextId, FetchHandle};
 use trunkline_mem::OutOfMemory;
-use trunkline_proto::wire::rma::word::Width;
-use trunkline_runtime::Running;
+use trunkline_proto::wire::rma::word::WordWidth;
+use trunkline_runtime::FabricJob;
 
 use crate::error::{CallError, Result};
-use crate::memory::Place;
+use crate::memory::RegisteredPlace;
 
 /// One that is under way.
 #[derive(Clone, Debug)]
-pub(crate) struct Awaited {
+pub(crate) struct AwaitedFetch {
     /// Of which PE.
     pub(crate) pe: u32,
-    pub(crate) fetch: Fetch,
+    pub(crate) fetch: FetchHandle,
     /// Where the value goes, and behind it the flag.
-    pub(crate) to: Place,
+    pub(crate) to: RegisteredPlace,
     pub(crate) flag: u64,
 }
 
@@ -28,13 +28,13 @@ const LOOKS: usize = 16;
 
 /// Those of one lane.
 #[derive(Debug, Default)]
-pub(crate) struct Fetches {
-    all: Mutex<VecDeque<Awaited>>,
+pub(crate) struct FetchQueue {
+    all: Mutex<VecDeque<AwaitedFetch>>,
     /// How many; so that nobody takes the lock for none.
     count: AtomicUsize,
 }
 
-impl Fetches {
+impl FetchQueue {
     /// Makes room for one more, which another thread may take.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Fetches {
     ///
     /// # Errors
     /// [`CallError::Memory`]: another thread has taken the room.
-    pub(crate) fn push(&self, awaited: Awaited) -> Result<()> {
+    pub(crate) fn push(&self, awaited: AwaitedFetch) -> Result<()> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         reserve_one(&mut all)?;
         all.push_back(awaited);
@@ -59,7 +59,7 @@ impl Fetches {
     ///
     /// # Errors
     /// A word was not there, or a PE is lost: told once for each.
-    pub(crate) fn deliver(&self, job: &Running, id: ContextId) -> Result<bool> {
+    pub(crate) fn deliver_values(&self, job: &FabricJob, id: ContextId) -> Result<bool> {
         if self.is_empty() {
             return Ok(false);
         }
@@ -67,14 +67,14 @@ impl Fetches {
         let mut moved = false;
         for _ in 0..all.len().min(LOOKS) {
             let Some(awaited) = all.pop_front() else { break };
-            let found = job.found(id, awaited.fetch).transpose();
+            let found = job.collect_ready_fetch(id, awaited.fetch).transpose();
             let Some(found) = found else {
                 all.push_back(awaited);
                 continue;
             };
             self.count.store(all.len(), Ordering::Release);
             moved = true;
-            awaited.place(found?)?;
+            awaited.write_value(found?)?;
         }
         Ok(moved)
     }
@@ -82,8 +82,8 @@ impl Fetches {
     /// Brings all that is known of one PE's to where it goes. Whether nothing of it is under way any more.
     ///
     /// # Errors
-    /// As [`Fetches::deliver`].
-    pub(crate) fn deliver_all_of(&self, job: &Running, id: ContextId, pe: u32) -> Result<bool> {
+    /// As [`FetchQueue::deliver_values`].
+    pub(crate) fn deliver_all_of(&self, job: &FabricJob, id: ContextId, pe: u32) -> Result<bool> {
         if self.is_empty() {
             return Ok(true);
         }
@@ -91,7 +91,8 @@ impl Fetches {
         let mut at = 0;
         let mut none = true;
         while let Some(awaited) = all.get(at) {
-            let found = if awaited.pe == pe { job.found(id, awaited.fetch).transpose() } else { None };
+            let found =
+                if awaited.pe == pe { job.collect_ready_fetch(id, awaited.fetch).transpose() } else { None };
             let Some(found) = found else {
                 none &= awaited.pe != pe;
                 at += 1;
@@ -100,7 +101,7 @@ impl Fetches {
             let awaited = all.remove(at);
             self.count.store(all.len(), Ordering::Release);
             let value = found?;
-            awaited.map_or(Ok(()), |awaited| awaited.place(value))?;
+            awaited.map_or(Ok(()), |awaited| awaited.write_value(value))?;
         }
         Ok(none)
     }
@@ -112,29 +113,29 @@ impl Fetches {
     }
 }
 
-fn reserve_one(all: &mut VecDeque<Awaited>) -> Result<()> {
-    let bytes = (all.len() + 1) * size_of::<Awaited>();
-    if !crate::planted("nvshmem-aborts-without-memory") {
+fn reserve_one(all: &mut VecDeque<AwaitedFetch>) -> Result<()> {
+    let bytes = (all.len() + 1) * size_of::<AwaitedFetch>();
+    if !crate::is_planted("nvshmem-aborts-without-memory") {
         all.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
     }
     Ok(())
 }
 
-impl Awaited {
+impl AwaitedFetch {
     /// Writes the value and its flag to where they go.
-    fn place(&self, value: u64) -> Result<()> {
-        let placed = place_value(&self.to, value, self.flag);
+    fn write_value(&self, value: u64) -> Result<()> {
+        let placed = write_value_and_flag(&self.to, value, self.flag);
         placed.ok_or(CallError::Argument("the place of a fetched value cannot be written"))
     }
 }
 
 /// Writes a value and then the flag behind it, which a kernel waits for: each is visible before later writes. `None` if there is no such place.
-fn place_value(to: &Place, value: u64, flag: u64) -> Option<()> {
-    let late = crate::planted("nvshmem-flags-before-values");
+fn write_value_and_flag(to: &RegisteredPlace, value: u64, flag: u64) -> Option<()> {
+    let late = crate::is_planted("nvshmem-flags-before-values");
     let mut words = [(0, value), (8, flag)];
     if late {
         words.reverse();
-    } else if !crate::planted("nvshmem-waits-for-each-word")
+    } else if !crate::is_planted("nvshmem-waits-for-each-word")
         && let Some(stored) = to.store_copied(&words)
     {
         return stored.then_some(());
@@ -143,10 +144,10 @@ fn place_value(to: &Place, value: u64, flag: u64) -> Option<()> {
         if late && at == 0 {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        to.store(at, Width::Eight, word).then_some(())?;
+        to.store_word(at, WordWidth::Eight, word).then_some(())?;
         let unfenced = if at == 0 { "nvshmem-publishes-no-values" } else { "nvshmem-publishes-no-flags" };
-        if !crate::planted(unfenced) {
-            to.publish();
+        if !crate::is_planted(unfenced) {
+            to.publish_words();
         }
     }
     Some(())
@@ -160,7 +161,7 @@ mod held;
 mod tests {
     use std::sync::Arc;
 
-    use trunkline_engine::rma::Cells;
+    use trunkline_engine::rma::WordAccess;
     use trunkline_mem::MappedMemory;
 
     use super::held::HeldStores;
@@ -175,12 +176,12 @@ mod tests {
         waits: Mutex<Vec<Vec<(u64, u64)>>>,
     }
 
-    impl Cells for CopiedWords {
-        fn load(&self, _offset: u64, _width: Width) -> Option<u64> {
+    impl WordAccess for CopiedWords {
+        fn load(&self, _offset: u64, _width: WordWidth) -> Option<u64> {
             None
         }
 
-        fn store(&self, offset: u64, _width: Width, value: u64) -> bool {
+        fn store(&self, offset: u64, _width: WordWidth, value: u64) -> bool {
             self.store_all(&[(offset, value)])
         }
 
@@ -193,7 +194,10 @@ mod tests {
     #[test]
     fn copied_values_are_waited_for_once_with_their_flags() {
         let cells = Arc::new(CopiedWords::default());
-        assert_eq!(place_value(&Place::in_cells(Arc::clone(&cells) as Arc<_>, 16), 77, 1), Some(()));
+        assert_eq!(
+            write_value_and_flag(&RegisteredPlace::in_cells(Arc::clone(&cells) as Arc<_>, 16), 77, 1),
+            Some(())
+        );
         let waits = cells.waits.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(*waits, [vec![(16, 77), (24, 1)]]);
     }
@@ -205,7 +209,7 @@ mod tests {
         let held = Arc::new(HeldStores::new(LEN, 1, watch));
         // SAFETY: no NIC is given it.
         let mapped = unsafe { MappedMemory::new(1 << 40, LEN, Arc::clone(&held) as Arc<_>) };
-        assert_eq!(place_value(&Place::in_mapping(mapped, 16), 77, 1), Some(()));
+        assert_eq!(write_value_and_flag(&RegisteredPlace::in_mapping(mapped, 16), 77, 1), Some(()));
         assert_eq!(held.held_back(), 0, "a kernel waits for a flag that is held back");
         assert_eq!((held.image()[16], held.image()[24]), (77, 1));
     }

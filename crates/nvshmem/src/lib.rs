@@ -16,7 +16,7 @@ mod settings;
 
 /// Whether a bug is planted.
 #[inline]
-pub(crate) fn planted(name: &str) -> bool {
+pub(crate) fn is_planted(name: &str) -> bool {
     #[cfg(feature = "mutants")]
     return std::env::var("TRUNKLINE_MUTANT").is_ok_and(|asked| asked == name);
     #[cfg(not(feature = "mutants"))]

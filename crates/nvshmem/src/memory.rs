@@ -5,18 +5,20 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use trunkline_engine::rma::{Cells, HeapMemory, Local, RmaError};
-use trunkline_fabric::Level;
-use trunkline_mem::gpu::{Copies, Export, Gdr, Gpu, Gpus, Mapping, PointerKind};
-use trunkline_mem::{Kind, MappedMemory, Memory, fence_mapped_stores};
+use trunkline_engine::rma::{HeapMemory, HeapRange, RmaError, WordAccess};
+use trunkline_fabric::LogLevel;
+use trunkline_mem::gpu::{
+    DmaBufExport, DmaBufMapping, GdrCopy, GpuCopyStream, PointerKind, VendorDriver, VendorDrivers,
+};
+use trunkline_mem::{MappedMemory, MemoryKind, MemoryRange, fence_mapped_stores};
 use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::reserve::try_filled_with;
-use trunkline_proto::wire::memory_handle::{MemoryHandle, Registered};
-use trunkline_proto::wire::rma::word::Width;
-use trunkline_runtime::Running;
+use trunkline_proto::wire::memory_handle::{MemoryHandle, RegisteredMemory};
+use trunkline_proto::wire::rma::word::WordWidth;
+use trunkline_runtime::FabricJob;
 
 use crate::error::{CallError, Result};
-use crate::plugin::Log;
+use crate::plugin::StderrLog;
 
 /// Bytes of a lane's stage.
 pub(crate) const STAGE: u64 = 64 << 10;
@@ -25,7 +27,7 @@ const STAGES: u8 = 0;
 
 /// By what memory of a GPU may be reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Ways {
+pub(crate) struct GpuReach {
     /// All NICs in use reach it.
     pub(crate) nic: bool,
     /// And one takes dma-bufs.
@@ -36,82 +38,83 @@ pub(crate) struct Ways {
 
 /// How the CPU comes by words of it.
 #[derive(Clone, Debug)]
-enum View {
+enum WordView {
     /// It touches them: memory of the host.
-    Touched(Memory),
+    Touched(MemoryRange),
     /// It has them mapped write-combined.
     Mapped(MappedMemory),
     /// Somebody copies them.
-    Copied(Arc<dyn Cells>),
+    Copied(Arc<dyn WordAccess>),
 }
 
 /// A place in registered memory, for words that this PE writes itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
-    view: View,
+pub(crate) struct RegisteredPlace {
+    view: WordView,
     offset: u64,
 }
 
-impl Place {
-    /// Writes a word at so many bytes from there. It may be seen before words that were written since the last [`Place::publish`]. Whether there is
+impl RegisteredPlace {
+    /// Writes a word at so many bytes from there. It may be seen before words that were written since the last [`RegisteredPlace::publish_words`]. Whether there is
     /// such a word.
-    pub(crate) fn store(&self, at: u64, width: Width, value: u64) -> bool {
+    pub(crate) fn store_word(&self, at: u64, width: WordWidth, value: u64) -> bool {
         let offset = self.offset + at;
         match (&self.view, width) {
-            (View::Touched(memory), Width::Eight) => memory.store(offset, value).is_ok(),
-            (View::Touched(memory), Width::Four) => {
-                memory.half(offset).map(|half| half.store((value as u32).to_le(), Ordering::Release)).is_ok()
-            }
-            (View::Mapped(mapped), Width::Eight) => mapped.store(offset, value).is_ok(),
-            (View::Mapped(mapped), Width::Four) => mapped.store_half(offset, value as u32).is_ok(),
-            (View::Copied(cells), width) => cells.store(offset, width, value),
+            (WordView::Touched(memory), WordWidth::Eight) => memory.store(offset, value).is_ok(),
+            (WordView::Touched(memory), WordWidth::Four) => memory
+                .atomic_half_word(offset)
+                .map(|half| half.store((value as u32).to_le(), Ordering::Release))
+                .is_ok(),
+            (WordView::Mapped(mapped), WordWidth::Eight) => mapped.store(offset, value).is_ok(),
+            (WordView::Mapped(mapped), WordWidth::Four) => mapped.store_half(offset, value as u32).is_ok(),
+            (WordView::Copied(cells), width) => cells.store(offset, width, value),
         }
     }
 
     /// Writes words at so many bytes from there that a thread copies, each visible before the next: one wait is for all. `None`: no thread copies them, and nothing
     /// was written.
     pub(crate) fn store_copied(&self, words: &[(u64, u64)]) -> Option<bool> {
-        let View::Copied(cells) = &self.view else { return None };
+        let WordView::Copied(cells) = &self.view else { return None };
         let words: Vec<(u64, u64)> = words.iter().map(|(at, value)| (self.offset + at, *value)).collect();
         Some(cells.store_all(&words))
     }
 
     /// Makes all written words visible, before any that is written later.
-    pub(crate) fn publish(&self) {
+    pub(crate) fn publish_words(&self) {
         match &self.view {
-            View::Mapped(mapped) => mapped.fence(),
+            WordView::Mapped(mapped) => mapped.fence(),
             // Stores to memory of the host keep their order, and a copy is waited for.
-            View::Touched(_) | View::Copied(_) => {}
+            WordView::Touched(_) | WordView::Copied(_) => {}
         }
     }
 
     /// A place in memory whose words a thread copies.
     #[cfg(test)]
-    pub(crate) fn in_cells(cells: Arc<dyn Cells>, offset: u64) -> Self {
-        Self { view: View::Copied(cells), offset }
+    pub(crate) fn in_cells(cells: Arc<dyn WordAccess>, offset: u64) -> Self {
+        Self { view: WordView::Copied(cells), offset }
     }
 
     /// A place in memory that is mapped write-combined.
     #[cfg(test)]
     pub(crate) fn in_mapping(mapped: MappedMemory, offset: u64) -> Self {
-        Self { view: View::Mapped(mapped), offset }
+        Self { view: WordView::Mapped(mapped), offset }
     }
 }
 
 /// All of it.
-pub(crate) struct Memories {
-    gpus: Gpus,
-    ways: Ways,
+pub(crate) struct MemoryTable {
+    gpus: VendorDrivers,
+    ways: GpuReach,
     /// GDRCopy, or why not.
-    gdr: std::result::Result<Arc<Gdr>, String>,
+    gdr: std::result::Result<Arc<GdrCopy>, String>,
     /// By number.
-    known: Box<[Entry]>,
+    known: Box<[MemoryEntry]>,
     /// How many there were so far.
     uses: AtomicU32,
-    stages: Memory,
+    stages: MemoryRange,
     /// A NIC that is software works on a mapping.
     works_on_mappings: AtomicBool,
-    log: Log,
+    log: StderrLog,
     /// The user was warned that the driver copies words, and that copies of the user's may be late.
     warned_of_copies: AtomicBool,
     warned_of_late_copies: AtomicBool,
@@ -119,39 +122,39 @@ pub(crate) struct Memories {
 
 /// A number, and what is registered under it.
 #[derive(Default)]
-pub(crate) struct Entry {
+pub(crate) struct MemoryEntry {
     /// Which use of the number; 0 for none.
     generation: AtomicU32,
-    view: RwLock<Option<View>>,
+    view: RwLock<Option<WordView>>,
 }
 
-impl Entry {
-    fn is(&self, generation: u32) -> bool {
+impl MemoryEntry {
+    fn is_generation(&self, generation: u32) -> bool {
         self.generation.load(Ordering::Acquire) == generation
-            || crate::planted("nvshmem-uses-what-is-released")
+            || crate::is_planted("nvshmem-uses-what-is-released")
     }
 
-    fn set(&self, generation: u32, view: Option<View>) {
+    fn set_view(&self, generation: u32, view: Option<WordView>) {
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = view;
         self.generation.store(generation, Ordering::Release);
     }
 }
 
-impl Memories {
+impl MemoryTable {
     /// None but the stages of two lanes.
     ///
     /// # Errors
     /// The engine cannot register them.
-    pub(crate) fn new(job: &Running, gpus: Gpus, ways: Ways, log: Log) -> Result<Self> {
-        let stages = Memory::try_heap(2 * STAGE as usize)?;
+    pub(crate) fn new(job: &FabricJob, gpus: VendorDrivers, ways: GpuReach, log: StderrLog) -> Result<Self> {
+        let stages = MemoryRange::try_heap(2 * STAGE as usize)?;
         let number = job.add_heap(stages.clone())?;
         debug_assert_eq!(number, STAGES, "the first one");
-        let gdr = match (gpus.all().is_empty(), ways.gdrcopy) {
+        let gdr = match (gpus.open_drivers().is_empty(), ways.gdrcopy) {
             (true, _) => Err("there is no GPU".to_owned()),
             (_, false) => Err("NVSHMEM_DISABLE_GDRCOPY is set".to_owned()),
-            (false, true) => Gdr::open().map(Arc::new).map_err(|missing| missing.to_string()),
+            (false, true) => GdrCopy::open().map(Arc::new).map_err(|missing| missing.to_string()),
         };
-        let known = try_filled_with(RMA_HEAPS_MAX, Entry::default)?;
+        let known = try_filled_with(RMA_HEAPS_MAX, MemoryEntry::default)?;
         let (uses, [warned_of_copies, warned_of_late_copies]) = (AtomicU32::new(0), Default::default());
         let works_on_mappings = AtomicBool::new(false);
         Ok(Self {
@@ -169,8 +172,8 @@ impl Memories {
     }
 
     /// The stage of a lane, and where it is.
-    pub(crate) fn stage(&self, lane: u64) -> (Memory, Local) {
-        (self.stages.clone(), Local { heap: STAGES, offset: lane * STAGE, len: STAGE })
+    pub(crate) fn context_stage(&self, lane: u64) -> (MemoryRange, HeapRange) {
+        (self.stages.clone(), HeapRange { heap: STAGES, offset: lane * STAGE, len: STAGE })
     }
 
     /// Whether an address is of a GPU's own memory.
@@ -178,10 +181,10 @@ impl Memories {
     /// # Errors
     /// The driver cannot tell.
     pub(crate) fn is_of_gpu(&self, addr: usize) -> Result<bool> {
-        if self.gpus.all().is_empty() {
+        if self.gpus.open_drivers().is_empty() {
             return Ok(false);
         }
-        Ok(matches!(self.gpus.look(addr)?.1.kind, PointerKind::Device { .. }))
+        Ok(matches!(self.gpus.query_pointer(addr)?.1.kind, PointerKind::Device { .. }))
     }
 
     /// Registers `len` bytes that NVSHMEM calls `base`, and that are at `addr`; `name` makes a range of them.
@@ -190,17 +193,17 @@ impl Memories {
     /// Nothing reaches them, or there are too many.
     pub(crate) fn register(
         &self,
-        job: &Running,
+        job: &FabricJob,
         (base, addr, len): (usize, usize, usize),
-        name: impl Fn(Kind) -> Memory,
+        name: impl Fn(MemoryKind) -> MemoryRange,
     ) -> Result<MemoryHandle> {
         if addr == 0 || len == 0 || addr.checked_add(len).is_none() || base.checked_add(len).is_none() {
             return Err(CallError::Argument("no memory to register"));
         }
-        let (gpu, pointer) = self.gpus.look(addr)?;
+        let (gpu, pointer) = self.gpus.query_pointer(addr)?;
         let (heap, view) = match (pointer.kind, gpu) {
             (PointerKind::Device { device, .. }, Some(gpu)) => {
-                self.of_device((addr, len), (gpu, device), name(Kind::Device(device)))?
+                self.of_device((addr, len), (gpu, device), name(MemoryKind::Device(device)))?
             }
             (PointerKind::Managed { .. }, _) => {
                 return Err(CallError::Unsupported(
@@ -208,21 +211,21 @@ impl Memories {
                 ));
             }
             _ => {
-                let memory = name(Kind::Host);
-                (memory.clone().into(), View::Touched(memory))
+                let memory = name(MemoryKind::Host);
+                (memory.clone().into(), WordView::Touched(memory))
             }
         };
         let number = job.add_heap(heap).map_err(|error| match error {
-            RmaError::Exhausted { limit, .. } if !crate::planted("nvshmem-names-no-way-out") => {
+            RmaError::Exhausted { limit, .. } if !crate::is_planted("nvshmem-names-no-way-out") => {
                 CallError::Full(limit - 1)
             }
             other => other.into(),
         })?;
         // Wraps after four thousand million registrations of one process.
         let generation = self.uses.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-        let told = job.told(number)?;
-        self.known[usize::from(number)].set(generation, Some(view));
-        let memory = Registered { heap: number, generation, base: base as u64, len: len as u64 };
+        let told = job.heap_descriptors(number)?;
+        self.known[usize::from(number)].set_view(generation, Some(view));
+        let memory = RegisteredMemory { heap: number, generation, base: base as u64, len: len as u64 };
         Ok(MemoryHandle { memory, rails: told.into_iter().map(|heap| heap.region).collect() })
     }
 
@@ -230,15 +233,15 @@ impl Memories {
     fn of_device(
         &self,
         (addr, len): (usize, usize),
-        (gpu, device): (&Gpu, u32),
-        memory: Memory,
-    ) -> Result<(HeapMemory, View)> {
+        (gpu, device): (&VendorDriver, u32),
+        memory: MemoryRange,
+    ) -> Result<(HeapMemory, WordView)> {
         // Else a NIC may send what a copy of the user's has not written yet.
         if !gpu.sync_copies(addr)? {
             self.warn_once(&self.warned_of_late_copies, || LATE_COPIES.to_owned());
         }
         let mapped = match &self.gdr {
-            Ok(gdr) => gdr.map(addr, len).map_err(|error| error.to_string()),
+            Ok(gdr) => gdr.map_memory(addr, len).map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),
         };
         if !self.ways.nic {
@@ -246,22 +249,23 @@ impl Memories {
             let nic = "no NIC in use reaches it";
             let mapped = mapped.map_err(|mapping| CallError::NoWay { nic, mapping })?;
             self.works_on_mappings.store(true, Ordering::Relaxed);
-            return Ok((mapped.to_memory().into(), View::Mapped(mapped)));
+            return Ok((mapped.to_memory().into(), WordView::Mapped(mapped)));
         }
-        if crate::planted("nvshmem-writes-where-it-is") {
-            return Ok((memory.clone().into(), View::Touched(memory)));
+        if crate::is_planted("nvshmem-writes-where-it-is") {
+            return Ok((memory.clone().into(), WordView::Touched(memory)));
         }
-        let exports = self.ways.dmabuf && !crate::planted("nvshmem-exports-nothing");
-        let exported = if exports { exported(gpu, addr, len)? } else { None };
-        let (cells, view): (Arc<dyn Cells>, _) = match mapped {
+        let exports = self.ways.dmabuf && !crate::is_planted("nvshmem-exports-nothing");
+        let exported = if exports { export_dmabuf(gpu, addr, len)? } else { None };
+        let (cells, view): (Arc<dyn WordAccess>, _) = match mapped {
             Ok(mapped) => {
-                let view = View::Mapped(mapped.clone());
+                let view = WordView::Mapped(mapped.clone());
                 (Arc::new(mapped), view)
             }
             Err(cause) => {
                 self.warn_once(&self.warned_of_copies, || slow_words(&cause));
-                let copies: Arc<dyn Cells> = Arc::new(Copied { copies: gpu.copies(device)?, addr });
-                (Arc::clone(&copies), View::Copied(copies))
+                let copies: Arc<dyn WordAccess> =
+                    Arc::new(DriverCopiedWords { copies: gpu.copy_stream(device)?, addr });
+                (Arc::clone(&copies), WordView::Copied(copies))
             }
         };
         Ok((HeapMemory { memory, exported, cells: Some(cells) }, view))
@@ -278,8 +282,8 @@ impl Memories {
 
     /// Logs a warning, of each kind one per process.
     fn warn_once(&self, was_warned: &AtomicBool, text: impl FnOnce() -> String) {
-        if !was_warned.swap(true, Ordering::Relaxed) && !crate::planted("nvshmem-falls-back-silently") {
-            self.log.line(Level::Warn, &text());
+        if !was_warned.swap(true, Ordering::Relaxed) && !crate::is_planted("nvshmem-falls-back-silently") {
+            self.log.log_line(LogLevel::Warn, &text());
         }
     }
 
@@ -288,33 +292,33 @@ impl Memories {
     /// # Errors
     /// It is not registered any more.
     #[inline]
-    pub(crate) fn own(&self, memory: &Registered) -> Result<&Entry> {
+    pub(crate) fn own_entry(&self, memory: &RegisteredMemory) -> Result<&MemoryEntry> {
         let entry = &self.known[usize::from(memory.heap)];
-        if entry.is(memory.generation) { Ok(entry) } else { Err(GONE) }
+        if entry.is_generation(memory.generation) { Ok(entry) } else { Err(GONE) }
     }
 
     /// A place in it.
     ///
     /// # Errors
-    /// As [`Memories::own`].
-    pub(crate) fn place(&self, memory: &Registered, offset: u64) -> Result<Place> {
-        let view = self.own(memory)?.view.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(Place { view: view.clone().ok_or(GONE)?, offset })
+    /// As [`MemoryTable::own_entry`].
+    pub(crate) fn find_place(&self, memory: &RegisteredMemory, offset: u64) -> Result<RegisteredPlace> {
+        let view = self.own_entry(memory)?.view.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(RegisteredPlace { view: view.clone().ok_or(GONE)?, offset })
     }
 
     /// Ends a registration.
     ///
     /// # Errors
     /// It has ended before.
-    pub(crate) fn release(&self, job: &Running, memory: &Registered) -> Result<()> {
-        let entry = self.own(memory)?;
+    pub(crate) fn release(&self, job: &FabricJob, memory: &RegisteredMemory) -> Result<()> {
+        let entry = self.own_entry(memory)?;
         job.remove_heap(memory.heap)?;
-        entry.set(0, None);
+        entry.set_view(0, None);
         Ok(())
     }
 
     /// Registrations that there are, without the stages.
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn registration_count(&self) -> usize {
         self.known.iter().filter(|entry| entry.generation.load(Ordering::Relaxed) != 0).count()
     }
 }
@@ -336,31 +340,31 @@ fn slow_words(cause: &str) -> String {
 }
 
 /// Memory as a dma-buf, unless its driver does not export it.
-fn exported(gpu: &Gpu, addr: usize, len: usize) -> Result<Option<(Arc<OwnedFd>, u64)>> {
-    Ok(match gpu.export(addr, len, Mapping::Any)? {
-        Export::Given(given) => Some((Arc::new(given.fd), given.offset)),
-        Export::Refused(_) => None,
+fn export_dmabuf(gpu: &VendorDriver, addr: usize, len: usize) -> Result<Option<(Arc<OwnedFd>, u64)>> {
+    Ok(match gpu.export_dmabuf(addr, len, DmaBufMapping::Any)? {
+        DmaBufExport::Given(given) => Some((Arc::new(given.fd), given.offset)),
+        DmaBufExport::Refused(_) => None,
     })
 }
 
 /// Words that the driver copies: where there is no mapping.
 #[derive(Debug)]
-struct Copied {
-    copies: Copies,
+struct DriverCopiedWords {
+    copies: GpuCopyStream,
     addr: usize,
 }
 
-impl Cells for Copied {
-    fn load(&self, offset: u64, width: Width) -> Option<u64> {
+impl WordAccess for DriverCopiedWords {
+    fn load(&self, offset: u64, width: WordWidth) -> Option<u64> {
         let mut bytes = [0; 8];
-        let len = width.bytes() as usize;
-        self.copies.read(self.addr + offset as usize, &mut bytes[..len]).ok()?;
+        let len = width.byte_len() as usize;
+        self.copies.copy_from_device(self.addr + offset as usize, &mut bytes[..len]).ok()?;
         Some(u64::from_le_bytes(bytes))
     }
 
-    fn store(&self, offset: u64, width: Width, value: u64) -> bool {
-        let len = width.bytes() as usize;
-        self.copies.write(self.addr + offset as usize, &value.to_le_bytes()[..len]).is_ok()
+    fn store(&self, offset: u64, width: WordWidth, value: u64) -> bool {
+        let len = width.byte_len() as usize;
+        self.copies.copy_to_device(self.addr + offset as usize, &value.to_le_bytes()[..len]).is_ok()
     }
 
     fn store_all(&self, words: &[(u64, u64)]) -> bool {

@@ -4,50 +4,56 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use trunkline_mem::gpu::Gpus;
+use trunkline_mem::gpu::VendorDrivers;
 use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::reserve::try_filled_with;
-use trunkline_proto::wire::memory_handle::{MEMORY_HANDLE_BYTES, MemoryHandle, Registered};
-use trunkline_runtime::Running;
+use trunkline_proto::wire::memory_handle::{MEMORY_HANDLE_BYTES, MemoryHandle, RegisteredMemory};
+use trunkline_runtime::FabricJob;
 
 use crate::error::{CallError, Result};
-use crate::lane::Lane;
-use crate::memory::{Memories, Ways};
-use crate::plugin::Log;
+use crate::lane::RoleContext;
+use crate::memory::{GpuReach, MemoryTable};
+use crate::plugin::StderrLog;
 
 /// The bytes of a handle.
-pub(crate) type Handle = [u8; MEMORY_HANDLE_BYTES];
+pub(crate) type HandleBytes = [u8; MEMORY_HANDLE_BYTES];
 
 /// For each number of a PE's memory, which use of it the engine knows; 0 for none.
-type Uses = Box<[AtomicU32; RMA_HEAPS_MAX]>;
+type GenerationTable = Box<[AtomicU32; RMA_HEAPS_MAX]>;
 
 /// The mesh.
-pub(crate) struct Mesh {
-    pub(crate) job: Running,
-    pub(crate) host: Lane,
-    pub(crate) proxy: Lane,
-    pub(crate) memories: Memories,
+pub(crate) struct PeMesh {
+    pub(crate) job: FabricJob,
+    pub(crate) host: RoleContext,
+    pub(crate) proxy: RoleContext,
+    pub(crate) memories: MemoryTable,
     /// By PE.
-    known: Box<[OnceLock<Uses>]>,
+    known: Box<[OnceLock<GenerationTable>]>,
 }
 
-impl Mesh {
+impl PeMesh {
     /// Of a job that has met.
     ///
     /// # Errors
     /// The engine has no room for two lanes.
-    pub(crate) fn new(job: Running, size: usize, gpus: Gpus, ways: Ways, log: Log) -> Result<Self> {
+    pub(crate) fn new(
+        job: FabricJob,
+        size: usize,
+        gpus: VendorDrivers,
+        ways: GpuReach,
+        log: StderrLog,
+    ) -> Result<Self> {
         let unseen = job.works_unseen();
-        let memories = Memories::new(&job, gpus, ways, log)?;
-        let host = Lane::new(&job, unseen, memories.stage(0))?;
-        let proxy = Lane::new(&job, unseen, memories.stage(1))?;
+        let memories = MemoryTable::new(&job, gpus, ways, log)?;
+        let host = RoleContext::new(&job, unseen, memories.context_stage(0))?;
+        let proxy = RoleContext::new(&job, unseen, memories.context_stage(1))?;
         let known = try_filled_with(size, OnceLock::new)?;
         Ok(Self { job, host, proxy, memories, known })
     }
 
     /// Who calls, by NVSHMEM's number of a queue pair.
     #[inline]
-    pub(crate) fn lane(&self, queue_pair: i32) -> &Lane {
+    pub(crate) fn role_context(&self, queue_pair: i32) -> &RoleContext {
         if queue_pair == 0 { &self.host } else { &self.proxy }
     }
 
@@ -56,7 +62,7 @@ impl Mesh {
     /// # Errors
     /// [`CallError::Argument`].
     #[inline]
-    pub(crate) fn pe(&self, pe: i32) -> Result<u32> {
+    pub(crate) fn check_pe(&self, pe: i32) -> Result<u32> {
         let known = u32::try_from(pe).ok().filter(|&pe| (pe as usize) < self.known.len());
         known.ok_or(CallError::Argument("there is no such PE"))
     }
@@ -66,18 +72,24 @@ impl Mesh {
     /// # Errors
     /// [`CallError::Handle`], [`CallError::Outside`].
     #[inline]
-    pub(crate) fn there(&self, pe: u32, handle: &Handle, addr: u64, len: u64) -> Result<(u8, u64)> {
+    pub(crate) fn remote_place(
+        &self,
+        pe: u32,
+        handle: &HandleBytes,
+        addr: u64,
+        len: u64,
+    ) -> Result<(u8, u64)> {
         let refused = |source| CallError::Handle { pe, source };
         let memory = MemoryHandle::memory_of(handle).map_err(refused)?;
-        let offset = inside(&memory, addr, len)?;
+        let offset = memory_offset(&memory, addr, len)?;
         let uses =
             self.known[pe as usize].get_or_init(|| Box::new([const { AtomicU32::new(0) }; RMA_HEAPS_MAX]));
         let use_of = &uses[usize::from(memory.heap)];
         let known = use_of.load(Ordering::Acquire);
         let stale = known != memory.generation;
-        if stale && (known == 0 || !crate::planted("nvshmem-learns-once")) {
+        if stale && (known == 0 || !crate::is_planted("nvshmem-learns-once")) {
             let whole = MemoryHandle::from_bytes(handle).map_err(refused)?;
-            self.job.learn(pe, memory.heap, &whole.told())?;
+            self.job.set_member_heap(pe, memory.heap, &whole.rail_heaps())?;
             use_of.store(memory.generation, Ordering::Release);
         }
         Ok((memory.heap, offset))
@@ -86,7 +98,7 @@ impl Mesh {
 
 /// Where bytes are in memory.
 #[inline]
-pub(crate) fn inside(memory: &Registered, addr: u64, len: u64) -> Result<u64> {
+pub(crate) fn memory_offset(memory: &RegisteredMemory, addr: u64, len: u64) -> Result<u64> {
     let outside = || CallError::Outside { addr, len, base: memory.base, size: memory.len };
-    memory.offset(addr, len).ok_or_else(outside)
+    memory.offset_of(addr, len).ok_or_else(outside)
 }

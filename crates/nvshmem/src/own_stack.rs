@@ -10,7 +10,7 @@ thread_local! {
 
 /// Returns whether `len` bytes at `addr` are in a frame of a caller's on this thread.
 #[inline(never)]
-pub(crate) fn holds(addr: usize, len: usize) -> bool {
+pub(crate) fn is_own_stack(addr: usize, len: usize) -> bool {
     // Below this frame there may be anything, as a stack grows only when it is used.
     let here = 0_u8;
     let frame = std::ptr::from_ref(&here).addr();
@@ -37,18 +37,18 @@ fn find_own_stack() -> Option<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::holds;
+    use super::is_own_stack;
 
     #[test]
     fn only_the_callers_own_frames_are_its_stack() {
         let value = 7_u64;
         let addr = std::ptr::from_ref(&value).addr();
-        assert!(holds(addr, 8), "a value of the caller's");
+        assert!(is_own_stack(addr, 8), "a value of the caller's");
         let boxed = Box::new(7_u64);
-        assert!(!holds(std::ptr::from_ref(&*boxed).addr(), 8), "the heap");
-        assert!(!holds(addr, usize::MAX) && !holds(addr, 1 << 40), "beyond the end");
-        assert!(!holds(0, 8) && !holds(usize::MAX, 1));
-        let seen = std::thread::scope(|scope| scope.spawn(|| holds(addr, 8)).join().unwrap_or(true));
+        assert!(!is_own_stack(std::ptr::from_ref(&*boxed).addr(), 8), "the heap");
+        assert!(!is_own_stack(addr, usize::MAX) && !is_own_stack(addr, 1 << 40), "beyond the end");
+        assert!(!is_own_stack(0, 8) && !is_own_stack(usize::MAX, 1));
+        let seen = std::thread::scope(|scope| scope.spawn(|| is_own_stack(addr, 8)).join().unwrap_or(true));
         assert!(!seen, "another thread's");
         assert_eq!(value, 7);
     }

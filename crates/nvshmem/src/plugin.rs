@@ -6,20 +6,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::RmaError;
-use trunkline_engine::{Nics, Params};
-use trunkline_fabric::{Level, Nic};
-use trunkline_mem::gpu::Gpus;
+use trunkline_engine::{CommNics, EngineParams};
+use trunkline_fabric::{LogLevel, NicPort};
+use trunkline_mem::gpu::VendorDrivers;
 use trunkline_proto::limits::RAILS_MAX;
 use trunkline_proto::wire::dial::CARD_BYTES;
-use trunkline_runtime::{FrontEnd, Hardware, Running, addresses, params_or, reach};
+use trunkline_runtime::{FabricJob, FrontEnd, HardwareFabric, control_reach, host_addresses, params_or};
 
 use crate::error::{CallError, Result};
-use crate::memory::Ways;
-use crate::mesh::Mesh;
-use crate::settings::Settings;
+use crate::memory::GpuReach;
+use crate::mesh::PeMesh;
+use crate::settings::TransportSettings;
 
 /// Prints a line, all of it at once: several processes may write to the same terminal.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_line(text: &str) {
     // What cannot be said is not said.
     let _ = std::io::stderr().write_all(format!("trunkline: {text}\n").as_bytes());
 }
@@ -29,60 +29,60 @@ const FIRST_QUEUE_PAIR: i32 = 2;
 
 /// Where lines go.
 #[derive(Clone, Debug)]
-pub(crate) struct Log {
+pub(crate) struct StderrLog {
     debug: bool,
 }
 
-impl Log {
+impl StderrLog {
     /// A line, if it is wanted.
-    pub(crate) fn line(&self, level: Level, text: &str) {
-        if self.debug || level == Level::Warn {
-            say(text);
+    pub(crate) fn log_line(&self, level: LogLevel, text: &str) {
+        if self.debug || level == LogLevel::Warn {
+            print_line(text);
         }
     }
 }
 
 /// NVSHMEM's bootstrap.
-pub(crate) trait Boot {
+pub(crate) trait BootstrapOps {
     /// The number of this process, and of how many.
-    fn place(&self) -> (usize, usize);
+    fn rank_and_size(&self) -> (usize, usize);
 
     /// What each gave, by number. All call it.
-    fn gather<const N: usize>(&self, mine: &[u8; N]) -> Result<Vec<[u8; N]>>;
+    fn gather_all<const N: usize>(&self, mine: &[u8; N]) -> Result<Vec<[u8; N]>>;
 }
 
 /// The transport of this process.
-pub(crate) struct Plugin {
-    settings: Settings,
-    params: Params,
-    pub(crate) log: Log,
+pub(crate) struct TransportPlugin {
+    settings: TransportSettings,
+    params: EngineParams,
+    pub(crate) log: StderrLog,
     /// The NICs, by NVSHMEM's number for them.
-    pub(crate) nics: Vec<Nic>,
+    pub(crate) nics: Vec<NicPort>,
     /// For the banner.
     front_end: FrontEnd,
     /// Until the endpoints are connected.
-    closed: Mutex<Option<(Hardware, Gpus)>>,
-    mesh: OnceLock<Mesh>,
+    closed: Mutex<Option<(HardwareFabric, VendorDrivers)>>,
+    mesh: OnceLock<PeMesh>,
     queue_pairs: AtomicI32,
 }
 
-impl Plugin {
+impl TransportPlugin {
     /// Finds out what there is; opens no NIC.
     ///
     /// # Errors
     /// A variable is wrong, or the network that it names is not there.
     pub(crate) fn new() -> Result<Self> {
-        let settings = Settings::read(|name| std::env::var(name).ok())?;
-        let log = Log { debug: settings.debug };
-        settings.refused.iter().for_each(|line| log.line(Level::Warn, line));
+        let settings = TransportSettings::from_variables(|name| std::env::var(name).ok())?;
+        let log = StderrLog { debug: settings.debug };
+        settings.refused.iter().for_each(|line| log.log_line(LogLevel::Warn, line));
         let defaults: Vec<_> =
             settings.defaults.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let params = params_or(&defaults)?;
         let told = log.clone();
-        let hardware = Hardware::open(&params, move |level, line| told.line(level, line))?;
-        let gpus = Gpus::open();
+        let hardware = HardwareFabric::open(&params, move |level, line| told.log_line(level, line))?;
+        let gpus = VendorDrivers::open_all();
         let (hardware, gpu_notes) = hardware.with_gpus(&gpus);
-        let nics = hardware.nics(&params)?;
+        let nics = hardware.list_nics(&params)?;
         Ok(Self {
             settings,
             params,
@@ -105,12 +105,12 @@ impl Plugin {
     /// # Errors
     /// [`CallError::NotConnected`].
     #[inline]
-    pub(crate) fn mesh(&self) -> Result<&Mesh> {
+    pub(crate) fn connected_mesh(&self) -> Result<&PeMesh> {
         self.mesh.get().ok_or(CallError::NotConnected)
     }
 
     /// Which of the devices that NVSHMEM chose are used: no more than a PE may have.
-    fn chosen(&self, devices: &[i32]) -> Result<Nics> {
+    fn chosen_nics(&self, devices: &[i32]) -> Result<CommNics> {
         let none = CallError::Argument("a device was chosen that there is not");
         let numbers = devices.iter().map(|&device| usize::try_from(device).ok());
         let known = |number: &usize| *number < self.nics.len();
@@ -124,39 +124,40 @@ impl Plugin {
             }
         }
         chosen.truncate(self.settings.nics_max.min(RAILS_MAX));
-        Nics::new(&chosen).ok_or(none)
+        CommNics::new(&chosen).ok_or(none)
     }
 
     /// Opens the NICs and meets the other PEs. All of them call it.
     ///
     /// # Errors
     /// [`CallError::Connected`], and what the fabric, the bootstrap or a PE says.
-    pub(crate) fn connect(&self, devices: &[i32], boot: &impl Boot) -> Result<()> {
-        let nics = self.chosen(devices)?;
+    pub(crate) fn connect_pes(&self, devices: &[i32], boot: &impl BootstrapOps) -> Result<()> {
+        let nics = self.chosen_nics(devices)?;
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (hardware, gpus) = closed.ok_or(CallError::Connected)?;
-        let reaches = nics.numbers().iter().all(|&nic| self.nics[nic].caps.devices.any());
+        let reaches = nics.numbers().iter().all(|&nic| self.nics[nic].caps.devices.reaches_any());
         let dmabufs = nics.numbers().iter().any(|&nic| self.nics[nic].caps.devices.dmabuf);
-        let (me, size) = boot.place();
-        let addresses = addresses(&self.params)?;
+        let (me, size) = boot.rank_and_size();
+        let addresses = host_addresses(&self.params)?;
         let log = self.log.clone();
-        let host =
-            UnixHost::reached(reach(&self.params, &addresses), move |level, line| log.line(level, line));
+        let host = UnixHost::with_reach(control_reach(&self.params, &addresses), move |level, line| {
+            log.log_line(level, line)
+        });
         let (job, carrier) =
-            Running::new(self.params.clone(), hardware, nics, host, addresses, &self.front_end)?;
+            FabricJob::new(self.params.clone(), hardware, nics, host, addresses, &self.front_end)?;
         if me == 0 {
             let fabric = carrier.fabric;
             let names = carrier.nics.join("+");
             let speed = carrier.speed_mbps;
-            self.log.line(Level::Info, &format!("{size} PEs over {fabric}, {names}, {speed} Mbit/s"));
+            self.log.log_line(LogLevel::Info, &format!("{size} PEs over {fabric}, {names}, {speed} Mbit/s"));
         }
-        let cards: Vec<[u8; CARD_BYTES]> = boot.gather(&job.card())?;
-        job.meet(me as u32, &cards).map_err(|error| match error {
+        let cards: Vec<[u8; CARD_BYTES]> = boot.gather_all(&job.process_card())?;
+        job.set_members(me as u32, &cards).map_err(|error| match error {
             RmaError::Card { member, source } => CallError::Stranger { pe: member as usize, source },
             other => other.into(),
         })?;
-        let ways = Ways { nic: reaches, dmabuf: dmabufs, gdrcopy: self.settings.gdrcopy };
-        let mesh = Mesh::new(job, size, gpus, ways, self.log.clone())?;
+        let ways = GpuReach { nic: reaches, dmabuf: dmabufs, gdrcopy: self.settings.gdrcopy };
+        let mesh = PeMesh::new(job, size, gpus, ways, self.log.clone())?;
         self.mesh.set(mesh).map_err(|_| CallError::Connected)
     }
 
@@ -165,11 +166,11 @@ impl Plugin {
     /// # Errors
     /// [`CallError::NotConnected`].
     pub(crate) fn queue_pairs(&self, out: &mut [i32]) -> Result<()> {
-        self.mesh()?;
+        self.connected_mesh()?;
         out.iter_mut().for_each(|out| *out = self.queue_pairs.fetch_add(1, Ordering::Relaxed));
         Ok(())
     }
 }
 
 /// So that what NVSHMEM holds is one pointer.
-pub(crate) type Shared = Arc<Plugin>;
+pub(crate) type SharedPlugin = Arc<TransportPlugin>;

@@ -12,7 +12,7 @@ const NUMBER_MAX: usize = 1024;
 
 /// What the variables say.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Settings {
+pub(crate) struct TransportSettings {
     /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`; of more than [`RAILS_MAX`] so many are used.
     pub(crate) nics_max: usize,
     /// `NVSHMEM_DISABLE_GDRCOPY`, turned around.
@@ -43,7 +43,7 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 /// NVSHMEM's switches: nothing, 0, n and f are off.
-fn switch(value: Option<String>) -> bool {
+fn parse_switch(value: Option<String>) -> bool {
     value.is_some_and(|value| !matches!(value.bytes().next(), Some(b'0' | b'n' | b'N' | b'f' | b'F')))
 }
 
@@ -56,12 +56,12 @@ fn concerns_transports(list: Option<String>) -> bool {
     list.split(',').any(named) != excluded
 }
 
-impl Settings {
+impl TransportSettings {
     /// From the variables of a process.
     ///
     /// # Errors
     /// [`CallError::Variable`].
-    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    pub(crate) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let number = |name: &'static str| match variable(name) {
             None => Ok(None),
             Some(value) => match value.trim().parse() {
@@ -93,7 +93,7 @@ impl Settings {
         let most = "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE";
         let nics_max = number(most)?;
         if let Some(asked) =
-            nics_max.filter(|&asked| asked > RAILS_MAX && !crate::planted("nvshmem-cuts-nics-silently"))
+            nics_max.filter(|&asked| asked > RAILS_MAX && !crate::is_planted("nvshmem-cuts-nics-silently"))
         {
             refused.push(format!(
                 "{most}={asked}: a PE has up to {RAILS_MAX} NICs together here, and more are not used"
@@ -103,8 +103,8 @@ impl Settings {
         let loud = ["INFO", "TRACE"].iter().any(|of| of.eq_ignore_ascii_case(level.trim()));
         Ok(Self {
             nics_max: nics_max.unwrap_or(NICS),
-            gdrcopy: !switch(variable("NVSHMEM_DISABLE_GDRCOPY")),
-            batches: !switch(variable("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA")),
+            gdrcopy: !parse_switch(variable("NVSHMEM_DISABLE_GDRCOPY")),
+            batches: !parse_switch(variable("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA")),
             debug: loud && concerns_transports(variable("NVSHMEM_DEBUG_SUBSYS")),
             defaults,
             refused,
@@ -116,9 +116,11 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Settings> {
+    fn read(variables: &[(&str, &str)]) -> Result<TransportSettings> {
         let all = variables.to_vec();
-        Settings::read(|name| all.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned()))
+        TransportSettings::from_variables(|name| {
+            all.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned())
+        })
     }
 
     #[test]

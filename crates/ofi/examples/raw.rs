@@ -26,12 +26,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use trunkline_fabric::Access;
-use trunkline_mem::Memory;
-use trunkline_ofi::Library;
+use trunkline_fabric::AccessRights;
+use trunkline_mem::MemoryRange;
+use trunkline_ofi::OfiLibrary;
 use trunkline_ofi::typed::{
-    Data, Domain, Duty, Endpoint, Format, Hints, How, Info, Mr, Peer, Posted, Queue, QueueWants, RKey, Read,
-    Remote, Slot, Source, Wanted, query, register,
+    CompletionFormat, EndpointPeer, MemoryDuty, MrEnabled, MrRequest, OfiDomain, OfiEndpoint, OfiHints,
+    OfiInfo, OfiQueue, OpSlot, PayloadSource, PayloadTraffic, PostOptions, QueueRead, QueueWants, RKey,
+    RemotePlace, SubmitOutcome, query_infos, register_memory,
 };
 use trunkline_sys::ofi::{caps, threading};
 
@@ -43,15 +44,15 @@ const RECEIVES: u32 = 2 * WINDOW as u32;
 const TAG: u64 = 0x7a67;
 
 struct End {
-    endpoint: Endpoint<Data>,
+    endpoint: OfiEndpoint<PayloadTraffic>,
     /// What receives, if that is another.
-    receiver: Option<Endpoint<Data>>,
-    queue: Queue,
-    mr: Mr<Data>,
+    receiver: Option<OfiEndpoint<PayloadTraffic>>,
+    queue: OfiQueue,
+    mr: MrEnabled<PayloadTraffic>,
     /// What the other end writes and reads, and its of this kind.
-    open: Mr<Data>,
-    theirs: Option<Remote<Data>>,
-    peer: Option<Peer<Data>>,
+    open: MrEnabled<PayloadTraffic>,
+    theirs: Option<RemotePlace<PayloadTraffic>>,
+    peer: Option<EndpointPeer<PayloadTraffic>>,
     bytes: usize,
     inject: usize,
     /// Receives that have completed since they were asked for.
@@ -61,16 +62,18 @@ struct End {
 }
 
 /// The offer of a domain; a name stands for all versions' names of it, as `ofi:tcp` does.
-fn offer(provider: &str, domain: &str) -> Info {
+fn offer(provider: &str, domain: &str) -> OfiInfo {
     let instead = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
-    let library = Arc::new(Library::open(instead.as_deref()).unwrap());
+    let library = Arc::new(OfiLibrary::open(instead.as_deref()).unwrap());
     let names: &[&str] = if provider == "tcp" { &["tcp", "net"] } else { &[provider] };
     let wanted = caps::MSG | caps::TAGGED | caps::RMA;
     for name in names {
         let name = CString::new(*name).unwrap();
-        let hints = Hints::new(&library, wanted).unwrap().provider(&name).threading(threading::SAFE);
-        let found = query(&hints, None).unwrap();
-        let fits = |info: &Info| info.names()[0].as_bytes() == name.as_bytes() && info.names()[2] == domain;
+        let hints =
+            OfiHints::new(&library, wanted).unwrap().with_provider(&name).with_threading(threading::SAFE);
+        let found = query_infos(&hints, None).unwrap();
+        let fits =
+            |info: &OfiInfo| info.names()[0].as_bytes() == name.as_bytes() && info.names()[2] == domain;
         if let Some(info) = found.into_iter().find(fits) {
             return info;
         }
@@ -79,21 +82,27 @@ fn offer(provider: &str, domain: &str) -> Info {
 }
 
 impl End {
-    fn open(info: &Info, bytes: usize, each: bool) -> Self {
-        let domain = Domain::open(info).unwrap();
+    fn open(info: &OfiInfo, bytes: usize, each: bool) -> Self {
+        let domain = OfiDomain::open(info).unwrap();
         let slots = RECEIVES + 2 * WINDOW as u32;
-        let wants = QueueWants { entries: 1024, format: Format::Data, sources: false, wait: false, slots };
-        let queue = Queue::open(&domain, &wants).unwrap();
-        let endpoint = Endpoint::open(info, &queue, &[]).unwrap();
-        let receiver = each.then(|| Endpoint::open(info, &queue, &[]).unwrap());
-        let memory = Memory::heap(bytes.max(128) * (RECEIVES as usize + WINDOW));
-        memory.empty();
-        let mr = register(&domain, &endpoint.model(), &Wanted::host(&memory, Duty::Messages)).unwrap();
-        let open = Memory::heap(bytes);
-        open.empty();
-        let open = Wanted::host(&open, Duty::User(Access::READ_WRITE));
-        let open = register(&domain, &endpoint.model(), &open).unwrap();
-        let inject = domain.granted().sizes.inject;
+        let wants =
+            QueueWants { entries: 1024, format: CompletionFormat::Data, sources: false, wait: false, slots };
+        let queue = OfiQueue::open(&domain, &wants).unwrap();
+        let endpoint = OfiEndpoint::open(info, &queue, &[]).unwrap();
+        let receiver = each.then(|| OfiEndpoint::open(info, &queue, &[]).unwrap());
+        let memory = MemoryRange::heap(bytes.max(128) * (RECEIVES as usize + WINDOW));
+        memory.discard_pages();
+        let mr = register_memory(
+            &domain,
+            &endpoint.mr_scope(),
+            &MrRequest::for_host(&memory, MemoryDuty::Messages),
+        )
+        .unwrap();
+        let open = MemoryRange::heap(bytes);
+        open.discard_pages();
+        let open = MrRequest::for_host(&open, MemoryDuty::User(AccessRights::READ_WRITE));
+        let open = register_memory(&domain, &endpoint.mr_scope(), &open).unwrap();
+        let inject = domain.provider_grant().sizes.inject;
         Self { endpoint, receiver, queue, mr, open, theirs: None, peer: None, bytes, inject, came: 0, out: 0 }
     }
 
@@ -102,12 +111,12 @@ impl End {
     }
 
     /// Posts until the provider takes it.
-    fn post(&mut self, mut what: impl FnMut(&mut Self) -> Posted) {
+    fn post(&mut self, mut what: impl FnMut(&mut Self) -> SubmitOutcome) {
         loop {
             match what(self) {
-                Posted::Taken => return,
-                Posted::Again => self.look(),
-                Posted::Refused(errno) => panic!("refused: {errno}"),
+                SubmitOutcome::Taken => return,
+                SubmitOutcome::Again => self.look(),
+                SubmitOutcome::Refused(errno) => panic!("refused: {errno}"),
             }
         }
     }
@@ -115,9 +124,9 @@ impl End {
     fn receive(&mut self, index: u32) {
         let (at, bytes) = (self.at(index), self.bytes as u64);
         self.post(|end| {
-            let into = end.mr.local(at, bytes).unwrap();
+            let into = end.mr.local_slice(at, bytes).unwrap();
             let endpoint = end.receiver.as_mut().unwrap_or(&mut end.endpoint);
-            endpoint.receive_tagged(None, into, TAG, 0, Slot(index), false)
+            endpoint.receive_tagged(None, into, TAG, 0, OpSlot(index), false)
         });
     }
 
@@ -129,18 +138,19 @@ impl End {
             return self.post(|end| end.endpoint.inject_tagged(end.peer.unwrap(), &copy[..bytes], TAG, None));
         }
         self.post(|end| {
-            let from = Source::One(end.mr.local(at, bytes as u64).unwrap());
-            let slot = Slot(RECEIVES + index);
-            end.endpoint.send_tagged(end.peer.unwrap(), from, TAG, None, slot, How::TOLD)
+            let from = PayloadSource::One(end.mr.local_slice(at, bytes as u64).unwrap());
+            let slot = OpSlot(RECEIVES + index);
+            end.endpoint.send_tagged(end.peer.unwrap(), from, TAG, None, slot, PostOptions::TOLD)
         });
         self.out += 1;
     }
 
     fn look(&mut self) {
-        match self.queue.read() {
-            Read::Entries(count) => {
+        match self.queue.read_batch() {
+            QueueRead::Entries(count) => {
                 for index in 0..count {
-                    let Some(Slot(slot)) = self.queue.entry(index).and_then(|entry| entry.slot) else {
+                    let Some(OpSlot(slot)) = self.queue.batch_entry(index).and_then(|entry| entry.slot)
+                    else {
                         continue;
                     };
                     if slot < RECEIVES {
@@ -150,9 +160,9 @@ impl End {
                     }
                 }
             }
-            Read::Nothing => std::hint::spin_loop(),
-            Read::ErrorWaits => panic!("{:?}", self.queue.error()),
-            Read::Broken(errno) => panic!("{errno}"),
+            QueueRead::Nothing => std::hint::spin_loop(),
+            QueueRead::ErrorWaits => panic!("{:?}", self.queue.read_error()),
+            QueueRead::Broken(errno) => panic!("{errno}"),
         }
     }
 
@@ -171,14 +181,14 @@ impl End {
             self.open.memory().read(0, &mut copy[..bytes]).unwrap();
         }
         self.post(|end| {
-            let (peer, theirs, slot) = (end.peer.unwrap(), end.theirs.unwrap(), Slot(RECEIVES));
-            let local = end.open.local(0, bytes as u64).unwrap();
-            let how = How { placed, ..How::TOLD };
+            let (peer, theirs, slot) = (end.peer.unwrap(), end.theirs.unwrap(), OpSlot(RECEIVES));
+            let local = end.open.local_slice(0, bytes as u64).unwrap();
+            let how = PostOptions { placed, ..PostOptions::TOLD };
             match writes {
                 true if inline => {
-                    end.endpoint.write(peer, Source::Inline(&copy[..bytes]), theirs, None, slot, how)
+                    end.endpoint.write(peer, PayloadSource::Inline(&copy[..bytes]), theirs, None, slot, how)
                 }
-                true => end.endpoint.write(peer, Source::One(local), theirs, None, slot, how),
+                true => end.endpoint.write(peer, PayloadSource::One(local), theirs, None, slot, how),
                 false => end.endpoint.read(peer, local, theirs, slot, how),
             }
         });
@@ -300,7 +310,7 @@ fn main() {
     let each = rest.first().is_some_and(|word| word == "each");
     let mut end = End::open(&offer(provider, domain), bytes, each);
     let remote = rest.first().is_some_and(|word| word == "rma");
-    let name = hex(&end.receiver.as_ref().unwrap_or(&end.endpoint).name().unwrap());
+    let name = hex(&end.receiver.as_ref().unwrap_or(&end.endpoint).local_name().unwrap());
     let name = format!("{name} {} {}", end.open.key().unwrap().number(), end.open.remote_base());
     let mut line = String::new();
     let mut child = None;
@@ -317,7 +327,7 @@ fn main() {
     }
     let words: Vec<&str> = line.split_whitespace().collect();
     end.peer = Some(end.endpoint.insert(&unhex(words[0])).unwrap());
-    end.theirs = Some(Remote::new(RKey::new(words[1].parse().unwrap()), words[2].parse().unwrap()));
+    end.theirs = Some(RemotePlace::new(RKey::new(words[1].parse().unwrap()), words[2].parse().unwrap()));
     if remote {
         end.latency(first, 16);
         end.remotes(first, messages);

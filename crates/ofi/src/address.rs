@@ -10,27 +10,27 @@ pub(crate) const NAME_MAX: usize = 96;
 
 /// Where a peer proves that what it sent has arrived: a place to write to.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Landing {
+pub(crate) struct ProofTarget {
     pub(crate) key: u64,
     pub(crate) addr: u64,
 }
 
 /// What a link tells its peer.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Address {
+pub(crate) struct OfiLinkAddress {
     /// What comes with a write for this link has this in the upper half of its CQ data.
     pub(crate) mark: u32,
     /// The tag of messages for this link.
     pub(crate) cookie: u64,
     /// For payload, and for records.
-    pub(crate) landings: [Landing; 2],
+    pub(crate) landings: [ProofTarget; 2],
     /// The same of the endpoints.
     pub(crate) names: [Vec<u8>; 2],
 }
 
-impl Address {
+impl OfiLinkAddress {
     /// As it goes to the peer.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let [data, records] = &self.names;
         let mut out = Vec::with_capacity(HEAD + data.len() + records.len());
         out.extend_from_slice(&MAGIC);
@@ -38,7 +38,7 @@ impl Address {
         out.extend_from_slice(&[0, 0]);
         out.extend_from_slice(&self.mark.to_le_bytes());
         out.extend_from_slice(&self.cookie.to_le_bytes());
-        for Landing { key, addr } in self.landings {
+        for ProofTarget { key, addr } in self.landings {
             out.extend_from_slice(&key.to_le_bytes());
             out.extend_from_slice(&addr.to_le_bytes());
         }
@@ -65,7 +65,7 @@ impl Address {
         };
         let mark = word(8) >> 32;
         let cookie = word(16);
-        let landing = |at: usize| Landing { key: word(at), addr: word(at + 8) };
+        let landing = |at: usize| ProofTarget { key: word(at), addr: word(at + 8) };
         let [data, records] = [head[56], head[57]].map(usize::from);
         if data == 0 || records == 0 || data > NAME_MAX || records > NAME_MAX {
             return Err("an endpoint has no name, or too long a one");
@@ -87,34 +87,34 @@ impl Address {
 mod tests {
     use super::*;
 
-    fn address() -> Address {
-        Address {
+    fn address() -> OfiLinkAddress {
+        OfiLinkAddress {
             mark: 0x8123_4567,
             cookie: 0x0123_4567_89ab_cdef,
-            landings: [Landing { key: 1, addr: 2 }, Landing { key: u64::MAX, addr: 1 << 63 }],
+            landings: [ProofTarget { key: 1, addr: 2 }, ProofTarget { key: u64::MAX, addr: 1 << 63 }],
             names: [vec![1, 2, 3], vec![4; NAME_MAX]],
         }
     }
 
     #[test]
     fn what_is_said_is_heard() {
-        let bytes = address().bytes();
+        let bytes = address().to_bytes();
         assert_eq!(bytes.len(), HEAD + 3 + NAME_MAX);
-        assert_eq!(Address::parse(&bytes), Ok(address()));
-        let most = Address { names: [vec![1; NAME_MAX], vec![2; NAME_MAX]], ..address() };
-        assert!(most.bytes().len() <= trunkline_fabric::LinkAddress::BYTES_MAX);
+        assert_eq!(OfiLinkAddress::parse(&bytes), Ok(address()));
+        let most = OfiLinkAddress { names: [vec![1; NAME_MAX], vec![2; NAME_MAX]], ..address() };
+        assert!(most.to_bytes().len() <= trunkline_fabric::LinkAddress::BYTES_MAX);
     }
 
     #[test]
     fn nothing_else_is_understood() {
-        let good = address().bytes();
+        let good = address().to_bytes();
         for len in 0..good.len() {
-            assert!(Address::parse(&good[..len]).is_err(), "{len} bytes");
+            assert!(OfiLinkAddress::parse(&good[..len]).is_err(), "{len} bytes");
         }
         let changed = |at: usize, to: u8| {
             let mut bytes = good.clone();
             bytes[at] = to;
-            Address::parse(&bytes)
+            OfiLinkAddress::parse(&bytes)
         };
         assert_eq!(changed(0, 0), Err("it is not of libfabric"));
         assert_eq!(changed(8, 2), Err("its version is another"));

@@ -3,19 +3,19 @@
 
 use std::path::Path;
 
-use crate::mutant::Planted;
+use crate::mutant::OfiMutant;
 use crate::{NoNic, OfiConfig, OfiFabric};
 
 /// A device that libfabric has a provider for.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Found {
+struct ProviderDevice {
     provider: &'static str,
     /// Why it is thought to be there.
     sign: String,
 }
 
 /// What was taken, and why.
-pub struct Auto {
+pub struct AutoSelection {
     /// libfabric's NICs, if they are taken.
     pub fabric: Option<OfiFabric>,
     /// One line for people, where there was a choice.
@@ -24,15 +24,15 @@ pub struct Auto {
     pub failure: Option<NoNic>,
 }
 
-impl Auto {
+impl AutoSelection {
     /// Looks for devices below `root`, which is `/`, and has `open` open them. `config` says the rest.
     #[must_use]
-    pub fn look(
+    pub fn detect_devices(
         root: &Path,
         config: &OfiConfig,
         open: impl FnOnce(&OfiConfig) -> Result<OfiFabric, NoNic>,
     ) -> Self {
-        let Some(Found { provider, sign }) = find(root) else {
+        let Some(ProviderDevice { provider, sign }) = find_device(root) else {
             return Self { fabric: None, line: None, failure: None };
         };
         let config = OfiConfig { provider: Some(provider.to_owned()), ..config.clone() };
@@ -51,7 +51,7 @@ impl Auto {
 }
 
 /// The names in a folder, in order; none where there is no such folder.
-fn names(folder: &Path) -> Vec<String> {
+fn list_names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -59,20 +59,20 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-fn find(root: &Path) -> Option<Found> {
+fn find_device(root: &Path) -> Option<ProviderDevice> {
     let devices = root.join("sys/class/infiniband");
-    let any = Planted::named("ofi-opens-for-any-device").is_on();
+    let any = OfiMutant::named("ofi-opens-for-any-device").is_on();
     let is_efa = |name: &String| {
         let driver = std::fs::read_link(devices.join(name).join("device/driver"));
         driver.is_ok_and(|driver| driver.file_name().is_some_and(|driver| driver == "efa" || any))
     };
-    if let Some(name) = names(&devices).into_iter().find(is_efa) {
-        return Some(Found { provider: "efa", sign: format!("the driver of {name} is efa") });
+    if let Some(name) = list_names(&devices).into_iter().find(is_efa) {
+        return Some(ProviderDevice { provider: "efa", sign: format!("the driver of {name} is efa") });
     }
-    let of_class = names(&root.join("sys/class/cxi")).into_iter().next();
-    let of_dev = || names(&root.join("dev")).into_iter().find(|name| name.starts_with("cxi"));
+    let of_class = list_names(&root.join("sys/class/cxi")).into_iter().next();
+    let of_dev = || list_names(&root.join("dev")).into_iter().find(|name| name.starts_with("cxi"));
     let name = of_class.or_else(of_dev)?;
-    Some(Found { provider: "cxi", sign: format!("there is {name}") })
+    Some(ProviderDevice { provider: "cxi", sign: format!("there is {name}") })
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
         }
 
         fn found(&self) -> Option<(&'static str, String)> {
-            find(&self.0).map(|Found { provider, sign }| (provider, sign))
+            find_device(&self.0).map(|ProviderDevice { provider, sign }| (provider, sign))
         }
     }
 
@@ -142,7 +142,7 @@ mod tests {
     fn libfabric_is_opened_only_where_there_is_a_device() {
         let root = Root::new();
         root.device("mlx5_0", "mlx5_core");
-        let auto = Auto::look(&root.0, &OfiConfig::default(), |_| panic!("opened"));
+        let auto = AutoSelection::detect_devices(&root.0, &OfiConfig::default(), |_| panic!("opened"));
         assert!(auto.fabric.is_none() && auto.line.is_none());
     }
 
@@ -152,7 +152,7 @@ mod tests {
         root.device("rdmap0s6", "efa");
         let library = Some("/no/such/libfabric.so.1".into());
         let config = OfiConfig { library, domain: Some("one".to_owned()), ..OfiConfig::default() };
-        let auto = Auto::look(&root.0, &config, |asked| {
+        let auto = AutoSelection::detect_devices(&root.0, &config, |asked| {
             assert_eq!(*asked, OfiConfig { provider: Some("efa".to_owned()), ..config.clone() });
             OfiFabric::new(asked)
         });

@@ -3,8 +3,8 @@
 use trunkline_fabric::{Caps, DeviceReach};
 
 use crate::connect::LINKS_MAX;
-use crate::granted::Granted;
-use crate::profile::Profile;
+use crate::granted::ProviderGrant;
+use crate::profile::ProviderProfile;
 use crate::rail::{INLINE_MAX, PAIRED};
 use crate::table::REGIONS_MAX;
 
@@ -14,7 +14,7 @@ const DEPTH_MAX: usize = 1024;
 const MESSAGE_MAX: usize = 1 << 40;
 
 /// The capabilities of a NIC.
-pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
+pub(crate) fn nic_caps(granted: &ProviderGrant, profile: &ProviderProfile) -> Caps {
     let sizes = &granted.sizes;
     Caps {
         // Elsewhere payload and records go over two endpoints.

@@ -5,25 +5,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use trunkline_fabric::{Access, Caps, LinkAddress, LinkError, LinkId, Links, OpenError, RailConfig};
-use trunkline_mem::Memory;
+use trunkline_fabric::{
+    AccessRights, Caps, LinkAddress, LinkControl, LinkError, LinkId, RailConfig, RailOpenError,
+};
+use trunkline_mem::MemoryRange;
 use trunkline_proto::reserve::{try_deque, try_grow};
 
-use crate::address::{Address, Landing};
-use crate::domain::Domain;
-use crate::heads::Heads;
-use crate::link::{Hello, Link, Pair, State};
-use crate::mutant::Planted;
-use crate::nic::Port;
-use crate::ops::{Kind, Ops};
+use crate::address::{OfiLinkAddress, ProofTarget};
+use crate::domain::OfiDomain;
+use crate::heads::HeadBuffers;
+use crate::link::{EndpointPair, HelloProgress, OfiLink, OfiLinkStage};
+use crate::mutant::OfiMutant;
+use crate::nic::FoundNic;
+use crate::ops::{LinkOpKind, LinkOps};
 use crate::poll::{LIVES, PLACE_BITS};
-use crate::queue::{Format, Queue, QueueWants};
+use crate::queue::{CompletionFormat, OfiQueue, QueueWants};
 use crate::rail::{self, OfiRail};
-use crate::region::{Model, Mr, RegisterError, Wanted, register};
+use crate::region::{MrEnabled, MrRequest, MrScope, OfiRegisterError, register_memory};
 use crate::register::OfiRegistrar;
-use crate::remains::{self, Dying};
-use crate::rights::Duty;
-use crate::role::{Ctrl, Data, Role};
+use crate::remains::{self, LingeringOps};
+use crate::rights::MemoryDuty;
+use crate::role::{ControlTraffic, EndpointRole, PayloadTraffic};
 
 /// Most links of a rail.
 pub(crate) const LINKS_MAX: u32 = 1 << PLACE_BITS;
@@ -35,30 +37,39 @@ const END_READS: u32 = 64;
 const LANDING: usize = 8;
 
 /// Where peers write to prove that what they sent before has arrived.
-pub(crate) struct Landings {
-    data: Mr<Data>,
-    records: Mr<Ctrl>,
+pub(crate) struct ProofBuffers {
+    data: MrEnabled<PayloadTraffic>,
+    records: MrEnabled<ControlTraffic>,
 }
 
-impl Landings {
-    fn new(domain: &Arc<Domain>, data: &Model<Data>, records: &Model<Ctrl>) -> Result<Self, RegisterError> {
-        let memory = || Memory::try_heap(LANDING);
-        let data = register(domain, data, &Wanted::host(&memory()?, Duty::User(Access::WRITE)))?;
-        let records = register(domain, records, &Wanted::host(&memory()?, Duty::Mailbox))?;
+impl ProofBuffers {
+    fn new(
+        domain: &Arc<OfiDomain>,
+        data: &MrScope<PayloadTraffic>,
+        records: &MrScope<ControlTraffic>,
+    ) -> Result<Self, OfiRegisterError> {
+        let memory = || MemoryRange::try_heap(LANDING);
+        let data = register_memory(
+            domain,
+            data,
+            &MrRequest::for_host(&memory()?, MemoryDuty::User(AccessRights::WRITE)),
+        )?;
+        let records =
+            register_memory(domain, records, &MrRequest::for_host(&memory()?, MemoryDuty::Mailbox))?;
         Ok(Self { data, records })
     }
 }
 
-fn system(what: &'static str) -> impl Fn(Box<dyn std::error::Error + Send + Sync>) -> LinkError {
+fn system_error(what: &'static str) -> impl Fn(Box<dyn std::error::Error + Send + Sync>) -> LinkError {
     move |error| LinkError::System { what, source: io::Error::other(error) }
 }
 
-fn open_failed(what: &'static str) -> impl Fn(crate::endpoint::OpenError) -> OpenError {
-    move |error| OpenError::System { what, source: io::Error::other(error) }
+fn open_failed(what: &'static str) -> impl Fn(crate::endpoint::OfiOpenError) -> RailOpenError {
+    move |error| RailOpenError::System { what, source: io::Error::other(error) }
 }
 
 /// A number that nobody can guess.
-fn random() -> Result<u64, LinkError> {
+fn random_cookie() -> Result<u64, LinkError> {
     let mut bytes = [0; 8];
     let mut have = 0;
     while have < bytes.len() {
@@ -68,52 +79,52 @@ fn random() -> Result<u64, LinkError> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-fn landing<R: Role>(mr: &Mr<R>) -> Landing {
-    Landing { key: mr.key().map_or(0, |key| key.number()), addr: mr.remote_base() }
+fn proof_target<R: EndpointRole>(mr: &MrEnabled<R>) -> ProofTarget {
+    ProofTarget { key: mr.key().map_or(0, |key| key.number()), addr: mr.remote_base() }
 }
 
 /// What a rail is opened for and can, as far as both go: without room to name the link in CQ data there is one link, or no write
 /// tells its target.
-fn agree(marks: bool, config: &RailConfig, caps: Caps) -> (RailConfig, Caps) {
+fn negotiate_config(marks: bool, config: &RailConfig, caps: Caps) -> (RailConfig, Caps) {
     let depth = config.depth.clamp(1, caps.depth_max);
     let links = config.links.clamp(1, if marks || config.many { LINKS_MAX } else { 1 });
-    let names = marks || !config.many || Planted::named("ofi-marks-without-room").is_on();
+    let names = marks || !config.many || OfiMutant::named("ofi-marks-without-room").is_on();
     (RailConfig { depth, links, ..*config }, Caps { write_data: caps.write_data && names, ..caps })
 }
 
 impl OfiRail {
     /// Opens a NIC.
-    pub(crate) fn new(port: &Port, config: &RailConfig, caps: Caps) -> Result<Self, OpenError> {
+    pub(crate) fn new(port: &FoundNic, config: &RailConfig, caps: Caps) -> Result<Self, RailOpenError> {
         let nic = port.open().map_err(open_failed("opening a NIC of libfabric"))?;
-        let profile = port.profile.with(nic.domain.granted());
-        let (config, caps) = agree(profile.marks, config, caps);
-        let span = Ops::span(config.depth, config.recv_depth);
+        let profile = port.profile.with_grant(nic.domain.provider_grant());
+        let (config, caps) = negotiate_config(profile.marks, config, caps);
+        let span = LinkOps::slot_span(config.depth, config.recv_depth);
         let wants = QueueWants {
             // Writes that peers tell of take room too.
             entries: (4 * span * config.links) as usize,
-            format: Format::Data,
+            format: CompletionFormat::Data,
             sources: false,
             wait: false,
             slots: LIVES * span * config.links,
         };
-        let queue = Queue::open(&nic.domain, &wants).map_err(open_failed("making a completion queue"))?;
-        let open = || Pair::open(&port.info, &queue, profile.one_stream, &nic.devices.options);
+        let queue = OfiQueue::open(&nic.domain, &wants).map_err(open_failed("making a completion queue"))?;
+        let open = || EndpointPair::open(&port.info, &queue, profile.one_stream, &nic.devices.options);
         let pair = (!profile.endpoint_each).then(open);
         let shared = pair.transpose().map_err(open_failed("opening an endpoint"))?.map(Box::new);
-        let (data, records) = shared
-            .as_ref()
-            .map_or((Model::Domain, Model::Domain), |pair| (pair.data.model(), pair.records.model()));
-        let landing = (!profile.arrives).then(|| Landings::new(&nic.domain, &data, &records));
-        let unregistered = |error| OpenError::System {
+        let (data, records) = shared.as_ref().map_or((MrScope::Domain, MrScope::Domain), |pair| {
+            (pair.data.mr_scope(), pair.records.mr_scope())
+        });
+        let landing = (!profile.arrives).then(|| ProofBuffers::new(&nic.domain, &data, &records));
+        let unregistered = |error| RailOpenError::System {
             what: "registering memory with libfabric",
             source: io::Error::other(error),
         };
         let landing = landing.transpose().map_err(unregistered)?;
-        let heads = Heads::new(&nic.domain, (&data, &records), wants.slots).map_err(unregistered)?;
+        let heads = HeadBuffers::new(&nic.domain, (&data, &records), wants.slots).map_err(unregistered)?;
         let registrar = Arc::new(OfiRegistrar::new(&nic, data, records, profile.closes_early));
-        nic.endpoints.fetch_add(shared.as_ref().map_or(0, |pair| pair.count()), Ordering::Relaxed);
+        nic.endpoints.fetch_add(shared.as_ref().map_or(0, |pair| pair.endpoint_count()), Ordering::Relaxed);
         nic.queues.fetch_add(1, Ordering::Relaxed);
-        let tag_bits = nic.domain.granted().tag_bits;
+        let tag_bits = nic.domain.provider_grant().tag_bits;
         Ok(Self {
             links: Vec::new(),
             gone: Vec::new(),
@@ -123,15 +134,15 @@ impl OfiRail {
             flusher: None,
             landing: landing.map(Box::new),
             heads,
-            dying: Dying::default(),
-            inject: nic.domain.granted().sizes.inject,
+            dying: LingeringOps::default(),
+            inject: nic.domain.provider_grant().sizes.inject,
             registrar,
             queue,
             stash: try_deque(wants.entries)?,
             waits: 0,
             strays: 0,
             nic,
-            info: port.info.again().map_err(|errno| OpenError::System {
+            info: port.info.duplicate_info().map_err(|errno| RailOpenError::System {
                 what: "copying an fi_info",
                 source: io::Error::other(errno),
             })?,
@@ -145,7 +156,7 @@ impl OfiRail {
     }
 
     /// A place for a link that nothing is told of any more.
-    fn place(&mut self) -> Result<usize, LinkError> {
+    fn reserve_place(&mut self) -> Result<usize, LinkError> {
         if self.has_gone {
             self.take_all();
         }
@@ -167,24 +178,24 @@ impl OfiRail {
         }
     }
 
-    fn make(&mut self, at: usize) -> Result<Link, LinkError> {
-        let own = self.profile.endpoint_each.then(|| self.pair()).transpose()?;
+    fn make_link(&mut self, at: usize) -> Result<OfiLink, LinkError> {
+        let own = self.profile.endpoint_each.then(|| self.open_pair()).transpose()?;
         if own.is_none() && self.shared.is_none() {
-            let pair = self.pair()?;
-            self.nic.endpoints.fetch_add(pair.count(), Ordering::Relaxed);
+            let pair = self.open_pair()?;
+            self.nic.endpoints.fetch_add(pair.endpoint_count(), Ordering::Relaxed);
             self.shared = Some(pair);
         }
         self.lives = self.lives.wrapping_add(1);
         let life = self.lives % LIVES;
-        let mark = random()?;
-        let cookie = random()?;
+        let mark = random_cookie()?;
+        let cookie = random_cookie()?;
         let mark = if self.profile.marks { (mark as u32) << PLACE_BITS | at as u32 } else { 0 };
         // Without the bit of what is paired.
         let cookie = cookie & ((1 << (self.tag_bits - rail::PAIRED)) - 1);
-        Ok(Link {
+        Ok(OfiLink {
             id: LinkId(at as u32),
-            state: State::New,
-            hello: if self.profile.arrives { Hello::Heard } else { Hello::Unsaid },
+            state: OfiLinkStage::New,
+            hello: if self.profile.arrives { HelloProgress::Heard } else { HelloProgress::Unsaid },
             pair: own,
             peers: None,
             theirs: None,
@@ -192,17 +203,19 @@ impl OfiRail {
             flushes: 0,
             mark,
             cookie,
-            ops: Ops::new(self.config.depth, self.config.recv_depth)?,
+            ops: LinkOps::new(self.config.depth, self.config.recv_depth)?,
             base: (at as u32 * LIVES + life) * self.span,
             waiting: try_deque(self.span as usize)?,
             nops: try_deque(self.config.depth as usize)?,
         })
     }
 
-    fn pair(&self) -> Result<Box<Pair>, LinkError> {
-        let open = |error| system("opening an endpoint")(Box::new(error));
+    fn open_pair(&self) -> Result<Box<EndpointPair>, LinkError> {
+        let open = |error| system_error("opening an endpoint")(Box::new(error));
         let options = &self.nic.devices.options;
-        Pair::open(&self.info, &self.queue, self.profile.one_stream, options).map(Box::new).map_err(open)
+        EndpointPair::open(&self.info, &self.queue, self.profile.one_stream, options)
+            .map(Box::new)
+            .map_err(open)
     }
 
     /// The endpoints of all links go when none of these is of use, unless registrations are bound to them: then nothing of any
@@ -212,9 +225,9 @@ impl OfiRail {
             return;
         }
         let Some(pair) = self.shared.take() else { return };
-        self.nic.closed_endpoints(pair.count());
+        self.nic.closed_endpoints(pair.endpoint_count());
         drop(pair);
-        (0..LIVES * self.span * self.config.links).for_each(|slot| self.heads.release(slot));
+        (0..LIVES * self.span * self.config.links).for_each(|slot| self.heads.release_slot(slot));
         self.dying.end_all(&self.nic);
         for at in 0..self.links.len() {
             if self.links[at].as_ref().is_some_and(|link| link.out > 0) {
@@ -234,19 +247,19 @@ impl OfiRail {
         }
     }
 
-    fn found(&mut self, id: LinkId) -> Result<&mut Link, LinkError> {
+    fn require_link(&mut self, id: LinkId) -> Result<&mut OfiLink, LinkError> {
         self.links.get_mut(id.0 as usize).and_then(Option::as_deref_mut).ok_or(LinkError::State)
     }
 }
 
-impl Links for OfiRail {
-    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+impl LinkControl for OfiRail {
+    fn create_link_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
         if let Some(asked) = pipeline.filter(|&asked| asked > 0) {
             return Err(LinkError::NoSuchPipeline { asked, pipelines: 1 });
         }
-        let at = self.place()?;
-        let link = self.make(at)?;
-        let endpoints = link.pair.as_ref().map_or(0, |pair| pair.count());
+        let at = self.reserve_place()?;
+        let link = self.make_link(at)?;
+        let endpoints = link.pair.as_ref().map_or(0, |pair| pair.endpoint_count());
         self.nic.endpoints.fetch_add(endpoints, Ordering::Relaxed);
         let id = link.id;
         self.registrar.sharing.link_begins();
@@ -254,49 +267,50 @@ impl Links for OfiRail {
         Ok(id)
     }
 
-    fn pipeline(&self, link: LinkId) -> Option<u32> {
-        self.link(link).map(|_| 0)
+    fn link_pipeline(&self, link: LinkId) -> Option<u32> {
+        self.find_link(link).map(|_| 0)
     }
 
-    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
-        let link = self.link(link).ok_or(LinkError::State)?;
+    fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        let link = self.find_link(link).ok_or(LinkError::State)?;
         let pair = link.pair.as_ref().or(self.shared.as_ref()).ok_or(LinkError::State)?;
-        let failed = |errno| system("asking an endpoint for its name")(Box::new(errno));
-        let names = [pair.data.name().map_err(failed)?, pair.records.name().map_err(failed)?];
+        let failed = |errno| system_error("asking an endpoint for its name")(Box::new(errno));
+        let names = [pair.data.local_name().map_err(failed)?, pair.records.local_name().map_err(failed)?];
         let landings = self.landing.as_ref();
-        let landings = landings.map(|at| [landing(&at.data), landing(&at.records)]).unwrap_or_default();
-        let address = Address { mark: link.mark, cookie: link.cookie, landings, names };
-        Ok(LinkAddress { bytes: address.bytes(), fd: None })
+        let landings =
+            landings.map(|at| [proof_target(&at.data), proof_target(&at.records)]).unwrap_or_default();
+        let address = OfiLinkAddress { mark: link.mark, cookie: link.cookie, landings, names };
+        Ok(LinkAddress { bytes: address.to_bytes(), fd: None })
     }
 
     fn connect(&mut self, id: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
-        let theirs = Address::parse(&peer.bytes).map_err(LinkError::Address)?;
+        let theirs = OfiLinkAddress::parse(&peer.bytes).map_err(LinkError::Address)?;
         let arrives = self.profile.arrives;
         let at = id.0 as usize;
         let Some(Some(link)) = self.links.get_mut(at) else { return Err(LinkError::State) };
-        if link.state != State::New {
+        if link.state != OfiLinkStage::New {
             return Err(LinkError::State);
         }
         let pair = link.pair.as_mut().or(self.shared.as_mut()).ok_or(LinkError::State)?;
         let failed = |_| LinkError::Unreachable("the provider takes no such address");
         let data = pair.data.insert(&theirs.names[0]).map_err(failed)?;
         let records = pair.records.insert(&theirs.names[1]).map_err(failed)?;
-        (link.peers, link.theirs, link.state) = (Some((data, records)), Some(theirs), State::Up);
+        (link.peers, link.theirs, link.state) = (Some((data, records)), Some(theirs), OfiLinkStage::Up);
         if !arrives {
-            link.hello = Hello::Said;
-            self.begin_own(at, Kind::Hello, false).map_err(|_| LinkError::State)?;
+            link.hello = HelloProgress::Said;
+            self.begin_own(at, LinkOpKind::Hello, false).map_err(|_| LinkError::State)?;
         }
         Ok(())
     }
 
-    fn is_up(&mut self, id: LinkId) -> Result<bool, LinkError> {
+    fn poll_link_up(&mut self, id: LinkId) -> Result<bool, LinkError> {
         self.take_all();
         self.give_waiting();
-        let link = self.found(id)?;
+        let link = self.require_link(id)?;
         match (link.state, link.hello) {
-            (State::Error, _) => Err(LinkError::Unreachable("the provider does not reach it")),
-            (State::New, _) => Ok(false),
-            (State::Up, hello) => Ok(hello == Hello::Heard),
+            (OfiLinkStage::Error, _) => Err(LinkError::Unreachable("the provider does not reach it")),
+            (OfiLinkStage::New, _) => Ok(false),
+            (OfiLinkStage::Up, hello) => Ok(hello == HelloProgress::Heard),
         }
     }
 
@@ -304,19 +318,19 @@ impl Links for OfiRail {
         !self.profile.arrives
     }
 
-    fn fail(&mut self, id: LinkId) {
+    fn fail_link(&mut self, id: LinkId) {
         // What had arrived is told.
         self.take_all();
         self.break_link(id.0 as usize, None);
     }
 
-    fn is_quiet(&mut self, id: LinkId) -> bool {
+    fn poll_link_quiet(&mut self, id: LinkId) -> bool {
         self.take_all();
-        let fails = self.link(id).is_none_or(|link| link.state == State::Error && link.out == 0);
+        let fails = self.find_link(id).is_none_or(|link| link.state == OfiLinkStage::Error && link.out == 0);
         fails && self.stash.iter().all(|one| one.link != id)
     }
 
-    fn destroy(&mut self, id: LinkId) {
+    fn destroy_link(&mut self, id: LinkId) {
         let at = id.0 as usize;
         self.take_all();
         self.break_link(at, None);
@@ -324,7 +338,7 @@ impl Links for OfiRail {
             self.await_end(at);
         }
         if let Some(link) = self.links.get_mut(at).and_then(Option::take) {
-            (self.gone[at], self.has_gone) = (Some(rail::Left { out: link.out }), true);
+            (self.gone[at], self.has_gone) = (Some(rail::LingeringLink { out: link.out }), true);
         }
         self.stash.retain(|one| one.link != id);
     }
@@ -344,15 +358,15 @@ impl Drop for OfiRail {
             self.take_all();
             std::thread::yield_now();
         }
-        self.registrar.sharing.end();
+        self.registrar.sharing.end_scope();
         if let (false, Some(pair)) = (self.dying.is_empty(), self.shared.take()) {
-            let _heads = self.heads.registrations();
+            let _heads = self.heads.clone_registrations();
             let queue = self.queue.handed_on();
             let dying = std::mem::take(&mut self.dying);
-            self.nic.keep(remains::Rail { _heads, pair, queue, dying });
+            self.nic.keep_rail(remains::LingeringRail { _heads, pair, queue, dying });
         }
         let pairs = self.half_made.iter().chain(&self.shared);
-        self.nic.closed_endpoints(pairs.map(|pair| pair.count()).sum());
+        self.nic.closed_endpoints(pairs.map(|pair| pair.endpoint_count()).sum());
         self.nic.queues.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -8,54 +8,54 @@ use std::ffi::c_void;
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 use trunkline_sys::ofi::Context2;
 
-use crate::mutant::Planted;
+use crate::mutant::OfiMutant;
 
 /// Number of a place, from 0. Which operation has which is for the caller to know: a place belongs to one operation until
 /// that has completed, or was not taken.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Slot(pub u32);
+pub struct OpSlot(pub u32);
 
 /// The places.
-pub(crate) struct Contexts {
+pub(crate) struct OpContexts {
     places: Box<[UnsafeCell<Context2>]>,
-    mixes: Planted,
+    mixes: OfiMutant,
 }
 
 // SAFETY: only addresses of the places are given out, and only libfabric writes there.
-unsafe impl Send for Contexts {}
+unsafe impl Send for OpContexts {}
 // SAFETY: as above.
-unsafe impl Sync for Contexts {}
+unsafe impl Sync for OpContexts {}
 
-impl Contexts {
+impl OpContexts {
     /// So many.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(count: u32) -> Result<Self, OutOfMemory> {
         let empty = || UnsafeCell::new(Context2 { internal: [std::ptr::null_mut(); 8] });
-        let places = if Planted::named("ofi-aborts-without-memory").is_on() {
+        let places = if OfiMutant::named("ofi-aborts-without-memory").is_on() {
             std::iter::repeat_with(empty).take(count as usize).collect()
         } else {
             try_filled_with(count as usize, empty)?
         };
-        Ok(Self { places, mixes: Planted::named("ofi-mixes-contexts") })
+        Ok(Self { places, mixes: OfiMutant::named("ofi-mixes-contexts") })
     }
 
     /// The address of a place, if there is one of that number.
     #[inline]
-    pub(crate) fn at(&self, slot: Slot) -> Option<*mut c_void> {
+    pub(crate) fn context_ptr(&self, slot: OpSlot) -> Option<*mut c_void> {
         self.places.get(slot.0 as usize).map(|place| place.get().cast())
     }
 
     /// The place at an address; none for what was posted without, and for what is none of these.
     #[inline]
-    pub(crate) fn slot(&self, at: *mut c_void) -> Option<Slot> {
+    pub(crate) fn slot_at(&self, at: *mut c_void) -> Option<OpSlot> {
         let bytes = at.addr().checked_sub(self.places.as_ptr().addr())?;
         let index = bytes / size_of::<Context2>();
         let rest = bytes % size_of::<Context2>();
         let index = if self.mixes.is_on() { index ^ 1 } else { index };
         // As many as were asked for by a number of 32 bits.
-        (rest == 0 && index < self.places.len()).then_some(Slot(index as u32))
+        (rest == 0 && index < self.places.len()).then_some(OpSlot(index as u32))
     }
 }
 
@@ -65,16 +65,16 @@ mod tests {
 
     #[test]
     fn places_and_numbers_belong_together() {
-        let contexts = Contexts::new(4).unwrap();
-        for slot in (0..4).map(Slot) {
-            assert_eq!(contexts.slot(contexts.at(slot).unwrap()), Some(slot));
+        let contexts = OpContexts::new(4).unwrap();
+        for slot in (0..4).map(OpSlot) {
+            assert_eq!(contexts.slot_at(contexts.context_ptr(slot).unwrap()), Some(slot));
         }
-        assert_eq!(contexts.at(Slot(4)), None);
-        assert_eq!(contexts.slot(std::ptr::null_mut()), None);
-        let first = contexts.at(Slot(0)).unwrap().cast::<u8>();
+        assert_eq!(contexts.context_ptr(OpSlot(4)), None);
+        assert_eq!(contexts.slot_at(std::ptr::null_mut()), None);
+        let first = contexts.context_ptr(OpSlot(0)).unwrap().cast::<u8>();
         for strange in [1, 8, 63, 4 * 64] {
-            assert_eq!(contexts.slot(first.wrapping_add(strange).cast()), None, "{strange}");
+            assert_eq!(contexts.slot_at(first.wrapping_add(strange).cast()), None, "{strange}");
         }
-        assert_eq!(contexts.slot(first.wrapping_sub(64).cast()), None);
+        assert_eq!(contexts.slot_at(first.wrapping_sub(64).cast()), None);
     }
 }

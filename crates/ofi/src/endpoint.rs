@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use trunkline_sys::ofi::{ADDR_NOTAVAIL, Addr, AvAttr, FidAv, FidEp, OPT_ENDPOINT, av_type, caps};
 
-use crate::contexts::Slot;
-use crate::domain::Domain;
-use crate::errno::Errno;
-use crate::fid::Owned;
-use crate::info::Info;
-use crate::mutant::Planted;
-use crate::queue::{HeldQueue, Queue};
-use crate::region::Model;
-use crate::role::{Ctrl, Data, Role};
+use crate::contexts::OpSlot;
+use crate::domain::OfiDomain;
+use crate::errno::OfiErrno;
+use crate::fid::OwnedFid;
+use crate::info::OfiInfo;
+use crate::mutant::OfiMutant;
+use crate::queue::{HeldQueue, OfiQueue};
+use crate::region::MrScope;
+use crate::role::{ControlTraffic, EndpointRole, PayloadTraffic};
 
 /// Most bytes of an address.
 const NAME_MAX: usize = 512;
@@ -22,7 +22,7 @@ const NAME_MAX: usize = 512;
 /// A step of opening a NIC, a queue or an endpoint.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum OpenStep {
+pub enum OfiOpenStep {
     /// Copying the info.
     Info,
     /// `fi_fabric`.
@@ -47,57 +47,57 @@ pub enum OpenStep {
     Enable,
 }
 
-impl OpenStep {
+impl OfiOpenStep {
     /// The error of this step.
-    pub(crate) fn failed(self) -> impl FnOnce(Errno) -> OpenError {
-        move |errno| OpenError { step: self, errno, role: None }
+    pub(crate) fn to_error(self) -> impl FnOnce(OfiErrno) -> OfiOpenError {
+        move |errno| OfiOpenError { step: self, errno, role: None }
     }
 }
 
 /// Something could not be opened. What was open before is closed again.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{}{step:?}: {errno}", .role.map_or_else(|| "opening: ".to_owned(), |role| format!("opening the {role} endpoint: ")))]
-pub struct OpenError {
+pub struct OfiOpenError {
     /// What failed.
-    pub step: OpenStep,
+    pub step: OfiOpenStep,
     /// Why.
-    pub errno: Errno,
+    pub errno: OfiErrno,
     /// The endpoint's role, if one was being opened.
     pub role: Option<&'static str>,
 }
 
 /// A peer of an endpoint, as long as it is not removed.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Peer<R: Role> {
+pub struct EndpointPeer<R: EndpointRole> {
     addr: Addr,
     role: PhantomData<fn() -> R>,
 }
 
-impl<R: Role> Peer<R> {
-    /// Its number, as [`Entry::source`](crate::typed::Entry::source) tells it of what came in on this endpoint.
+impl<R: EndpointRole> EndpointPeer<R> {
+    /// Its number, as [`CompletionEntry::source`](crate::typed::CompletionEntry::source) tells it of what came in on this endpoint.
     #[must_use]
-    pub fn number(self) -> u64 {
+    pub fn peer_number(self) -> u64 {
         self.addr
     }
 
     #[inline]
-    pub(crate) fn addr(self) -> Addr {
+    pub(crate) fn raw_addr(self) -> Addr {
         self.addr
     }
 }
 
 /// An option of endpoints, set before they are enabled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Opt {
+pub struct EndpointOption {
     name: c_int,
     value: [u8; 8],
     len: usize,
 }
 
-impl Opt {
+impl EndpointOption {
     /// One that takes an `int`.
     #[must_use]
-    pub fn int(name: i32, value: i32) -> Self {
+    pub fn from_int(name: i32, value: i32) -> Self {
         let mut bytes = [0; 8];
         bytes[..4].copy_from_slice(&value.to_ne_bytes());
         Self { name, value: bytes, len: 4 }
@@ -105,38 +105,38 @@ impl Opt {
 
     /// One that takes a `size_t`.
     #[must_use]
-    pub fn size(name: i32, value: usize) -> Self {
+    pub fn from_size(name: i32, value: usize) -> Self {
         Self { name, value: (value as u64).to_ne_bytes(), len: 8 }
     }
 
     /// One that takes a `bool`.
     #[must_use]
-    pub fn flag(name: i32, value: bool) -> Self {
+    pub fn from_flag(name: i32, value: bool) -> Self {
         Self { name, value: [value.into(), 0, 0, 0, 0, 0, 0, 0], len: 1 }
     }
 }
 
 /// An open endpoint, as what uses it holds it.
-pub(crate) struct Held {
+pub(crate) struct HeldEndpoint {
     // The order of fields is the order in which they are closed.
-    pub(crate) fid: Owned<FidEp>,
-    vector: Owned<FidAv>,
+    pub(crate) fid: OwnedFid<FidEp>,
+    vector: OwnedFid<FidAv>,
     pub(crate) queue: Arc<HeldQueue>,
 }
 
 /// Keeps an endpoint open. Registrations of an endpoint hold it, so that it ends after them.
-pub struct Anchor<R: Role>(pub(crate) Arc<Held>, PhantomData<R>);
+pub struct EndpointAnchor<R: EndpointRole>(pub(crate) Arc<HeldEndpoint>, PhantomData<R>);
 
-impl<R: Role> Clone for Anchor<R> {
+impl<R: EndpointRole> Clone for EndpointAnchor<R> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0), PhantomData)
     }
 }
 
-/// An endpoint for one purpose. Whoever has it posts; it is not `Send`, as [`Queue`] is not. It is closed when it is gone, and
+/// An endpoint for one purpose. Whoever has it posts; it is not `Send`, as [`OfiQueue`] is not. It is closed when it is gone, and
 /// all registrations of it.
-pub struct Endpoint<R: Role> {
-    held: Arc<Held>,
+pub struct OfiEndpoint<R: EndpointRole> {
+    held: Arc<HeldEndpoint>,
     /// Bytes that it injects.
     pub(crate) inject: usize,
     /// The best that completions tell.
@@ -144,22 +144,22 @@ pub struct Endpoint<R: Role> {
     /// Bits of remote CQ data and of tags that there are.
     pub(crate) data_bits: u64,
     pub(crate) tag_bits: u64,
-    pub(crate) sends_long: Planted,
-    pub(crate) cuts: Planted,
-    pub(crate) forgets_to_tell: Planted,
+    pub(crate) sends_long: OfiMutant,
+    pub(crate) cuts: OfiMutant,
+    pub(crate) forgets_to_tell: OfiMutant,
     role: PhantomData<R>,
     one_thread: PhantomData<*mut ()>,
 }
 
-impl Endpoint<Data> {
+impl OfiEndpoint<PayloadTraffic> {
     /// The same endpoint for records too, so that payload and records keep their order; `None` where a registration belongs to
     /// one endpoint, and with it to one role.
     #[must_use]
-    pub fn also_records(&self) -> Option<Endpoint<Ctrl>> {
-        if self.domain().granted().endpoint_scoped {
+    pub fn also_records(&self) -> Option<OfiEndpoint<ControlTraffic>> {
+        if self.domain().provider_grant().endpoint_scoped {
             return None;
         }
-        Some(Endpoint {
+        Some(OfiEndpoint {
             held: Arc::clone(&self.held),
             inject: self.inject,
             reach: self.reach,
@@ -174,77 +174,87 @@ impl Endpoint<Data> {
     }
 }
 
-impl<R: Role> Endpoint<R> {
+impl<R: EndpointRole> OfiEndpoint<R> {
     /// Opens one: makes it, binds it to the queue for both directions and to peers of its own, sets the options, and enables it.
     /// `info` is of the queue's domain, and may ask for more than that was opened with, as a traffic class.
     ///
     /// # Errors
-    /// [`OpenError`], which names the step; nothing is left open.
-    pub fn open(info: &Info, queue: &Queue, options: &[Opt]) -> Result<Self, OpenError> {
-        let named = |error: OpenError| OpenError { role: Some(R::NAME), ..error };
-        Self::make(info, queue, options).map_err(named)
+    /// [`OfiOpenError`], which names the step; nothing is left open.
+    pub fn open(info: &OfiInfo, queue: &OfiQueue, options: &[EndpointOption]) -> Result<Self, OfiOpenError> {
+        let named = |error: OfiOpenError| OfiOpenError { role: Some(R::NAME), ..error };
+        Self::make_endpoint(info, queue, options).map_err(named)
     }
 
-    fn make(info: &Info, queue: &Queue, options: &[Opt]) -> Result<Self, OpenError> {
+    fn make_endpoint(
+        info: &OfiInfo,
+        queue: &OfiQueue,
+        options: &[EndpointOption],
+    ) -> Result<Self, OfiOpenError> {
         let domain = queue.domain();
-        let vector = open_vector(domain, info).map_err(OpenStep::Vector.failed())?;
-        let raw = domain.fid().raw();
+        let vector = open_vector(domain, info).map_err(OfiOpenStep::Vector.to_error())?;
+        let raw = domain.domain_fid().as_raw();
         // SAFETY: the domain is open.
         let ops = unsafe { (*raw).ops };
         // SAFETY: the table of an open domain.
-        let open = unsafe { (*ops).endpoint }.ok_or(Errno::NO_SYS).map_err(OpenStep::Endpoint.failed())?;
-        let fid: Result<Owned<FidEp>, Errno> = Owned::open(domain.fid().shared(), |to| {
-            // SAFETY: the domain is open, and the info is of its provider.
-            unsafe { open(raw, info.raw(), to, std::ptr::null_mut()) }
-        });
-        let fid = fid.map_err(OpenStep::Endpoint.failed())?;
+        let open =
+            unsafe { (*ops).endpoint }.ok_or(OfiErrno::NO_SYS).map_err(OfiOpenStep::Endpoint.to_error())?;
+        let fid: Result<OwnedFid<FidEp>, OfiErrno> =
+            OwnedFid::open_with(domain.domain_fid().domain_shared(), |to| {
+                // SAFETY: the domain is open, and the info is of its provider.
+                unsafe { open(raw, info.as_raw(), to, std::ptr::null_mut()) }
+            });
+        let fid = fid.map_err(OfiOpenStep::Endpoint.to_error())?;
         let directions = caps::TRANSMIT | caps::RECV | caps::SELECTIVE_COMPLETION;
-        fid.bind(&queue.held().fid, directions).map_err(OpenStep::BindQueue.failed())?;
-        fid.bind(&vector, 0).map_err(OpenStep::BindVector.failed())?;
+        fid.bind_to(&queue.held_queue().fid, directions).map_err(OfiOpenStep::BindQueue.to_error())?;
+        fid.bind_to(&vector, 0).map_err(OfiOpenStep::BindVector.to_error())?;
         for option in options {
-            set(&fid, option).map_err(OpenStep::Option(option.name).failed())?;
+            set_option(&fid, option).map_err(OfiOpenStep::Option(option.name).to_error())?;
         }
-        fid.enable().map_err(OpenStep::Enable.failed())?;
-        let granted = crate::granted::Granted::of(info);
+        fid.enable().map_err(OfiOpenStep::Enable.to_error())?;
+        let granted = crate::granted::ProviderGrant::from_info(info);
         Ok(Self {
-            held: Arc::new(Held { fid, vector, queue: Arc::clone(queue.held()) }),
+            held: Arc::new(HeldEndpoint { fid, vector, queue: Arc::clone(queue.held_queue()) }),
             inject: granted.sizes.inject,
-            reach: if Planted::named("ofi-proves-nothing").is_on() { 0 } else { granted.reach },
+            reach: if OfiMutant::named("ofi-proves-nothing").is_on() { 0 } else { granted.reach },
             data_bits: low_bits(u32::try_from(granted.cq_data_bytes.saturating_mul(8)).unwrap_or(u64::BITS)),
             tag_bits: low_bits(granted.tag_bits),
-            sends_long: Planted::named("ofi-injects-any-length"),
-            cuts: Planted::named("ofi-cuts-data-and-tags"),
-            forgets_to_tell: Planted::named("ofi-forgets-to-tell"),
+            sends_long: OfiMutant::named("ofi-injects-any-length"),
+            cuts: OfiMutant::named("ofi-cuts-data-and-tags"),
+            forgets_to_tell: OfiMutant::named("ofi-forgets-to-tell"),
             role: PhantomData,
             one_thread: PhantomData,
         })
     }
 
     /// Whether it is the same endpoint, for another role.
-    pub(crate) fn is_also<S: Role>(&self, other: &Endpoint<S>) -> bool {
+    pub(crate) fn is_also<S: EndpointRole>(&self, other: &OfiEndpoint<S>) -> bool {
         Arc::ptr_eq(&self.held, &other.held)
     }
 
     /// What keeps it open.
     #[must_use]
-    pub fn anchor(&self) -> Anchor<R> {
-        Anchor(Arc::clone(&self.held), PhantomData)
+    pub fn make_anchor(&self) -> EndpointAnchor<R> {
+        EndpointAnchor(Arc::clone(&self.held), PhantomData)
     }
 
     /// How memory is registered for it: with the domain, or where the provider demands it with this endpoint.
     #[must_use]
-    pub fn model(&self) -> Model<R> {
-        if self.domain().granted().endpoint_scoped { Model::Endpoint(self.anchor()) } else { Model::Domain }
+    pub fn mr_scope(&self) -> MrScope<R> {
+        if self.domain().provider_grant().endpoint_scoped {
+            MrScope::Endpoint(self.make_anchor())
+        } else {
+            MrScope::Domain
+        }
     }
 
     /// The domain it is on.
     #[must_use]
-    pub fn domain(&self) -> &Arc<Domain> {
+    pub fn domain(&self) -> &Arc<OfiDomain> {
         &self.held.queue.domain
     }
 
     #[inline]
-    pub(crate) fn held(&self) -> &Held {
+    pub(crate) fn held_endpoint(&self) -> &HeldEndpoint {
         &self.held
     }
 
@@ -252,18 +262,18 @@ impl<R: Role> Endpoint<R> {
     ///
     /// # Errors
     /// What the provider said.
-    pub fn name(&self) -> Result<Vec<u8>, Errno> {
+    pub fn local_name(&self) -> Result<Vec<u8>, OfiErrno> {
         let fid = &self.held.fid;
         // SAFETY: the endpoint is open.
-        let ops = unsafe { (*fid.raw()).cm };
+        let ops = unsafe { (*fid.as_raw()).cm };
         // SAFETY: null, or the table of an open endpoint.
-        let getname = unsafe { ops.as_ref() }.and_then(|ops| ops.getname).ok_or(Errno::NO_SYS)?;
+        let getname = unsafe { ops.as_ref() }.and_then(|ops| ops.getname).ok_or(OfiErrno::NO_SYS)?;
         let mut name = vec![0_u8; NAME_MAX];
         let mut len = name.len();
         {
-            let _inside = fid.shared().guard.set_up();
+            let _inside = fid.domain_shared().guard.lock_set_up();
             // SAFETY: the endpoint is open, and the name has as many bytes as is said.
-            Errno::check(unsafe { getname(fid.fid(), name.as_mut_ptr().cast(), &raw mut len) })?;
+            OfiErrno::check_code(unsafe { getname(fid.as_fid(), name.as_mut_ptr().cast(), &raw mut len) })?;
         }
         name.truncate(len);
         Ok(name)
@@ -272,22 +282,22 @@ impl<R: Role> Endpoint<R> {
     /// Takes a peer by its address.
     ///
     /// # Errors
-    /// What the provider said, or [`Errno::INVALID`] if it took none.
-    pub fn insert(&mut self, name: &[u8]) -> Result<Peer<R>, Errno> {
-        let insert = self.vector_ops().and_then(|ops| ops.insert).ok_or(Errno::NO_SYS)?;
+    /// What the provider said, or [`OfiErrno::INVALID`] if it took none.
+    pub fn insert(&mut self, name: &[u8]) -> Result<EndpointPeer<R>, OfiErrno> {
+        let insert = self.vector_ops().and_then(|ops| ops.insert).ok_or(OfiErrno::NO_SYS)?;
         let vector = &self.held.vector;
         // It is copied, as providers may look at more than there is.
         let mut room = [0_u8; NAME_MAX];
-        room.get_mut(..name.len()).ok_or(Errno::INVALID)?.copy_from_slice(name);
+        room.get_mut(..name.len()).ok_or(OfiErrno::INVALID)?.copy_from_slice(name);
         let mut addr = ADDR_NOTAVAIL;
-        let _inside = vector.shared().guard.set_up();
+        let _inside = vector.domain_shared().guard.lock_set_up();
         let from = room.as_ptr().cast();
         // SAFETY: the vector is open; there is one address, and a place for one peer.
-        let count = unsafe { insert(vector.raw(), from, 1, &raw mut addr, 0, std::ptr::null_mut()) };
+        let count = unsafe { insert(vector.as_raw(), from, 1, &raw mut addr, 0, std::ptr::null_mut()) };
         match count {
-            1 if addr != ADDR_NOTAVAIL => Ok(Peer { addr, role: PhantomData }),
-            0 | 1 => Err(Errno::INVALID),
-            error => Err(Errno::new(error)),
+            1 if addr != ADDR_NOTAVAIL => Ok(EndpointPeer { addr, role: PhantomData }),
+            0 | 1 => Err(OfiErrno::INVALID),
+            error => Err(OfiErrno::new(error)),
         }
     }
 
@@ -295,36 +305,36 @@ impl<R: Role> Endpoint<R> {
     ///
     /// # Errors
     /// What the provider said.
-    pub fn remove(&mut self, peer: Peer<R>) -> Result<(), Errno> {
-        let remove = self.vector_ops().and_then(|ops| ops.remove).ok_or(Errno::NO_SYS)?;
+    pub fn remove(&mut self, peer: EndpointPeer<R>) -> Result<(), OfiErrno> {
+        let remove = self.vector_ops().and_then(|ops| ops.remove).ok_or(OfiErrno::NO_SYS)?;
         let vector = &self.held.vector;
         let mut addr = peer.addr;
-        let _inside = vector.shared().guard.set_up();
+        let _inside = vector.domain_shared().guard.lock_set_up();
         // SAFETY: the vector is open, and there is one peer.
-        Errno::check(unsafe { remove(vector.raw(), &raw mut addr, 1, 0) })
+        OfiErrno::check_code(unsafe { remove(vector.as_raw(), &raw mut addr, 1, 0) })
     }
 
     fn vector_ops(&self) -> Option<&trunkline_sys::ofi::OpsAv> {
         // SAFETY: the vector is open.
-        let ops = unsafe { (*self.held.vector.raw()).ops };
+        let ops = unsafe { (*self.held.vector.as_raw()).ops };
         // SAFETY: null, or the table of an open vector.
         unsafe { ops.as_ref() }
     }
 
-    /// Gives up an operation that is out: it then fails as [`Errno::CANCELED`], unless it has ended already.
+    /// Gives up an operation that is out: it then fails as [`OfiErrno::CANCELED`], unless it has ended already.
     ///
     /// # Errors
-    /// What the provider said; [`Errno::INVALID`] if there is no such place.
-    pub fn cancel(&mut self, slot: Slot) -> Result<(), Errno> {
-        let at = self.held.queue.contexts.at(slot).ok_or(Errno::INVALID)?;
+    /// What the provider said; [`OfiErrno::INVALID`] if there is no such place.
+    pub fn cancel(&mut self, slot: OpSlot) -> Result<(), OfiErrno> {
+        let at = self.held.queue.contexts.context_ptr(slot).ok_or(OfiErrno::INVALID)?;
         let fid = &self.held.fid;
         // SAFETY: the endpoint is open.
-        let ops = unsafe { (*fid.raw()).ops };
+        let ops = unsafe { (*fid.as_raw()).ops };
         // SAFETY: null, or the table of an open endpoint.
-        let cancel = unsafe { ops.as_ref() }.and_then(|ops| ops.cancel).ok_or(Errno::NO_SYS)?;
-        let _inside = fid.shared().guard.post();
+        let cancel = unsafe { ops.as_ref() }.and_then(|ops| ops.cancel).ok_or(OfiErrno::NO_SYS)?;
+        let _inside = fid.domain_shared().guard.lock_post();
         // SAFETY: the endpoint is open. The address is only compared.
-        Errno::count(unsafe { cancel(fid.fid(), at) }).map(drop)
+        OfiErrno::check_count(unsafe { cancel(fid.as_fid(), at) }).map(drop)
     }
 }
 
@@ -334,33 +344,33 @@ fn low_bits(count: u32) -> u64 {
 }
 
 /// Peers of an endpoint.
-fn open_vector(domain: &Arc<Domain>, info: &Info) -> Result<Owned<FidAv>, Errno> {
+fn open_vector(domain: &Arc<OfiDomain>, info: &OfiInfo) -> Result<OwnedFid<FidAv>, OfiErrno> {
     let r#type = match info.domain_attr().av_type {
         av_type::UNSPEC => av_type::TABLE,
         named => named,
     };
     let mut attr = AvAttr { r#type, ..AvAttr::ZERO };
-    let raw = domain.fid().raw();
+    let raw = domain.domain_fid().as_raw();
     // SAFETY: the domain is open.
     let ops = unsafe { (*raw).ops };
     // SAFETY: the table of an open domain.
-    let open = unsafe { (*ops).av_open }.ok_or(Errno::NO_SYS)?;
-    Owned::open(domain.fid().shared(), |to| {
+    let open = unsafe { (*ops).av_open }.ok_or(OfiErrno::NO_SYS)?;
+    OwnedFid::open_with(domain.domain_fid().domain_shared(), |to| {
         // SAFETY: the domain is open, and the attributes are whole.
         unsafe { open(raw, &raw mut attr, to, std::ptr::null_mut()) }
     })
 }
 
 /// Sets an option.
-fn set(fid: &Owned<FidEp>, option: &Opt) -> Result<(), Errno> {
+fn set_option(fid: &OwnedFid<FidEp>, option: &EndpointOption) -> Result<(), OfiErrno> {
     // SAFETY: the endpoint is open.
-    let ops = unsafe { (*fid.raw()).ops };
+    let ops = unsafe { (*fid.as_raw()).ops };
     // SAFETY: null, or the table of an open endpoint.
-    let setopt = unsafe { ops.as_ref() }.and_then(|ops| ops.setopt).ok_or(Errno::NO_SYS)?;
+    let setopt = unsafe { ops.as_ref() }.and_then(|ops| ops.setopt).ok_or(OfiErrno::NO_SYS)?;
     let value = option.value.as_ptr().cast();
-    let _inside = fid.shared().guard.set_up();
+    let _inside = fid.domain_shared().guard.lock_set_up();
     // SAFETY: the endpoint is open, and the value has as many bytes as is said.
-    Errno::check(unsafe { setopt(fid.fid(), OPT_ENDPOINT, option.name, value, option.len) })
+    OfiErrno::check_code(unsafe { setopt(fid.as_fid(), OPT_ENDPOINT, option.name, value, option.len) })
 }
 
 /// Neither queue nor endpoint goes to another thread by itself: with `Send`, `of` would be of two traits, and no choice.
@@ -371,6 +381,6 @@ const _: fn() = || {
     struct Sends;
     impl<T> NotSend<()> for T {}
     impl<T: Send> NotSend<Sends> for T {}
-    let _ = <Queue as NotSend<_>>::of;
-    let _ = <Endpoint<Data> as NotSend<_>>::of;
+    let _ = <OfiQueue as NotSend<_>>::of;
+    let _ = <OfiEndpoint<PayloadTraffic> as NotSend<_>>::of;
 };

@@ -7,7 +7,7 @@ use trunkline_sys::ofi::errno;
 
 /// An error of libfabric, positive: numbers of the system, and from 256 on its own.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Errno(i32);
+pub struct OfiErrno(i32);
 
 /// Number, name and meaning of each that is known.
 const KNOWN: &[(i32, &str, &str)] = &[
@@ -68,7 +68,7 @@ const KNOWN: &[(i32, &str, &str)] = &[
     (errno::ENORX, "FI_ENORX", "receiver not ready, no receive buffers available"),
 ];
 
-impl Errno {
+impl OfiErrno {
     /// Try again: a queue is full, or there is nothing yet.
     pub const AGAIN: Self = Self(errno::EAGAIN);
     /// Others use it.
@@ -103,12 +103,12 @@ impl Errno {
     }
 
     /// What a call that returns 0 or a negative number said.
-    pub(crate) fn check(code: c_int) -> Result<(), Self> {
+    pub(crate) fn check_code(code: c_int) -> Result<(), Self> {
         if code == 0 { Ok(()) } else { Err(Self::new(code)) }
     }
 
     /// What a call said that posts or counts: negative numbers are errors.
-    pub(crate) fn count(code: isize) -> Result<usize, Self> {
+    pub(crate) fn check_count(code: isize) -> Result<usize, Self> {
         usize::try_from(code).map_err(|_| Self::new(i32::try_from(code).unwrap_or(i32::MAX)))
     }
 
@@ -120,25 +120,25 @@ impl Errno {
 
     /// Its name in libfabric's headers, if it is known here.
     #[must_use]
-    pub fn name(self) -> Option<&'static str> {
-        self.known().map(|(_, name, _)| *name)
+    pub fn symbol_name(self) -> Option<&'static str> {
+        self.known_entry().map(|(_, name, _)| *name)
     }
 
-    fn known(self) -> Option<&'static (i32, &'static str, &'static str)> {
+    fn known_entry(self) -> Option<&'static (i32, &'static str, &'static str)> {
         KNOWN.iter().find(|(number, _, _)| *number == self.0)
     }
 }
 
-impl fmt::Display for Errno {
+impl fmt::Display for OfiErrno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.known() {
+        match self.known_entry() {
             Some((_, name, meaning)) => write!(f, "{meaning} ({name})"),
             None => write!(f, "error {} of libfabric", self.0),
         }
     }
 }
 
-impl std::error::Error for Errno {}
+impl std::error::Error for OfiErrno {}
 
 #[cfg(test)]
 mod tests {
@@ -146,20 +146,20 @@ mod tests {
 
     #[test]
     fn errors_are_told_by_name_and_what_is_not_known_is_kept() {
-        assert_eq!(Errno::new(-266), Errno::NO_KEY);
-        assert_eq!(Errno::NO_KEY.to_string(), "required key not available (FI_ENOKEY)");
-        assert_eq!((Errno::new(-4711).number(), Errno::new(-4711).name()), (4711, None));
-        assert_eq!(Errno::new(4711).to_string(), "error 4711 of libfabric");
-        assert_eq!(Errno::new(i32::MIN).number(), i32::MAX);
+        assert_eq!(OfiErrno::new(-266), OfiErrno::NO_KEY);
+        assert_eq!(OfiErrno::NO_KEY.to_string(), "required key not available (FI_ENOKEY)");
+        assert_eq!((OfiErrno::new(-4711).number(), OfiErrno::new(-4711).symbol_name()), (4711, None));
+        assert_eq!(OfiErrno::new(4711).to_string(), "error 4711 of libfabric");
+        assert_eq!(OfiErrno::new(i32::MIN).number(), i32::MAX);
     }
 
     #[test]
     fn calls_tell_by_sign() {
-        assert_eq!(Errno::check(0), Ok(()));
-        assert_eq!(Errno::check(-16), Err(Errno::BUSY));
-        assert_eq!(Errno::count(3), Ok(3));
-        assert_eq!(Errno::count(-11), Err(Errno::AGAIN));
-        assert_eq!(Errno::count(isize::MIN).unwrap_err().number(), i32::MAX);
+        assert_eq!(OfiErrno::check_code(0), Ok(()));
+        assert_eq!(OfiErrno::check_code(-16), Err(OfiErrno::BUSY));
+        assert_eq!(OfiErrno::check_count(3), Ok(3));
+        assert_eq!(OfiErrno::check_count(-11), Err(OfiErrno::AGAIN));
+        assert_eq!(OfiErrno::check_count(isize::MIN).unwrap_err().number(), i32::MAX);
     }
 
     #[test]

@@ -3,21 +3,21 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use trunkline_fabric::{Caps, Fabric, Level, Nic, OpenError, RailConfig};
-use trunkline_mem::gpu::Gpus;
-use trunkline_proto::wire::status::Usage;
+use trunkline_fabric::{Caps, Fabric, LogLevel, NicPort, RailConfig, RailOpenError};
+use trunkline_mem::gpu::VendorDrivers;
+use trunkline_proto::wire::status::NicUsage;
 use trunkline_sys::ofi::{caps as bits, threading};
 
-use crate::errno::Errno;
-use crate::granted::Granted;
-use crate::info::{Hints, Info, query};
-use crate::mutant::Planted;
-use crate::nic::Port;
-use crate::profile::Profile;
+use crate::errno::OfiErrno;
+use crate::granted::ProviderGrant;
+use crate::info::{OfiHints, OfiInfo, query_infos};
+use crate::mutant::OfiMutant;
+use crate::nic::FoundNic;
+use crate::profile::ProviderProfile;
 use crate::rail::COPIED_MAX;
-use crate::reach::Devices;
-use crate::trial::Writes;
-use crate::{Library, Missing, OfiRail, caps};
+use crate::reach::DeviceSupport;
+use crate::trial::WriteDataSupport;
+use crate::{OfiLibrary, OfiRail, OfiUnavailable, caps};
 
 /// Speed of a NIC that does not tell, in Mb/s.
 const SPEED_UNKNOWN: u32 = 10_000;
@@ -51,10 +51,10 @@ pub struct OfiConfig {
 pub enum NoNic {
     /// No library.
     #[error(transparent)]
-    Library(#[from] Missing),
+    Library(#[from] OfiUnavailable),
     /// The library did not answer.
     #[error("libfabric finds nothing: {0}")]
-    Query(Errno),
+    Query(OfiErrno),
     /// None of the providers has a NIC that can be used.
     #[error(
         "libfabric has no provider {wanted} here that does what is needed (messages with tags, remote writes with \
@@ -81,16 +81,16 @@ pub enum NoNic {
 
 /// NICs through libfabric.
 pub struct OfiFabric {
-    ports: Vec<Port>,
-    nics: Vec<Nic>,
-    about: Box<About>,
+    ports: Vec<FoundNic>,
+    nics: Vec<NicPort>,
+    about: Box<ProviderTraits>,
 }
 
 /// What is said of NICs, and asked of them.
 #[derive(Default)]
-struct About {
+struct ProviderTraits {
     /// What was noticed, a line each.
-    notes: Vec<(Level, String)>,
+    notes: Vec<(LogLevel, String)>,
     skips_flushes: bool,
     /// The provider's name, as ranks with other versions of libfabric call it, too.
     family: String,
@@ -98,7 +98,7 @@ struct About {
 
 /// Providers to ask for a name that users give, best first. Which of those that work over TCP is there depends on the
 /// version: `tcp` has reliable endpoints without connections from 2.0 on, before that they were called `net`.
-fn candidates(wanted: Option<&str>) -> Vec<String> {
+fn provider_candidates(wanted: Option<&str>) -> Vec<String> {
     let all: &[&str] = match wanted {
         None => &["efa", "cxi"],
         Some("tcp") => &["tcp", "net", "tcp;ofi_rxm"],
@@ -107,8 +107,8 @@ fn candidates(wanted: Option<&str>) -> Vec<String> {
     all.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// The one name of all [`candidates`]: without the layers above a provider, and `tcp` for the provider once called `net`.
-fn family(provider: &str) -> &str {
+/// The one name of all [`provider_candidates`]: without the layers above a provider, and `tcp` for the provider once called `net`.
+fn provider_family(provider: &str) -> &str {
     match provider.split(';').next() {
         Some("net") => "tcp",
         Some(lowest) => lowest,
@@ -120,13 +120,13 @@ fn family(provider: &str) -> &str {
 const USUAL: u64 = bits::MSG | bits::TAGGED | bits::RMA;
 
 /// What a provider offers with these capabilities, with as much as it can.
-fn offers(library: &Arc<Library>, provider: &str, wanted: u64) -> Result<Vec<Info>, Errno> {
-    let name = CString::new(provider).map_err(|_| Errno::INVALID)?;
+fn query_provider(library: &Arc<OfiLibrary>, provider: &str, wanted: u64) -> Result<Vec<OfiInfo>, OfiErrno> {
+    let name = CString::new(provider).map_err(|_| OfiErrno::INVALID)?;
     // Only who is asked for it says that it can tell of arrival.
-    let reach = if Profile::of(provider).arrives { 0 } else { bits::DELIVERY_COMPLETE };
-    let hints = |model, inject: usize, data| -> Result<Hints, Errno> {
-        let hints = Hints::new(library, wanted)?.provider(&name).threading(model);
-        Ok(hints.inject(inject).cq_data(data).completions(reach))
+    let reach = if ProviderProfile::from_provider(provider).arrives { 0 } else { bits::DELIVERY_COMPLETE };
+    let hints = |model, inject: usize, data| -> Result<OfiHints, OfiErrno> {
+        let hints = OfiHints::new(library, wanted)?.with_provider(&name).with_threading(model);
+        Ok(hints.with_inject(inject).with_cq_data(data).with_completion_flags(reach))
     };
     // A domain is shared by rails of several threads, and by who registers, while others post on it. Where a provider does not
     // lock for itself, the domain's guard does.
@@ -138,8 +138,8 @@ fn offers(library: &Arc<Library>, provider: &str, wanted: u64) -> Result<Vec<Inf
         (threading::DOMAIN, 0, DATA_BYTES_MIN),
     ];
     for (model, inject, data) in terms {
-        let found = query(&hints(model, inject, data)?, None)?;
-        let found: Vec<Info> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
+        let found = query_infos(&hints(model, inject, data)?, None)?;
+        let found: Vec<OfiInfo> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
         if !found.is_empty() {
             return Ok(found);
         }
@@ -153,7 +153,7 @@ impl OfiFabric {
     /// # Errors
     /// [`NoNic`] says what there is not.
     pub fn new(config: &OfiConfig) -> Result<Self, NoNic> {
-        let library = Arc::new(Library::open(config.library.as_deref())?);
+        let library = Arc::new(OfiLibrary::open(config.library.as_deref())?);
         Self::with_library(&library, config)
     }
 
@@ -161,29 +161,30 @@ impl OfiFabric {
     ///
     /// # Errors
     /// As [`OfiFabric::new`].
-    pub fn with_library(library: &Arc<Library>, config: &OfiConfig) -> Result<Self, NoNic> {
-        for provider in candidates(config.provider.as_deref()) {
-            let family = family(&provider).to_owned();
-            let about = About { skips_flushes: config.skips_flushes, family, ..About::default() };
+    pub fn with_library(library: &Arc<OfiLibrary>, config: &OfiConfig) -> Result<Self, NoNic> {
+        for provider in provider_candidates(config.provider.as_deref()) {
+            let family = provider_family(&provider).to_owned();
+            let about =
+                ProviderTraits { skips_flushes: config.skips_flushes, family, ..ProviderTraits::default() };
             let mut found = Self { ports: Vec::new(), nics: Vec::new(), about: Box::new(about) };
-            let all = offers(library, &provider, USUAL).map_err(NoNic::Query)?;
+            let all = query_provider(library, &provider, USUAL).map_err(NoNic::Query)?;
             let there: Vec<String> = all.iter().map(|info| info.names()[2].clone()).collect();
-            let usable = usable(all, config.domain.as_deref());
+            let usable = select_offers(all, config.domain.as_deref());
             let wider = if usable.is_empty() {
                 Vec::new()
             } else {
-                offers(library, &provider, USUAL | bits::HMEM).map_err(NoNic::Query)?
+                query_provider(library, &provider, USUAL | bits::HMEM).map_err(NoNic::Query)?
             };
             for info in usable {
-                let wider = wider.iter().find(|wider| widens(wider, &info));
-                found.take(&info, wider, config.copies.clamp(1, COPIES_MAX)).map_err(NoNic::Query)?;
+                let wider = wider.iter().find(|wider| is_wider_offer(wider, &info));
+                found.add_nics(&info, wider, config.copies.clamp(1, COPIES_MAX)).map_err(NoNic::Query)?;
             }
             if !found.ports.is_empty() {
                 return Ok(found);
             }
             if let (Some(wanted), false) = (&config.domain, there.is_empty()) {
                 let wanted = wanted.clone();
-                let there = listed(there);
+                let there = join_names(there);
                 return Err(NoNic::Domain { provider, wanted, there });
             }
         }
@@ -195,15 +196,16 @@ impl OfiFabric {
         })
     }
 
-    fn take(&mut self, info: &Info, wider: Option<&Info>, copies: u32) -> Result<(), Errno> {
+    fn add_nics(&mut self, info: &OfiInfo, wider: Option<&OfiInfo>, copies: u32) -> Result<(), OfiErrno> {
         let [provider, _, domain] = info.names();
-        let granted = Granted::of(info);
-        let profile = self.tried(info, &domain, Profile::of(&provider).with(&granted));
-        let nic = info.nic();
+        let granted = ProviderGrant::from_info(info);
+        let profile =
+            self.probe_profile(info, &domain, ProviderProfile::from_provider(&provider).with_grant(&granted));
+        let nic = info.nic_attributes();
         let pci = nic.as_ref().and_then(|nic| nic.pci);
         let speed = nic.as_ref().map_or(0, |nic| u32::try_from(nic.speed / 1_000_000).unwrap_or(u32::MAX));
         for copy in 0..copies {
-            self.nics.push(Nic {
+            self.nics.push(NicPort {
                 name: if copy == 0 { domain.clone() } else { format!("{domain}.{copy}") },
                 pci_path: pci.map(|(domain, bus, device, function)| {
                     format!("/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.{function}")
@@ -212,29 +214,30 @@ impl OfiFabric {
                 port: 1,
                 speed_mbps: if speed == 0 { SPEED_UNKNOWN } else { speed },
                 latency_us: 0.0,
-                caps: caps::of(&granted, &profile),
+                caps: caps::nic_caps(&granted, &profile),
             });
-            let wider = wider.map(Info::again).transpose()?;
-            self.ports.push(Port::new(info.again()?, wider, profile));
+            let wider = wider.map(OfiInfo::duplicate_info).transpose()?;
+            self.ports.push(FoundNic::new(info.duplicate_info()?, wider, profile));
         }
         Ok(())
     }
 
     /// What is known of a NIC, with what can only be found out by trying.
-    fn tried(&mut self, info: &Info, domain: &str, profile: Profile) -> Profile {
-        let writes = if profile.known { Writes::PROMISED } else { Writes::tried(info) };
+    fn probe_profile(&mut self, info: &OfiInfo, domain: &str, profile: ProviderProfile) -> ProviderProfile {
+        let writes =
+            if profile.known { WriteDataSupport::PROMISED } else { WriteDataSupport::probe_nic(info) };
         if let Some(why) = writes.why {
             let by = profile.write_data_by.map_or_else(String::new, |by| format!("; {by} changes that"));
             let note =
                 format!("NIC {domain} cannot write with data ({why}): long messages end with a record{by}");
-            self.about.notes.push((Level::Warn, note));
+            self.about.notes.push((LogLevel::Warn, note));
         }
-        Profile { write_data: writes.data, ..profile }
+        ProviderProfile { write_data: writes.data, ..profile }
     }
 
     /// What was noticed about NICs that their users should know, a line each, and how urgently.
     #[must_use]
-    pub fn notes(&self) -> &[(Level, String)] {
+    pub fn nic_notes(&self) -> &[(LogLevel, String)] {
         &self.about.notes
     }
 
@@ -246,21 +249,24 @@ impl OfiFabric {
 
     /// Finds out what NICs do with memory of these drivers: some of it is registered and read back. Not called, none is reached.
     #[must_use]
-    pub fn with_gpus(mut self, gpus: &Gpus) -> Self {
-        if gpus.all().is_empty() {
+    pub fn with_gpus(mut self, gpus: &VendorDrivers) -> Self {
+        if gpus.open_drivers().is_empty() {
             return self;
         }
         for (nic, port) in self.nics.iter_mut().zip(&mut self.ports) {
             let Some(wider) = port.wider.take() else { continue };
-            let found = Devices::tried(&wider, gpus, !self.about.skips_flushes);
-            let lines = found.refused.iter().map(|why| (Level::Info, format!("NIC {}: {why}", nic.name)));
+            let found = DeviceSupport::probe_gpus(&wider, gpus, !self.about.skips_flushes);
+            let lines = found.refused.iter().map(|why| (LogLevel::Info, format!("NIC {}: {why}", nic.name)));
             self.about.notes.extend(lines);
             // Who reaches none is better off without: some providers give something up for it.
-            if found.reach.any() {
-                let granted = Granted::of(&wider);
+            if found.reach.reaches_any() {
+                let granted = ProviderGrant::from_info(&wider);
                 let write_data = port.profile.write_data;
-                port.profile = Profile { write_data, ..Profile::of(&wider.names()[0]).with(&granted) };
-                nic.caps = Caps { devices: found.reach, ..caps::of(&granted, &port.profile) };
+                port.profile = ProviderProfile {
+                    write_data,
+                    ..ProviderProfile::from_provider(&wider.names()[0]).with_grant(&granted)
+                };
+                nic.caps = Caps { devices: found.reach, ..caps::nic_caps(&granted, &port.profile) };
                 (port.info, port.devices) = (wider, found);
             }
         }
@@ -269,46 +275,47 @@ impl OfiFabric {
 
     /// What a NIC's provider does, as far as it is known or was tried; `None`: there is no such NIC.
     #[must_use]
-    pub fn profile(&self, nic: usize) -> Option<Profile> {
+    pub fn provider_profile(&self, nic: usize) -> Option<ProviderProfile> {
         self.ports.get(nic).map(|port| port.profile)
     }
 
     /// The provider whose NICs these are, as libfabric calls it.
     #[must_use]
-    pub fn provider(&self) -> String {
+    pub fn provider_name(&self) -> String {
         let [provider, ..] = self.ports.first().map(|port| port.info.names()).unwrap_or_default();
         provider
     }
 
     /// What it grants on a NIC; `None`: there is no such NIC.
     #[must_use]
-    pub fn granted(&self, nic: usize) -> Option<Granted> {
-        self.ports.get(nic).map(|port| Granted::of(&port.info))
+    pub fn provider_grant(&self, nic: usize) -> Option<ProviderGrant> {
+        self.ports.get(nic).map(|port| ProviderGrant::from_info(&port.info))
     }
 }
 
 /// Names, each once.
-fn listed(mut names: Vec<String>) -> String {
+fn join_names(mut names: Vec<String>) -> String {
     names.sort();
     names.dedup();
     names.join(", ")
 }
 
 /// Whether one offer is another with memory of devices.
-fn widens(wider: &Info, usual: &Info) -> bool {
-    let granted = Granted::of(wider);
+fn is_wider_offer(wider: &OfiInfo, usual: &OfiInfo) -> bool {
+    let granted = ProviderGrant::from_info(wider);
     wider.names()[2] == usual.names()[2] && granted.hmem && granted.cq_data_bytes >= DATA_BYTES_MIN
 }
 
 /// One offer for each domain; the one that leads only to this host counts if there is no other.
-fn usable(offers: Vec<Info>, domain: Option<&str>) -> Vec<Info> {
-    let mut taken: Vec<Info> = Vec::new();
+fn select_offers(offers: Vec<OfiInfo>, domain: Option<&str>) -> Vec<OfiInfo> {
+    let mut taken: Vec<OfiInfo> = Vec::new();
     for info in offers {
         let [_, _, name] = info.names();
         let fits = domain.is_none_or(|wanted| wanted == name);
-        let granted = Granted::of(&info);
-        let takes_any = Planted::named("ofi-takes-any-offer").is_on();
-        let proves = Profile::of(&info.names()[0]).arrives || granted.reach == bits::DELIVERY_COMPLETE;
+        let granted = ProviderGrant::from_info(&info);
+        let takes_any = OfiMutant::named("ofi-takes-any-offer").is_on();
+        let proves = ProviderProfile::from_provider(&info.names()[0]).arrives
+            || granted.reach == bits::DELIVERY_COMPLETE;
         if fits
             && proves
             && (granted.cq_data_bytes >= DATA_BYTES_MIN || takes_any)
@@ -317,7 +324,7 @@ fn usable(offers: Vec<Info>, domain: Option<&str>) -> Vec<Info> {
             taken.push(info);
         }
     }
-    let is_local = |info: &Info| info.names()[2] == "lo";
+    let is_local = |info: &OfiInfo| info.names()[2] == "lo";
     if taken.iter().any(|info| !is_local(info)) {
         taken.retain(|info| !is_local(info));
     }
@@ -327,24 +334,25 @@ fn usable(offers: Vec<Info>, domain: Option<&str>) -> Vec<Info> {
 impl Fabric for OfiFabric {
     type Rail = OfiRail;
 
-    fn name(&self) -> &'static str {
+    fn fabric_name(&self) -> &'static str {
         "ofi"
     }
 
-    fn qualifier(&self) -> &str {
+    fn name_qualifier(&self) -> &str {
         &self.about.family
     }
 
-    fn nics(&self) -> &[Nic] {
+    fn nics(&self) -> &[NicPort] {
         &self.nics
     }
 
-    fn usage(&self, nic: usize) -> Usage {
-        self.ports.get(nic).map_or(Usage::default(), |port| port.usage())
+    fn nic_usage(&self, nic: usize) -> NicUsage {
+        self.ports.get(nic).map_or(NicUsage::default(), |port| port.usage())
     }
 
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<OfiRail, OpenError> {
-        let (port, found) = self.ports.get(nic).zip(self.nics.get(nic)).ok_or(OpenError::NoSuchNic(nic))?;
+    fn open_rail(&self, nic: usize, config: &RailConfig) -> Result<OfiRail, RailOpenError> {
+        let (port, found) =
+            self.ports.get(nic).zip(self.nics.get(nic)).ok_or(RailOpenError::NoSuchNic(nic))?;
         OfiRail::new(port, config, found.caps)
     }
 }

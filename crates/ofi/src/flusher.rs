@@ -6,22 +6,22 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use trunkline_fabric::{Done, LinkId, PostError, Remote, Status};
-use trunkline_mem::Memory;
+use trunkline_fabric::{CompletionKind, LinkId, OpStatus, PostError, RemoteLocation};
+use trunkline_mem::MemoryRange;
 
 use crate::connect::LAST_READS;
-use crate::contexts::Slot;
-use crate::domain::Domain;
-use crate::endpoint::{Endpoint, Opt, Peer};
-use crate::errno::Errno;
-use crate::info::Info;
-use crate::mutant::Planted;
-use crate::post::{How, Posted};
-use crate::queue::{Format, Queue, QueueWants, Read};
+use crate::contexts::OpSlot;
+use crate::domain::OfiDomain;
+use crate::endpoint::{EndpointOption, EndpointPeer, OfiEndpoint};
+use crate::errno::OfiErrno;
+use crate::info::OfiInfo;
+use crate::mutant::OfiMutant;
+use crate::post::{PostOptions, SubmitOutcome};
+use crate::queue::{CompletionFormat, OfiQueue, QueueRead, QueueWants};
 use crate::rail::OfiRail;
-use crate::region::{Mr, RKey, Remote as Place, Wanted, register};
-use crate::rights::Duty;
-use crate::role::Data;
+use crate::region::{MrEnabled, MrRequest, RKey, RemotePlace as Place, register_memory};
+use crate::rights::MemoryDuty;
+use crate::role::PayloadTraffic;
 
 /// Flushes that the provider has at once; others wait here.
 const ROOM: u32 = 64;
@@ -30,53 +30,59 @@ const BATCHES: u32 = 4;
 
 /// One flush that was asked for.
 #[derive(Clone, Copy, Debug)]
-struct Flush {
+struct PendingFlush {
     link: LinkId,
     /// In which of its lives the link was.
     life: u64,
     wr_id: u64,
     told: bool,
-    at: Remote,
+    at: RemoteLocation,
 }
 
 /// The endpoint that reads.
-pub(crate) struct Flusher {
+pub(crate) struct RailFlusher {
     // In the order in which they may go: who posts, what it reads into, and where it hears of it.
-    endpoint: Endpoint<Data>,
-    landing: Mr<Data>,
-    queue: Queue,
+    endpoint: OfiEndpoint<PayloadTraffic>,
+    landing: MrEnabled<PayloadTraffic>,
+    queue: OfiQueue,
     /// The endpoint that memory is registered for.
-    target: Peer<Data>,
+    target: EndpointPeer<PayloadTraffic>,
     /// What the provider has, by slot.
-    out: [Option<Flush>; ROOM as usize],
+    out: [Option<PendingFlush>; ROOM as usize],
     /// Slots that are free.
     free: Vec<u32>,
-    waiting: VecDeque<Flush>,
+    waiting: VecDeque<PendingFlush>,
     /// What has ended, and how.
-    ended: VecDeque<(Flush, Option<Errno>)>,
-    skips: Planted,
+    ended: VecDeque<(PendingFlush, Option<OfiErrno>)>,
+    skips: OfiMutant,
 }
 
-impl Flusher {
+impl RailFlusher {
     /// One on a domain. `of`: the name of the endpoint that memory is registered for, where it is registered for one.
     ///
     /// # Errors
     /// The step that failed.
-    fn new(domain: &Arc<Domain>, info: &Info, options: &[Opt], of: Option<&[u8]>) -> io::Result<Self> {
+    fn new(
+        domain: &Arc<OfiDomain>,
+        info: &OfiInfo,
+        options: &[EndpointOption],
+        of: Option<&[u8]>,
+    ) -> io::Result<Self> {
         let wants = QueueWants {
             entries: 2 * ROOM as usize,
-            format: Format::Data,
+            format: CompletionFormat::Data,
             sources: false,
             wait: false,
             slots: ROOM,
         };
-        let queue = Queue::open(domain, &wants).map_err(io::Error::other)?;
-        let mut endpoint = Endpoint::open(info, &queue, options).map_err(io::Error::other)?;
-        let own = endpoint.name().map_err(io::Error::other)?;
+        let queue = OfiQueue::open(domain, &wants).map_err(io::Error::other)?;
+        let mut endpoint = OfiEndpoint::open(info, &queue, options).map_err(io::Error::other)?;
+        let own = endpoint.local_name().map_err(io::Error::other)?;
         let target = endpoint.insert(of.unwrap_or(&own)).map_err(io::Error::other)?;
         // A byte for each, as answers may come at once.
-        let memory = Memory::try_heap(ROOM as usize).map_err(io::Error::other)?;
-        let landing = register(domain, &endpoint.model(), &Wanted::host(&memory, Duty::Landing));
+        let memory = MemoryRange::try_heap(ROOM as usize).map_err(io::Error::other)?;
+        let landing =
+            register_memory(domain, &endpoint.mr_scope(), &MrRequest::for_host(&memory, MemoryDuty::Landing));
         Ok(Self {
             endpoint,
             landing: landing.map_err(io::Error::other)?,
@@ -86,7 +92,7 @@ impl Flusher {
             free: (0..ROOM).rev().collect(),
             waiting: VecDeque::new(),
             ended: VecDeque::new(),
-            skips: Planted::named("ofi-skips-flushes"),
+            skips: OfiMutant::named("ofi-skips-flushes"),
         })
     }
 
@@ -101,23 +107,23 @@ impl Flusher {
     }
 
     /// Gives the provider what waits, as far as it has room.
-    fn give(&mut self) {
+    fn submit_waiting(&mut self) {
         while let (Some(&flush), Some(&slot)) = (self.waiting.front(), self.free.last()) {
-            let posted = match self.landing.local(slot.into(), 1) {
-                Ok(_) if self.skips.is_on() => Posted::Refused(Errno::new(0)),
+            let posted = match self.landing.local_slice(slot.into(), 1) {
+                Ok(_) if self.skips.is_on() => SubmitOutcome::Refused(OfiErrno::new(0)),
                 Ok(into) => {
                     let from = Place::new(RKey::new(flush.at.key.0), flush.at.addr);
-                    self.endpoint.read(self.target, into, from, Slot(slot), How::TOLD)
+                    self.endpoint.read(self.target, into, from, OpSlot(slot), PostOptions::TOLD)
                 }
-                Err(_) => Posted::Refused(Errno::INVALID),
+                Err(_) => SubmitOutcome::Refused(OfiErrno::INVALID),
             };
             match posted {
-                Posted::Again => return,
-                Posted::Taken => {
+                SubmitOutcome::Again => return,
+                SubmitOutcome::Taken => {
                     self.free.pop();
                     self.out[slot as usize] = Some(flush);
                 }
-                Posted::Refused(errno) => {
+                SubmitOutcome::Refused(errno) => {
                     self.ended.push_back((flush, Some(errno).filter(|errno| errno.number() != 0)));
                 }
             }
@@ -126,36 +132,36 @@ impl Flusher {
     }
 
     /// Takes what has ended.
-    fn collect(&mut self) {
+    fn drain_queue(&mut self) {
         for _ in 0..BATCHES {
-            match self.queue.read() {
-                Read::Entries(count) => {
+            match self.queue.read_batch() {
+                QueueRead::Entries(count) => {
                     for at in 0..count {
-                        let slot = self.queue.entry(at).and_then(|entry| entry.slot);
-                        self.end(slot, None);
+                        let slot = self.queue.batch_entry(at).and_then(|entry| entry.slot);
+                        self.finish_flush(slot, None);
                     }
                 }
-                Read::ErrorWaits => match self.queue.error() {
-                    Some(failure) => self.end(failure.slot, Some(failure.errno)),
+                QueueRead::ErrorWaits => match self.queue.read_error() {
+                    Some(failure) => self.finish_flush(failure.slot, Some(failure.errno)),
                     None => break,
                 },
-                Read::Nothing => break,
-                Read::Broken(errno) => {
+                QueueRead::Nothing => break,
+                QueueRead::Broken(errno) => {
                     for slot in 0..ROOM {
-                        self.end(Some(Slot(slot)), Some(errno));
+                        self.finish_flush(Some(OpSlot(slot)), Some(errno));
                     }
                     break;
                 }
             }
         }
-        self.give();
+        self.submit_waiting();
     }
 
-    fn end(&mut self, slot: Option<Slot>, errno: Option<Errno>) {
-        let Some(Slot(slot)) = slot else { return };
+    fn finish_flush(&mut self, slot: Option<OpSlot>, errno: Option<OfiErrno>) {
+        let Some(OpSlot(slot)) = slot else { return };
         let Some(flush) = self.out.get_mut(slot as usize).and_then(Option::take) else { return };
         self.free.push(slot);
-        let hides = Planted::named("ofi-hides-failed-flushes").is_on();
+        let hides = OfiMutant::named("ofi-hides-failed-flushes").is_on();
         self.ended.push_back((flush, errno.filter(|_| !hides)));
     }
 }
@@ -166,29 +172,29 @@ impl OfiRail {
         &mut self,
         id: LinkId,
         wr_id: u64,
-        at: Remote,
+        at: RemoteLocation,
         told: bool,
     ) -> Result<(), PostError> {
-        let Some(link) = self.link(id) else { return Err(PostError::Refused(Status::Flushed)) };
+        let Some(link) = self.find_link(id) else { return Err(PostError::Refused(OpStatus::Flushed)) };
         let life = link.cookie;
-        if link.ops.credits() <= link.flushes {
+        if link.ops.free_credits() <= link.flushes {
             return Err(PostError::Busy);
         }
         if self.flusher.is_none() {
             // Only if somebody flushes.
             let made = self.make_flusher().map_err(|error| {
-                PostError::Refused(Status::Unflushed(
+                PostError::Refused(OpStatus::Unflushed(
                     error.raw_os_error().unwrap_or(libc::EIO).unsigned_abs(),
                 ))
             });
             self.flusher = Some(Box::new(made?));
         }
         let (Some(flusher), Some(Some(link))) = (&mut self.flusher, self.links.get_mut(id.0 as usize)) else {
-            return Err(PostError::Refused(Status::Flushed));
+            return Err(PostError::Refused(OpStatus::Flushed));
         };
         link.flushes += 1;
-        flusher.waiting.push_back(Flush { link: id, life, wr_id, told, at });
-        flusher.give();
+        flusher.waiting.push_back(PendingFlush { link: id, life, wr_id, told, at });
+        flusher.submit_waiting();
         Ok(())
     }
 
@@ -202,24 +208,24 @@ impl OfiRail {
             self.take_all();
             if let Some(flusher) = &mut self.flusher {
                 flusher.waiting.clear();
-                flusher.collect();
+                flusher.drain_queue();
             }
             std::thread::yield_now();
         }
     }
 
-    fn make_flusher(&self) -> io::Result<Flusher> {
+    fn make_flusher(&self) -> io::Result<RailFlusher> {
         // Where registrations are the domain's, any endpoint reaches them.
-        let shared = self.shared.as_ref().filter(|_| self.nic.domain.granted().endpoint_scoped);
-        let of = shared.map(|pair| pair.data.name()).transpose().map_err(io::Error::other)?;
-        Flusher::new(&self.nic.domain, &self.info, &self.nic.devices.options, of.as_deref())
+        let shared = self.shared.as_ref().filter(|_| self.nic.domain.provider_grant().endpoint_scoped);
+        let of = shared.map(|pair| pair.data.local_name()).transpose().map_err(io::Error::other)?;
+        RailFlusher::new(&self.nic.domain, &self.info, &self.nic.devices.options, of.as_deref())
     }
 
     /// Keeps for the next poll which flushes have ended. One that failed ends its link: nobody knows what its GPU sees.
     #[cold]
     pub(crate) fn take_flushes(&mut self) {
         let Some(flusher) = &mut self.flusher else { return };
-        flusher.collect();
+        flusher.drain_queue();
         while let Some((flush, errno)) = self.flusher.as_mut().and_then(|flusher| flusher.ended.pop_front()) {
             let at = flush.link.0 as usize;
             let Some(Some(link)) = self.links.get_mut(at).filter(|link| is_life(link.as_deref(), flush.life))
@@ -228,12 +234,14 @@ impl OfiRail {
             };
             link.flushes = link.flushes.saturating_sub(1);
             match errno {
-                None if flush.told => self.tell(flush.link, flush.wr_id, Done::Posted, Status::Ok),
+                None if flush.told => {
+                    self.stash_completion(flush.link, flush.wr_id, CompletionKind::Posted, OpStatus::Ok)
+                }
                 None => {}
                 Some(errno) => {
-                    let keeps = Planted::named("ofi-keeps-unflushed-links").is_on();
-                    let status = Status::Unflushed(errno.number().unsigned_abs());
-                    self.tell(flush.link, flush.wr_id, Done::Posted, status);
+                    let keeps = OfiMutant::named("ofi-keeps-unflushed-links").is_on();
+                    let status = OpStatus::Unflushed(errno.number().unsigned_abs());
+                    self.stash_completion(flush.link, flush.wr_id, CompletionKind::Posted, status);
                     if !keeps {
                         self.break_link(at, None);
                     }
@@ -243,6 +251,6 @@ impl OfiRail {
     }
 }
 
-fn is_life(link: Option<&crate::link::Link>, life: u64) -> bool {
+fn is_life(link: Option<&crate::link::OfiLink>, life: u64) -> bool {
     link.is_some_and(|link| link.cookie == life)
 }

@@ -2,14 +2,14 @@
 
 use trunkline_sys::ofi::{caps, mode, mr_mode, order, progress, threading};
 
-use crate::info::Info;
+use crate::info::OfiInfo;
 use crate::library;
-use crate::mutant::Planted;
+use crate::mutant::OfiMutant;
 
 /// Which calls must not happen at the same time, on one domain and by several threads. What one thread at a time owns anyhow,
 /// as a queue and the endpoints on it, is not counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Exclusion {
+pub enum CallExclusion {
     /// None.
     Nothing,
     /// Those that make, change and end something.
@@ -20,7 +20,7 @@ pub enum Exclusion {
 
 /// What comes in order in one direction: bits of libfabric's `FI_ORDER_*`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Orders {
+pub struct OrderGuarantees {
     /// What arrives as it was posted.
     pub messages: u64,
     /// What completes as it was posted.
@@ -29,7 +29,7 @@ pub struct Orders {
 
 /// How much of what there may be.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Sizes {
+pub struct SizeLimits {
     /// Bytes that an injected operation may have.
     pub inject: usize,
     /// Bytes that an operation may have.
@@ -50,7 +50,7 @@ pub struct Sizes {
 
 /// What a provider grants.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Granted {
+pub struct ProviderGrant {
     /// A registration belongs to an endpoint, is bound to it and enabled.
     pub endpoint_scoped: bool,
     /// The provider chooses keys.
@@ -75,7 +75,7 @@ pub struct Granted {
     /// Remote CQ data of a write takes a receive.
     pub data_takes_receive: bool,
     /// How much of what there may be.
-    pub sizes: Sizes,
+    pub sizes: SizeLimits,
     /// Operations go on without calls of ours.
     pub data_auto: bool,
     /// So does set-up.
@@ -83,9 +83,9 @@ pub struct Granted {
     /// libfabric's threading model, a number of `FI_THREAD_*`.
     pub threading: u32,
     /// Order of what goes out.
-    pub sends: Orders,
+    pub sends: OrderGuarantees,
     /// Order of what comes in.
-    pub receives: Orders,
+    pub receives: OrderGuarantees,
     /// Bits of a tag that can be used, from the lowest on.
     pub tag_bits: u32,
     /// A completion tells who sent.
@@ -99,10 +99,10 @@ pub struct Granted {
     pub caps: u64,
 }
 
-impl Granted {
+impl ProviderGrant {
     /// Reads it.
     #[must_use]
-    pub fn of(info: &Info) -> Self {
+    pub fn from_info(info: &OfiInfo) -> Self {
         let domain = info.domain_attr();
         let ep = info.ep_attr();
         let tx = info.tx_attr();
@@ -127,7 +127,7 @@ impl Granted {
                 .map_or(u64::BITS, |bits| bits.min(64)),
             cq_data_bytes: domain.cq_data_size,
             data_takes_receive: (all_modes | rx.mode) & mode::RX_CQ_DATA != 0,
-            sizes: Sizes {
+            sizes: SizeLimits {
                 inject: tx.inject_size,
                 message: ep.max_msg_size,
                 ordered_writes: ep.max_order_waw_size,
@@ -140,8 +140,8 @@ impl Granted {
             data_auto: domain.data_progress == progress::AUTO,
             control_auto: domain.control_progress == progress::AUTO,
             threading: domain.threading,
-            sends: Orders { messages: tx.msg_order, completions: tx.comp_order },
-            receives: Orders { messages: rx.msg_order, completions: rx.comp_order },
+            sends: OrderGuarantees { messages: tx.msg_order, completions: tx.comp_order },
+            receives: OrderGuarantees { messages: rx.msg_order, completions: rx.comp_order },
             tag_bits: u64::BITS - ep.mem_tag_format.leading_zeros(),
             source: granted & caps::SOURCE != 0,
             directed: granted & caps::DIRECTED_RECV != 0,
@@ -167,20 +167,20 @@ impl Granted {
     /// Which calls must not happen at the same time. A registration of an endpoint is bound to it by whoever registers, while
     /// the endpoint's owner posts, so that only a provider that locks for itself is left alone there.
     #[must_use]
-    pub fn exclusion(&self) -> Exclusion {
+    pub fn call_exclusion(&self) -> CallExclusion {
         match self.threading {
-            threading::SAFE => Exclusion::Nothing,
+            threading::SAFE => CallExclusion::Nothing,
             threading::FID | threading::ENDPOINT | threading::COMPLETION if !self.endpoint_scoped => {
-                Exclusion::SetUp
+                CallExclusion::SetUp
             }
-            _ => Exclusion::All,
+            _ => CallExclusion::All,
         }
     }
 
     /// What peers add an offset to, for memory that begins at an address: the one place that knows.
     #[must_use]
     pub fn remote_base(&self, addr: usize) -> u64 {
-        let always_virtual = Planted::named("ofi-forgets-offsets").is_on();
+        let always_virtual = OfiMutant::named("ofi-forgets-offsets").is_on();
         if self.virt_addr || always_virtual { addr as u64 } else { 0 }
     }
 

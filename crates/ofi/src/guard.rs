@@ -3,39 +3,39 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::granted::Exclusion;
-use crate::mutant::Planted;
+use crate::granted::CallExclusion;
+use crate::mutant::OfiMutant;
 
 /// A lock, taken only where it must be. It is held during one call of the provider and never while another is waited for.
-pub(crate) struct Guard {
+pub(crate) struct DomainLock {
     lock: Mutex<()>,
     posts: bool,
     sets_up: bool,
 }
 
-impl Guard {
+impl DomainLock {
     /// What a domain needs.
-    pub(crate) fn new(exclusion: Exclusion) -> Self {
-        let never = Planted::named("ofi-never-locks").is_on();
+    pub(crate) fn new(exclusion: CallExclusion) -> Self {
+        let never = OfiMutant::named("ofi-never-locks").is_on();
         Self {
             lock: Mutex::new(()),
-            posts: exclusion == Exclusion::All && !never,
-            sets_up: exclusion != Exclusion::Nothing && !never,
+            posts: exclusion == CallExclusion::All && !never,
+            sets_up: exclusion != CallExclusion::Nothing && !never,
         }
     }
 
     /// Before a call that posts, or reads a queue.
     #[inline]
-    pub(crate) fn post(&self) -> Option<MutexGuard<'_, ()>> {
-        if self.posts { Some(self.enter()) } else { None }
+    pub(crate) fn lock_post(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.posts { Some(self.acquire_lock()) } else { None }
     }
 
     /// Before a call that makes, changes or ends something.
-    pub(crate) fn set_up(&self) -> Option<MutexGuard<'_, ()>> {
-        self.sets_up.then(|| self.enter())
+    pub(crate) fn lock_set_up(&self) -> Option<MutexGuard<'_, ()>> {
+        self.sets_up.then(|| self.acquire_lock())
     }
 
-    fn enter(&self) -> MutexGuard<'_, ()> {
+    fn acquire_lock(&self) -> MutexGuard<'_, ()> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -47,12 +47,12 @@ mod tests {
     #[test]
     fn only_what_must_be_is_locked() {
         let doors = |exclusion| {
-            let guard = Guard::new(exclusion);
-            let post = guard.post().is_some();
-            (post, guard.set_up().is_some())
+            let guard = DomainLock::new(exclusion);
+            let post = guard.lock_post().is_some();
+            (post, guard.lock_set_up().is_some())
         };
-        assert_eq!(doors(Exclusion::Nothing), (false, false));
-        assert_eq!(doors(Exclusion::SetUp), (false, true));
-        assert_eq!(doors(Exclusion::All), (true, true));
+        assert_eq!(doors(CallExclusion::Nothing), (false, false));
+        assert_eq!(doors(CallExclusion::SetUp), (false, true));
+        assert_eq!(doors(CallExclusion::All), (true, true));
     }
 }

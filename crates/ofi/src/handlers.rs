@@ -3,19 +3,19 @@
 
 use std::ffi::c_int;
 
-use crate::mutant::Planted;
+use crate::mutant::OfiMutant;
 
 /// Signals that such libraries handle.
 const SIGNALS: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT, libc::SIGINT, libc::SIGTERM];
 
 /// Does something, after which the handlers are as before. A handler that another thread installs meanwhile is lost.
-pub(crate) fn kept<T>(what: impl FnOnce() -> T) -> T {
+pub(crate) fn with_handlers_kept<T>(what: impl FnOnce() -> T) -> T {
     let before = SIGNALS.map(|signal| (signal, get(signal)));
     let done = what();
     for (signal, handler) in before {
         let Some(handler) = handler else { continue };
-        if !Planted::named("ofi-leaves-handlers").is_on() {
+        if !OfiMutant::named("ofi-leaves-handlers").is_on() {
             // SAFETY: the handler is the one that was there.
             unsafe { libc::sigaction(signal, &raw const handler, std::ptr::null_mut()) };
         }
@@ -40,7 +40,7 @@ mod tests {
     fn handlers_are_as_before() {
         let handlers = || SIGNALS.map(|signal| get(signal).unwrap().sa_sigaction);
         let before = handlers();
-        kept(|| {
+        with_handlers_kept(|| {
             for signal in [libc::SIGINT, libc::SIGTERM] {
                 // SAFETY: to ignore a signal for a moment harms nobody.
                 unsafe { libc::signal(signal, libc::SIG_IGN) };

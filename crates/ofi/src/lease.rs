@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::rand::{GetRandomFlags, getrandom};
 use trunkline_sys::ofi::KEY_NOTAVAIL;
 
-use crate::mutant::Planted;
+use crate::mutant::OfiMutant;
 
 /// Most keys at once in a domain.
 const MOST: usize = 1 << 20;
@@ -36,67 +36,67 @@ pub enum LeaseError {
 
 /// The keys of a domain.
 #[derive(Debug)]
-pub struct Leases {
+pub struct KeyLeases {
     bits: u32,
     most: usize,
     live: Mutex<HashSet<u64>>,
-    gives_twice: Planted,
+    gives_twice: OfiMutant,
 }
 
-impl Leases {
+impl KeyLeases {
     /// Of keys that have so many bits, at most 64.
     #[must_use]
     pub fn new(bits: u32) -> Arc<Self> {
-        Self::with(bits, MOST)
+        Self::with_limit(bits, MOST)
     }
 
-    fn with(bits: u32, most: usize) -> Arc<Self> {
-        let gives_twice = Planted::named("ofi-gives-a-key-twice");
+    fn with_limit(bits: u32, most: usize) -> Arc<Self> {
+        let gives_twice = OfiMutant::named("ofi-gives-a-key-twice");
         Arc::new(Self { bits: bits.min(u64::BITS), most, live: Mutex::default(), gives_twice })
     }
 
     /// Keys in use.
     #[must_use]
-    pub fn live(&self) -> usize {
-        self.set().len()
+    pub fn live_count(&self) -> usize {
+        self.lock_keys().len()
     }
 
     /// Whether a key is in use.
     #[must_use]
-    pub fn holds(&self, key: u64) -> bool {
-        self.set().contains(&key)
+    pub fn is_leased(&self, key: u64) -> bool {
+        self.lock_keys().contains(&key)
     }
 
-    fn set(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
+    fn lock_keys(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn mask(&self) -> u64 {
+    fn key_mask(&self) -> u64 {
         u64::MAX.checked_shr(u64::BITS - self.bits).unwrap_or(0)
     }
 
     /// A key that nobody has: never 0, which is easily meant by nothing, and never the one that stands for none.
-    pub(crate) fn take(self: &Arc<Self>) -> Result<Lease, LeaseError> {
-        let mut live = self.set();
+    pub(crate) fn take_lease(self: &Arc<Self>) -> Result<KeyLease, LeaseError> {
+        let mut live = self.lock_keys();
         let exhausted = LeaseError::Exhausted { live: live.len(), bits: self.bits };
         if live.len() >= self.most {
             return Err(exhausted);
         }
-        let first = random()?;
+        let first = random_key()?;
         let tries = if self.bits <= FEW_BITS { 1 << self.bits } else { TRIES };
         for at in 0..tries {
-            let one = if self.bits <= FEW_BITS { first.wrapping_add(at.into()) } else { random()? };
-            let key = one & self.mask();
+            let one = if self.bits <= FEW_BITS { first.wrapping_add(at.into()) } else { random_key()? };
+            let key = one & self.key_mask();
             let usable = key != 0 && key != KEY_NOTAVAIL;
             if usable && (live.insert(key) || self.gives_twice.is_on()) {
-                return Ok(Lease { key, leases: Arc::clone(self) });
+                return Ok(KeyLease { key, leases: Arc::clone(self) });
             }
         }
         Err(exhausted)
     }
 }
 
-fn random() -> Result<u64, LeaseError> {
+fn random_key() -> Result<u64, LeaseError> {
     let mut bytes = [0; 8];
     let mut have = 0;
     while have < bytes.len() {
@@ -108,21 +108,21 @@ fn random() -> Result<u64, LeaseError> {
 
 /// A key that belongs to one registration, given back when this goes.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct KeyLease {
     key: u64,
-    leases: Arc<Leases>,
+    leases: Arc<KeyLeases>,
 }
 
-impl Lease {
+impl KeyLease {
     /// The key.
-    pub(crate) fn key(&self) -> u64 {
+    pub(crate) fn leased_key(&self) -> u64 {
         self.key
     }
 }
 
-impl Drop for Lease {
+impl Drop for KeyLease {
     fn drop(&mut self) {
-        self.leases.set().remove(&self.key);
+        self.leases.lock_keys().remove(&self.key);
     }
 }
 
@@ -133,16 +133,20 @@ mod tests {
     #[test]
     fn keys_are_distinct_and_come_back() {
         for bits in [3, 8, 16, 24, 32, 64] {
-            let leases = Leases::new(bits);
+            let leases = KeyLeases::new(bits);
             let mut random = fastrand::Rng::with_seed(u64::from(bits));
-            let mut held: Vec<Lease> = Vec::new();
+            let mut held: Vec<KeyLease> = Vec::new();
             let mut model: HashSet<u64> = HashSet::new();
             for _ in 0..100_000 {
                 if held.is_empty() || random.u32(..8) < 4 && held.len() < 1000 {
-                    match leases.take() {
+                    match leases.take_lease() {
                         Ok(lease) => {
-                            assert!(lease.key() != 0 && lease.key() & !leases.mask() == 0);
-                            assert!(model.insert(lease.key()), "{bits} bits: {} twice", lease.key());
+                            assert!(lease.leased_key() != 0 && lease.leased_key() & !leases.key_mask() == 0);
+                            assert!(
+                                model.insert(lease.leased_key()),
+                                "{bits} bits: {} twice",
+                                lease.leased_key()
+                            );
                             held.push(lease);
                         }
                         Err(error) => {
@@ -153,30 +157,33 @@ mod tests {
                     }
                 } else {
                     let lease = held.swap_remove(random.usize(..held.len()));
-                    assert!(model.remove(&lease.key()));
+                    assert!(model.remove(&lease.leased_key()));
                 }
-                assert_eq!(leases.live(), model.len());
+                assert_eq!(leases.live_count(), model.len());
             }
-            assert!(model.iter().all(|key| leases.holds(*key)));
+            assert!(model.iter().all(|key| leases.is_leased(*key)));
         }
     }
 
     #[test]
     fn what_is_exhausted_says_so_and_keeps_what_it_gave() {
-        let leases = Leases::new(2);
-        let held: Vec<Lease> = std::iter::from_fn(|| leases.take().ok()).take(9).collect();
-        let mut keys: Vec<u64> = held.iter().map(Lease::key).collect();
+        let leases = KeyLeases::new(2);
+        let held: Vec<KeyLease> = std::iter::from_fn(|| leases.take_lease().ok()).take(9).collect();
+        let mut keys: Vec<u64> = held.iter().map(KeyLease::leased_key).collect();
         keys.sort_unstable();
         assert_eq!(keys, [1, 2, 3]);
-        assert_eq!(leases.take().unwrap_err().to_string(), "all keys are in use: 3 of keys with 2 bits");
+        assert_eq!(
+            leases.take_lease().unwrap_err().to_string(),
+            "all keys are in use: 3 of keys with 2 bits"
+        );
         drop(held);
-        assert_eq!(leases.live(), 0);
-        assert!(Leases::new(0).take().is_err());
-        let few = Leases::with(64, 2);
-        let first = few.take().unwrap();
-        let _second = few.take().unwrap();
-        assert_eq!(few.take().unwrap_err(), LeaseError::Exhausted { live: 2, bits: 64 });
+        assert_eq!(leases.live_count(), 0);
+        assert!(KeyLeases::new(0).take_lease().is_err());
+        let few = KeyLeases::with_limit(64, 2);
+        let first = few.take_lease().unwrap();
+        let _second = few.take_lease().unwrap();
+        assert_eq!(few.take_lease().unwrap_err(), LeaseError::Exhausted { live: 2, bits: 64 });
         drop(first);
-        assert!(few.take().is_ok());
+        assert!(few.take_lease().is_ok());
     }
 }

@@ -1,6 +1,6 @@
 //! NICs through libfabric, which is opened at run time: EFA, Slingshot, and what else it has a provider for.
 //!
-//! This is the typed layer: what belongs to payload and what belongs to the control path are different types ([`typed::Role`]), so
+//! This is the typed layer: what belongs to payload and what belongs to the control path are different types ([`typed::EndpointRole`]), so
 //! that a descriptor or key of one cannot be given to an endpoint of the other. [`typed`] is what its tests and the fabric on
 //! top of it use; nothing here knows of the contract's rails and links, or decides who talks to whom.
 
@@ -45,28 +45,32 @@ mod role;
 mod table;
 mod trial;
 
-pub use auto::Auto;
+pub use auto::AutoSelection;
 pub use fabric::{COPIES_MAX, NoNic, OfiConfig, OfiFabric};
-pub use library::{Library, Missing};
-pub use profile::Profile;
+pub use library::{OfiLibrary, OfiUnavailable};
+pub use profile::ProviderProfile;
 pub use rail::OfiRail;
 
-/// The typed layer over libfabric. A domain is opened once a NIC ([`typed::Domain`]); a queue on it, endpoints of a role on
-/// that ([`typed::Endpoint`]), and registrations through [`typed::register`].
+/// The typed layer over libfabric. A domain is opened once a NIC ([`typed::OfiDomain`]); a queue on it, endpoints of a role on
+/// that ([`typed::OfiEndpoint`]), and registrations through [`typed::register_memory`].
 pub mod typed {
-    pub use crate::contexts::Slot;
-    pub use crate::domain::{Domain, Refused};
-    pub use crate::endpoint::{Anchor, Endpoint, OpenError, OpenStep, Opt, Peer};
-    pub use crate::errno::Errno;
-    pub use crate::granted::{Exclusion, Granted, Orders, Sizes};
-    pub use crate::info::{Hints, Info, Nic, query};
-    pub use crate::lease::{LeaseError, Leases};
-    pub use crate::post::{How, Posted, Source};
-    pub use crate::queue::{Entry, Failure, Format, Queue, QueueWants, Read};
-    pub use crate::region::{
-        Iface, Local, Model, Mr, MrBound, MrDisabled, RKey, RegisterError, RegisterStep, Remote, Wanted,
-        register,
+    pub use crate::contexts::OpSlot;
+    pub use crate::domain::{CloseFailures, OfiDomain};
+    pub use crate::endpoint::{
+        EndpointAnchor, EndpointOption, EndpointPeer, OfiEndpoint, OfiOpenError, OfiOpenStep,
     };
-    pub use crate::rights::{Duty, LocalUse, Rights};
-    pub use crate::role::{Ctrl, Data, Role};
+    pub use crate::errno::OfiErrno;
+    pub use crate::granted::{CallExclusion, OrderGuarantees, ProviderGrant, SizeLimits};
+    pub use crate::info::{NicAttributes, OfiHints, OfiInfo, query_infos};
+    pub use crate::lease::{KeyLeases, LeaseError};
+    pub use crate::post::{PayloadSource, PostOptions, SubmitOutcome};
+    pub use crate::queue::{
+        CompletionEntry, CompletionFormat, FailedOperation, OfiQueue, QueueRead, QueueWants,
+    };
+    pub use crate::region::{
+        LocalSlice, MemoryIface, MrBound, MrDisabled, MrEnabled, MrRequest, MrScope, OfiRegisterError, RKey,
+        RegisterStep, RemotePlace, register_memory,
+    };
+    pub use crate::rights::{LocalUse, MemoryDuty, MemoryRights};
+    pub use crate::role::{ControlTraffic, EndpointRole, PayloadTraffic};
 }

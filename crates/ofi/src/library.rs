@@ -18,7 +18,7 @@ const WITH_DMABUF: u32 = ofi::version(1, 20);
 /// There is no libfabric that could be used, and why.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Missing {
+pub enum OfiUnavailable {
     /// It is not installed.
     #[error("{name} cannot be opened ({why}); Debian: package libfabric1")]
     Library {
@@ -40,7 +40,7 @@ pub enum Missing {
 }
 
 /// The functions of libfabric.
-pub struct Library {
+pub struct OfiLibrary {
     calls: Calls,
 }
 
@@ -53,28 +53,28 @@ macro_rules! load {
     } };
 }
 
-impl Library {
+impl OfiLibrary {
     /// Opens the system's libfabric, or the file at `instead`. Users name that by the environment variable
     /// `TRUNKLINE_OFI_LIBRARY`, which this function does not read. The process's handlers of signals stay as they are.
     ///
     /// # Errors
-    /// [`Missing`].
-    pub fn open(instead: Option<&OsStr>) -> Result<Self, Missing> {
+    /// [`OfiUnavailable`].
+    pub fn open(instead: Option<&OsStr>) -> Result<Self, OfiUnavailable> {
         let name = instead.map_or_else(|| LIBRARY.to_string_lossy().into_owned().into(), OsStr::to_owned);
         let open = || {
             // SAFETY: the library's constructors run here as in any program that is linked with it. Its symbols are seen by
             // nobody else.
             unsafe { libloading::os::unix::Library::new(&name) }
         };
-        let library = handlers::kept(open);
+        let library = handlers::with_handlers_kept(open);
         let handle = library
-            .map_err(|error| Missing::Library {
+            .map_err(|error| OfiUnavailable::Library {
                 name: name.to_string_lossy().into_owned(),
                 // What the linker said stands behind the error.
                 why: error.source().map_or(error.to_string(), ToString::to_string),
             })?
             .into_raw();
-        let find = |symbol: &str| find(handle, symbol);
+        let find = |symbol: &str| find_symbol(handle, symbol);
         let calls = load!(find;
             getinfo "fi_getinfo" Getinfo freeinfo "fi_freeinfo" Freeinfo dupinfo "fi_dupinfo" Dupinfo
             fabric "fi_fabric" OpenFabric open "fi_open" Open version "fi_version" Version
@@ -88,13 +88,13 @@ impl Library {
     /// # Safety
     /// The functions, and those in the tables of what they return, do what libfabric says of them.
     #[must_use]
-    pub unsafe fn of(calls: Calls) -> Self {
+    pub unsafe fn from_calls(calls: Calls) -> Self {
         Self { calls }
     }
 
     /// The file that was opened, if the linker knows.
     #[must_use]
-    pub fn file(&self) -> Option<PathBuf> {
+    pub fn file_path(&self) -> Option<PathBuf> {
         let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
         // SAFETY: it takes any address, and writes to the place that it is given.
         let known = unsafe { libc::dladdr(self.calls.version as *const c_void, found.as_mut_ptr()) };
@@ -110,7 +110,7 @@ impl Library {
 
     /// The version of the interface that the library has: `major << 16 | minor`.
     #[must_use]
-    pub fn version(&self) -> u32 {
+    pub fn library_version(&self) -> u32 {
         // SAFETY: it takes nothing and may be called at any time.
         unsafe { (self.calls.version)() }
     }
@@ -118,8 +118,8 @@ impl Library {
     /// The version to ask for: the one that our structures are for, or, where the library has it, the one in which dma-bufs
     /// are registered; what that has behind our structures is zeros wherever we hand one over.
     #[must_use]
-    pub fn api(&self) -> u32 {
-        if self.version() >= WITH_DMABUF { WITH_DMABUF } else { API }
+    pub fn requested_version(&self) -> u32 {
+        if self.library_version() >= WITH_DMABUF { WITH_DMABUF } else { API }
     }
 
     #[inline]
@@ -134,8 +134,8 @@ pub(crate) fn has_dmabuf(api: u32) -> bool {
 }
 
 /// The symbol in the version that our types are for.
-fn find(handle: *mut c_void, symbol: &str) -> Result<NonNull<c_void>, Missing> {
-    let missing = |version: &CStr| Missing::Symbol {
+fn find_symbol(handle: *mut c_void, symbol: &str) -> Result<NonNull<c_void>, OfiUnavailable> {
+    let missing = |version: &CStr| OfiUnavailable::Symbol {
         symbol: symbol.to_owned(),
         version: version.to_string_lossy().into_owned(),
     };
@@ -158,10 +158,10 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let error = Library::open(Some(OsStr::new("/no/such/library.so"))).err().unwrap().to_string();
+        let error = OfiLibrary::open(Some(OsStr::new("/no/such/library.so"))).err().unwrap().to_string();
         assert!(error.contains("/no/such/library.so") && error.contains("package libfabric1"), "{error}");
         // The C library is no libfabric.
-        let error = Library::open(Some(OsStr::new("libc.so.6"))).err().unwrap().to_string();
+        let error = OfiLibrary::open(Some(OsStr::new("libc.so.6"))).err().unwrap().to_string();
         assert!(error.contains("fi_getinfo") && error.contains("FABRIC_1.3"), "{error}");
     }
 

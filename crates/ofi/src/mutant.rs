@@ -2,9 +2,9 @@
 
 /// A planted bug. Without the feature `mutants` it is never on, and costs nothing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Planted(bool);
+pub(crate) struct OfiMutant(bool);
 
-impl Planted {
+impl OfiMutant {
     /// The bug with a name; asked for when things are made.
     pub(crate) fn named(name: &str) -> Self {
         Self(cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name))

@@ -4,46 +4,46 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use trunkline_proto::wire::status::Usage;
+use trunkline_proto::wire::status::NicUsage;
 
-use crate::cache::Registrations;
-use crate::domain::Domain;
-use crate::endpoint::{OpenError, OpenStep};
-use crate::errno::Errno;
-use crate::info::Info;
-use crate::profile::Profile;
-use crate::reach::Devices;
-use crate::remains::Remains;
-use crate::table::{Region, Table};
+use crate::cache::NicRegistrations;
+use crate::domain::OfiDomain;
+use crate::endpoint::{OfiOpenError, OfiOpenStep};
+use crate::errno::OfiErrno;
+use crate::info::OfiInfo;
+use crate::profile::ProviderProfile;
+use crate::reach::DeviceSupport;
+use crate::remains::LingeringRails;
+use crate::table::{OfiRegion, OfiRegionTable};
 
 /// A NIC that was found.
-pub(crate) struct Port {
-    pub(crate) info: Info,
-    pub(crate) profile: Profile,
+pub(crate) struct FoundNic {
+    pub(crate) info: OfiInfo,
+    pub(crate) profile: ProviderProfile,
     /// The offer that takes memory of devices in, if there is one.
-    pub(crate) wider: Option<Info>,
+    pub(crate) wider: Option<OfiInfo>,
     /// What it does with memory of devices, once that was tried.
-    pub(crate) devices: Devices,
-    open: Mutex<Vec<Weak<Opened>>>,
+    pub(crate) devices: DeviceSupport,
+    open: Mutex<Vec<Weak<OpenNic>>>,
 }
 
 /// A NIC that is open.
-pub(crate) struct Opened {
+pub(crate) struct OpenNic {
     // What still uses registrations ends before them, and they before their domain.
-    pub(crate) remains: Remains,
-    pub(crate) table: Table,
-    pub(crate) registrations: Registrations,
-    pub(crate) domain: Arc<Domain>,
-    pub(crate) devices: Devices,
+    pub(crate) remains: LingeringRails,
+    pub(crate) table: OfiRegionTable,
+    pub(crate) registrations: NicRegistrations,
+    pub(crate) domain: Arc<OfiDomain>,
+    pub(crate) devices: DeviceSupport,
     pub(crate) endpoints: AtomicU32,
     pub(crate) queues: AtomicU32,
 }
 
-impl Opened {
+impl OpenNic {
     /// Closes a region, or leaves it to those who use the same registration.
-    pub(crate) fn close(&self, region: Region) {
+    pub(crate) fn close_region(&self, region: OfiRegion) {
         match region {
-            Region::Shared(shared) => self.registrations.release(shared),
+            OfiRegion::Shared(shared) => self.registrations.release_registration(shared),
             own => drop(own),
         }
     }
@@ -54,28 +54,28 @@ impl Opened {
     }
 }
 
-impl Port {
+impl FoundNic {
     /// One that an offer of the library stands for.
-    pub(crate) fn new(info: Info, wider: Option<Info>, profile: Profile) -> Self {
-        Self { info, profile, wider, devices: Devices::default(), open: Mutex::new(Vec::new()) }
+    pub(crate) fn new(info: OfiInfo, wider: Option<OfiInfo>, profile: ProviderProfile) -> Self {
+        Self { info, profile, wider, devices: DeviceSupport::default(), open: Mutex::new(Vec::new()) }
     }
 
     /// Opens it; where rails share a domain, only unless it is open.
     ///
     /// # Errors
-    /// As [`Domain::open`].
-    pub(crate) fn open(&self) -> Result<Arc<Opened>, OpenError> {
+    /// As [`OfiDomain::open`].
+    pub(crate) fn open(&self) -> Result<Arc<OpenNic>, OfiOpenError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|opened| opened.strong_count() > 0);
         if let Some(opened) = open.first().and_then(Weak::upgrade).filter(|_| !self.profile.domain_each) {
             opened.look_at_remains();
             return Ok(opened);
         }
-        let opened = Arc::new(Opened {
-            remains: Remains::default(),
-            table: Table::new().map_err(|_| OpenStep::Tables.failed()(Errno::NO_MEMORY))?,
-            registrations: Registrations::new(),
-            domain: Domain::open(&self.info)?,
+        let opened = Arc::new(OpenNic {
+            remains: LingeringRails::default(),
+            table: OfiRegionTable::new().map_err(|_| OfiOpenStep::Tables.to_error()(OfiErrno::NO_MEMORY))?,
+            registrations: NicRegistrations::new(),
+            domain: OfiDomain::open(&self.info)?,
             devices: self.devices.clone(),
             endpoints: AtomicU32::new(0),
             queues: AtomicU32::new(0),
@@ -85,14 +85,14 @@ impl Port {
     }
 
     /// What is in use of it. An endpoint counts as a queue pair.
-    pub(crate) fn usage(&self) -> Usage {
+    pub(crate) fn usage(&self) -> NicUsage {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let none = Usage {
+        let none = NicUsage {
             queue_pairs_max: 2 * crate::connect::LINKS_MAX,
             regions_max: crate::table::REGIONS_MAX as u32,
-            ..Usage::default()
+            ..NicUsage::default()
         };
-        open.iter().filter_map(Weak::upgrade).fold(none, |all, open| Usage {
+        open.iter().filter_map(Weak::upgrade).fold(none, |all, open| NicUsage {
             queue_pairs: all.queue_pairs + open.endpoints.load(Ordering::Relaxed),
             completion_queues: all.completion_queues + open.queues.load(Ordering::Relaxed),
             regions: all.regions + (open.table.len() + open.registrations.len()) as u32,

@@ -1,13 +1,13 @@
 //! The operations of a link that are out, each in a slot of the rail's queue; how many it may have, and in which order they
 //! come back when the link fails. Nothing here talks to libfabric.
 
-use trunkline_fabric::{Done, LocalKey};
+use trunkline_fabric::{CompletionKind, LocalKey};
 use trunkline_mem::OutOfMemory;
 use trunkline_proto::reserve::{try_collect, try_filled};
 
 /// What an operation is to its link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum LinkOpKind {
     /// Sends, writes and reads.
     Work,
     /// A proof that what was before it has arrived, of which so many parts are still out.
@@ -20,18 +20,18 @@ pub(crate) enum Kind {
     Paired,
 }
 
-impl Kind {
+impl LinkOpKind {
     /// Whether it is among the receives.
-    pub(crate) fn receives(self) -> bool {
+    pub(crate) fn is_receive(self) -> bool {
         matches!(self, Self::Receive | Self::Paired)
     }
 }
 
 /// An operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Op {
+pub(crate) struct LinkOpEntry {
     pub(crate) wr_id: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: LinkOpKind,
     /// Its owner wants to hear of it although it went well.
     pub(crate) told: bool,
     /// The region that it uses, or [`NO_REGION`].
@@ -44,14 +44,15 @@ pub(crate) struct Op {
 /// What uses no region.
 pub(crate) const NO_REGION: LocalKey = LocalKey(0);
 
-const FREE: Op = Op { wr_id: 0, kind: Kind::Work, told: false, region: NO_REGION, seq: 0, live: false };
+const FREE: LinkOpEntry =
+    LinkOpEntry { wr_id: 0, kind: LinkOpKind::Work, told: false, region: NO_REGION, seq: 0, live: false };
 
 /// Places of a link beside those of its owner: for the first word, and the second part of a proof.
 const OWN: u32 = 1;
 
 /// The operations of one link.
-pub(crate) struct Ops {
-    all: Box<[Op]>,
+pub(crate) struct LinkOps {
+    all: Box<[LinkOpEntry]>,
     /// Places for work, then for receives.
     free: [Vec<u32>; 2],
     /// Places for work.
@@ -59,9 +60,9 @@ pub(crate) struct Ops {
     seq: u64,
 }
 
-impl Ops {
+impl LinkOps {
     /// Slots that a link takes.
-    pub(crate) const fn span(depth: u32, receives: u32) -> u32 {
+    pub(crate) const fn slot_span(depth: u32, receives: u32) -> u32 {
         depth + OWN + receives
     }
 
@@ -72,19 +73,19 @@ impl Ops {
     pub(crate) fn new(depth: u32, receives: u32) -> Result<Self, OutOfMemory> {
         let works = depth + OWN;
         let free = [try_collect((0..works).rev())?, try_collect((works..works + receives).rev())?];
-        let all = try_filled(FREE, Self::span(depth, receives) as usize)?;
+        let all = try_filled(FREE, Self::slot_span(depth, receives) as usize)?;
         Ok(Self { all, free, works, seq: 0 })
     }
 
     /// Work that can be begun.
     #[inline]
-    pub(crate) fn credits(&self) -> u32 {
+    pub(crate) fn free_credits(&self) -> u32 {
         (self.free[0].len() as u32).saturating_sub(OWN)
     }
 
     /// Work that is out.
     #[inline]
-    pub(crate) fn works(&self) -> u32 {
+    pub(crate) fn outstanding_work(&self) -> u32 {
         self.works - self.free[0].len() as u32
     }
 
@@ -95,62 +96,68 @@ impl Ops {
 
     /// Begins an operation.
     #[inline]
-    pub(crate) fn begin(&mut self, wr_id: u64, kind: Kind, told: bool, region: LocalKey) -> Option<u32> {
-        let place = self.free[usize::from(kind.receives())].pop()?;
+    pub(crate) fn begin_op(
+        &mut self,
+        wr_id: u64,
+        kind: LinkOpKind,
+        told: bool,
+        region: LocalKey,
+    ) -> Option<u32> {
+        let place = self.free[usize::from(kind.is_receive())].pop()?;
         self.seq += 1;
-        self.all[place as usize] = Op { wr_id, kind, told, region, seq: self.seq, live: true };
+        self.all[place as usize] = LinkOpEntry { wr_id, kind, told, region, seq: self.seq, live: true };
         Some(place)
     }
 
     /// An operation that is out.
     #[inline]
-    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut Op> {
+    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut LinkOpEntry> {
         self.all.get_mut(place as usize).filter(|op| op.live)
     }
 
     /// Ends one.
     #[inline]
-    pub(crate) fn end(&mut self, place: u32) -> Option<Op> {
+    pub(crate) fn end_op(&mut self, place: u32) -> Option<LinkOpEntry> {
         let op = self.all.get_mut(place as usize).filter(|op| op.live)?;
         op.live = false;
         let ended = *op;
-        self.free[usize::from(ended.kind.receives())].push(place);
+        self.free[usize::from(ended.kind.is_receive())].push(place);
         Some(ended)
     }
 
     /// The place of a paired receive with that name.
-    pub(crate) fn paired(&self, wr_id: u64) -> Option<u32> {
-        let fits = |op: &Op| op.live && op.kind == Kind::Paired && op.wr_id == wr_id;
+    pub(crate) fn find_paired(&self, wr_id: u64) -> Option<u32> {
+        let fits = |op: &LinkOpEntry| op.live && op.kind == LinkOpKind::Paired && op.wr_id == wr_id;
         self.all.iter().position(fits).map(|place| place as u32)
     }
 
     /// Whether nothing is out that was begun before that place.
     pub(crate) fn is_oldest_work(&self, place: u32) -> bool {
         let Some(op) = self.all.get(place as usize).filter(|op| op.live) else { return false };
-        !self.all.iter().any(|other| other.live && !other.kind.receives() && other.seq < op.seq)
+        !self.all.iter().any(|other| other.live && !other.kind.is_receive() && other.seq < op.seq)
     }
 
     /// All that is out, by place.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &Op)> {
+    pub(crate) fn live_ops(&self) -> impl Iterator<Item = (u32, &LinkOpEntry)> {
         self.all.iter().enumerate().filter(|(_, op)| op.live).map(|(place, op)| (place as u32, op))
     }
 
     /// Ends all, as they were begun.
-    pub(crate) fn end_all(&mut self) -> Vec<Op> {
+    pub(crate) fn end_all(&mut self) -> Vec<LinkOpEntry> {
         let mut live: Vec<u32> =
             (0..self.all.len() as u32).filter(|&at| self.all[at as usize].live).collect();
         live.sort_by_key(|&at| self.all[at as usize].seq);
-        live.into_iter().filter_map(|at| self.end(at)).collect()
+        live.into_iter().filter_map(|at| self.end_op(at)).collect()
     }
 }
 
-impl Op {
+impl LinkOpEntry {
     /// What its end is called, if its owner is to hear of it.
-    pub(crate) fn done(&self) -> Option<Done> {
+    pub(crate) fn completion_kind(&self) -> Option<CompletionKind> {
         match self.kind {
-            Kind::Work | Kind::Proof(_) => Some(Done::Posted),
-            Kind::Receive | Kind::Paired => Some(Done::Received),
-            Kind::Hello => None,
+            LinkOpKind::Work | LinkOpKind::Proof(_) => Some(CompletionKind::Posted),
+            LinkOpKind::Receive | LinkOpKind::Paired => Some(CompletionKind::Received),
+            LinkOpKind::Hello => None,
         }
     }
 }
@@ -161,33 +168,33 @@ mod tests {
 
     #[test]
     fn places_are_given_and_come_back() {
-        let mut ops = Ops::new(2, 1).unwrap();
-        assert_eq!((ops.credits(), ops.receive_credits(), Ops::span(2, 1)), (2, 1, 4));
-        let one = ops.begin(1, Kind::Work, true, NO_REGION).unwrap();
-        let two = ops.begin(2, Kind::Work, true, NO_REGION).unwrap();
-        let receive = ops.begin(3, Kind::Receive, true, NO_REGION).unwrap();
-        assert_eq!((ops.credits(), ops.receive_credits()), (0, 0));
-        assert_eq!(ops.begin(4, Kind::Receive, true, NO_REGION), None);
+        let mut ops = LinkOps::new(2, 1).unwrap();
+        assert_eq!((ops.free_credits(), ops.receive_credits(), LinkOps::slot_span(2, 1)), (2, 1, 4));
+        let one = ops.begin_op(1, LinkOpKind::Work, true, NO_REGION).unwrap();
+        let two = ops.begin_op(2, LinkOpKind::Work, true, NO_REGION).unwrap();
+        let receive = ops.begin_op(3, LinkOpKind::Receive, true, NO_REGION).unwrap();
+        assert_eq!((ops.free_credits(), ops.receive_credits()), (0, 0));
+        assert_eq!(ops.begin_op(4, LinkOpKind::Receive, true, NO_REGION), None);
         assert!(one != two && receive == 3);
-        assert_eq!(ops.end(one).unwrap().wr_id, 1);
-        assert!(ops.end(one).is_none() && ops.get_mut(one).is_none());
-        assert_eq!(ops.credits(), 1);
+        assert_eq!(ops.end_op(one).unwrap().wr_id, 1);
+        assert!(ops.end_op(one).is_none() && ops.get_mut(one).is_none());
+        assert_eq!(ops.free_credits(), 1);
     }
 
     #[test]
     fn all_come_back_as_they_were_begun() {
-        let mut ops = Ops::new(4, 4).unwrap();
+        let mut ops = LinkOps::new(4, 4).unwrap();
         let begun: Vec<_> =
-            (0..8).map(|at| (at, if at % 2 == 0 { Kind::Work } else { Kind::Paired })).collect();
+            (0..8).map(|at| (at, if at % 2 == 0 { LinkOpKind::Work } else { LinkOpKind::Paired })).collect();
         for &(wr_id, kind) in &begun {
-            ops.begin(wr_id, kind, true, NO_REGION).unwrap();
+            ops.begin_op(wr_id, kind, true, NO_REGION).unwrap();
         }
-        let place = ops.paired(3).unwrap();
-        assert!(ops.paired(2).is_none());
-        ops.end(place).unwrap();
-        ops.begin(9, Kind::Receive, true, NO_REGION).unwrap();
+        let place = ops.find_paired(3).unwrap();
+        assert!(ops.find_paired(2).is_none());
+        ops.end_op(place).unwrap();
+        ops.begin_op(9, LinkOpKind::Receive, true, NO_REGION).unwrap();
         let back: Vec<_> = ops.end_all().iter().map(|op| op.wr_id).collect();
         assert_eq!(back, [0, 1, 2, 4, 5, 6, 7, 9]);
-        assert_eq!((ops.credits(), ops.receive_credits()), (4, 4));
+        assert_eq!((ops.free_credits(), ops.receive_credits()), (4, 4));
     }
 }

@@ -1,13 +1,13 @@
 //! What the queue tells, as the contract tells it. Called by the rail's poll and by whoever has to know before something ends.
 
-use trunkline_fabric::{Completion, Done, LinkId, Status};
+use trunkline_fabric::{Completion, CompletionKind, LinkId, OpStatus};
 use trunkline_sys::ofi::caps;
 
-use crate::contexts::Slot;
-use crate::errno::Errno;
-use crate::link::{Hello, Link, State};
-use crate::ops::Kind;
-use crate::queue::{BATCH, Entry, Failure, Read};
+use crate::contexts::OpSlot;
+use crate::errno::OfiErrno;
+use crate::link::{HelloProgress, OfiLink, OfiLinkStage};
+use crate::ops::LinkOpKind;
+use crate::queue::{BATCH, CompletionEntry, FailedOperation, QueueRead};
 use crate::rail::OfiRail;
 
 /// Batches that one poll goes through at most.
@@ -26,7 +26,7 @@ const REFUSALS: [i32; 4] = [libc::EACCES, libc::EPERM, libc::EKEYREJECTED, libc:
 
 /// What one read gave.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Took {
+enum PollOutcome {
     /// Something, and there may be more.
     Some,
     /// What there was.
@@ -35,30 +35,30 @@ enum Took {
     Broken,
 }
 
-fn status_of(failure: &Failure, kind: Kind) -> Status {
+fn status_of(failure: &FailedOperation, kind: LinkOpKind) -> OpStatus {
     match failure.errno {
-        Errno::TRUNCATED => Status::TooLong,
-        Errno::CANCELED if kind.receives() => Status::Flushed,
+        OfiErrno::TRUNCATED => OpStatus::TooLong,
+        OfiErrno::CANCELED if kind.is_receive() => OpStatus::Flushed,
         // What a connection took along that was lost.
-        Errno::CANCELED => Status::PeerDead,
-        Errno::NO_KEY => Status::RemoteAccess,
-        errno if REFUSALS.contains(&errno.number()) => Status::RemoteAccess,
-        errno => Status::Other(errno.number().unsigned_abs()),
+        OfiErrno::CANCELED => OpStatus::PeerDead,
+        OfiErrno::NO_KEY => OpStatus::RemoteAccess,
+        errno if REFUSALS.contains(&errno.number()) => OpStatus::RemoteAccess,
+        errno => OpStatus::Other(errno.number().unsigned_abs()),
     }
 }
 
 impl OfiRail {
     /// Fills `out` from the front with what has finished.
     #[inline]
-    pub(crate) fn collect(&mut self, out: &mut [Completion]) -> usize {
+    pub(crate) fn collect_completions(&mut self, out: &mut [Completion]) -> usize {
         let mut count = self.tell_stashed(out, 0);
         for _ in 0..BATCHES {
             if count == out.len() {
                 break;
             }
-            let took = self.take();
+            let took = self.read_queue();
             count = self.tell_stashed(out, count);
-            if took != Took::Some {
+            if took != PollOutcome::Some {
                 break;
             }
         }
@@ -81,33 +81,33 @@ impl OfiRail {
 
     /// Reads the queue once.
     #[inline]
-    fn take(&mut self) -> Took {
-        match self.queue.read() {
-            Read::Nothing => {
+    fn read_queue(&mut self) -> PollOutcome {
+        match self.queue.read_batch() {
+            QueueRead::Nothing => {
                 if self.has_gone {
                     self.forget_gone();
                 }
-                Took::Nothing
+                PollOutcome::Nothing
             }
-            Read::Entries(count) => {
+            QueueRead::Entries(count) => {
                 for index in 0..count {
-                    if let Some(entry) = self.queue.entry(index) {
+                    if let Some(entry) = self.queue.batch_entry(index) {
                         self.on_entry(&entry);
                     }
                 }
                 // To look again costs a system call with some providers.
-                if count < BATCH { Took::All } else { Took::Some }
+                if count < BATCH { PollOutcome::All } else { PollOutcome::Some }
             }
-            Read::ErrorWaits => match self.queue.error() {
+            QueueRead::ErrorWaits => match self.queue.read_error() {
                 Some(failure) => {
                     self.on_failure(&failure);
-                    Took::Some
+                    PollOutcome::Some
                 }
-                None => Took::Nothing,
+                None => PollOutcome::Nothing,
             },
-            Read::Broken(errno) => {
+            QueueRead::Broken(errno) => {
                 self.on_broken(errno);
-                Took::Broken
+                PollOutcome::Broken
             }
         }
     }
@@ -115,7 +115,7 @@ impl OfiRail {
     /// Reads the queue until it is empty, or as often as may be.
     pub(crate) fn take_all(&mut self) {
         for _ in 0..BATCHES * 16 {
-            if !matches!(self.take(), Took::Some | Took::All) {
+            if !matches!(self.read_queue(), PollOutcome::Some | PollOutcome::All) {
                 return;
             }
         }
@@ -123,7 +123,7 @@ impl OfiRail {
 
     /// Nothing of the queue is read any more: no link is of use.
     #[cold]
-    fn on_broken(&mut self, errno: Errno) {
+    fn on_broken(&mut self, errno: OfiErrno) {
         for at in 0..self.links.len() {
             self.break_link(at, None);
         }
@@ -145,8 +145,8 @@ impl OfiRail {
 
     /// Something of a link that is gone has ended.
     #[cold]
-    fn on_left(&mut self, at: usize, slot: Slot) {
-        self.dying.end(&self.nic, slot.0);
+    fn on_left(&mut self, at: usize, slot: OpSlot) {
+        self.dying.end_op(&self.nic, slot.0);
         if let Some(Some(left)) = self.gone.get_mut(at) {
             left.out = left.out.saturating_sub(1);
         }
@@ -155,18 +155,18 @@ impl OfiRail {
 
     /// Something of a link in error has ended, well if there is an entry: only what was received counts. With the last of it the link has told all.
     #[cold]
-    fn on_ended(&mut self, at: usize, slot: Slot, entry: Option<&Entry>) {
-        self.dying.end(&self.nic, slot.0);
-        let (_, place) = self.split(slot);
+    fn on_ended(&mut self, at: usize, slot: OpSlot, entry: Option<&CompletionEntry>) {
+        self.dying.end_op(&self.nic, slot.0);
+        let (_, place) = self.split_slot(slot);
         let Some(Some(link)) = self.links.get_mut(at) else { return };
-        let Some(op) = link.ops.end(place) else { return };
+        let Some(op) = link.ops.end_op(place) else { return };
         let id = link.id;
         link.out = link.out.saturating_sub(1);
         let last = link.out == 0;
-        match entry.filter(|_| op.kind.receives()) {
-            Some(entry) => self.received(id, op.wr_id, entry),
+        match entry.filter(|_| op.kind.is_receive()) {
+            Some(entry) => self.stash_received(id, op.wr_id, entry),
             // It may have been executed, as what is flushed may.
-            None => self.give_back(id, op, Status::Flushed),
+            None => self.give_back(id, op, OpStatus::Flushed),
         }
         if last {
             self.end_rest(at);
@@ -176,43 +176,43 @@ impl OfiRail {
 
     /// Keeps for the next poll that a message has come.
     #[inline]
-    fn received(&mut self, link: LinkId, wr_id: u64, entry: &Entry) {
+    fn stash_received(&mut self, link: LinkId, wr_id: u64, entry: &CompletionEntry) {
         let imm = entry.data.map(|data| data as u32);
         let len = entry.len as u64;
-        let done = Done::Received;
-        let status = Status::Ok;
+        let done = CompletionKind::Received;
+        let status = OpStatus::Ok;
         self.stash.push_back(Completion { wr_id, link, done, status, imm, len });
     }
 
     #[inline]
-    fn on_entry(&mut self, entry: &Entry) {
+    fn on_entry(&mut self, entry: &CompletionEntry) {
         let Some(slot) = entry.slot else { return self.on_written(entry) };
-        self.heads.release(slot.0);
-        let (at, place) = self.split(slot);
+        self.heads.release_slot(slot.0);
+        let (at, place) = self.split_slot(slot);
         let one_stream = self.profile.one_stream;
         let Some(link) = self.link_of(slot) else { return self.on_left(at, slot) };
-        if link.state == State::Error {
+        if link.state == OfiLinkStage::Error {
             return self.on_ended(at, slot, Some(entry));
         }
         let Some(op) = link.ops.get_mut(place) else { return };
-        if let Kind::Proof(2) = op.kind {
+        if let LinkOpKind::Proof(2) = op.kind {
             // Records have arrived; now payload.
-            op.kind = Kind::Proof(1);
+            op.kind = LinkOpKind::Proof(1);
             return self.go_on_proving(at, place);
         }
-        let Some(op) = link.ops.end(place) else { return };
+        let Some(op) = link.ops.end_op(place) else { return };
         let id = link.id;
         match op.kind {
-            Kind::Hello if link.hello == Hello::Said && !one_stream => {
-                link.hello = Hello::Half;
+            LinkOpKind::Hello if link.hello == HelloProgress::Said && !one_stream => {
+                link.hello = HelloProgress::Half;
                 // There is a place, which the first has left. If not, the link is not up, and ends.
-                let _ = self.begin_own(at, Kind::Hello, true);
+                let _ = self.begin_own(at, LinkOpKind::Hello, true);
             }
-            Kind::Hello => link.hello = Hello::Heard,
-            Kind::Receive | Kind::Paired => self.received(id, op.wr_id, entry),
-            Kind::Work | Kind::Proof(_) => {
+            LinkOpKind::Hello => link.hello = HelloProgress::Heard,
+            LinkOpKind::Receive | LinkOpKind::Paired => self.stash_received(id, op.wr_id, entry),
+            LinkOpKind::Work | LinkOpKind::Proof(_) => {
                 if op.told {
-                    self.tell(id, op.wr_id, Done::Posted, Status::Ok);
+                    self.stash_completion(id, op.wr_id, CompletionKind::Posted, OpStatus::Ok);
                 }
                 self.end_nops(at);
             }
@@ -221,17 +221,17 @@ impl OfiRail {
 
     /// A peer wrote, and said so.
     #[inline]
-    fn on_written(&mut self, entry: &Entry) {
+    fn on_written(&mut self, entry: &CompletionEntry) {
         let Some(data) = entry.data.filter(|_| entry.flags & caps::REMOTE_WRITE != 0) else { return };
         let mark = (data >> 32) as u32;
         let at = (mark & ((1 << PLACE_BITS) - 1)) as usize;
         match self.links.get(at) {
-            Some(Some(link)) if link.mark == mark && link.state != State::Error => {
+            Some(Some(link)) if link.mark == mark && link.state != OfiLinkStage::Error => {
                 let link = link.id;
                 let imm = Some(data as u32);
                 let len = entry.len as u64;
-                let done = Done::Written;
-                let status = Status::Ok;
+                let done = CompletionKind::Written;
+                let status = OpStatus::Ok;
                 self.stash.push_back(Completion { wr_id: 0, link, done, status, imm, len });
             }
             _ => self.strays += 1,
@@ -239,13 +239,13 @@ impl OfiRail {
     }
 
     #[cold]
-    fn on_failure(&mut self, failure: &Failure) {
+    fn on_failure(&mut self, failure: &FailedOperation) {
         // What was injected, or what a peer did: nothing here is told of it.
         let Some(slot) = failure.slot else { return };
-        self.heads.release(slot.0);
-        let (at, place) = self.split(slot);
+        self.heads.release_slot(slot.0);
+        let (at, place) = self.split_slot(slot);
         let Some(link) = self.link_of(slot) else { return self.on_left(at, slot) };
-        if link.state == State::Error {
+        if link.state == OfiLinkStage::Error {
             return self.on_ended(at, slot, None);
         }
         let Some(op) = link.ops.get_mut(place) else { return };
@@ -255,19 +255,19 @@ impl OfiRail {
 
     /// The link that an operation is of, if it is still there.
     #[inline]
-    fn link_of(&mut self, Slot(slot): Slot) -> Option<&mut Link> {
+    fn link_of(&mut self, OpSlot(slot): OpSlot) -> Option<&mut OfiLink> {
         let span = self.span;
         let link = self.links.get_mut((slot / (LIVES * span)) as usize)?.as_deref_mut()?;
         (slot >= link.base && slot < link.base + span).then_some(link)
     }
 
-    fn split(&self, Slot(slot): Slot) -> (usize, u32) {
+    fn split_slot(&self, OpSlot(slot): OpSlot) -> (usize, u32) {
         ((slot / (LIVES * self.span)) as usize, slot % self.span)
     }
 
     /// The second part of a proof goes out, behind what waits.
     fn go_on_proving(&mut self, at: usize, place: u32) {
-        self.give_again(at, place, crate::link::Work::Proof { records: false });
+        self.give_again(at, place, crate::link::ProviderOp::Proof { records: false });
     }
 
     /// Tells of what waits only for all before it.
@@ -278,9 +278,9 @@ impl OfiRail {
         {
             link.nops.pop_front();
             let id = link.id;
-            let ended = link.ops.end(place);
+            let ended = link.ops.end_op(place);
             if let Some(op) = ended.filter(|op| op.told) {
-                self.tell(id, op.wr_id, Done::Posted, Status::Ok);
+                self.stash_completion(id, op.wr_id, CompletionKind::Posted, OpStatus::Ok);
             }
         }
     }
@@ -289,13 +289,13 @@ impl OfiRail {
     pub(crate) fn take_back_paired(&mut self, id: LinkId, wr_id: u64) -> bool {
         let at = id.0 as usize;
         let Some(Some(link)) = self.links.get_mut(at) else { return false };
-        let Some(place) = link.ops.paired(wr_id) else { return false };
+        let Some(place) = link.ops.find_paired(wr_id) else { return false };
         if let Some(waits) = link.waiting.iter().position(|&(waiting, _)| waiting == place) {
             link.waiting.remove(waits);
             self.waits -= u32::from(link.waiting.is_empty());
-            return link.ops.end(place).is_some();
+            return link.ops.end_op(place).is_some();
         }
-        let slot = Slot(link.base + place);
+        let slot = OpSlot(link.base + place);
         let Some(pair) = link.pair.as_mut().or(self.shared.as_mut()) else { return false };
         if pair.data.cancel(slot).is_err() {
             return false;
@@ -306,26 +306,26 @@ impl OfiRail {
     /// Whether a receive that was given up comes back as such: the queue tells.
     fn await_cancelled(&mut self, at: usize, place: u32) -> bool {
         let Some(Some(link)) = self.links.get(at) else { return false };
-        let wanted = Slot(link.base + place);
+        let wanted = OpSlot(link.base + place);
         for _ in 0..TAKE_BACK_READS {
-            match self.queue.read() {
-                Read::ErrorWaits => {
-                    let Some(failure) = self.queue.error() else { continue };
-                    if failure.slot == Some(wanted) && failure.errno == Errno::CANCELED {
+            match self.queue.read_batch() {
+                QueueRead::ErrorWaits => {
+                    let Some(failure) = self.queue.read_error() else { continue };
+                    if failure.slot == Some(wanted) && failure.errno == OfiErrno::CANCELED {
                         let Some(Some(link)) = self.links.get_mut(at) else { return false };
-                        return link.ops.end(place).is_some();
+                        return link.ops.end_op(place).is_some();
                     }
                     self.on_failure(&failure);
                 }
-                Read::Entries(count) => {
+                QueueRead::Entries(count) => {
                     for index in 0..count {
-                        if let Some(entry) = self.queue.entry(index) {
+                        if let Some(entry) = self.queue.batch_entry(index) {
                             self.on_entry(&entry);
                         }
                     }
                 }
-                Read::Nothing => {}
-                Read::Broken(_) => return false,
+                QueueRead::Nothing => {}
+                QueueRead::Broken(_) => return false,
             }
             let Some(Some(link)) = self.links.get_mut(at) else { return false };
             if link.ops.get_mut(place).is_none() {

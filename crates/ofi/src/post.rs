@@ -1,36 +1,36 @@
 //! What is posted on an endpoint. Nothing here allocates or waits, and locks are taken only where the provider's threading
 //! model demands it.
 //!
-//! An operation uses its memory and its [`Slot`] until it has completed: whoever posts keeps the registration till then.
+//! An operation uses its memory and its [`OpSlot`] until it has completed: whoever posts keeps the registration till then.
 
 use std::ffi::c_void;
 
 use trunkline_sys::ofi::{ADDR_UNSPEC, Iovec, Msg, MsgRma, MsgTagged, RmaIov, caps};
 
-use crate::contexts::Slot;
-use crate::endpoint::{Endpoint, Peer};
-use crate::errno::Errno;
-use crate::region::{Local, Remote};
-use crate::role::Role;
+use crate::contexts::OpSlot;
+use crate::endpoint::{EndpointPeer, OfiEndpoint};
+use crate::errno::OfiErrno;
+use crate::region::{LocalSlice, RemotePlace};
+use crate::role::EndpointRole;
 
 /// What became of an operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
-pub enum Posted {
+pub enum SubmitOutcome {
     /// It is on its way.
     Taken,
     /// There is no room now, and nothing happened.
     Again,
     /// It cannot be, and nothing happened.
-    Refused(Errno),
+    Refused(OfiErrno),
 }
 
-impl Posted {
+impl SubmitOutcome {
     #[inline]
-    fn of(code: isize) -> Self {
-        match Errno::count(code) {
+    fn from_code(code: isize) -> Self {
+        match OfiErrno::check_count(code) {
             Ok(_) => Self::Taken,
-            Err(Errno::AGAIN) => Self::Again,
+            Err(OfiErrno::AGAIN) => Self::Again,
             Err(errno) => Self::Refused(errno),
         }
     }
@@ -38,18 +38,18 @@ impl Posted {
 
 /// How an operation is done.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct How {
+pub struct PostOptions {
     /// Its completion is told. A failure always is, and some providers tell everything (`net` of 1.17). When an operation that
     /// is not told has let go of its memory is known by the order of completions alone, where the provider grants one.
     pub tell: bool,
     /// More follows at once, so that the provider may wait with this one.
     pub more: bool,
     /// It is complete only when the bytes are where they belong, or as near to that as the provider grants
-    /// ([`Granted::reach`](crate::typed::Granted::reach)).
+    /// ([`ProviderGrant::reach`](crate::typed::ProviderGrant::reach)).
     pub placed: bool,
 }
 
-impl How {
+impl PostOptions {
     /// Told, and by itself.
     pub const TOLD: Self = Self { tell: true, more: false, placed: false };
     /// Not told.
@@ -58,18 +58,18 @@ impl How {
 
 /// Where the bytes of an operation come from.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'a, R: Role> {
-    /// Copied before the call returns; at most [`Sizes::inject`](crate::typed::Sizes::inject) bytes.
+pub enum PayloadSource<'a, R: EndpointRole> {
+    /// Copied before the call returns; at most [`SizeLimits::inject`](crate::typed::SizeLimits::inject) bytes.
     Inline(&'a [u8]),
     /// Registered memory.
-    One(Local<'a, R>),
+    One(LocalSlice<'a, R>),
     /// The bytes of both, one behind the other; for providers whose
-    /// [`Sizes::transmit_ranges`](crate::typed::Sizes::transmit_ranges) are at least two.
-    Two(Local<'a, R>, Local<'a, R>),
+    /// [`SizeLimits::transmit_ranges`](crate::typed::SizeLimits::transmit_ranges) are at least two.
+    Two(LocalSlice<'a, R>, LocalSlice<'a, R>),
 }
 
 /// Ranges as libfabric takes them.
-struct Ranges {
+struct IovRanges {
     iov: [Iovec; 2],
     desc: [*mut c_void; 2],
     count: usize,
@@ -77,12 +77,12 @@ struct Ranges {
     flags: u64,
 }
 
-impl Ranges {
+impl IovRanges {
     #[inline]
-    fn of<R: Role>(locals: [Option<Local<'_, R>>; 2]) -> Self {
+    fn from_locals<R: EndpointRole>(locals: [Option<LocalSlice<'_, R>>; 2]) -> Self {
         let [first, second] = locals;
         let none = (Iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }, std::ptr::null_mut());
-        let parts = |local: Option<Local<'_, R>>| local.map_or(none, |local| local.parts());
+        let parts = |local: Option<LocalSlice<'_, R>>| local.map_or(none, |local| local.iovec_parts());
         let ((one, one_desc), (two, two_desc)) = (parts(first), parts(second));
         Self {
             iov: [one, two],
@@ -97,67 +97,73 @@ impl Ranges {
 /// Calls a slot of one of an endpoint's tables.
 macro_rules! post {
     ($endpoint:expr, $table:ident.$slot:ident($($arg:expr),*)) => {{
-        let fid = &$endpoint.held().fid;
+        let fid = &$endpoint.held_endpoint().fid;
         // SAFETY: the endpoint is open.
-        let ops = unsafe { (*fid.raw()).$table };
+        let ops = unsafe { (*fid.as_raw()).$table };
         // SAFETY: null, or the table of an open endpoint.
         match unsafe { ops.as_ref() }.and_then(|ops| ops.$slot) {
-            None => Posted::Refused(Errno::NO_SYS),
+            None => SubmitOutcome::Refused(OfiErrno::NO_SYS),
             Some(call) => {
-                let _inside = fid.shared().guard.post();
+                let _inside = fid.domain_shared().guard.lock_post();
                 // SAFETY: the endpoint is open. What the call reads is whole while it lasts; memory and place of the
                 // operation stay until it has completed, which is what this module asks of its callers.
-                Posted::of(unsafe { call(fid.raw(), $($arg),*) })
+                SubmitOutcome::from_code(unsafe { call(fid.as_raw(), $($arg),*) })
             }
         }
     }};
 }
 
-impl<R: Role> Endpoint<R> {
+impl<R: EndpointRole> OfiEndpoint<R> {
     /// Writes into the peer's memory. `data` comes up in the peer's queue once all bytes are there.
     #[inline]
     pub fn write(
         &mut self,
-        peer: Peer<R>,
-        from: Source<'_, R>,
-        to: Remote<R>,
+        peer: EndpointPeer<R>,
+        from: PayloadSource<'_, R>,
+        to: RemotePlace<R>,
         data: Option<u64>,
-        slot: Slot,
-        how: How,
-    ) -> Posted {
-        let mut ranges = match self.ranges(from) {
-            Ok(ranges) if self.fits(data, 0) => ranges,
-            Ok(_) => return Posted::Refused(Errno::INVALID),
-            Err(errno) => return Posted::Refused(errno),
+        slot: OpSlot,
+        how: PostOptions,
+    ) -> SubmitOutcome {
+        let mut ranges = match self.make_ranges(from) {
+            Ok(ranges) if self.has_bits_for(data, 0) => ranges,
+            Ok(_) => return SubmitOutcome::Refused(OfiErrno::INVALID),
+            Err(errno) => return SubmitOutcome::Refused(errno),
         };
-        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
+        let Some(context) = self.context_ptr(slot) else { return SubmitOutcome::Refused(OfiErrno::INVALID) };
         let remote = RmaIov { addr: to.addr(), len: ranges.len, key: to.key().number() };
         let message = MsgRma {
             msg_iov: ranges.iov.as_ptr(),
             desc: ranges.desc.as_mut_ptr(),
             iov_count: ranges.count,
-            addr: peer.addr(),
+            addr: peer.raw_addr(),
             rma_iov: &raw const remote,
             rma_iov_count: 1,
             context,
             data: data.unwrap_or(0),
         };
-        let flags = ranges.flags | self.flags(how) | with_data(data);
+        let flags = ranges.flags | self.op_flags(how) | data_flag(data);
         post!(self, rma.writemsg(&raw const message, flags))
     }
 
     /// Writes a copy of a few bytes, of which nothing is told unless it fails.
     #[inline]
-    pub fn inject_write(&mut self, peer: Peer<R>, bytes: &[u8], to: Remote<R>, data: Option<u64>) -> Posted {
+    pub fn inject_write(
+        &mut self,
+        peer: EndpointPeer<R>,
+        bytes: &[u8],
+        to: RemotePlace<R>,
+        data: Option<u64>,
+    ) -> SubmitOutcome {
         if self.too_long(bytes) {
-            return Posted::Refused(Errno::TOO_LONG);
+            return SubmitOutcome::Refused(OfiErrno::TOO_LONG);
         }
-        if !self.fits(data, 0) {
-            return Posted::Refused(Errno::INVALID);
+        if !self.has_bits_for(data, 0) {
+            return SubmitOutcome::Refused(OfiErrno::INVALID);
         }
         let at = bytes.as_ptr().cast();
         let len = bytes.len();
-        let dest = peer.addr();
+        let dest = peer.raw_addr();
         let addr = to.addr();
         let key = to.key().number();
         match data {
@@ -170,27 +176,27 @@ impl<R: Role> Endpoint<R> {
     #[inline]
     pub fn read(
         &mut self,
-        peer: Peer<R>,
-        into: Local<'_, R>,
-        from: Remote<R>,
-        slot: Slot,
-        how: How,
-    ) -> Posted {
-        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
-        let mut ranges = Ranges::of([Some(into), None]);
+        peer: EndpointPeer<R>,
+        into: LocalSlice<'_, R>,
+        from: RemotePlace<R>,
+        slot: OpSlot,
+        how: PostOptions,
+    ) -> SubmitOutcome {
+        let Some(context) = self.context_ptr(slot) else { return SubmitOutcome::Refused(OfiErrno::INVALID) };
+        let mut ranges = IovRanges::from_locals([Some(into), None]);
         let remote = RmaIov { addr: from.addr(), len: ranges.len, key: from.key().number() };
         let message = MsgRma {
             msg_iov: ranges.iov.as_ptr(),
             desc: ranges.desc.as_mut_ptr(),
             iov_count: ranges.count,
-            addr: peer.addr(),
+            addr: peer.raw_addr(),
             rma_iov: &raw const remote,
             rma_iov_count: 1,
             context,
             data: 0,
         };
         // What a read brought is there when it is complete: nothing more can be asked for.
-        let flags = self.flags(How { placed: false, ..how });
+        let flags = self.op_flags(PostOptions { placed: false, ..how });
         post!(self, rma.readmsg(&raw const message, flags))
     }
 
@@ -198,45 +204,51 @@ impl<R: Role> Endpoint<R> {
     #[inline]
     pub fn send_tagged(
         &mut self,
-        peer: Peer<R>,
-        from: Source<'_, R>,
+        peer: EndpointPeer<R>,
+        from: PayloadSource<'_, R>,
         tag: u64,
         data: Option<u64>,
-        slot: Slot,
-        how: How,
-    ) -> Posted {
-        let mut ranges = match self.ranges(from) {
-            Ok(ranges) if self.fits(data, tag) => ranges,
-            Ok(_) => return Posted::Refused(Errno::INVALID),
-            Err(errno) => return Posted::Refused(errno),
+        slot: OpSlot,
+        how: PostOptions,
+    ) -> SubmitOutcome {
+        let mut ranges = match self.make_ranges(from) {
+            Ok(ranges) if self.has_bits_for(data, tag) => ranges,
+            Ok(_) => return SubmitOutcome::Refused(OfiErrno::INVALID),
+            Err(errno) => return SubmitOutcome::Refused(errno),
         };
-        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
+        let Some(context) = self.context_ptr(slot) else { return SubmitOutcome::Refused(OfiErrno::INVALID) };
         let message = MsgTagged {
             msg_iov: ranges.iov.as_ptr(),
             desc: ranges.desc.as_mut_ptr(),
             iov_count: ranges.count,
-            addr: peer.addr(),
+            addr: peer.raw_addr(),
             tag,
             ignore: 0,
             context,
             data: data.unwrap_or(0),
         };
-        let flags = ranges.flags | self.flags(how) | with_data(data);
+        let flags = ranges.flags | self.op_flags(how) | data_flag(data);
         post!(self, tagged.sendmsg(&raw const message, flags))
     }
 
     /// Sends a copy of a few bytes to a receive whose tag fits; nothing is told unless it fails.
     #[inline]
-    pub fn inject_tagged(&mut self, peer: Peer<R>, bytes: &[u8], tag: u64, data: Option<u64>) -> Posted {
+    pub fn inject_tagged(
+        &mut self,
+        peer: EndpointPeer<R>,
+        bytes: &[u8],
+        tag: u64,
+        data: Option<u64>,
+    ) -> SubmitOutcome {
         if self.too_long(bytes) {
-            return Posted::Refused(Errno::TOO_LONG);
+            return SubmitOutcome::Refused(OfiErrno::TOO_LONG);
         }
-        if !self.fits(data, tag) {
-            return Posted::Refused(Errno::INVALID);
+        if !self.has_bits_for(data, tag) {
+            return SubmitOutcome::Refused(OfiErrno::INVALID);
         }
         let at = bytes.as_ptr().cast();
         let len = bytes.len();
-        let dest = peer.addr();
+        let dest = peer.raw_addr();
         match data {
             Some(data) => post!(self, tagged.injectdata(at, len, data, dest, tag)),
             None => post!(self, tagged.inject(at, len, dest, tag)),
@@ -244,31 +256,31 @@ impl<R: Role> Endpoint<R> {
     }
 
     /// Receives what is sent with a tag: of one peer, where the provider grants
-    /// [`Granted::directed`](crate::typed::Granted::directed), or of any. Bits of `ignore` do not count. Always told.
+    /// [`ProviderGrant::directed`](crate::typed::ProviderGrant::directed), or of any. Bits of `ignore` do not count. Always told.
     #[inline]
     pub fn receive_tagged(
         &mut self,
-        from: Option<Peer<R>>,
-        into: Local<'_, R>,
+        from: Option<EndpointPeer<R>>,
+        into: LocalSlice<'_, R>,
         tag: u64,
         ignore: u64,
-        slot: Slot,
+        slot: OpSlot,
         more: bool,
-    ) -> Posted {
-        let context = self.context(slot).filter(|_| self.fits(None, tag));
-        let Some(context) = context else { return Posted::Refused(Errno::INVALID) };
-        let mut ranges = Ranges::of([Some(into), None]);
+    ) -> SubmitOutcome {
+        let context = self.context_ptr(slot).filter(|_| self.has_bits_for(None, tag));
+        let Some(context) = context else { return SubmitOutcome::Refused(OfiErrno::INVALID) };
+        let mut ranges = IovRanges::from_locals([Some(into), None]);
         let message = MsgTagged {
             msg_iov: ranges.iov.as_ptr(),
             desc: ranges.desc.as_mut_ptr(),
             iov_count: ranges.count,
-            addr: from.map_or(ADDR_UNSPEC, Peer::addr),
+            addr: from.map_or(ADDR_UNSPEC, EndpointPeer::raw_addr),
             tag,
             ignore,
             context,
             data: 0,
         };
-        let flags = self.flags(How { tell: true, more, placed: false });
+        let flags = self.op_flags(PostOptions { tell: true, more, placed: false });
         post!(self, tagged.recvmsg(&raw const message, flags))
     }
 
@@ -276,55 +288,61 @@ impl<R: Role> Endpoint<R> {
     #[inline]
     pub fn send(
         &mut self,
-        peer: Peer<R>,
-        from: Source<'_, R>,
+        peer: EndpointPeer<R>,
+        from: PayloadSource<'_, R>,
         data: Option<u64>,
-        slot: Slot,
-        how: How,
-    ) -> Posted {
-        let mut ranges = match self.ranges(from) {
-            Ok(ranges) if self.fits(data, 0) => ranges,
-            Ok(_) => return Posted::Refused(Errno::INVALID),
-            Err(errno) => return Posted::Refused(errno),
+        slot: OpSlot,
+        how: PostOptions,
+    ) -> SubmitOutcome {
+        let mut ranges = match self.make_ranges(from) {
+            Ok(ranges) if self.has_bits_for(data, 0) => ranges,
+            Ok(_) => return SubmitOutcome::Refused(OfiErrno::INVALID),
+            Err(errno) => return SubmitOutcome::Refused(errno),
         };
-        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
+        let Some(context) = self.context_ptr(slot) else { return SubmitOutcome::Refused(OfiErrno::INVALID) };
         let message = Msg {
             msg_iov: ranges.iov.as_ptr(),
             desc: ranges.desc.as_mut_ptr(),
             iov_count: ranges.count,
-            addr: peer.addr(),
+            addr: peer.raw_addr(),
             context,
             data: data.unwrap_or(0),
         };
-        let flags = ranges.flags | self.flags(how) | with_data(data);
+        let flags = ranges.flags | self.op_flags(how) | data_flag(data);
         post!(self, msg.sendmsg(&raw const message, flags))
     }
 
-    /// Receives what is sent without a tag, as [`Endpoint::receive_tagged`] does.
+    /// Receives what is sent without a tag, as [`OfiEndpoint::receive_tagged`] does.
     #[inline]
-    pub fn receive(&mut self, from: Option<Peer<R>>, into: Local<'_, R>, slot: Slot, more: bool) -> Posted {
-        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
-        let mut ranges = Ranges::of([Some(into), None]);
+    pub fn receive(
+        &mut self,
+        from: Option<EndpointPeer<R>>,
+        into: LocalSlice<'_, R>,
+        slot: OpSlot,
+        more: bool,
+    ) -> SubmitOutcome {
+        let Some(context) = self.context_ptr(slot) else { return SubmitOutcome::Refused(OfiErrno::INVALID) };
+        let mut ranges = IovRanges::from_locals([Some(into), None]);
         let message = Msg {
             msg_iov: ranges.iov.as_ptr(),
             desc: ranges.desc.as_mut_ptr(),
             iov_count: ranges.count,
-            addr: from.map_or(ADDR_UNSPEC, Peer::addr),
+            addr: from.map_or(ADDR_UNSPEC, EndpointPeer::raw_addr),
             context,
             data: 0,
         };
-        let flags = self.flags(How { tell: true, more, placed: false });
+        let flags = self.op_flags(PostOptions { tell: true, more, placed: false });
         post!(self, msg.recvmsg(&raw const message, flags))
     }
 
     #[inline]
-    fn context(&self, slot: Slot) -> Option<*mut c_void> {
-        self.held().queue.contexts.at(slot)
+    fn context_ptr(&self, slot: OpSlot) -> Option<*mut c_void> {
+        self.held_endpoint().queue.contexts.context_ptr(slot)
     }
 
     /// Whether data and tag have no more bits than the provider takes: it would leave the others out.
     #[inline]
-    fn fits(&self, data: Option<u64>, tag: u64) -> bool {
+    fn has_bits_for(&self, data: Option<u64>, tag: u64) -> bool {
         let data_fits = data.is_none_or(|data| self.data_bits != 0 && data & !self.data_bits == 0);
         data_fits && tag & !self.tag_bits == 0 || self.cuts.is_on()
     }
@@ -335,22 +353,22 @@ impl<R: Role> Endpoint<R> {
     }
 
     #[inline]
-    fn ranges(&self, from: Source<'_, R>) -> Result<Ranges, Errno> {
+    fn make_ranges(&self, from: PayloadSource<'_, R>) -> Result<IovRanges, OfiErrno> {
         match from {
-            Source::Inline(bytes) if self.too_long(bytes) => Err(Errno::TOO_LONG),
-            Source::Inline(bytes) => {
-                let mut ranges = Ranges::of::<R>([None, None]);
+            PayloadSource::Inline(bytes) if self.too_long(bytes) => Err(OfiErrno::TOO_LONG),
+            PayloadSource::Inline(bytes) => {
+                let mut ranges = IovRanges::from_locals::<R>([None, None]);
                 ranges.iov[0] = Iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
                 (ranges.len, ranges.flags) = (bytes.len(), caps::INJECT);
                 Ok(ranges)
             }
-            Source::One(local) => Ok(Ranges::of([Some(local), None])),
-            Source::Two(first, second) => Ok(Ranges::of([Some(first), Some(second)])),
+            PayloadSource::One(local) => Ok(IovRanges::from_locals([Some(local), None])),
+            PayloadSource::Two(first, second) => Ok(IovRanges::from_locals([Some(first), Some(second)])),
         }
     }
 
     #[inline]
-    fn flags(&self, how: How) -> u64 {
+    fn op_flags(&self, how: PostOptions) -> u64 {
         let bit = |on: bool, bit: u64| if on { bit } else { 0 };
         let tell = how.tell && !self.forgets_to_tell.is_on();
         bit(tell, caps::COMPLETION) | bit(how.more, caps::MORE) | bit(how.placed, self.reach)
@@ -358,6 +376,6 @@ impl<R: Role> Endpoint<R> {
 }
 
 #[inline]
-fn with_data(data: Option<u64>) -> u64 {
+fn data_flag(data: Option<u64>) -> u64 {
     if data.is_some() { caps::REMOTE_CQ_DATA } else { 0 }
 }

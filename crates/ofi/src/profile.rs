@@ -3,12 +3,12 @@
 
 use trunkline_sys::ofi::caps;
 
-use crate::granted::{Exclusion, Granted};
-use crate::mutant::Planted;
+use crate::granted::{CallExclusion, ProviderGrant};
+use crate::mutant::OfiMutant;
 
 /// How a provider is used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Profile {
+pub struct ProviderProfile {
     /// The provider, as people name it: `net`, `tcp;ofi_rxm`.
     pub name: &'static str,
     /// What has completed is at the target. Providers over sockets complete what the kernel has taken.
@@ -47,23 +47,30 @@ pub struct Profile {
 }
 
 /// Providers, by how their names begin; the first that fits counts.
-const KNOWN: [(&str, Profile); 9] = [
+const KNOWN: [(&str, ProviderProfile); 9] = [
     ("tcp;ofi_rxm", over_sockets("tcp;ofi_rxm")),
     ("net;ofi_rxm", over_sockets("net;ofi_rxm")),
-    ("net", native("net")),
-    ("tcp", native("tcp")),
-    ("sockets", Profile { tells_refusals: true, matches: false, ..over_sockets("sockets") }),
+    ("net", over_one_stream("net")),
+    ("tcp", over_one_stream("tcp")),
+    ("sockets", ProviderProfile { tells_refusals: true, matches: false, ..over_sockets("sockets") }),
     ("efa", over_a_nic("efa")),
     (
         "cxi",
-        Profile { hands_over: true, write_data_by: Some("FI_CXI_ENABLE_WRITEDATA=1"), ..over_a_nic("cxi") },
+        ProviderProfile {
+            hands_over: true,
+            write_data_by: Some("FI_CXI_ENABLE_WRITEDATA=1"),
+            ..over_a_nic("cxi")
+        },
     ),
     ("verbs;ofi_rxm", over_a_nic("verbs;ofi_rxm")),
-    ("shm", Profile { hands_over: true, tells_refusals: false, closes_early: false, ..over_a_nic("shm") }),
+    (
+        "shm",
+        ProviderProfile { hands_over: true, tells_refusals: false, closes_early: false, ..over_a_nic("shm") },
+    ),
 ];
 
-const fn over_sockets(name: &'static str) -> Profile {
-    Profile {
+const fn over_sockets(name: &'static str) -> ProviderProfile {
+    ProviderProfile {
         name,
         arrives: false,
         matches: true,
@@ -84,12 +91,12 @@ const fn over_sockets(name: &'static str) -> Profile {
 
 /// What goes out is one stream of bytes. One message that nobody waits for stops all that comes behind it, so that messages
 /// are not left to the provider to pair.
-const fn native(name: &'static str) -> Profile {
-    Profile { matches: false, one_stream: true, ..over_sockets(name) }
+const fn over_one_stream(name: &'static str) -> ProviderProfile {
+    ProviderProfile { matches: false, one_stream: true, ..over_sockets(name) }
 }
 
-const fn over_a_nic(name: &'static str) -> Profile {
-    Profile {
+const fn over_a_nic(name: &'static str) -> ProviderProfile {
+    ProviderProfile {
         name,
         arrives: true,
         matches: true,
@@ -109,26 +116,26 @@ const fn over_a_nic(name: &'static str) -> Profile {
 }
 
 /// One that nothing is known of: as documented.
-const OTHER: Profile = over_a_nic("other");
+const OTHER: ProviderProfile = over_a_nic("other");
 
-impl Profile {
+impl ProviderProfile {
     /// That of a provider of this name.
     #[must_use]
-    pub fn of(provider: &str) -> Self {
+    pub fn from_provider(provider: &str) -> Self {
         KNOWN.iter().find(|(name, _)| provider.starts_with(name)).map_or(OTHER, |(_, profile)| *profile)
     }
 
     /// Which calls must not happen at the same time. `net` of 1.17 grants that all may, and loses registrations that several
     /// threads make and close at once, or crashes; what comes in looks at the same tree.
     #[must_use]
-    pub fn exclusion(&self, granted: &Granted) -> Exclusion {
-        let believes = Planted::named("ofi-believes-in-threads").is_on();
-        if self.domain_each && !believes { Exclusion::All } else { granted.exclusion() }
+    pub fn call_exclusion(&self, granted: &ProviderGrant) -> CallExclusion {
+        let believes = OfiMutant::named("ofi-believes-in-threads").is_on();
+        if self.domain_each && !believes { CallExclusion::All } else { granted.call_exclusion() }
     }
 
     /// The same with what was granted.
     #[must_use]
-    pub fn with(self, granted: &Granted) -> Self {
+    pub fn with_grant(self, granted: &ProviderGrant) -> Self {
         let apart = !granted.endpoint_scoped && granted.cq_data_bytes >= 8;
         let tagged = granted.caps & caps::TAGGED != 0;
         Self {
@@ -137,7 +144,7 @@ impl Profile {
             lingers: self.lingers
                 || !self.hands_over
                     && !granted.data_auto
-                    && !Planted::named("ofi-believes-what-is-taken").is_on(),
+                    && !OfiMutant::named("ofi-believes-what-is-taken").is_on(),
             marks: granted.cq_data_bytes >= 8,
             // With one endpoint for all links, a tag does not tell whose it is.
             matches: self.matches && tagged && self.endpoint_each && apart,
@@ -159,9 +166,15 @@ mod tests {
             ("efa-direct", "efa"),
             ("new", "other"),
         ] {
-            assert_eq!(Profile::of(provider).name, name);
+            assert_eq!(ProviderProfile::from_provider(provider).name, name);
         }
-        assert!(Profile::of("tcp;ofi_rxm").matches && !Profile::of("net").matches);
-        assert!(Profile::of("net").one_stream && !Profile::of("net;ofi_rxm").one_stream);
+        assert!(
+            ProviderProfile::from_provider("tcp;ofi_rxm").matches
+                && !ProviderProfile::from_provider("net").matches
+        );
+        assert!(
+            ProviderProfile::from_provider("net").one_stream
+                && !ProviderProfile::from_provider("net;ofi_rxm").one_stream
+        );
     }
 }

@@ -10,12 +10,12 @@ use trunkline_sys::ofi::{
     cq_format, wait,
 };
 
-use crate::contexts::{Contexts, Slot};
-use crate::domain::Domain;
-use crate::endpoint::{OpenError, OpenStep};
-use crate::errno::Errno;
-use crate::fid::Owned;
-use crate::mutant::Planted;
+use crate::contexts::{OpContexts, OpSlot};
+use crate::domain::OfiDomain;
+use crate::endpoint::{OfiOpenError, OfiOpenStep};
+use crate::errno::OfiErrno;
+use crate::fid::OwnedFid;
+use crate::mutant::OfiMutant;
 
 /// Completions that one read takes at most.
 pub(crate) const BATCH: usize = 32;
@@ -28,7 +28,7 @@ const BEHIND: usize = 8;
 
 /// What a completion tells beside its place, flags and bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Format {
+pub enum CompletionFormat {
     /// Remote CQ data.
     Data,
     /// Remote CQ data, and the tag of a tagged receive.
@@ -41,33 +41,33 @@ pub struct QueueWants {
     /// Room for so many completions.
     pub entries: usize,
     /// What they tell.
-    pub format: Format,
-    /// Whether they tell who sent; for providers that grant [`Granted::source`](crate::typed::Granted::source).
+    pub format: CompletionFormat,
+    /// Whether they tell who sent; for providers that grant [`ProviderGrant::source`](crate::typed::ProviderGrant::source).
     pub sources: bool,
     /// Whether there is to be a descriptor to wait on.
     pub wait: bool,
-    /// Operations that are out at once on all endpoints of the queue, each with a [`Slot`].
+    /// Operations that are out at once on all endpoints of the queue, each with a [`OpSlot`].
     pub slots: u32,
 }
 
 /// What a read brought.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Read {
-    /// So many completions, to be had from [`Queue::entry`] until the next read.
+pub enum QueueRead {
+    /// So many completions, to be had from [`OfiQueue::batch_entry`] until the next read.
     Entries(usize),
     /// None.
     Nothing,
-    /// An operation failed: nothing else comes before [`Queue::error`] has told which.
+    /// An operation failed: nothing else comes before [`OfiQueue::read_error`] has told which.
     ErrorWaits,
     /// The queue itself is of no use any more.
-    Broken(Errno),
+    Broken(OfiErrno),
 }
 
 /// An operation that went well, or what a peer did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Entry {
+pub struct CompletionEntry {
     /// The operation's; none of what a peer did.
-    pub slot: Option<Slot>,
+    pub slot: Option<OpSlot>,
     /// What completed: bits of libfabric's `FI_SEND`, `FI_RECV`, `FI_REMOTE_WRITE` and their like.
     pub flags: u64,
     /// Bytes, of what came in.
@@ -76,19 +76,19 @@ pub struct Entry {
     pub data: Option<u64>,
     /// Of a tagged receive.
     pub tag: u64,
-    /// Who sent, as the endpoint's [`Peer`](crate::typed::Peer) is numbered, where that is told and the sender is known.
+    /// Who sent, as the endpoint's [`Peer`](crate::typed::EndpointPeer) is numbered, where that is told and the sender is known.
     pub source: Option<u64>,
 }
 
 /// An operation that failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Failure {
+pub struct FailedOperation {
     /// The operation's; none of what a peer did, or of what was injected.
-    pub slot: Option<Slot>,
-    /// What failed, as in [`Entry`].
+    pub slot: Option<OpSlot>,
+    /// What failed, as in [`CompletionEntry`].
     pub flags: u64,
     /// Why.
-    pub errno: Errno,
+    pub errno: OfiErrno,
     /// The same in the provider's own numbers.
     pub provider: i32,
     /// Bytes that came in.
@@ -102,59 +102,65 @@ pub struct Failure {
 /// An open queue, as what uses it holds it.
 pub(crate) struct HeldQueue {
     // The order of fields is the order in which they end.
-    pub(crate) fid: Owned<FidCq>,
-    pub(crate) contexts: Contexts,
-    pub(crate) domain: Arc<Domain>,
+    pub(crate) fid: OwnedFid<FidCq>,
+    pub(crate) contexts: OpContexts,
+    pub(crate) domain: Arc<OfiDomain>,
 }
 
 /// A completion queue. It is not `Send`: whoever owns it with its endpoints, and lets one thread at a time use them all, may
 /// say that the whole is.
-pub struct Queue {
+pub struct OfiQueue {
     held: Arc<HeldQueue>,
     batch: Box<[u64; WORDS * BATCH]>,
     froms: Box<[Addr; BATCH]>,
     taken: usize,
-    format: Format,
+    format: CompletionFormat,
     sources: bool,
-    forgets_errors: Planted,
+    forgets_errors: OfiMutant,
     one_thread: PhantomData<*mut ()>,
 }
 
 /// An error entry with room for what later versions put behind it.
 #[repr(C)]
-struct Place {
+struct PaddedErrEntry {
     entry: CqErrEntry,
     behind: [u64; BEHIND],
 }
 
-impl Queue {
+impl OfiQueue {
     /// Opens one.
     ///
     /// # Errors
-    /// [`OpenStep::Tables`] without memory; [`OpenStep::Queue`], with the provider's error.
-    pub fn open(domain: &Arc<Domain>, wants: &QueueWants) -> Result<Self, OpenError> {
-        let contexts = Contexts::new(wants.slots).map_err(|_| OpenStep::Tables.failed()(Errno::NO_MEMORY))?;
+    /// [`OfiOpenStep::Tables`] without memory; [`OfiOpenStep::Queue`], with the provider's error.
+    pub fn open(domain: &Arc<OfiDomain>, wants: &QueueWants) -> Result<Self, OfiOpenError> {
+        let contexts =
+            OpContexts::new(wants.slots).map_err(|_| OfiOpenStep::Tables.to_error()(OfiErrno::NO_MEMORY))?;
         let mut attr = CqAttr {
             size: wants.entries,
-            format: if wants.format == Format::Tagged { cq_format::TAGGED } else { cq_format::DATA },
+            format: if wants.format == CompletionFormat::Tagged {
+                cq_format::TAGGED
+            } else {
+                cq_format::DATA
+            },
             wait_obj: if wants.wait { wait::FD } else { wait::NONE },
             ..CqAttr::ZERO
         };
-        let raw = domain.fid().raw();
+        let raw = domain.domain_fid().as_raw();
         // SAFETY: the domain is open.
         let ops = unsafe { (*raw).ops };
         // SAFETY: the table of an open domain.
-        let open = unsafe { (*ops).cq_open }.ok_or(Errno::NO_SYS).map_err(OpenStep::Queue.failed())?;
-        let fid = Owned::open(domain.fid().shared(), |to| {
+        let open =
+            unsafe { (*ops).cq_open }.ok_or(OfiErrno::NO_SYS).map_err(OfiOpenStep::Queue.to_error())?;
+        let fid = OwnedFid::open_with(domain.domain_fid().domain_shared(), |to| {
             // SAFETY: the domain is open, and the attributes are whole.
             unsafe { open(raw, &raw mut attr, to, std::ptr::null_mut()) }
         });
-        let fid = fid.map_err(OpenStep::Queue.failed())?;
+        let fid = fid.map_err(OfiOpenStep::Queue.to_error())?;
         let held = Arc::new(HeldQueue { fid, contexts, domain: Arc::clone(domain) });
-        Ok(Self::of(held, wants.format, wants.sources))
+        Ok(Self::from_held(held, wants.format, wants.sources))
     }
 
-    fn of(held: Arc<HeldQueue>, format: Format, sources: bool) -> Self {
+    fn from_held(held: Arc<HeldQueue>, format: CompletionFormat, sources: bool) -> Self {
         Self {
             held,
             batch: Box::new([0; WORDS * BATCH]),
@@ -162,82 +168,83 @@ impl Queue {
             taken: 0,
             format,
             sources,
-            forgets_errors: Planted::named("ofi-forgets-errors"),
+            forgets_errors: OfiMutant::named("ofi-forgets-errors"),
             one_thread: PhantomData,
         }
     }
 
     /// The same queue for another reader, which goes on when this one ends.
     pub(crate) fn handed_on(&self) -> Self {
-        Self::of(Arc::clone(&self.held), self.format, self.sources)
+        Self::from_held(Arc::clone(&self.held), self.format, self.sources)
     }
 
-    pub(crate) fn held(&self) -> &Arc<HeldQueue> {
+    pub(crate) fn held_queue(&self) -> &Arc<HeldQueue> {
         &self.held
     }
 
     /// The domain it is on.
     #[must_use]
-    pub fn domain(&self) -> &Arc<Domain> {
+    pub fn domain(&self) -> &Arc<OfiDomain> {
         &self.held.domain
     }
 
     #[inline]
-    fn ops(&self) -> &OpsCq {
+    fn cq_ops(&self) -> &OpsCq {
         // SAFETY: the queue is open.
-        let ops = unsafe { (*self.held.fid.raw()).ops };
+        let ops = unsafe { (*self.held.fid.as_raw()).ops };
         // SAFETY: the table of an open queue, which stays as long as it does.
         unsafe { &*ops }
     }
 
     /// Takes the next batch. What the one before brought is forgotten.
     #[inline]
-    pub fn read(&mut self) -> Read {
-        let raw = self.held.fid.raw();
+    pub fn read_batch(&mut self) -> QueueRead {
+        let raw = self.held.fid.as_raw();
         let batch = self.batch.as_mut_ptr().cast::<c_void>();
         let froms = self.froms.as_mut_ptr();
-        let ops = self.ops();
+        let ops = self.cq_ops();
         let count = {
-            let _inside = self.held.fid.shared().guard.post();
+            let _inside = self.held.fid.domain_shared().guard.lock_post();
             match (self.sources, ops.read, ops.readfrom) {
                 // SAFETY: the queue is open; the batch and the sources have room for so many.
                 (true, _, Some(read)) => unsafe { read(raw, batch, BATCH, froms) },
                 // SAFETY: as above.
                 (false, Some(read), _) => unsafe { read(raw, batch, BATCH) },
-                _ => return Read::Broken(Errno::NO_SYS),
+                _ => return QueueRead::Broken(OfiErrno::NO_SYS),
             }
         };
         self.taken = 0;
-        match Errno::count(count) {
-            Ok(0) | Err(Errno::AGAIN) => Read::Nothing,
+        match OfiErrno::check_count(count) {
+            Ok(0) | Err(OfiErrno::AGAIN) => QueueRead::Nothing,
             Ok(count) => {
                 self.taken = count.min(BATCH);
-                Read::Entries(self.taken)
+                QueueRead::Entries(self.taken)
             }
-            Err(Errno::AVAILABLE) if self.forgets_errors.is_on() => Read::Nothing,
-            Err(Errno::AVAILABLE) => Read::ErrorWaits,
-            Err(errno) => Read::Broken(errno),
+            Err(OfiErrno::AVAILABLE) if self.forgets_errors.is_on() => QueueRead::Nothing,
+            Err(OfiErrno::AVAILABLE) => QueueRead::ErrorWaits,
+            Err(errno) => QueueRead::Broken(errno),
         }
     }
 
     /// A completion of the last batch.
     #[inline]
     #[must_use]
-    pub fn entry(&self, index: usize) -> Option<Entry> {
+    pub fn batch_entry(&self, index: usize) -> Option<CompletionEntry> {
         if index >= self.taken {
             return None;
         }
         let words = match self.format {
-            Format::Data => size_of::<CqDataEntry>() / size_of::<u64>(),
-            Format::Tagged => WORDS,
+            CompletionFormat::Data => size_of::<CqDataEntry>() / size_of::<u64>(),
+            CompletionFormat::Tagged => WORDS,
         };
         let start = self.batch.as_ptr().wrapping_add(index * words);
         // SAFETY: so many entries of this size were written into the batch; the shorter one is the longer one's beginning.
         let it = unsafe { &*start.cast::<CqDataEntry>() };
-        let tag = if self.format == Format::Tagged { self.batch[index * words + WORDS - 1] } else { 0 };
+        let tag =
+            if self.format == CompletionFormat::Tagged { self.batch[index * words + WORDS - 1] } else { 0 };
         let from = if self.sources { self.froms[index] } else { ADDR_NOTAVAIL };
-        Some(Entry {
-            slot: self.held.contexts.slot(it.op_context),
+        Some(CompletionEntry {
+            slot: self.held.contexts.slot_at(it.op_context),
             flags: it.flags,
             len: it.len,
             data: (it.flags & INBOUND != 0 && it.flags & caps::REMOTE_CQ_DATA != 0).then_some(it.data),
@@ -246,20 +253,20 @@ impl Queue {
         })
     }
 
-    /// The failure that [`Read::ErrorWaits`] is about; none if there is none after all.
-    pub fn error(&mut self) -> Option<Failure> {
-        let read = self.ops().readerr?;
-        let mut place = Place { entry: CqErrEntry::ZERO, behind: [0; BEHIND] };
+    /// The failure that [`QueueRead::ErrorWaits`] is about; none if there is none after all.
+    pub fn read_error(&mut self) -> Option<FailedOperation> {
+        let read = self.cq_ops().readerr?;
+        let mut place = PaddedErrEntry { entry: CqErrEntry::ZERO, behind: [0; BEHIND] };
         let count = {
-            let _inside = self.held.fid.shared().guard.post();
+            let _inside = self.held.fid.domain_shared().guard.lock_post();
             // SAFETY: the queue is open; the entry has room for what this and later versions write.
-            unsafe { read(self.held.fid.raw(), (&raw mut place).cast(), 0) }
+            unsafe { read(self.held.fid.as_raw(), (&raw mut place).cast(), 0) }
         };
         let it = place.entry;
-        (count == 1).then(|| Failure {
-            slot: self.held.contexts.slot(it.op_context),
+        (count == 1).then(|| FailedOperation {
+            slot: self.held.contexts.slot_at(it.op_context),
             flags: it.flags,
-            errno: Errno::new(it.err),
+            errno: OfiErrno::new(it.err),
             provider: it.prov_errno,
             len: it.len,
             beyond: it.olen,
@@ -269,10 +276,10 @@ impl Queue {
 
     /// What the provider says of its own number of an error.
     #[must_use]
-    pub fn explain(&self, failure: &Failure) -> String {
-        let Some(explain) = self.ops().strerror else { return failure.errno.to_string() };
+    pub fn explain_failure(&self, failure: &FailedOperation) -> String {
+        let Some(explain) = self.cq_ops().strerror else { return failure.errno.to_string() };
         let mut room = [0; 256];
-        let raw = self.held.fid.raw();
+        let raw = self.held.fid.as_raw();
         let none = std::ptr::null();
         // SAFETY: the queue is open, and the room has as many bytes as is said.
         let text = unsafe { explain(raw, failure.provider, none, room.as_mut_ptr(), room.len()) };
@@ -287,7 +294,7 @@ impl Queue {
     ///
     /// # Errors
     /// What the provider said.
-    pub fn descriptor(&self) -> Result<RawFd, Errno> {
+    pub fn wait_descriptor(&self) -> Result<RawFd, OfiErrno> {
         let mut descriptor: RawFd = -1;
         // SAFETY: the command stores a descriptor.
         unsafe { self.held.fid.control(control::GETWAIT, (&raw mut descriptor).cast()) }?;
@@ -297,13 +304,13 @@ impl Queue {
     /// Whether who waits for the descriptor now is woken by what comes; otherwise the queue is to be read first.
     #[must_use]
     pub fn may_sleep(&self) -> bool {
-        let fabric = self.held.domain.fabric().raw();
+        let fabric = self.held.domain.fabric_fid().as_raw();
         // SAFETY: the fabric is open.
         let ops = unsafe { (*fabric).ops };
         // SAFETY: the table of an open fabric.
         let Some(trywait) = (unsafe { (*ops).trywait }) else { return false };
-        let mut fid = self.held.fid.fid();
-        let _inside = self.held.fid.shared().guard.post();
+        let mut fid = self.held.fid.as_fid();
+        let _inside = self.held.fid.domain_shared().guard.lock_post();
         // SAFETY: fabric and queue are open, and there is one of them.
         unsafe { trywait(fabric, &raw mut fid, 1) == 0 }
     }

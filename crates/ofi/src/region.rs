@@ -1,5 +1,5 @@
 //! Registered memory, as types that say how far it is: [`MrDisabled`], which has neither key nor descriptor; [`MrBound`], which
-//! belongs to one endpoint; [`Mr`], which can be used, by endpoints of its role alone.
+//! belongs to one endpoint; [`MrEnabled`], which can be used, by endpoints of its role alone.
 //!
 //! A registration holds what it needs: its memory, its key, and the endpoint that it is bound to. It is closed before any of
 //! them goes.
@@ -9,19 +9,19 @@ use std::marker::PhantomData;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
-use trunkline_fabric::{Access, Exported};
-use trunkline_mem::{Kind, Memory, OutOfBounds};
+use trunkline_fabric::{AccessRights, ExportedDmaBuf};
+use trunkline_mem::{MemoryKind, MemoryRange, OutOfBounds};
 use trunkline_sys::ofi::{FidMr, Iovec, KEY_NOTAVAIL, MR_DMABUF, MrAttr, MrDmabuf, hmem};
 
-use crate::domain::Domain;
-use crate::endpoint::Anchor;
-use crate::errno::Errno;
-use crate::fid::Owned;
-use crate::lease::{Lease, LeaseError};
-use crate::mutant::Planted;
+use crate::domain::OfiDomain;
+use crate::endpoint::EndpointAnchor;
+use crate::errno::OfiErrno;
+use crate::fid::OwnedFid;
+use crate::lease::{KeyLease, LeaseError};
+use crate::mutant::OfiMutant;
 use crate::pages;
-use crate::rights::Duty;
-use crate::role::{Ctrl, Data, Role};
+use crate::rights::MemoryDuty;
+use crate::role::{ControlTraffic, EndpointRole, PayloadTraffic};
 
 /// Words that later versions read behind the attributes of a registration; all zeros.
 const BEHIND: usize = 8;
@@ -42,7 +42,7 @@ pub enum RegisterStep {
 /// Memory could not be registered. Nothing is left of it.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum RegisterError {
+pub enum OfiRegisterError {
     /// The provider said no.
     #[error("registering {duty} for {role}: {step:?}: {errno}")]
     Provider {
@@ -51,15 +51,15 @@ pub enum RegisterError {
         /// Role of the endpoint.
         role: &'static str,
         /// What the memory is there for.
-        duty: Duty,
+        duty: MemoryDuty,
         /// Why.
-        errno: Errno,
+        errno: OfiErrno,
     },
     /// There is no key left.
     #[error("registering {duty}: {source}")]
     Keys {
         /// What the memory is there for.
-        duty: Duty,
+        duty: MemoryDuty,
         /// Why.
         source: LeaseError,
     },
@@ -76,7 +76,7 @@ pub enum RegisterError {
 
 /// Whose memory it is, as the provider is told.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Iface {
+pub enum MemoryIface {
     /// The host's.
     Host,
     /// Of an NVIDIA GPU, by CUDA's number of the device.
@@ -87,35 +87,35 @@ pub enum Iface {
 
 /// What is to be registered.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct MrRequest<'a> {
     /// The memory.
-    pub memory: &'a Memory,
+    pub memory: &'a MemoryRange,
     /// Whose it is.
-    pub iface: Iface,
+    pub iface: MemoryIface,
     /// The same as a dma-buf, where it is to go in that way.
-    pub dmabuf: Option<Exported<'a>>,
+    pub dmabuf: Option<ExportedDmaBuf<'a>>,
     /// What it is there for, which says what may be done with it.
-    pub duty: Duty,
+    pub duty: MemoryDuty,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> MrRequest<'a> {
     /// Memory of the host.
     #[must_use]
-    pub fn host(memory: &'a Memory, duty: Duty) -> Self {
-        Self { memory, iface: Iface::Host, dmabuf: None, duty }
+    pub fn for_host(memory: &'a MemoryRange, duty: MemoryDuty) -> Self {
+        Self { memory, iface: MemoryIface::Host, dmabuf: None, duty }
     }
 }
 
 /// How memory is registered for endpoints of a role. Decided once, when the endpoint is opened:
-/// [`Endpoint::model`](crate::typed::Endpoint::model).
-pub enum Model<R: Role> {
+/// [`OfiEndpoint::mr_scope`](crate::typed::OfiEndpoint::mr_scope).
+pub enum MrScope<R: EndpointRole> {
     /// With the domain: every endpoint of the role can use it.
     Domain,
     /// With one endpoint.
-    Endpoint(Anchor<R>),
+    Endpoint(EndpointAnchor<R>),
 }
 
-impl<R: Role> Clone for Model<R> {
+impl<R: EndpointRole> Clone for MrScope<R> {
     fn clone(&self) -> Self {
         match self {
             Self::Domain => Self::Domain,
@@ -127,54 +127,54 @@ impl<R: Role> Clone for Model<R> {
 /// Registers memory for endpoints of a role, all steps of it.
 ///
 /// # Errors
-/// [`RegisterError`]; what was done before is undone.
-pub fn register<R: Role>(
-    domain: &Arc<Domain>,
-    model: &Model<R>,
-    wanted: &Wanted<'_>,
-) -> Result<Mr<R>, RegisterError> {
-    let disabled = MrDisabled::make(domain, R::NAME, wanted)?;
+/// [`OfiRegisterError`]; what was done before is undone.
+pub fn register_memory<R: EndpointRole>(
+    domain: &Arc<OfiDomain>,
+    model: &MrScope<R>,
+    wanted: &MrRequest<'_>,
+) -> Result<MrEnabled<R>, OfiRegisterError> {
+    let disabled = MrDisabled::make_disabled(domain, R::NAME, wanted)?;
     match model {
-        Model::Domain => disabled.settle(),
-        Model::Endpoint(anchor) => disabled.bind(anchor)?.enable(),
+        MrScope::Domain => disabled.settle_in_domain(),
+        MrScope::Endpoint(anchor) => disabled.bind_endpoint(anchor)?.enable(),
     }
 }
 
 /// A registration and what it holds.
-struct Registered {
+struct HeldRegistration {
     // The order of fields is the order in which they end: the key is free, and the memory may go, once it is closed.
-    fid: Owned<FidMr>,
-    lease: Option<Lease>,
-    memory: Memory,
-    domain: Arc<Domain>,
-    duty: Duty,
-    frees_key_first: Planted,
+    fid: OwnedFid<FidMr>,
+    lease: Option<KeyLease>,
+    memory: MemoryRange,
+    domain: Arc<OfiDomain>,
+    duty: MemoryDuty,
+    frees_key_first: OfiMutant,
 }
 
-impl Registered {
-    fn error(&self, step: RegisterStep, role: &'static str, errno: Errno) -> RegisterError {
-        RegisterError::Provider { step, role, duty: self.duty, errno }
+impl HeldRegistration {
+    fn step_error(&self, step: RegisterStep, role: &'static str, errno: OfiErrno) -> OfiRegisterError {
+        OfiRegisterError::Provider { step, role, duty: self.duty, errno }
     }
 
     /// The key, which is there once it is enabled; none of memory that no peer may reach, for which some providers have one
     /// and others do not.
-    fn key(&self) -> Result<Option<u64>, Errno> {
-        if self.duty.rights().remote == Access::LOCAL {
+    fn read_key(&self) -> Result<Option<u64>, OfiErrno> {
+        if self.duty.required_rights().remote == AccessRights::LOCAL {
             return Ok(None);
         }
         // SAFETY: the registration is open.
-        let key = unsafe { (*self.fid.raw()).key };
-        let takes_none = Planted::named("ofi-takes-no-key-for-one").is_on();
-        if key == KEY_NOTAVAIL && !takes_none { Err(Errno::NO_KEY) } else { Ok(Some(key)) }
+        let key = unsafe { (*self.fid.as_raw()).key };
+        let takes_none = OfiMutant::named("ofi-takes-no-key-for-one").is_on();
+        if key == KEY_NOTAVAIL && !takes_none { Err(OfiErrno::NO_KEY) } else { Ok(Some(key)) }
     }
 
-    fn desc(&self) -> *mut c_void {
+    fn read_desc(&self) -> *mut c_void {
         // SAFETY: the registration is open.
-        unsafe { (*self.fid.raw()).mem_desc }
+        unsafe { (*self.fid.as_raw()).mem_desc }
     }
 }
 
-impl Drop for Registered {
+impl Drop for HeldRegistration {
     fn drop(&mut self) {
         if self.frees_key_first.is_on() {
             self.lease = None;
@@ -183,35 +183,35 @@ impl Drop for Registered {
 }
 
 /// A registration that cannot be used yet.
-pub struct MrDisabled(Registered);
+pub struct MrDisabled(HeldRegistration);
 
 impl MrDisabled {
     /// Asks the provider for it. `role` is what an error names.
     ///
     /// # Errors
-    /// [`RegisterError`].
-    pub fn make(
-        domain: &Arc<Domain>,
+    /// [`OfiRegisterError`].
+    pub fn make_disabled(
+        domain: &Arc<OfiDomain>,
         role: &'static str,
-        wanted: &Wanted<'_>,
-    ) -> Result<Self, RegisterError> {
+        wanted: &MrRequest<'_>,
+    ) -> Result<Self, OfiRegisterError> {
         let duty = wanted.duty;
-        check(domain, wanted)?;
-        let granted = domain.granted();
-        let lease = if granted.prov_key { Ok(None) } else { domain.leases().take().map(Some) };
-        let lease = lease.map_err(|source| RegisterError::Keys { duty, source })?;
+        check_memory(domain, wanted)?;
+        let granted = domain.provider_grant();
+        let lease = if granted.prov_key { Ok(None) } else { domain.key_leases().take_lease().map(Some) };
+        let lease = lease.map_err(|source| OfiRegisterError::Keys { duty, source })?;
         if granted.allocated {
-            pages::populate(wanted.memory);
+            pages::populate_pages(wanted.memory);
         }
-        let fid = regattr(domain, wanted, lease.as_ref().map_or(0, Lease::key));
-        let failed = |errno| RegisterError::Provider { step: RegisterStep::Regattr, role, duty, errno };
-        Ok(Self(Registered {
+        let fid = call_regattr(domain, wanted, lease.as_ref().map_or(0, KeyLease::leased_key));
+        let failed = |errno| OfiRegisterError::Provider { step: RegisterStep::Regattr, role, duty, errno };
+        Ok(Self(HeldRegistration {
             fid: fid.map_err(failed)?,
             lease,
             memory: wanted.memory.clone(),
             domain: Arc::clone(domain),
             duty,
-            frees_key_first: Planted::named("ofi-frees-keys-first"),
+            frees_key_first: OfiMutant::named("ofi-frees-keys-first"),
         }))
     }
 
@@ -219,75 +219,83 @@ impl MrDisabled {
     ///
     /// # Errors
     /// [`RegisterStep::Bind`]; the registration is gone.
-    pub fn bind<R: Role>(self, anchor: &Anchor<R>) -> Result<MrBound<R>, RegisterError> {
-        let bound = self.0.fid.bind(&anchor.0.fid, 0);
-        bound.map_err(|errno| self.0.error(RegisterStep::Bind, R::NAME, errno))?;
+    pub fn bind_endpoint<R: EndpointRole>(
+        self,
+        anchor: &EndpointAnchor<R>,
+    ) -> Result<MrBound<R>, OfiRegisterError> {
+        let bound = self.0.fid.bind_to(&anchor.0.fid, 0);
+        bound.map_err(|errno| self.0.step_error(RegisterStep::Bind, R::NAME, errno))?;
         Ok(MrBound { registered: self.0, anchor: anchor.clone() })
     }
 
     /// It is enabled by itself, where registrations belong to the domain.
-    fn settle<R: Role>(self) -> Result<Mr<R>, RegisterError> {
-        let takes_any = Planted::named("ofi-settles-anything").is_on();
-        if self.0.domain.granted().endpoint_scoped && !takes_any {
-            return Err(self.0.error(RegisterStep::Bind, R::NAME, Errno::INVALID));
+    fn settle_in_domain<R: EndpointRole>(self) -> Result<MrEnabled<R>, OfiRegisterError> {
+        let takes_any = OfiMutant::named("ofi-settles-anything").is_on();
+        if self.0.domain.provider_grant().endpoint_scoped && !takes_any {
+            return Err(self.0.step_error(RegisterStep::Bind, R::NAME, OfiErrno::INVALID));
         }
-        Mr::of(self.0, None)
+        MrEnabled::from_registered(self.0, None)
     }
 }
 
 /// A registration that belongs to an endpoint and cannot be used yet.
-pub struct MrBound<R: Role> {
+pub struct MrBound<R: EndpointRole> {
     // The order of fields is the order in which they end.
-    registered: Registered,
-    anchor: Anchor<R>,
+    registered: HeldRegistration,
+    anchor: EndpointAnchor<R>,
 }
 
-impl<R: Role> MrBound<R> {
+impl<R: EndpointRole> MrBound<R> {
     /// Makes it usable.
     ///
     /// # Errors
     /// [`RegisterStep::Enable`], or [`RegisterStep::Key`] if it has no key even now; the registration is gone.
-    pub fn enable(self) -> Result<Mr<R>, RegisterError> {
-        if Planted::named("ofi-reads-keys-early").is_on() {
-            let early = self.registered.key();
-            early.map_err(|errno| self.registered.error(RegisterStep::Key, R::NAME, errno))?;
+    pub fn enable(self) -> Result<MrEnabled<R>, OfiRegisterError> {
+        if OfiMutant::named("ofi-reads-keys-early").is_on() {
+            let early = self.registered.read_key();
+            early.map_err(|errno| self.registered.step_error(RegisterStep::Key, R::NAME, errno))?;
         }
-        if !Planted::named("ofi-forgets-to-enable").is_on() {
+        if !OfiMutant::named("ofi-forgets-to-enable").is_on() {
             let enabled = self.registered.fid.enable();
-            enabled.map_err(|errno| self.registered.error(RegisterStep::Enable, R::NAME, errno))?;
+            enabled.map_err(|errno| self.registered.step_error(RegisterStep::Enable, R::NAME, errno))?;
         }
-        let forgets = Planted::named("ofi-forgets-endpoints").is_on();
-        Mr::of(self.registered, (!forgets).then_some(self.anchor))
+        let forgets = OfiMutant::named("ofi-forgets-endpoints").is_on();
+        MrEnabled::from_registered(self.registered, (!forgets).then_some(self.anchor))
     }
 }
 
 /// Memory that can be used, by endpoints of its role.
-pub struct Mr<R: Role> {
+pub struct MrEnabled<R: EndpointRole> {
     // The order of fields is the order in which they end: a registration is closed before its endpoint.
-    registered: Registered,
+    registered: HeldRegistration,
     /// The endpoint that it belongs to, if it does not belong to the domain.
-    _anchor: Option<Anchor<R>>,
+    _anchor: Option<EndpointAnchor<R>>,
     key: Option<u64>,
-    desc: Desc,
+    desc: MrDesc,
     remote_base: u64,
-    skips_bounds: Planted,
+    skips_bounds: OfiMutant,
 }
 
 /// What local operations are given.
 #[derive(Clone, Copy, Debug)]
-struct Desc(*mut c_void);
+struct MrDesc(*mut c_void);
 
 // SAFETY: it is only handed on to the provider.
-unsafe impl Send for Desc {}
+unsafe impl Send for MrDesc {}
 // SAFETY: as above.
-unsafe impl Sync for Desc {}
+unsafe impl Sync for MrDesc {}
 
-impl<R: Role> Mr<R> {
-    fn of(registered: Registered, anchor: Option<Anchor<R>>) -> Result<Self, RegisterError> {
-        let key = registered.key().map_err(|errno| registered.error(RegisterStep::Key, R::NAME, errno))?;
-        let desc = Desc(registered.desc());
-        let remote_base = registered.domain.granted().remote_base(registered.memory.addr());
-        let skips_bounds = Planted::named("ofi-skips-local-bounds");
+impl<R: EndpointRole> MrEnabled<R> {
+    fn from_registered(
+        registered: HeldRegistration,
+        anchor: Option<EndpointAnchor<R>>,
+    ) -> Result<Self, OfiRegisterError> {
+        let key = registered
+            .read_key()
+            .map_err(|errno| registered.step_error(RegisterStep::Key, R::NAME, errno))?;
+        let desc = MrDesc(registered.read_desc());
+        let remote_base = registered.domain.provider_grant().remote_base(registered.memory.addr());
+        let skips_bounds = OfiMutant::named("ofi-skips-local-bounds");
         Ok(Self { registered, _anchor: anchor, key, desc, remote_base, skips_bounds })
     }
 
@@ -305,14 +313,14 @@ impl<R: Role> Mr<R> {
 
     /// The memory.
     #[must_use]
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &MemoryRange {
         &self.registered.memory
     }
 
     /// Where it is.
-    pub(crate) fn place(&self) -> Place<R> {
+    pub(crate) fn whole_extent(&self) -> MrExtent<R> {
         let memory = &self.registered.memory;
-        Place { addr: memory.addr(), len: memory.len() as u64, desc: self.desc.0, of: PhantomData }
+        MrExtent { addr: memory.addr(), len: memory.len() as u64, desc: self.desc.0, of: PhantomData }
     }
 
     /// Some of its bytes, for operations of this end.
@@ -320,50 +328,50 @@ impl<R: Role> Mr<R> {
     /// # Errors
     /// [`OutOfBounds`] if they are not all inside.
     #[inline]
-    pub fn local(&self, offset: u64, len: u64) -> Result<Local<'_, R>, OutOfBounds> {
+    pub fn local_slice(&self, offset: u64, len: u64) -> Result<LocalSlice<'_, R>, OutOfBounds> {
         let memory = &self.registered.memory;
-        let addr = match memory.checked(offset, len) {
+        let addr = match memory.checked_address(offset, len) {
             Err(_) if self.skips_bounds.is_on() => memory.addr().wrapping_add(offset as usize),
             checked => checked?,
         };
-        Ok(Local { addr, len: len as usize, desc: self.desc, of: PhantomData })
+        Ok(LocalSlice { addr, len: len as usize, desc: self.desc, of: PhantomData })
     }
 }
 
 /// Where a registration is, for who keeps it himself while operations use it: a value that can stand in a table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<R: Role> {
+pub(crate) struct MrExtent<R: EndpointRole> {
     pub(crate) addr: usize,
     pub(crate) len: u64,
     pub(crate) desc: *mut c_void,
     of: PhantomData<fn() -> R>,
 }
 
-impl<R: Role> Place<R> {
-    /// One of these parts, which came from [`Mr::place`].
+impl<R: EndpointRole> MrExtent<R> {
+    /// One of these parts, which came from [`MrEnabled::whole_extent`].
     pub(crate) fn from_parts(addr: usize, len: u64, desc: *mut c_void) -> Self {
         Self { addr, len, desc, of: PhantomData }
     }
 
     /// Some of its bytes; nothing if they are not all inside.
     #[inline]
-    pub(crate) fn local(self, offset: u64, len: u64) -> Option<Local<'static, R>> {
+    pub(crate) fn local_slice(self, offset: u64, len: u64) -> Option<LocalSlice<'static, R>> {
         let addr = self.addr.wrapping_add(offset as usize);
         let inside = offset.checked_add(len)? <= self.len;
-        inside.then_some(Local { addr, len: len as usize, desc: Desc(self.desc), of: PhantomData })
+        inside.then_some(LocalSlice { addr, len: len as usize, desc: MrDesc(self.desc), of: PhantomData })
     }
 }
 
 /// Bytes of registered memory, for operations on endpoints of its role.
 #[derive(Clone, Copy, Debug)]
-pub struct Local<'m, R: Role> {
+pub struct LocalSlice<'m, R: EndpointRole> {
     addr: usize,
     len: usize,
-    desc: Desc,
-    of: PhantomData<&'m Mr<R>>,
+    desc: MrDesc,
+    of: PhantomData<&'m MrEnabled<R>>,
 }
 
-impl<R: Role> Local<'_, R> {
+impl<R: EndpointRole> LocalSlice<'_, R> {
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -378,7 +386,7 @@ impl<R: Role> Local<'_, R> {
 
     /// As libfabric takes it.
     #[inline]
-    pub(crate) fn parts(self) -> (Iovec, *mut c_void) {
+    pub(crate) fn iovec_parts(self) -> (Iovec, *mut c_void) {
         let iov_base = std::ptr::with_exposed_provenance_mut(self.addr);
         (Iovec { iov_base, iov_len: self.len }, self.desc.0)
     }
@@ -386,12 +394,12 @@ impl<R: Role> Local<'_, R> {
 
 /// Lets endpoints of a role reach memory of a peer.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct RKey<R: Role> {
+pub struct RKey<R: EndpointRole> {
     number: u64,
     role: PhantomData<fn() -> R>,
 }
 
-impl<R: Role> RKey<R> {
+impl<R: EndpointRole> RKey<R> {
     /// What a peer said is its key, for this role.
     #[must_use]
     pub fn new(number: u64) -> Self {
@@ -407,13 +415,13 @@ impl<R: Role> RKey<R> {
 
 /// A place in memory of a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Remote<R: Role> {
+pub struct RemotePlace<R: EndpointRole> {
     key: RKey<R>,
     addr: u64,
 }
 
-impl<R: Role> Remote<R> {
-    /// The peer's [`Mr::remote_base`] plus the offset, under its key.
+impl<R: EndpointRole> RemotePlace<R> {
+    /// The peer's [`MrEnabled::remote_base`] plus the offset, under its key.
     #[must_use]
     pub fn new(key: RKey<R>, addr: u64) -> Self {
         Self { key, addr }
@@ -433,47 +441,47 @@ impl<R: Role> Remote<R> {
 /// What registers may be of any thread, and shared.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
-    shared::<Mr<Data>>();
-    shared::<Model<Ctrl>>();
+    shared::<MrEnabled<PayloadTraffic>>();
+    shared::<MrScope<ControlTraffic>>();
 };
 
 /// Whether the provider takes such memory.
-fn check(domain: &Domain, wanted: &Wanted<'_>) -> Result<(), RegisterError> {
-    let granted = domain.granted();
-    if Planted::named("ofi-takes-any-memory").is_on() {
+fn check_memory(domain: &OfiDomain, wanted: &MrRequest<'_>) -> Result<(), OfiRegisterError> {
+    let granted = domain.provider_grant();
+    if OfiMutant::named("ofi-takes-any-memory").is_on() {
         return Ok(());
     }
     if granted.raw_keys {
-        return Err(RegisterError::RawKeys);
+        return Err(OfiRegisterError::RawKeys);
     }
-    let is_touched = matches!(wanted.memory.kind(), Kind::Host | Kind::Mapped);
-    if is_touched != (wanted.iface == Iface::Host) {
-        return Err(RegisterError::Reach(
+    let is_touched = matches!(wanted.memory.kind(), MemoryKind::Host | MemoryKind::Mapped);
+    if is_touched != (wanted.iface == MemoryIface::Host) {
+        return Err(OfiRegisterError::Reach(
             "it is called the host's and is a device's, or the other way round",
         ));
     }
-    if wanted.iface != Iface::Host && !granted.hmem {
-        return Err(RegisterError::Reach("memory of devices was not granted"));
+    if wanted.iface != MemoryIface::Host && !granted.hmem {
+        return Err(OfiRegisterError::Reach("memory of devices was not granted"));
     }
     if wanted.dmabuf.is_some() && !granted.dmabuf {
-        return Err(RegisterError::Reach("dma-bufs came with version 1.20 of the interface"));
+        return Err(OfiRegisterError::Reach("dma-bufs came with version 1.20 of the interface"));
     }
     Ok(())
 }
 
 /// Attributes with what later versions look for behind them.
 #[repr(C)]
-struct Attributes {
+struct PaddedMrAttr {
     attr: MrAttr,
     behind: [u64; BEHIND],
 }
 
 /// `fi_mr_regattr`.
-fn regattr(domain: &Domain, wanted: &Wanted<'_>, key: u64) -> Result<Owned<FidMr>, Errno> {
+fn call_regattr(domain: &OfiDomain, wanted: &MrRequest<'_>, key: u64) -> Result<OwnedFid<FidMr>, OfiErrno> {
     let memory = wanted.memory;
     let base: *mut c_void = std::ptr::with_exposed_provenance_mut(memory.addr());
     let iov = Iovec { iov_base: base, iov_len: memory.len() };
-    let widened = Planted::named("ofi-widens-dmabufs").is_on();
+    let widened = OfiMutant::named("ofi-widens-dmabufs").is_on();
     let page = rustix::param::page_size() as u64;
     let part = wanted.dmabuf.map(|exported| MrDmabuf {
         fd: exported.fd.as_raw_fd(),
@@ -483,15 +491,15 @@ fn regattr(domain: &Domain, wanted: &Wanted<'_>, key: u64) -> Result<Owned<FidMr
         base_addr: base.wrapping_byte_sub(exported.offset as usize),
     });
     let (iface, device) = match wanted.iface {
-        Iface::Host => (hmem::SYSTEM, 0),
-        Iface::Cuda(device) => (hmem::CUDA, device.into()),
-        Iface::Rocr(device) => (hmem::ROCR, device.into()),
+        MemoryIface::Host => (hmem::SYSTEM, 0),
+        MemoryIface::Cuda(device) => (hmem::CUDA, device.into()),
+        MemoryIface::Rocr(device) => (hmem::ROCR, device.into()),
     };
-    let attributes = Attributes {
+    let attributes = PaddedMrAttr {
         attr: MrAttr {
             mr_iov: part.as_ref().map_or(&raw const iov, |part| std::ptr::from_ref(part).cast()),
             iov_count: 1,
-            access: wanted.duty.rights().bits(),
+            access: wanted.duty.required_rights().access_bits(),
             requested_key: key,
             iface,
             device,
@@ -500,14 +508,14 @@ fn regattr(domain: &Domain, wanted: &Wanted<'_>, key: u64) -> Result<Owned<FidMr
         behind: [0; BEHIND],
     };
     let flags = if part.is_some() { MR_DMABUF } else { 0 };
-    let raw = domain.fid().raw();
+    let raw = domain.domain_fid().as_raw();
     // SAFETY: the domain is open.
     let ops = unsafe { (*raw).mr };
     // SAFETY: null, or the table of an open domain.
-    let regattr = unsafe { ops.as_ref() }.and_then(|ops| ops.regattr).ok_or(Errno::NO_SYS)?;
-    Owned::open(domain.fid().shared(), |to| {
+    let regattr = unsafe { ops.as_ref() }.and_then(|ops| ops.regattr).ok_or(OfiErrno::NO_SYS)?;
+    OwnedFid::open_with(domain.domain_fid().domain_shared(), |to| {
         // SAFETY: the domain is open; the attributes and what they point to are whole while the call lasts. The memory stays
         // mapped until the registration is closed, because that holds it.
-        unsafe { regattr(domain.fid().fid(), (&raw const attributes).cast(), flags, to) }
+        unsafe { regattr(domain.domain_fid().as_fid(), (&raw const attributes).cast(), flags, to) }
     })
 }

@@ -5,110 +5,121 @@ use std::io;
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Access, DeregisterError, Exported, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
+    AccessRights, DeregisterError, ExportedDmaBuf, LocalKey, MemoryRegistrar, RegionKeys, RegionPurpose,
+    RegisterError, RemoteKey,
 };
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::{MemoryKind, MemoryRange};
 
-use crate::cache::{ForPeers, Sharing};
-use crate::mutant::Planted;
-use crate::nic::Opened;
+use crate::cache::{ForPeers, RegistrationSharing};
+use crate::mutant::OfiMutant;
+use crate::nic::OpenNic;
 use crate::reach;
-use crate::region::{self, Model, Mr, Wanted, register};
-use crate::rights::Duty;
-use crate::role::{Ctrl, Data};
-use crate::table::Region;
+use crate::region::{self, MrEnabled, MrRequest, MrScope, register_memory};
+use crate::rights::MemoryDuty;
+use crate::role::{ControlTraffic, PayloadTraffic};
+use crate::table::OfiRegion;
 
 /// Registers memory for one rail.
 pub(crate) struct OfiRegistrar {
-    nic: Arc<Opened>,
-    data: Model<Data>,
-    records: Model<Ctrl>,
-    pub(crate) sharing: Sharing,
+    nic: Arc<OpenNic>,
+    data: MrScope<PayloadTraffic>,
+    records: MrScope<ControlTraffic>,
+    pub(crate) sharing: RegistrationSharing,
 }
 
-fn failed(error: region::RegisterError) -> RegisterError {
+fn system_error(error: region::OfiRegisterError) -> RegisterError {
     RegisterError::System { what: "registering memory with libfabric", source: io::Error::other(error) }
 }
 
 impl OfiRegistrar {
     /// One that registers so.
-    pub(crate) fn new(nic: &Arc<Opened>, data: Model<Data>, records: Model<Ctrl>, closes: bool) -> Self {
-        let sharing = Sharing::new(nic, matches!(data, Model::Endpoint(_)), closes);
+    pub(crate) fn new(
+        nic: &Arc<OpenNic>,
+        data: MrScope<PayloadTraffic>,
+        records: MrScope<ControlTraffic>,
+        closes: bool,
+    ) -> Self {
+        let sharing = RegistrationSharing::new(nic, matches!(data, MrScope::Endpoint(_)), closes);
         Self { nic: Arc::clone(nic), data, records, sharing }
     }
 
     /// Payload of users, by a registration that there is already or by the one that `make` makes.
-    fn share(
+    fn share_registration(
         &self,
-        memory: &Memory,
-        exported: Option<&Exported<'_>>,
-        access: Access,
-        make: impl FnOnce() -> Result<Mr<Data>, RegisterError>,
-    ) -> Result<Option<(Region, ForPeers)>, RegisterError> {
-        let shared = self.sharing.acquire(memory, exported, access, make)?;
-        Ok(shared.map(|(shared, peers)| (Region::Shared(shared), peers)))
+        memory: &MemoryRange,
+        exported: Option<&ExportedDmaBuf<'_>>,
+        access: AccessRights,
+        make: impl FnOnce() -> Result<MrEnabled<PayloadTraffic>, RegisterError>,
+    ) -> Result<Option<(OfiRegion, ForPeers)>, RegisterError> {
+        let shared = self.sharing.acquire_registration(memory, exported, access, make)?;
+        Ok(shared.map(|(shared, peers)| (OfiRegion::Shared(shared), peers)))
     }
 
     /// Memory of the host that users send from and receive into.
     fn register_payload(
         &self,
-        memory: &Memory,
-        access: Access,
-    ) -> Result<Option<(Region, ForPeers)>, RegisterError> {
-        let wanted = Wanted::host(memory, Duty::User(access));
-        self.share(memory, None, access, || register(&self.nic.domain, &self.data, &wanted).map_err(failed))
+        memory: &MemoryRange,
+        access: AccessRights,
+    ) -> Result<Option<(OfiRegion, ForPeers)>, RegisterError> {
+        let wanted = MrRequest::for_host(memory, MemoryDuty::User(access));
+        self.share_registration(memory, None, access, || {
+            register_memory(&self.nic.domain, &self.data, &wanted).map_err(system_error)
+        })
     }
 
     /// A registration of its own.
-    fn make(
+    fn register_own(
         &self,
-        memory: &Memory,
-        access: Access,
-        purpose: Purpose,
-    ) -> Result<(Region, ForPeers), RegisterError> {
+        memory: &MemoryRange,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<(OfiRegion, ForPeers), RegisterError> {
         let domain = &self.nic.domain;
-        let wanted = |duty| Wanted::host(memory, duty);
+        let wanted = |duty| MrRequest::for_host(memory, duty);
         let made = match purpose {
-            Purpose::Data | Purpose::Bounce | Purpose::Heap => {
+            RegionPurpose::Data | RegionPurpose::Bounce | RegionPurpose::Heap => {
                 let duty = match purpose {
-                    Purpose::Bounce if access == Access::LOCAL => Duty::Bounce,
-                    Purpose::Heap if Planted::named("ofi-heaps-receive-alone").is_on() => Duty::Bounce,
-                    Purpose::Heap => Duty::Heap(access),
-                    _ => Duty::User(access),
+                    RegionPurpose::Bounce if access == AccessRights::LOCAL => MemoryDuty::Bounce,
+                    RegionPurpose::Heap if OfiMutant::named("ofi-heaps-receive-alone").is_on() => {
+                        MemoryDuty::Bounce
+                    }
+                    RegionPurpose::Heap => MemoryDuty::Heap(access),
+                    _ => MemoryDuty::User(access),
                 };
-                let mr = register(domain, &self.data, &wanted(duty));
-                mr.map(|mr| (ForPeers::of(&mr), Region::Data(mr)))
+                let mr = register_memory(domain, &self.data, &wanted(duty));
+                mr.map(|mr| (ForPeers::from_mr(&mr), OfiRegion::Data(mr)))
             }
-            Purpose::Records => {
-                let duty = if access == Access::LOCAL { Duty::Records } else { Duty::Mailbox };
-                let mr = register(domain, &self.records, &wanted(duty));
-                mr.map(|mr| (ForPeers::of(&mr), Region::Ctrl(mr)))
+            RegionPurpose::Records => {
+                let duty =
+                    if access == AccessRights::LOCAL { MemoryDuty::Records } else { MemoryDuty::Mailbox };
+                let mr = register_memory(domain, &self.records, &wanted(duty));
+                mr.map(|mr| (ForPeers::from_mr(&mr), OfiRegion::Ctrl(mr)))
             }
         };
-        made.map(|(peers, region)| (region, peers)).map_err(failed)
+        made.map(|(peers, region)| (region, peers)).map_err(system_error)
     }
 
     /// Takes a region in.
-    fn enter(&self, region: Region, peers: ForPeers) -> Result<Keys, RegisterError> {
-        let entry = if let Region::Shared(shared) = &region { Some(shared.entry()) } else { None };
+    fn insert_region(&self, region: OfiRegion, peers: ForPeers) -> Result<RegionKeys, RegisterError> {
+        let entry = if let OfiRegion::Shared(shared) = &region { Some(shared.entry_id()) } else { None };
         let local = match self.nic.table.insert(region) {
             Ok(local) => local,
             Err((region, why)) => {
-                self.nic.close(*region);
+                self.nic.close_region(*region);
                 return Err(why);
             }
         };
         // It may have been closed under its users before this one was known as one.
-        if entry.is_some_and(|entry| !self.sharing.stands(entry)) {
-            let _ = self.end(local, false);
+        if entry.is_some_and(|entry| !self.sharing.is_current(entry)) {
+            let _ = self.end_registration(local, false);
             let ended = io::Error::other("the rail's links have ended");
             return Err(RegisterError::System { what: "registering memory with libfabric", source: ended });
         }
-        Ok(Keys { local, remote: RemoteKey(peers.key.unwrap_or(0)), remote_base: peers.base })
+        Ok(RegionKeys { local, remote: RemoteKey(peers.key.unwrap_or(0)), remote_base: peers.base })
     }
 
-    fn end(&self, key: LocalKey, retired: bool) -> Result<(), DeregisterError> {
-        let revokes = retired && self.sharing.revokes();
+    fn end_registration(&self, key: LocalKey, retired: bool) -> Result<(), DeregisterError> {
+        let revokes = retired && self.sharing.is_revoking();
         let mut removed = self.nic.table.remove(key, revokes);
         if matches!(removed, Err(DeregisterError::Draining)) {
             // Of a rail that is there its owner hears.
@@ -116,8 +127,8 @@ impl OfiRegistrar {
             removed = self.nic.table.remove(key, revokes);
         }
         match removed? {
-            Region::Shared(shared) if revokes => self.sharing.revoke(shared, &self.nic.table),
-            region => self.nic.close(region),
+            OfiRegion::Shared(shared) if revokes => self.sharing.revoke_registration(shared, &self.nic.table),
+            region => self.nic.close_region(region),
         }
         Ok(())
     }
@@ -125,71 +136,76 @@ impl OfiRegistrar {
     /// Memory of a device, where the NIC reaches any.
     fn register_device(
         &self,
-        memory: &Memory,
-        exported: Option<Exported<'_>>,
-        access: Access,
-        purpose: Purpose,
-    ) -> Result<Keys, RegisterError> {
-        if !self.nic.devices.reach.any() {
+        memory: &MemoryRange,
+        exported: Option<ExportedDmaBuf<'_>>,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
+        if !self.nic.devices.reach.reaches_any() {
             return Err(RegisterError::Kind(memory.kind()));
         }
-        let make = || reach::make(&self.nic, &self.data, memory, exported, access);
+        let make = || reach::register_device_memory(&self.nic, &self.data, memory, exported, access);
         let shared = match purpose {
-            Purpose::Data => self.share(memory, exported.as_ref(), access, make)?,
+            RegionPurpose::Data => self.share_registration(memory, exported.as_ref(), access, make)?,
             _ => None,
         };
         let (region, peers) = match shared {
             Some(shared) => shared,
             None => {
                 let mr = make()?;
-                let peers = ForPeers::of(&mr);
-                (Region::Data(mr), peers)
+                let peers = ForPeers::from_mr(&mr);
+                (OfiRegion::Data(mr), peers)
             }
         };
-        self.enter(region, peers)
+        self.insert_region(region, peers)
     }
 }
 
-impl Registrar for OfiRegistrar {
-    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
+impl MemoryRegistrar for OfiRegistrar {
+    fn register(
+        &self,
+        memory: &MemoryRange,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
         // There are no atomics, and a right to them would be one to write.
-        let access = Access { atomic: false, ..access };
+        let access = AccessRights { atomic: false, ..access };
         // Memory that the CPU has mapped is the host's for a provider that accesses it by its address.
-        if !matches!(memory.kind(), Kind::Host | Kind::Mapped) {
+        if !matches!(memory.kind(), MemoryKind::Host | MemoryKind::Mapped) {
             return self.register_device(memory, None, access, purpose);
         }
         let shared = match purpose {
-            Purpose::Data => self.register_payload(memory, access)?,
+            RegionPurpose::Data => self.register_payload(memory, access)?,
             _ => None,
         };
         let (region, peers) = match shared {
             Some(shared) => shared,
-            None => self.make(memory, access, purpose)?,
+            None => self.register_own(memory, access, purpose)?,
         };
-        self.enter(region, peers)
+        self.insert_region(region, peers)
     }
 
     fn register_exported(
         &self,
-        memory: &Memory,
-        exported: Exported<'_>,
-        access: Access,
-        purpose: Purpose,
-    ) -> Result<Keys, RegisterError> {
-        self.register_device(memory, Some(exported), Access { atomic: false, ..access }, purpose)
+        memory: &MemoryRange,
+        exported: ExportedDmaBuf<'_>,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
+        self.register_device(memory, Some(exported), AccessRights { atomic: false, ..access }, purpose)
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
-        self.end(key, false)
+        self.end_registration(key, false)
     }
 
     fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
-        self.end(key, true)
+        self.end_registration(key, true)
     }
 
     fn abandon(&self, key: LocalKey) {
-        if let Some(region) = self.nic.table.abandon(key) {
-            self.nic.close(region);
+        if let Some(region) = self.nic.table.abandon_region(key) {
+            self.nic.close_region(region);
         }
     }
 }

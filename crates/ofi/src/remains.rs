@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use trunkline_fabric::LocalKey;
 
-use crate::link::Pair;
-use crate::nic::Opened;
+use crate::link::EndpointPair;
+use crate::nic::OpenNic;
 use crate::ops::NO_REGION;
-use crate::queue::{Queue, Read};
-use crate::region::Mr;
-use crate::role::{Ctrl, Data};
+use crate::queue::{OfiQueue, QueueRead};
+use crate::region::MrEnabled;
+use crate::role::{ControlTraffic, PayloadTraffic};
 
 /// Rails that remain of one NIC. Of more than that the oldest is left to the process's end.
 const RAILS_MAX: usize = 64;
@@ -24,26 +24,26 @@ const LAST_LOOKS: u32 = 10_000;
 
 /// Operations of links that have ended, by slot, and the regions that they use.
 #[derive(Default)]
-pub(crate) struct Dying(HashMap<u32, LocalKey>);
+pub(crate) struct LingeringOps(HashMap<u32, LocalKey>);
 
-impl Dying {
+impl LingeringOps {
     /// The link of an operation has ended.
-    pub(crate) fn insert(&mut self, nic: &Opened, slot: u32, region: LocalKey) {
+    pub(crate) fn insert(&mut self, nic: &OpenNic, slot: u32, region: LocalKey) {
         if region != NO_REGION {
-            nic.table.hold(region);
+            nic.table.hold_region(region);
         }
         self.0.insert(slot, region);
     }
 
     /// The operation has ended.
-    pub(crate) fn end(&mut self, nic: &Opened, slot: u32) {
+    pub(crate) fn end_op(&mut self, nic: &OpenNic, slot: u32) {
         if let Some(region) = self.0.remove(&slot) {
             nic.let_go(region);
         }
     }
 
     /// All have ended, with their endpoints.
-    pub(crate) fn end_all(&mut self, nic: &Opened) {
+    pub(crate) fn end_all(&mut self, nic: &OpenNic) {
         self.0.drain().for_each(|(_, region)| nic.let_go(region));
     }
 
@@ -54,37 +54,37 @@ impl Dying {
 }
 
 /// What remains of a rail.
-pub(crate) struct Rail {
+pub(crate) struct LingeringRail {
     // In the order in which they are closed.
-    pub(crate) _heads: (Arc<Mr<Data>>, Arc<Mr<Ctrl>>),
-    pub(crate) pair: Box<Pair>,
-    pub(crate) queue: Queue,
-    pub(crate) dying: Dying,
+    pub(crate) _heads: (Arc<MrEnabled<PayloadTraffic>>, Arc<MrEnabled<ControlTraffic>>),
+    pub(crate) pair: Box<EndpointPair>,
+    pub(crate) queue: OfiQueue,
+    pub(crate) dying: LingeringOps,
 }
 
 // SAFETY: queue and endpoint are of no use to anybody else any more, and whoever has this uses them mutably.
-unsafe impl Send for Rail {}
+unsafe impl Send for LingeringRail {}
 
-impl Rail {
+impl LingeringRail {
     /// Takes what the queue has to tell; whether that was all.
-    fn look(&mut self, nic: &Opened) -> bool {
+    fn poll_queue(&mut self, nic: &OpenNic) -> bool {
         for _ in 0..BATCHES {
-            match self.queue.read() {
-                Read::Entries(count) => {
+            match self.queue.read_batch() {
+                QueueRead::Entries(count) => {
                     for index in 0..count {
-                        if let Some(slot) = self.queue.entry(index).and_then(|entry| entry.slot) {
-                            self.dying.end(nic, slot.0);
+                        if let Some(slot) = self.queue.batch_entry(index).and_then(|entry| entry.slot) {
+                            self.dying.end_op(nic, slot.0);
                         }
                     }
                 }
-                Read::ErrorWaits => {
-                    if let Some(slot) = self.queue.error().and_then(|failure| failure.slot) {
-                        self.dying.end(nic, slot.0);
+                QueueRead::ErrorWaits => {
+                    if let Some(slot) = self.queue.read_error().and_then(|failure| failure.slot) {
+                        self.dying.end_op(nic, slot.0);
                     }
                 }
-                Read::Nothing => break,
+                QueueRead::Nothing => break,
                 // It tells nothing more, of whatever there is.
-                Read::Broken(_) => return false,
+                QueueRead::Broken(_) => return false,
             }
         }
         self.dying.is_empty()
@@ -93,14 +93,14 @@ impl Rail {
 
 /// The rails that remain of a NIC.
 #[derive(Default)]
-pub(crate) struct Remains(Mutex<Vec<Rail>>);
+pub(crate) struct LingeringRails(Mutex<Vec<LingeringRail>>);
 
-impl Remains {
-    fn take(&self) -> Vec<Rail> {
+impl LingeringRails {
+    fn take_rails(&self) -> Vec<LingeringRail> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn put_back(&self, mut rails: Vec<Rail>) {
+    fn put_back(&self, mut rails: Vec<LingeringRail>) {
         let mut there = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         rails.append(&mut there);
         let many = rails.len().saturating_sub(RAILS_MAX);
@@ -109,26 +109,26 @@ impl Remains {
     }
 }
 
-impl Opened {
+impl OpenNic {
     /// Keeps what remains of a rail.
-    pub(crate) fn keep(&self, rail: Rail) {
+    pub(crate) fn keep_rail(&self, rail: LingeringRail) {
         self.remains.put_back(vec![rail]);
     }
 
     /// An operation has ended that used a region.
     fn let_go(&self, region: LocalKey) {
         if let Some(left) = self.table.let_go(region) {
-            self.close(left);
+            self.close_region(left);
         }
     }
 
     /// Looks whether operations of rails that are gone have ended; whether none is left.
     pub(crate) fn look_at_remains(&self) -> bool {
-        let mut rails = self.remains.take();
+        let mut rails = self.remains.take_rails();
         rails.retain_mut(|rail| {
-            let ended = rail.look(self);
+            let ended = rail.poll_queue(self);
             if ended {
-                self.closed_endpoints(rail.pair.count());
+                self.closed_endpoints(rail.pair.endpoint_count());
             }
             !ended
         });
@@ -140,7 +140,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenNic {
     fn drop(&mut self) {
         for _ in 0..LAST_LOOKS {
             if self.look_at_remains() {
@@ -149,9 +149,9 @@ impl Drop for Opened {
             std::thread::yield_now();
         }
         // A peer that lives and makes no progress keeps them. To close what is in use is worse than to leave it to the system.
-        self.remains.take().into_iter().for_each(std::mem::forget);
+        self.remains.take_rails().into_iter().for_each(std::mem::forget);
         if self.table.forget_held() {
-            self.registrations.forget();
+            self.registrations.leak_all();
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use trunkline_fabric::Access;
+use trunkline_fabric::AccessRights;
 use trunkline_sys::ofi::caps;
 
-use crate::mutant::Planted;
+use crate::mutant::OfiMutant;
 
 /// What this end does with memory.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -29,21 +29,21 @@ impl LocalUse {
 
 /// What may be done with memory: by this end, and by peers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Rights {
+pub struct MemoryRights {
     /// By this end.
     pub local: LocalUse,
     /// By peers.
-    pub remote: Access,
+    pub remote: AccessRights,
 }
 
-impl Rights {
+impl MemoryRights {
     /// The same as libfabric takes it. An atomic both reads and writes.
     #[must_use]
-    pub(crate) fn bits(self) -> u64 {
+    pub(crate) fn access_bits(self) -> u64 {
         let bit = |on: bool, bit: u64| if on { bit } else { 0 };
         let local = self.local;
         let remote = self.remote;
-        let all = Planted::named("ofi-grants-all-rights").is_on();
+        let all = OfiMutant::named("ofi-grants-all-rights").is_on();
         bit(local.send || all, caps::SEND)
             | bit(local.recv || all, caps::RECV)
             | bit(local.read || all, caps::READ)
@@ -55,11 +55,11 @@ impl Rights {
 
 /// What memory is there for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Duty {
+pub enum MemoryDuty {
     /// The user's: this end does anything with it, peers what is said.
-    User(Access),
+    User(AccessRights),
     /// What this end writes to peers comes from it, and what it reads of them goes into it; peers do what is said.
-    Heap(Access),
+    Heap(AccessRights),
     /// Peers write records into it, and only the processor reads them.
     Mailbox,
     /// Records are written to a peer from it.
@@ -76,28 +76,30 @@ pub enum Duty {
     Flushed,
 }
 
-impl Duty {
+impl MemoryDuty {
     /// What that takes, and no more.
     #[must_use]
-    pub fn rights(self) -> Rights {
+    pub fn required_rights(self) -> MemoryRights {
         let none = LocalUse::NONE;
-        let only = |local| Rights { local, remote: Access::LOCAL };
-        let read = Access { read: true, ..Access::LOCAL };
+        let only = |local| MemoryRights { local, remote: AccessRights::LOCAL };
+        let read = AccessRights { read: true, ..AccessRights::LOCAL };
         match self {
-            Self::User(remote) => Rights { local: LocalUse::ALL, remote },
-            Self::Heap(remote) => Rights { local: LocalUse { read: true, write: true, ..none }, remote },
-            Self::Mailbox => Rights { local: none, remote: Access::WRITE },
+            Self::User(remote) => MemoryRights { local: LocalUse::ALL, remote },
+            Self::Heap(remote) => {
+                MemoryRights { local: LocalUse { read: true, write: true, ..none }, remote }
+            }
+            Self::Mailbox => MemoryRights { local: none, remote: AccessRights::WRITE },
             Self::Records => only(LocalUse { write: true, ..none }),
             Self::Messages => only(LocalUse { send: true, recv: true, ..none }),
             Self::Bounce => only(LocalUse { recv: true, ..none }),
             Self::Heads => only(LocalUse { send: true, write: true, ..none }),
             Self::Landing => only(LocalUse { read: true, ..none }),
-            Self::Flushed => Rights { local: none, remote: read },
+            Self::Flushed => MemoryRights { local: none, remote: read },
         }
     }
 }
 
-impl fmt::Display for Duty {
+impl fmt::Display for MemoryDuty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::User(_) => "memory of the user",
@@ -119,18 +121,18 @@ mod tests {
 
     #[test]
     fn nobody_gets_more_than_it_needs() {
-        let bits = |duty: Duty| duty.rights().bits();
+        let bits = |duty: MemoryDuty| duty.required_rights().access_bits();
         let local = caps::SEND | caps::RECV | caps::READ | caps::WRITE;
-        assert_eq!(bits(Duty::User(Access::LOCAL)), local);
-        assert_eq!(bits(Duty::User(Access::WRITE)), local | caps::REMOTE_WRITE);
-        assert_eq!(bits(Duty::User(Access::ALL)), local | caps::REMOTE_WRITE | caps::REMOTE_READ);
-        assert_eq!(bits(Duty::Heap(Access::LOCAL)), caps::READ | caps::WRITE);
-        assert_eq!(bits(Duty::Mailbox), caps::REMOTE_WRITE);
-        assert_eq!(bits(Duty::Records), caps::WRITE);
-        assert_eq!(bits(Duty::Messages), caps::SEND | caps::RECV);
-        assert_eq!(bits(Duty::Bounce), caps::RECV);
-        assert_eq!(bits(Duty::Heads), caps::SEND | caps::WRITE);
-        assert_eq!(bits(Duty::Landing), caps::READ);
-        assert_eq!(bits(Duty::Flushed), caps::REMOTE_READ);
+        assert_eq!(bits(MemoryDuty::User(AccessRights::LOCAL)), local);
+        assert_eq!(bits(MemoryDuty::User(AccessRights::WRITE)), local | caps::REMOTE_WRITE);
+        assert_eq!(bits(MemoryDuty::User(AccessRights::ALL)), local | caps::REMOTE_WRITE | caps::REMOTE_READ);
+        assert_eq!(bits(MemoryDuty::Heap(AccessRights::LOCAL)), caps::READ | caps::WRITE);
+        assert_eq!(bits(MemoryDuty::Mailbox), caps::REMOTE_WRITE);
+        assert_eq!(bits(MemoryDuty::Records), caps::WRITE);
+        assert_eq!(bits(MemoryDuty::Messages), caps::SEND | caps::RECV);
+        assert_eq!(bits(MemoryDuty::Bounce), caps::RECV);
+        assert_eq!(bits(MemoryDuty::Heads), caps::SEND | caps::WRITE);
+        assert_eq!(bits(MemoryDuty::Landing), caps::READ);
+        assert_eq!(bits(MemoryDuty::Flushed), caps::REMOTE_READ);
     }
 }

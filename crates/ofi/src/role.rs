@@ -5,30 +5,30 @@ use std::fmt;
 use std::hash::Hash;
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait SealedRole {}
 }
 
-/// What an endpoint is for: [`Data`] or [`Ctrl`].
-pub trait Role: sealed::Sealed + Copy + fmt::Debug + Eq + Hash + Send + Sync + 'static {
+/// What an endpoint is for: [`PayloadTraffic`] or [`ControlTraffic`].
+pub trait EndpointRole: sealed::SealedRole + Copy + fmt::Debug + Eq + Hash + Send + Sync + 'static {
     /// As errors name it.
     const NAME: &'static str;
 }
 
 /// Payload.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Data {}
+pub enum PayloadTraffic {}
 
 /// The control path: mailboxes and what else is small.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Ctrl {}
+pub enum ControlTraffic {}
 
-impl sealed::Sealed for Data {}
-impl sealed::Sealed for Ctrl {}
+impl sealed::SealedRole for PayloadTraffic {}
+impl sealed::SealedRole for ControlTraffic {}
 
-impl Role for Data {
+impl EndpointRole for PayloadTraffic {
     const NAME: &'static str = "data";
 }
 
-impl Role for Ctrl {
+impl EndpointRole for ControlTraffic {
     const NAME: &'static str = "control";
 }

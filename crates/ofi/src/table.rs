@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use trunkline_fabric::{DeregisterError, Extent, LocalKey, RegisterError};
+use trunkline_fabric::{DeregisterError, LocalKey, RegionExtent, RegisterError};
 use trunkline_proto::registrations::EntryId;
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with, try_grow};
 
-use crate::cache::Shared;
-use crate::mutant::Planted;
-use crate::region::{Local, Mr, Place};
-use crate::role::{Ctrl, Data};
+use crate::cache::SharedRegistration;
+use crate::mutant::OfiMutant;
+use crate::region::{LocalSlice, MrEnabled, MrExtent};
+use crate::role::{ControlTraffic, PayloadTraffic};
 
 /// Slots that are made at once.
 const CHUNK: usize = 1024;
@@ -20,18 +20,18 @@ const CHUNK: usize = 1024;
 pub(crate) const REGIONS_MAX: usize = 64 * CHUNK;
 
 /// A registration of either role, or a part in one.
-pub(crate) enum Region {
+pub(crate) enum OfiRegion {
     /// For payload.
-    Data(Mr<Data>),
+    Data(MrEnabled<PayloadTraffic>),
     /// For payload, by a registration that others may use, too.
-    Shared(Shared),
+    Shared(SharedRegistration),
     /// For records.
-    Ctrl(Mr<Ctrl>),
+    Ctrl(MrEnabled<ControlTraffic>),
 }
 
 /// A region as those who post see it. `key` is stored last and withdrawn first.
 #[derive(Default)]
-struct Slot {
+struct OfiRegionSlot {
     /// The local key, 0 if there is none.
     key: AtomicU64,
     addr: AtomicUsize,
@@ -42,20 +42,20 @@ struct Slot {
 
 /// What only registering and deregistering look at.
 #[derive(Default)]
-struct Live {
-    regions: HashMap<u64, Region>,
+struct OfiLiveRegions {
+    regions: HashMap<u64, OfiRegion>,
     /// Of those, what operations of links that have ended still use.
-    held: HashMap<u64, Held>,
+    held: HashMap<u64, RegionHold>,
     free: Vec<u32>,
     made: u32,
     lives: u32,
 }
 
-impl Live {
+impl OfiLiveRegions {
     /// Makes room for one more region, and for its slot and its holders when it leaves.
     fn reserve_one(&mut self) -> Result<(), OutOfMemory> {
         let entries = self.regions.len() + 1;
-        let bytes = entries * size_of::<(u64, Region)>();
+        let bytes = entries * size_of::<(u64, OfiRegion)>();
         self.regions.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
         let more = (self.made as usize + 1).saturating_sub(self.free.len());
         try_grow(&mut self.free, more)
@@ -64,7 +64,7 @@ impl Live {
 
 /// How a region is held.
 #[derive(Default)]
-struct Held {
+struct RegionHold {
     /// Operations that use it.
     uses: u32,
     /// Nobody else asks for it any more: it is closed after them.
@@ -72,37 +72,37 @@ struct Held {
 }
 
 /// The table. A local key holds the slot's number in its low half and the slot's life in the other.
-pub(crate) struct Table {
-    chunks: Box<[OnceLock<Box<[Slot]>>]>,
-    live: Mutex<Live>,
-    names_the_closed: Planted,
-    holds_nothing: Planted,
+pub(crate) struct OfiRegionTable {
+    chunks: Box<[OnceLock<Box<[OfiRegionSlot]>>]>,
+    live: Mutex<OfiLiveRegions>,
+    names_the_closed: OfiMutant,
+    holds_nothing: OfiMutant,
 }
 
-impl Table {
+impl OfiRegionTable {
     /// An empty one.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new() -> Result<Self, OutOfMemory> {
         let chunks = try_filled_with(REGIONS_MAX / CHUNK, OnceLock::new)?;
-        let names_the_closed = Planted::named("ofi-names-what-was-closed");
-        let holds_nothing = Planted::named("ofi-holds-nothing");
+        let names_the_closed = OfiMutant::named("ofi-names-what-was-closed");
+        let holds_nothing = OfiMutant::named("ofi-holds-nothing");
         Ok(Self { chunks, live: Mutex::default(), names_the_closed, holds_nothing })
     }
 
-    fn live(&self) -> MutexGuard<'_, Live> {
+    fn lock_live(&self) -> MutexGuard<'_, OfiLiveRegions> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Regions in it that have registrations of their own.
     pub(crate) fn len(&self) -> usize {
-        let is_own = |region: &&Region| !matches!(region, Region::Shared(_));
-        self.live().regions.values().filter(is_own).count()
+        let is_own = |region: &&OfiRegion| !matches!(region, OfiRegion::Shared(_));
+        self.lock_live().regions.values().filter(is_own).count()
     }
 
     #[inline]
-    fn find(&self, key: LocalKey) -> Option<&Slot> {
+    fn find_slot(&self, key: LocalKey) -> Option<&OfiRegionSlot> {
         let index = key.0 as u32 as usize;
         let slot = self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?;
         (key.0 != 0 && slot.key.load(Ordering::Acquire) == key.0).then_some(slot)
@@ -110,26 +110,26 @@ impl Table {
 
     /// Bytes for an operation with payload; nothing if they are not all in a region for that.
     #[inline]
-    pub(crate) fn data(&self, extent: Extent) -> Option<Local<'static, Data>> {
-        let slot = self.find(extent.key)?;
+    pub(crate) fn data_slice(&self, extent: RegionExtent) -> Option<LocalSlice<'static, PayloadTraffic>> {
+        let slot = self.find_slot(extent.key)?;
         if slot.records.load(Ordering::Relaxed) {
             return None;
         }
-        slot.place().local(extent.offset, extent.len)
+        slot.load_extent().local_slice(extent.offset, extent.len)
     }
 
     /// The same for an operation with a record.
     #[inline]
-    pub(crate) fn records(&self, extent: Extent) -> Option<Local<'static, Ctrl>> {
-        let slot = self.find(extent.key)?;
+    pub(crate) fn record_slice(&self, extent: RegionExtent) -> Option<LocalSlice<'static, ControlTraffic>> {
+        let slot = self.find_slot(extent.key)?;
         if !slot.records.load(Ordering::Relaxed) {
             return None;
         }
-        slot.place().local(extent.offset, extent.len)
+        slot.load_extent().local_slice(extent.offset, extent.len)
     }
 
     /// A slot for one more region, with all the memory that the region takes in this table until it has left.
-    fn take_slot(&self, live: &mut Live) -> Result<u32, RegisterError> {
+    fn take_slot(&self, live: &mut OfiLiveRegions) -> Result<u32, RegisterError> {
         live.reserve_one()?;
         if let Some(index) = live.free.pop() {
             return Ok(index);
@@ -140,15 +140,15 @@ impl Table {
         let chunk = &self.chunks[live.made as usize / CHUNK];
         if chunk.get().is_none() {
             // Under the lock, so no other thread has set it.
-            let _ = chunk.set(try_filled_with(CHUNK, Slot::default)?);
+            let _ = chunk.set(try_filled_with(CHUNK, OfiRegionSlot::default)?);
         }
         live.made += 1;
         Ok(live.made - 1)
     }
 
     /// Takes a region in; gives it back, with the reason, where there is no place for it.
-    pub(crate) fn insert(&self, region: Region) -> Result<LocalKey, (Box<Region>, RegisterError)> {
-        let mut live = self.live();
+    pub(crate) fn insert(&self, region: OfiRegion) -> Result<LocalKey, (Box<OfiRegion>, RegisterError)> {
+        let mut live = self.lock_live();
         let index = match self.take_slot(&mut live) {
             Ok(index) => index,
             Err(why) => return Err((Box::new(region), why)),
@@ -160,20 +160,20 @@ impl Table {
         // Never 0, so that no key is.
         live.lives = live.lives.wrapping_add(1).max(1);
         let key = u64::from(live.lives) << 32 | u64::from(index);
-        slot.fill(&region);
+        slot.store_region(&region);
         slot.key.store(key, Ordering::Release);
         live.regions.insert(key, region);
         Ok(LocalKey(key))
     }
 
     /// Nobody names a registration any more that is closed under its users, who still give it back. Looks at all regions.
-    pub(crate) fn withdraw(&self, entry: EntryId) {
+    pub(crate) fn withdraw_entry(&self, entry: EntryId) {
         if self.names_the_closed.is_on() {
             return;
         }
-        for (&key, region) in &self.live().regions {
-            if let (Region::Shared(shared), Some(slot)) = (region, self.find(LocalKey(key)))
-                && shared.entry() == entry
+        for (&key, region) in &self.lock_live().regions {
+            if let (OfiRegion::Shared(shared), Some(slot)) = (region, self.find_slot(LocalKey(key)))
+                && shared.entry_id() == entry
             {
                 slot.key.store(0, Ordering::Release);
             }
@@ -184,41 +184,41 @@ impl Table {
     ///
     /// # Errors
     /// [`DeregisterError::Draining`] while operations use it; then nobody can name it any more, and the call may be repeated.
-    pub(crate) fn remove(&self, key: LocalKey, others: bool) -> Result<Region, DeregisterError> {
-        let mut live = self.live();
+    pub(crate) fn remove(&self, key: LocalKey, others: bool) -> Result<OfiRegion, DeregisterError> {
+        let mut live = self.lock_live();
         if !live.regions.contains_key(&key.0) {
             return Err(DeregisterError::Unknown);
         }
-        self.hide(key);
+        self.hide_slot(key);
         if live.is_held(key.0) || others && live.is_entry_held(key.0) {
             return Err(DeregisterError::Draining);
         }
-        self.take(&mut live, key).ok_or(DeregisterError::Unknown)
+        self.take_region(&mut live, key).ok_or(DeregisterError::Unknown)
     }
 
     /// The same for a region whose owner does not ask again: nothing comes back while operations use it, but with the last of
-    /// them ([`Table::let_go`]).
-    pub(crate) fn abandon(&self, key: LocalKey) -> Option<Region> {
-        let mut live = self.live();
-        self.hide(key);
+    /// them ([`OfiRegionTable::let_go`]).
+    pub(crate) fn abandon_region(&self, key: LocalKey) -> Option<OfiRegion> {
+        let mut live = self.lock_live();
+        self.hide_slot(key);
         if let Some(held) = live.held.get_mut(&key.0) {
             held.abandoned = true;
             return None;
         }
-        self.take(&mut live, key)
+        self.take_region(&mut live, key)
     }
 
     /// An operation goes on with a region although its link has ended.
-    pub(crate) fn hold(&self, key: LocalKey) {
-        let mut live = self.live();
+    pub(crate) fn hold_region(&self, key: LocalKey) {
+        let mut live = self.lock_live();
         if live.regions.contains_key(&key.0) && !self.holds_nothing.is_on() {
             live.held.entry(key.0).or_default().uses += 1;
         }
     }
 
     /// It has ended: gives back what is to be closed with it.
-    pub(crate) fn let_go(&self, key: LocalKey) -> Option<Region> {
-        let mut live = self.live();
+    pub(crate) fn let_go(&self, key: LocalKey) -> Option<OfiRegion> {
+        let mut live = self.lock_live();
         let held = live.held.get_mut(&key.0)?;
         held.uses -= 1;
         if held.uses > 0 {
@@ -226,12 +226,12 @@ impl Table {
         }
         let abandoned = held.abandoned;
         live.held.remove(&key.0);
-        if abandoned { self.take(&mut live, key) } else { None }
+        if abandoned { self.take_region(&mut live, key) } else { None }
     }
 
     /// What is still held is never closed. Whether there is any.
     pub(crate) fn forget_held(&self) -> bool {
-        let mut live = self.live();
+        let mut live = self.lock_live();
         let held: Vec<u64> = live.held.drain().map(|(key, _)| key).collect();
         let any = !held.is_empty();
         held.into_iter().filter_map(|key| live.regions.remove(&key)).for_each(std::mem::forget);
@@ -239,52 +239,52 @@ impl Table {
     }
 
     /// Nobody can name it any more.
-    fn hide(&self, key: LocalKey) {
-        if let Some(slot) = self.find(key) {
+    fn hide_slot(&self, key: LocalKey) {
+        if let Some(slot) = self.find_slot(key) {
             slot.key.store(0, Ordering::Release);
         }
     }
 
-    fn take(&self, live: &mut Live, key: LocalKey) -> Option<Region> {
+    fn take_region(&self, live: &mut OfiLiveRegions, key: LocalKey) -> Option<OfiRegion> {
         let region = live.regions.remove(&key.0)?;
-        self.hide(key);
+        self.hide_slot(key);
         live.free.push(key.0 as u32);
         Some(region)
     }
 }
 
-impl Live {
+impl OfiLiveRegions {
     fn is_held(&self, key: u64) -> bool {
         self.held.contains_key(&key)
     }
 
-    fn entry(&self, key: u64) -> Option<EntryId> {
+    fn entry_id(&self, key: u64) -> Option<EntryId> {
         match self.regions.get(&key)? {
-            Region::Shared(shared) => Some(shared.entry()),
-            Region::Data(_) | Region::Ctrl(_) => None,
+            OfiRegion::Shared(shared) => Some(shared.entry_id()),
+            OfiRegion::Data(_) | OfiRegion::Ctrl(_) => None,
         }
     }
 
     /// Whether anybody's operations use the registration of a region.
     fn is_entry_held(&self, key: u64) -> bool {
-        let entry = self.entry(key);
-        entry.is_some() && self.held.keys().any(|&other| self.entry(other) == entry)
+        let entry = self.entry_id(key);
+        entry.is_some() && self.held.keys().any(|&other| self.entry_id(other) == entry)
     }
 }
 
-impl Slot {
-    fn fill(&self, region: &Region) {
+impl OfiRegionSlot {
+    fn store_region(&self, region: &OfiRegion) {
         let (addr, len, desc, records) = match region {
-            Region::Data(mr) => {
-                let Place { addr, len, desc, .. } = mr.place();
+            OfiRegion::Data(mr) => {
+                let MrExtent { addr, len, desc, .. } = mr.whole_extent();
                 (addr, len, desc, false)
             }
-            Region::Shared(shared) => {
-                let (bytes, desc) = shared.local.parts();
+            OfiRegion::Shared(shared) => {
+                let (bytes, desc) = shared.local.iovec_parts();
                 (bytes.iov_base.addr(), bytes.iov_len as u64, desc, false)
             }
-            Region::Ctrl(mr) => {
-                let Place { addr, len, desc, .. } = mr.place();
+            OfiRegion::Ctrl(mr) => {
+                let MrExtent { addr, len, desc, .. } = mr.whole_extent();
                 (addr, len, desc, true)
             }
         };
@@ -295,8 +295,8 @@ impl Slot {
     }
 
     #[inline]
-    fn place<R: crate::role::Role>(&self) -> Place<R> {
+    fn load_extent<R: crate::role::EndpointRole>(&self) -> MrExtent<R> {
         let load = Ordering::Relaxed;
-        Place::from_parts(self.addr.load(load), self.len.load(load), self.desc.load(load))
+        MrExtent::from_parts(self.addr.load(load), self.len.load(load), self.desc.load(load))
     }
 }

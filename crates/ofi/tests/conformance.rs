@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::OnceLock;
 
-use trunkline_fabric::conformance::Setup;
+use trunkline_fabric::conformance::ConformanceSetup;
 use trunkline_fabric::{Fabric as _, RailConfig, fabric_conformance};
 use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
 
@@ -29,11 +29,11 @@ fn found() -> Option<&'static OfiFabric> {
     found.as_ref().inspect_err(|why| missing(why)).ok()
 }
 
-impl Setup for Pair {
+impl ConformanceSetup for Pair {
     type Rail = OfiRail;
 
-    fn rails(&self, config: &RailConfig) -> (OfiRail, OfiRail) {
-        (self.fabric.open(0, config).unwrap(), self.fabric.open(0, config).unwrap())
+    fn open_rails(&self, config: &RailConfig) -> (OfiRail, OfiRail) {
+        (self.fabric.open_rail(0, config).unwrap(), self.fabric.open_rail(0, config).unwrap())
     }
 }
 
@@ -54,7 +54,7 @@ const DEMANDS: [&[(&str, &str)]; 4] = [
 fn the_suite_holds_over_a_provider_that_enforces_its_rules() {
     let name = "the_suite_holds_over_a_provider_that_enforces_its_rules";
     let library = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
-    if let Err(missing) = trunkline_ofi::Library::open(library.as_deref()) {
+    if let Err(missing) = trunkline_ofi::OfiLibrary::open(library.as_deref()) {
         return common::skip(name, &missing.to_string());
     }
     let full = std::env::var_os("TRUNKLINE_FULL").is_some();
@@ -75,9 +75,9 @@ fn the_suite_holds_over_a_provider_that_enforces_its_rules() {
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{demands:?}: {said}");
         // It breaks rules to see that it is refused; what it leaves is another matter.
-        let found = strict_fi::Found::read(&report).unwrap();
+        let found = strict_fi::StrictReport::read_file(&report).unwrap();
         assert!(!found.accounts.is_empty(), "{demands:?}: no account of a domain");
-        assert!(found.left().is_empty(), "{demands:?}: {:#?}", found.left());
+        assert!(found.open_accounts().is_empty(), "{demands:?}: {:#?}", found.open_accounts());
     }
 }
 

@@ -14,12 +14,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::skip;
-use trunkline_fabric::Access;
-use trunkline_mem::Memory;
-use trunkline_ofi::Library;
+use trunkline_fabric::AccessRights;
+use trunkline_mem::MemoryRange;
+use trunkline_ofi::OfiLibrary;
 use trunkline_ofi::typed::{
-    Ctrl, Data, Domain, Duty, Endpoint, Entry, Errno, Failure, Format, Hints, How, Info, Local, Mr, Peer,
-    Posted, Queue, QueueWants, RKey, Read, Refused, Remote, Role, Slot, Source, Wanted, query, register,
+    CloseFailures, CompletionEntry, CompletionFormat, ControlTraffic, EndpointPeer, EndpointRole,
+    FailedOperation, LocalSlice, MemoryDuty, MrEnabled, MrRequest, OfiDomain, OfiEndpoint, OfiErrno,
+    OfiHints, OfiInfo, OfiQueue, OpSlot, PayloadSource, PayloadTraffic, PostOptions, QueueRead, QueueWants,
+    RKey, RemotePlace, SubmitOutcome, query_infos, register_memory,
 };
 use trunkline_sys::ofi::{caps, threading};
 
@@ -30,22 +32,22 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What providers for TCP offer on loop-back, one of each, and `strict` if it is there: in 1.17 the native one is called `net`,
 /// later `tcp`.
-fn offers(name: &str) -> Vec<Info> {
+fn offers(name: &str) -> Vec<OfiInfo> {
     let instead = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
-    let library = match Library::open(instead.as_deref()) {
+    let library = match OfiLibrary::open(instead.as_deref()) {
         Ok(library) => Arc::new(library),
         Err(missing) => {
             skip(name, &missing.to_string());
             return Vec::new();
         }
     };
-    let mut found: Vec<Info> = Vec::new();
+    let mut found: Vec<OfiInfo> = Vec::new();
     for name in ["net", "tcp", "tcp;ofi_rxm", "strict"] {
         let provider = CString::new(name).unwrap();
         let node = (name != "strict").then_some(c"127.0.0.1");
-        let hints = Hints::new(&library, caps::MSG | caps::RMA | caps::TAGGED).unwrap();
-        let hints = hints.provider(&provider).threading(threading::COMPLETION).cq_data(8);
-        for offer in query(&hints.completions(caps::DELIVERY_COMPLETE), node).unwrap() {
+        let hints = OfiHints::new(&library, caps::MSG | caps::RMA | caps::TAGGED).unwrap();
+        let hints = hints.with_provider(&provider).with_threading(threading::COMPLETION).with_cq_data(8);
+        for offer in query_infos(&hints.with_completion_flags(caps::DELIVERY_COMPLETE), node).unwrap() {
             if found.iter().all(|other| other.names()[0] != offer.names()[0]) {
                 found.push(offer);
             }
@@ -60,57 +62,68 @@ fn offers(name: &str) -> Vec<Info> {
 /// One end: a queue with an endpoint of each role.
 struct End {
     // The order of fields is of no matter: whatever uses something holds it.
-    domain: Arc<Domain>,
-    queue: Queue,
-    data: Endpoint<Data>,
-    ctrl: Endpoint<Ctrl>,
+    domain: Arc<OfiDomain>,
+    queue: OfiQueue,
+    data: OfiEndpoint<PayloadTraffic>,
+    ctrl: OfiEndpoint<ControlTraffic>,
 }
 
 impl End {
-    fn new(info: &Info) -> Self {
-        let domain = Domain::open(info).unwrap();
-        let wants =
-            QueueWants { entries: 1024, format: Format::Tagged, sources: false, wait: false, slots: 256 };
-        let queue = Queue::open(&domain, &wants).unwrap();
-        let data = Endpoint::open(info, &queue, &[]).unwrap();
-        let ctrl = Endpoint::open(info, &queue, &[]).unwrap();
+    fn new(info: &OfiInfo) -> Self {
+        let domain = OfiDomain::open(info).unwrap();
+        let wants = QueueWants {
+            entries: 1024,
+            format: CompletionFormat::Tagged,
+            sources: false,
+            wait: false,
+            slots: 256,
+        };
+        let queue = OfiQueue::open(&domain, &wants).unwrap();
+        let data = OfiEndpoint::open(info, &queue, &[]).unwrap();
+        let ctrl = OfiEndpoint::open(info, &queue, &[]).unwrap();
         Self { domain, queue, data, ctrl }
     }
 
-    fn of_data(&self, memory: &Memory, duty: Duty) -> Mr<Data> {
-        register(&self.domain, &self.data.model(), &Wanted::host(memory, duty)).unwrap()
+    fn of_data(&self, memory: &MemoryRange, duty: MemoryDuty) -> MrEnabled<PayloadTraffic> {
+        register_memory(&self.domain, &self.data.mr_scope(), &MrRequest::for_host(memory, duty)).unwrap()
     }
 
-    fn of_ctrl(&self, memory: &Memory, duty: Duty) -> Mr<Ctrl> {
-        register(&self.domain, &self.ctrl.model(), &Wanted::host(memory, duty)).unwrap()
+    fn of_ctrl(&self, memory: &MemoryRange, duty: MemoryDuty) -> MrEnabled<ControlTraffic> {
+        register_memory(&self.domain, &self.ctrl.mr_scope(), &MrRequest::for_host(memory, duty)).unwrap()
     }
 
     /// What the queue has, at once.
-    fn look(&mut self) -> Option<Result<Vec<Entry>, Failure>> {
-        match self.queue.read() {
-            Read::Entries(count) => Some(Ok((0..count).map(|at| self.queue.entry(at).unwrap()).collect())),
-            Read::Nothing => None,
-            Read::ErrorWaits => self.queue.error().map(Err),
-            Read::Broken(errno) => panic!("the queue: {errno}"),
+    fn look(&mut self) -> Option<Result<Vec<CompletionEntry>, FailedOperation>> {
+        match self.queue.read_batch() {
+            QueueRead::Entries(count) => {
+                Some(Ok((0..count).map(|at| self.queue.batch_entry(at).unwrap()).collect()))
+            }
+            QueueRead::Nothing => None,
+            QueueRead::ErrorWaits => self.queue.read_error().map(Err),
+            QueueRead::Broken(errno) => panic!("the queue: {errno}"),
         }
     }
 
     /// Closes all of it; what could not be closed.
-    fn end(self) -> Refused {
-        let watch = self.domain.watch();
+    fn end(self) -> CloseFailures {
+        let watch = self.domain.watch_close_failures();
         drop(self);
         watch()
     }
 }
 
 /// Posts until there is room, and keeps both ends going meanwhile.
-fn post(ends: &mut [&mut End; 2], seen: &mut Seen, mut attempt: impl FnMut(&mut [&mut End; 2]) -> Posted) {
+fn post(
+    ends: &mut [&mut End; 2],
+    seen: &mut Seen,
+    mut attempt: impl FnMut(&mut [&mut End; 2]) -> SubmitOutcome,
+) {
     let until = Instant::now() + PATIENCE;
     loop {
         match attempt(ends) {
-            Posted::Taken => return,
-            Posted::Again => seen.turn(ends),
-            Posted::Refused(errno) => panic!("refused: {errno}"),
+            SubmitOutcome::Taken => return,
+            SubmitOutcome::Again => seen.turn(ends),
+            SubmitOutcome::Refused(errno) => panic!("refused: {errno}"),
         }
         assert!(Instant::now() < until, "never is there room");
     }
@@ -119,8 +132,8 @@ fn post(ends: &mut [&mut End; 2], seen: &mut Seen, mut attempt: impl FnMut(&mut 
 /// What came so far, at either end.
 #[derive(Default)]
 struct Seen {
-    entries: [Vec<Entry>; 2],
-    failures: [Vec<Failure>; 2],
+    entries: [Vec<CompletionEntry>; 2],
+    failures: [Vec<FailedOperation>; 2],
 }
 
 impl Seen {
@@ -153,7 +166,7 @@ impl Seen {
     }
 
     /// The completion of an operation at one end.
-    fn done(&mut self, ends: &mut [&mut End; 2], at: usize, slot: Slot) -> Entry {
+    fn done(&mut self, ends: &mut [&mut End; 2], at: usize, slot: OpSlot) -> CompletionEntry {
         self.until(ends, &format!("the completion of {slot:?} at {at}"), |seen| {
             assert!(
                 seen.failures[at].iter().all(|failure| failure.slot != Some(slot)),
@@ -166,7 +179,7 @@ impl Seen {
     }
 
     /// The failure of an operation at one end.
-    fn failed(&mut self, ends: &mut [&mut End; 2], at: usize, slot: Slot) -> Failure {
+    fn failed(&mut self, ends: &mut [&mut End; 2], at: usize, slot: OpSlot) -> FailedOperation {
         self.until(ends, &format!("the failure of {slot:?} at {at}"), |seen| {
             assert!(seen.entries[at].iter().all(|entry| entry.slot != Some(slot)), "{:?}", seen.entries);
             let index = seen.failures[at].iter().position(|failure| failure.slot == Some(slot))?;
@@ -175,16 +188,17 @@ impl Seen {
     }
 
     /// A write of the peer's that brought data.
-    fn told(&mut self, ends: &mut [&mut End; 2], at: usize) -> Entry {
+    fn told(&mut self, ends: &mut [&mut End; 2], at: usize) -> CompletionEntry {
         self.until(ends, &format!("data of a write at {at}"), |seen| {
-            let written = |entry: &Entry| entry.flags & caps::REMOTE_WRITE != 0 && entry.data.is_some();
+            let written =
+                |entry: &CompletionEntry| entry.flags & caps::REMOTE_WRITE != 0 && entry.data.is_some();
             let index = seen.entries[at].iter().position(written)?;
             Some(seen.entries[at].swap_remove(index))
         })
     }
 }
 
-fn number<R: Role>(mr: &Mr<R>) -> u64 {
+fn number<R: EndpointRole>(mr: &MrEnabled<R>) -> u64 {
     mr.key().unwrap().number()
 }
 
@@ -194,17 +208,17 @@ fn filled(seed: u64) -> Vec<u8> {
     bytes
 }
 
-fn bytes_of(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
+fn bytes_of(memory: &MemoryRange, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     memory.read(offset, &mut bytes).unwrap();
     bytes
 }
 
 /// Two ends in this process that know each other: `(ends, peers of the first)`.
-fn pair(info: &Info) -> (End, End, Peer<Data>, Peer<Ctrl>) {
+fn pair(info: &OfiInfo) -> (End, End, EndpointPeer<PayloadTraffic>, EndpointPeer<ControlTraffic>) {
     let (mut here, there) = (End::new(info), End::new(info));
-    let data = here.data.insert(&there.data.name().unwrap()).unwrap();
-    let ctrl = here.ctrl.insert(&there.ctrl.name().unwrap()).unwrap();
+    let data = here.data.insert(&there.data.local_name().unwrap()).unwrap();
+    let ctrl = here.ctrl.insert(&there.ctrl.local_name().unwrap()).unwrap();
     (here, there, data, ctrl)
 }
 
@@ -240,66 +254,71 @@ fn opening_leaves_the_handlers_of_signals() {
 fn bytes_are_written_and_read() {
     for info in offers("bytes_are_written_and_read") {
         let (mut here, mut there, peer, ctrl_peer) = pair(&info);
-        let (source, target, box_) = (Memory::heap(SIZE), Memory::heap(SIZE), Memory::heap(4096));
+        let (source, target, box_) =
+            (MemoryRange::heap(SIZE), MemoryRange::heap(SIZE), MemoryRange::heap(4096));
         let bytes = filled(1);
         source.write(0, &bytes).unwrap();
-        let from = here.of_data(&source, Duty::User(Access::LOCAL));
-        let to = there.of_data(&target, Duty::User(Access::READ_WRITE));
-        let mailbox = there.of_ctrl(&box_, Duty::Mailbox);
-        let at = |offset: u64| Remote::new(RKey::new(number(&to)), to.remote_base() + offset);
+        let from = here.of_data(&source, MemoryDuty::User(AccessRights::LOCAL));
+        let to = there.of_data(&target, MemoryDuty::User(AccessRights::READ_WRITE));
+        let mailbox = there.of_ctrl(&box_, MemoryDuty::Mailbox);
+        let at = |offset: u64| RemotePlace::new(RKey::new(number(&to)), to.remote_base() + offset);
         let mut seen = Seen::default();
         let ends = &mut [&mut here, &mut there];
 
         // A long write, whose data comes with it.
-        let local = from.local(100, 600_000).unwrap();
-        let told = How { placed: true, ..How::TOLD };
+        let local = from.local_slice(100, 600_000).unwrap();
+        let told = PostOptions { placed: true, ..PostOptions::TOLD };
         let data = 0x1234_5678_9abc_def0;
         post(ends, &mut seen, |ends| {
-            ends[0].data.write(peer, Source::One(local), at(4096), Some(data), Slot(200), told)
+            ends[0].data.write(peer, PayloadSource::One(local), at(4096), Some(data), OpSlot(200), told)
         });
-        let entry = seen.done(ends, 0, Slot(200));
+        let entry = seen.done(ends, 0, OpSlot(200));
         assert!(entry.flags & caps::WRITE != 0, "{entry:?}");
         assert_eq!(seen.told(ends, 1).data, Some(data));
         assert_eq!(bytes_of(&target, 4096, 600_000), bytes[100..600_100]);
         assert_eq!(bytes_of(&target, 0, 4096), [0; 4096]);
 
         // Read back, to another place.
-        let back = from.local(700_000, 200_000).unwrap();
-        post(ends, &mut seen, |ends| ends[0].data.read(peer, back, at(4096), Slot(0), How::TOLD));
-        let _ = seen.done(ends, 0, Slot(0));
+        let back = from.local_slice(700_000, 200_000).unwrap();
+        post(ends, &mut seen, |ends| ends[0].data.read(peer, back, at(4096), OpSlot(0), PostOptions::TOLD));
+        let _ = seen.done(ends, 0, OpSlot(0));
         assert_eq!(bytes_of(&source, 700_000, 200_000), bytes[100..200_100]);
 
         // Few bytes, without a registration, on the endpoint for control.
-        let record = Remote::new(RKey::new(number(&mailbox)), mailbox.remote_base() + 64);
+        let record = RemotePlace::new(RKey::new(number(&mailbox)), mailbox.remote_base() + 64);
         post(ends, &mut seen, |ends| ends[0].ctrl.inject_write(ctrl_peer, b"a record", record, Some(7)));
         assert_eq!(seen.told(ends, 1).data, Some(7));
         assert_eq!(bytes_of(&box_, 64, 8), b"a record");
         post(ends, &mut seen, |ends| {
-            let told = How { placed: true, ..How::TOLD };
-            ends[0].ctrl.write(ctrl_peer, Source::Inline(b"another"), record, None, Slot(9), told)
+            let told = PostOptions { placed: true, ..PostOptions::TOLD };
+            ends[0].ctrl.write(ctrl_peer, PayloadSource::Inline(b"another"), record, None, OpSlot(9), told)
         });
-        let _ = seen.done(ends, 0, Slot(9));
+        let _ = seen.done(ends, 0, OpSlot(9));
         assert_eq!(bytes_of(&box_, 64, 8), b"anotherd");
 
         // A write that nobody is told of is there when a later read of the same place is done.
         post(ends, &mut seen, |ends| {
-            let quiet = How { placed: true, ..How::QUIET };
-            let local = from.local(0, 64).unwrap();
-            ends[0].data.write(peer, Source::One(local), at(0), None, Slot(1), quiet)
+            let quiet = PostOptions { placed: true, ..PostOptions::QUIET };
+            let local = from.local_slice(0, 64).unwrap();
+            ends[0].data.write(peer, PayloadSource::One(local), at(0), None, OpSlot(1), quiet)
         });
         seen.until(ends, "a write that is not told", |_| {
             (bytes_of(&target, 0, 64) == bytes[..64]).then_some(())
         });
         // Nobody is told when it has ended here; that it has is seen when what was posted after it is done.
-        let back = from.local(0, 64).unwrap();
-        post(ends, &mut seen, |ends| ends[0].data.read(peer, back, at(0), Slot(2), How::TOLD));
-        let _ = seen.done(ends, 0, Slot(2));
+        let back = from.local_slice(0, 64).unwrap();
+        post(ends, &mut seen, |ends| ends[0].data.read(peer, back, at(0), OpSlot(2), PostOptions::TOLD));
+        let _ = seen.done(ends, 0, OpSlot(2));
         // `net` of 1.17 tells it all the same.
-        seen.entries[0].retain(|entry| entry.slot != Some(Slot(1)));
+        seen.entries[0].retain(|entry| entry.slot != Some(OpSlot(1)));
         let left = (&seen.entries, &seen.failures);
         assert!(left == (&Default::default(), &Default::default()), "{info:?}: {left:?}");
         drop((from, to, mailbox));
-        assert_eq!((here.end(), there.end()), (Refused::default(), Refused::default()), "{info:?}");
+        assert_eq!(
+            (here.end(), there.end()),
+            (CloseFailures::default(), CloseFailures::default()),
+            "{info:?}"
+        );
     }
 }
 
@@ -307,14 +326,14 @@ fn bytes_are_written_and_read() {
 fn messages_find_their_receives() {
     for info in offers("messages_find_their_receives") {
         let (mut here, mut there, peer, _) = pair(&info);
-        let (source, target) = (Memory::heap(SIZE), Memory::heap(SIZE));
+        let (source, target) = (MemoryRange::heap(SIZE), MemoryRange::heap(SIZE));
         let bytes = filled(2);
         source.write(0, &bytes).unwrap();
-        let from = here.of_data(&source, Duty::Messages);
-        let to = there.of_data(&target, Duty::Messages);
+        let from = here.of_data(&source, MemoryDuty::Messages);
+        let to = there.of_data(&target, MemoryDuty::Messages);
         let mut seen = Seen::default();
         let ends = &mut [&mut here, &mut there];
-        let into = |offset, len| to.local(offset, len).unwrap();
+        let into = |offset, len| to.local_slice(offset, len).unwrap();
         // The second tag first, and bits of the third that do not count.
         for (slot, tag, ignore, offset, len) in [
             (1, 11, 0, 0, 1000),
@@ -324,24 +343,31 @@ fn messages_find_their_receives() {
         ] {
             let local = into(offset, len);
             post(ends, &mut seen, |ends| {
-                ends[1].data.receive_tagged(None, local, tag, ignore, Slot(slot), false)
+                ends[1].data.receive_tagged(None, local, tag, ignore, OpSlot(slot), false)
             });
         }
-        let (head, body) = (from.local(0, 16).unwrap(), from.local(5000, 499_984).unwrap());
+        let (head, body) = (from.local_slice(0, 16).unwrap(), from.local_slice(5000, 499_984).unwrap());
         post(ends, &mut seen, |ends| {
-            ends[0].data.send_tagged(peer, Source::Two(head, body), 22, Some(5), Slot(1), How::TOLD)
+            ends[0].data.send_tagged(
+                peer,
+                PayloadSource::Two(head, body),
+                22,
+                Some(5),
+                OpSlot(1),
+                PostOptions::TOLD,
+            )
         });
         post(ends, &mut seen, |ends| {
-            let local = from.local(1, 1000).unwrap();
-            ends[0].data.send_tagged(peer, Source::One(local), 11, None, Slot(2), How::QUIET)
+            let local = from.local_slice(1, 1000).unwrap();
+            ends[0].data.send_tagged(peer, PayloadSource::One(local), 11, None, OpSlot(2), PostOptions::QUIET)
         });
         post(ends, &mut seen, |ends| ends[0].data.inject_tagged(peer, b"a few bytes", 0x3a, Some(9)));
-        let _ = seen.done(ends, 0, Slot(1));
-        let first = seen.done(ends, 1, Slot(1));
+        let _ = seen.done(ends, 0, OpSlot(1));
+        let first = seen.done(ends, 1, OpSlot(1));
         assert_eq!((first.tag, first.len, first.data), (11, 1000, None));
-        let second = seen.done(ends, 1, Slot(2));
+        let second = seen.done(ends, 1, OpSlot(2));
         assert_eq!((second.tag, second.len, second.data), (22, 500_000, Some(5)));
-        let third = seen.done(ends, 1, Slot(3));
+        let third = seen.done(ends, 1, OpSlot(3));
         assert_eq!((third.tag, third.len, third.data), (0x3a, 11, Some(9)));
         assert_eq!(bytes_of(&target, 0, 1000), bytes[1..1001]);
         assert_eq!(bytes_of(&target, 1000, 16), bytes[..16]);
@@ -350,28 +376,32 @@ fn messages_find_their_receives() {
 
         // Without a tag.
         let local = into(0, 1000);
-        post(ends, &mut seen, |ends| ends[1].data.receive(None, local, Slot(6), false));
+        post(ends, &mut seen, |ends| ends[1].data.receive(None, local, OpSlot(6), false));
         post(ends, &mut seen, |ends| {
-            let local = from.local(2000, 300).unwrap();
-            ends[0].data.send(peer, Source::One(local), None, Slot(6), How::TOLD)
+            let local = from.local_slice(2000, 300).unwrap();
+            ends[0].data.send(peer, PayloadSource::One(local), None, OpSlot(6), PostOptions::TOLD)
         });
-        let _ = seen.done(ends, 0, Slot(6));
-        assert_eq!(seen.done(ends, 1, Slot(6)).len, 300);
+        let _ = seen.done(ends, 0, OpSlot(6));
+        assert_eq!(seen.done(ends, 1, OpSlot(6)).len, 300);
         assert_eq!(bytes_of(&target, 0, 300), bytes[2000..2300]);
 
         // One that is taken back fails as that, and takes nothing.
-        post(ends, &mut seen, |ends| ends[1].data.receive_tagged(None, local, 55, 0, Slot(5), false));
-        ends[1].data.cancel(Slot(5)).unwrap();
-        let failure = seen.failed(ends, 1, Slot(5));
-        assert_eq!((failure.errno, failure.slot), (Errno::CANCELED, Some(Slot(5))));
+        post(ends, &mut seen, |ends| ends[1].data.receive_tagged(None, local, 55, 0, OpSlot(5), false));
+        ends[1].data.cancel(OpSlot(5)).unwrap();
+        let failure = seen.failed(ends, 1, OpSlot(5));
+        assert_eq!((failure.errno, failure.slot), (OfiErrno::CANCELED, Some(OpSlot(5))));
 
         // One that is longer than its receive fails there. It comes last: `net` ends the connection with it.
         post(ends, &mut seen, |ends| ends[0].data.inject_tagged(peer, b"eleven byte", 44, None));
-        let failure = seen.failed(ends, 1, Slot(4));
-        assert_eq!(failure.errno, Errno::TRUNCATED, "{failure:?}");
-        assert!(!ends[1].queue.explain(&failure).is_empty());
+        let failure = seen.failed(ends, 1, OpSlot(4));
+        assert_eq!(failure.errno, OfiErrno::TRUNCATED, "{failure:?}");
+        assert!(!ends[1].queue.explain_failure(&failure).is_empty());
         drop((from, to));
-        assert_eq!((here.end(), there.end()), (Refused::default(), Refused::default()), "{info:?}");
+        assert_eq!(
+            (here.end(), there.end()),
+            (CloseFailures::default(), CloseFailures::default()),
+            "{info:?}"
+        );
     }
 }
 
@@ -379,21 +409,27 @@ fn messages_find_their_receives() {
 fn a_key_that_is_none_fails_and_nothing_hangs() {
     for info in offers("a_key_that_is_none_fails_and_nothing_hangs") {
         let (mut here, mut there, peer, _) = pair(&info);
-        let memory = Memory::heap(SIZE);
-        let mine = here.of_data(&memory, Duty::Landing);
-        let shut = there.of_data(&memory, Duty::User(Access::WRITE));
+        let memory = MemoryRange::heap(SIZE);
+        let mine = here.of_data(&memory, MemoryDuty::Landing);
+        let shut = there.of_data(&memory, MemoryDuty::User(AccessRights::WRITE));
         let mut seen = Seen::default();
         let ends = &mut [&mut here, &mut there];
         let wrong = RKey::new(number(&shut) ^ 1);
         for (slot, key) in [(1, wrong), (2, shut.key().unwrap())] {
-            let local = mine.local(0, 4096).unwrap();
-            let from = Remote::new(key, shut.remote_base());
-            post(ends, &mut seen, |ends| ends[0].data.read(peer, local, from, Slot(slot), How::TOLD));
-            let failure = seen.failed(ends, 0, Slot(slot));
-            assert_ne!(failure.errno, Errno::AGAIN, "{failure:?}");
+            let local = mine.local_slice(0, 4096).unwrap();
+            let from = RemotePlace::new(key, shut.remote_base());
+            post(ends, &mut seen, |ends| {
+                ends[0].data.read(peer, local, from, OpSlot(slot), PostOptions::TOLD)
+            });
+            let failure = seen.failed(ends, 0, OpSlot(slot));
+            assert_ne!(failure.errno, OfiErrno::AGAIN, "{failure:?}");
         }
         drop((mine, shut));
-        assert_eq!((here.end(), there.end()), (Refused::default(), Refused::default()), "{info:?}");
+        assert_eq!(
+            (here.end(), there.end()),
+            (CloseFailures::default(), CloseFailures::default()),
+            "{info:?}"
+        );
     }
 }
 
@@ -402,16 +438,16 @@ fn a_hundred_thousand_registrations_have_distinct_keys() {
     for info in offers("a_hundred_thousand_registrations_have_distinct_keys") {
         let end = End::new(&info);
         let mut random = fastrand::Rng::with_seed(5);
-        let memory = Memory::heap(SIZE);
+        let memory = MemoryRange::heap(SIZE);
         let (mut held, mut model) = (Vec::<(u64, Held)>::new(), HashSet::new());
         let turns = if std::env::var_os("TRUNKLINE_FULL").is_some() { 1_000_000 } else { 100_000 };
         for _ in 0..turns {
             if held.is_empty() || random.u32(..8) < 4 && held.len() < 500 {
                 let (key, made) = if random.bool() {
-                    let mr = end.of_data(&memory, Duty::User(Access::WRITE));
+                    let mr = end.of_data(&memory, MemoryDuty::User(AccessRights::WRITE));
                     (number(&mr), Held::Data { _mr: mr })
                 } else {
-                    let mr = end.of_ctrl(&memory, Duty::Mailbox);
+                    let mr = end.of_ctrl(&memory, MemoryDuty::Mailbox);
                     (number(&mr), Held::Ctrl { _mr: mr })
                 };
                 assert!(model.insert(key), "{key:#x} is given twice");
@@ -420,12 +456,16 @@ fn a_hundred_thousand_registrations_have_distinct_keys() {
                 let (key, _) = held.swap_remove(random.usize(..held.len()));
                 assert!(model.remove(&key));
             }
-            if !end.domain.granted().prov_key {
-                assert_eq!(end.domain.leases().live(), model.len());
+            if !end.domain.provider_grant().prov_key {
+                assert_eq!(end.domain.key_leases().live_count(), model.len());
             }
         }
         drop(held);
-        assert_eq!((end.domain.leases().live(), end.end()), (0, Refused::default()), "{info:?}");
+        assert_eq!(
+            (end.domain.key_leases().live_count(), end.end()),
+            (0, CloseFailures::default()),
+            "{info:?}"
+        );
     }
 }
 
@@ -433,38 +473,47 @@ fn a_hundred_thousand_registrations_have_distinct_keys() {
 fn another_thread_registers_while_this_one_writes() {
     for info in offers("another_thread_registers_while_this_one_writes") {
         let (mut here, mut there, peer, _) = pair(&info);
-        let (source, target) = (Memory::heap(SIZE), Memory::heap(SIZE));
+        let (source, target) = (MemoryRange::heap(SIZE), MemoryRange::heap(SIZE));
         source.write(0, &filled(4)).unwrap();
-        let from = here.of_data(&source, Duty::User(Access::LOCAL));
-        let to = there.of_data(&target, Duty::User(Access::WRITE));
-        let (domain, model) = (Arc::clone(&here.domain), here.data.model());
+        let from = here.of_data(&source, MemoryDuty::User(AccessRights::LOCAL));
+        let to = there.of_data(&target, MemoryDuty::User(AccessRights::WRITE));
+        let (domain, model) = (Arc::clone(&here.domain), here.data.mr_scope());
         let other = std::thread::spawn(move || {
-            let memory = Memory::heap(4096);
+            let memory = MemoryRange::heap(4096);
             for _ in 0..2000 {
-                register(&domain, &model, &Wanted::host(&memory, Duty::User(Access::WRITE))).unwrap();
+                register_memory(
+                    &domain,
+                    &model,
+                    &MrRequest::for_host(&memory, MemoryDuty::User(AccessRights::WRITE)),
+                )
+                .unwrap();
             }
         });
         let mut seen = Seen::default();
         let ends = &mut [&mut here, &mut there];
         let mut rounds = 0;
         while !other.is_finished() || rounds < 100 {
-            let local = from.local(0, 4096).unwrap();
-            let at = Remote::new(RKey::new(number(&to)), to.remote_base());
+            let local = from.local_slice(0, 4096).unwrap();
+            let at = RemotePlace::new(RKey::new(number(&to)), to.remote_base());
             post(ends, &mut seen, |ends| {
-                ends[0].data.write(peer, Source::One(local), at, None, Slot(0), How::TOLD)
+                ends[0].data.write(peer, PayloadSource::One(local), at, None, OpSlot(0), PostOptions::TOLD)
             });
-            let _ = seen.done(ends, 0, Slot(0));
+            let _ = seen.done(ends, 0, OpSlot(0));
             rounds += 1;
         }
         other.join().unwrap();
         drop((from, to));
-        assert_eq!((here.end(), there.end()), (Refused::default(), Refused::default()), "{info:?}");
+        assert_eq!(
+            (here.end(), there.end()),
+            (CloseFailures::default(), CloseFailures::default()),
+            "{info:?}"
+        );
     }
 }
 
 enum Held {
-    Data { _mr: Mr<Data> },
-    Ctrl { _mr: Mr<Ctrl> },
+    Data { _mr: MrEnabled<PayloadTraffic> },
+    Ctrl { _mr: MrEnabled<ControlTraffic> },
 }
 
 /// Set in the process that is the peer: the provider's name.
@@ -476,9 +525,9 @@ fn peer_process() {
     let Ok(provider) = std::env::var(PEER_OF) else { return };
     let info = offers("peer_process").into_iter().find(|info| info.names()[0] == provider).unwrap();
     let mut end = End::new(&info);
-    let memory = Memory::heap(SIZE);
-    let mr = end.of_data(&memory, Duty::User(Access::READ_WRITE));
-    let hex: String = end.data.name().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+    let memory = MemoryRange::heap(SIZE);
+    let mr = end.of_data(&memory, MemoryDuty::User(AccessRights::READ_WRITE));
+    let hex: String = end.data.local_name().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
     println!("\nPEER {hex} {} {}", number(&mr), mr.remote_base());
     std::io::stdout().flush().unwrap();
     let until = Instant::now() + PATIENCE;
@@ -544,17 +593,17 @@ fn what_is_under_way_to_a_process_that_dies_fails() {
         let words = process.line("PEER");
         let byte = |at: usize| u8::from_str_radix(&words[0][at..at + 2], 16).unwrap();
         let name: Vec<u8> = (0..words[0].len()).step_by(2).map(byte).collect();
-        let key: RKey<Data> = RKey::new(words[1].parse().unwrap());
-        let to = Remote::new(key, words[2].parse().unwrap());
+        let key: RKey<PayloadTraffic> = RKey::new(words[1].parse().unwrap());
+        let to = RemotePlace::new(key, words[2].parse().unwrap());
         let mut end = End::new(&info);
         let peer = end.data.insert(&name).unwrap();
-        let memory = Memory::heap(SIZE);
+        let memory = MemoryRange::heap(SIZE);
         memory.write(0, &filled(3)).unwrap();
-        let mr = end.of_data(&memory, Duty::User(Access::LOCAL));
-        let whole = mr.local(0, SIZE as u64).unwrap();
+        let mr = end.of_data(&memory, MemoryDuty::User(AccessRights::LOCAL));
+        let whole = mr.local_slice(0, SIZE as u64).unwrap();
         let mut seen = Vec::new();
-        let told = How { placed: true, ..How::TOLD };
-        write(&mut end, &mut seen, peer, whole, to, Some(1), Slot(255), told);
+        let told = PostOptions { placed: true, ..PostOptions::TOLD };
+        write(&mut end, &mut seen, peer, whole, to, Some(1), OpSlot(255), told);
         wait(&mut end, &mut seen, 1);
         assert_eq!(seen, [(255, true)], "{info:?}");
         assert_eq!(process.line("TOLD"), ["true"], "{info:?}");
@@ -562,7 +611,7 @@ fn what_is_under_way_to_a_process_that_dies_fails() {
         // More than sockets hold, to a process that does not look; then it dies.
         seen.clear();
         for slot in 0..64 {
-            write(&mut end, &mut seen, peer, whole, to, None, Slot(slot), told);
+            write(&mut end, &mut seen, peer, whole, to, None, OpSlot(slot), told);
         }
         process.kill();
         wait(&mut end, &mut seen, 64);
@@ -571,7 +620,7 @@ fn what_is_under_way_to_a_process_that_dies_fails() {
         assert!(seen.iter().any(|(_, well)| !well), "{info:?}: {seen:?}");
         end.data.remove(peer).unwrap();
         drop(mr);
-        assert_eq!(end.end(), Refused::default(), "{info:?}");
+        assert_eq!(end.end(), CloseFailures::default(), "{info:?}");
     }
 }
 
@@ -580,19 +629,19 @@ fn what_is_under_way_to_a_process_that_dies_fails() {
 fn write(
     end: &mut End,
     seen: &mut Vec<(u32, bool)>,
-    peer: Peer<Data>,
-    local: Local<'_, Data>,
-    to: Remote<Data>,
+    peer: EndpointPeer<PayloadTraffic>,
+    local: LocalSlice<'_, PayloadTraffic>,
+    to: RemotePlace<PayloadTraffic>,
     data: Option<u64>,
-    slot: Slot,
-    how: How,
+    slot: OpSlot,
+    how: PostOptions,
 ) {
     let until = Instant::now() + PATIENCE;
     loop {
-        match end.data.write(peer, Source::One(local), to, data, slot, how) {
-            Posted::Taken => return,
-            Posted::Again => note(end, seen),
-            Posted::Refused(errno) => panic!("refused: {errno}"),
+        match end.data.write(peer, PayloadSource::One(local), to, data, slot, how) {
+            SubmitOutcome::Taken => return,
+            SubmitOutcome::Again => note(end, seen),
+            SubmitOutcome::Refused(errno) => panic!("refused: {errno}"),
         }
         assert!(Instant::now() < until, "never is there room");
     }

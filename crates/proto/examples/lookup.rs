@@ -10,42 +10,43 @@
 use std::hint::black_box;
 use std::process::ExitCode;
 
-use trunkline_proto::intervals::Span;
+use trunkline_proto::intervals::ByteSpan;
 use trunkline_proto::ipc::exporter::{
-    Allocation, AllocationId, Amount, Ask, Config, Exporter, Found, PeerId, Shared,
+    DriverAllocation, DriverAllocationId, ExportAmount, ExportLookup, ExportRequest, ExporterConfig,
+    ImportingPeerId, MemoryExporter, ShareDecision,
 };
-use trunkline_proto::ipc::importer::{Importer, Place, Resolved, Way};
+use trunkline_proto::ipc::importer::{MappingKind, MappingPlace, MemoryImporter, ResolveOutcome};
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::rma::Path;
-use trunkline_proto::rma::ledger::{Ledger, Quiet};
+use trunkline_proto::rma::PathId;
+use trunkline_proto::rma::ledger::{OperationLedger, QuietProgress};
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::ipc::{Announce, Handle, Outcome, Reference};
+use trunkline_proto::wire::ipc::{CopyOutcome, ExportAnnouncement, ExportHandle, ExportReference};
 
 /// An exporter, its one peer, and what it has exported.
 struct Exported {
-    exporter: Exporter,
-    peer: PeerId,
-    memory: Vec<Allocation>,
+    exporter: MemoryExporter,
+    peer: ImportingPeerId,
+    memory: Vec<DriverAllocation>,
 }
 
 const NOW: Instant = Instant(1);
 
 /// As many exports as that, each of 2 MiB.
 fn exported(count: usize) -> Option<Exported> {
-    let budget = Amount { entries: count, bytes: u64::MAX };
-    let config = Config { budget, passing: 0, idle: Some(Config::IDLE), weightless: false };
-    let mut exporter = Exporter::new(config, Mutant::NONE);
-    let peer = exporter.join().ok()?;
+    let budget = ExportAmount { entries: count, bytes: u64::MAX };
+    let config = ExporterConfig { budget, passing: 0, idle: Some(ExporterConfig::IDLE), weightless: false };
+    let mut exporter = MemoryExporter::new(config, Mutant::NONE);
+    let peer = exporter.add_peer().ok()?;
     let mut memory = Vec::new();
     for number in 0..count as u64 {
         // Not in the order of addresses.
         let place = number.wrapping_mul(0x9e37) % (1 << 16);
-        let span = Span::new(0x7f00_0000_0000 + (place << 22), 2 << 20)?;
-        let one = Allocation { span, id: AllocationId(number), device: 0 };
-        let ask = Ask { peer, part: span, memory: one, passing: false };
-        let Ok(Shared::Export(export)) = exporter.share(&ask, NOW) else { return None };
-        let Ok(Shared::Sent(sent)) = exporter.exported(export, NOW) else { return None };
-        exporter.finish(sent.pin, Outcome::Copied, NOW);
+        let span = ByteSpan::new(0x7f00_0000_0000 + (place << 22), 2 << 20)?;
+        let one = DriverAllocation { span, id: DriverAllocationId(number), device: 0 };
+        let ask = ExportRequest { peer, part: span, memory: one, passing: false };
+        let Ok(ShareDecision::Export(export)) = exporter.share_memory(&ask, NOW) else { return None };
+        let Ok(ShareDecision::Sent(sent)) = exporter.on_exported(export, NOW) else { return None };
+        exporter.finish_message(sent.pin, CopyOutcome::Copied, NOW);
         memory.push(one);
     }
     Some(Exported { exporter, peer, memory })
@@ -54,11 +55,11 @@ fn exported(count: usize) -> Option<Exported> {
 fn recent(count: usize, times: usize) -> Option<()> {
     let Exported { exporter, memory, .. } = exported(count)?;
     let last = memory.last()?;
-    let part = Span::new(last.span.start() + 4096, 65536)?;
+    let part = ByteSpan::new(last.span.start() + 4096, 65536)?;
     for _ in 0..times {
-        black_box(black_box(&exporter).lookup(part, black_box(*last)));
+        black_box(black_box(&exporter).lookup_export(part, black_box(*last)));
     }
-    matches!(exporter.lookup(part, *last), Found::Hit(_)).then_some(())
+    matches!(exporter.lookup_export(part, *last), ExportLookup::Hit(_)).then_some(())
 }
 
 fn indexed(count: usize, times: usize) -> Option<()> {
@@ -67,42 +68,50 @@ fn indexed(count: usize, times: usize) -> Option<()> {
     let asked: Vec<_> = others.iter().map(|one| (one.span, *one)).collect();
     for _ in 0..times.div_ceil(asked.len()) {
         for (part, memory) in &asked {
-            black_box(black_box(&exporter).lookup(*part, *memory));
+            black_box(black_box(&exporter).lookup_export(*part, *memory));
         }
     }
-    let hit = |(part, memory): &(Span, Allocation)| matches!(exporter.lookup(*part, *memory), Found::Hit(_));
+    let hit = |(part, memory): &(ByteSpan, DriverAllocation)| {
+        matches!(exporter.lookup_export(*part, *memory), ExportLookup::Hit(_))
+    };
     asked.iter().all(hit).then_some(())
 }
 
 fn share(count: usize, times: usize) -> Option<()> {
     let Exported { mut exporter, peer, memory } = exported(count)?;
     let last = memory.last()?;
-    let ask = Ask { peer, part: last.span, memory: *last, passing: false };
+    let ask = ExportRequest { peer, part: last.span, memory: *last, passing: false };
     for _ in 0..times {
-        let Ok(Shared::Sent(sent)) = black_box(&mut exporter).share(black_box(&ask), NOW) else {
+        let Ok(ShareDecision::Sent(sent)) = black_box(&mut exporter).share_memory(black_box(&ask), NOW)
+        else {
             return None;
         };
-        exporter.finish(sent.pin, Outcome::Copied, NOW);
+        exporter.finish_message(sent.pin, CopyOutcome::Copied, NOW);
     }
     Some(())
 }
 
 fn resolve(count: usize, times: usize) -> Option<()> {
     let Exported { exporter, .. } = exported(count)?;
-    let mut importer = Importer::new(Mutant::NONE);
-    let source = importer.join().ok()?;
-    let place = Place { device: 0, way: Way::Device };
+    let mut importer = MemoryImporter::new(Mutant::NONE);
+    let source = importer.add_source().ok()?;
+    let place = MappingPlace { device: 0, way: MappingKind::Device };
     let mut uses = Vec::new();
-    for export in exporter.list() {
-        let (name, span, handle) = (export.name, export.memory.span, Handle::new(0, &[])?);
-        importer.announce(source, &Announce { name, span, device: 0, descriptor: false, handle }).ok()?;
-        let one = importer.arrive(source, &Reference { name, part: Span::new(4096, 65536)? }).ok()?;
-        let Ok(Resolved::Map(mapping)) = importer.resolve(&one, place) else { return None };
-        importer.mapped(mapping, span.start()).ok()?;
+    for export in exporter.list_exports() {
+        let (name, span, handle) = (export.name, export.memory.span, ExportHandle::new(0, &[])?);
+        importer
+            .on_announce(source, &ExportAnnouncement { name, span, device: 0, descriptor: false, handle })
+            .ok()?;
+        let one = importer
+            .pin_reference(source, &ExportReference { name, part: ByteSpan::new(4096, 65536)? })
+            .ok()?;
+        let Ok(ResolveOutcome::Map(mapping)) = importer.resolve_address(&one, place) else { return None };
+        importer.on_mapped(mapping, span.start()).ok()?;
         uses.push(one);
     }
     for one in uses.iter().cycle().take(times) {
-        let Ok(Resolved::At(address)) = black_box(&mut importer).resolve(black_box(one), place) else {
+        let Ok(ResolveOutcome::At(address)) = black_box(&mut importer).resolve_address(black_box(one), place)
+        else {
             return None;
         };
         black_box(address);
@@ -111,14 +120,15 @@ fn resolve(count: usize, times: usize) -> Option<()> {
 }
 
 fn quiet(count: usize, times: usize) -> Option<()> {
-    let mut ledger = Ledger::new(Mutant::NONE);
-    ledger.grow(count as u32, 1).unwrap_or_else(|error| panic!("{error}"));
+    let mut ledger = OperationLedger::new(Mutant::NONE);
+    ledger.grow_capacity(count as u32, 1).unwrap_or_else(|error| panic!("{error}"));
     for peer in 0..count as u32 {
-        let op = ledger.begin(peer, Path::new(0)?, ()).ok()?;
-        ledger.done(op).ok()?;
+        let op = ledger.begin_operation(peer, PathId::new(0)?, ()).ok()?;
+        ledger.complete_operation(op).ok()?;
     }
     for _ in 0..times {
-        if !matches!(black_box(&mut ledger).quiet(), Ok(Quiet::Done)) || !black_box(&ledger).is_idle() {
+        if !matches!(black_box(&mut ledger).quiet(), Ok(QuietProgress::Done)) || !black_box(&ledger).is_idle()
+        {
             return None;
         }
     }

@@ -34,33 +34,33 @@ pub const TRIALS: usize = 64;
 const FAILED: u64 = u64::MAX - 1;
 
 /// The ways that there are to copy. The first is one that can always be used.
-pub trait Methods<const N: usize>: Copy + Eq {
+pub trait MethodSet<const N: usize>: Copy + Eq {
     /// All of them.
     const ALL: [Self; N];
 }
 
 /// Picoseconds a byte took in the latest runs of a method; 0 where there was none.
 #[derive(Clone, Copy, Debug, Default)]
-struct Costs {
+struct MethodCosts {
     recent: [u64; REMEMBERED],
     runs: u32,
 }
 
-impl Costs {
-    fn add(&mut self, cost: u64) {
+impl MethodCosts {
+    fn record_cost(&mut self, cost: u64) {
         self.recent[self.runs as usize % REMEMBERED] = cost;
         self.runs = self.runs.wrapping_add(1).max(1);
     }
 
     /// The best of them: what disturbs a run only makes it slower.
-    fn best(&self) -> Option<u64> {
+    fn lowest_cost(&self) -> Option<u64> {
         self.recent.iter().copied().filter(|&cost| cost > 0).min()
     }
 }
 
 /// A run of operations by one method.
 #[derive(Clone, Copy, Debug, Default)]
-struct Run {
+struct MethodRun {
     skip: u32,
     ops: u32,
     bytes: u64,
@@ -69,10 +69,10 @@ struct Run {
 
 /// What is known of one class of sizes.
 #[derive(Clone, Copy, Debug)]
-struct Class<const N: usize> {
-    costs: [Costs; N],
+struct SizeClass<const N: usize> {
+    costs: [MethodCosts; N],
     current: usize,
-    run: Run,
+    run: MethodRun,
     /// Runs until another method is looked at.
     wait: u32,
     period: u32,
@@ -84,10 +84,10 @@ struct Class<const N: usize> {
     touched: bool,
 }
 
-impl<const N: usize> Class<N> {
+impl<const N: usize> SizeClass<N> {
     fn new() -> Self {
-        let run = Run { skip: SKIP, ..Run::default() };
-        let costs = [Costs::default(); N];
+        let run = MethodRun { skip: SKIP, ..MethodRun::default() };
+        let costs = [MethodCosts::default(); N];
         Self {
             costs,
             current: 0,
@@ -101,12 +101,12 @@ impl<const N: usize> Class<N> {
     }
 
     /// The best method of those measured, if any was.
-    fn best(&self) -> Option<usize> {
-        let known = (0..N).filter_map(|index| Some((self.costs[index].best()?, index)));
+    fn best_method(&self) -> Option<usize> {
+        let known = (0..N).filter_map(|index| Some((self.costs[index].lowest_cost()?, index)));
         known.min().map(|(_, index)| index)
     }
 
-    fn measured(&mut self, method: usize, bytes: u64, nanos: u64, allowed: [bool; N]) {
+    fn record_sample(&mut self, method: usize, bytes: u64, nanos: u64, allowed: [bool; N]) {
         if self.current != method {
             return;
         }
@@ -122,20 +122,20 @@ impl<const N: usize> Class<N> {
             return;
         }
         let cost = (run.nanos.saturating_mul(1000) / run.bytes.max(1)).max(1);
-        self.ran(cost.min(FAILED - 1), allowed);
+        self.finish_run(cost.min(FAILED - 1), allowed);
     }
 
     /// A run is over, with the next operation another one begins.
-    fn ran(&mut self, cost: u64, allowed: [bool; N]) {
-        let before = self.costs[self.current].best();
-        self.costs[self.current].add(cost);
+    fn finish_run(&mut self, cost: u64, allowed: [bool; N]) {
+        let before = self.costs[self.current].lowest_cost();
+        self.costs[self.current].record_cost(cost);
         if before.is_some_and(|before| cost > before.saturating_mul(2)) {
             // Something has changed: look around sooner.
             self.period = PERIOD.0;
             self.wait = self.wait.min(PERIOD.0);
         }
         let next = self.next(allowed);
-        self.run = Run { skip: if next == self.current { 0 } else { SKIP }, ..Run::default() };
+        self.run = MethodRun { skip: if next == self.current { 0 } else { SKIP }, ..MethodRun::default() };
         self.current = next;
     }
 
@@ -146,7 +146,7 @@ impl<const N: usize> Class<N> {
         if let Some(new) = new.filter(|_| !self.primed) {
             return new;
         }
-        let cost = |index: &usize| self.costs[*index].best().unwrap_or(u64::MAX);
+        let cost = |index: &usize| self.costs[*index].lowest_cost().unwrap_or(u64::MAX);
         let best = (0..N).filter(usable).min_by_key(cost).unwrap_or(0);
         self.wait = self.wait.saturating_sub(1);
         if self.wait > 0 {
@@ -170,7 +170,7 @@ impl<const N: usize> Class<N> {
 
 /// An operation whose time is taken.
 #[derive(Clone, Copy, Debug)]
-struct Trial<const N: usize> {
+struct TimedOperation<const N: usize> {
     flight: u64,
     bytes: u64,
     method: usize,
@@ -180,48 +180,48 @@ struct Trial<const N: usize> {
 
 /// What one link has learned of its methods `T`.
 #[derive(Clone, Debug)]
-pub struct Chooser<T, const N: usize> {
-    classes: [Class<N>; CLASSES],
-    trials: VecDeque<Trial<N>>,
+pub struct MethodChooser<T, const N: usize> {
+    classes: [SizeClass<N>; CLASSES],
+    trials: VecDeque<TimedOperation<N>>,
     /// When the last measured operation completed.
     last: u64,
     mutant: Mutant,
     of: PhantomData<T>,
 }
 
-impl<T: Methods<N>, const N: usize> Default for Chooser<T, N> {
+impl<T: MethodSet<N>, const N: usize> Default for MethodChooser<T, N> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T: Methods<N>, const N: usize> Chooser<T, N> {
+impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
     /// Knows nothing yet. All that it will ever have is allocated here.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(Mutant::NONE)
+        Self::with_mutant(Mutant::NONE)
     }
 
     /// The same with a planted bug.
     #[must_use]
-    pub fn with(mutant: Mutant) -> Self {
+    pub fn with_mutant(mutant: Mutant) -> Self {
         let trials = VecDeque::with_capacity(TRIALS);
-        Self { classes: [Class::new(); CLASSES], trials, last: 0, mutant, of: PhantomData }
+        Self { classes: [SizeClass::new(); CLASSES], trials, last: 0, mutant, of: PhantomData }
     }
 
     /// The method for an operation of at least [`LEAST`] bytes, whose number is `flight`; `allowed` says which of the methods it can use, the
     /// first aside, which it always can.
-    pub fn choose(&mut self, flight: u64, bytes: u64, allowed: [bool; N], now: Instant) -> T {
-        let method = self.method(bytes, allowed);
-        self.begun(flight, bytes, method, allowed, now);
+    pub fn choose_method(&mut self, flight: u64, bytes: u64, allowed: [bool; N], now: Instant) -> T {
+        let method = self.current_method(bytes, allowed);
+        self.begin_timing(flight, bytes, method, allowed, now);
         method
     }
 
-    /// The same before the operation has a number; [`Chooser::begun`] is told of it.
-    pub fn method(&mut self, bytes: u64, allowed: [bool; N]) -> T {
-        let class = class(bytes);
+    /// The same before the operation has a number; [`MethodChooser::begin_timing`] is told of it.
+    pub fn current_method(&mut self, bytes: u64, allowed: [bool; N]) -> T {
+        let class = size_class(bytes);
         if !self.classes[class].touched {
-            self.prime(class);
+            self.prime_class(class);
         }
         let current = self.classes[class].current;
         // What was allowed may have changed since the last run.
@@ -229,26 +229,33 @@ impl<T: Methods<N>, const N: usize> Chooser<T, N> {
     }
 
     /// An operation has begun by that method. Whether its time is taken, so that its end must be told.
-    pub fn begun(&mut self, flight: u64, bytes: u64, method: T, allowed: [bool; N], now: Instant) -> bool {
-        let current = self.classes[class(bytes)].current;
+    pub fn begin_timing(
+        &mut self,
+        flight: u64,
+        bytes: u64,
+        method: T,
+        allowed: [bool; N],
+        now: Instant,
+    ) -> bool {
+        let current = self.classes[size_class(bytes)].current;
         let is_current = T::ALL[current] == method && allowed[current];
         let taken = is_current && self.trials.len() < TRIALS;
         if taken {
-            self.trials.push_back(Trial { flight, bytes, method: current, allowed, begin: now.0 });
+            self.trials.push_back(TimedOperation { flight, bytes, method: current, allowed, begin: now.0 });
         }
         taken
     }
 
     /// Lets a class begin with what the nearest smaller one, else the nearest larger one, found best.
-    fn prime(&mut self, class: usize) {
+    fn prime_class(&mut self, class: usize) {
         let smaller = (0..class).rev();
-        let known = smaller.chain(class + 1..CLASSES).find_map(|other| self.classes[other].best());
+        let known = smaller.chain(class + 1..CLASSES).find_map(|other| self.classes[other].best_method());
         let class = &mut self.classes[class];
         class.touched = true;
         if let Some(method) = known {
             (class.current, class.primed) = (method, true);
         }
-        if self.mutant.is("chooser-never-looks-again") {
+        if self.mutant.is_planted("chooser-never-looks-again") {
             class.period = u32::MAX;
         }
     }
@@ -256,47 +263,47 @@ impl<T: Methods<N>, const N: usize> Chooser<T, N> {
     /// Whether this operation's time is taken, and it is the oldest of those.
     #[inline]
     #[must_use]
-    pub fn awaits(&self, flight: u64) -> bool {
+    pub fn is_oldest_timed(&self, flight: u64) -> bool {
         self.trials.front().is_some_and(|trial| trial.flight == flight)
     }
 
-    fn take(&mut self, flight: u64) -> Option<Trial<N>> {
+    fn take_timed(&mut self, flight: u64) -> Option<TimedOperation<N>> {
         let at = self.trials.iter().position(|trial| trial.flight == flight)?;
         self.trials.remove(at)
     }
 
     /// That operation completed. Whether its time was taken.
-    pub fn completed(&mut self, flight: u64, now: Instant) -> bool {
-        let Some(trial) = self.take(flight) else { return false };
+    pub fn record_completion(&mut self, flight: u64, now: Instant) -> bool {
+        let Some(trial) = self.take_timed(flight) else { return false };
         let nanos = now.0.saturating_sub(trial.begin.max(self.last));
         self.last = now.0;
-        self.classes[class(trial.bytes)].measured(trial.method, trial.bytes, nanos, trial.allowed);
+        self.classes[size_class(trial.bytes)].record_sample(trial.method, trial.bytes, nanos, trial.allowed);
         true
     }
 
     /// It had to go on by another method. Whether its time was taken.
-    pub fn failed(&mut self, flight: u64, now: Instant) -> bool {
-        if self.mutant.is("chooser-takes-failures-for-good") {
-            return self.completed(flight, now);
+    pub fn record_failure(&mut self, flight: u64, now: Instant) -> bool {
+        if self.mutant.is_planted("chooser-takes-failures-for-good") {
+            return self.record_completion(flight, now);
         }
-        let Some(trial) = self.take(flight) else { return false };
+        let Some(trial) = self.take_timed(flight) else { return false };
         self.last = now.0;
-        let class = &mut self.classes[class(trial.bytes)];
+        let class = &mut self.classes[size_class(trial.bytes)];
         if class.current == trial.method {
-            class.ran(FAILED, trial.allowed);
+            class.finish_run(FAILED, trial.allowed);
         }
         true
     }
 
     /// It ended in a way that says nothing of its method. Whether its time was taken.
-    pub fn forget(&mut self, flight: u64) -> bool {
-        self.take(flight).is_some()
+    pub fn discard_timing(&mut self, flight: u64) -> bool {
+        self.take_timed(flight).is_some()
     }
 
     /// How many operations' times are taken.
     #[inline]
     #[must_use]
-    pub fn timed(&self) -> usize {
+    pub fn timed_count(&self) -> usize {
         self.trials.len()
     }
 }
@@ -304,7 +311,7 @@ impl<T: Methods<N>, const N: usize> Chooser<T, N> {
 /// The class of so many bytes, below [`CLASSES`].
 #[inline]
 #[must_use]
-pub fn class(bytes: u64) -> usize {
+pub fn size_class(bytes: u64) -> usize {
     let doublings = bytes.max(LEAST).ilog2() - LEAST.ilog2();
     (doublings as usize).min(CLASSES - 1)
 }
@@ -313,7 +320,7 @@ pub fn class(bytes: u64) -> usize {
 mod tests {
     use std::collections::VecDeque;
 
-    use super::{LEAST, Methods, TRIALS};
+    use super::{LEAST, MethodSet, TRIALS};
     use crate::mutant::planted;
     use crate::time::Instant;
 
@@ -328,11 +335,11 @@ mod tests {
 
     const METHODS: [Method; 4] = [Method::Staged, Method::StagedLong, Method::Pulled, Method::Shared];
 
-    impl Methods<4> for Method {
+    impl MethodSet<4> for Method {
         const ALL: [Self; 4] = METHODS;
     }
 
-    type Chooser = super::Chooser<Method, 4>;
+    type Chooser = super::MethodChooser<Method, 4>;
 
     const ALL: [bool; 4] = [true; 4];
 
@@ -350,18 +357,18 @@ mod tests {
         let mut now = chooser.last;
         let mut flying = VecDeque::new();
         for flight in 0..ops {
-            let method = chooser.choose(flight, bytes, allowed, Instant(now));
+            let method = chooser.choose_method(flight, bytes, allowed, Instant(now));
             used[METHODS.iter().position(|&one| one == method).unwrap()] += 1;
             flying.push_back((flight, method));
             if flying.len() >= depth {
                 let (flight, method) = flying.pop_front().unwrap();
                 now += bytes * cost(method) / 1000;
-                assert!(chooser.awaits(flight));
-                chooser.completed(flight, Instant(now));
+                assert!(chooser.is_oldest_timed(flight));
+                chooser.record_completion(flight, Instant(now));
             }
         }
         while let Some((flight, _)) = flying.pop_front() {
-            chooser.completed(flight, Instant(now));
+            chooser.record_completion(flight, Instant(now));
         }
         used
     }
@@ -370,7 +377,7 @@ mod tests {
     fn the_fastest_method_gets_nearly_all_messages() {
         for (index, &fast) in METHODS.iter().enumerate() {
             for (bytes, depth) in [(64 << 10, 1), (64 << 10, 8), (1 << 20, 8), (16 << 20, 2)] {
-                let mut chooser = Chooser::with(planted());
+                let mut chooser = Chooser::with_mutant(planted());
                 let cost = |method| if method == fast { 50 } else { 90 };
                 let used = drive(&mut chooser, bytes, depth, 100_000, ALL, cost);
                 assert!(used[index] > 97_000, "{fast:?} {bytes} {used:?}");
@@ -380,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_change_is_noticed() {
-        let mut chooser = Chooser::with(planted());
+        let mut chooser = Chooser::with_mutant(planted());
         drive(&mut chooser, 1 << 20, 8, 20_000, ALL, |method| if method == Method::Pulled { 40 } else { 80 });
         let used =
             drive(
@@ -397,7 +404,7 @@ mod tests {
     /// The best one is as good as it was: nothing but a look at the others tells that one of them is better now.
     #[test]
     fn what_has_become_the_fastest_is_found_though_the_best_is_as_it_was() {
-        let mut chooser = Chooser::with(planted());
+        let mut chooser = Chooser::with_mutant(planted());
         let cost = |method| if method == Method::StagedLong { 80 } else { 120 };
         let used = drive(&mut chooser, 1 << 20, 8, 20_000, ALL, cost);
         assert!(used[1] > 18_000, "{used:?}");
@@ -408,7 +415,7 @@ mod tests {
 
     #[test]
     fn what_is_not_allowed_is_not_used() {
-        let mut chooser = Chooser::with(planted());
+        let mut chooser = Chooser::with_mutant(planted());
         let allowed = [true, true, true, false];
         let used = drive(&mut chooser, 1 << 20, 1, 1000, allowed, |_| 80);
         assert_eq!(used[3], 0, "{used:?}");
@@ -416,18 +423,18 @@ mod tests {
 
     #[test]
     fn sizes_learn_apart() {
-        let mut chooser = Chooser::with(planted());
+        let mut chooser = Chooser::with_mutant(planted());
         let small = |method| if method == Method::Staged { 40 } else { 80 };
         let large = |method| if method == Method::Shared { 40 } else { 80 };
         drive(&mut chooser, LEAST, 1, 5000, ALL, small);
         drive(&mut chooser, 16 << 20, 1, 5000, ALL, large);
-        assert_eq!(chooser.choose(0, LEAST, ALL, Instant(chooser.last)), Method::Staged);
-        assert_eq!(chooser.choose(1, 16 << 20, ALL, Instant(chooser.last)), Method::Shared);
+        assert_eq!(chooser.choose_method(0, LEAST, ALL, Instant(chooser.last)), Method::Staged);
+        assert_eq!(chooser.choose_method(1, 16 << 20, ALL, Instant(chooser.last)), Method::Shared);
     }
 
     #[test]
     fn a_new_size_begins_with_what_its_neighbour_found() {
-        let mut chooser = Chooser::with(planted());
+        let mut chooser = Chooser::with_mutant(planted());
         let cost = |method| if method == Method::Pulled { 40 } else { 80 };
         drive(&mut chooser, 64 << 10, 1, 5000, ALL, cost);
         let used = drive(&mut chooser, 1 << 20, 1, 100, ALL, cost);
@@ -438,10 +445,10 @@ mod tests {
 
     #[test]
     fn it_never_grows() {
-        let mut chooser = Chooser::with(planted());
+        let mut chooser = Chooser::with_mutant(planted());
         let room = chooser.trials.capacity();
         for flight in 0..10 * TRIALS as u64 {
-            let _ = chooser.choose(flight, 1 << 20, ALL, Instant(flight));
+            let _ = chooser.choose_method(flight, 1 << 20, ALL, Instant(flight));
         }
         assert_eq!((chooser.trials.len(), chooser.trials.capacity()), (TRIALS, room));
     }
@@ -452,24 +459,24 @@ mod tests {
         let mut now = chooser.last;
         for pair in 0..ops / 2 {
             let two = [2 * pair, 2 * pair + 1]
-                .map(|flight| (flight, chooser.choose(flight, 1 << 20, ALL, Instant(now))));
+                .map(|flight| (flight, chooser.choose_method(flight, 1 << 20, ALL, Instant(now))));
             for (flight, method) in two.into_iter().rev() {
                 now += 50_000;
                 used[METHODS.iter().position(|&one| one == method).unwrap()] += 1;
                 if fails(method) {
-                    chooser.failed(flight, Instant(now));
+                    chooser.record_failure(flight, Instant(now));
                 } else {
-                    chooser.completed(flight, Instant(now));
+                    chooser.record_completion(flight, Instant(now));
                 }
             }
         }
-        assert_eq!(chooser.timed(), 0);
+        assert_eq!(chooser.timed_count(), 0);
         used
     }
 
     #[test]
     fn what_fails_is_used_no_more_and_looked_at_again() {
-        let mut chooser = Chooser::with(planted());
+        let mut chooser = Chooser::with_mutant(planted());
         // What fails is over at once: by its time alone it would be the best.
         let used = fail(&mut chooser, 20_000, |method| method != Method::StagedLong);
         assert!(used[1] > 19_000 && used.iter().all(|&count| count > 0), "{used:?}");
@@ -479,11 +486,11 @@ mod tests {
 
     #[test]
     fn a_failure_now_and_then_changes_nothing() {
-        let mut chooser = Chooser::with(planted());
+        let mut chooser = Chooser::with_mutant(planted());
         drive(&mut chooser, 1 << 20, 1, 20_000, ALL, |method| if method == Method::Pulled { 40 } else { 80 });
         let now = Instant(chooser.last);
-        assert_eq!(chooser.choose(7, 1 << 20, ALL, now), Method::Pulled);
-        assert!(chooser.failed(7, now) && !chooser.failed(7, now));
-        assert_eq!(chooser.method(1 << 20, ALL), Method::Pulled);
+        assert_eq!(chooser.choose_method(7, 1 << 20, ALL, now), Method::Pulled);
+        assert!(chooser.record_failure(7, now) && !chooser.record_failure(7, now));
+        assert_eq!(chooser.current_method(1 << 20, ALL), Method::Pulled);
     }
 }

@@ -10,10 +10,10 @@ macro_rules! counters {
 
         impl Counters {
             /// Every field: name, kind, meaning, and how to read it.
-            pub const TABLE: &[Counter] = &[
-                $(Counter {
+            pub const TABLE: &[CounterField] = &[
+                $(CounterField {
                     name: stringify!($name),
-                    kind: Kind::$kind,
+                    kind: CounterKind::$kind,
                     help: $help,
                     get: |counters| counters.$name,
                 },)*
@@ -43,7 +43,7 @@ counters! {
 
 /// Whether a counter can go down.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum CounterKind {
     /// It only grows.
     Total,
     /// It goes up and down.
@@ -52,11 +52,11 @@ pub enum Kind {
 
 /// One field of [`Counters`].
 #[derive(Clone, Copy, Debug)]
-pub struct Counter {
+pub struct CounterField {
     /// The field's name.
     pub name: &'static str,
     /// Whether it can go down.
-    pub kind: Kind,
+    pub kind: CounterKind,
     /// What it means, in one sentence.
     pub help: &'static str,
     /// Its value.
@@ -65,7 +65,7 @@ pub struct Counter {
 
 /// What is counted in a row of the status page, for the comms that used the row so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counts {
+pub struct MessageCounts {
     /// Messages begun: sends, and buffers of receives.
     pub begun: u64,
     /// Messages sent.
@@ -82,7 +82,7 @@ pub struct Counts {
     pub failed: u64,
 }
 
-impl Counts {
+impl MessageCounts {
     /// How many there are.
     pub const LEN: usize = 7;
 
@@ -102,7 +102,7 @@ impl Counts {
 
     /// What was counted after `before`.
     #[must_use]
-    pub fn since(self, before: Self) -> Self {
+    pub fn counted_since(self, before: Self) -> Self {
         let now = self.to_array();
         let then = before.to_array();
         Self::from_array(core::array::from_fn(|at| now[at].wrapping_sub(then[at])))
@@ -110,7 +110,7 @@ impl Counts {
 
     /// Messages that have begun and not ended. Copies that were taken while messages ended may say 0 too early.
     #[must_use]
-    pub const fn pending(self) -> u64 {
+    pub const fn pending_messages(self) -> u64 {
         let ended = self.sent.wrapping_add(self.received).wrapping_add(self.failed);
         // A difference below 0 shows as one that no process can reach.
         match self.begun.wrapping_sub(ended) {
@@ -123,7 +123,7 @@ impl Counts {
 /// What is counted for the process as a whole, each thing off the path of any message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(usize)]
-pub enum Tally {
+pub enum ProcessTally {
     /// Comms opened.
     CommsOpened = 0,
     /// Comms closed.
@@ -144,7 +144,7 @@ pub enum Tally {
     LinksTaken = 8,
 }
 
-impl Tally {
+impl ProcessTally {
     /// How many there are.
     pub const LEN: usize = 9;
 }
@@ -152,18 +152,21 @@ impl Tally {
 impl Counters {
     /// The counters of a process, from its tallies and the counts of all its rows.
     #[must_use]
-    pub fn of(tallies: &[u64; Tally::LEN], rows: impl IntoIterator<Item = Counts>) -> Self {
-        let tally = |which: Tally| tallies[which as usize];
+    pub fn from_rows(
+        tallies: &[u64; ProcessTally::LEN],
+        rows: impl IntoIterator<Item = MessageCounts>,
+    ) -> Self {
+        let tally = |which: ProcessTally| tallies[which as usize];
         let mut counters = Self {
-            comms_opened: tally(Tally::CommsOpened),
-            comms_closed: tally(Tally::CommsClosed),
-            requests_failed: tally(Tally::RequestsFailed),
-            completions_dropped: tally(Tally::CompletionsDropped),
-            streams_refused: tally(Tally::StreamsRefused),
-            opens_refused: tally(Tally::OpensRefused),
-            attempts_abandoned: tally(Tally::AttemptsAbandoned),
-            links_left: tally(Tally::LinksLeft),
-            links_taken: tally(Tally::LinksTaken),
+            comms_opened: tally(ProcessTally::CommsOpened),
+            comms_closed: tally(ProcessTally::CommsClosed),
+            requests_failed: tally(ProcessTally::RequestsFailed),
+            completions_dropped: tally(ProcessTally::CompletionsDropped),
+            streams_refused: tally(ProcessTally::StreamsRefused),
+            opens_refused: tally(ProcessTally::OpensRefused),
+            attempts_abandoned: tally(ProcessTally::AttemptsAbandoned),
+            links_left: tally(ProcessTally::LinksLeft),
+            links_taken: tally(ProcessTally::LinksTaken),
             ..Self::default()
         };
         for row in rows {
@@ -172,7 +175,7 @@ impl Counters {
             add(&mut counters.bytes_sent, row.sent_bytes);
             add(&mut counters.messages_received, row.received);
             add(&mut counters.bytes_received, row.received_bytes);
-            add(&mut counters.messages_pending, row.pending());
+            add(&mut counters.messages_pending, row.pending_messages());
             add(&mut counters.messages_failed, row.failed);
             add(&mut counters.calls_again, row.again);
         }
@@ -186,11 +189,18 @@ mod tests {
 
     #[test]
     fn totals_are_sums_and_what_is_pending_is_never_below_zero() {
-        let one = Counts { begun: 5, sent: 3, sent_bytes: 30, failed: 1, again: 2, ..Counts::default() };
+        let one = MessageCounts {
+            begun: 5,
+            sent: 3,
+            sent_bytes: 30,
+            failed: 1,
+            again: 2,
+            ..MessageCounts::default()
+        };
         // Copied while a receive ended: begun is older than received.
-        let torn = Counts { begun: 7, received: 8, received_bytes: 800, ..Counts::default() };
-        assert_eq!((one.pending(), torn.pending()), (1, 0));
-        let counters = Counters::of(&[1, 2, 3, 4, 5, 6, 7, 8, 9], [one, torn]);
+        let torn = MessageCounts { begun: 7, received: 8, received_bytes: 800, ..MessageCounts::default() };
+        assert_eq!((one.pending_messages(), torn.pending_messages()), (1, 0));
+        let counters = Counters::from_rows(&[1, 2, 3, 4, 5, 6, 7, 8, 9], [one, torn]);
         let wanted = Counters {
             comms_opened: 1,
             comms_closed: 2,
@@ -214,17 +224,20 @@ mod tests {
 
     #[test]
     fn counts_of_a_comm_are_what_came_after_the_one_before() {
-        let before = Counts { begun: u64::MAX, sent: 4, ..Counts::default() };
-        let now = Counts { begun: 2, sent: 7, ..Counts::default() };
-        assert_eq!(now.since(before), Counts { begun: 3, sent: 3, ..Counts::default() });
-        assert_eq!(Counts::from_array(now.to_array()), now);
+        let before = MessageCounts { begun: u64::MAX, sent: 4, ..MessageCounts::default() };
+        let now = MessageCounts { begun: 2, sent: 7, ..MessageCounts::default() };
+        assert_eq!(
+            now.counted_since(before),
+            MessageCounts { begun: 3, sent: 3, ..MessageCounts::default() }
+        );
+        assert_eq!(MessageCounts::from_array(now.to_array()), now);
     }
 
     #[test]
     fn every_counter_is_in_the_table_once() {
         let tallies = core::array::from_fn(|at| at as u64 + 1);
-        let row = Counts::from_array([1000, 10, 11, 12, 13, 14, 15]);
-        let counters = Counters::of(&tallies, [row]);
+        let row = MessageCounts::from_array([1000, 10, 11, 12, 13, 14, 15]);
+        let counters = Counters::from_rows(&tallies, [row]);
         let mut values: std::vec::Vec<u64> = Counters::TABLE.iter().map(|row| (row.get)(&counters)).collect();
         values.sort_unstable();
         let pending = 1000 - 10 - 12 - 15;

@@ -150,14 +150,14 @@ pub const UNPROVEN_STREAMS_MAX: usize = 256;
 pub const UNPROVEN_READS_MAX: usize = 32;
 
 /// How long such a stream may exist.
-pub const UNPROVEN_TIME: Duration = Duration::secs(10);
+pub const UNPROVEN_TIME: Duration = Duration::from_secs(10);
 
 /// Work for processes that have proved nothing, per listener: units at once, and the time after which there is one more. A stream that is accepted
 /// is a unit, and each frame that is read from it until it has proved itself.
 pub const STRANGER_BURST: u32 = 512;
 
 /// See [`STRANGER_BURST`].
-pub const STRANGER_PERIOD: Duration = Duration::millis(1);
+pub const STRANGER_PERIOD: Duration = Duration::from_millis(1);
 
 /// Units of the same work that an OPEN costs on a stream that carries no connection: links are made for it, with rings and bounce buffers.
 pub const STRANGER_OPEN_COST: u32 = 64;
@@ -174,7 +174,7 @@ pub const INVITED_REMOTE_MAX: usize = 8192;
 pub const DIALS_BURST: u32 = 512;
 
 /// And the time after which it may ask for one more.
-pub const DIALS_PERIOD: Duration = Duration::millis(10);
+pub const DIALS_PERIOD: Duration = Duration::from_millis(10);
 
 /// OPENs that wait at one listener until its owner accepts.
 pub const OPENS_PENDING_MAX: usize = 4096;

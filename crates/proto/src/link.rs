@@ -12,18 +12,18 @@
 //! is repeated until the peer says the same. *Down*: both ends are fenced; what may not have arrived is posted elsewhere.
 //! Every connection of a link has an epoch; words about another one change nothing.
 
-use crate::control::Repeat;
+use crate::control::RepeatTimer;
 use crate::mutant::Mutant;
 use crate::time::{Duration, Instant};
 
 /// First wait before a link that is down is asked for again; it doubles up to [`RETRY_MAX`].
-pub const RETRY_FIRST: Duration = Duration::millis(200);
+pub const RETRY_FIRST: Duration = Duration::from_millis(200);
 
 /// Longest wait before a link that is down is asked for again.
-pub const RETRY_MAX: Duration = Duration::secs(5);
+pub const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// A link that has been made for so long waits for packets that were lost, which the network repeats ever less often.
-pub const STALE: Duration = Duration::millis(250);
+pub const STALE: Duration = Duration::from_millis(250);
 
 /// What time demands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -55,7 +55,7 @@ pub enum DownStep {
 
 /// What the peer's LINK_OPEN means.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum OpenStep {
+pub enum LinkOpenStep {
     /// Not for now.
     Ignore,
     /// Make this end, and answer.
@@ -67,12 +67,12 @@ pub enum OpenStep {
 /// One link.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkLife {
-    state: State,
+    state: LinkStage,
     epoch: u32,
     /// This end asks for connections.
     asks: bool,
     since: Instant,
-    repeat: Repeat,
+    repeat: RepeatTimer,
     retry: Duration,
     /// A request for the link is given up, to be made again.
     renews: bool,
@@ -80,7 +80,7 @@ pub struct LinkLife {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
+enum LinkStage {
     Up,
     Fenced,
     Down,
@@ -91,10 +91,10 @@ enum State {
 impl LinkLife {
     /// The link that came with the comm: it is up.
     #[must_use]
-    pub fn first(asks: bool, now: Instant, mutant: Mutant) -> Self {
-        let repeat = Repeat::start(now);
+    pub fn new_first(asks: bool, now: Instant, mutant: Mutant) -> Self {
+        let repeat = RepeatTimer::start_at(now);
         Self {
-            state: State::Up,
+            state: LinkStage::Up,
             epoch: 0,
             asks,
             since: now,
@@ -107,68 +107,68 @@ impl LinkLife {
 
     /// Another link: it is yet to be made, at once.
     #[must_use]
-    pub fn further(asks: bool, now: Instant, mutant: Mutant) -> Self {
-        Self { state: State::Down, retry: Duration(0), ..Self::first(asks, now, mutant) }
+    pub fn new_further(asks: bool, now: Instant, mutant: Mutant) -> Self {
+        Self { state: LinkStage::Down, retry: Duration(0), ..Self::new_first(asks, now, mutant) }
     }
 
     /// Whether work may be posted on it.
     #[inline]
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.state == State::Up
+        self.state == LinkStage::Up
     }
 
     /// Whether both ends are fenced, or there never was a connection.
     #[must_use]
     pub fn is_down(&self) -> bool {
-        self.state == State::Down
+        self.state == LinkStage::Down
     }
 
     /// Whether it was asked for and the peer has not answered.
     #[must_use]
     pub fn is_asking(&self) -> bool {
-        self.state == State::Asking
+        self.state == LinkStage::Asking
     }
 
     /// Whether its connection waits to carry.
     #[must_use]
     pub fn is_joining(&self) -> bool {
-        self.state == State::Joining
+        self.state == LinkStage::Joining
     }
 
     /// Which connection it is.
     #[must_use]
-    pub fn epoch(&self) -> u32 {
+    pub fn connection_epoch(&self) -> u32 {
         self.epoch
     }
 
-    fn enter(&mut self, state: State, now: Instant) {
-        (self.state, self.since, self.repeat, self.renews) = (state, now, Repeat::start(now), false);
+    fn enter_phase(&mut self, state: LinkStage, now: Instant) {
+        (self.state, self.since, self.repeat, self.renews) = (state, now, RepeatTimer::start_at(now), false);
     }
 
     /// A path to the peer is whole again, perhaps this link's: a link that is down is asked for at once, and one that has been
     /// made for longer than [`STALE`] is made anew.
-    pub fn hurry(&mut self, now: Instant) {
-        if !self.asks || self.is_up() || self.mutant.is("link-keeps-its-pause") {
+    pub fn expedite_retry(&mut self, now: Instant) {
+        if !self.asks || self.is_up() || self.mutant.is_planted("link-keeps-its-pause") {
             return;
         }
         self.retry = Duration(0);
-        self.renews = self.state == State::Joining && now - self.since >= STALE;
+        self.renews = self.state == LinkStage::Joining && now - self.since >= STALE;
     }
 
     /// The link failed here. True if that is news: fence this end, then say LINK_DOWN and ask for an answer.
     pub fn on_fault(&mut self, now: Instant) -> bool {
-        if !matches!(self.state, State::Up | State::Asking | State::Joining) {
+        if !matches!(self.state, LinkStage::Up | LinkStage::Asking | LinkStage::Joining) {
             return false;
         }
-        self.enter(State::Fenced, now);
+        self.enter_phase(LinkStage::Fenced, now);
         true
     }
 
     /// The peer says LINK_DOWN. After [`DownStep::Fence`] this end has to be fenced before anything else.
     pub fn on_down(&mut self, epoch: u32, now: Instant) -> DownStep {
         // An epoch this end never heard of: its LINK_OPEN was lost.
-        let unheard = !self.asks && self.state == State::Down && is_after(epoch, self.epoch);
+        let unheard = !self.asks && self.state == LinkStage::Down && is_after(epoch, self.epoch);
         if unheard {
             self.epoch = epoch;
             return DownStep::Known;
@@ -179,13 +179,13 @@ impl LinkLife {
             return if past { DownStep::Past } else { DownStep::Stale };
         }
         match self.state {
-            State::Down => DownStep::Known,
-            State::Fenced => {
-                self.enter(State::Down, now);
+            LinkStage::Down => DownStep::Known,
+            LinkStage::Fenced => {
+                self.enter_phase(LinkStage::Down, now);
                 DownStep::Down
             }
-            State::Up | State::Asking | State::Joining => {
-                self.enter(State::Down, now);
+            LinkStage::Up | LinkStage::Asking | LinkStage::Joining => {
+                self.enter_phase(LinkStage::Down, now);
                 DownStep::Fence
             }
         }
@@ -194,56 +194,62 @@ impl LinkLife {
     /// Call now and then. A link that has not come up after `limit` is given up for the time being.
     pub fn on_time(&mut self, now: Instant, limit: Duration) -> LinkStep {
         match self.state {
-            State::Up => LinkStep::Wait,
-            State::Fenced if self.repeat.due(now) => LinkStep::SayDown,
-            State::Joining if self.renews => LinkStep::Fence,
-            State::Asking | State::Joining if self.asks && now - self.since > limit => LinkStep::Fence,
-            // Who asks gives up first, unless it is not there any more.
-            State::Joining if now - self.since > Duration(limit.0.saturating_mul(2)) => {
-                if self.mutant.is("link-waits-to-be-asked") { LinkStep::Wait } else { LinkStep::Fence }
+            LinkStage::Up => LinkStep::Wait,
+            LinkStage::Fenced if self.repeat.poll_due(now) => LinkStep::SayDown,
+            LinkStage::Joining if self.renews => LinkStep::Fence,
+            LinkStage::Asking | LinkStage::Joining if self.asks && now - self.since > limit => {
+                LinkStep::Fence
             }
-            State::Down if self.asks && now - self.since >= self.retry => {
-                if self.mutant.is("link-never-retaken") && self.epoch > 0 {
+            // Who asks gives up first, unless it is not there any more.
+            LinkStage::Joining if now - self.since > Duration(limit.0.saturating_mul(2)) => {
+                if self.mutant.is_planted("link-waits-to-be-asked") {
+                    LinkStep::Wait
+                } else {
+                    LinkStep::Fence
+                }
+            }
+            LinkStage::Down if self.asks && now - self.since >= self.retry => {
+                if self.mutant.is_planted("link-never-retaken") && self.epoch > 0 {
                     return LinkStep::Wait;
                 }
                 self.retry = Duration(self.retry.0.saturating_mul(2).clamp(RETRY_FIRST.0, RETRY_MAX.0));
                 self.epoch = self.epoch.wrapping_add(1);
-                self.enter(State::Asking, now);
+                self.enter_phase(LinkStage::Asking, now);
                 LinkStep::Ask(self.epoch)
             }
-            State::Fenced | State::Asking | State::Joining | State::Down => LinkStep::Wait,
+            LinkStage::Fenced | LinkStage::Asking | LinkStage::Joining | LinkStage::Down => LinkStep::Wait,
         }
     }
 
     /// The peer says LINK_OPEN.
-    pub fn on_open(&mut self, epoch: u32, now: Instant) -> OpenStep {
+    pub fn on_open(&mut self, epoch: u32, now: Instant) -> LinkOpenStep {
         match self.state {
-            State::Joining | State::Up if epoch == self.epoch && !self.asks => OpenStep::Repeat,
-            State::Down if !self.asks && is_after(epoch, self.epoch) => {
+            LinkStage::Joining | LinkStage::Up if epoch == self.epoch && !self.asks => LinkOpenStep::Repeat,
+            LinkStage::Down if !self.asks && is_after(epoch, self.epoch) => {
                 self.epoch = epoch;
-                self.enter(State::Joining, now);
-                OpenStep::Make
+                self.enter_phase(LinkStage::Joining, now);
+                LinkOpenStep::Make
             }
-            _ => OpenStep::Ignore,
+            _ => LinkOpenStep::Ignore,
         }
     }
 
     /// The peer says LINK_RESULT: true if its address is to be connected to.
     pub fn on_result(&mut self, epoch: u32) -> bool {
-        let asked = self.state == State::Asking && epoch == self.epoch;
+        let asked = self.state == LinkStage::Asking && epoch == self.epoch;
         if asked {
             // Since it was asked for: it has one limit in all.
-            self.state = State::Joining;
+            self.state = LinkStage::Joining;
         }
         asked
     }
 
     /// The link carries: known here by itself at the asking end, by LINK_READY at the other.
     pub fn on_carries(&mut self, epoch: u32, now: Instant) -> bool {
-        let joined = self.state == State::Joining && epoch == self.epoch;
+        let joined = self.state == LinkStage::Joining && epoch == self.epoch;
         if joined {
             self.retry = RETRY_FIRST;
-            self.enter(State::Up, now);
+            self.enter_phase(LinkStage::Up, now);
         }
         joined
     }
@@ -258,23 +264,23 @@ fn is_after(epoch: u32, other: u32) -> bool {
 mod tests {
     use super::*;
 
-    const LIMIT: Duration = Duration::secs(1);
+    const LIMIT: Duration = Duration::from_secs(1);
 
     fn at(ms: u64) -> Instant {
-        Instant(0) + Duration::millis(ms)
+        Instant(0) + Duration::from_millis(ms)
     }
 
     /// The bug that `cargo xtask mutants` asks for, if any.
     fn planted() -> Mutant {
         #[cfg(feature = "mutants")]
         if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::named(std::string::String::leak(name));
+            return Mutant::with_name(std::string::String::leak(name));
         }
         Mutant::NONE
     }
 
     fn ends() -> (LinkLife, LinkLife) {
-        let first = |asks| LinkLife::first(asks, at(0), Mutant::NONE);
+        let first = |asks| LinkLife::new_first(asks, at(0), Mutant::NONE);
         (first(true), first(false))
     }
 
@@ -309,8 +315,8 @@ mod tests {
         assert_eq!(other.on_time(at(9_000), LIMIT), LinkStep::Wait, "the other end asks");
         assert_eq!(one.on_time(at(199), LIMIT), LinkStep::Wait);
         assert_eq!(one.on_time(at(200), LIMIT), LinkStep::Ask(1));
-        assert_eq!(other.on_open(1, at(201)), OpenStep::Make);
-        assert_eq!(other.on_open(1, at(202)), OpenStep::Repeat);
+        assert_eq!(other.on_open(1, at(201)), LinkOpenStep::Make);
+        assert_eq!(other.on_open(1, at(202)), LinkOpenStep::Repeat);
         assert!(one.on_result(1) && !one.on_result(1));
         assert!(!one.on_carries(0, at(203)) && one.on_carries(1, at(203)) && one.is_up());
         assert!(other.on_carries(1, at(204)) && other.is_up());
@@ -328,7 +334,7 @@ mod tests {
         assert_eq!(one.on_time(at(1_201), LIMIT), LinkStep::Fence);
         assert!(one.on_fault(at(1_201)));
         assert_eq!(other.on_down(1, at(1_202)), DownStep::Known, "its LINK_OPEN was lost");
-        assert_eq!(other.on_open(1, at(1_202)), OpenStep::Ignore, "or late");
+        assert_eq!(other.on_open(1, at(1_202)), LinkOpenStep::Ignore, "or late");
         assert_eq!(one.on_down(1, at(1_203)), DownStep::Down);
         assert_eq!(one.on_time(at(1_602), LIMIT), LinkStep::Wait, "it waits longer each time");
         assert_eq!(one.on_time(at(1_603), LIMIT), LinkStep::Ask(2));
@@ -349,22 +355,22 @@ mod tests {
         one.on_fault(at(now));
         one.on_down(7, at(now));
         assert_eq!(one.on_time(at(now + 4999), LIMIT), LinkStep::Wait);
-        one.hurry(at(now + 4999));
+        one.expedite_retry(at(now + 4999));
         assert_eq!(one.on_time(at(now + 4999), LIMIT), LinkStep::Ask(8));
         // The last request may be under way; of older ones the packets are lost.
         now += 5000;
         assert!(one.on_result(8));
-        one.hurry(at(now));
+        one.expedite_retry(at(now));
         assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Wait);
         now += 300;
-        one.hurry(at(now));
+        one.expedite_retry(at(now));
         assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Fence);
         assert!(one.on_fault(at(now)));
         assert_eq!(one.on_down(8, at(now)), DownStep::Down);
         assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Ask(9));
         // The other end never asks.
         other.on_down(0, at(0));
-        other.hurry(at(9_000));
+        other.expedite_retry(at(9_000));
         assert_eq!(other.on_time(at(9_000), LIMIT), LinkStep::Wait);
     }
 
@@ -374,14 +380,14 @@ mod tests {
         let (_, mut other) = ends();
         other.mutant = planted();
         other.on_down(0, at(0));
-        assert_eq!(other.on_open(1, at(200)), OpenStep::Make);
+        assert_eq!(other.on_open(1, at(200)), LinkOpenStep::Make);
         assert_eq!(other.on_time(at(2_200), LIMIT), LinkStep::Wait, "the end that asks is first");
         assert_eq!(other.on_time(at(2_201), LIMIT), LinkStep::Fence);
     }
 
     #[test]
     fn a_further_link_is_asked_for_at_once() {
-        let mut one = LinkLife::further(true, at(5), Mutant::NONE);
+        let mut one = LinkLife::new_further(true, at(5), Mutant::NONE);
         assert!(one.is_down());
         assert_eq!(one.on_time(at(5), LIMIT), LinkStep::Ask(1));
         assert!(one.is_asking() && one.on_result(1) && !one.is_asking());

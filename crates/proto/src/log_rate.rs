@@ -6,7 +6,7 @@ use crate::time::{Duration, Instant};
 pub const BURST: u32 = 64;
 
 /// A further line is allowed after so long.
-pub const PERIOD: Duration = Duration::secs(1);
+pub const PERIOD: Duration = Duration::from_secs(1);
 
 /// Counts the lines of one kind: at most [`BURST`] at once, and one per [`PERIOD`] in the long run.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl LogRate {
     }
 
     /// Asks for one line at `now`. `None`: it is to be left out. Otherwise the number of lines that were left out since the last one.
-    pub fn admit(&mut self, now: Instant) -> Option<u64> {
+    pub fn admit_line(&mut self, now: Instant) -> Option<u64> {
         let periods = (now - self.since).0 / PERIOD.0;
         if periods > 0 {
             self.room = self.room.saturating_add(u32::try_from(periods).unwrap_or(u32::MAX)).min(BURST);
@@ -54,19 +54,19 @@ mod tests {
     #[test]
     fn lines_are_bounded_and_those_left_out_are_counted() {
         let mut rate = LogRate::new(Instant(5));
-        let burst = (0..1000).filter(|_| rate.admit(Instant(6)).is_some()).count();
+        let burst = (0..1000).filter(|_| rate.admit_line(Instant(6)).is_some()).count();
         assert_eq!(burst, BURST as usize);
-        assert_eq!(rate.admit(Instant(5 + SECOND - 1)), None, "no period has passed");
-        assert_eq!(rate.admit(Instant(5 + SECOND)), Some(1000 - u64::from(BURST) + 1));
-        assert_eq!(rate.admit(Instant(5 + SECOND)), None);
-        assert_eq!(rate.admit(Instant(5 + 2 * SECOND)), Some(1));
+        assert_eq!(rate.admit_line(Instant(5 + SECOND - 1)), None, "no period has passed");
+        assert_eq!(rate.admit_line(Instant(5 + SECOND)), Some(1000 - u64::from(BURST) + 1));
+        assert_eq!(rate.admit_line(Instant(5 + SECOND)), None);
+        assert_eq!(rate.admit_line(Instant(5 + 2 * SECOND)), Some(1));
     }
 
     #[test]
     fn a_long_pause_allows_one_burst_and_not_more() {
         let mut rate = LogRate::new(Instant(0));
-        assert_eq!(rate.admit(Instant(1)), Some(0));
+        assert_eq!(rate.admit_line(Instant(1)), Some(0));
         let far = Instant(u64::MAX / 2);
-        assert_eq!((0..1000).filter(|_| rate.admit(far).is_some()).count(), BURST as usize);
+        assert_eq!((0..1000).filter(|_| rate.admit_line(far).is_some()).count(), BURST as usize);
     }
 }

@@ -16,14 +16,14 @@ impl Mutant {
     /// The bug of that name.
     #[cfg(feature = "mutants")]
     #[must_use]
-    pub const fn named(name: &'static str) -> Self {
+    pub const fn with_name(name: &'static str) -> Self {
         Self(Some(name))
     }
 
     /// Whether this bug is planted. Always false, at no cost, without the feature.
     #[inline]
     #[must_use]
-    pub fn is(self, name: &str) -> bool {
+    pub fn is_planted(self, name: &str) -> bool {
         #[cfg(feature = "mutants")]
         return self.0 == Some(name);
         #[cfg(not(feature = "mutants"))]
@@ -41,7 +41,7 @@ pub(crate) fn planted() -> Mutant {
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
         // The same bug for another test: one rule's, and that of everything together.
         let name = std::string::String::leak(name);
-        return Mutant::named(name.strip_prefix("model-").unwrap_or(name));
+        return Mutant::with_name(name.strip_prefix("model-").unwrap_or(name));
     }
     Mutant::NONE
 }

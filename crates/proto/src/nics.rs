@@ -4,12 +4,12 @@ use crate::limits::RAILS_MAX;
 
 /// Up to four NICs in their order, by number.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Nics {
+pub struct NicList {
     numbers: [u16; RAILS_MAX],
     count: u8,
 }
 
-impl Nics {
+impl NicList {
     /// What stands where numbers end that no NIC follows; so no NIC has this one.
     pub const NOBODY: u16 = u16::MAX;
 
@@ -20,7 +20,7 @@ impl Nics {
     pub const NEAR: Self = Self { numbers: [Self::NOBODY - 1, 0, 0, 0], count: 1 };
 
     /// The NICs of that list; `None` if they are more than [`RAILS_MAX`], or one of them is there twice or is
-    /// [`Nics::NOBODY`] or that of [`Nics::NEAR`].
+    /// [`NicList::NOBODY`] or that of [`NicList::NEAR`].
     #[must_use]
     pub fn new(list: &[u16]) -> Option<Self> {
         let mut numbers = [0; RAILS_MAX];
@@ -32,7 +32,7 @@ impl Nics {
 
     /// Their numbers.
     #[must_use]
-    pub fn numbers(&self) -> &[u16] {
+    pub fn nic_numbers(&self) -> &[u16] {
         &self.numbers[..usize::from(self.count)]
     }
 
@@ -55,12 +55,12 @@ mod tests {
 
     #[test]
     fn up_to_four_different_ones() {
-        assert_eq!(Nics::new(&[]), Some(Nics::NONE));
-        assert_eq!(Nics::new(&[2, 0, 1, 7]).map(|nics| nics.len()), Some(4));
-        assert_eq!(Nics::new(&[3]).map(|nics| nics.is_empty()), Some(false));
+        assert_eq!(NicList::new(&[]), Some(NicList::NONE));
+        assert_eq!(NicList::new(&[2, 0, 1, 7]).map(|nics| nics.len()), Some(4));
+        assert_eq!(NicList::new(&[3]).map(|nics| nics.is_empty()), Some(false));
         for wrong in [&[1, 1][..], &[0, 1, 2, 3, 4], &[0xffff], &[0xfffe], &[2, 0xffff, 3]] {
-            assert_eq!(Nics::new(wrong), None);
+            assert_eq!(NicList::new(wrong), None);
         }
-        assert_ne!(Nics::new(&[0, 1]), Nics::new(&[1, 0]), "the order is the order of the links");
+        assert_ne!(NicList::new(&[0, 1]), NicList::new(&[1, 0]), "the order is the order of the links");
     }
 }

@@ -1,40 +1,40 @@
 //! Entries of a table one behind another, linked through themselves: to put one in or take one out of the middle allocates
 //! nothing. The caches have several, of what is idle and of what is to be closed; an entry is in one of them at most.
 
-use crate::slots::{SlotId, Slots};
+use crate::slots::{SlotId, SlotTable};
 
 /// An entry that can be in a queue.
-pub(crate) trait Linked {
+pub(crate) trait LinkedEntry {
     /// Its neighbours.
-    fn links(&mut self) -> &mut Links;
+    fn queue_links(&mut self) -> &mut QueueLinks;
 }
 
 /// The neighbours of an entry in the one queue that it is in.
 #[derive(Clone, Copy, Debug, Default, Hash)]
-pub(crate) struct Links {
+pub(crate) struct QueueLinks {
     before: Option<SlotId>,
     behind: Option<SlotId>,
 }
 
 /// The ends of a queue.
 #[derive(Clone, Debug, Hash)]
-pub(crate) struct Queue {
+pub(crate) struct LinkedQueue {
     front: Option<SlotId>,
     back: Option<SlotId>,
     len: usize,
 }
 
-impl Links {
+impl QueueLinks {
     /// Of one that is in no queue.
     pub(crate) const NONE: Self = Self { before: None, behind: None };
 
     /// The entry behind this one.
-    pub(crate) const fn behind(self) -> Option<SlotId> {
+    pub(crate) const fn next_entry(self) -> Option<SlotId> {
         self.behind
     }
 }
 
-impl Queue {
+impl LinkedQueue {
     pub(crate) const fn new() -> Self {
         Self { front: None, back: None, len: 0 }
     }
@@ -52,12 +52,12 @@ impl Queue {
     }
 
     /// Puts an entry, which is in no queue, at the end.
-    pub(crate) fn push<T: Linked>(&mut self, entries: &mut Slots<T>, id: SlotId) {
+    pub(crate) fn push<T: LinkedEntry>(&mut self, entries: &mut SlotTable<T>, id: SlotId) {
         if let Some(entry) = entries.get_mut(id) {
-            *entry.links() = Links { before: self.back, behind: None };
+            *entry.queue_links() = QueueLinks { before: self.back, behind: None };
         }
         match self.back.and_then(|last| entries.get_mut(last)) {
-            Some(last) => last.links().behind = Some(id),
+            Some(last) => last.queue_links().behind = Some(id),
             None => self.front = Some(id),
         }
         self.back = Some(id);
@@ -65,15 +65,15 @@ impl Queue {
     }
 
     /// Takes out an entry, which is in this queue.
-    pub(crate) fn take<T: Linked>(&mut self, entries: &mut Slots<T>, id: SlotId) {
+    pub(crate) fn unlink_entry<T: LinkedEntry>(&mut self, entries: &mut SlotTable<T>, id: SlotId) {
         let Some(entry) = entries.get_mut(id) else { return };
-        let Links { before, behind } = core::mem::take(entry.links());
+        let QueueLinks { before, behind } = core::mem::take(entry.queue_links());
         match before.and_then(|id| entries.get_mut(id)) {
-            Some(entry) => entry.links().behind = behind,
+            Some(entry) => entry.queue_links().behind = behind,
             None => self.front = behind,
         }
         match behind.and_then(|id| entries.get_mut(id)) {
-            Some(entry) => entry.links().before = before,
+            Some(entry) => entry.queue_links().before = before,
             None => self.back = before,
         }
         self.len -= 1;

@@ -11,7 +11,7 @@ pub const ALIGN: u64 = 64;
 
 /// The free ranges of a heap: offset and bytes, by offset, none beside another.
 #[derive(Debug)]
-pub struct Ranges {
+pub struct HeapRanges {
     free: Vec<(u64, u64)>,
     /// How many are taken: there is at most one more that is free.
     taken: usize,
@@ -21,11 +21,11 @@ pub struct Ranges {
 
 /// Bytes that an allocation of so many takes; `None` if there are not that many numbers.
 #[must_use]
-pub fn rounded(bytes: u64) -> Option<u64> {
+pub fn rounded_size(bytes: u64) -> Option<u64> {
     bytes.max(1).checked_next_multiple_of(ALIGN)
 }
 
-impl Ranges {
+impl HeapRanges {
     /// All of so many bytes are free.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
@@ -34,18 +34,18 @@ impl Ranges {
 
     /// Bytes that are free.
     #[must_use]
-    pub fn free(&self) -> u64 {
+    pub fn free_bytes(&self) -> u64 {
         self.free.iter().map(|(_, len)| len).sum()
     }
 
     /// Where nothing was ever taken: these bytes are as the system gave them, zero.
     #[must_use]
-    pub fn fresh(&self) -> u64 {
+    pub fn fresh_offset(&self) -> u64 {
         self.fresh
     }
 
-    /// Makes room for the ranges that are free once another one is taken, so that [`Ranges::give`] needs no memory. Called before each
-    /// [`Ranges::take`].
+    /// Makes room for the ranges that are free once another one is taken, so that [`HeapRanges::release_range`] needs no memory. Called before each
+    /// [`HeapRanges::allocate_range`].
     ///
     /// # Errors
     /// [`OutOfMemory`]; nothing has changed.
@@ -55,8 +55,8 @@ impl Ranges {
     }
 
     /// Takes the first range that is long enough.
-    pub fn take(&mut self, bytes: u64) -> Option<u64> {
-        let bytes = rounded(bytes)?;
+    pub fn allocate_range(&mut self, bytes: u64) -> Option<u64> {
+        let bytes = rounded_size(bytes)?;
         let at = self.free.iter().position(|&(_, len)| len >= bytes)?;
         let (offset, len) = self.free[at];
         if len == bytes {
@@ -70,14 +70,14 @@ impl Ranges {
     }
 
     /// Gives one back that was taken.
-    pub fn give(&mut self, offset: u64, bytes: u64) {
+    pub fn release_range(&mut self, offset: u64, bytes: u64) {
         self.taken = self.taken.saturating_sub(1);
-        self.give_end(offset, bytes);
+        self.release_end(offset, bytes);
     }
 
     /// Gives the last bytes of one back that stays taken.
-    pub fn give_end(&mut self, offset: u64, bytes: u64) {
-        let Some(mut len) = rounded(bytes) else { return };
+    pub fn release_end(&mut self, offset: u64, bytes: u64) {
+        let Some(mut len) = rounded_size(bytes) else { return };
         let at = self.free.partition_point(|&(other, _)| other < offset);
         if let Some(&(next, more)) = self.free.get(at)
             && offset + len == next
@@ -109,24 +109,24 @@ mod tests {
 
     #[test]
     fn what_was_never_taken_is_fresh() {
-        let mut ranges = Ranges::new(1 << 16);
-        assert_eq!((ranges.take(100), ranges.fresh()), (Some(0), 128));
-        assert_eq!((ranges.take(10), ranges.fresh()), (Some(128), 192));
-        ranges.give(0, 100);
-        assert_eq!((ranges.take(1), ranges.fresh()), (Some(0), 192));
-        assert_eq!((ranges.take(100), ranges.fresh()), (Some(192), 320));
+        let mut ranges = HeapRanges::new(1 << 16);
+        assert_eq!((ranges.allocate_range(100), ranges.fresh_offset()), (Some(0), 128));
+        assert_eq!((ranges.allocate_range(10), ranges.fresh_offset()), (Some(128), 192));
+        ranges.release_range(0, 100);
+        assert_eq!((ranges.allocate_range(1), ranges.fresh_offset()), (Some(0), 192));
+        assert_eq!((ranges.allocate_range(100), ranges.fresh_offset()), (Some(192), 320));
     }
 
     #[test]
     fn ranges_are_apart_and_come_together_again() {
         for seed in 0..200 {
             let mut random = Dice(seed | 1 << 40);
-            let mut ranges = Ranges::new(1 << 16);
+            let mut ranges = HeapRanges::new(1 << 16);
             let mut taken: Vec<(u64, u64)> = Vec::new();
             for _ in 0..300 {
                 if random.below(2) == 0 {
                     let bytes = random.below(5000);
-                    if let Some(offset) = ranges.take(bytes) {
+                    if let Some(offset) = ranges.allocate_range(bytes) {
                         assert_eq!(offset % ALIGN, 0);
                         let end = offset + bytes;
                         assert!(end <= 1 << 16);
@@ -134,45 +134,45 @@ mod tests {
                         assert!(taken.iter().all(apart), "seed {seed}");
                         taken.push((offset, bytes));
                     } else {
-                        assert!(ranges.free.iter().all(|&(_, len)| len < rounded(bytes).unwrap()));
+                        assert!(ranges.free.iter().all(|&(_, len)| len < rounded_size(bytes).unwrap()));
                     }
                 } else if !taken.is_empty() {
                     let (offset, bytes) = taken.swap_remove(random.below(taken.len() as u64) as usize);
-                    ranges.give(offset, bytes);
+                    ranges.release_range(offset, bytes);
                 }
-                let used: u64 = taken.iter().map(|&(_, bytes)| rounded(bytes).unwrap()).sum();
-                assert_eq!(ranges.free() + used, 1 << 16, "seed {seed}");
+                let used: u64 = taken.iter().map(|&(_, bytes)| rounded_size(bytes).unwrap()).sum();
+                assert_eq!(ranges.free_bytes() + used, 1 << 16, "seed {seed}");
             }
-            taken.drain(..).for_each(|(offset, bytes)| ranges.give(offset, bytes));
+            taken.drain(..).for_each(|(offset, bytes)| ranges.release_range(offset, bytes));
             assert_eq!(ranges.free, [(0, 1 << 16)], "seed {seed}");
         }
     }
 
     #[test]
     fn ranges_need_no_memory_to_be_given_back() {
-        let mut ranges = Ranges::new(1 << 16);
+        let mut ranges = HeapRanges::new(1 << 16);
         let mut taken = Vec::new();
         while ranges.reserve_gap().is_ok()
-            && let Some(offset) = ranges.take(2 * ALIGN)
+            && let Some(offset) = ranges.allocate_range(2 * ALIGN)
         {
             taken.push(offset);
         }
         let room = ranges.free.capacity();
         for offset in &taken {
-            ranges.give_end(offset + ALIGN, ALIGN);
+            ranges.release_end(offset + ALIGN, ALIGN);
         }
         assert!(taken.len() == 512 && ranges.free.len() == 512, "a gap behind each");
-        taken.iter().for_each(|offset| ranges.give(*offset, ALIGN));
+        taken.iter().for_each(|offset| ranges.release_range(*offset, ALIGN));
         assert_eq!((&*ranges.free, ranges.free.capacity()), (&[(0, 1 << 16)][..], room));
     }
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let mut ranges = Ranges::new(100);
-        assert_eq!(ranges.take(101), None);
-        assert_eq!(ranges.take(u64::MAX), None);
-        assert_eq!(ranges.take(1), Some(0));
-        assert_eq!(ranges.take(64), None, "only 36 are left");
-        assert_eq!(ranges.free(), 36);
+        let mut ranges = HeapRanges::new(100);
+        assert_eq!(ranges.allocate_range(101), None);
+        assert_eq!(ranges.allocate_range(u64::MAX), None);
+        assert_eq!(ranges.allocate_range(1), Some(0));
+        assert_eq!(ranges.allocate_range(64), None, "only 36 are left");
+        assert_eq!(ranges.free_bytes(), 36);
     }
 }

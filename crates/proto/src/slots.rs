@@ -32,8 +32,8 @@ impl SlotId {
 
 /// A table with room for a fixed number of entries.
 #[derive(Clone, Debug, Hash)]
-pub struct Slots<T> {
-    entries: Vec<Entry<T>>,
+pub struct SlotTable<T> {
+    entries: Vec<SlotEntry<T>>,
     free: VecDeque<u32>,
     capacity: usize,
     /// Places that stay empty before one of them is used again; 0: the last one is, at once.
@@ -41,12 +41,12 @@ pub struct Slots<T> {
 }
 
 #[derive(Clone, Debug, Hash)]
-struct Entry<T> {
+struct SlotEntry<T> {
     generation: u32,
     value: Option<T>,
 }
 
-impl<T> Slots<T> {
+impl<T> SlotTable<T> {
     /// An empty table for at most `capacity` entries. Allocates as it fills.
     #[must_use]
     pub const fn new(capacity: usize) -> Self {
@@ -85,7 +85,7 @@ impl<T> Slots<T> {
     /// # Errors
     /// The value, when there is no room.
     pub fn insert(&mut self, value: T) -> Result<SlotId, T> {
-        if let Some(slot) = self.reusable() {
+        if let Some(slot) = self.take_reusable() {
             let entry = &mut self.entries[slot as usize];
             entry.value = Some(value);
             return Ok(SlotId { slot, generation: entry.generation });
@@ -97,12 +97,12 @@ impl<T> Slots<T> {
             return Err(value);
         }
         let slot = self.entries.len() as u32;
-        self.entries.push(Entry { generation: 1, value: Some(value) });
+        self.entries.push(SlotEntry { generation: 1, value: Some(value) });
         Ok(SlotId { slot, generation: 1 })
     }
 
     /// The place to use again, if one may be.
-    fn reusable(&mut self) -> Option<u32> {
+    fn take_reusable(&mut self) -> Option<u32> {
         if self.quarantine == 0 {
             return self.free.pop_back();
         }
@@ -111,21 +111,21 @@ impl<T> Slots<T> {
 
     /// Places that were ever used: what the table takes of memory.
     #[must_use]
-    pub fn places(&self) -> usize {
+    pub fn used_places(&self) -> usize {
         self.entries.len()
     }
 
     /// The entry in that place, and its name.
     #[inline]
     #[must_use]
-    pub fn at(&self, slot: u32) -> Option<(SlotId, &T)> {
+    pub fn entry_at(&self, slot: u32) -> Option<(SlotId, &T)> {
         let entry = self.entries.get(slot as usize)?;
         Some((SlotId { slot, generation: entry.generation }, entry.value.as_ref()?))
     }
 
     /// The entry in that place, to be changed.
     #[inline]
-    pub fn at_mut(&mut self, slot: u32) -> Option<&mut T> {
+    pub fn entry_at_mut(&mut self, slot: u32) -> Option<&mut T> {
         self.entries.get_mut(slot as usize)?.value.as_mut()
     }
 
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_removed_name_names_nothing() {
-        let mut slots = Slots::new(1);
+        let mut slots = SlotTable::new(1);
         let first = slots.insert('a').unwrap();
         assert_eq!(slots.insert('b'), Err('b'), "full");
         assert_eq!(slots.remove(first), Some('a'));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_table_grows_and_shrinks_when_told() {
-        let mut slots = Slots::new(1);
+        let mut slots = SlotTable::new(1);
         let first = slots.insert('a').unwrap();
         slots.set_capacity(2).unwrap();
         let room = slots.entries.capacity();
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn generations_wrap_past_zero() {
-        let mut slots = Slots::new(1);
+        let mut slots = SlotTable::new(1);
         let id = slots.insert(1).unwrap();
         slots.entries[0].generation = u32::MAX;
         assert!(slots.remove(id).is_none());
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_place_in_quarantine_waits_for_the_others() {
-        let mut slots = Slots::with_quarantine(6, 3);
+        let mut slots = SlotTable::with_quarantine(6, 3);
         let names: Vec<_> = (0..6).map(|n| slots.insert(n).unwrap()).collect();
         assert_eq!(slots.insert(9), Err(9));
         for at in [4, 1, 5] {
@@ -252,6 +252,6 @@ mod tests {
         let again = slots.insert(7).unwrap();
         assert_eq!((again.slot, again.generation), (4, 2), "the one that was empty for longest");
         assert_eq!(slots.insert(8), Err(8));
-        assert_eq!((slots.at(4), slots.at(1), slots.places()), (Some((again, &7)), None, 6));
+        assert_eq!((slots.entry_at(4), slots.entry_at(1), slots.used_places()), (Some((again, &7)), None, 6));
     }
 }

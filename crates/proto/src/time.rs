@@ -13,19 +13,19 @@ pub struct Duration(pub u64);
 impl Duration {
     /// A span of `n` microseconds.
     #[must_use]
-    pub const fn micros(n: u64) -> Self {
+    pub const fn from_micros(n: u64) -> Self {
         Self(n.saturating_mul(1_000))
     }
 
     /// A span of `n` milliseconds.
     #[must_use]
-    pub const fn millis(n: u64) -> Self {
+    pub const fn from_millis(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000))
     }
 
     /// A span of `n` seconds.
     #[must_use]
-    pub const fn secs(n: u64) -> Self {
+    pub const fn from_secs(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000_000))
     }
 }

@@ -7,7 +7,10 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use trunkline_proto::wire::mlx5::{Completion, Entry, Fence, Inline, Local, Remote, Syndrome, Work, lap};
+use trunkline_proto::wire::mlx5::{
+    CqeSyndrome, InlineSegment, LocalSegment, Mlx5Completion, Mlx5Entry, Mlx5Fence, Mlx5Work, RemoteSegment,
+    lap_bit,
+};
 
 const HEADER: &str = "/usr/include/infiniband/mlx5dv.h";
 
@@ -102,12 +105,12 @@ impl Dice {
 }
 
 /// An entry, and the line that asks the program for it.
-fn entry(dice: &mut Dice) -> (Entry, String) {
-    const FENCES: [Fence; 5] =
-        [Fence::None, Fence::Small, Fence::ReadsAndAtomics, Fence::Strong, Fence::Verbs];
+fn entry(dice: &mut Dice) -> (Mlx5Entry, String) {
+    const FENCES: [Mlx5Fence; 5] =
+        [Mlx5Fence::None, Mlx5Fence::Small, Mlx5Fence::ReadsAndAtomics, Mlx5Fence::Strong, Mlx5Fence::Verbs];
     let (kind, fence, signalled) = (dice.below(6), dice.below(5), dice.below(2));
     let (index, qp) = (dice.draw() as u16, dice.draw() as u32 & 0xff_ffff);
-    let remote = Remote { addr: dice.draw(), key: dice.draw() as u32 };
+    let remote = RemoteSegment { addr: dice.draw(), key: dice.draw() as u32 };
     let (addr, key, [one, other]) = (dice.draw(), dice.draw() as u32, [dice.draw(), dice.draw()]);
     let len = match kind {
         2 => 1 + dice.below(28),
@@ -115,17 +118,17 @@ fn entry(dice: &mut Dice) -> (Entry, String) {
         3 => 1 + dice.below(1 << 30),
         _ => 8,
     };
-    let (local, old) = (Local::new(addr, key, len as u32), Local::word(addr, key));
+    let (local, old) = (LocalSegment::new(addr, key, len as u32), LocalSegment::of_word(addr, key));
     let work = match kind {
-        0 => Work::Nop,
-        1 => Work::Write(remote, local),
-        2 => Work::WriteInline(remote, Inline::new(&[0x5a; 28][..len as usize]).unwrap()),
-        3 => Work::Read(remote, local.unwrap()),
-        4 => Work::FetchAdd { word: remote, add: one, old },
-        _ => Work::CompareSwap { word: remote, swap: one, compare: other, old },
+        0 => Mlx5Work::Nop,
+        1 => Mlx5Work::Write(remote, local),
+        2 => Mlx5Work::WriteInline(remote, InlineSegment::new(&[0x5a; 28][..len as usize]).unwrap()),
+        3 => Mlx5Work::Read(remote, local.unwrap()),
+        4 => Mlx5Work::FetchAdd { word: remote, add: one, old },
+        _ => Mlx5Work::CompareSwap { word: remote, swap: one, compare: other, old },
     };
-    let entry = Entry { index, qp, fence: FENCES[fence as usize], signalled: signalled == 1, work };
-    let Remote { addr: raddr, key: rkey } = remote;
+    let entry = Mlx5Entry { index, qp, fence: FENCES[fence as usize], signalled: signalled == 1, work };
+    let RemoteSegment { addr: raddr, key: rkey } = remote;
     let line =
         format!("e {kind} {index} {qp} {fence} {signalled} {raddr} {rkey} {addr} {key} {len} {one} {other}");
     (entry, line)
@@ -133,13 +136,14 @@ fn entry(dice: &mut Dice) -> (Entry, String) {
 
 /// A completion, the line that shows its bytes to the program, and what that says.
 fn completion(dice: &mut Dice) -> (String, String) {
-    let (qp, index, lap) = (dice.draw() as u32 & 0xff_ffff, dice.draw(), lap(dice.draw(), 8));
-    let failed = (dice.below(2) == 1).then(|| (Syndrome::of(dice.draw() as u8), dice.draw() as u8));
+    let (qp, index, lap) = (dice.draw() as u32 & 0xff_ffff, dice.draw(), lap_bit(dice.draw(), 8));
+    let failed =
+        (dice.below(2) == 1).then(|| (CqeSyndrome::from_number(dice.draw() as u8), dice.draw() as u8));
     let (bytes, time) = if failed.is_some() { (0, 0) } else { (dice.draw() as u32, dice.draw()) };
-    let completion = Completion { qp, index: index as u16, bytes, time, failed };
+    let completion = Mlx5Completion { qp, index: index as u16, bytes, time, failed };
     let mut line = "c".to_owned();
     completion.to_bytes(lap).iter().for_each(|byte| write!(line, "{byte:02x}").unwrap());
-    let (syndrome, vendor) = failed.map_or((0, 0), |(syndrome, vendor)| (syndrome.number(), vendor));
+    let (syndrome, vendor) = failed.map_or((0, 0), |(syndrome, vendor)| (syndrome.to_number(), vendor));
     (line, format!("{} {qp} {} {bytes} {time} {syndrome} {vendor}", u8::from(lap), index as u16))
 }
 
@@ -175,7 +179,8 @@ fn entries_and_completions_are_those_of_the_vendors_header() {
     }
     expected.push("19 5 34".to_owned());
     assert_eq!(
-        [Syndrome::RemoteAccess, Syndrome::Flushed, Syndrome::RemoteAborted].map(Syndrome::number),
+        [CqeSyndrome::RemoteAccess, CqeSyndrome::Flushed, CqeSyndrome::RemoteAborted]
+            .map(CqeSyndrome::to_number),
         [19, 5, 34]
     );
     let mut child = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

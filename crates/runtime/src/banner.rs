@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use trunkline_engine::{FabricName, Params};
-use trunkline_fabric::Nic;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_engine::{EngineParams, FabricName};
+use trunkline_fabric::NicPort;
+use trunkline_proto::pool::config::SharingMode;
 
 use crate::GpuNote;
 
@@ -33,32 +33,32 @@ pub struct FrontEnd {
 
 /// The parts of the banner.
 #[derive(Clone, Copy, Debug)]
-pub struct Banner<'a> {
+pub struct ProcessBanner<'a> {
     /// Who starts.
     pub front_end: &'a FrontEnd,
     /// The fabric, as users name it: `soft`, `verbs`, `ofi:efa`.
     pub fabric: &'a str,
     /// The NICs in use.
-    pub nics: &'a [Nic],
+    pub nics: &'a [NicPort],
     /// NICs that a connection uses.
     pub rails: usize,
     /// The parameters that decide the rest.
-    pub params: &'a Params,
+    pub params: &'a EngineParams,
 }
 
-impl Banner<'_> {
+impl ProcessBanner<'_> {
     /// The text, one line and another for each NIC, unless this process has said it.
     #[must_use]
-    pub fn once(&self) -> Option<String> {
-        (!SAID.swap(true, Ordering::Relaxed)).then(|| self.text())
+    pub fn text_once(&self) -> Option<String> {
+        (!SAID.swap(true, Ordering::Relaxed)).then(|| self.to_text())
     }
 
-    fn text(&self) -> String {
+    fn to_text(self) -> String {
         let Self { front_end, fabric, nics, rails, params } = self;
         let sharing = match params.sharing.sharing {
-            Sharing::Off => "off".to_owned(),
-            Sharing::On => format!("on ({} groups)", params.sharing.groups),
-            Sharing::Auto => format!("auto ({} groups)", params.sharing.groups),
+            SharingMode::Off => "off".to_owned(),
+            SharingMode::On => format!("on ({} groups)", params.sharing.groups),
+            SharingMode::Auto => format!("auto ({} groups)", params.sharing.groups),
         };
         if nics.is_empty() {
             return format!("Trunkline {VERSION} as {}: no NIC is offered", front_end.name);
@@ -69,7 +69,7 @@ impl Banner<'_> {
             nics.len(),
             params.links_per_rail
         );
-        for nic in *nics {
+        for nic in nics {
             let speed = match nic.speed_mbps {
                 0 => "speed unknown".to_owned(),
                 mbps => format!("{} Gb/s", f64::from(mbps) / 1000.0),
@@ -89,7 +89,7 @@ impl Banner<'_> {
 }
 
 /// The link layer of a NIC, as the banner shows it.
-fn link_layer(params: &Params, fabric: &str, nic: &str) -> String {
+fn link_layer(params: &EngineParams, fabric: &str, nic: &str) -> String {
     match (fabric, params.fabric) {
         ("soft", FabricName::SoftShm) => "shared memory".to_owned(),
         ("soft", FabricName::SoftTcp) => "TCP".to_owned(),
@@ -129,14 +129,14 @@ mod tests {
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("link_layer"), layer).unwrap();
         }
-        let params = Params { host_root: root.path().to_owned(), ..Params::default() };
+        let params = EngineParams { host_root: root.path().to_owned(), ..EngineParams::default() };
         let note = GpuNote { nic: "mlx5_0".to_owned(), reached: true, note: "as dma-bufs".to_owned() };
         let against = GpuNote { nic: "mlx5_0:2".to_owned(), reached: false, note: "no driver".to_owned() };
         let front_end = FrontEnd { name: "NCCL plugin", gpu_notes: vec![note, against] };
         let banner =
-            Banner { front_end: &front_end, fabric: "verbs", nics: &nics, rails: 1, params: &params };
-        let text = banner.text();
-        let nothing = Banner { nics: &[], ..banner }.text();
+            ProcessBanner { front_end: &front_end, fabric: "verbs", nics: &nics, rails: 1, params: &params };
+        let text = banner.to_text();
+        let nothing = ProcessBanner { nics: &[], ..banner }.to_text();
         assert!(nothing.ends_with(" as NCCL plugin: no NIC is offered"), "{nothing}");
         let lines: Vec<_> = text.lines().collect();
         let version = env!("CARGO_PKG_VERSION");
@@ -151,8 +151,9 @@ mod tests {
 
     #[test]
     fn link_layers_follow_the_fabric() {
-        let layer =
-            |fabric: &str, named| link_layer(&Params { fabric: named, ..Params::default() }, fabric, "cxi0");
+        let layer = |fabric: &str, named| {
+            link_layer(&EngineParams { fabric: named, ..EngineParams::default() }, fabric, "cxi0")
+        };
         assert_eq!(layer("ofi:cxi", FabricName::Auto), "Slingshot");
         assert_eq!(layer("ofi:efa", FabricName::Auto), "EFA");
         assert_eq!(layer("ofi:tcp", FabricName::Ofi), "tcp");

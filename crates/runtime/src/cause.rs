@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use trunkline_verbs::{HcaFilter, Missing};
+use trunkline_verbs::{HcaFilter, VerbsUnavailable};
 
 use crate::inventory::{CgroupLimit, DeviceKind, HostDevice, ProcessLimits, provider_of};
-use crate::planted;
+use crate::is_planted;
 
 /// Least memory that a process has to be allowed to lock: a NIC locks the buffers of each connection, a few MiB for each of NCCL's channels.
 const MEMLOCK_MIN: u64 = 64 << 20;
@@ -52,13 +52,13 @@ pub(crate) enum UnusedCause {
 }
 
 /// The settings, libraries and limits by which a device is judged.
-pub(crate) struct Circumstances<'a> {
+pub(crate) struct HostCircumstances<'a> {
     /// `NCCL_IB_DISABLE` is 1.
     pub(crate) disabled: bool,
     /// `NCCL_IB_HCA`.
     pub(crate) filter: &'a HcaFilter,
     /// The devices for which libibverbs has a provider.
-    pub(crate) listed: &'a Result<Vec<String>, Missing>,
+    pub(crate) listed: &'a Result<Vec<String>, VerbsUnavailable>,
     pub(crate) limits: ProcessLimits,
     /// Why libfabric does not open its devices.
     pub(crate) libfabric: Option<&'a str>,
@@ -69,18 +69,18 @@ pub(crate) struct Circumstances<'a> {
 }
 
 /// Finds the first thing that keeps a device from being used, in the order in which it would be met.
-pub(crate) fn diagnose(device: &HostDevice, about: &Circumstances<'_>) -> UnusedCause {
+pub(crate) fn diagnose_device(device: &HostDevice, about: &HostCircumstances<'_>) -> UnusedCause {
     let provider = match device.kind {
         DeviceKind::Efa => Some("efa"),
         DeviceKind::Slingshot => Some("cxi"),
         DeviceKind::Hardware | DeviceKind::Software => None,
     };
     if provider.is_none()
-        && let Some(variable) = exclusion(device, about)
+        && let Some(variable) = excluding_variable(device, about)
     {
         return UnusedCause::Excluded(variable);
     }
-    let obstacle = || obstacle(device, about);
+    let obstacle = || first_obstacle(device, about);
     match (about.used, provider) {
         // Where verbs is used by name, the fault of a device beside used ones is of interest.
         (Some(used), _) if !about.asked || provider.is_some() => UnusedCause::BesideUsed(used.to_owned()),
@@ -94,18 +94,18 @@ pub(crate) fn diagnose(device: &HostDevice, about: &Circumstances<'_>) -> Unused
 }
 
 /// The variable by which users exclude a device.
-fn exclusion(device: &HostDevice, about: &Circumstances<'_>) -> Option<&'static str> {
+fn excluding_variable(device: &HostDevice, about: &HostCircumstances<'_>) -> Option<&'static str> {
     if about.disabled {
         return Some("NCCL_IB_DISABLE is 1");
     }
-    let taken = device.ports.iter().any(|port| about.filter.takes(&device.name, port.number));
-    let taken = taken || device.ports.is_empty() && about.filter.takes(&device.name, 1);
-    (!taken && !planted("unused-warns-of-excluded")).then_some("NCCL_IB_HCA leaves it out")
+    let taken = device.ports.iter().any(|port| about.filter.matches_port(&device.name, port.number));
+    let taken = taken || device.ports.is_empty() && about.filter.matches_port(&device.name, 1);
+    (!taken && !is_planted("unused-warns-of-excluded")).then_some("NCCL_IB_HCA leaves it out")
 }
 
 /// The first obstacle that keeps rdma-core from using a device.
-fn obstacle(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
-    if planted("unused-looks-at-limits-first")
+fn first_obstacle(device: &HostDevice, about: &HostCircumstances<'_>) -> Option<UnusedCause> {
+    if is_planted("unused-looks-at-limits-first")
         && let Some(cause) = of_limits(device, about)
     {
         return Some(cause);
@@ -116,12 +116,12 @@ fn obstacle(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCaus
         .or_else(|| of_limits(device, about))
 }
 
-fn of_library(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
+fn of_library(device: &HostDevice, about: &HostCircumstances<'_>) -> Option<UnusedCause> {
     let names = match about.listed {
-        Err(Missing::Symbol { symbol, version }) => {
+        Err(VerbsUnavailable::Symbol { symbol, version }) => {
             return Some(UnusedCause::OldLibrary { symbol: symbol.clone(), version: version.clone() });
         }
-        Err(Missing::Library(why)) => return Some(UnusedCause::NoLibrary(why.clone())),
+        Err(VerbsUnavailable::Library(why)) => return Some(UnusedCause::NoLibrary(why.clone())),
         Err(other) => return Some(UnusedCause::NoLibrary(other.to_string())),
         Ok(names) => names,
     };
@@ -145,8 +145,8 @@ fn of_node(device: &HostDevice) -> Option<UnusedCause> {
 }
 
 /// The obstacle of all ports that users leave in; a device is used if one of them can be.
-fn of_ports(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
-    let taken = || device.ports.iter().filter(|port| about.filter.takes(&device.name, port.number));
+fn of_ports(device: &HostDevice, about: &HostCircumstances<'_>) -> Option<UnusedCause> {
+    let taken = || device.ports.iter().filter(|port| about.filter.matches_port(&device.name, port.number));
     let mut active = taken().filter(|port| port.state == ACTIVE).peekable();
     match active.peek() {
         None => {
@@ -162,7 +162,7 @@ fn of_ports(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCaus
     }
 }
 
-fn of_limits(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
+fn of_limits(device: &HostDevice, about: &HostCircumstances<'_>) -> Option<UnusedCause> {
     let memlock = about.limits.memlock.filter(|bytes| *bytes < MEMLOCK_MIN).map(UnusedCause::Memlock);
     memlock.or_else(|| device.used_up.clone().map(UnusedCause::RdmaCgroup))
 }

@@ -50,18 +50,18 @@ impl FakeHost {
         self.cause_by(&Ok(listed.iter().map(|name| (*name).to_owned()).collect()), "")
     }
 
-    fn cause_by(&self, listed: &Result<Vec<String>, Missing>, filter: &str) -> UnusedCause {
+    fn cause_by(&self, listed: &Result<Vec<String>, VerbsUnavailable>, filter: &str) -> UnusedCause {
         let devices = read_devices(self.root());
         let filter = HcaFilter::parse(filter).unwrap();
         let limits = read_limits(self.root());
-        let about = Circumstances { filter: &filter, limits, ..circumstances(listed) };
-        diagnose(&devices[0], &about)
+        let about = HostCircumstances { filter: &filter, limits, ..circumstances(listed) };
+        diagnose_device(&devices[0], &about)
     }
 }
 
-fn circumstances(listed: &Result<Vec<String>, Missing>) -> Circumstances<'_> {
+fn circumstances(listed: &Result<Vec<String>, VerbsUnavailable>) -> HostCircumstances<'_> {
     static ALL: std::sync::OnceLock<HcaFilter> = std::sync::OnceLock::new();
-    Circumstances {
+    HostCircumstances {
         disabled: false,
         filter: ALL.get_or_init(HcaFilter::default),
         listed,
@@ -94,10 +94,10 @@ fn a_device_without_fault_waits_for_its_name() {
 fn a_missing_library_is_the_first_cause() {
     let host = FakeHost::new();
     host.write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
-    let cause = host.cause_by(&Err(Missing::Library("no such file".to_owned())), "");
+    let cause = host.cause_by(&Err(VerbsUnavailable::Library("no such file".to_owned())), "");
     says(&cause, "libibverbs.so.1 cannot be opened (no such file)", "libibverbs1");
     let (symbol, version) = ("ibv_reg_mr".to_owned(), "IBVERBS_1.1".to_owned());
-    let cause = host.cause_by(&Err(Missing::Symbol { symbol, version }), "");
+    let cause = host.cause_by(&Err(VerbsUnavailable::Symbol { symbol, version }), "");
     says(&cause, "too old (it has no ibv_reg_mr of version IBVERBS_1.1)", "newer rdma-core");
 }
 
@@ -205,7 +205,10 @@ fn causes_are_told_in_the_order_in_which_they_are_met() {
     host.write("proc/self/cgroup", "0::/\n");
     host.write("sys/fs/cgroup/rdma.max", "mlx5_0 hca_handle=0 hca_object=0\n");
     fs::remove_file(host.root().join("dev/infiniband/uverbs0")).unwrap();
-    assert!(matches!(host.cause_by(&Err(Missing::Library(String::new())), ""), UnusedCause::NoLibrary(_)));
+    assert!(matches!(
+        host.cause_by(&Err(VerbsUnavailable::Library(String::new())), ""),
+        UnusedCause::NoLibrary(_)
+    ));
     // libibverbs does not list a device whose node is absent.
     assert!(matches!(host.cause(&[]), UnusedCause::NodeAbsent(_)));
     host.write("dev/infiniband/uverbs0", "");
@@ -229,10 +232,10 @@ fn devices_that_users_leave_out_are_chosen() {
         assert_eq!(host.cause_by(&listed, filter).is_chosen(), is_chosen, "{filter}");
     }
     let device = &read_devices(host.root())[0];
-    let off = Circumstances { disabled: true, ..circumstances(&listed) };
-    assert_eq!(diagnose(device, &off).to_string(), "NCCL_IB_DISABLE is 1");
-    let beside = Circumstances { used: Some("ofi:efa"), ..circumstances(&listed) };
-    let cause = diagnose(device, &beside);
+    let off = HostCircumstances { disabled: true, ..circumstances(&listed) };
+    assert_eq!(diagnose_device(device, &off).to_string(), "NCCL_IB_DISABLE is 1");
+    let beside = HostCircumstances { used: Some("ofi:efa"), ..circumstances(&listed) };
+    let cause = diagnose_device(device, &beside);
     assert!(cause.is_chosen() && cause.to_string().contains("ofi:efa"), "{cause}");
 }
 
@@ -241,10 +244,10 @@ fn a_device_beside_used_ones_by_name_tells_its_fault() {
     let host = FakeHost::new();
     let listed = Ok(vec!["mlx5_0".to_owned()]);
     let device = |host: &FakeHost| read_devices(host.root()).remove(0);
-    let asked = || Circumstances { used: Some("verbs"), asked: true, ..circumstances(&listed) };
-    assert!(matches!(diagnose(&device(&host), &asked()), UnusedCause::NotOpened));
+    let asked = || HostCircumstances { used: Some("verbs"), asked: true, ..circumstances(&listed) };
+    assert!(matches!(diagnose_device(&device(&host), &asked()), UnusedCause::NotOpened));
     host.write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
-    assert!(matches!(diagnose(&device(&host), &asked()), UnusedCause::PortDown { .. }));
+    assert!(matches!(diagnose_device(&device(&host), &asked()), UnusedCause::PortDown { .. }));
 }
 
 #[test]
@@ -257,10 +260,10 @@ fn devices_of_libfabric_tell_why_it_does_not_open_them() {
     assert_eq!(devices.iter().map(|device| &*device.name).collect::<Vec<_>>(), ["rdmap0s6", "cxi0"]);
     // The variables of InfiniBand are not about them.
     let about =
-        Circumstances { libfabric: Some("no provider efa"), disabled: true, ..circumstances(&listed) };
+        HostCircumstances { libfabric: Some("no provider efa"), disabled: true, ..circumstances(&listed) };
     for (device, provider) in devices.iter().zip(["efa", "cxi"]) {
         says(
-            &diagnose(device, &about),
+            &diagnose_device(device, &about),
             "libfabric does not open it (no provider efa)",
             &format!("fi_info -p {provider}"),
         );

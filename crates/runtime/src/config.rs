@@ -2,18 +2,18 @@
 
 use std::net::IpAddr;
 
-use trunkline_engine::{FabricName, Params, SoftCopy};
+use trunkline_engine::{EngineParams, FabricName, SoftCopy};
 use trunkline_ofi::OfiConfig;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
-use trunkline_verbs::{ConfigError, HcaFilter, VerbsConfig};
+use trunkline_verbs::{HcaFilter, VerbsConfig, VerbsConfigError};
 
 use crate::ChooseError;
 
 /// The choice of RDMA devices: by the variables that users of NCCL know, or the one that is named.
 ///
 /// # Errors
-/// [`ConfigError`] names the variable.
-pub fn verbs_config(params: &Params) -> Result<VerbsConfig, ConfigError> {
+/// [`VerbsConfigError`] names the variable.
+pub fn verbs_config(params: &EngineParams) -> Result<VerbsConfig, VerbsConfigError> {
     let mut config = VerbsConfig::read(|name| std::env::var(name).ok())?;
     if let Some(device) = &params.device {
         config.hca = HcaFilter::parse(&format!("={device}"))?;
@@ -27,8 +27,8 @@ pub fn verbs_config(params: &Params) -> Result<VerbsConfig, ConfigError> {
 /// What is asked of libfabric.
 ///
 /// # Errors
-/// [`ConfigError`] names the variable.
-pub fn ofi_config(params: &Params) -> Result<OfiConfig, ConfigError> {
+/// [`VerbsConfigError`] names the variable.
+pub fn ofi_config(params: &EngineParams) -> Result<OfiConfig, VerbsConfigError> {
     let ofi = &params.ofi;
     // The one of those variables that is for every fabric.
     let flush = |name: &str| std::env::var(name).ok().filter(|_| name.ends_with("_GDR_FLUSH_DISABLE"));
@@ -43,14 +43,14 @@ pub fn ofi_config(params: &Params) -> Result<OfiConfig, ConfigError> {
 
 /// The software NIC's configuration: a NIC for each address, unless a number was asked for.
 #[must_use]
-pub fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
+pub fn soft_config(params: &EngineParams, addresses: Vec<IpAddr>) -> SoftConfig {
     let soft = &params.soft;
     let usual = SoftConfig::default();
     let or = |asked: u32, usual: u32| if asked > 0 { asked } else { usual };
     let nics = if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) };
     SoftConfig {
         nics,
-        speeds_mbps: speeds(params, &addresses, nics),
+        speeds_mbps: interface_speeds(params, &addresses, nics),
         addresses,
         max_qp: or(soft.max_qp, usual.max_qp),
         pipelines: or(soft.pipelines, usual.pipelines),
@@ -73,12 +73,12 @@ pub fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
 }
 
 /// The speeds that software NICs report: those of their interfaces. One that the kernel does not list any more counts as unknown.
-fn speeds(params: &Params, addresses: &[IpAddr], nics: usize) -> Vec<u32> {
-    if params.mutant.is("soft-speed-constant") {
+fn interface_speeds(params: &EngineParams, addresses: &[IpAddr], nics: usize) -> Vec<u32> {
+    if params.mutant.is_planted("soft-speed-constant") {
         return vec![200_000; nics];
     }
     let all =
-        if addresses.is_empty() { Vec::new() } else { trunkline_topo::interfaces().unwrap_or_default() };
+        if addresses.is_empty() { Vec::new() } else { trunkline_topo::list_interfaces().unwrap_or_default() };
     trunkline_topo::share_speeds(&all, addresses, nics)
 }
 
@@ -86,7 +86,7 @@ fn speeds(params: &Params, addresses: &[IpAddr], nics: usize) -> Vec<u32> {
 ///
 /// # Errors
 /// [`ChooseError::Soft`]; [`ChooseError::NearTcp`].
-pub fn near(params: &Params) -> Result<Option<SoftFabric>, ChooseError> {
+pub fn near_fabric(params: &EngineParams) -> Result<Option<SoftFabric>, ChooseError> {
     match params.fabric {
         _ if !params.near => Ok(None),
         FabricName::SoftTcp => Err(ChooseError::NearTcp),

@@ -5,10 +5,10 @@ use std::io;
 use trunkline_bootstrap::{EnvironmentError, ExchangeError, JoinError};
 use trunkline_engine::ParamsError;
 use trunkline_engine::rma::RmaError;
-use trunkline_fabric::OpenError;
+use trunkline_fabric::RailOpenError;
 use trunkline_ofi::NoNic;
 use trunkline_topo::ChoiceError;
-use trunkline_verbs::{ConfigError, Missing};
+use trunkline_verbs::{VerbsConfigError, VerbsUnavailable};
 
 /// A front end cannot run over what the environment names.
 #[derive(Debug, thiserror::Error)]
@@ -25,13 +25,13 @@ pub enum ChooseError {
     Interfaces(#[source] io::Error),
     /// The software NIC could not be started.
     #[error("cannot start the fabric: {0}")]
-    Soft(#[from] OpenError),
+    Soft(#[from] RailOpenError),
     /// The choice of RDMA devices has a bad value.
     #[error(transparent)]
-    Verbs(#[from] ConfigError),
+    Verbs(#[from] VerbsConfigError),
     /// There are no RDMA devices to be used.
     #[error("cannot use RDMA devices: {0}")]
-    NoDevice(#[from] Missing),
+    NoDevice(#[from] VerbsUnavailable),
     /// Neighbours by shared memory, and by no shared memory.
     #[error(
         "TRUNKLINE_NEAR=1 and TRUNKLINE_FABRIC=soft:tcp contradict each other: soft connects processes of a host by shared memory, others by TCP"
@@ -50,7 +50,7 @@ pub enum ChooseError {
 /// This process is no member of a job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum JobError {
+pub enum MembershipError {
     /// The environment names a fabric, an interface or a setting that cannot be.
     #[error(transparent)]
     Choose(#[from] ChooseError),

@@ -4,22 +4,25 @@
 //! It stands here because this crate knows both the engine and a fabric; nothing of this is in the product.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
-use trunkline_engine::rma::{ContextId, Job, Local, RmaError, Source};
-use trunkline_engine::{Nics, Params};
-use trunkline_fabric::{Frame, Host as _, Oob as _, OobAddress, OobStream as _};
-use trunkline_mem::Memory;
-use trunkline_proto::fuzzing::{Action as ScriptAction, Target, read_actions, variants, write_script};
+use trunkline_engine::rma::{ContextId, HeapRange, PutSource, RmaError, RmaJob};
+use trunkline_engine::{CommNics, EngineParams};
+use trunkline_fabric::{Host as _, OobAddress, OobFrame, OobStream as _, OobTransport as _};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::fuzzing::{
+    FuzzAction as ScriptAction, FuzzTarget, make_variants, read_actions, write_script,
+};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::rma::atomic::{Action, Atomic, Type};
-use trunkline_proto::wire::dial::{Card, Refusal, Word as Say};
-use trunkline_proto::wire::frame::{Frame as Control, VERSION};
-use trunkline_proto::wire::rma::Stream;
-use trunkline_proto::wire::rma::word::{Width, Word};
-use trunkline_proto::wire::share::Offer;
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
+use trunkline_proto::wire::dial::{DialMessage as Say, DialRefusal, ProcessCard};
+use trunkline_proto::wire::frame::{ControlFrame as Control, VERSION};
+use trunkline_proto::wire::rma::RmaStream;
+use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
+use trunkline_proto::wire::share::ShareOffer;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 /// The targets of this crate.
-pub const TARGETS: &[Target] = &[Target { name: "one_sided", check: actions, seeds: action_seeds }];
+pub const TARGETS: &[FuzzTarget] =
+    &[FuzzTarget { name: "one_sided", check: run_actions, seeds: action_seeds }];
 
 /// Runs the target of that name.
 ///
@@ -42,9 +45,9 @@ const OTHERS_MAX: usize = 6;
 /// Rounds in which a call between members comes to its end.
 const ROUNDS_MAX: usize = 400_000;
 
-struct Member {
-    job: Job<SoftFabric, UnixHost>,
-    heap: Memory,
+struct ScriptedMember {
+    job: RmaJob<SoftFabric, UnixHost>,
+    heap: MemoryRange,
     context: ContextId,
     /// The bytes of its heap once the other member's work is done.
     model: Vec<u8>,
@@ -52,19 +55,19 @@ struct Member {
     next: u64,
 }
 
-struct World {
-    members: [Member; 2],
-    cards: [Card; 2],
+struct ScriptedJob {
+    members: [ScriptedMember; 2],
+    cards: [ProcessCard; 2],
     outside: UnixHost,
     others: Vec<UnixStream>,
 }
 
 /// Four bytes per action: its kind, at which member, and two numbers. The first byte of the input chooses the wire.
-fn actions(bytes: &[u8]) {
+fn run_actions(bytes: &[u8]) {
     let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
-    let Some(mut world) = World::new(how) else { return };
-    actions.for_each(|action| world.act(action));
-    world.end();
+    let Some(mut world) = ScriptedJob::new(how) else { return };
+    actions.for_each(|action| world.run_action(action));
+    world.finish_and_check();
 }
 
 fn action_seeds() -> Vec<Vec<u8>> {
@@ -114,41 +117,41 @@ fn action_seeds() -> Vec<Vec<u8>> {
         ],
     ];
     let all: Vec<Vec<u8>> = (0..).zip(scripts).map(|(how, script)| write_script(how, &script)).collect();
-    variants(&all)
+    make_variants(&all)
 }
 
-impl World {
+impl ScriptedJob {
     fn new(how: u8) -> Option<Self> {
         let wire = [WireMode::Auto, WireMode::Shm, WireMode::Tcp][usize::from(how % 3)];
         let job = || {
             let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).ok()?;
-            Job::new(fabric, UnixHost::new(|_, _| {}), params(), Nics::new(&[0])?).ok()
+            RmaJob::new(fabric, UnixHost::new(|_, _| {}), fuzz_params(), CommNics::new(&[0])?).ok()
         };
         let jobs = [job()?, job()?];
-        let bytes = [jobs[0].card(), jobs[1].card()];
-        let cards = [Card::from_bytes(&bytes[0]).ok()?, Card::from_bytes(&bytes[1]).ok()?];
+        let bytes = [jobs[0].process_card(), jobs[1].process_card()];
+        let cards = [ProcessCard::from_bytes(&bytes[0]).ok()?, ProcessCard::from_bytes(&bytes[1]).ok()?];
         let [first, second] = jobs;
-        first.meet(0, &bytes).ok()?;
-        second.meet(1, &bytes).ok()?;
-        let members = [Member::new(first)?, Member::new(second)?];
+        first.set_members(0, &bytes).ok()?;
+        second.set_members(1, &bytes).ok()?;
+        let members = [ScriptedMember::new(first)?, ScriptedMember::new(second)?];
         Some(Self { members, cards, outside: UnixHost::new(|_, _| {}), others: Vec::new() })
     }
 
-    fn act(&mut self, ScriptAction { what, at, one, two }: ScriptAction) {
+    fn run_action(&mut self, ScriptAction { what, at, one, two }: ScriptAction) {
         match what % 9 {
-            0 | 8 => self.put(at, usize::from(one) % (PUT_MAX + 1), two),
+            0 | 8 => self.put_bytes(at, usize::from(one) % (PUT_MAX + 1), two),
             1 => self.get(at, u64::from(one) * 8, u64::from(two)),
-            2 => self.add(at, u64::from(one % 16) * 8, two.into()),
+            2 => self.fetch_add(at, u64::from(one % 16) * 8, two.into()),
             3 => self.quiet(at),
-            4 if self.others.len() < OTHERS_MAX => self.greet(at, one),
-            5 => self.say(one, two),
+            4 if self.others.len() < OTHERS_MAX => self.greet_member(at, one),
+            5 => self.say_message(one, two),
             6 => drop(self.others.pop()),
             7 => self.say_bytes(vec![two; usize::from(one)]),
-            _ => self.progress(),
+            _ => self.make_progress(),
         }
     }
 
-    fn progress(&mut self) {
+    fn make_progress(&mut self) {
         for member in &self.members {
             let done = member.job.progress(member.context);
             assert!(done.is_ok(), "{done:?}");
@@ -160,18 +163,22 @@ impl World {
     }
 
     /// Tries until it works, while both members go on.
-    fn until<T>(&mut self, at: usize, mut call: impl FnMut(&Member) -> Result<Option<T>, RmaError>) -> T {
+    fn retry_until_done<T>(
+        &mut self,
+        at: usize,
+        mut call: impl FnMut(&ScriptedMember) -> Result<Option<T>, RmaError>,
+    ) -> T {
         for _ in 0..ROUNDS_MAX {
             match call(&self.members[at]) {
                 Ok(Some(done)) => return done,
-                Ok(None) => self.progress(),
+                Ok(None) => self.make_progress(),
                 Err(error) => panic!("what others say ends the work of members: {error}"),
             }
         }
         panic!("a call between members never ends");
     }
 
-    fn put(&mut self, at: usize, len: usize, fill: u8) {
+    fn put_bytes(&mut self, at: usize, len: usize, fill: u8) {
         let to = &mut self.members[1 - at];
         let offset = to.next;
         if len == 0 || offset + len as u64 > GOT_AT {
@@ -181,7 +188,9 @@ impl World {
         let bytes: Vec<u8> = (0..len).map(|at| fill.wrapping_add(at as u8)).collect();
         to.model[offset as usize..][..len].copy_from_slice(&bytes);
         let whom = 1 - at as u32;
-        let taken = self.until(at, |from| from.job.put(from.context, whom, 0, offset, Source::Bytes(&bytes)));
+        let taken = self.retry_until_done(at, |from| {
+            from.job.put(from.context, whom, 0, offset, PutSource::Bytes(&bytes))
+        });
         assert_eq!(taken, len as u64);
     }
 
@@ -191,29 +200,30 @@ impl World {
         }
         // A get may or may not see the bytes of puts under way.
         self.quiet(at);
-        let (mut offset, mut into) = (from, Local { heap: 0, offset: GOT_AT, len });
+        let (mut offset, mut into) = (from, HeapRange { heap: 0, offset: GOT_AT, len });
         while into.len > 0 {
             let part = into;
             let whom = 1 - at as u32;
-            let taken = self.until(at, |of| of.job.get(of.context, whom, 0, offset, part));
+            let taken = self.retry_until_done(at, |of| of.job.get(of.context, whom, 0, offset, part));
             (offset, into.offset, into.len) = (offset + taken, into.offset + taken, into.len - taken);
         }
         self.quiet(at);
         let expected = self.members[1 - at].model[from as usize..][..len as usize].to_vec();
         let own = &mut self.members[at];
         own.model[GOT_AT as usize..][..len as usize].copy_from_slice(&expected);
-        assert!(own.bytes(GOT_AT, len as usize) == expected, "other bytes were got");
+        assert!(own.heap_bytes(GOT_AT, len as usize) == expected, "other bytes were got");
     }
 
-    fn add(&mut self, at: usize, offset: u64, value: u64) {
-        let (Ok(word), Some(atomic)) =
-            (Word::new(0, offset, Width::Eight), Atomic::new(Type::U64, Action::Add(value), true))
-        else {
+    fn fetch_add(&mut self, at: usize, offset: u64, value: u64) {
+        let (Ok(word), Some(atomic)) = (
+            SymmetricWord::new(0, offset, WordWidth::Eight),
+            TypedAtomic::new(AtomicType::U64, AtomicAction::Add(value), true),
+        ) else {
             return;
         };
         let whom = 1 - at as u32;
-        let fetch = self.until(at, |from| from.job.atomic(from.context, whom, word, atomic));
-        let was = self.until(at, |from| from.job.fetched(from.context, fetch));
+        let fetch = self.retry_until_done(at, |from| from.job.post_atomic(from.context, whom, word, atomic));
+        let was = self.retry_until_done(at, |from| from.job.collect_fetch(from.context, fetch));
         let place = &mut self.members[1 - at].model[offset as usize..][..8];
         let mut known = [0; 8];
         known.copy_from_slice(place);
@@ -222,11 +232,11 @@ impl World {
     }
 
     fn quiet(&mut self, at: usize) {
-        self.until(at, |of| Ok(of.job.quiet(of.context)?.then_some(())));
+        self.retry_until_done(at, |of| Ok(of.job.quiet(of.context)?.then_some(())));
     }
 
     /// Another process opens a control stream, and says that it is some process: a member's, for one.
-    fn greet(&mut self, at: usize, whom: u8) {
+    fn greet_member(&mut self, at: usize, whom: u8) {
         let address = OobAddress(self.cards[at].address.clone());
         let Ok(mut stream) = self.outside.oob().connect(&address) else { return };
         let process = match whom % 4 {
@@ -236,14 +246,15 @@ impl World {
             // It says nothing.
             _ => return self.others.push(stream),
         };
-        let hello = Control::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process }.to_bytes();
-        let said = stream.send(Frame { bytes: hello, fd: None });
+        let hello =
+            Control::Hello { min: VERSION, max: VERSION, offer: ShareOffer::NONE, process }.to_bytes();
+        let said = stream.send(OobFrame { bytes: hello, fd: None });
         self.others.extend(said.is_ok().then_some(stream));
     }
 
     /// Another process says a word.
-    fn say(&mut self, kind: u8, number: u8) {
-        let Some(stream) = Stream::new(number % 8) else { return };
+    fn say_message(&mut self, kind: u8, number: u8) {
+        let Some(stream) = RmaStream::new(number % 8) else { return };
         let id = u64::from(number);
         let proof = [number; 16];
         let word = match kind % 9 {
@@ -257,7 +268,7 @@ impl World {
             },
             1 => Say::Spoil { proof, heap: 0, offset: id * 8, value: 9 },
             2 => Say::Taken { id, served: id, receives: 2, heaps: Vec::new(), link: vec![1; 20] },
-            3 => Say::Refused { id, why: Refusal::Stranger },
+            3 => Say::Refused { id, why: DialRefusal::Stranger },
             4 => Say::Leave { stream },
             5 => Say::Down { served: id | 1 << 32 },
             6 => Say::Dial { id, proof, member: 0, stream, path: 0, link: Vec::new() },
@@ -270,30 +281,30 @@ impl World {
     fn say_bytes(&mut self, bytes: Vec<u8>) {
         if let Some(other) = self.others.last_mut() {
             // It may have been turned away.
-            let _ = other.send(Frame { bytes, fd: None });
+            let _ = other.send(OobFrame { bytes, fd: None });
         }
-        self.progress();
+        self.make_progress();
     }
 
-    fn end(mut self) {
+    fn finish_and_check(mut self) {
         for at in [0, 1] {
             self.quiet(at);
         }
         for member in &self.members {
-            assert!(member.bytes(0, HEAP) == member.model, "a heap is not what members made of it");
+            assert!(member.heap_bytes(0, HEAP) == member.model, "a heap is not what members made of it");
         }
     }
 }
 
-impl Member {
-    fn new(job: Job<SoftFabric, UnixHost>) -> Option<Self> {
-        let heap = Memory::heap(HEAP);
+impl ScriptedMember {
+    fn new(job: RmaJob<SoftFabric, UnixHost>) -> Option<Self> {
+        let heap = MemoryRange::heap(HEAP);
         job.add_heap(heap.clone()).ok()?;
-        let context = job.context().ok()?;
+        let context = job.create_context().ok()?;
         Some(Self { job, heap, context, model: vec![0; HEAP], next: PUT_AT })
     }
 
-    fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+    fn heap_bytes(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let read = self.heap.read(offset, &mut bytes);
         assert!(read.is_ok());
@@ -301,28 +312,28 @@ impl Member {
     }
 }
 
-fn params() -> Params {
+fn fuzz_params() -> EngineParams {
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params::default();
+    let mut params = EngineParams::default();
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::named(name.leak());
+        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
     }
     params
 }
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::fuzzing::{Numbers, random_script};
+    use trunkline_proto::fuzzing::{RandomNumbers, random_script};
 
     use super::*;
 
     #[test]
     fn random_actions_hold() {
-        action_seeds().iter().for_each(|seed| actions(seed));
-        let mut numbers = Numbers::new(29);
+        action_seeds().iter().for_each(|seed| run_actions(seed));
+        let mut numbers = RandomNumbers::new(29);
         for _ in 0..100 {
-            actions(&random_script(&mut numbers, 40));
+            run_actions(&random_script(&mut numbers, 40));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Which NICs reach memory of GPUs, and why others do not, in words for people. Used by the banner of a front end and by `trunkline info`; opens
 //! no driver.
 
-use trunkline_fabric::{DeviceReach, Fabric as _, Nic};
-use trunkline_mem::gpu::Gpus;
+use trunkline_fabric::{DeviceReach, Fabric as _, NicPort};
+use trunkline_mem::gpu::VendorDrivers;
 use trunkline_ofi::OfiFabric;
 use trunkline_verbs::VerbsFabric;
 
@@ -19,13 +19,13 @@ pub struct GpuNote {
 
 /// Limits RDMA devices to the memory of GPUs that these drivers have, and says for each NIC how that came about.
 #[must_use]
-pub fn meet_verbs(fabric: VerbsFabric, gpus: &Gpus) -> (VerbsFabric, Vec<GpuNote>) {
+pub fn meet_verbs(fabric: VerbsFabric, gpus: &VendorDrivers) -> (VerbsFabric, Vec<GpuNote>) {
     let alone: Vec<DeviceReach> = fabric.nics().iter().map(|nic| nic.caps.devices).collect();
     let fabric = fabric.with_gpus(gpus);
-    let one = |(nic, alone): (&Nic, DeviceReach)| GpuNote {
+    let one = |(nic, alone): (&NicPort, DeviceReach)| GpuNote {
         nic: nic.name.clone(),
-        reached: nic.caps.devices.any(),
-        note: note(nic.caps.devices, alone, gpus),
+        reached: nic.caps.devices.reaches_any(),
+        note: gpu_note(nic.caps.devices, alone, gpus),
     };
     let notes = fabric.nics().iter().zip(alone).map(one).collect();
     (fabric, notes)
@@ -33,39 +33,40 @@ pub fn meet_verbs(fabric: VerbsFabric, gpus: &Gpus) -> (VerbsFabric, Vec<GpuNote
 
 /// The same of libfabric's NICs, which are tried.
 #[must_use]
-pub fn meet_ofi(fabric: OfiFabric, gpus: &Gpus) -> (OfiFabric, Vec<GpuNote>) {
+pub fn meet_ofi(fabric: OfiFabric, gpus: &VendorDrivers) -> (OfiFabric, Vec<GpuNote>) {
     if !fabric.reaches_devices() {
-        let note = format!("provider {} grants no memory of GPUs (FI_HMEM)", fabric.provider());
-        let one = |nic: &Nic| GpuNote { nic: nic.name.clone(), reached: false, note: note.clone() };
+        let note = format!("provider {} grants no memory of GPUs (FI_HMEM)", fabric.provider_name());
+        let one = |nic: &NicPort| GpuNote { nic: nic.name.clone(), reached: false, note: note.clone() };
         let notes = fabric.nics().iter().map(one).collect();
         return (fabric, notes);
     }
     let fabric = fabric.with_gpus(gpus);
     let refusals = |name: &str| {
-        let notes = fabric.notes().iter().filter_map(|(_, note)| note.strip_prefix(&format!("NIC {name}: ")));
+        let notes =
+            fabric.nic_notes().iter().filter_map(|(_, note)| note.strip_prefix(&format!("NIC {name}: ")));
         notes.collect::<Vec<_>>().join("; ")
     };
-    let one = |nic: &Nic| GpuNote {
+    let one = |nic: &NicPort| GpuNote {
         nic: nic.name.clone(),
-        reached: nic.caps.devices.any(),
-        note: tried(nic.caps.devices, &refusals(&nic.name)),
+        reached: nic.caps.devices.reaches_any(),
+        note: describe_trial(nic.caps.devices, &refusals(&nic.name)),
     };
     let notes = fabric.nics().iter().map(one).collect();
     (fabric, notes)
 }
 
 /// What came of trying a NIC.
-fn tried(reach: DeviceReach, refused: &str) -> String {
-    match (reach.any(), refused) {
-        (true, "") => reached(reach),
-        (true, refused) => format!("{}; not {refused}", reached(reach)),
+fn describe_trial(reach: DeviceReach, refused: &str) -> String {
+    match (reach.reaches_any(), refused) {
+        (true, "") => describe_reach(reach),
+        (true, refused) => format!("{}; not {refused}", describe_reach(reach)),
         (false, "") => "granted, but there is no driver".to_owned(),
         (false, refused) => refused.to_owned(),
     }
 }
 
 /// By which ways.
-fn ways(reach: DeviceReach) -> String {
+fn describe_ways(reach: DeviceReach) -> String {
     let all = [
         (reach.dmabuf, "as dma-bufs"),
         (reach.nvidia, "by address (nvidia-peermem)"),
@@ -75,18 +76,23 @@ fn ways(reach: DeviceReach) -> String {
 }
 
 /// The same, and whether it is flushed.
-fn reached(reach: DeviceReach) -> String {
+fn describe_reach(reach: DeviceReach) -> String {
     let flush = if reach.needs_flush { "" } else { "; flushes are switched off (NCCL_GDR_FLUSH_DISABLE)" };
-    format!("{}{flush}", ways(reach))
+    format!("{}{flush}", describe_ways(reach))
 }
 
 /// What a NIC reaches with these drivers, or why it reaches nothing although `alone` it could.
-fn note(reach: DeviceReach, alone: DeviceReach, gpus: &Gpus) -> String {
-    match (reach.any(), alone.any()) {
-        (true, _) => reached(reach),
-        (false, true) if gpus.all().is_empty() => format!("{}, but there is no driver", ways(alone)),
+fn gpu_note(reach: DeviceReach, alone: DeviceReach, gpus: &VendorDrivers) -> String {
+    match (reach.reaches_any(), alone.reaches_any()) {
+        (true, _) => describe_reach(reach),
+        (false, true) if gpus.open_drivers().is_empty() => {
+            format!("{}, but there is no driver", describe_ways(alone))
+        }
         (false, true) => {
-            format!("{}, but the driver does not: load nvidia-peermem, or use a newer driver", ways(alone))
+            format!(
+                "{}, but the driver does not: load nvidia-peermem, or use a newer driver",
+                describe_ways(alone)
+            )
         }
         (false, false) => {
             "kernel, rdma-core or the NIC's driver register no dma-bufs, and no module for peer memory is \
@@ -104,15 +110,15 @@ mod tests {
     fn the_note_of_a_nic_names_its_reach_or_the_cause() {
         let none = DeviceReach { needs_flush: true, ..DeviceReach::default() };
         let all = DeviceReach { dmabuf: true, nvidia: true, amd: false, needs_flush: true };
-        let gpus = Gpus::default();
-        assert_eq!(note(all, all, &gpus), "as dma-bufs, by address (nvidia-peermem)");
-        assert!(note(none, all, &gpus).ends_with("but there is no driver"));
-        assert!(note(none, none, &gpus).contains("modprobe nvidia-peermem"));
-        assert!(note(DeviceReach { needs_flush: false, ..all }, all, &gpus).contains("switched off"));
+        let gpus = VendorDrivers::default();
+        assert_eq!(gpu_note(all, all, &gpus), "as dma-bufs, by address (nvidia-peermem)");
+        assert!(gpu_note(none, all, &gpus).ends_with("but there is no driver"));
+        assert!(gpu_note(none, none, &gpus).contains("modprobe nvidia-peermem"));
+        assert!(gpu_note(DeviceReach { needs_flush: false, ..all }, all, &gpus).contains("switched off"));
         let refused = "memory of NVIDIA GPUs as a dma-buf: invalid argument";
-        assert_eq!(tried(none, refused), refused);
+        assert_eq!(describe_trial(none, refused), refused);
         let one = DeviceReach { dmabuf: false, ..all };
-        assert_eq!(tried(one, refused), format!("by address (nvidia-peermem); not {refused}"));
-        assert!(tried(none, "").contains("no driver"));
+        assert_eq!(describe_trial(one, refused), format!("by address (nvidia-peermem); not {refused}"));
+        assert!(describe_trial(none, "").contains("no driver"));
     }
 }

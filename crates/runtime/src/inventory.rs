@@ -84,11 +84,13 @@ pub(crate) struct ProcessLimits {
 /// Reads the devices of the host below `root`, those of rdma-core first.
 pub(crate) fn read_devices(root: &Path) -> Vec<HostDevice> {
     let class = root.join("sys/class/infiniband");
-    let cgroups = cgroups(root);
-    let rdma = names(&class).into_iter().map(|name| rdma_device(root, &class.join(&name), name, &cgroups));
-    let mut slingshot = names(&root.join("sys/class/cxi"));
+    let cgroups = rdma_cgroups(root);
+    let rdma =
+        list_names(&class).into_iter().map(|name| rdma_device(root, &class.join(&name), name, &cgroups));
+    let mut slingshot = list_names(&root.join("sys/class/cxi"));
     if slingshot.is_empty() {
-        slingshot = names(&root.join("dev")).into_iter().filter(|name| name.starts_with("cxi")).collect();
+        slingshot =
+            list_names(&root.join("dev")).into_iter().filter(|name| name.starts_with("cxi")).collect();
     }
     let slingshot = slingshot.into_iter().map(|name| HostDevice {
         name,
@@ -104,13 +106,13 @@ pub(crate) fn read_devices(root: &Path) -> Vec<HostDevice> {
 /// Reads the limits of this process below `root`.
 pub(crate) fn read_limits(root: &Path) -> ProcessLimits {
     let process = root.join("proc/self");
-    let capabilities = text(&process.join("status"));
+    let capabilities = read_text(&process.join("status"));
     let effective = capabilities.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let set = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
     if set >> CAP_IPC_LOCK & 1 == 1 {
         return ProcessLimits::default();
     }
-    let limits = text(&process.join("limits"));
+    let limits = read_text(&process.join("limits"));
     let soft = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let bytes = soft.and_then(|line| line.split_whitespace().next()?.parse().ok());
     ProcessLimits { memlock: bytes }
@@ -123,7 +125,7 @@ pub(crate) fn provider_of(driver: &str) -> &str {
 }
 
 fn rdma_device(root: &Path, folder: &Path, name: String, cgroups: &[PathBuf]) -> HostDevice {
-    let description = text(&folder.join("node_desc"));
+    let description = read_text(&folder.join("node_desc"));
     let link = fs::read_link(folder.join("device/driver")).ok();
     let linked = link.and_then(|path| path.file_name().map(|driver| driver.to_string_lossy().into_owned()));
     // Devices in software may name the device of the interface below them, or none.
@@ -139,22 +141,22 @@ fn rdma_device(root: &Path, folder: &Path, name: String, cgroups: &[PathBuf]) ->
         (None, Some(driver)) => (driver, DeviceKind::Hardware),
         (None, None) => ("no known driver".to_owned(), DeviceKind::Hardware),
     };
-    let mut ports: Vec<_> = names(&folder.join("ports"))
+    let mut ports: Vec<_> = list_names(&folder.join("ports"))
         .iter()
-        .filter_map(|number| Some(port(&folder.join("ports").join(number), number.parse().ok()?)))
+        .filter_map(|number| Some(read_port(&folder.join("ports").join(number), number.parse().ok()?)))
         .collect();
     ports.sort_by_key(|port| port.number);
     let used_up = cgroups.iter().find_map(|cgroup| used_up(cgroup, &name));
-    HostDevice { node: node(root, &name), name, driver, kind, ports, used_up }
+    HostDevice { node: open_node(root, &name), name, driver, kind, ports, used_up }
 }
 
-fn port(folder: &Path, number: u32) -> DevicePort {
+fn read_port(folder: &Path, number: u32) -> DevicePort {
     // The kernel writes "4: ACTIVE".
-    let state = text(&folder.join("state"));
+    let state = read_text(&folder.join("state"));
     let state = state.rsplit(':').next().unwrap_or_default().trim().to_owned();
-    let link_layer = text(&folder.join("link_layer")).trim().to_owned();
+    let link_layer = read_text(&folder.join("link_layer")).trim().to_owned();
     let gids = folder.join("gids");
-    let routable = names(&gids).iter().any(|index| is_routable(text(&gids.join(index)).trim()));
+    let routable = list_names(&gids).iter().any(|index| is_routable(read_text(&gids.join(index)).trim()));
     DevicePort { number, state, link_layer, routable }
 }
 
@@ -164,19 +166,19 @@ fn is_routable(gid: &str) -> bool {
 }
 
 /// The node of a device, which is opened for a moment.
-fn node(root: &Path, device: &str) -> Option<(PathBuf, io::Result<()>)> {
+fn open_node(root: &Path, device: &str) -> Option<(PathBuf, io::Result<()>)> {
     let class = root.join("sys/class/infiniband_verbs");
-    let is_of = |name: &String| text(&class.join(name).join("ibdev")).trim() == device;
-    let name = names(&class).into_iter().find(is_of)?;
+    let is_of = |name: &String| read_text(&class.join(name).join("ibdev")).trim() == device;
+    let name = list_names(&class).into_iter().find(is_of)?;
     let path = root.join("dev/infiniband").join(name);
     let opened = OpenOptions::new().read(true).write(true).open(&path);
     Some((path, opened.map(drop)))
 }
 
 /// The folders of this process's rdma cgroup and of those above it, its own first.
-fn cgroups(root: &Path) -> Vec<PathBuf> {
+fn rdma_cgroups(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for line in text(&root.join("proc/self/cgroup")).lines() {
+    for line in read_text(&root.join("proc/self/cgroup")).lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
         let base = match controllers {
@@ -193,8 +195,8 @@ fn cgroups(root: &Path) -> Vec<PathBuf> {
 /// The resource of a device that a cgroup has no more of.
 fn used_up(cgroup: &Path, device: &str) -> Option<CgroupLimit> {
     let file = cgroup.join("rdma.max");
-    let current = text(&cgroup.join("rdma.current"));
-    let text = text(&file);
+    let current = read_text(&cgroup.join("rdma.current"));
+    let text = read_text(&file);
     let line = |text: &str| {
         let line =
             text.lines().find_map(|line| line.strip_prefix(device)?.strip_prefix(' ').map(str::to_owned));
@@ -215,12 +217,12 @@ fn used_up(cgroup: &Path, device: &str) -> Option<CgroupLimit> {
 }
 
 /// The content of a small file; nothing where it cannot be read.
-fn text(path: &Path) -> String {
+fn read_text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
 /// The names in a folder, in order; none where there is no such folder.
-fn names(folder: &Path) -> Vec<String> {
+fn list_names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(ENTRIES_MAX);
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

@@ -2,7 +2,7 @@
 //! says, and what this host has.
 //!
 //! Called once by each front end (`nccl`, `trunkline`, `shmem`, `nvshmem`) when it starts, and by `trunkline info`, which shows the same. It opens
-//! what is chosen. For front ends with symmetric memory it also joins the job ([`Member`]); the links are made by the engine.
+//! what is chosen. For front ends with symmetric memory it also joins the job ([`JobMember`]); the links are made by the engine.
 #![forbid(unsafe_code)]
 
 mod banner;
@@ -21,38 +21,38 @@ mod running;
 mod unused;
 mod wait;
 
-pub use banner::{Banner, COMMIT, FrontEnd, VERSION};
-pub use config::{near, ofi_config, soft_config, verbs_config};
-pub use error::{ChooseError, JobError};
+pub use banner::{COMMIT, FrontEnd, ProcessBanner, VERSION};
+pub use config::{near_fabric, ofi_config, soft_config, verbs_config};
+pub use error::{ChooseError, MembershipError};
 pub use gpudirect::{GpuNote, meet_ofi, meet_verbs};
-pub use member::Member;
-pub use queues::Carrying;
+pub use member::JobMember;
+pub use queues::DeviceQueueContext;
 pub use rank_nics::{NicChoice, RankNics};
-pub use running::{Carrier, Running};
+pub use running::{FabricJob, JobCarrier};
 pub use unused::{UnusedDevice, UnusedDevices, UsedFabric};
 
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 
-use trunkline_engine::host::Reach;
-use trunkline_engine::{FabricName, Params};
-use trunkline_fabric::{Fabric as _, Level, Nic};
-use trunkline_mem::gpu::Gpus;
-use trunkline_ofi::{Auto, OfiFabric};
+use trunkline_engine::host::ControlReach;
+use trunkline_engine::{EngineParams, FabricName};
+use trunkline_fabric::{Fabric as _, LogLevel, NicPort};
+use trunkline_mem::gpu::VendorDrivers;
+use trunkline_ofi::{AutoSelection, OfiFabric};
 use trunkline_softnic::SoftFabric;
-use trunkline_topo::Choice;
+use trunkline_topo::InterfaceChoice;
 use trunkline_verbs::VerbsFabric;
 
 /// Whether this process has warned of devices that are not used.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 /// A planted bug is in force.
-pub(crate) fn planted(name: &str) -> bool {
+pub(crate) fn is_planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }
 
 /// A fabric that somebody else's library drives, if one is to be used.
-pub enum Hardware {
+pub enum HardwareFabric {
     /// None, as this host has no device for one, or as users say: the software NIC is used.
     None,
     /// None, although this host has devices that should be used. A front end whose caller has another network offers no NIC; the others use the
@@ -64,22 +64,22 @@ pub enum Hardware {
     Ofi(OfiFabric),
 }
 
-impl Hardware {
+impl HardwareFabric {
     /// Opens the fabric that these parameters name, or else the fabric of this host. `log` gets one line on the choice, one at level INFO on
     /// devices that are not used, and once per process a warning of those that should be.
     ///
     /// # Errors
     /// [`ChooseError::Verbs`], [`ChooseError::NoDevice`], [`ChooseError::NoOfi`]: the named fabric or device does not exist. [`ChooseError::NoNic`]: a NIC is
     /// required, and none is used.
-    pub fn open(params: &Params, log: impl Fn(Level, &str)) -> Result<Self, ChooseError> {
+    pub fn open(params: &EngineParams, log: impl Fn(LogLevel, &str)) -> Result<Self, ChooseError> {
         match params.fabric {
             FabricName::Verbs => {
                 let fabric = VerbsFabric::new(verbs_config(params)?)?;
-                fabric.notes().iter().for_each(|line| log(Level::Info, line));
+                fabric.grant_notes().iter().for_each(|line| log(LogLevel::Info, line));
                 let nics: Vec<String> = fabric.nics().iter().map(|nic| nic.name.clone()).collect();
                 let used = UsedFabric { name: "verbs", nics: &nics };
-                UnusedDevices::find(params, Some(used), None, trunkline_verbs::device_names)?
-                    .tell(&WARNED, log);
+                UnusedDevices::find_unused(params, Some(used), None, trunkline_verbs::device_names)?
+                    .log_unused(&WARNED, log);
                 Ok(Self::Verbs(fabric))
             }
             FabricName::Ofi => Ok(Self::Ofi(OfiFabric::new(&ofi_config(params)?)?)),
@@ -92,21 +92,21 @@ impl Hardware {
     }
 
     /// Opens EFA or Slingshot, if this host has it, and tells of all devices that are not used.
-    fn open_best(params: &Params, log: impl Fn(Level, &str)) -> Result<Self, ChooseError> {
-        let Auto { fabric, line, failure } =
-            Auto::look(&params.host_root, &ofi_config(params)?, OfiFabric::new);
+    fn open_best(params: &EngineParams, log: impl Fn(LogLevel, &str)) -> Result<Self, ChooseError> {
+        let AutoSelection { fabric, line, failure } =
+            AutoSelection::detect_devices(&params.host_root, &ofi_config(params)?, OfiFabric::new);
         if let (Some(line), Some(_)) = (line, &fabric) {
-            log(Level::Info, &line);
+            log(LogLevel::Info, &line);
         }
         let why = failure.map(|failure| failure.to_string());
-        let provider = fabric.as_ref().map(|fabric| format!("ofi:{}", fabric.provider()));
+        let provider = fabric.as_ref().map(|fabric| format!("ofi:{}", fabric.provider_name()));
         let nics: Vec<String> = fabric.iter().flat_map(OfiFabric::nics).map(|nic| nic.name.clone()).collect();
         let used = provider.as_deref().map(|name| UsedFabric { name, nics: &nics });
-        let unused = UnusedDevices::find(params, used, why.as_deref(), trunkline_verbs::device_names)?;
-        if fabric.is_none() && params.require_nic && !planted("auto-forgets-required-nic") {
+        let unused = UnusedDevices::find_unused(params, used, why.as_deref(), trunkline_verbs::device_names)?;
+        if fabric.is_none() && params.require_nic && !is_planted("auto-forgets-required-nic") {
             return Err(ChooseError::NoNic(unused.as_reason()));
         }
-        unused.tell(&WARNED, log);
+        unused.log_unused(&WARNED, log);
         Ok(match fabric {
             Some(fabric) => Self::Ofi(fabric),
             None if unused.is_missed() => Self::PassedOver,
@@ -116,7 +116,7 @@ impl Hardware {
 
     /// The same with the drivers of GPUs whose memory its NICs are to reach, where they can; also the memory that each NIC reaches.
     #[must_use]
-    pub fn with_gpus(self, gpus: &Gpus) -> (Self, Vec<GpuNote>) {
+    pub fn with_gpus(self, gpus: &VendorDrivers) -> (Self, Vec<GpuNote>) {
         match self {
             none @ (Self::None | Self::PassedOver) => (none, Vec::new()),
             Self::Verbs(fabric) => {
@@ -134,10 +134,10 @@ impl Hardware {
     ///
     /// # Errors
     /// [`ChooseError`]: the software NIC cannot be made.
-    pub fn nics(&self, params: &Params) -> Result<Vec<Nic>, ChooseError> {
+    pub fn list_nics(&self, params: &EngineParams) -> Result<Vec<NicPort>, ChooseError> {
         Ok(match self {
             Self::None | Self::PassedOver => {
-                SoftFabric::new(soft_config(params, addresses(params)?))?.nics().to_vec()
+                SoftFabric::new(soft_config(params, host_addresses(params)?))?.nics().to_vec()
             }
             Self::Verbs(fabric) => fabric.nics().to_vec(),
             Self::Ofi(fabric) => fabric.nics().to_vec(),
@@ -159,21 +159,21 @@ impl Hardware {
 ///
 /// # Errors
 /// [`ChooseError::Params`] names the variable.
-pub fn params() -> Result<Params, ChooseError> {
+pub fn read_params() -> Result<EngineParams, ChooseError> {
     params_or(&[])
 }
 
 /// The same, for a front end with defaults of its own: pairs of a parameter and its value.
 ///
 /// # Errors
-/// As [`params`].
-pub fn params_or(defaults: &[(&str, &str)]) -> Result<Params, ChooseError> {
+/// As [`read_params`].
+pub fn params_or(defaults: &[(&str, &str)]) -> Result<EngineParams, ChooseError> {
     let default = |name: &str| defaults.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).into());
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params::read(|name| std::env::var_os(name).or_else(|| default(name)))?;
+    let mut params = EngineParams::from_lookup(|name| std::env::var_os(name).or_else(|| default(name)))?;
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::named(name.leak());
+        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
     }
     Ok(params)
 }
@@ -182,20 +182,20 @@ pub fn params_or(defaults: &[(&str, &str)]) -> Result<Params, ChooseError> {
 ///
 /// # Errors
 /// [`ChooseError::Choice`], [`ChooseError::Interfaces`].
-pub fn addresses(params: &Params) -> Result<Vec<IpAddr>, ChooseError> {
+pub fn host_addresses(params: &EngineParams) -> Result<Vec<IpAddr>, ChooseError> {
     if params.fabric == FabricName::SoftShm {
         return Ok(Vec::new());
     }
-    let choice = Choice::read(|name| std::env::var_os(name))?;
-    let all = trunkline_topo::interfaces().map_err(ChooseError::Interfaces)?;
-    let chosen = choice.of(&all)?;
+    let choice = InterfaceChoice::from_environment(|name| std::env::var_os(name))?;
+    let all = trunkline_topo::list_interfaces().map_err(ChooseError::Interfaces)?;
+    let chosen = choice.select_interfaces(&all)?;
     Ok(chosen.into_iter().map(|(_, address)| address).collect())
 }
 
 /// How control streams reach this process.
 #[must_use]
-pub fn reach(params: &Params, addresses: &[IpAddr]) -> Reach {
-    Reach {
+pub fn control_reach(params: &EngineParams, addresses: &[IpAddr]) -> ControlReach {
+    ControlReach {
         local: params.fabric != FabricName::SoftTcp,
         users: params.local_users,
         addresses: addresses.to_vec(),

@@ -3,66 +3,69 @@
 
 use std::time::Duration;
 
-use trunkline_bootstrap::{Bootstrap, Environment, ExchangeError};
+use trunkline_bootstrap::{ExchangeError, JobBootstrap, JobEnvironment};
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{Nics, Params};
-use trunkline_fabric::Level;
+use trunkline_engine::{CommNics, EngineParams};
+use trunkline_fabric::LogLevel;
 use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::dial::CARD_BYTES;
 
-use crate::{Carrier, FrontEnd, Hardware, JobError, NicChoice, Running, addresses, reach};
+use crate::{
+    FabricJob, FrontEnd, HardwareFabric, JobCarrier, MembershipError, NicChoice, control_reach,
+    host_addresses,
+};
 
 /// A member that knows all others.
-pub struct Member {
+pub struct JobMember {
     /// What carries its data.
-    pub carrier: Carrier,
+    pub carrier: JobCarrier,
     /// Its number, from 0.
     pub rank: usize,
     /// Members of the job.
     pub size: usize,
     /// Nothing for one that is alone.
-    bootstrap: Option<Bootstrap>,
+    bootstrap: Option<JobBootstrap>,
     limit: Duration,
 }
 
-impl Member {
+impl JobMember {
     /// Joins the job that the environment tells of (`trunkline run`, torchrun, Slurm, `mpiexec`), or is a job of one. All members have then
     /// met; each step may take as long as `limit`. Without `nics` it uses those of its rank ([`NicChoice::of_rank`]). Also the engine, which has no memory yet that others reach. `front_end` is the interface in the
     /// words of its users, for the banner.
     ///
     /// # Errors
-    /// [`JobError`].
+    /// [`MembershipError`].
     pub fn join(
-        params: Params,
-        nics: Option<Nics>,
+        params: EngineParams,
+        nics: Option<CommNics>,
         limit: Duration,
         front_end: &'static str,
-        log: impl Fn(Level, &str) + Send + Sync + 'static,
-    ) -> Result<(Running, Self), JobError> {
+        log: impl Fn(LogLevel, &str) + Send + Sync + 'static,
+    ) -> Result<(FabricJob, Self), MembershipError> {
         let front_end = FrontEnd { name: front_end, gpu_notes: Vec::new() };
-        let hardware = Hardware::open(&params, &log)?;
-        let addresses = addresses(&params)?;
-        let host = UnixHost::reached(reach(&params, &addresses), log);
-        let environment = Environment::read()?;
+        let hardware = HardwareFabric::open(&params, &log)?;
+        let addresses = host_addresses(&params)?;
+        let host = UnixHost::with_reach(control_reach(&params, &addresses), log);
+        let environment = JobEnvironment::read()?;
         let choice = nics
             .map_or_else(|| NicChoice::of_rank(&params.host_root, environment.as_ref()), NicChoice::Named);
-        let (job, carrier) = Running::new(params, hardware, choice, host, addresses, &front_end)?;
-        let bootstrap = environment.map(|environment| Bootstrap::join(&environment, limit)).transpose()?;
-        let place = bootstrap.as_ref().map(Bootstrap::place);
+        let (job, carrier) = FabricJob::new(params, hardware, choice, host, addresses, &front_end)?;
+        let bootstrap = environment.map(|environment| JobBootstrap::join(&environment, limit)).transpose()?;
+        let place = bootstrap.as_ref().map(JobBootstrap::job_placement);
         let (rank, size) = place.map_or((0, 1), |place| (place.rank, place.size));
         let mut member = Self { carrier, rank, size, bootstrap, limit };
-        let cards = cards(&member.exchange(&job.card())?)?;
-        job.meet(rank as u32, &cards).map_err(JobError::Start)?;
+        let cards = parse_cards(&member.exchange(&job.process_card())?)?;
+        job.set_members(rank as u32, &cards).map_err(MembershipError::Start)?;
         Ok((job, member))
     }
 
     /// Hands bytes round: what each member gave, by number. All members call it.
     ///
     /// # Errors
-    /// [`JobError::Exchange`].
-    pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, JobError> {
+    /// [`MembershipError::Exchange`].
+    pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, MembershipError> {
         Ok(match &mut self.bootstrap {
-            Some(bootstrap) => bootstrap.exchange(mine, self.limit)?,
+            Some(bootstrap) => bootstrap.all_gather(mine, self.limit)?,
             None => {
                 let mut all = try_vec(1).map_err(ExchangeError::from)?;
                 all.push(try_collect(mine.iter().copied()).map_err(ExchangeError::from)?);
@@ -74,8 +77,8 @@ impl Member {
     /// Comes back when all members have called it.
     ///
     /// # Errors
-    /// [`JobError::Exchange`].
-    pub fn barrier(&mut self) -> Result<(), JobError> {
+    /// [`MembershipError::Exchange`].
+    pub fn barrier(&mut self) -> Result<(), MembershipError> {
         if let Some(bootstrap) = &mut self.bootstrap {
             bootstrap.barrier(self.limit)?;
         }
@@ -83,18 +86,18 @@ impl Member {
     }
 }
 
-impl std::fmt::Debug for Member {
+impl std::fmt::Debug for JobMember {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Member({} of {}, {:?})", self.rank, self.size, self.carrier)
     }
 }
 
 /// The cards that members gave.
-fn cards(given: &[Vec<u8>]) -> Result<Vec<[u8; CARD_BYTES]>, JobError> {
+fn parse_cards(given: &[Vec<u8>]) -> Result<Vec<[u8; CARD_BYTES]>, MembershipError> {
     let mut all = try_vec(given.len()).map_err(ExchangeError::from)?;
     for (rank, bytes) in given.iter().enumerate() {
         let card = bytes.as_slice().try_into();
-        all.push(card.map_err(|_| JobError::Card { rank, bytes: bytes.len() })?);
+        all.push(card.map_err(|_| MembershipError::Card { rank, bytes: bytes.len() })?);
     }
     Ok(all)
 }

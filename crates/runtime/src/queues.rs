@@ -1,22 +1,22 @@
 //! Device queues over the fabric that was chosen: what their executor asks of it, one match a call.
 
-use trunkline_device::{Carried, Ended, Network, Place, Rma};
-use trunkline_engine::rma::{Local, Member, RmaError, Source};
+use trunkline_device::{BeginOutcome, HeapAddress, MemberNetwork, NetworkCompletion, RmaNetwork};
+use trunkline_engine::rma::{HeapRange, MemberRank, PutSource, RmaError};
 use trunkline_ofi::OfiFabric;
-use trunkline_proto::rma::atomic::Action;
+use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
-use crate::running::{Over, Running};
+use crate::running::{FabricJob, SharedJob};
 
 /// A context of a job for the executor of device queues; one variant for each fabric.
-pub enum Carrying {
+pub enum DeviceQueueContext {
     /// Over software NICs.
-    Soft(Rma<Over<SoftFabric>>),
+    Soft(RmaNetwork<SharedJob<SoftFabric>>),
     /// Over RDMA devices.
-    Verbs(Rma<Over<VerbsFabric>>),
+    Verbs(RmaNetwork<SharedJob<VerbsFabric>>),
     /// Over what libfabric has a provider for.
-    Ofi(Rma<Over<OfiFabric>>),
+    Ofi(RmaNetwork<SharedJob<OfiFabric>>),
 }
 
 /// The same of whichever it is.
@@ -30,62 +30,68 @@ macro_rules! of {
     };
 }
 
-impl Running {
-    /// A context for the executor of device queues: [`Rma::new`].
+impl FabricJob {
+    /// A context for the executor of device queues: [`RmaNetwork::new`].
     ///
     /// # Errors
     /// As that.
-    pub fn carrying(&self) -> Result<Carrying, RmaError> {
+    pub fn device_queue_context(&self) -> Result<DeviceQueueContext, RmaError> {
         Ok(match self {
-            Self::Soft(job) => Carrying::Soft(Rma::new(job.clone())?),
-            Self::Verbs(job) => Carrying::Verbs(Rma::new(job.clone())?),
-            Self::Ofi(job) => Carrying::Ofi(Rma::new(job.clone())?),
+            Self::Soft(job) => DeviceQueueContext::Soft(RmaNetwork::new(job.clone())?),
+            Self::Verbs(job) => DeviceQueueContext::Verbs(RmaNetwork::new(job.clone())?),
+            Self::Ofi(job) => DeviceQueueContext::Ofi(RmaNetwork::new(job.clone())?),
         })
     }
 }
 
-impl Network for Carrying {
-    fn me(&self) -> Member {
-        of!(self, network => network.me())
+impl MemberNetwork for DeviceQueueContext {
+    fn own_rank(&self) -> MemberRank {
+        of!(self, network => network.own_rank())
     }
 
-    fn executes(&self) -> bool {
-        of!(self, network => network.executes())
+    fn can_execute_locally(&self) -> bool {
+        of!(self, network => network.can_execute_locally())
     }
 
     #[inline]
-    fn put(&mut self, cookie: u64, to: Place, from: Source<'_>) -> Carried {
+    fn put(&mut self, cookie: u64, to: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
         of!(self, network => network.put(cookie, to, from))
     }
 
     #[inline]
-    fn get(&mut self, cookie: u64, from: Place, into: Local) -> Carried {
+    fn get(&mut self, cookie: u64, from: HeapAddress, into: HeapRange) -> BeginOutcome {
         of!(self, network => network.get(cookie, from, into))
     }
 
     #[inline]
-    fn atomic(&mut self, cookie: u64, at: Place, action: Action, fetches: bool) -> Carried {
-        of!(self, network => network.atomic(cookie, at, action, fetches))
+    fn post_atomic(
+        &mut self,
+        cookie: u64,
+        at: HeapAddress,
+        action: AtomicAction,
+        fetches: bool,
+    ) -> BeginOutcome {
+        of!(self, network => network.post_atomic(cookie, at, action, fetches))
     }
 
     #[inline]
-    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
-        of!(self, network => network.go_on(ended))
+    fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
+        of!(self, network => network.make_progress(ended))
     }
 
-    fn spoil(&mut self, at: Place, value: u64) -> bool {
-        of!(self, network => network.spoil(at, value))
+    fn send_error_word(&mut self, at: HeapAddress, value: u64) -> bool {
+        of!(self, network => network.send_error_word(at, value))
     }
 
-    fn leave(&mut self) {
-        of!(self, network => network.leave());
+    fn detach_job(&mut self) {
+        of!(self, network => network.detach_job());
     }
 
-    fn hear(&mut self) {
-        of!(self, network => network.hear());
+    fn poll_control_streams(&mut self) {
+        of!(self, network => network.poll_control_streams());
     }
 
-    fn is_gone(&mut self, member: Member) -> bool {
+    fn is_gone(&mut self, member: MemberRank) -> bool {
         of!(self, network => network.is_gone(member))
     }
 }

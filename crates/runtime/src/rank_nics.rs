@@ -1,13 +1,13 @@
 //! The NICs that a process uses when its user names none: those that `trunkline topo` shows for its GPU, or those near its
-//! processors. Asked once by [`Running`](crate::Running) when it has opened the fabric; opens no device.
+//! processors. Asked once by [`Running`](crate::FabricJob) when it has opened the fabric; opens no device.
 
 use std::path::Path;
 
-use trunkline_bootstrap::Environment;
-use trunkline_engine::Nics;
-use trunkline_fabric::Nic;
+use trunkline_bootstrap::JobEnvironment;
+use trunkline_engine::CommNics;
+use trunkline_fabric::NicPort;
 use trunkline_proto::limits::RAILS_MAX;
-use trunkline_topo::{PciPath, RankPlacement, Topology, gpu_of_rank, read_numa_node};
+use trunkline_topo::{NodeTopology, PciPath, RankPlacement, gpu_of_rank, read_numa_node};
 
 /// By which NVIDIA's and AMD's runtimes show a process some of the GPUs, the first that is set counts.
 const VISIBLE: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
@@ -16,13 +16,13 @@ const VISIBLE: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum NicChoice {
     /// These, by their places in the fabric's list.
-    Named(Nics),
+    Named(CommNics),
     /// Those of this rank.
     OfRank(Box<RankNics>),
 }
 
-impl From<Nics> for NicChoice {
-    fn from(nics: Nics) -> Self {
+impl From<CommNics> for NicChoice {
+    fn from(nics: CommNics) -> Self {
         Self::Named(nics)
     }
 }
@@ -30,15 +30,17 @@ impl From<Nics> for NicChoice {
 impl NicChoice {
     /// The choice for the rank that the environment describes, on the host whose files are below `host_root`.
     #[must_use]
-    pub fn of_rank(host_root: &Path, environment: Option<&Environment>) -> Self {
-        Self::OfRank(Box::new(RankNics::find(host_root, environment, |name| std::env::var(name).ok())))
+    pub fn of_rank(host_root: &Path, environment: Option<&JobEnvironment>) -> Self {
+        Self::OfRank(Box::new(RankNics::read_topology(host_root, environment, |name| {
+            std::env::var(name).ok()
+        })))
     }
 
     /// Places in the fabric's list.
-    pub(crate) fn resolve(&self, nics: &[Nic]) -> Nics {
+    pub(crate) fn resolve_nics(&self, nics: &[NicPort]) -> CommNics {
         match self {
             Self::Named(nics) => *nics,
-            Self::OfRank(rank) => rank.resolve(nics),
+            Self::OfRank(rank) => rank.resolve_nics(nics),
         }
     }
 }
@@ -46,20 +48,20 @@ impl NicChoice {
 /// The facts that decide which NICs a rank uses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RankNics {
-    topology: Topology,
+    topology: NodeTopology,
     rank: RankPlacement,
 }
 
 impl RankNics {
     /// Reads the topology, and where this process is in it. A host that does not show its devices has none.
-    fn find(
+    fn read_topology(
         host_root: &Path,
-        environment: Option<&Environment>,
+        environment: Option<&JobEnvironment>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Self {
         let sys = host_root.join("sys");
-        let topology = trunkline_topo::read(&sys, &[]).unwrap_or_default();
-        let place = environment.and_then(Environment::place);
+        let topology = trunkline_topo::read_topology(&sys, &[]).unwrap_or_default();
+        let place = environment.and_then(JobEnvironment::job_placement);
         let local_rank = place.and_then(|place| place.local_rank).unwrap_or(0);
         let local_size = place.and_then(|place| place.local_size).unwrap_or(1);
         let visible = VISIBLE.iter().find_map(|name| variable(name));
@@ -69,19 +71,19 @@ impl RankNics {
     }
 
     /// Places in the fabric's list; the first NIC where the topology knows none of them, as of software NICs.
-    fn resolve(&self, nics: &[Nic]) -> Nics {
+    fn resolve_nics(&self, nics: &[NicPort]) -> CommNics {
         let known = self.topology.nics();
-        let is_same = |nic: &Nic, known: &trunkline_topo::Nic| {
+        let is_same = |nic: &NicPort, known: &trunkline_topo::NodeNic| {
             let device = nic.name.split(':').next().unwrap_or_default();
-            let address = nic.pci_path.as_deref().and_then(PciPath::parse).map(|path| path.address());
-            device == known.name.as_str() || (address.is_some() && address == known.address())
+            let address = nic.pci_path.as_deref().and_then(PciPath::parse).map(|path| path.device_address());
+            device == known.name.as_str() || (address.is_some() && address == known.pci_address())
         };
-        let candidates = self.topology.candidates(|known| nics.iter().any(|nic| is_same(nic, known)));
+        let candidates = self.topology.candidate_nics(|known| nics.iter().any(|nic| is_same(nic, known)));
         let chosen = self.topology.nics_of_rank(&candidates, &self.rank, RAILS_MAX);
         let place = |&at: &usize| nics.iter().position(|nic| is_same(nic, &known[at]));
         let mut places: Vec<usize> = chosen.iter().filter_map(place).collect();
         places.dedup();
-        Nics::new(&places).unwrap_or(Nics::from(0))
+        CommNics::new(&places).unwrap_or(CommNics::from(0))
     }
 }
 
@@ -135,16 +137,16 @@ mod tests {
         root
     }
 
-    fn nic(name: &str) -> Nic {
+    fn nic(name: &str) -> NicPort {
         let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
-        Nic { name: name.to_owned(), ..fabric.nics()[0].clone() }
+        NicPort { name: name.to_owned(), ..fabric.nics()[0].clone() }
     }
 
     fn chosen(host: &Path, visible: Option<&str>, nics: &[&str]) -> Vec<usize> {
         let variable = |name: &str| visible.filter(|_| name == VISIBLE[0]).map(str::to_owned);
-        let rank = RankNics::find(host, None, variable);
-        let nics: Vec<Nic> = nics.iter().map(|name| nic(name)).collect();
-        NicChoice::OfRank(Box::new(rank)).resolve(&nics).numbers().to_vec()
+        let rank = RankNics::read_topology(host, None, variable);
+        let nics: Vec<NicPort> = nics.iter().map(|name| nic(name)).collect();
+        NicChoice::OfRank(Box::new(rank)).resolve_nics(&nics).numbers().to_vec()
     }
 
     #[test]
@@ -162,7 +164,7 @@ mod tests {
         let host = host();
         assert_eq!(chosen(host.path(), None, &["soft0", "soft1"]), [0]);
         assert_eq!(chosen(Path::new("/nonexistent"), None, &["mlx5_0", "mlx5_1"]), [0]);
-        let named = NicChoice::from(Nics::new(&[1, 0]).unwrap());
-        assert_eq!(named.resolve(&[nic("mlx5_0"), nic("mlx5_1")]).numbers(), [1, 0]);
+        let named = NicChoice::from(CommNics::new(&[1, 0]).unwrap());
+        assert_eq!(named.resolve_nics(&[nic("mlx5_0"), nic("mlx5_1")]).numbers(), [1, 0]);
     }
 }

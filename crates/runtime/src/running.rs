@@ -5,30 +5,32 @@ use std::io;
 use std::sync::Arc;
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{ContextId, Fetch, HeapMemory, Job, Local, Member, RmaError, Source};
-use trunkline_engine::{Helper, Nics, Params};
-use trunkline_fabric::{DeviceReach, Fabric, Host as _, Level, Nic};
+use trunkline_engine::rma::{
+    ContextId, FetchHandle, HeapMemory, HeapRange, MemberRank, PutSource, RmaError, RmaJob,
+};
+use trunkline_engine::{CommNics, EngineParams, HelperThread};
+use trunkline_fabric::{DeviceReach, Fabric, Host as _, LogLevel, NicPort};
 use trunkline_ofi::OfiFabric;
-use trunkline_proto::rma::atomic::Atomic;
-use trunkline_proto::wire::dial::{CARD_BYTES, Heap as Told};
-use trunkline_proto::wire::rma::signal::Update;
-use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_proto::rma::atomic::TypedAtomic;
+use trunkline_proto::wire::dial::{CARD_BYTES, RemoteHeap as Told};
+use trunkline_proto::wire::rma::signal::SignalUpdate;
+use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
-use crate::error::{ChooseError, JobError};
-use crate::{Banner, FrontEnd, Hardware, NicChoice, soft_config};
+use crate::error::{ChooseError, MembershipError};
+use crate::{FrontEnd, HardwareFabric, NicChoice, ProcessBanner, soft_config};
 
-pub(crate) type Over<F> = Arc<Job<F, UnixHost>>;
+pub(crate) type SharedJob<F> = Arc<RmaJob<F, UnixHost>>;
 
 /// A job's part of this process; one variant for each fabric.
-pub enum Running {
+pub enum FabricJob {
     /// Over software NICs.
-    Soft(Over<SoftFabric>),
+    Soft(SharedJob<SoftFabric>),
     /// Over RDMA devices.
-    Verbs(Over<VerbsFabric>),
+    Verbs(SharedJob<VerbsFabric>),
     /// Over what libfabric has a provider for.
-    Ofi(Over<OfiFabric>),
+    Ofi(SharedJob<OfiFabric>),
 }
 
 /// The same of whichever job it is.
@@ -42,74 +44,75 @@ macro_rules! of {
     };
 }
 
-impl Running {
+impl FabricJob {
     /// Opens the fabric and listens, with the NICs of that choice; also the fabric's name, and its NICs. The host's log gets
     /// the process's banner, as of this front end.
     ///
     /// # Errors
-    /// [`JobError::NoNic`], [`JobError::Start`], and what the fabric says.
+    /// [`MembershipError::NoNic`], [`MembershipError::Start`], and what the fabric says.
     pub fn new(
-        params: Params,
-        hardware: Hardware,
+        params: EngineParams,
+        hardware: HardwareFabric,
         nics: impl Into<NicChoice>,
         host: UnixHost,
         addresses: Vec<std::net::IpAddr>,
         front_end: &FrontEnd,
-    ) -> Result<(Self, Carrier), JobError> {
-        fn make<F: Fabric>(
+    ) -> Result<(Self, JobCarrier), MembershipError> {
+        fn make_job<F: Fabric>(
             fabric: F,
             name: &str,
             host: UnixHost,
-            params: Params,
+            params: EngineParams,
             choice: &NicChoice,
             front_end: &FrontEnd,
-        ) -> Result<(Over<F>, Carrier), JobError> {
-            let nics = choice.resolve(fabric.nics());
-            let carrier = Carrier::of(&fabric, nics)?;
+        ) -> Result<(SharedJob<F>, JobCarrier), MembershipError> {
+            let nics = choice.resolve_nics(fabric.nics());
+            let carrier = JobCarrier::from_fabric(&fabric, nics)?;
             let all = fabric.nics();
-            let used: Vec<Nic> =
+            let used: Vec<NicPort> =
                 nics.numbers().iter().filter_map(|&number| all.get(number).cloned()).collect();
-            let banner = Banner { front_end, fabric: name, nics: &used, rails: used.len(), params: &params };
-            if let Some(text) = banner.once() {
-                host.log(Level::Info, &text);
+            let banner =
+                ProcessBanner { front_end, fabric: name, nics: &used, rails: used.len(), params: &params };
+            if let Some(text) = banner.text_once() {
+                host.log(LogLevel::Info, &text);
             }
-            let job = Job::new(fabric, host, params, nics).map_err(JobError::Start)?;
+            let job = RmaJob::new(fabric, host, params, nics).map_err(MembershipError::Start)?;
             Ok((Arc::new(job), carrier))
         }
         let choice = nics.into();
         Ok(match hardware {
-            Hardware::None | Hardware::PassedOver => {
+            HardwareFabric::None | HardwareFabric::PassedOver => {
                 let config = soft_config(&params, addresses);
                 let fabric = SoftFabric::new(config).map_err(ChooseError::from)?;
-                let (job, carrier) = make(fabric, "soft", host, params, &choice, front_end)?;
+                let (job, carrier) = make_job(fabric, "soft", host, params, &choice, front_end)?;
                 (Self::Soft(job), carrier)
             }
-            Hardware::Verbs(fabric) => {
-                let (job, carrier) = make(fabric, "verbs", host, params, &choice, front_end)?;
+            HardwareFabric::Verbs(fabric) => {
+                let (job, carrier) = make_job(fabric, "verbs", host, params, &choice, front_end)?;
                 (Self::Verbs(job), carrier)
             }
-            Hardware::Ofi(fabric) => {
-                let name = format!("ofi:{}", fabric.provider());
-                let (job, carrier) = make(fabric, &name, host, params, &choice, front_end)?;
+            HardwareFabric::Ofi(fabric) => {
+                let name = format!("ofi:{}", fabric.provider_name());
+                let (job, carrier) = make_job(fabric, &name, host, params, &choice, front_end)?;
                 (Self::Ofi(job), carrier)
             }
         })
     }
 
-    /// What other members need to reach this process: [`Job::card`].
-    pub fn card(&self) -> [u8; CARD_BYTES] {
-        of!(self, job => job.card())
+    /// What other members need to reach this process: [`RmaJob::process_card`].
+    pub fn process_card(&self) -> [u8; CARD_BYTES] {
+        of!(self, job => job.process_card())
     }
 
-    /// Who is in the job: [`Job::meet`].
+    /// Who is in the job: [`RmaJob::set_members`].
     ///
     /// # Errors
     /// As that.
-    pub fn meet(&self, me: Member, cards: &[[u8; CARD_BYTES]]) -> Result<(), RmaError> {
-        of!(self, job => job.meet(me, cards))
+    pub fn set_members(&self, me: MemberRank, cards: &[[u8; CARD_BYTES]]) -> Result<(), RmaError> {
+        of!(self, job => job.set_members(me, cards))
     }
 
-    /// Adds memory that others reach: [`Job::add_heap`].
+    /// Adds memory that others reach: [`RmaJob::add_heap`].
     ///
     /// # Errors
     /// As that.
@@ -117,7 +120,7 @@ impl Running {
         of!(self, job => job.add_heap(memory))
     }
 
-    /// Removes it: [`Job::remove_heap`].
+    /// Removes it: [`RmaJob::remove_heap`].
     ///
     /// # Errors
     /// As that.
@@ -125,31 +128,31 @@ impl Running {
         of!(self, job => job.remove_heap(number))
     }
 
-    /// What others need to reach it: [`Job::told`].
+    /// What others need to reach it: [`RmaJob::heap_descriptors`].
     ///
     /// # Errors
     /// As that.
-    pub fn told(&self, number: u8) -> Result<Vec<Told>, RmaError> {
-        of!(self, job => job.told(number))
+    pub fn heap_descriptors(&self, number: u8) -> Result<Vec<Told>, RmaError> {
+        of!(self, job => job.heap_descriptors(number))
     }
 
-    /// What a member has told of its memory: [`Job::learn`].
+    /// What a member has told of its memory: [`RmaJob::set_member_heap`].
     ///
     /// # Errors
     /// As that.
-    pub fn learn(&self, member: Member, number: u8, told: &[Told]) -> Result<(), RmaError> {
-        of!(self, job => job.learn(member, number, told))
+    pub fn set_member_heap(&self, member: MemberRank, number: u8, told: &[Told]) -> Result<(), RmaError> {
+        of!(self, job => job.set_member_heap(member, number, told))
     }
 
-    /// A new context: [`Job::context`].
+    /// A new context: [`RmaJob::create_context`].
     ///
     /// # Errors
     /// As that.
-    pub fn context(&self) -> Result<ContextId, RmaError> {
-        of!(self, job => job.context())
+    pub fn create_context(&self) -> Result<ContextId, RmaError> {
+        of!(self, job => job.create_context())
     }
 
-    /// Most bytes that a context copies at once: [`Job::inline_max`].
+    /// Most bytes that a context copies at once: [`RmaJob::inline_max`].
     ///
     /// # Errors
     /// As that.
@@ -157,15 +160,15 @@ impl Running {
         of!(self, job => job.inline_max(id))
     }
 
-    /// Starts a thread that serves for this process: [`Job::serve_beside`].
+    /// Starts a thread that serves for this process: [`RmaJob::serve_beside`].
     ///
     /// # Errors
     /// As that.
-    pub fn serve_beside(&self) -> io::Result<Helper> {
-        of!(self, job => Job::serve_beside(Arc::clone(job)))
+    pub fn serve_beside(&self) -> io::Result<HelperThread> {
+        of!(self, job => RmaJob::serve_beside(Arc::clone(job)))
     }
 
-    /// Goes on with everything: [`Job::progress`].
+    /// Goes on with everything: [`RmaJob::progress`].
     ///
     /// # Errors
     /// As that.
@@ -173,48 +176,54 @@ impl Running {
         of!(self, job => job.progress(id))
     }
 
-    /// Whether a member can be asked for something now: [`Job::reaches`].
+    /// Whether a member can be asked for something now: [`RmaJob::connect_member`].
     ///
     /// # Errors
     /// As that.
-    pub fn reaches(&self, id: ContextId, member: Member) -> Result<bool, RmaError> {
-        of!(self, job => job.reaches(id, member))
+    pub fn connect_member(&self, id: ContextId, member: MemberRank) -> Result<bool, RmaError> {
+        of!(self, job => job.connect_member(id, member))
     }
 
-    /// Changes an error word of a member's heap by the control stream, which needs no link: [`Job::spoil`].
+    /// Changes an error word of a member's heap by the control stream, which needs no link: [`RmaJob::send_error_word`].
     ///
     /// # Errors
     /// As that.
-    pub fn spoil(&self, member: Member, heap: u8, offset: u64, value: u64) -> Result<bool, RmaError> {
-        of!(self, job => job.spoil(member, heap, offset, value))
+    pub fn send_error_word(
+        &self,
+        member: MemberRank,
+        heap: u8,
+        offset: u64,
+        value: u64,
+    ) -> Result<bool, RmaError> {
+        of!(self, job => job.send_error_word(member, heap, offset, value))
     }
 
-    /// Memory of devices that all NICs in use reach: [`Job::device_reach`].
+    /// Memory of devices that all NICs in use reach: [`RmaJob::device_reach`].
     pub fn device_reach(&self) -> DeviceReach {
         of!(self, job => job.device_reach())
     }
 
     /// Says something to people, by the host's log.
-    pub fn log(&self, level: Level, text: &str) {
+    pub fn log(&self, level: LogLevel, text: &str) {
         of!(self, job => job.log(level, text));
     }
 
-    /// Whether anything has moved lately: [`Job::stirs`].
-    pub fn stirs(&self, id: ContextId) -> Option<u64> {
-        of!(self, job => job.stirs(Some(id)))
+    /// Whether anything has moved lately: [`RmaJob::sample_progress`].
+    pub fn sample_progress(&self, id: ContextId) -> Option<u64> {
+        of!(self, job => job.sample_progress(Some(id)))
     }
 
-    /// Whether this process may change its own words: [`Job::executes`].
-    pub fn executes(&self, width: Width) -> bool {
-        of!(self, job => job.executes(width))
+    /// Whether this process may change its own words: [`RmaJob::can_execute_locally`].
+    pub fn can_execute_locally(&self, width: WordWidth) -> bool {
+        of!(self, job => job.can_execute_locally(width))
     }
 
-    /// Whether others' work here goes on in calls of this process only: [`Job::works_unseen`].
+    /// Whether others' work here goes on in calls of this process only: [`RmaJob::works_unseen`].
     pub fn works_unseen(&self) -> bool {
         of!(self, job => job.works_unseen())
     }
 
-    /// Puts bytes: [`Job::put`].
+    /// Puts bytes: [`RmaJob::put`].
     ///
     /// # Errors
     /// As that.
@@ -222,14 +231,14 @@ impl Running {
     pub fn put(
         &self,
         id: ContextId,
-        member: Member,
+        member: MemberRank,
         (heap, offset): (u8, u64),
-        from: Source<'_>,
+        from: PutSource<'_>,
     ) -> Result<Option<u64>, RmaError> {
         of!(self, job => job.put(id, member, heap, offset, from))
     }
 
-    /// Gets bytes: [`Job::get`].
+    /// Gets bytes: [`RmaJob::get`].
     ///
     /// # Errors
     /// As that.
@@ -237,89 +246,94 @@ impl Running {
     pub fn get(
         &self,
         id: ContextId,
-        member: Member,
+        member: MemberRank,
         (heap, offset): (u8, u64),
-        into: Local,
+        into: HeapRange,
     ) -> Result<Option<u64>, RmaError> {
         of!(self, job => job.get(id, member, heap, offset, into))
     }
 
-    /// Asks for an atomic: [`Job::atomic`].
+    /// Asks for an atomic: [`RmaJob::post_atomic`].
     ///
     /// # Errors
     /// As that.
     #[inline]
-    pub fn atomic(
+    pub fn post_atomic(
         &self,
         id: ContextId,
-        member: Member,
-        word: Word,
-        atomic: Atomic,
-    ) -> Result<Option<Fetch>, RmaError> {
-        of!(self, job => job.atomic(id, member, word, atomic))
+        member: MemberRank,
+        word: SymmetricWord,
+        atomic: TypedAtomic,
+    ) -> Result<Option<FetchHandle>, RmaError> {
+        of!(self, job => job.post_atomic(id, member, word, atomic))
     }
 
-    /// What an atomic has found: [`Job::fetched`].
+    /// What an atomic has found: [`RmaJob::collect_fetch`].
     ///
     /// # Errors
     /// As that.
     #[inline]
-    pub fn fetched(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
-        of!(self, job => job.fetched(id, fetch))
+    pub fn collect_fetch(&self, id: ContextId, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
+        of!(self, job => job.collect_fetch(id, fetch))
     }
 
-    /// The same of what is known: [`Job::found`].
+    /// The same of what is known: [`RmaJob::collect_ready_fetch`].
     ///
     /// # Errors
     /// As that.
     #[inline]
-    pub fn found(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
-        of!(self, job => job.found(id, fetch))
+    pub fn collect_ready_fetch(&self, id: ContextId, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
+        of!(self, job => job.collect_ready_fetch(id, fetch))
     }
 
-    /// Gives up a value: [`Job::give_up`].
+    /// Gives up a value: [`RmaJob::give_up`].
     ///
     /// # Errors
     /// As that.
     #[inline]
-    pub fn give_up(&self, id: ContextId, fetch: Fetch) -> Result<(), RmaError> {
+    pub fn give_up(&self, id: ContextId, fetch: FetchHandle) -> Result<(), RmaError> {
         of!(self, job => job.give_up(id, fetch))
     }
 
-    /// Begins or ends a batch: [`Job::batch`].
+    /// Begins or ends a batch: [`RmaJob::set_batching`].
     ///
     /// # Errors
     /// As that.
     #[inline]
-    pub fn batch(&self, id: ContextId, more: bool) -> Result<(), RmaError> {
-        of!(self, job => job.batch(id, more))
+    pub fn set_batching(&self, id: ContextId, more: bool) -> Result<(), RmaError> {
+        of!(self, job => job.set_batching(id, more))
     }
 
-    /// Signals: [`Job::signal`].
+    /// Signals: [`RmaJob::send_signal`].
     ///
     /// # Errors
     /// As that.
     #[inline]
-    pub fn signal(&self, id: ContextId, member: Member, update: Update) -> Result<bool, RmaError> {
-        of!(self, job => job.signal(id, member, update))
+    pub fn send_signal(
+        &self,
+        id: ContextId,
+        member: MemberRank,
+        update: SignalUpdate,
+    ) -> Result<bool, RmaError> {
+        of!(self, job => job.send_signal(id, member, update))
     }
 
-    /// Puts, then signals: [`Job::put_signal`].
+    /// Puts, then signals: [`RmaJob::put_signal`].
     ///
     /// # Errors
     /// As that.
     pub fn put_signal(
         &self,
         id: ContextId,
-        member: Member,
+        member: MemberRank,
         to: (u8, u64),
-        from: Source<'_>,
-        update: Update,
+        from: PutSource<'_>,
+        update: SignalUpdate,
     ) -> Result<bool, RmaError> {
         of!(self, job => job.put_signal(id, member, to, from, update))
     }
 
-    /// Whether all is complete: [`Job::quiet`].
+    /// Whether all is complete: [`RmaJob::quiet`].
     ///
     /// # Errors
     /// As that.
@@ -328,16 +342,16 @@ impl Running {
         of!(self, job => job.quiet(id))
     }
 
-    /// Whether all towards a member is: [`Job::quiet_member`].
+    /// Whether all towards a member is: [`RmaJob::quiet_member`].
     ///
     /// # Errors
     /// As that.
     #[inline]
-    pub fn quiet_member(&self, id: ContextId, member: Member) -> Result<bool, RmaError> {
+    pub fn quiet_member(&self, id: ContextId, member: MemberRank) -> Result<bool, RmaError> {
         of!(self, job => job.quiet_member(id, member))
     }
 
-    /// Orders what comes after behind what came before: [`Job::fence`].
+    /// Orders what comes after behind what came before: [`RmaJob::fence`].
     ///
     /// # Errors
     /// As that.
@@ -349,7 +363,7 @@ impl Running {
 
 /// What carries the data of a job.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Carrier {
+pub struct JobCarrier {
     /// The fabric: `soft`, `verbs` or `ofi`.
     pub fabric: &'static str,
     /// Names of the NICs in use, in order.
@@ -358,12 +372,12 @@ pub struct Carrier {
     pub speed_mbps: u32,
 }
 
-impl Carrier {
-    fn of<F: Fabric>(fabric: &F, nics: Nics) -> Result<Self, JobError> {
+impl JobCarrier {
+    fn from_fabric<F: Fabric>(fabric: &F, nics: CommNics) -> Result<Self, MembershipError> {
         let all = fabric.nics();
-        let mut carrier = Self { fabric: fabric.name(), nics: Vec::new(), speed_mbps: 0 };
+        let mut carrier = Self { fabric: fabric.fabric_name(), nics: Vec::new(), speed_mbps: 0 };
         for &number in nics.numbers() {
-            let nic = all.get(number).ok_or(JobError::NoNic(number))?;
+            let nic = all.get(number).ok_or(MembershipError::NoNic(number))?;
             carrier.nics.push(nic.name.clone());
             carrier.speed_mbps = carrier.speed_mbps.saturating_add(nic.speed_mbps);
         }

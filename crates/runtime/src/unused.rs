@@ -4,13 +4,13 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use trunkline_engine::{FabricName, Params};
-use trunkline_fabric::Level;
-use trunkline_verbs::Missing;
+use trunkline_engine::{EngineParams, FabricName};
+use trunkline_fabric::LogLevel;
+use trunkline_verbs::VerbsUnavailable;
 
-use crate::cause::{Circumstances, diagnose};
+use crate::cause::{HostCircumstances, diagnose_device};
 use crate::inventory::{DeviceKind, HostDevice, read_devices, read_limits};
-use crate::{ChooseError, planted, verbs_config};
+use crate::{ChooseError, is_planted, verbs_config};
 
 /// A device that is not used.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -46,14 +46,15 @@ impl UnusedDevices {
     ///
     /// # Errors
     /// [`ChooseError::Verbs`]: there is a device, and a variable that chooses devices has a bad value.
-    pub fn find(
-        params: &Params,
+    pub fn find_unused(
+        params: &EngineParams,
         used: Option<UsedFabric<'_>>,
         libfabric: Option<&str>,
-        listed: impl FnOnce() -> Result<Vec<String>, Missing>,
+        listed: impl FnOnce() -> Result<Vec<String>, VerbsUnavailable>,
     ) -> Result<Self, ChooseError> {
         let mut devices = read_devices(&params.host_root);
-        devices.retain(|device| counts(device, params) && !used.is_some_and(|used| is_used(device, used)));
+        devices
+            .retain(|device| is_counted(device, params) && !used.is_some_and(|used| is_used(device, used)));
         if devices.is_empty() {
             return Ok(Self::default());
         }
@@ -64,7 +65,7 @@ impl UnusedDevices {
             |device: &HostDevice| matches!(device.kind, DeviceKind::Hardware | DeviceKind::Software);
         let wants_list = devices.iter().any(of_verbs) && (asked || used.is_none() && !config.disabled);
         let listed = if wants_list { listed() } else { Ok(Vec::new()) };
-        let about = Circumstances {
+        let about = HostCircumstances {
             disabled: config.disabled,
             filter: &config.hca,
             listed: &listed,
@@ -74,7 +75,7 @@ impl UnusedDevices {
             asked,
         };
         let one = |device: HostDevice| {
-            let cause = diagnose(&device, &about);
+            let cause = diagnose_device(&device, &about);
             UnusedDevice {
                 remedy: cause.remedy(),
                 is_expected: cause.is_chosen() || asked,
@@ -88,7 +89,7 @@ impl UnusedDevices {
 
     /// All of them.
     #[must_use]
-    pub fn all(&self) -> &[UnusedDevice] {
+    pub fn as_slice(&self) -> &[UnusedDevice] {
         &self.0
     }
 
@@ -102,30 +103,31 @@ impl UnusedDevices {
     pub(crate) fn as_reason(&self) -> String {
         match self.0.is_empty() {
             true => "this host has no RDMA, EFA or Slingshot device".to_owned(),
-            false => format!("no device of this host is used:{}", lines(self.0.iter())),
+            false => format!("no device of this host is used:{}", format_lines(self.0.iter())),
         }
     }
 
     /// Tells of them: one warning, if `warned` is not set yet, and one line at INFO.
-    pub(crate) fn tell(&self, warned: &AtomicBool, log: impl Fn(Level, &str)) {
-        if self.is_missed() && (!warned.swap(true, Ordering::Relaxed) || planted("unused-warns-each-time")) {
-            let missed = lines(self.0.iter().filter(|device| !device.is_expected));
+    pub(crate) fn log_unused(&self, warned: &AtomicBool, log: impl Fn(LogLevel, &str)) {
+        if self.is_missed() && (!warned.swap(true, Ordering::Relaxed) || is_planted("unused-warns-each-time"))
+        {
+            let missed = format_lines(self.0.iter().filter(|device| !device.is_expected));
             log(
-                Level::Warn,
+                LogLevel::Warn,
                 &format!(
                     "TRUNKLINE_FABRIC=auto uses no NIC of this host:{missed}\n  (TRUNKLINE_FABRIC=soft chooses the software NIC without this warning)"
                 ),
             );
         }
-        let chosen = lines(self.0.iter().filter(|device| device.is_expected));
+        let chosen = format_lines(self.0.iter().filter(|device| device.is_expected));
         if !chosen.is_empty() {
-            log(Level::Info, &format!("devices that are not used:{chosen}"));
+            log(LogLevel::Info, &format!("devices that are not used:{chosen}"));
         }
     }
 }
 
 /// Lines of devices, those with the same driver, cause and remedy on one: NCCL cuts a message off after some thousand bytes.
-fn lines<'a>(devices: impl Iterator<Item = &'a UnusedDevice>) -> String {
+fn format_lines<'a>(devices: impl Iterator<Item = &'a UnusedDevice>) -> String {
     let mut groups: Vec<(&UnusedDevice, Vec<&str>)> = Vec::new();
     for device in devices {
         let alike = |(first, _): &&mut (&UnusedDevice, Vec<&str>)| {
@@ -145,7 +147,7 @@ fn lines<'a>(devices: impl Iterator<Item = &'a UnusedDevice>) -> String {
 }
 
 /// Whether a device is one that should be used.
-fn counts(device: &HostDevice, params: &Params) -> bool {
+fn is_counted(device: &HostDevice, params: &EngineParams) -> bool {
     device.kind != DeviceKind::Software || params.counts_software_rdma || params.fabric == FabricName::Verbs
 }
 

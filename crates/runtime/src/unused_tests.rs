@@ -3,20 +3,20 @@ use std::sync::Mutex;
 use super::*;
 use crate::cause::tests::FakeHost;
 
-fn listed(names: &[&str]) -> Result<Vec<String>, Missing> {
+fn listed(names: &[&str]) -> Result<Vec<String>, VerbsUnavailable> {
     Ok(names.iter().map(|name| (*name).to_owned()).collect())
 }
 
-fn params(host: &FakeHost) -> Params {
-    Params { host_root: host.root().to_owned(), ..Params::default() }
+fn params(host: &FakeHost) -> EngineParams {
+    EngineParams { host_root: host.root().to_owned(), ..EngineParams::default() }
 }
 
 /// The log lines about the devices, with their levels; of the first and the second time.
-fn told_twice(unused: &UnusedDevices) -> [Vec<(Level, String)>; 2] {
+fn told_twice(unused: &UnusedDevices) -> [Vec<(LogLevel, String)>; 2] {
     let warned = AtomicBool::new(false);
     [(), ()].map(|()| {
         let lines = Mutex::new(Vec::new());
-        unused.tell(&warned, |level, line| lines.lock().unwrap().push((level, line.to_owned())));
+        unused.log_unused(&warned, |level, line| lines.lock().unwrap().push((level, line.to_owned())));
         lines.into_inner().unwrap()
     })
 }
@@ -29,11 +29,11 @@ fn one_warning_names_each_device_cause_and_remedy() {
     }
     host.write("sys/class/infiniband/mlx5_3/ports/1/state", "1: DOWN\n");
     let names: Vec<String> = (0..8).map(|at| format!("mlx5_{at}")).collect();
-    let unused = UnusedDevices::find(&params(&host), None, None, || Ok(names)).unwrap();
-    assert!(unused.is_missed() && unused.all().len() == 8);
+    let unused = UnusedDevices::find_unused(&params(&host), None, None, || Ok(names)).unwrap();
+    assert!(unused.is_missed() && unused.as_slice().len() == 8);
     let [first, second] = told_twice(&unused);
     assert!(second.is_empty(), "{second:?}");
-    let [(Level::Warn, text)] = &first[..] else { panic!("{first:?}") };
+    let [(LogLevel::Warn, text)] = &first[..] else { panic!("{first:?}") };
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 4, "devices with the same cause share a line: {text}");
     assert_eq!(
@@ -50,10 +50,11 @@ fn software_devices_count_only_if_asked_for() {
     let host = FakeHost::new();
     host.write("sys/class/infiniband/mlx5_0/node_desc", "rxe\n");
     let usual = params(&host);
-    let unused = UnusedDevices::find(&usual, None, None, || panic!("nobody asks the library")).unwrap();
-    assert!(unused.all().is_empty());
-    let counts = Params { counts_software_rdma: true, ..usual };
-    let unused = UnusedDevices::find(&counts, None, None, || listed(&["mlx5_0"])).unwrap();
+    let unused =
+        UnusedDevices::find_unused(&usual, None, None, || panic!("nobody asks the library")).unwrap();
+    assert!(unused.as_slice().is_empty());
+    let counts = EngineParams { counts_software_rdma: true, ..usual };
+    let unused = UnusedDevices::find_unused(&counts, None, None, || listed(&["mlx5_0"])).unwrap();
     assert!(unused.is_missed());
 }
 
@@ -64,13 +65,14 @@ fn devices_beside_used_ones_are_told_at_info() {
     host.add_device("rdmap0s60", "efa", "uverbs2");
     let nics = ["rdmap0s6-rdm".to_owned()];
     let used = UsedFabric { name: "ofi:efa", nics: &nics };
-    let unused = UnusedDevices::find(&params(&host), Some(used), None, || panic!("nobody asks the library"));
+    let unused =
+        UnusedDevices::find_unused(&params(&host), Some(used), None, || panic!("nobody asks the library"));
     let unused = unused.unwrap();
-    let names: Vec<_> = unused.all().iter().map(|device| device.name.as_str()).collect();
+    let names: Vec<_> = unused.as_slice().iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["mlx5_0", "rdmap0s60"]);
     assert!(!unused.is_missed());
     let [first, _] = told_twice(&unused);
-    let [(Level::Info, text)] = &first[..] else { panic!("{first:?}") };
+    let [(LogLevel::Info, text)] = &first[..] else { panic!("{first:?}") };
     assert!(text.contains("mlx5_0 (mlx5_core): devices of fabric ofi:efa are used"), "{text}");
 }
 
@@ -79,14 +81,15 @@ fn devices_beside_named_ones_tell_their_fault() {
     let host = FakeHost::new();
     host.add_device("mlx5_1", "mlx5_core", "uverbs1");
     host.write("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
-    let named = Params { fabric: FabricName::Verbs, ..params(&host) };
+    let named = EngineParams { fabric: FabricName::Verbs, ..params(&host) };
     let nics = ["mlx5_0".to_owned()];
     let used = UsedFabric { name: "verbs", nics: &nics };
-    let unused = UnusedDevices::find(&named, Some(used), None, || listed(&["mlx5_0", "mlx5_1"])).unwrap();
-    assert!(!unused.is_missed() && unused.all().len() == 1);
+    let unused =
+        UnusedDevices::find_unused(&named, Some(used), None, || listed(&["mlx5_0", "mlx5_1"])).unwrap();
+    assert!(!unused.is_missed() && unused.as_slice().len() == 1);
     let [first, _] = told_twice(&unused);
     assert!(
-        matches!(&first[..], [(Level::Info, text)] if text.contains("mlx5_1 (mlx5_core): port 1 is down")),
+        matches!(&first[..], [(LogLevel::Info, text)] if text.contains("mlx5_1 (mlx5_core): port 1 is down")),
         "{first:?}"
     );
 }
@@ -96,7 +99,8 @@ fn a_device_that_libfabric_does_not_open_is_missed() {
     let host = FakeHost(tempfile::tempdir().unwrap());
     host.add_device("rdmap0s6", "efa", "uverbs0");
     let why = Some("libfabric.so.1 cannot be opened");
-    let unused = UnusedDevices::find(&params(&host), None, why, || panic!("it is none of verbs")).unwrap();
+    let unused =
+        UnusedDevices::find_unused(&params(&host), None, why, || panic!("it is none of verbs")).unwrap();
     assert!(unused.is_missed());
     let [first, _] = told_twice(&unused);
     assert!(
@@ -108,18 +112,19 @@ fn a_device_that_libfabric_does_not_open_is_missed() {
 #[test]
 fn a_required_nic_that_is_not_there_is_an_error() {
     let host = FakeHost::new();
-    let open =
-        |params: &Params| crate::Hardware::open(params, |_, _| {}).err().map(|error| error.to_string());
-    let required = Params { require_nic: true, ..params(&host) };
+    let open = |params: &EngineParams| {
+        crate::HardwareFabric::open(params, |_, _| {}).err().map(|error| error.to_string())
+    };
+    let required = EngineParams { require_nic: true, ..params(&host) };
     let error = open(&required).unwrap();
     assert!(error.contains("TRUNKLINE_REQUIRE_NIC=1") && error.contains("mlx5_0 (mlx5_core): "), "{error}");
     std::fs::remove_dir_all(host.root().join("sys")).unwrap();
     let error = open(&required).unwrap();
     assert!(error.contains("has no RDMA, EFA or Slingshot device"), "{error}");
     for fabric in [FabricName::Soft, FabricName::SoftShm, FabricName::SoftTcp] {
-        let error = open(&Params { fabric, ..required.clone() }).unwrap();
+        let error = open(&EngineParams { fabric, ..required.clone() }).unwrap();
         assert!(error.contains("names the software NIC"), "{error}");
-        assert_eq!(open(&Params { fabric, ..params(&host) }), None);
+        assert_eq!(open(&EngineParams { fabric, ..params(&host) }), None);
     }
     assert_eq!(open(&params(&host)), None);
 }

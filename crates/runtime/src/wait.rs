@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use trunkline_engine::rma::ContextId;
-use trunkline_engine::{Pause, Waiting};
+use trunkline_engine::{BackoffStep, WaitBackoff};
 
-use crate::Running;
+use crate::FabricJob;
 
 /// Fruitless tries before the processor is given away: some ten microseconds, as long as an answer takes; the rank that is to answer may wait for
 /// this very processor.
@@ -16,31 +16,31 @@ const YIELDS: u32 = 500;
 /// The first sleep, and the longest.
 const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 
-impl Running {
+impl FabricJob {
     /// Tries until there is something. An attempt may say that something moved, for others or for itself: then more is likely to come
     /// at once. `unseen`: others' work on this process's memory goes on in its calls only, which do not hear of it.
     ///
     /// # Errors
     /// As the attempt.
-    pub fn until<T, E>(
+    pub fn wait_until<T, E>(
         &self,
         id: ContextId,
         unseen: bool,
-        mut attempt: impl FnMut(&mut Waiting) -> Result<Option<T>, E>,
+        mut attempt: impl FnMut(&mut WaitBackoff) -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        let mut waiting = Waiting::patient(SPINS, YIELDS);
+        let mut waiting = WaitBackoff::with_spins(SPINS, YIELDS);
         let mut stirs = None;
         loop {
             if let Some(done) = attempt(&mut waiting)? {
                 return Ok(done);
             }
-            let pause = waiting.pause(SLEEPS.0, SLEEPS.1);
-            if let Pause::Park(_) = pause {
+            let pause = waiting.next_step(SLEEPS.0, SLEEPS.1);
+            if let BackoffStep::Park(_) = pause {
                 // Others may be at work on this rank's memory, whether this thread sees to it or the one beside it; and what is long
                 // comes in pieces.
-                let now = self.stirs(id);
+                let now = self.sample_progress(id);
                 if std::mem::replace(&mut stirs, now) != now {
-                    waiting.moved();
+                    waiting.reset_backoff();
                     continue;
                 }
                 if unseen {
@@ -49,7 +49,7 @@ impl Running {
                     continue;
                 }
             }
-            pause.take();
+            pause.wait_once();
         }
     }
 }

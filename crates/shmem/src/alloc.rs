@@ -4,19 +4,19 @@
 use std::sync::PoisonError;
 
 use trunkline_mem::OutOfMemory;
-use trunkline_proto::ranges::rounded;
+use trunkline_proto::ranges::rounded_size;
 
-use crate::error::{Error, Result};
-use crate::pe::{ALIGN_MAX, Heap, Pe};
+use crate::error::{Result, ShmemError};
+use crate::pe::{ALIGN_MAX, Pe, SymmetricHeap};
 use crate::place::HEAP;
-use crate::rma::inside;
+use crate::rma::map_bounds_error;
 use crate::team::WORLD;
 
 /// What allocations are aligned to unless more is asked for.
 const ALIGN: usize = 64;
 
 /// Whether memory can be aligned to so many bytes.
-pub(crate) const fn aligns(align: usize) -> bool {
+pub(crate) const fn is_valid_alignment(align: usize) -> bool {
     align.is_power_of_two() && align <= ALIGN_MAX
 }
 
@@ -35,8 +35,8 @@ pub(crate) enum HeapAllocation {
 
 /// A call of the heap, which all PEs make alike.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Ask {
-    call: Call,
+struct HeapRequest {
+    call: HeapCall,
     bytes: usize,
     align: usize,
     /// Where in the heap what is freed or moved begins.
@@ -48,15 +48,15 @@ struct Ask {
 /// Which: those that are not here are the same as one of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u64)]
-enum Call {
+enum HeapCall {
     Malloc = 1,
     Calloc,
     Realloc,
     Free,
 }
 
-impl Call {
-    fn name(number: u64) -> &'static str {
+impl HeapCall {
+    fn call_name(number: u64) -> &'static str {
         match number {
             1 => "shmem_malloc or shmem_align",
             2 => "shmem_calloc",
@@ -67,30 +67,32 @@ impl Call {
     }
 }
 
-impl Ask {
+impl HeapRequest {
     const WORDS: usize = 5;
 
-    const fn words(&self) -> [u64; Self::WORDS] {
+    const fn to_words(self) -> [u64; Self::WORDS] {
         let align = if self.align < ALIGN { ALIGN } else { self.align };
         [self.call as u64, self.bytes as u64, align as u64, self.offset as u64, self.lacks as u64]
     }
 
     /// Fails if a PE asks for something else.
-    fn compare(&self, pe: usize, theirs: [u64; Self::WORDS]) -> Result<()> {
-        let ours = self.words();
+    fn check_request(&self, pe: usize, theirs: [u64; Self::WORDS]) -> Result<()> {
+        let ours = self.to_words();
         let differs = |at: usize| theirs[at] != ours[at];
-        if crate::planted("shmem-allocates-apart") || crate::planted("shmem-compares-sizes") && !differs(1) {
+        if crate::is_planted("shmem-allocates-apart")
+            || crate::is_planted("shmem-compares-sizes") && !differs(1)
+        {
             return Ok(());
         }
         if differs(0) {
-            let theirs = Call::name(theirs[0]);
-            let ours = Call::name(ours[0]);
-            return Err(Error::Calls { pe, theirs, ours });
+            let theirs = HeapCall::call_name(theirs[0]);
+            let ours = HeapCall::call_name(ours[0]);
+            return Err(ShmemError::Calls { pe, theirs, ours });
         }
         let whats =
             [(1, "this allocation"), (2, "alignment"), (3, "the heap before what it frees or has moved")];
         match whats.into_iter().find(|(at, _)| differs(*at)) {
-            Some((at, what)) => Err(Error::Differ { pe, what, theirs: theirs[at], ours: ours[at] }),
+            Some((at, what)) => Err(ShmemError::Differ { pe, what, theirs: theirs[at], ours: ours[at] }),
             None => Ok(()),
         }
     }
@@ -98,17 +100,17 @@ impl Ask {
 
 impl Pe {
     /// A barrier at which all PEs ask for the same. Returns the first PE that has no memory for its tables, if there is one.
-    fn agree(&self, ask: Ask) -> Result<Option<usize>> {
-        self.complete()?;
-        let world = self.teams.at(WORLD).ok_or_else(Error::not_running)?;
+    fn exchange_requests(&self, ask: HeapRequest) -> Result<Option<usize>> {
+        self.quiet_all()?;
+        let world = self.teams.team_at(WORLD).ok_or_else(ShmemError::not_running)?;
         let mut differs = Ok(());
         let mut lacks = None;
         // All words are read first: each PE then learns of a difference.
-        self.exchange_words(&world, ask.words(), |pe, theirs| {
+        self.exchange_words(&world, ask.to_words(), |pe, theirs| {
             if differs.is_ok() {
-                differs = ask.compare(pe, theirs);
+                differs = ask.check_request(pe, theirs);
             }
-            if theirs[Ask::WORDS - 1] != 0 && lacks.is_none() {
+            if theirs[HeapRequest::WORDS - 1] != 0 && lacks.is_none() {
                 lacks = Some(pe);
             }
         })?;
@@ -122,7 +124,7 @@ impl Pe {
         heap.reserve_tables()?;
         let more = if align > ALIGN { align } else { 0 };
         let Some(total) = (bytes as u64).checked_add(more as u64) else { return Ok(None) };
-        let Some(begin) = heap.ranges.take(total) else { return Ok(None) };
+        let Some(begin) = heap.ranges.allocate_range(total) else { return Ok(None) };
         // The same offset everywhere, and aligned here: heaps begin at pages.
         let offset = if more > 0 { begin.next_multiple_of(align as u64) } else { begin };
         heap.taken.insert(offset, (begin, total, bytes as u64));
@@ -132,7 +134,7 @@ impl Pe {
     /// Allocates the bytes that all PEs want, and has `prepare` fill it before any of them returns.
     fn allocate_alike(
         &self,
-        call: Call,
+        call: HeapCall,
         bytes: usize,
         align: usize,
         prepare: impl FnOnce(usize) -> Result<()>,
@@ -141,12 +143,12 @@ impl Pe {
         if let Ok(Some(addr)) = taken {
             prepare(addr)?;
         }
-        let lacks = taken.is_err() && !crate::planted("shmem-lacks-in-silence");
-        let lacking = self.agree(Ask { call, bytes, align, offset: 0, lacks })?;
+        let lacks = taken.is_err() && !crate::is_planted("shmem-lacks-in-silence");
+        let lacking = self.exchange_requests(HeapRequest { call, bytes, align, offset: 0, lacks })?;
         match (taken, lacking) {
             (Ok(Some(addr)), None) => Ok(HeapAllocation::At(addr)),
             (Ok(taken), Some(pe)) => {
-                taken.map_or(Ok(()), |addr| self.give(addr))?;
+                taken.map_or(Ok(()), |addr| self.release_bytes(addr))?;
                 Ok(HeapAllocation::NoTables(pe))
             }
             (Ok(None), None) => Ok(HeapAllocation::Full),
@@ -156,10 +158,10 @@ impl Pe {
 
     /// Allocates bytes on every PE.
     pub(crate) fn malloc(&self, bytes: usize, align: usize) -> Result<HeapAllocation> {
-        if bytes == 0 || !aligns(align) {
+        if bytes == 0 || !is_valid_alignment(align) {
             return Ok(HeapAllocation::Nothing);
         }
-        self.allocate_alike(Call::Malloc, bytes, align, |_| Ok(()))
+        self.allocate_alike(HeapCall::Malloc, bytes, align, |_| Ok(()))
     }
 
     /// The same, all zero.
@@ -167,13 +169,13 @@ impl Pe {
         if bytes == 0 {
             return Ok(HeapAllocation::Nothing);
         }
-        self.allocate_alike(Call::Calloc, bytes, ALIGN, |addr| {
+        self.allocate_alike(HeapCall::Calloc, bytes, ALIGN, |addr| {
             let zeros = [0; 4096];
             let heap = &self.segments.0[HEAP];
             let mut at = 0;
-            while at < bytes && !crate::planted("shmem-callocs-what-was-there") {
+            while at < bytes && !crate::is_planted("shmem-callocs-what-was-there") {
                 let len = zeros.len().min(bytes - at);
-                inside(heap.write((addr - heap.addr() + at) as u64, &zeros[..len]))?;
+                map_bounds_error(heap.write((addr - heap.addr() + at) as u64, &zeros[..len]))?;
                 at += len;
             }
             Ok(())
@@ -186,37 +188,45 @@ impl Pe {
             return Ok(());
         }
         let offset = addr.wrapping_sub(self.segments.0[HEAP].addr());
-        self.agree(Ask { call: Call::Free, bytes: 0, align: ALIGN, offset, lacks: false })?;
-        self.give(addr)
+        self.exchange_requests(HeapRequest {
+            call: HeapCall::Free,
+            bytes: 0,
+            align: ALIGN,
+            offset,
+            lacks: false,
+        })?;
+        self.release_bytes(addr)
     }
 
-    fn give(&self, addr: usize) -> Result<()> {
+    fn release_bytes(&self, addr: usize) -> Result<()> {
         let offset = addr.wrapping_sub(self.segments.0[HEAP].addr()) as u64;
         let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-        let none = Error::Argument("nothing was allocated at this address, or it was freed before");
+        let none = ShmemError::Argument("nothing was allocated at this address, or it was freed before");
         let (begin, total, _) = heap.taken.remove(&offset).ok_or(none)?;
-        if !crate::planted("shmem-frees-nothing") {
-            heap.ranges.give(begin, total);
+        if !crate::is_planted("shmem-frees-nothing") {
+            heap.ranges.release_range(begin, total);
         }
         self.forget_locks(begin, total);
         Ok(())
     }
 
     /// Makes an allocation one of so many bytes where it is, if it has room for them: what is behind them is free then.
-    fn stays(&self, offset: u64, bytes: u64) -> bool {
+    fn resize_in_place(&self, offset: u64, bytes: u64) -> bool {
         let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-        let Heap { ranges, taken } = &mut *heap;
+        let SymmetricHeap { ranges, taken } = &mut *heap;
         let Some((begin, total, asked)) = taken.get_mut(&offset) else { return false };
         let needs = (offset - *begin).checked_add(bytes);
-        let (Some(needs), Some(keeps), Some(has)) = (needs, needs.and_then(rounded), rounded(*total)) else {
+        let (Some(needs), Some(keeps), Some(has)) =
+            (needs, needs.and_then(rounded_size), rounded_size(*total))
+        else {
             return false;
         };
-        if needs > *total || crate::planted("shmem-moves-what-shrinks") {
+        if needs > *total || crate::is_planted("shmem-moves-what-shrinks") {
             return false;
         }
         if keeps < has {
             let rest = (*begin + keeps, has - keeps);
-            ranges.give_end(rest.0, rest.1);
+            ranges.release_end(rest.0, rest.1);
             self.forget_locks(rest.0, rest.1);
         }
         (*total, *asked) = (needs, bytes);
@@ -225,7 +235,7 @@ impl Pe {
 
     /// What comes to be there is another lock.
     fn forget_locks(&self, offset: u64, len: u64) {
-        if !crate::planted("shmem-remembers-freed-locks") {
+        if !crate::is_planted("shmem-remembers-freed-locks") {
             let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
             locks.retain(|held| !held.is_in(offset, len));
         }
@@ -241,24 +251,25 @@ impl Pe {
         }
         let heap = &self.segments.0[HEAP];
         let offset = addr.wrapping_sub(heap.addr()) as u64;
-        let none = Error::Argument("nothing was allocated at this address, or it was freed before");
+        let none = ShmemError::Argument("nothing was allocated at this address, or it was freed before");
         let (had, lacks) = {
             let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
             let had = heap.taken.get(&offset).map(|(_, _, asked)| *asked).ok_or(none)?;
             (had, heap.reserve_tables().is_err())
         };
         // Nobody writes into what moves.
-        let ask = Ask { call: Call::Realloc, bytes, align: ALIGN, offset: offset as usize, lacks };
-        if let Some(pe) = self.agree(ask)? {
+        let ask =
+            HeapRequest { call: HeapCall::Realloc, bytes, align: ALIGN, offset: offset as usize, lacks };
+        if let Some(pe) = self.exchange_requests(ask)? {
             return Ok(HeapAllocation::NoTables(pe));
         }
-        if self.stays(offset, bytes as u64) {
+        if self.resize_in_place(offset, bytes as u64) {
             return Ok(HeapAllocation::At(addr));
         }
         let Some(new) = self.take_bytes(bytes, ALIGN)? else { return Ok(HeapAllocation::Full) };
-        inside(heap.copy_from((new - heap.addr()) as u64, heap, offset, had.min(bytes as u64)))?;
-        self.give(addr)?;
-        self.agree(ask)?;
+        map_bounds_error(heap.copy_from((new - heap.addr()) as u64, heap, offset, had.min(bytes as u64)))?;
+        self.release_bytes(addr)?;
+        self.exchange_requests(ask)?;
         Ok(HeapAllocation::At(new))
     }
 }

@@ -3,32 +3,58 @@
 
 use std::sync::atomic::Ordering;
 
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::{Action, Type};
-use trunkline_proto::wire::rma::signal::SignalOp;
-use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType};
+use trunkline_proto::wire::rma::signal::UpdateOp;
+use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
-use crate::error::{Error, Result};
+use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
-use crate::place::Place;
-use crate::rma::{When, inside};
+use crate::place::SymmetricPlace;
+use crate::rma::{ReturnPoint, map_bounds_error};
 
 impl Pe {
     /// Executes an atomic on a word of a PE; what the word was.
     #[inline]
-    pub(crate) fn fetch(&self, lane: usize, pe: usize, at: Place, kind: Type, action: Action) -> Result<u64> {
-        match self.mapped(pe, at.segment) {
-            Some(memory) => execute(memory, at.offset, kind.width(), action),
-            None => self.far()?.fetch(lane, pe, word(at, kind.width())?, kind, action),
+    pub(crate) fn fetch_atomic(
+        &self,
+        lane: usize,
+        pe: usize,
+        at: SymmetricPlace,
+        kind: AtomicType,
+        action: AtomicAction,
+    ) -> Result<u64> {
+        match self.mapped_memory(pe, at.segment) {
+            Some(memory) => execute_atomic(memory, at.offset, kind.word_width(), action),
+            None => self.fabric_transport()?.fetch_atomic(
+                lane,
+                pe,
+                engine_word(at, kind.word_width())?,
+                kind,
+                action,
+            ),
         }
     }
 
     /// The same, which is complete after a quiet.
     #[inline]
-    pub(crate) fn change(&self, lane: usize, pe: usize, at: Place, kind: Type, action: Action) -> Result<()> {
-        match self.mapped(pe, at.segment) {
-            Some(memory) => execute(memory, at.offset, kind.width(), action).map(drop),
-            None => self.far()?.change(lane, pe, word(at, kind.width())?, kind, action),
+    pub(crate) fn post_atomic(
+        &self,
+        lane: usize,
+        pe: usize,
+        at: SymmetricPlace,
+        kind: AtomicType,
+        action: AtomicAction,
+    ) -> Result<()> {
+        match self.mapped_memory(pe, at.segment) {
+            Some(memory) => execute_atomic(memory, at.offset, kind.word_width(), action).map(drop),
+            None => self.fabric_transport()?.post_atomic(
+                lane,
+                pe,
+                engine_word(at, kind.word_width())?,
+                kind,
+                action,
+            ),
         }
     }
 
@@ -37,62 +63,68 @@ impl Pe {
         &self,
         lane: usize,
         pe: usize,
-        (to, from): (Place, &Memory),
-        (op, at, value): (SignalOp, Place, u64),
-        when: When,
+        (to, from): (SymmetricPlace, &MemoryRange),
+        (op, at, value): (UpdateOp, SymmetricPlace, u64),
+        when: ReturnPoint,
     ) -> Result<()> {
-        let segments = (self.mapped(pe, to.segment), self.mapped(pe, at.segment));
-        if crate::planted("shmem-signals-first") {
-            self.change(
+        let segments = (self.mapped_memory(pe, to.segment), self.mapped_memory(pe, at.segment));
+        if crate::is_planted("shmem-signals-first") {
+            self.post_atomic(
                 lane,
                 pe,
                 at,
-                Type::U64,
-                if op == SignalOp::Add { Action::Add(value) } else { Action::Set(value) },
+                AtomicType::U64,
+                if op == UpdateOp::Add { AtomicAction::Add(value) } else { AtomicAction::Set(value) },
             )?;
             return if from.is_empty() { Ok(()) } else { self.put(lane, pe, to, from, when) };
         }
         if let (None, None) = segments {
-            let own = self.segments.find(from.addr(), from.len());
-            let far = self.far()?;
-            let word = word(at, Width::Eight)?;
+            let own = self.segments.find_place(from.addr(), from.len());
+            let far = self.fabric_transport()?;
+            let word = engine_word(at, WordWidth::Eight)?;
             far.put_signal(lane, pe, (to, from, own), (op, word, value))?;
             // What is registered was not copied.
-            return if when == When::Local && own.is_some() { far.quiet(lane) } else { Ok(()) };
+            return if when == ReturnPoint::Local && own.is_some() { far.quiet(lane) } else { Ok(()) };
         }
         if !from.is_empty() {
             self.put(lane, pe, to, from, when)?;
         }
         if segments.0.is_none() && !from.is_empty() {
-            self.far()?.quiet(lane)?;
+            self.fabric_transport()?.quiet(lane)?;
         }
-        let action = if op == SignalOp::Add { Action::Add(value) } else { Action::Set(value) };
-        self.change(lane, pe, at, Type::U64, action)
+        let action = if op == UpdateOp::Add { AtomicAction::Add(value) } else { AtomicAction::Set(value) };
+        self.post_atomic(lane, pe, at, AtomicType::U64, action)
     }
 }
 
 /// Names a word to the engine.
-fn word(at: Place, width: Width) -> Result<Word> {
-    Word::new(at.segment as u8, at.offset, width).map_err(|_| Error::Unaligned(at.offset as usize))
+fn engine_word(at: SymmetricPlace, width: WordWidth) -> Result<SymmetricWord> {
+    SymmetricWord::new(at.segment as u8, at.offset, width)
+        .map_err(|_| ShmemError::Unaligned(at.offset as usize))
 }
 
 /// Changes a word that is mapped here; what it was.
 #[inline]
-pub(crate) fn execute(memory: &Memory, offset: u64, width: Width, action: Action) -> Result<u64> {
-    let unaligned = |_| Error::Unaligned(memory.addr() + offset as usize);
+pub(crate) fn execute_atomic(
+    memory: &MemoryRange,
+    offset: u64,
+    width: WordWidth,
+    action: AtomicAction,
+) -> Result<u64> {
+    let unaligned = |_| ShmemError::Unaligned(memory.addr() + offset as usize);
     // All of these: who reads what another wrote sees what that wrote before.
     const ORDER: Ordering = Ordering::SeqCst;
     macro_rules! on {
         ($word:expr, $int:ty) => {{
             let word = $word;
             u64::from(match action {
-                Action::Fetch => word.load(ORDER),
-                Action::Set(value) => word.swap(value as $int, ORDER),
-                Action::Add(value) => word.fetch_add(value as $int, ORDER),
-                Action::And(value) => word.fetch_and(value as $int, ORDER),
-                Action::Or(value) => word.fetch_or(value as $int, ORDER),
-                Action::Xor(value) => word.fetch_xor(value as $int, ORDER),
-                Action::CompareSwap { expect, swap } => {
+                AtomicAction::Fetch => word.load(ORDER),
+                AtomicAction::Set(value) => word.swap(value as $int, ORDER),
+                AtomicAction::Add(value) => word.fetch_add(value as $int, ORDER),
+                AtomicAction::And(value) => word.fetch_and(value as $int, ORDER),
+                AtomicAction::Or(value) => word.fetch_or(value as $int, ORDER),
+                AtomicAction::Xor(value) => word.fetch_xor(value as $int, ORDER),
+                AtomicAction::CompareSwap { expect, swap } => {
                     let done = word.compare_exchange(expect as $int, swap as $int, ORDER, ORDER);
                     done.unwrap_or_else(|old| old)
                 }
@@ -100,33 +132,33 @@ pub(crate) fn execute(memory: &Memory, offset: u64, width: Width, action: Action
         }};
     }
     Ok(match width {
-        Width::Eight => on!(memory.word(offset).map_err(unaligned)?, u64),
-        Width::Four => on!(memory.half(offset).map_err(unaligned)?, u32),
+        WordWidth::Eight => on!(memory.atomic_word(offset).map_err(unaligned)?, u64),
+        WordWidth::Four => on!(memory.atomic_half_word(offset).map_err(unaligned)?, u32),
     })
 }
 
 impl Pe {
     /// The present value of a word of this PE.
     #[inline]
-    pub(crate) fn look_at(&self, at: Place, width: Width) -> Result<u64> {
-        execute(&self.segments.0[at.segment], at.offset, width, Action::Fetch)
+    pub(crate) fn look_at(&self, at: SymmetricPlace, width: WordWidth) -> Result<u64> {
+        execute_atomic(&self.segments.0[at.segment], at.offset, width, AtomicAction::Fetch)
     }
 
     /// Writes 8 bytes of a PE's inner memory, whole, before anything that comes after.
-    pub(crate) fn tell(&self, pe: usize, offset: u64, value: u64) -> Result<()> {
-        let to = Place::inner(offset);
-        match self.mapped(pe, to.segment) {
-            Some(memory) => inside(memory.store(offset, value)),
-            None => self.far()?.put_bytes(0, pe, to, &value.to_le_bytes()),
+    pub(crate) fn put_word(&self, pe: usize, offset: u64, value: u64) -> Result<()> {
+        let to = SymmetricPlace::in_inner(offset);
+        match self.mapped_memory(pe, to.segment) {
+            Some(memory) => map_bounds_error(memory.store(offset, value)),
+            None => self.fabric_transport()?.put_bytes(0, pe, to, &value.to_le_bytes()),
         }
     }
 
     /// The same, if it can be begun now. Whether it was.
-    pub(crate) fn try_tell(&self, pe: usize, offset: u64, value: u64) -> Result<bool> {
-        let to = Place::inner(offset);
-        match self.mapped(pe, to.segment) {
-            Some(memory) => inside(memory.store(offset, value)).map(|()| true),
-            None => self.far()?.try_put_bytes(0, pe, to, &value.to_le_bytes()),
+    pub(crate) fn try_put_word(&self, pe: usize, offset: u64, value: u64) -> Result<bool> {
+        let to = SymmetricPlace::in_inner(offset);
+        match self.mapped_memory(pe, to.segment) {
+            Some(memory) => map_bounds_error(memory.store(offset, value)).map(|()| true),
+            None => self.fabric_transport()?.try_put_bytes(0, pe, to, &value.to_le_bytes()),
         }
     }
 }

@@ -4,19 +4,21 @@
 
 use std::sync::Arc;
 
-use trunkline_mem::Memory;
-use trunkline_mem::ipc::{At, CopyError, Handle, IpcMemory as _, Mapped, Passing, Private};
+use trunkline_mem::MemoryRange;
+use trunkline_mem::ipc::{
+    CopyError, CopyPlace, HandlePassing, IpcHandle, IpcMemory as _, OpenedHandle, PrivateMemory,
+};
 
-use crate::error::{Error, Result};
+use crate::error::{Result, ShmemError};
 
 /// Most bytes that are copied so.
 pub(crate) const STEP: usize = 16 << 10;
 
 /// The static variables of a neighbour.
 #[derive(Debug)]
-pub(crate) struct Behind {
-    by: Arc<Private>,
-    open: Mapped,
+pub(crate) struct NeighbourStatics {
+    by: Arc<PrivateMemory>,
+    open: OpenedHandle,
     /// Where they begin in its process.
     base: u64,
 }
@@ -25,38 +27,38 @@ pub(crate) struct Behind {
 ///
 /// # Errors
 /// The system has no random number.
-pub(crate) fn told(by: &Private, base: usize) -> Result<Vec<u8>> {
+pub(crate) fn export_statics(by: &PrivateMemory, base: usize) -> Result<Vec<u8>> {
     let none = "no handle for static variables";
-    let all = by.allocation_of(base).map_err(|_| Error::Argument(none))?;
-    let export = by.export(&all, Passing::Bytes).map_err(|_| Error::Argument(none))?;
+    let all = by.allocation_of(base).map_err(|_| ShmemError::Argument(none))?;
+    let export = by.export(&all, HandlePassing::Bytes).map_err(|_| ShmemError::Argument(none))?;
     let mut bytes = (base as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(export.handle.bytes());
     Ok(bytes)
 }
 
-impl Behind {
+impl NeighbourStatics {
     /// Those of a PE that told this; nothing if the system does not let this process copy.
-    pub(crate) fn open(by: &Arc<Private>, told: &[u8]) -> Option<Self> {
+    pub(crate) fn open(by: &Arc<PrivateMemory>, told: &[u8]) -> Option<Self> {
         let (base, handle) = told.split_first_chunk()?;
-        let open = by.open(&Handle::new(Handle::PRIVATE, handle)?, None).ok()?;
+        let open = by.open(&IpcHandle::new(IpcHandle::PRIVATE, handle)?, None).ok()?;
         Some(Self { by: Arc::clone(by), open, base: u64::from_le_bytes(*base) })
     }
 
     /// Copies bytes from so many bytes behind their begin; at most [`STEP`].
-    pub(crate) fn get(&self, pe: usize, offset: u64, into: &Memory) -> Result<()> {
+    pub(crate) fn get(&self, pe: usize, offset: u64, into: &MemoryRange) -> Result<()> {
         let mut bytes = [0; STEP];
-        let part = bytes.get_mut(..into.len()).ok_or(Error::Argument("more bytes than are copied"))?;
-        if !crate::planted("shmem-copies-nothing") {
-            let from = At::Open(&self.open, self.base + offset);
-            self.by.read(from, part).map_err(|error| failed(pe, error))?;
+        let part = bytes.get_mut(..into.len()).ok_or(ShmemError::Argument("more bytes than are copied"))?;
+        if !crate::is_planted("shmem-copies-nothing") {
+            let from = CopyPlace::Open(&self.open, self.base + offset);
+            self.by.read(from, part).map_err(|error| copy_error(pe, error))?;
         }
-        into.write(0, part).map_err(|_| Error::Argument("outside of the memory"))
+        into.write(0, part).map_err(|_| ShmemError::Argument("outside of the memory"))
     }
 }
 
-fn failed(pe: usize, error: CopyError) -> Error {
+fn copy_error(pe: usize, error: CopyError) -> ShmemError {
     match error {
-        CopyError::Gone => Error::Dead(pe),
-        source => Error::Copy { pe, source },
+        CopyError::Gone => ShmemError::Dead(pe),
+        source => ShmemError::Copy { pe, source },
     }
 }

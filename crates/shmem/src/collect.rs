@@ -1,20 +1,20 @@
 //! Collectives that move bytes as they are: broadcast, collect, all-to-all. What is little is pushed to where it belongs; what is much
 //! is pulled, by all at once.
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 
-use crate::error::{Error, Result};
-use crate::group::Group;
+use crate::error::{Result, ShmemError};
+use crate::group::CollectiveGroup;
 use crate::pe::Pe;
-use crate::place::Place;
-use crate::rma::{When, inside};
+use crate::place::SymmetricPlace;
+use crate::rma::{ReturnPoint, map_bounds_error};
 
 /// Bytes that one PE pushes to all others by itself.
 const PUSHED: usize = 64 << 10;
 
 /// Elements of each PE that go to each other one, and how far apart they are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Blocks {
+pub(crate) struct ElementBlocks {
     /// Bytes of an element.
     pub(crate) element: usize,
     /// Elements for each PE.
@@ -29,115 +29,133 @@ impl Pe {
     /// Bytes of one PE, by its index, to all others, and to itself if `own`.
     pub(crate) fn broadcast(
         &self,
-        group: &Group,
-        (dest, source): (Place, Place),
+        group: &CollectiveGroup,
+        (dest, source): (SymmetricPlace, SymmetricPlace),
         len: usize,
         (root, own): (i64, bool),
     ) -> Result<()> {
-        let team = group.team();
-        let from = team.named(root)?;
+        let team = group.group_team();
+        let from = team.checked_pe(root)?;
         let me = self.index(team)?;
-        let mine = |place: Place| self.local(place, len);
+        let mine = |place: SymmetricPlace| self.local_memory(place, len);
         let pushes = len * (team.size - 1) <= PUSHED;
         if !pushes {
             self.sync_group(group)?;
         }
         if self.me != from {
             if !pushes {
-                self.get(0, from, source, &mine(dest)?, When::Local)?;
+                self.get(0, from, source, &mine(dest)?, ReturnPoint::Local)?;
             }
             return self.sync_group(group);
         }
         let bytes = mine(source)?;
         if pushes && len > 0 {
             for step in 1..team.size {
-                self.put(0, team.pe((me + step) % team.size), dest, &bytes, When::Now)?;
+                self.put(0, team.pe_at((me + step) % team.size), dest, &bytes, ReturnPoint::Now)?;
             }
-            self.complete()?;
+            self.quiet_all()?;
         }
         if own && dest != source && len > 0 {
-            inside(mine(dest)?.copy_from(0, &bytes, 0, len as u64))?;
+            map_bounds_error(mine(dest)?.copy_from(0, &bytes, 0, len as u64))?;
         }
         self.sync_group(group)
     }
 
     /// Bytes of every PE to all, one after the other; `len` may differ.
-    pub(crate) fn collect(&self, group: &Group, dest: usize, source: &Memory) -> Result<()> {
-        let me = self.index(group.team())?;
+    pub(crate) fn collect(&self, group: &CollectiveGroup, dest: usize, source: &MemoryRange) -> Result<()> {
+        let me = self.index(group.group_team())?;
         let mut total = Some(0_u64);
         let mut before = 0;
-        self.numbers(group, source.len() as u64, |index, len| {
+        self.exchange_numbers(group, source.len() as u64, |index, len| {
             if index == me {
                 before = total.unwrap_or(0);
             }
             total = total.and_then(|sum| sum.checked_add(len));
         })?;
-        let total = total.ok_or(Error::Argument("no memory has so many elements"))?;
-        if crate::planted("shmem-collects-evenly") {
+        let total = total.ok_or(ShmemError::Argument("no memory has so many elements"))?;
+        if crate::is_planted("shmem-collects-evenly") {
             before = (source.len() * me) as u64;
         }
-        let dest = if total > 0 { self.place(dest, total as usize)? } else { Place::inner(0) };
-        self.push_to_all(group, dest.plus(before as i64), source)
+        let dest =
+            if total > 0 { self.find_place(dest, total as usize)? } else { SymmetricPlace::in_inner(0) };
+        self.push_to_all(group, dest.offset_by(before as i64), source)
     }
 
     /// The same, where all have as many.
-    pub(crate) fn fcollect(&self, group: &Group, dest: usize, source: &Memory) -> Result<()> {
-        let team = group.team();
+    pub(crate) fn fcollect(&self, group: &CollectiveGroup, dest: usize, source: &MemoryRange) -> Result<()> {
+        let team = group.group_team();
         let len = source.len();
         let me = self.index(team)?;
-        let dest = if len > 0 { self.place(dest, len.saturating_mul(team.size))? } else { Place::inner(0) };
-        self.push_to_all(group, dest.plus((me * len) as i64), source)
+        let dest = if len > 0 {
+            self.find_place(dest, len.saturating_mul(team.size))?
+        } else {
+            SymmetricPlace::in_inner(0)
+        };
+        self.push_to_all(group, dest.offset_by((me * len) as i64), source)
     }
 
-    fn push_to_all(&self, group: &Group, to: Place, source: &Memory) -> Result<()> {
-        let team = group.team();
+    fn push_to_all(&self, group: &CollectiveGroup, to: SymmetricPlace, source: &MemoryRange) -> Result<()> {
+        let team = group.group_team();
         let me = self.index(team)?;
         if !source.is_empty() {
             for step in 0..team.size {
-                self.put(0, team.pe((me + step) % team.size), to, source, When::Now)?;
+                self.put(0, team.pe_at((me + step) % team.size), to, source, ReturnPoint::Now)?;
             }
-            self.complete()?;
+            self.quiet_all()?;
         }
         self.sync_group(group)
     }
 
     /// The block for each PE, of every PE.
-    pub(crate) fn alltoall(&self, group: &Group, dest: Place, source: usize, how: Blocks) -> Result<()> {
-        let team = group.team();
+    pub(crate) fn alltoall(
+        &self,
+        group: &CollectiveGroup,
+        dest: SymmetricPlace,
+        source: usize,
+        how: ElementBlocks,
+    ) -> Result<()> {
+        let team = group.group_team();
         let me = self.index(team)?;
         for step in 0..team.size {
             let to = (me + step) % team.size;
             let first = |block: usize, stride: usize| block * how.count * stride * how.element;
-            let there = dest.plus(first(me, how.to) as i64);
+            let there = dest.offset_by(first(me, how.to) as i64);
             let here = source + first(to, how.from);
             if how.to == 1 && how.from == 1 {
-                self.put(0, team.pe(to), there, &memory(here, how.count * how.element), When::Now)?;
+                self.put(
+                    0,
+                    team.pe_at(to),
+                    there,
+                    &raw_memory(here, how.count * how.element),
+                    ReturnPoint::Now,
+                )?;
                 continue;
             }
             for at in 0..how.count {
-                let from = memory(here + at * how.from * how.element, how.element);
-                let to_at = there.plus((at * how.to * how.element) as i64);
-                self.put(0, team.pe(to), to_at, &from, When::Now)?;
+                let from = raw_memory(here + at * how.from * how.element, how.element);
+                let to_at = there.offset_by((at * how.to * how.element) as i64);
+                self.put(0, team.pe_at(to), to_at, &from, ReturnPoint::Now)?;
             }
         }
-        self.complete()?;
+        self.quiet_all()?;
         self.sync_group(group)
     }
 
     /// Bytes of this PE at a place.
-    pub(crate) fn local(&self, place: Place, len: usize) -> Result<Memory> {
+    pub(crate) fn local_memory(&self, place: SymmetricPlace, len: usize) -> Result<MemoryRange> {
         if len == 0 {
-            return Ok(memory(0, 0));
+            return Ok(raw_memory(0, 0));
         }
         let of = &self.segments.0[place.segment];
-        let addr =
-            of.checked(place.offset, len as u64).map_err(|_| Error::Argument("outside of the memory"))?;
-        Ok(memory(addr, len))
+        let addr = of
+            .checked_address(place.offset, len as u64)
+            .map_err(|_| ShmemError::Argument("outside of the memory"))?;
+        Ok(raw_memory(addr, len))
     }
 }
 
 /// Memory of the program.
-pub(crate) fn memory(addr: usize, len: usize) -> Memory {
+pub(crate) fn raw_memory(addr: usize, len: usize) -> MemoryRange {
     // SAFETY: C's caller promises that these bytes are there for the time of the call, and no Rust reference to them exists.
-    unsafe { Memory::from_raw(addr, len, trunkline_mem::Kind::Host) }
+    unsafe { MemoryRange::from_raw(addr, len, trunkline_mem::MemoryKind::Host) }
 }

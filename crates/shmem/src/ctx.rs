@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use trunkline_proto::reserve::try_filled_with;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, ShmemError};
 use crate::far::LANES;
-use crate::team::{Team, Teams, WORLD};
+use crate::team::{Team, TeamTable, WORLD};
 
 /// Contexts beside the default one.
 const CTXS: usize = 1024;
@@ -20,21 +20,21 @@ const ORPHAN: u64 = 1 << 62;
 
 /// What a context stands for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct On {
+pub(crate) struct ContextTarget {
     pub(crate) lane: usize,
     pub(crate) team: Team,
 }
 
 /// The contexts of this PE.
 #[derive(Debug)]
-pub(crate) struct Ctxs {
+pub(crate) struct ContextTable {
     /// Of each: whether it lives, and its team does not; its team's slot, its lane, and which use of its place it is.
     words: Box<[AtomicU64]>,
     made: AtomicU64,
 }
 
 /// What C holds.
-const fn handle(at: usize, word: u64) -> usize {
+const fn make_handle(at: usize, word: u64) -> usize {
     (at + 2) | ((word & 0xffff_ffff) as usize) << 16
 }
 
@@ -42,40 +42,43 @@ const fn slot_of(word: u64) -> usize {
     (word >> 40 & 0xff) as usize
 }
 
-const fn lane_of(word: u64) -> usize {
+const fn fabric_context_of(word: u64) -> usize {
     (word >> 48 & 0xf) as usize
 }
 
-impl Ctxs {
+impl ContextTable {
     /// None yet.
     ///
     /// # Errors
-    /// [`Error::Allocate`].
+    /// [`ShmemError::Allocate`].
     pub(crate) fn new() -> Result<Self> {
         Ok(Self { words: try_filled_with(CTXS, AtomicU64::default)?, made: AtomicU64::new(0) })
     }
 
     /// What a handle stands for.
     #[inline]
-    pub(crate) fn named(&self, of: usize, teams: &Teams) -> Result<On> {
+    pub(crate) fn find_context(&self, of: usize, teams: &TeamTable) -> Result<ContextTarget> {
         if of == DEFAULT {
-            let team = teams.at(WORLD).ok_or_else(Error::not_running)?;
-            return Ok(On { lane: 0, team });
+            let team = teams.team_at(WORLD).ok_or_else(ShmemError::not_running)?;
+            return Ok(ContextTarget { lane: 0, team });
         }
-        let (_, word) = self.live(of)?;
+        let (_, word) = self.find_live(of)?;
         // Another team may have the slot.
-        let team = if word & ORPHAN == 0 { teams.at(slot_of(word)) } else { None };
-        Ok(On { lane: lane_of(word), team: team.ok_or_else(|| Error::no_such("team of the context"))? })
+        let team = if word & ORPHAN == 0 { teams.team_at(slot_of(word)) } else { None };
+        Ok(ContextTarget {
+            lane: fabric_context_of(word),
+            team: team.ok_or_else(|| ShmemError::no_such("team of the context"))?,
+        })
     }
 
     /// The lane of a context, of which the team may be gone.
-    pub(crate) fn lane(&self, of: usize) -> Result<usize> {
-        if of == DEFAULT { Ok(0) } else { Ok(lane_of(self.live(of)?.1)) }
+    pub(crate) fn fabric_context(&self, of: usize) -> Result<usize> {
+        if of == DEFAULT { Ok(0) } else { Ok(fabric_context_of(self.find_live(of)?.1)) }
     }
 
     /// A team is no more: its contexts name nobody from now on, whoever has its slot next.
     pub(crate) fn lose_team(&self, slot: usize) {
-        if crate::planted("shmem-contexts-outlive-teams") {
+        if crate::is_planted("shmem-contexts-outlive-teams") {
             return;
         }
         for place in &self.words {
@@ -87,15 +90,15 @@ impl Ctxs {
         }
     }
 
-    fn live(&self, of: usize) -> Result<(usize, u64)> {
+    fn find_live(&self, of: usize) -> Result<(usize, u64)> {
         let at = (of & 0xffff).wrapping_sub(2);
         let word = self.words.get(at).map_or(0, |word| word.load(Ordering::Acquire));
-        let is_it = word & LIVE != 0 && of == handle(at, word);
-        if is_it { Ok((at, word)) } else { Err(Error::Handle("context")) }
+        let is_it = word & LIVE != 0 && of == make_handle(at, word);
+        if is_it { Ok((at, word)) } else { Err(ShmemError::Handle("context")) }
     }
 
     /// A new context of a team; its handle and the lane that it is to use.
-    pub(crate) fn make(&self, team: usize) -> Result<(usize, usize)> {
+    pub(crate) fn create_context(&self, team: usize) -> Result<(usize, usize)> {
         // The first lane is the default context's; those that are more than lanes share the others.
         let lane = 1 + self.made.fetch_add(1, Ordering::Relaxed) as usize % (LANES - 1);
         for (at, word) in self.words.iter().enumerate() {
@@ -104,15 +107,15 @@ impl Ctxs {
             let new = LIVE | (lane as u64) << 48 | (team as u64) << 40 | uses;
             let takes = || word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
             if old & LIVE == 0 && takes() {
-                return Ok((handle(at, new), lane));
+                return Ok((make_handle(at, new), lane));
             }
         }
-        Err(Error::Exhausted { what: "contexts", limit: CTXS })
+        Err(ShmemError::Exhausted { what: "contexts", limit: CTXS })
     }
 
     /// A context is no more.
     pub(crate) fn destroy(&self, of: usize) -> Result<()> {
-        let (at, word) = self.live(of)?;
+        let (at, word) = self.find_live(of)?;
         self.words[at].store(word & 0xffff_ffff, Ordering::Release);
         Ok(())
     }
@@ -125,23 +128,30 @@ mod tests {
     #[test]
     fn contexts_are_of_one_use_and_share_lanes() {
         let shared = Team { slot: 1, start: 0, stride: 1, size: 4 };
-        let teams = Teams::new(4, shared);
-        let ctxs = Ctxs::new().unwrap();
-        assert_eq!(ctxs.named(DEFAULT, &teams).unwrap().lane, 0);
-        assert!(ctxs.named(0, &teams).is_err());
-        let made: Vec<_> = (0..CTXS).map(|_| ctxs.make(WORLD).unwrap()).collect();
-        assert!(matches!(ctxs.make(WORLD), Err(Error::Exhausted { limit: CTXS, .. })));
+        let teams = TeamTable::new(4, shared);
+        let ctxs = ContextTable::new().unwrap();
+        assert_eq!(ctxs.find_context(DEFAULT, &teams).unwrap().lane, 0);
+        assert!(ctxs.find_context(0, &teams).is_err());
+        let made: Vec<_> = (0..CTXS).map(|_| ctxs.create_context(WORLD).unwrap()).collect();
+        assert!(matches!(ctxs.create_context(WORLD), Err(ShmemError::Exhausted { limit: CTXS, .. })));
         assert_eq!(made.iter().map(|(_, lane)| *lane).take(4).collect::<Vec<_>>(), [1, 2, 3, 1]);
         let (first, lane) = made[7];
-        let on = ctxs.named(first, &teams).unwrap();
+        let on = ctxs.find_context(first, &teams).unwrap();
         assert_eq!((on.lane, on.team.size), (lane, 4));
         ctxs.destroy(first).unwrap();
-        assert!(ctxs.named(first, &teams).is_err() && ctxs.destroy(first).is_err());
+        assert!(ctxs.find_context(first, &teams).is_err() && ctxs.destroy(first).is_err());
         ctxs.lose_team(WORLD);
-        assert!(ctxs.named(made[8].0, &teams).is_err() && ctxs.lane(made[8].0).unwrap() == made[8].1);
+        assert!(
+            ctxs.find_context(made[8].0, &teams).is_err()
+                && ctxs.fabric_context(made[8].0).unwrap() == made[8].1
+        );
         ctxs.destroy(made[8].0).unwrap();
-        assert!(ctxs.lane(made[8].0).is_err());
-        let (again, _) = ctxs.make(WORLD).unwrap();
-        assert!(again != first && ctxs.named(again, &teams).is_ok() && ctxs.named(first, &teams).is_err());
+        assert!(ctxs.fabric_context(made[8].0).is_err());
+        let (again, _) = ctxs.create_context(WORLD).unwrap();
+        assert!(
+            again != first
+                && ctxs.find_context(again, &teams).is_ok()
+                && ctxs.find_context(first, &teams).is_err()
+        );
     }
 }

@@ -1,18 +1,18 @@
 //! Why a call cannot do what it is asked. OpenSHMEM's calls return no error, so the program ends, and this is what it says.
 
-use trunkline_engine::rma::{Lost, RmaError};
+use trunkline_engine::rma::{LossCause, RmaError};
 use trunkline_mem::OutOfMemory;
-use trunkline_mem::ipc::{Cause, CopyError};
+use trunkline_mem::ipc::{CallFailure, CopyError};
 use trunkline_proto::wire::pe::PeError;
-use trunkline_runtime::JobError;
+use trunkline_runtime::MembershipError;
 
 /// What went wrong, and what helps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum Error {
+pub(crate) enum ShmemError {
     /// The job could not be joined.
     #[error(transparent)]
-    Join(#[from] JobError),
+    Join(#[from] MembershipError),
     /// A variable has a value that cannot be.
     #[error("{name}={value}: {expected} is expected")]
     Variable {
@@ -25,7 +25,7 @@ pub(crate) enum Error {
     },
     /// Memory for others could not be had.
     #[error("no memory for the symmetric heap: {0}; SHMEM_SYMMETRIC_SIZE says how large it is to be")]
-    Memory(#[from] Cause),
+    Memory(#[from] CallFailure),
     /// Memory for the library itself could not be had.
     #[error("cannot allocate memory: {0}")]
     Allocate(#[from] OutOfMemory),
@@ -124,7 +124,7 @@ pub(crate) enum Error {
 }
 
 /// Made only where there is one: an error that is made beforehand, and dropped, costs a call more than what it does.
-impl Error {
+impl ShmemError {
     #[cold]
     pub(crate) fn not_running() -> Self {
         Self::NotRunning
@@ -136,7 +136,7 @@ impl Error {
     }
 
     #[cold]
-    pub(crate) fn argument(what: &'static str) -> Self {
+    pub(crate) fn invalid_argument(what: &'static str) -> Self {
         Self::Argument(what)
     }
 
@@ -149,7 +149,7 @@ impl Error {
 /// In the words of OpenSHMEM: the engine's members are its PEs.
 fn of_engine(error: &RmaError) -> String {
     match error {
-        RmaError::Lost { member, lost: Lost::NoMemory(lack) } => {
+        RmaError::Lost { member, lost: LossCause::NoMemory(lack) } => {
             format!("PE {member}: no link to it: {lack}")
         }
         RmaError::Lost { member, lost } => format!("PE {member}: {lost}; see what it printed"),
@@ -160,12 +160,12 @@ fn of_engine(error: &RmaError) -> String {
     }
 }
 
-impl Error {
+impl ShmemError {
     /// Which other PE is gone, if that is why.
-    pub(crate) fn lost(&self) -> Option<usize> {
+    pub(crate) fn lost_pe(&self) -> Option<usize> {
         match self {
             Self::Dead(pe) => Some(*pe),
-            Self::Engine(RmaError::Lost { lost: Lost::NoMemory(_), .. }) => None,
+            Self::Engine(RmaError::Lost { lost: LossCause::NoMemory(_), .. }) => None,
             Self::Engine(RmaError::Lost { member, .. } | RmaError::Failed { member, .. }) => {
                 Some(*member as usize)
             }
@@ -174,10 +174,10 @@ impl Error {
     }
 }
 
-impl From<trunkline_runtime::ChooseError> for Error {
+impl From<trunkline_runtime::ChooseError> for ShmemError {
     fn from(source: trunkline_runtime::ChooseError) -> Self {
         Self::Join(source.into())
     }
 }
 
-pub(crate) type Result<T> = std::result::Result<T, Error>;
+pub(crate) type Result<T> = std::result::Result<T, ShmemError>;

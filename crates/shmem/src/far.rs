@@ -3,16 +3,16 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use trunkline_engine::Helper;
-use trunkline_engine::rma::{ContextId, Local, Source};
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::{Action, Atomic, Type};
-use trunkline_proto::wire::rma::signal::{SignalOp, Update};
-use trunkline_proto::wire::rma::word::Word;
-use trunkline_runtime::Running;
+use trunkline_engine::HelperThread;
+use trunkline_engine::rma::{ContextId, HeapRange, PutSource};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
+use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
+use trunkline_proto::wire::rma::word::SymmetricWord;
+use trunkline_runtime::FabricJob;
 
-use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::error::{Result, ShmemError};
+use crate::place::SymmetricPlace;
 
 /// Contexts of the engine; those of OpenSHMEM that are more share them. A process takes so many of each member.
 pub(crate) const LANES: usize = 4;
@@ -26,45 +26,45 @@ const PIECE: u64 = 64 << 10;
 const INLINE_MAX: usize = 1024;
 
 /// This process's part in the one-sided job.
-pub(crate) struct Far {
-    job: Running,
+pub(crate) struct FabricTransport {
+    job: FabricJob,
     unseen: bool,
-    lanes: [OnceLock<Lane>; LANES],
+    lanes: [OnceLock<FabricContext>; LANES],
     making: Mutex<()>,
     /// This process's inner memory, and where the stages begin in it.
-    inner: Memory,
+    inner: MemoryRange,
     stages: u64,
-    helper: Mutex<Option<Helper>>,
+    helper: Mutex<Option<HelperThread>>,
 }
 
 /// A context of the engine.
 #[derive(Debug)]
-struct Lane {
+struct FabricContext {
     id: ContextId,
     inline_max: usize,
-    stage: Mutex<Stage>,
+    stage: Mutex<StageUsage>,
 }
 
 /// What of a lane's stage is in use.
 #[derive(Debug, Default)]
-struct Stage {
+struct StageUsage {
     used: u64,
     /// Calls that are at work on it.
     busy: u32,
 }
 
-impl Far {
+impl FabricTransport {
     /// Over a job whose heaps are added; `stages` is where in the inner memory [`LANES`] stages have room.
     ///
     /// # Errors
     /// The engine has no room for a context, or the system none for a thread.
-    pub(crate) fn new(job: Running, inner: Memory, stages: u64, passive: bool) -> Result<Self> {
-        let helper = if passive { Some(job.serve_beside().map_err(Error::Thread)?) } else { None };
+    pub(crate) fn new(job: FabricJob, inner: MemoryRange, stages: u64, passive: bool) -> Result<Self> {
+        let helper = if passive { Some(job.serve_beside().map_err(ShmemError::Thread)?) } else { None };
         let unseen = job.works_unseen();
         let lanes = std::array::from_fn(|_| OnceLock::new());
         let far =
             Self { job, unseen, lanes, making: Mutex::new(()), inner, stages, helper: Mutex::new(helper) };
-        far.make(0)?;
+        far.create_context(0)?;
         Ok(far)
     }
 
@@ -72,32 +72,36 @@ impl Far {
     ///
     /// # Errors
     /// The engine has no room.
-    pub(crate) fn make(&self, lane: usize) -> Result<()> {
+    pub(crate) fn create_context(&self, lane: usize) -> Result<()> {
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         if self.lanes[lane].get().is_none() {
-            let id = self.job.context()?;
+            let id = self.job.create_context()?;
             let inline_max = (self.job.inline_max(id)? as usize).min(INLINE_MAX);
-            let _ = self.lanes[lane].set(Lane { id, inline_max, stage: Mutex::default() });
+            let _ = self.lanes[lane].set(FabricContext { id, inline_max, stage: Mutex::default() });
         }
         Ok(())
     }
 
-    fn lane(&self, lane: usize) -> Result<&Lane> {
-        self.lanes[lane].get().ok_or(Error::Handle("context"))
+    fn fabric_context(&self, lane: usize) -> Result<&FabricContext> {
+        self.lanes[lane].get().ok_or(ShmemError::Handle("context"))
     }
 
-    fn until<T>(&self, lane: &Lane, mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-        self.job.until(lane.id, self.unseen, |_| attempt())
+    fn wait_until<T>(
+        &self,
+        lane: &FabricContext,
+        mut attempt: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.job.wait_until(lane.id, self.unseen, |_| attempt())
     }
 
     /// Goes on with everything. Whether anything moved.
     pub(crate) fn progress(&self) -> Result<bool> {
-        Ok(self.job.progress(self.lane(0)?.id)?)
+        Ok(self.job.progress(self.fabric_context(0)?.id)?)
     }
 
     /// A number that has grown if something has moved since it was last asked for: then more is likely to.
-    pub(crate) fn stirs(&self) -> Option<u64> {
-        self.job.stirs(self.lane(0).ok()?.id)
+    pub(crate) fn sample_progress(&self) -> Option<u64> {
+        self.job.sample_progress(self.fabric_context(0).ok()?.id)
     }
 
     /// Whether waiting is work: nobody else goes on with what others do here.
@@ -106,8 +110,8 @@ impl Far {
     }
 
     /// Fails if a PE is known to be lost.
-    pub(crate) fn look(&self, pe: usize) -> Result<()> {
-        Ok(self.job.reaches(self.lane(0)?.id, pe as u32).map(drop)?)
+    pub(crate) fn check_pe(&self, pe: usize) -> Result<()> {
+        Ok(self.job.connect_member(self.fabric_context(0)?.id, pe as u32).map(drop)?)
     }
 
     /// Puts bytes, which may be changed afterwards. `own` is where they are, if they are symmetric.
@@ -115,20 +119,20 @@ impl Far {
         &self,
         lane: usize,
         pe: usize,
-        to: Place,
-        from: &Memory,
-        own: Option<Place>,
+        to: SymmetricPlace,
+        from: &MemoryRange,
+        own: Option<SymmetricPlace>,
     ) -> Result<()> {
         let len = from.len() as u64;
-        let on = self.lane(lane)?;
+        let on = self.fabric_context(lane)?;
         match own {
             _ if from.len() <= on.inline_max => self.put_inline(on, pe, to, from),
             Some(own) if len >= DIRECT => {
                 self.put_registered(on, pe, to, own, len)?;
-                if crate::planted("shmem-puts-return-early") {
+                if crate::is_planted("shmem-puts-return-early") {
                     return Ok(());
                 }
-                self.until(on, || Ok(self.job.quiet_member(on.id, pe as u32)?.then_some(())))
+                self.wait_until(on, || Ok(self.job.quiet_member(on.id, pe as u32)?.then_some(())))
             }
             _ => self.put_staged((lane, on), pe, to, from),
         }
@@ -139,11 +143,11 @@ impl Far {
         &self,
         lane: usize,
         pe: usize,
-        to: Place,
-        from: &Memory,
-        own: Option<Place>,
+        to: SymmetricPlace,
+        from: &MemoryRange,
+        own: Option<SymmetricPlace>,
     ) -> Result<()> {
-        let on = self.lane(lane)?;
+        let on = self.fabric_context(lane)?;
         match own {
             Some(own) if from.len() > on.inline_max => {
                 self.put_registered(on, pe, to, own, from.len() as u64)
@@ -152,58 +156,83 @@ impl Far {
         }
     }
 
-    fn put_inline(&self, on: &Lane, pe: usize, to: Place, from: &Memory) -> Result<()> {
+    fn put_inline(
+        &self,
+        on: &FabricContext,
+        pe: usize,
+        to: SymmetricPlace,
+        from: &MemoryRange,
+    ) -> Result<()> {
         let mut bytes = [0; INLINE_MAX];
         let bytes = &mut bytes[..from.len()];
-        read(from, 0, bytes)?;
+        read_bytes(from, 0, bytes)?;
         let to = (to.segment as u8, to.offset);
-        self.until(on, || Ok(self.job.put(on.id, pe as u32, to, Source::Bytes(bytes))?)).map(drop)
+        self.wait_until(on, || Ok(self.job.put(on.id, pe as u32, to, PutSource::Bytes(bytes))?)).map(drop)
     }
 
     /// Puts a few bytes, which are copied.
-    pub(crate) fn put_bytes(&self, lane: usize, pe: usize, to: Place, bytes: &[u8]) -> Result<()> {
-        let on = self.lane(lane)?;
+    pub(crate) fn put_bytes(&self, lane: usize, pe: usize, to: SymmetricPlace, bytes: &[u8]) -> Result<()> {
+        let on = self.fabric_context(lane)?;
         let to = (to.segment as u8, to.offset);
-        self.until(on, || Ok(self.job.put(on.id, pe as u32, to, Source::Bytes(bytes))?)).map(drop)
+        self.wait_until(on, || Ok(self.job.put(on.id, pe as u32, to, PutSource::Bytes(bytes))?)).map(drop)
     }
 
     /// The same, if there is room for it now. Whether it began.
-    pub(crate) fn try_put_bytes(&self, lane: usize, pe: usize, to: Place, bytes: &[u8]) -> Result<bool> {
-        let on = self.lane(lane)?;
+    pub(crate) fn try_put_bytes(
+        &self,
+        lane: usize,
+        pe: usize,
+        to: SymmetricPlace,
+        bytes: &[u8],
+    ) -> Result<bool> {
+        let on = self.fabric_context(lane)?;
         let to = (to.segment as u8, to.offset);
-        Ok(self.job.put(on.id, pe as u32, to, Source::Bytes(bytes))?.is_some())
+        Ok(self.job.put(on.id, pe as u32, to, PutSource::Bytes(bytes))?.is_some())
     }
 
     /// Tells a PE by its control stream that the program ends: a word of its inner memory that is 0 becomes that value. It needs no link, which
     /// over some networks takes longer to make than others wait for a reason. Whether it could be said now.
-    pub(crate) fn end(&self, pe: usize, offset: u64, value: u64) -> Result<bool> {
-        let at = Place::inner(offset);
-        let said = self.job.spoil(pe as u32, at.segment as u8, at.offset, value)?;
+    pub(crate) fn send_exit(&self, pe: usize, offset: u64, value: u64) -> Result<bool> {
+        let at = SymmetricPlace::in_inner(offset);
+        let said = self.job.send_error_word(pe as u32, at.segment as u8, at.offset, value)?;
         // What was said before goes out, and who answers is heard.
         self.progress()?;
         Ok(said)
     }
 
-    fn put_registered(&self, on: &Lane, pe: usize, mut to: Place, own: Place, len: u64) -> Result<()> {
-        let mut from = Local { heap: own.segment as u8, offset: own.offset, len };
+    fn put_registered(
+        &self,
+        on: &FabricContext,
+        pe: usize,
+        mut to: SymmetricPlace,
+        own: SymmetricPlace,
+        len: u64,
+    ) -> Result<()> {
+        let mut from = HeapRange { heap: own.segment as u8, offset: own.offset, len };
         while from.len > 0 {
             let there = (to.segment as u8, to.offset);
-            let put = || Ok(self.job.put(on.id, pe as u32, there, Source::Heap(from))?);
-            let taken = self.until(on, put)?;
+            let put = || Ok(self.job.put(on.id, pe as u32, there, PutSource::Heap(from))?);
+            let taken = self.wait_until(on, put)?;
             (to.offset, from.offset, from.len) = (to.offset + taken, from.offset + taken, from.len - taken);
         }
         Ok(())
     }
 
-    fn put_staged(&self, (lane, on): (usize, &Lane), pe: usize, to: Place, from: &Memory) -> Result<()> {
+    fn put_staged(
+        &self,
+        (lane, on): (usize, &FabricContext),
+        pe: usize,
+        to: SymmetricPlace,
+        from: &MemoryRange,
+    ) -> Result<()> {
         let mut at = 0;
         while at < from.len() as u64 {
             let len = PIECE.min(from.len() as u64 - at);
-            let staged = self.take(lane, on, len)?;
-            let own = Place::inner(staged);
-            let put = copy(&self.inner, staged, from, at, len)
-                .and_then(|()| self.put_registered(on, pe, to.plus(at as i64), own, len));
-            self.give(on, None);
+            let staged = self.reserve_stage(lane, on, len)?;
+            let own = SymmetricPlace::in_inner(staged);
+            let put = copy_bytes(&self.inner, staged, from, at, len)
+                .and_then(|()| self.put_registered(on, pe, to.offset_by(at as i64), own, len));
+            self.release_stage(on, None);
             put?;
             at += len;
         }
@@ -215,12 +244,12 @@ impl Far {
         &self,
         lane: usize,
         pe: usize,
-        from: Place,
-        into: &Memory,
-        own: Option<Place>,
+        from: SymmetricPlace,
+        into: &MemoryRange,
+        own: Option<SymmetricPlace>,
     ) -> Result<()> {
-        let on = self.lane(lane)?;
-        let quiet = || self.until(on, || Ok(self.job.quiet_member(on.id, pe as u32)?.then_some(())));
+        let on = self.fabric_context(lane)?;
+        let quiet = || self.wait_until(on, || Ok(self.job.quiet_member(on.id, pe as u32)?.then_some(())));
         if let Some(own) = own {
             self.get_registered(on, pe, from, own, into.len() as u64)?;
             return quiet();
@@ -228,12 +257,12 @@ impl Far {
         let mut at = 0;
         while at < into.len() as u64 {
             let len = (STAGE / 2).min(into.len() as u64 - at);
-            let staged = self.take(lane, on, len)?;
+            let staged = self.reserve_stage(lane, on, len)?;
             let got = self
-                .get_registered(on, pe, from.plus(at as i64), Place::inner(staged), len)
+                .get_registered(on, pe, from.offset_by(at as i64), SymmetricPlace::in_inner(staged), len)
                 .and_then(|()| quiet())
-                .and_then(|()| copy(into, at, &self.inner, staged, len));
-            self.give(on, Some((staged, len)));
+                .and_then(|()| copy_bytes(into, at, &self.inner, staged, len));
+            self.release_stage(on, Some((staged, len)));
             got?;
             at += len;
         }
@@ -245,21 +274,28 @@ impl Far {
         &self,
         lane: usize,
         pe: usize,
-        from: Place,
-        into: &Memory,
-        own: Option<Place>,
+        from: SymmetricPlace,
+        into: &MemoryRange,
+        own: Option<SymmetricPlace>,
     ) -> Result<()> {
         match own {
-            Some(own) => self.get_registered(self.lane(lane)?, pe, from, own, into.len() as u64),
+            Some(own) => self.get_registered(self.fabric_context(lane)?, pe, from, own, into.len() as u64),
             None => self.get(lane, pe, from, into, None),
         }
     }
 
-    fn get_registered(&self, on: &Lane, pe: usize, mut from: Place, own: Place, len: u64) -> Result<()> {
-        let mut into = Local { heap: own.segment as u8, offset: own.offset, len };
+    fn get_registered(
+        &self,
+        on: &FabricContext,
+        pe: usize,
+        mut from: SymmetricPlace,
+        own: SymmetricPlace,
+        len: u64,
+    ) -> Result<()> {
+        let mut into = HeapRange { heap: own.segment as u8, offset: own.offset, len };
         while into.len > 0 {
             let there = (from.segment as u8, from.offset);
-            let taken = self.until(on, || Ok(self.job.get(on.id, pe as u32, there, into)?))?;
+            let taken = self.wait_until(on, || Ok(self.job.get(on.id, pe as u32, there, into)?))?;
             (from.offset, into.offset, into.len) =
                 (from.offset + taken, into.offset + taken, into.len - taken);
         }
@@ -267,12 +303,12 @@ impl Far {
     }
 
     /// Bytes of a lane's stage that nothing else uses; to be given back.
-    fn take(&self, lane: usize, on: &Lane, len: u64) -> Result<u64> {
+    fn reserve_stage(&self, lane: usize, on: &FabricContext, len: u64) -> Result<u64> {
         let len = len.next_multiple_of(64);
         let base = self.stages + lane as u64 * STAGE;
-        self.until(on, || {
+        self.wait_until(on, || {
             let mut stage = on.stage.lock().unwrap_or_else(PoisonError::into_inner);
-            if stage.used + len > STAGE && !self.empties(on, &mut stage)? {
+            if stage.used + len > STAGE && !self.reset_idle_stage(on, &mut stage)? {
                 return Ok(None);
             }
             let at = stage.used;
@@ -282,9 +318,9 @@ impl Far {
     }
 
     /// Whether nothing in a stage is under way any more.
-    fn empties(&self, on: &Lane, stage: &mut MutexGuard<'_, Stage>) -> Result<bool> {
+    fn reset_idle_stage(&self, on: &FabricContext, stage: &mut MutexGuard<'_, StageUsage>) -> Result<bool> {
         let empty =
-            crate::planted("shmem-stages-are-written-over") || stage.busy == 0 && self.job.quiet(on.id)?;
+            crate::is_planted("shmem-stages-are-written-over") || stage.busy == 0 && self.job.quiet(on.id)?;
         if empty {
             stage.used = 0;
         }
@@ -292,7 +328,7 @@ impl Far {
     }
 
     /// A call is no more at work on the stage; and if it says so, on what it took nobody is.
-    fn give(&self, on: &Lane, done: Option<(u64, u64)>) {
+    fn release_stage(&self, on: &FabricContext, done: Option<(u64, u64)>) {
         let mut stage = on.stage.lock().unwrap_or_else(PoisonError::into_inner);
         stage.busy -= 1;
         if let Some((at, len)) = done {
@@ -304,32 +340,34 @@ impl Far {
     }
 
     /// Has an atomic executed; what the word was.
-    pub(crate) fn fetch(
+    pub(crate) fn fetch_atomic(
         &self,
         lane: usize,
         pe: usize,
-        word: Word,
-        kind: Type,
-        action: Action,
+        word: SymmetricWord,
+        kind: AtomicType,
+        action: AtomicAction,
     ) -> Result<u64> {
-        let on = self.lane(lane)?;
-        let atomic = Atomic::new(kind, action, true).ok_or(Error::Argument("there is no such atomic"))?;
-        let fetch = self.until(on, || Ok(self.job.atomic(on.id, pe as u32, word, atomic)?))?;
-        self.until(on, || Ok(self.job.fetched(on.id, fetch)?))
+        let on = self.fabric_context(lane)?;
+        let atomic =
+            TypedAtomic::new(kind, action, true).ok_or(ShmemError::Argument("there is no such atomic"))?;
+        let fetch = self.wait_until(on, || Ok(self.job.post_atomic(on.id, pe as u32, word, atomic)?))?;
+        self.wait_until(on, || Ok(self.job.collect_fetch(on.id, fetch)?))
     }
 
     /// The same, which is complete after a quiet.
-    pub(crate) fn change(
+    pub(crate) fn post_atomic(
         &self,
         lane: usize,
         pe: usize,
-        word: Word,
-        kind: Type,
-        action: Action,
+        word: SymmetricWord,
+        kind: AtomicType,
+        action: AtomicAction,
     ) -> Result<()> {
-        let on = self.lane(lane)?;
-        let atomic = Atomic::new(kind, action, false).ok_or(Error::Argument("there is no such atomic"))?;
-        self.until(on, || Ok(self.job.atomic(on.id, pe as u32, word, atomic)?)).map(drop)
+        let on = self.fabric_context(lane)?;
+        let atomic =
+            TypedAtomic::new(kind, action, false).ok_or(ShmemError::Argument("there is no such atomic"))?;
+        self.wait_until(on, || Ok(self.job.post_atomic(on.id, pe as u32, word, atomic)?)).map(drop)
     }
 
     /// Puts bytes, then changes a word.
@@ -337,42 +375,42 @@ impl Far {
         &self,
         lane: usize,
         pe: usize,
-        (to, from, own): (Place, &Memory, Option<Place>),
-        (op, word, value): (SignalOp, Word, u64),
+        (to, from, own): (SymmetricPlace, &MemoryRange, Option<SymmetricPlace>),
+        (op, word, value): (UpdateOp, SymmetricWord, u64),
     ) -> Result<()> {
-        let on = self.lane(lane)?;
-        let update =
-            Update::new(op, word, value).ok_or(Error::Argument("the signal is wider than its word"))?;
+        let on = self.fabric_context(lane)?;
+        let update = SignalUpdate::new(op, word, value)
+            .ok_or(ShmemError::Argument("the signal is wider than its word"))?;
         if from.is_empty() {
-            return self.until(on, || Ok(self.job.signal(on.id, pe as u32, update)?.then_some(())));
+            return self.wait_until(on, || Ok(self.job.send_signal(on.id, pe as u32, update)?.then_some(())));
         }
         if from.len() <= on.inline_max {
             let mut bytes = [0; INLINE_MAX];
             let bytes = &mut bytes[..from.len()];
-            read(from, 0, bytes)?;
+            read_bytes(from, 0, bytes)?;
             let there = (to.segment as u8, to.offset);
-            let put = || self.job.put_signal(on.id, pe as u32, there, Source::Bytes(bytes), update);
-            return self.until(on, || Ok(put()?.then_some(())));
+            let put = || self.job.put_signal(on.id, pe as u32, there, PutSource::Bytes(bytes), update);
+            return self.wait_until(on, || Ok(put()?.then_some(())));
         }
         // A signal comes after what was put before it.
         self.put_nbi(lane, pe, to, from, own)?;
-        self.until(on, || Ok(self.job.signal(on.id, pe as u32, update)?.then_some(())))
+        self.wait_until(on, || Ok(self.job.send_signal(on.id, pe as u32, update)?.then_some(())))
     }
 
     /// Waits until all that a lane has begun is complete.
     pub(crate) fn quiet(&self, lane: usize) -> Result<()> {
-        let on = self.lane(lane)?;
-        self.until(on, || Ok(self.job.quiet(on.id)?.then_some(())))?;
+        let on = self.fabric_context(lane)?;
+        self.wait_until(on, || Ok(self.job.quiet(on.id)?.then_some(())))?;
         let mut stage = on.stage.lock().unwrap_or_else(PoisonError::into_inner);
         if stage.used > 0 {
-            self.empties(on, &mut stage)?;
+            self.reset_idle_stage(on, &mut stage)?;
         }
         Ok(())
     }
 
     /// What a lane begins from now on comes after what it has begun.
     pub(crate) fn fence(&self, lane: usize) -> Result<()> {
-        Ok(self.job.fence(self.lane(lane)?.id)?)
+        Ok(self.job.fence(self.fabric_context(lane)?.id)?)
     }
 
     /// Waits for all lanes.
@@ -390,16 +428,16 @@ impl Far {
     }
 
     /// Serves nobody any more beside the calls of this process.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn stop_helper(&self) {
         drop(self.helper.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
-fn read(from: &Memory, at: u64, out: &mut [u8]) -> Result<()> {
-    from.read(at, out).map_err(|_| Error::Argument("outside of the memory"))
+fn read_bytes(from: &MemoryRange, at: u64, out: &mut [u8]) -> Result<()> {
+    from.read(at, out).map_err(|_| ShmemError::Argument("outside of the memory"))
 }
 
 /// Copies what was checked before.
-fn copy(to: &Memory, at: u64, from: &Memory, from_at: u64, len: u64) -> Result<()> {
-    to.copy_from(at, from, from_at, len).map_err(|_| Error::Argument("outside of the memory"))
+fn copy_bytes(to: &MemoryRange, at: u64, from: &MemoryRange, from_at: u64, len: u64) -> Result<()> {
+    to.copy_from(at, from, from_at, len).map_err(|_| ShmemError::Argument("outside of the memory"))
 }

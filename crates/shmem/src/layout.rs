@@ -22,13 +22,13 @@ const TEAMS_AT: u64 = 2 * LINE;
 
 /// The layout for so many PEs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct InnerLayout {
     size: u64,
     /// Bytes of a slot behind its flag.
     pub(crate) slot: u64,
 }
 
-impl Layout {
+impl InnerLayout {
     /// For a job of so many.
     pub(crate) const fn new(size: usize) -> Self {
         let slot = 32_768 / size as u64;
@@ -46,34 +46,34 @@ impl Layout {
         ROUNDS as u64 * LINE + 2 * self.size * (LINE + self.slot)
     }
 
-    const fn team(&self, team: usize) -> u64 {
+    const fn team_offset(&self, team: usize) -> u64 {
         TEAMS_AT + team as u64 * self.team_bytes()
     }
 
     /// The word by which a PE hears of a round of a team's barrier.
-    pub(crate) const fn flag(&self, team: usize, round: usize) -> u64 {
-        self.team(team) + round as u64 * LINE
+    pub(crate) const fn flag_offset(&self, team: usize, round: usize) -> u64 {
+        self.team_offset(team) + round as u64 * LINE
     }
 
-    /// The flag of what the PE of that index writes in an exchange of a team; its bytes are [`Layout::bytes`] further on.
-    pub(crate) const fn slot(&self, team: usize, turn: u64, index: usize) -> u64 {
+    /// The flag of what the PE of that index writes in an exchange of a team; its bytes are [`InnerLayout::slot_bytes`] further on.
+    pub(crate) const fn slot_offset(&self, team: usize, turn: u64, index: usize) -> u64 {
         let at = (turn & 1) * self.size + index as u64;
-        self.team(team) + ROUNDS as u64 * LINE + at * (LINE + self.slot)
+        self.team_offset(team) + ROUNDS as u64 * LINE + at * (LINE + self.slot)
     }
 
     /// From a slot's flag to its bytes.
-    pub(crate) const fn bytes(flag: u64) -> u64 {
+    pub(crate) const fn slot_bytes(flag: u64) -> u64 {
         flag + LINE
     }
 
     /// Where the stages begin.
-    pub(crate) const fn stages(&self) -> u64 {
-        self.team(TEAMS).next_multiple_of(4096)
+    pub(crate) const fn stages_offset(&self) -> u64 {
+        self.team_offset(TEAMS).next_multiple_of(4096)
     }
 
     /// Bytes of all.
     pub(crate) const fn len(&self) -> u64 {
-        self.stages() + LANES as u64 * STAGE
+        self.stages_offset() + LANES as u64 * STAGE
     }
 }
 
@@ -84,23 +84,28 @@ mod tests {
     #[test]
     fn nothing_lies_on_anything_else() {
         for size in [1, 2, 3, 4, 31, 100, 1000, 100_000] {
-            let layout = Layout::new(size);
+            let layout = InnerLayout::new(size);
             assert!(layout.slot.is_multiple_of(64) && (64..=1024).contains(&layout.slot), "{size}");
             let mut at = EXIT + 8;
             for team in [0, 1, TEAMS - 1] {
                 for round in 0..ROUNDS {
-                    assert!(layout.flag(team, round) >= at && layout.flag(team, round).is_multiple_of(64));
-                    at = layout.flag(team, round) + 8;
+                    assert!(
+                        layout.flag_offset(team, round) >= at
+                            && layout.flag_offset(team, round).is_multiple_of(64)
+                    );
+                    at = layout.flag_offset(team, round) + 8;
                 }
                 for turn in [4, 5] {
                     for index in [0, size - 1] {
-                        let flag = layout.slot(team, turn, index);
+                        let flag = layout.slot_offset(team, turn, index);
                         assert!(flag >= at || index == size - 1, "{size} {team} {turn} {index}");
-                        at = Layout::bytes(flag) + layout.slot;
+                        at = InnerLayout::slot_bytes(flag) + layout.slot;
                     }
                 }
             }
-            assert!(layout.stages() >= at && layout.len() == layout.stages() + LANES as u64 * STAGE);
+            assert!(
+                layout.stages_offset() >= at && layout.len() == layout.stages_offset() + LANES as u64 * STAGE
+            );
         }
     }
 }

@@ -34,6 +34,6 @@ mod world;
 
 /// Whether a bug is planted; never in a build without the feature.
 #[inline]
-fn planted(name: &str) -> bool {
+fn is_planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }

@@ -5,33 +5,34 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
-use trunkline_mem::{Found, Memory};
-use trunkline_proto::wire::pe::{Pe as Told, SEGMENTS};
+use trunkline_mem::{MemoryFileId, MemoryRange};
+use trunkline_proto::wire::pe::{PeRecord as Told, SEGMENTS};
 
-use crate::behind::Behind;
+use crate::behind::NeighbourStatics;
 use crate::layout::{LEFT, OF_ANOTHER};
 use crate::place::INNER;
 
 /// A PE as this one reaches it.
 #[derive(Debug, Default)]
-pub(crate) struct Near {
-    memory: [Option<Memory>; SEGMENTS],
+pub(crate) struct PeAccess {
+    memory: [Option<MemoryRange>; SEGMENTS],
     process: Option<OwnedFd>,
     /// Its static variables, where they are not mapped and the system copies from them.
-    pub(crate) behind: Option<Behind>,
+    pub(crate) behind: Option<NeighbourStatics>,
 }
 
-impl Near {
+impl PeAccess {
     /// This PE itself.
-    pub(crate) fn own(memory: &[Memory; SEGMENTS]) -> Self {
+    pub(crate) fn of_own_memory(memory: &[MemoryRange; SEGMENTS]) -> Self {
         Self { memory: memory.each_ref().map(|memory| Some(memory.clone())), process: None, behind: None }
     }
 
     /// A process of this host: all that can be mapped of it.
-    pub(crate) fn of(told: &Told) -> Self {
-        let map = |segment: &trunkline_proto::wire::pe::Segment| {
-            let found = Found { pid: told.pid, fd: segment.fd, inode: segment.inode, len: segment.len };
-            if segment.inode == 0 { None } else { found.map().ok() }
+    pub(crate) fn map_neighbour(told: &Told) -> Self {
+        let map = |segment: &trunkline_proto::wire::pe::SymmetricSegment| {
+            let found =
+                MemoryFileId { pid: told.pid, fd: segment.fd, inode: segment.inode, len: segment.len };
+            if segment.inode == 0 { None } else { found.map_file().ok() }
         };
         let pid = i32::try_from(told.pid).ok().and_then(Pid::from_raw);
         let process = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -40,7 +41,7 @@ impl Near {
 
     /// A range of its memory.
     #[inline]
-    pub(crate) fn segment(&self, segment: usize) -> Option<&Memory> {
+    pub(crate) fn segment_memory(&self, segment: usize) -> Option<&MemoryRange> {
         self.memory[segment].as_ref()
     }
 
@@ -55,16 +56,16 @@ impl Near {
     }
 
     /// Who has died, if its process has ended and not with all others: itself, which has this number, or another, because of which it ended.
-    pub(crate) fn dead(&self, pe: usize) -> Option<usize> {
+    pub(crate) fn dead_pe(&self, pe: usize) -> Option<usize> {
         let process = self.process.as_ref()?;
         let mut fds = [PollFd::new(process, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let ended = rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0);
-        let said = self.segment(INNER).and_then(|inner| inner.load(LEFT).ok()).unwrap_or(0);
+        let said = self.segment_memory(INNER).and_then(|inner| inner.load(LEFT).ok()).unwrap_or(0);
         match said {
             _ if !ended => None,
             0 => Some(pe),
-            said if said >= OF_ANOTHER && crate::planted("shmem-names-who-noticed") => Some(pe),
+            said if said >= OF_ANOTHER && crate::is_planted("shmem-names-who-noticed") => Some(pe),
             said => said.checked_sub(OF_ANOTHER).and_then(|first| usize::try_from(first).ok()),
         }
     }

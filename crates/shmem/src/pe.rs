@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use trunkline_engine::{ExecuteBy, Params, SharedHeap};
-use trunkline_fabric::Level;
-use trunkline_mem::ipc::Private;
-use trunkline_mem::{Memory, OutOfMemory, Shared, Statics};
-use trunkline_proto::ranges::Ranges;
+use trunkline_engine::{EngineParams, ExecuteBy, SharedHeap};
+use trunkline_fabric::LogLevel;
+use trunkline_mem::ipc::PrivateMemory;
+use trunkline_mem::{MemoryRange, OutOfMemory, SharedMemory, StaticVariables};
+use trunkline_proto::ranges::HeapRanges;
 use trunkline_proto::reserve::{try_collect, try_vec};
-use trunkline_proto::wire::pe::{Pe as Told, SEGMENTS, Segment as ToldSegment};
-use trunkline_runtime::{Member, Running};
+use trunkline_proto::wire::pe::{PeRecord as Told, SEGMENTS, SymmetricSegment as ToldSegment};
+use trunkline_runtime::{FabricJob, JobMember};
 
-use crate::behind::{self, Behind};
-use crate::ctx::{Ctxs, On};
-use crate::error::{Error, Result};
-use crate::far::Far;
-use crate::layout::{ENDS, EXIT, LEFT, Layout};
-use crate::lock::Held;
-use crate::near::Near;
-use crate::place::{HEAP, INNER, Place, STATICS, Segment, Segments};
-use crate::settings::Settings;
-use crate::team::{PES_MAX, SHARED, Team, Teams, WORLD};
-use crate::wait::{Tests, spins};
+use crate::behind::{self, NeighbourStatics};
+use crate::ctx::{ContextTable, ContextTarget};
+use crate::error::{Result, ShmemError};
+use crate::far::FabricTransport;
+use crate::layout::{ENDS, EXIT, InnerLayout, LEFT};
+use crate::lock::HeldLock;
+use crate::near::PeAccess;
+use crate::place::{HEAP, INNER, STATICS, SegmentIndex, SymmetricPlace, SymmetricSegments};
+use crate::settings::ShmemSettings;
+use crate::team::{PES_MAX, SHARED, Team, TeamTable, WORLD};
+use crate::wait::{TestBackoff, spin_limit};
 use crate::world::ENDS_WITHIN;
 
 /// Passive progress is what OpenSHMEM's programs expect.
@@ -40,16 +40,16 @@ pub(crate) const ALIGN_MAX: usize = 1 << 32;
 pub(crate) struct Pe {
     pub(crate) me: usize,
     pub(crate) size: usize,
-    pub(crate) segments: Segments,
-    pub(crate) near: Box<[Near]>,
+    pub(crate) segments: SymmetricSegments,
+    pub(crate) near: Box<[PeAccess]>,
     /// Of some PE a part of the memory is mapped and a part is not.
     pub(crate) parted: bool,
     /// What goes over the fabric, if anything does.
-    pub(crate) far: Option<Far>,
-    pub(crate) layout: Layout,
-    pub(crate) teams: Teams,
-    pub(crate) ctxs: Ctxs,
-    pub(crate) heap: Mutex<Heap>,
+    pub(crate) far: Option<FabricTransport>,
+    pub(crate) layout: InnerLayout,
+    pub(crate) teams: TeamTable,
+    pub(crate) ctxs: ContextTable,
+    pub(crate) heap: Mutex<SymmetricHeap>,
     /// Fruitless looks before it gives its processor away.
     pub(crate) spins: u32,
     /// The thread level that was granted.
@@ -57,34 +57,34 @@ pub(crate) struct Pe {
     pub(crate) left: AtomicBool,
     /// Where the next look at any of several words begins.
     pub(crate) turn: AtomicUsize,
-    pub(crate) tests: Tests,
+    pub(crate) tests: TestBackoff,
     /// It said once that the heap is full.
     pub(crate) told: AtomicBool,
     /// Locks of the program that threads of this PE hold or wait for.
-    pub(crate) locks: Mutex<Vec<Held>>,
+    pub(crate) locks: Mutex<Vec<HeldLock>>,
     /// The launcher, for the end.
-    member: Mutex<Option<Member>>,
+    member: Mutex<Option<JobMember>>,
     /// What others map; held so that they find it.
-    _shared: [Option<Shared>; SEGMENTS],
+    _shared: [Option<SharedMemory>; SEGMENTS],
     /// By which others copy from it; they do as long as this is there, whoever this PE itself copies from.
-    _copied: Option<Arc<Private>>,
+    _copied: Option<Arc<PrivateMemory>>,
 }
 
 /// The symmetric heap: what is taken of it.
 #[derive(Debug)]
-pub(crate) struct Heap {
-    pub(crate) ranges: Ranges,
+pub(crate) struct SymmetricHeap {
+    pub(crate) ranges: HeapRanges,
     /// By the offset that C has: where its bytes begin, how many, and how many C asked for.
     pub(crate) taken: HashMap<u64, (u64, u64, u64)>,
 }
 
-impl Heap {
+impl SymmetricHeap {
     /// Makes room in the tables for one more allocation, and for the gap that it may leave: freeing needs no memory.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn reserve_tables(&mut self) -> std::result::Result<(), OutOfMemory> {
-        if !crate::planted("shmem-aborts-without-memory") {
+        if !crate::is_planted("shmem-aborts-without-memory") {
             let bytes = (self.taken.len() + 1) * size_of::<(u64, (u64, u64, u64))>();
             self.taken.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
         }
@@ -92,9 +92,9 @@ impl Heap {
     }
 }
 
-fn log(debug: bool) -> impl Fn(Level, &str) + Send + Sync + 'static {
+fn log_to_stderr(debug: bool) -> impl Fn(LogLevel, &str) + Send + Sync + 'static {
     move |level, line: &str| {
-        if debug && !crate::planted("shmem-debugs-in-silence") || level == Level::Warn {
+        if debug && !crate::is_planted("shmem-debugs-in-silence") || level == LogLevel::Warn {
             eprintln!("trunkline: {line}");
         }
     }
@@ -106,71 +106,75 @@ impl Pe {
     /// # Errors
     /// What the environment says cannot be, memory cannot be had, or the others do not come.
     pub(crate) fn start() -> Result<Self> {
-        let settings = Settings::read(|name| std::env::var(name).ok())?;
+        let settings = ShmemSettings::from_variables(|name| std::env::var(name).ok())?;
         let mut params = trunkline_runtime::params_or(&DEFAULTS)?;
         // Neighbours change words by themselves.
         params.execute_by = ExecuteBy::Owner;
         let passive = params.progress_thread;
         let shared_heap = params.shared_heap;
-        let bytes = page(settings.heap)?;
+        let bytes = round_to_pages(settings.heap)?;
         // What is aligned in the heap is so in each PE.
-        let heap = Shared::aligned("trunkline.heap", bytes, bytes.next_power_of_two().min(ALIGN_MAX))?;
-        let statics = statics(&params, &log(settings.debug))?;
+        let heap =
+            SharedMemory::new_aligned("trunkline.heap", bytes, bytes.next_power_of_two().min(ALIGN_MAX))?;
+        let statics = share_statics(&params, &log_to_stderr(settings.debug))?;
         // Before the PEs meet: one that finds no memory keeps none waiting.
-        let ctxs = Ctxs::new()?;
+        let ctxs = ContextTable::new()?;
         let (job, mut member) =
-            Member::join(params, None, MEETING, "OpenSHMEM library", log(settings.debug))?;
+            JobMember::join(params, None, MEETING, "OpenSHMEM library", log_to_stderr(settings.debug))?;
         let me = member.rank;
         let size = member.size;
         if size > PES_MAX {
-            return Err(Error::Exhausted { what: "PEs", limit: PES_MAX });
+            return Err(ShmemError::Exhausted { what: "PEs", limit: PES_MAX });
         }
-        let layout = Layout::new(size);
-        let inner = Shared::new("trunkline.inner", layout.len() as usize)?;
+        let layout = InnerLayout::new(size);
+        let inner = SharedMemory::new("trunkline.inner", layout.len() as usize)?;
         if me == 0 {
-            say(&settings, size);
+            print_banner(&settings, size);
         }
         let memory = [heap.memory().clone(), statics.1, inner.memory().clone()];
         let shared = [Some(heap), statics.0, Some(inner)];
-        let told = told(&memory, &shared)?;
-        let all = read(&member.exchange(&told.to_bytes())?, &told)?;
-        let mut near = neighbours(&all, (me, &told), &memory, shared_heap)?;
-        let copied = behind(&mut member, &mut near, &all, &memory[STATICS])?;
+        let told = own_record(&memory, &shared)?;
+        let all = parse_records(&member.exchange(&told.to_bytes())?, &told)?;
+        let mut near = map_neighbours(&all, (me, &told), &memory, shared_heap)?;
+        let copied = open_statics(&mut member, &mut near, &all, &memory[STATICS])?;
         let wants_fabric = near.iter().any(|near| !near.is_whole());
         let given = member.exchange(&[u8::from(wants_fabric)])?;
-        let (ours, count) = hosts(&all, me, &near)?;
-        let segments = Segments(memory);
+        let (ours, count) = shared_team(&all, me, &near)?;
+        let segments = SymmetricSegments(memory);
         let far = match given.iter().all(|bytes| bytes.first() == Some(&0)) {
             true => None,
-            false => Some(fabric(job, &mut member, &segments, (layout, passive))?),
+            false => Some(start_fabric(job, &mut member, &segments, (layout, passive))?),
         };
         member.barrier()?;
-        tell(&log(settings.debug), (me, size), &near, &segments);
+        log_reach(&log_to_stderr(settings.debug), (me, size), &near, &segments);
         if me == 0 && !settings.ignored.is_empty() {
             let line = format!("{} of other libraries do nothing here", settings.ignored.join(", "));
-            log(settings.debug)(Level::Info, &line);
+            log_to_stderr(settings.debug)(LogLevel::Info, &line);
         }
         Ok(Self {
             me,
             size,
-            parted: near.iter().any(Near::is_parted),
+            parted: near.iter().any(PeAccess::is_parted),
             near,
             far,
             layout,
-            teams: Teams::new(size, ours),
+            teams: TeamTable::new(size, ours),
             ctxs,
-            heap: Mutex::new(Heap { ranges: Ranges::new(segments.0[0].len() as u64), taken: HashMap::new() }),
+            heap: Mutex::new(SymmetricHeap {
+                ranges: HeapRanges::new(segments.0[0].len() as u64),
+                taken: HashMap::new(),
+            }),
             segments,
-            spins: spins(count),
+            spins: spin_limit(count),
             threads: AtomicU32::new(0),
             left: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
-            tests: Tests::default(),
+            tests: TestBackoff::default(),
             told: AtomicBool::new(false),
             locks: Mutex::default(),
             member: Mutex::new(Some(member)),
             _shared: shared,
-            _copied: copied.filter(|_| !crate::planted("shmem-forgets-who-copies")),
+            _copied: copied.filter(|_| !crate::is_planted("shmem-forgets-who-copies")),
         })
     }
 
@@ -178,7 +182,7 @@ impl Pe {
     ///
     /// # Errors
     /// As a barrier.
-    pub(crate) fn leave(&self) -> Result<()> {
+    pub(crate) fn finalize_pe(&self) -> Result<()> {
         self.barrier_all()?;
         self.left.store(true, Ordering::Release);
         let _ = self.segments.0[INNER].store(LEFT, 1);
@@ -191,7 +195,7 @@ impl Pe {
             member.barrier()?;
         }
         if let Some(far) = &self.far {
-            far.rest();
+            far.stop_helper();
         }
         Ok(())
     }
@@ -202,30 +206,31 @@ impl Pe {
         let until = Instant::now() + ENDS_WITHIN;
         let others = || (1..self.size).map(|step| (self.me + step) % self.size);
         // By the control streams first: whoever hears of an end waits only so long for the reason.
-        if let Some(far) = self.far.as_ref().filter(|_| !crate::planted("shmem-ends-by-links-alone")) {
-            for pe in others().filter(|&pe| self.mapped(pe, INNER).is_none()) {
-                while far.end(pe, EXIT, word).is_ok_and(|said| !said) && Instant::now() < until {}
+        if let Some(far) = self.far.as_ref().filter(|_| !crate::is_planted("shmem-ends-by-links-alone")) {
+            for pe in others().filter(|&pe| self.mapped_memory(pe, INNER).is_none()) {
+                while far.send_exit(pe, EXIT, word).is_ok_and(|said| !said) && Instant::now() < until {}
             }
         }
         // And by what reaches those that compute where nobody listens for them. Who cannot be told is gone.
         let listed = try_collect(others());
         if listed.is_err() {
             // Without memory for a list each PE gets the word once.
-            others().for_each(|pe| drop(self.try_tell(pe, EXIT, word)));
+            others().for_each(|pe| drop(self.try_put_word(pe, EXIT, word)));
         }
         let mut untold = listed.unwrap_or_default();
         let mut until = Instant::now() + ENDS_WITHIN;
         loop {
             let left = untold.len();
-            untold.retain(|&pe| self.try_tell(pe, EXIT, word).is_ok_and(|told| !told));
+            untold.retain(|&pe| self.try_put_word(pe, EXIT, word).is_ok_and(|told| !told));
             // Those that were told first may be gone before the last one is: that is told once for each, and the others are still waited for.
-            let complete = self.try_complete().unwrap_or(false);
+            let complete = self.poll_quiet_all().unwrap_or(false);
             let now = Instant::now();
             if untold.len() < left {
                 until = now + ENDS_WITHIN;
             }
             // Who does not answer does not keep this PE from ending.
-            if untold.is_empty() && complete || now > until && !crate::planted("shmem-ends-when-all-hear") {
+            if untold.is_empty() && complete || now > until && !crate::is_planted("shmem-ends-when-all-hear")
+            {
                 return;
             }
             std::thread::yield_now();
@@ -234,65 +239,68 @@ impl Pe {
 
     /// What a handle of C stands for.
     #[inline]
-    pub(crate) fn on(&self, ctx: usize) -> Result<On> {
-        self.ctxs.named(ctx, &self.teams)
+    pub(crate) fn context_target(&self, ctx: usize) -> Result<ContextTarget> {
+        self.ctxs.find_context(ctx, &self.teams)
     }
 
     /// Where bytes of this process are in symmetric memory.
     ///
     /// # Errors
-    /// [`Error::NotSymmetric`].
+    /// [`ShmemError::NotSymmetric`].
     #[inline]
-    pub(crate) fn place(&self, addr: usize, len: usize) -> Result<Place> {
-        self.segments.find(addr, len).ok_or_else(|| Error::not_symmetric(addr, len))
+    pub(crate) fn find_place(&self, addr: usize, len: usize) -> Result<SymmetricPlace> {
+        self.segments.find_place(addr, len).ok_or_else(|| ShmemError::not_symmetric(addr, len))
     }
 
     /// A range of a PE's memory, if it is mapped here.
     #[inline]
-    pub(crate) fn mapped(&self, pe: usize, segment: Segment) -> Option<&Memory> {
-        self.near[pe].segment(segment)
+    pub(crate) fn mapped_memory(&self, pe: usize, segment: SegmentIndex) -> Option<&MemoryRange> {
+        self.near[pe].segment_memory(segment)
     }
 
     /// The fabric, which is there if any memory is not mapped.
     #[inline]
-    pub(crate) fn far(&self) -> Result<&Far> {
-        self.far.as_ref().ok_or_else(Error::not_running)
+    pub(crate) fn fabric_transport(&self) -> Result<&FabricTransport> {
+        self.far.as_ref().ok_or_else(ShmemError::not_running)
     }
 
     /// Whether a PE's memory of that kind is read and written by loads and stores, and where.
-    pub(crate) fn pointer(&self, place: Place, pe: usize) -> Option<usize> {
-        let memory = self.mapped(pe, place.segment)?;
+    pub(crate) fn mapped_address(&self, place: SymmetricPlace, pe: usize) -> Option<usize> {
+        let memory = self.mapped_memory(pe, place.segment)?;
         Some(memory.addr() + place.offset as usize)
     }
 }
 
 /// Bytes of whole pages.
-fn page(bytes: u64) -> Result<usize> {
+fn round_to_pages(bytes: u64) -> Result<usize> {
     let bytes = bytes.checked_next_multiple_of(4096).and_then(|bytes| usize::try_from(bytes).ok());
-    bytes.ok_or(Error::Argument("no symmetric heap is that large"))
+    bytes.ok_or(ShmemError::Argument("no symmetric heap is that large"))
 }
 
 /// Static variables of the program, made memory that others map unless that is not wanted, or refused.
-fn statics(params: &Params, log: &dyn Fn(Level, &str)) -> Result<(Option<Shared>, Memory)> {
-    let Some(statics) = Statics::find() else { return Ok((None, Memory::try_heap(0)?)) };
+fn share_statics(
+    params: &EngineParams,
+    log: &dyn Fn(LogLevel, &str),
+) -> Result<(Option<SharedMemory>, MemoryRange)> {
+    let Some(statics) = StaticVariables::find() else { return Ok((None, MemoryRange::try_heap(0)?)) };
     if params.shared_statics {
         // SAFETY: a program's first call, before threads of its own use static variables at the same time, as OpenSHMEM asks for; those of
         // C are no Rust references.
-        match unsafe { statics.share() } {
+        match unsafe { statics.share_as_file() } {
             Ok(shared) => {
                 let memory = shared.memory().clone();
                 return Ok((Some(shared), memory));
             }
-            Err(_) if crate::planted("shmem-refused-in-silence") => {}
+            Err(_) if crate::is_planted("shmem-refused-in-silence") => {}
             Err(cause) => log(
-                Level::Warn,
+                LogLevel::Warn,
                 &format!(
                     "static variables are not shared with PEs of this host, and go over the network: {cause}"
                 ),
             ),
         }
         // What could not be shared is where it was.
-        let Some(statics) = Statics::find() else { return Ok((None, Memory::try_heap(0)?)) };
+        let Some(statics) = StaticVariables::find() else { return Ok((None, MemoryRange::try_heap(0)?)) };
         // SAFETY: variables of C are no Rust references.
         return Ok((None, unsafe { statics.memory() }));
     }
@@ -301,17 +309,22 @@ fn statics(params: &Params, log: &dyn Fn(Level, &str)) -> Result<(Option<Shared>
 }
 
 /// Prints what the environment asks for.
-fn say(settings: &Settings, size: usize) {
+fn print_banner(settings: &ShmemSettings, size: usize) {
     if settings.version {
         println!("Trunkline {}, OpenSHMEM 1.5, {size} PEs", env!("CARGO_PKG_VERSION"));
     }
     if settings.info {
-        println!("{}", settings.help());
+        println!("{}", settings.help_text());
     }
 }
 
 /// For `SHMEM_DEBUG`: how this PE reaches the others.
-fn tell(log: &dyn Fn(Level, &str), (me, size): (usize, usize), near: &[Near], segments: &Segments) {
+fn log_reach(
+    log: &dyn Fn(LogLevel, &str),
+    (me, size): (usize, usize),
+    near: &[PeAccess],
+    segments: &SymmetricSegments,
+) {
     let heap = segments.0[HEAP].len();
     let statics = segments.0[STATICS].len();
     let whole = near.iter().filter(|near| near.is_whole()).count() - 1;
@@ -321,13 +334,13 @@ fn tell(log: &dyn Fn(Level, &str), (me, size): (usize, usize), near: &[Near], se
          the network {}",
         size - 1 - whole - parted
     );
-    log(Level::Info, &line);
+    log(LogLevel::Info, &line);
 }
 
 /// What this PE says of itself.
-fn told(memory: &[Memory; SEGMENTS], shared: &[Option<Shared>; SEGMENTS]) -> Result<Told> {
+fn own_record(memory: &[MemoryRange; SEGMENTS], shared: &[Option<SharedMemory>; SEGMENTS]) -> Result<Told> {
     let segment = |at: usize| {
-        let found = shared[at].as_ref().map(Shared::found);
+        let found = shared[at].as_ref().map(SharedMemory::file_id);
         let len = memory[at].len() as u64;
         found.map_or(ToldSegment { len, inode: 0, fd: 0 }, |found| ToldSegment {
             len,
@@ -335,11 +348,11 @@ fn told(memory: &[Memory; SEGMENTS], shared: &[Option<Shared>; SEGMENTS]) -> Res
             fd: found.fd,
         })
     };
-    Ok(Told { node: node(), pid: std::process::id(), segments: [segment(0), segment(1), segment(2)] })
+    Ok(Told { node: node_id(), pid: std::process::id(), segments: [segment(0), segment(1), segment(2)] })
 }
 
 /// What processes have together that find each other by number.
-fn node() -> [u8; 24] {
+fn node_id() -> [u8; 24] {
     let mut node = [0; 24];
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits = boot.bytes().filter_map(|digit| char::from(digit).to_digit(16));
@@ -352,15 +365,15 @@ fn node() -> [u8; 24] {
 }
 
 /// What the others said, which must fit.
-fn read(given: &[Vec<u8>], own: &Told) -> Result<Vec<Told>> {
+fn parse_records(given: &[Vec<u8>], own: &Told) -> Result<Vec<Told>> {
     let mut all = try_vec(given.len())?;
     for (pe, bytes) in given.iter().enumerate() {
-        let told = Told::from_bytes(bytes).map_err(|source| Error::Pe { pe, source })?;
+        let told = Told::from_bytes(bytes).map_err(|source| ShmemError::Pe { pe, source })?;
         for (at, what) in ["symmetric heap", "static variables", "inner memory"].into_iter().enumerate() {
             let theirs = told.segments[at].len;
             let ours = own.segments[at].len;
             if theirs != ours {
-                return Err(Error::Differ { pe, what, theirs, ours });
+                return Err(ShmemError::Differ { pe, what, theirs, ours });
             }
         }
         all.push(told);
@@ -369,50 +382,50 @@ fn read(given: &[Vec<u8>], own: &Told) -> Result<Vec<Told>> {
 }
 
 /// Maps the memory of those who may be.
-fn neighbours(
+fn map_neighbours(
     all: &[Told],
     (me, own): (usize, &Told),
-    memory: &[Memory; SEGMENTS],
+    memory: &[MemoryRange; SEGMENTS],
     shared_heap: SharedHeap,
-) -> Result<Box<[Near]>> {
+) -> Result<Box<[PeAccess]>> {
     let together = |pe: usize| match shared_heap {
         SharedHeap::Host => true,
         SharedHeap::Nobody => false,
         SharedHeap::Of(count) => pe / count as usize == me / count as usize,
     };
     let near = |(pe, told): (usize, &Told)| match pe {
-        _ if pe == me => Near::own(memory),
-        _ if (told.node == own.node && together(pe)) => Near::of(told),
-        _ => Near::default(),
+        _ if pe == me => PeAccess::of_own_memory(memory),
+        _ if (told.node == own.node && together(pe)) => PeAccess::map_neighbour(told),
+        _ => PeAccess::default(),
     };
     Ok(try_collect(all.iter().enumerate().map(near))?.into_boxed_slice())
 }
 
 /// Has the system copy from static variables of neighbours that are not mapped, if there are any. All PEs do the same. What is to be held as
 /// long as others may copy from this one.
-fn behind(
-    member: &mut Member,
-    near: &mut [Near],
+fn open_statics(
+    member: &mut JobMember,
+    near: &mut [PeAccess],
     all: &[Told],
-    statics: &Memory,
-) -> Result<Option<Arc<Private>>> {
+    statics: &MemoryRange,
+) -> Result<Option<Arc<PrivateMemory>>> {
     let missing = |told: &Told| told.segments[STATICS].inode == 0 && told.segments[STATICS].len > 0;
     if !all.iter().any(missing) {
         return Ok(None);
     }
-    let by = Arc::new(Private::new()?);
-    let given = member.exchange(&behind::told(&by, statics.addr())?)?;
+    let by = Arc::new(PrivateMemory::new()?);
+    let given = member.exchange(&behind::export_statics(&by, statics.addr())?)?;
     for (near, told) in near.iter_mut().zip(&given) {
         // Of neighbours the heap is mapped.
-        if near.segment(HEAP).is_some() && near.segment(STATICS).is_none() {
-            near.behind = Behind::open(&by, told);
+        if near.segment_memory(HEAP).is_some() && near.segment_memory(STATICS).is_none() {
+            near.behind = NeighbourStatics::open(&by, told);
         }
     }
     Ok(Some(by))
 }
 
 /// The team of those who share memory with this PE, and how many PEs are on this host.
-fn hosts(all: &[Told], me: usize, near: &[Near]) -> Result<(Team, usize)> {
+fn shared_team(all: &[Told], me: usize, near: &[PeAccess]) -> Result<(Team, usize)> {
     let mut whole: Vec<usize> = try_vec(all.len())?;
     whole.extend((0..all.len()).filter(|&pe| near[pe].is_whole()));
     let stride = match whole[..] {
@@ -427,18 +440,18 @@ fn hosts(all: &[Told], me: usize, near: &[Near]) -> Result<(Team, usize)> {
 }
 
 /// Gives the engine the memory that others reach.
-fn fabric(
-    job: Running,
-    member: &mut Member,
-    segments: &Segments,
-    (layout, passive): (Layout, bool),
-) -> Result<Far> {
+fn start_fabric(
+    job: FabricJob,
+    member: &mut JobMember,
+    segments: &SymmetricSegments,
+    (layout, passive): (InnerLayout, bool),
+) -> Result<FabricTransport> {
     for memory in &segments.0 {
         job.add_heap(memory.clone())?;
     }
     // Who begins something finds all heaps of all.
     member.barrier()?;
-    Far::new(job, segments.0[INNER].clone(), layout.stages(), passive)
+    FabricTransport::new(job, segments.0[INNER].clone(), layout.stages_offset(), passive)
 }
 
 const _: () = assert!(STATICS == 1 && WORLD == 0);

@@ -2,15 +2,15 @@
 //! writing it to all. Elements are combined in the order of PEs, so that all have the same result to the last bit.
 
 use bytemuck::{Pod, Zeroable};
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::reserve::try_filled;
 
-use crate::collect::memory;
+use crate::collect::raw_memory;
 use crate::error::Result;
-use crate::group::Group;
+use crate::group::CollectiveGroup;
 use crate::pe::Pe;
-use crate::place::Place;
-use crate::rma::{When, inside};
+use crate::place::SymmetricPlace;
+use crate::rma::{ReturnPoint, map_bounds_error};
 
 /// Bytes that are combined at once: they stay in the nearest cache.
 const CHUNK: usize = 8 << 10;
@@ -21,21 +21,21 @@ const CHUNK_FAR: usize = 128 << 10;
 const SLOT: usize = 16;
 
 /// Combines elements with others.
-pub(crate) type Combine = fn(&mut [u8], &[u8]);
+pub(crate) type CombineFn = fn(&mut [u8], &[u8]);
 
 /// Bytes that any element may be at the beginning of.
-struct Buffer(Box<[Aligned]>);
+struct AlignedBuffer(Box<[AlignedBlock]>);
 
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
-struct Aligned([u8; 64]);
+struct AlignedBlock([u8; 64]);
 
-impl Buffer {
+impl AlignedBuffer {
     fn new(len: usize) -> Result<Self> {
-        Ok(Self(try_filled(Aligned([0; 64]), len.div_ceil(64))?))
+        Ok(Self(try_filled(AlignedBlock([0; 64]), len.div_ceil(64))?))
     }
 
-    fn bytes(&mut self, len: usize) -> &mut [u8] {
+    fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.0)[..len]
     }
 }
@@ -44,31 +44,31 @@ impl Pe {
     /// Combines the elements of all PEs of a group, of so many bytes each.
     pub(crate) fn reduce(
         &self,
-        group: &Group,
+        group: &CollectiveGroup,
         (dest, source): (usize, usize),
         (count, element): (usize, usize),
-        combine: Combine,
+        combine: CombineFn,
     ) -> Result<()> {
         let len = count * element;
         if len == 0 {
             return self.sync_group(group);
         }
-        let places = (self.place(dest, len)?, self.place(source, len)?);
+        let places = (self.find_place(dest, len)?, self.find_place(source, len)?);
         match group {
-            Group::Team(team) if self.fits_slot(len) => {
-                let mut acc = [Aligned([0; 64]); SLOT];
-                let mut other = [Aligned([0; 64]); SLOT];
+            CollectiveGroup::Team(team) if self.fits_slot(len) => {
+                let mut acc = [AlignedBlock([0; 64]); SLOT];
+                let mut other = [AlignedBlock([0; 64]); SLOT];
                 let acc = &mut bytemuck::bytes_of_mut(&mut acc)[..len];
                 let other = &mut bytemuck::bytes_of_mut(&mut other)[..len];
-                self.exchange(team, &memory(source, len), |index, from, at| {
+                self.exchange_bytes(team, &raw_memory(source, len), |index, from, at| {
                     if index == 0 {
-                        return inside(from.read(at, acc));
+                        return map_bounds_error(from.read(at, acc));
                     }
-                    inside(from.read(at, other))?;
+                    map_bounds_error(from.read(at, other))?;
                     combine(acc, other);
                     Ok(())
                 })?;
-                inside(memory(dest, len).write(0, acc))
+                map_bounds_error(raw_memory(dest, len).write(0, acc))
             }
             _ => self.reduce_parts(group, places, (count, element), combine),
         }
@@ -76,58 +76,65 @@ impl Pe {
 
     fn reduce_parts(
         &self,
-        group: &Group,
-        (dest, source): (Place, Place),
+        group: &CollectiveGroup,
+        (dest, source): (SymmetricPlace, SymmetricPlace),
         (count, element): (usize, usize),
-        combine: Combine,
+        combine: CombineFn,
     ) -> Result<()> {
-        let team = group.team();
+        let team = group.group_team();
         let me = self.index(team)?;
         let share = count.div_ceil(team.size) * element;
-        let share = if crate::planted("shmem-reduces-a-part") { count / team.size * element } else { share };
+        let share =
+            if crate::is_planted("shmem-reduces-a-part") { count / team.size * element } else { share };
         let begin = (me * share).min(count * element);
         let end = ((me + 1) * share).min(count * element);
         let chunk = if self.far.is_some() { CHUNK_FAR } else { CHUNK };
         let chunk = chunk - chunk % element;
-        let mut acc = Buffer::new(chunk)?;
-        let mut other = Buffer::new(chunk)?;
+        let mut acc = AlignedBuffer::new(chunk)?;
+        let mut other = AlignedBuffer::new(chunk)?;
         self.sync_group(group)?;
         for at in (begin..end).step_by(chunk) {
             let len = chunk.min(end - at);
-            let acc = acc.bytes(len);
-            let other = other.bytes(len);
-            self.read(team.pe(0), source.plus(at as i64), acc)?;
+            let acc = acc.bytes_mut(len);
+            let other = other.bytes_mut(len);
+            self.read_pe(team.pe_at(0), source.offset_by(at as i64), acc)?;
             for index in 1..team.size {
-                self.read(team.pe(index), source.plus(at as i64), other)?;
+                self.read_pe(team.pe_at(index), source.offset_by(at as i64), other)?;
                 combine(acc, other);
             }
             for step in 0..team.size {
-                let from = memory(acc.as_ptr().expose_provenance(), len);
-                self.put(0, team.pe((me + step) % team.size), dest.plus(at as i64), &from, When::Local)?;
+                let from = raw_memory(acc.as_ptr().expose_provenance(), len);
+                self.put(
+                    0,
+                    team.pe_at((me + step) % team.size),
+                    dest.offset_by(at as i64),
+                    &from,
+                    ReturnPoint::Local,
+                )?;
             }
         }
-        self.complete()?;
+        self.quiet_all()?;
         self.sync_group(group)
     }
 
     /// Copies bytes of a PE.
-    fn read(&self, pe: usize, from: Place, into: &mut [u8]) -> Result<()> {
-        if let Some(memory) = self.mapped(pe, from.segment) {
-            return inside(memory.read(from.offset, into));
+    fn read_pe(&self, pe: usize, from: SymmetricPlace, into: &mut [u8]) -> Result<()> {
+        if let Some(memory) = self.mapped_memory(pe, from.segment) {
+            return map_bounds_error(memory.read(from.offset, into));
         }
-        let into: Memory = memory(into.as_mut_ptr().expose_provenance(), into.len());
-        self.get(0, pe, from, &into, When::Local)
+        let into: MemoryRange = raw_memory(into.as_mut_ptr().expose_provenance(), into.len());
+        self.get(0, pe, from, &into, ReturnPoint::Local)
     }
 }
 
 /// What is done to two elements.
-pub(crate) trait Op<T> {
+pub(crate) trait ReduceOp<T> {
     /// Both together.
     fn apply(one: T, other: T) -> T;
 }
 
 /// Combines elements of a type.
-pub(crate) fn fold<T: Pod, O: Op<T>>(acc: &mut [u8], with: &[u8]) {
+pub(crate) fn combine_slices<T: Pod, O: ReduceOp<T>>(acc: &mut [u8], with: &[u8]) {
     let acc = bytemuck::cast_slice_mut::<u8, T>(acc);
     let with = bytemuck::cast_slice::<u8, T>(with);
     for (one, other) in acc.iter_mut().zip(with) {
@@ -145,23 +152,23 @@ ops! { And Or Xor Min Max Sum Prod }
 
 macro_rules! integers {
     ($($of:ty)*) => {$(
-        impl Op<$of> for And { fn apply(one: $of, other: $of) -> $of { one & other } }
-        impl Op<$of> for Or { fn apply(one: $of, other: $of) -> $of { one | other } }
-        impl Op<$of> for Xor { fn apply(one: $of, other: $of) -> $of { one ^ other } }
-        impl Op<$of> for Min { fn apply(one: $of, other: $of) -> $of { one.min(other) } }
-        impl Op<$of> for Max { fn apply(one: $of, other: $of) -> $of { one.max(other) } }
-        impl Op<$of> for Sum { fn apply(one: $of, other: $of) -> $of { one.wrapping_add(other) } }
-        impl Op<$of> for Prod { fn apply(one: $of, other: $of) -> $of { one.wrapping_mul(other) } }
+        impl ReduceOp<$of> for And { fn apply(one: $of, other: $of) -> $of { one & other } }
+        impl ReduceOp<$of> for Or { fn apply(one: $of, other: $of) -> $of { one | other } }
+        impl ReduceOp<$of> for Xor { fn apply(one: $of, other: $of) -> $of { one ^ other } }
+        impl ReduceOp<$of> for Min { fn apply(one: $of, other: $of) -> $of { one.min(other) } }
+        impl ReduceOp<$of> for Max { fn apply(one: $of, other: $of) -> $of { one.max(other) } }
+        impl ReduceOp<$of> for Sum { fn apply(one: $of, other: $of) -> $of { one.wrapping_add(other) } }
+        impl ReduceOp<$of> for Prod { fn apply(one: $of, other: $of) -> $of { one.wrapping_mul(other) } }
     )*};
 }
 integers! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
 macro_rules! floats {
     ($($of:ty)*) => {$(
-        impl Op<$of> for Min { fn apply(one: $of, other: $of) -> $of { if other < one { other } else { one } } }
-        impl Op<$of> for Max { fn apply(one: $of, other: $of) -> $of { if other > one { other } else { one } } }
-        impl Op<$of> for Sum { fn apply(one: $of, other: $of) -> $of { one + other } }
-        impl Op<$of> for Prod { fn apply(one: $of, other: $of) -> $of { one * other } }
+        impl ReduceOp<$of> for Min { fn apply(one: $of, other: $of) -> $of { if other < one { other } else { one } } }
+        impl ReduceOp<$of> for Max { fn apply(one: $of, other: $of) -> $of { if other > one { other } else { one } } }
+        impl ReduceOp<$of> for Sum { fn apply(one: $of, other: $of) -> $of { one + other } }
+        impl ReduceOp<$of> for Prod { fn apply(one: $of, other: $of) -> $of { one * other } }
     )*};
 }
 floats! { f32 f64 }
@@ -173,12 +180,12 @@ pub(crate) struct Complex<T>([T; 2]);
 
 macro_rules! complex {
     ($($of:ty)*) => {$(
-        impl Op<Complex<$of>> for Sum {
+        impl ReduceOp<Complex<$of>> for Sum {
             fn apply(one: Complex<$of>, other: Complex<$of>) -> Complex<$of> {
                 Complex([one.0[0] + other.0[0], one.0[1] + other.0[1]])
             }
         }
-        impl Op<Complex<$of>> for Prod {
+        impl ReduceOp<Complex<$of>> for Prod {
             fn apply(one: Complex<$of>, other: Complex<$of>) -> Complex<$of> {
                 let ([a, b], [c, d]) = (one.0, other.0);
                 Complex([a * c - b * d, a * d + b * c])
@@ -195,7 +202,7 @@ pub(crate) struct LongDouble(pub(crate) [u8; 16]);
 
 macro_rules! extended {
     ($op:ident, $instruction:literal) => {
-        impl Op<LongDouble> for $op {
+        impl ReduceOp<LongDouble> for $op {
             fn apply(mut one: LongDouble, other: LongDouble) -> LongDouble {
                 // SAFETY: reads and writes 10 of the 16 bytes of each, and leaves the stack of the x87 as it was.
                 unsafe {
@@ -241,13 +248,13 @@ fn is_less(one: &LongDouble, other: &LongDouble) -> bool {
     less != 0
 }
 
-impl Op<LongDouble> for Min {
+impl ReduceOp<LongDouble> for Min {
     fn apply(one: LongDouble, other: LongDouble) -> LongDouble {
         if is_less(&other, &one) { other } else { one }
     }
 }
 
-impl Op<LongDouble> for Max {
+impl ReduceOp<LongDouble> for Max {
     fn apply(one: LongDouble, other: LongDouble) -> LongDouble {
         if is_less(&one, &other) { other } else { one }
     }
@@ -271,25 +278,31 @@ mod tests {
         let two = power(1, false);
         let four = power(2, false);
         let less = power(3, true);
-        assert_eq!(<Sum as Op<_>>::apply(two, two), four);
-        assert_eq!(<Prod as Op<_>>::apply(two, two), four);
-        assert_eq!((<Min as Op<_>>::apply(two, four), <Max as Op<_>>::apply(two, four)), (two, four));
-        assert_eq!((<Min as Op<_>>::apply(four, less), <Max as Op<_>>::apply(less, two)), (less, two));
+        assert_eq!(<Sum as ReduceOp<_>>::apply(two, two), four);
+        assert_eq!(<Prod as ReduceOp<_>>::apply(two, two), four);
+        assert_eq!(
+            (<Min as ReduceOp<_>>::apply(two, four), <Max as ReduceOp<_>>::apply(two, four)),
+            (two, four)
+        );
+        assert_eq!(
+            (<Min as ReduceOp<_>>::apply(four, less), <Max as ReduceOp<_>>::apply(less, two)),
+            (less, two)
+        );
         // What a double would lose stays.
-        let sum = <Sum as Op<_>>::apply(power(60, false), power(0, false));
+        let sum = <Sum as ReduceOp<_>>::apply(power(60, false), power(0, false));
         assert_ne!(sum, power(60, false));
     }
 
     #[test]
     fn elements_are_combined_each_with_its_own() {
-        let mut acc = Buffer::new(24).unwrap();
-        acc.bytes(24).copy_from_slice(bytemuck::cast_slice(&[1.5_f64, -2.0, f64::MAX]));
-        let mut with = Buffer::new(24).unwrap();
-        with.bytes(24).copy_from_slice(bytemuck::cast_slice(&[2.0_f64, -3.0, f64::MAX]));
-        fold::<f64, Sum>(acc.bytes(24), with.bytes(24));
-        assert_eq!(bytemuck::cast_slice::<u8, f64>(acc.bytes(24)), [3.5, -5.0, f64::INFINITY]);
-        let complex = <Prod as Op<_>>::apply(Complex([1.0_f32, 2.0]), Complex([3.0, -1.0]));
+        let mut acc = AlignedBuffer::new(24).unwrap();
+        acc.bytes_mut(24).copy_from_slice(bytemuck::cast_slice(&[1.5_f64, -2.0, f64::MAX]));
+        let mut with = AlignedBuffer::new(24).unwrap();
+        with.bytes_mut(24).copy_from_slice(bytemuck::cast_slice(&[2.0_f64, -3.0, f64::MAX]));
+        combine_slices::<f64, Sum>(acc.bytes_mut(24), with.bytes_mut(24));
+        assert_eq!(bytemuck::cast_slice::<u8, f64>(acc.bytes_mut(24)), [3.5, -5.0, f64::INFINITY]);
+        let complex = <Prod as ReduceOp<_>>::apply(Complex([1.0_f32, 2.0]), Complex([3.0, -1.0]));
         assert_eq!(complex, Complex([5.0, 5.0]));
-        assert_eq!(<Sum as Op<i8>>::apply(127, 1), -128);
+        assert_eq!(<Sum as ReduceOp<i8>>::apply(127, 1), -128);
     }
 }

@@ -2,17 +2,17 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 
-use crate::behind::{Behind, STEP};
-use crate::ctx::On;
-use crate::error::{Error, Result};
+use crate::behind::{NeighbourStatics, STEP};
+use crate::ctx::ContextTarget;
+use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
-use crate::place::{Place, STATICS, Segment};
+use crate::place::{STATICS, SegmentIndex, SymmetricPlace};
 
 /// When a call comes back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum When {
+pub(crate) enum ReturnPoint {
     /// When local memory may be used again.
     Local,
     /// At once: local memory stays as it is until a quiet.
@@ -21,7 +21,7 @@ pub(crate) enum When {
 
 /// How far apart elements are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Strided {
+pub(crate) struct ByteStrides {
     /// Bytes from one to the next at the PE.
     pub(crate) there: i64,
     /// And here.
@@ -35,48 +35,62 @@ pub(crate) struct Strided {
 }
 
 /// What was checked before.
-pub(crate) fn inside<T>(done: std::result::Result<T, trunkline_mem::OutOfBounds>) -> Result<T> {
-    done.map_err(|_| Error::Argument("outside of the memory"))
+pub(crate) fn map_bounds_error<T>(done: std::result::Result<T, trunkline_mem::OutOfBounds>) -> Result<T> {
+    done.map_err(|_| ShmemError::Argument("outside of the memory"))
 }
 
 impl Pe {
     /// Where local memory is, if it is symmetric.
-    fn own(&self, memory: &Memory) -> Option<Place> {
-        self.segments.find(memory.addr(), memory.len())
+    fn own_place(&self, memory: &MemoryRange) -> Option<SymmetricPlace> {
+        self.segments.find_place(memory.addr(), memory.len())
     }
 
     /// A PE's static variables, if the system copies from them.
     #[inline]
-    fn behind(&self, pe: usize, segment: Segment) -> Option<&Behind> {
+    fn neighbour_statics(&self, pe: usize, segment: SegmentIndex) -> Option<&NeighbourStatics> {
         self.near[pe].behind.as_ref().filter(|_| segment == STATICS)
     }
 
     /// Puts bytes to a place of a PE.
     #[inline]
-    pub(crate) fn put(&self, lane: usize, pe: usize, to: Place, from: &Memory, when: When) -> Result<()> {
-        if let Some(memory) = self.mapped(pe, to.segment) {
-            return inside(memory.copy_from(to.offset, from, 0, from.len() as u64));
+    pub(crate) fn put(
+        &self,
+        lane: usize,
+        pe: usize,
+        to: SymmetricPlace,
+        from: &MemoryRange,
+        when: ReturnPoint,
+    ) -> Result<()> {
+        if let Some(memory) = self.mapped_memory(pe, to.segment) {
+            return map_bounds_error(memory.copy_from(to.offset, from, 0, from.len() as u64));
         }
-        let far = self.far()?;
+        let far = self.fabric_transport()?;
         match when {
-            When::Local => far.put(lane, pe, to, from, self.own(from)),
-            When::Now => far.put_nbi(lane, pe, to, from, self.own(from)),
+            ReturnPoint::Local => far.put(lane, pe, to, from, self.own_place(from)),
+            ReturnPoint::Now => far.put_nbi(lane, pe, to, from, self.own_place(from)),
         }
     }
 
     /// Gets bytes of a place of a PE.
     #[inline]
-    pub(crate) fn get(&self, lane: usize, pe: usize, from: Place, into: &Memory, when: When) -> Result<()> {
-        if let Some(memory) = self.mapped(pe, from.segment) {
-            return inside(into.copy_from(0, memory, from.offset, into.len() as u64));
+    pub(crate) fn get(
+        &self,
+        lane: usize,
+        pe: usize,
+        from: SymmetricPlace,
+        into: &MemoryRange,
+        when: ReturnPoint,
+    ) -> Result<()> {
+        if let Some(memory) = self.mapped_memory(pe, from.segment) {
+            return map_bounds_error(into.copy_from(0, memory, from.offset, into.len() as u64));
         }
-        if let Some(behind) = self.behind(pe, from.segment).filter(|_| into.len() <= STEP) {
+        if let Some(behind) = self.neighbour_statics(pe, from.segment).filter(|_| into.len() <= STEP) {
             return behind.get(pe, from.offset, into);
         }
-        let far = self.far()?;
+        let far = self.fabric_transport()?;
         match when {
-            When::Local => far.get(lane, pe, from, into, self.own(into)),
-            When::Now => far.get_nbi(lane, pe, from, into, self.own(into)),
+            ReturnPoint::Local => far.get(lane, pe, from, into, self.own_place(into)),
+            ReturnPoint::Now => far.get_nbi(lane, pe, from, into, self.own_place(into)),
         }
     }
 
@@ -85,11 +99,13 @@ impl Pe {
         &self,
         lane: usize,
         pe: usize,
-        to: Place,
-        from: &Memory,
-        how: Strided,
+        to: SymmetricPlace,
+        from: &MemoryRange,
+        how: ByteStrides,
     ) -> Result<()> {
-        self.strided(from, how, |at, element| self.put(lane, pe, to.plus(at), element, When::Local))
+        self.for_each_element(from, how, |at, element| {
+            self.put(lane, pe, to.offset_by(at), element, ReturnPoint::Local)
+        })
     }
 
     /// Gets elements that are apart.
@@ -97,21 +113,23 @@ impl Pe {
         &self,
         lane: usize,
         pe: usize,
-        from: Place,
-        into: &Memory,
-        how: Strided,
+        from: SymmetricPlace,
+        into: &MemoryRange,
+        how: ByteStrides,
     ) -> Result<()> {
-        self.strided(into, how, |at, element| self.get(lane, pe, from.plus(at), element, When::Local))
+        self.for_each_element(into, how, |at, element| {
+            self.get(lane, pe, from.offset_by(at), element, ReturnPoint::Local)
+        })
     }
 
-    fn strided(
+    fn for_each_element(
         &self,
-        here: &Memory,
-        how: Strided,
-        mut each: impl FnMut(i64, &Memory) -> Result<()>,
+        here: &MemoryRange,
+        how: ByteStrides,
+        mut each: impl FnMut(i64, &MemoryRange) -> Result<()>,
     ) -> Result<()> {
         for at in 0..how.count as i64 {
-            let part = inside(part(here, (how.first + at * how.here) as u64, how.element))?;
+            let part = map_bounds_error(sub_memory(here, (how.first + at * how.here) as u64, how.element))?;
             each(at * how.there, &part)?;
         }
         Ok(())
@@ -119,11 +137,11 @@ impl Pe {
 
     /// What a lane begins from now on comes after what it has begun, for each PE.
     #[inline]
-    pub(crate) fn fence(&self, on: &On) -> Result<()> {
+    pub(crate) fn fence(&self, on: &ContextTarget) -> Result<()> {
         fence(Ordering::SeqCst);
         match &self.far {
             // What is stored is not behind what is on its way to other memory of the same PE unless that has come.
-            Some(far) if self.parted && !crate::planted("shmem-fences-one-way") => far.quiet(on.lane),
+            Some(far) if self.parted && !crate::is_planted("shmem-fences-one-way") => far.quiet(on.lane),
             Some(far) => far.fence(on.lane),
             None => Ok(()),
         }
@@ -141,8 +159,12 @@ impl Pe {
 }
 
 /// Bytes inside of local memory.
-fn part(of: &Memory, offset: u64, len: usize) -> std::result::Result<Memory, trunkline_mem::OutOfBounds> {
-    of.checked(offset, len as u64)?;
+fn sub_memory(
+    of: &MemoryRange,
+    offset: u64,
+    len: usize,
+) -> std::result::Result<MemoryRange, trunkline_mem::OutOfBounds> {
+    of.checked_address(offset, len as u64)?;
     // SAFETY: bytes of memory whose owner promised the same of all of it, for the time of the call.
-    Ok(unsafe { Memory::from_raw(of.addr() + offset as usize, len, of.kind()) })
+    Ok(unsafe { MemoryRange::from_raw(of.addr() + offset as usize, len, of.kind()) })
 }

@@ -1,7 +1,7 @@
 //! What the environment says: OpenSHMEM's variables with their sizes and switches, beside Trunkline's own. Read once, when the
 //! library starts.
 
-use crate::error::{Error, Result};
+use crate::error::{Result, ShmemError};
 
 /// Bytes of the symmetric heap where nothing says otherwise.
 const HEAP: u64 = 512 << 20;
@@ -38,7 +38,7 @@ const OF_OTHERS: [&str; 24] = [
 
 /// OpenSHMEM's variables.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Settings {
+pub(crate) struct ShmemSettings {
     /// `SHMEM_SYMMETRIC_SIZE`, in bytes.
     pub(crate) heap: u64,
     /// `SHMEM_INFO`: print what variables there are.
@@ -51,9 +51,9 @@ pub(crate) struct Settings {
     pub(crate) ignored: Vec<&'static str>,
 }
 
-impl Settings {
+impl ShmemSettings {
     /// For `SHMEM_INFO`: what variables there are, and what they are now.
-    pub(crate) fn help(&self) -> String {
+    pub(crate) fn help_text(&self) -> String {
         let Self { heap, info, version, debug, .. } = self;
         let on = |switch: &bool| if *switch { "on" } else { "off" };
         let info = on(info);
@@ -79,20 +79,20 @@ TRUNKLINE_*
     /// From the variables of a process.
     ///
     /// # Errors
-    /// [`Error::Variable`].
-    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    /// [`ShmemError::Variable`].
+    pub(crate) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let named = |name: &'static str| variable(name).map(|value| (name, value));
         let heap = ["SHMEM_SYMMETRIC_SIZE", "SHMEM_SYMMETRIC_HEAP_SIZE", "SMA_SYMMETRIC_SIZE"];
         let heap = match heap.into_iter().find_map(named) {
             None => HEAP,
-            Some((name, value)) => size(&value).ok_or(Error::Variable {
+            Some((name, value)) => parse_size(&value).ok_or(ShmemError::Variable {
                 name,
                 value,
                 expected: "a number of bytes from 1 to 64T, with K, M, G or T",
             })?,
         };
         let on = |name: &str, older: &str| {
-            variable(name).or_else(|| variable(older)).is_some_and(|value| switch(&value))
+            variable(name).or_else(|| variable(older)).is_some_and(|value| parse_switch(&value))
         };
         Ok(Self {
             heap,
@@ -105,12 +105,12 @@ TRUNKLINE_*
 }
 
 /// Anything is on but what begins as `0`, `no` and `false` do.
-fn switch(value: &str) -> bool {
+fn parse_switch(value: &str) -> bool {
     !value.starts_with(['0', 'n', 'N', 'f', 'F'])
 }
 
 /// A number with or without a point and a unit.
-fn size(text: &str) -> Option<u64> {
+fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -137,8 +137,10 @@ mod tests {
         assert!(of(&[]).unwrap().ignored.is_empty());
     }
 
-    fn of(pairs: &[(&str, &str)]) -> Result<Settings> {
-        Settings::read(|name| pairs.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned()))
+    fn of(pairs: &[(&str, &str)]) -> Result<ShmemSettings> {
+        ShmemSettings::from_variables(|name| {
+            pairs.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned())
+        })
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Making teams out of teams. All PEs of the parent take part, and agree upon a slot that all have free.
 
-use crate::error::{Error, Result};
-use crate::group::Group;
+use crate::error::{Result, ShmemError};
+use crate::group::CollectiveGroup;
 use crate::pe::Pe;
 use crate::team::Team;
 
 /// PEs of a parent, by index.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct TeamPart {
     pub(crate) start: i64,
     pub(crate) stride: i64,
     pub(crate) size: i64,
@@ -17,8 +17,8 @@ pub(crate) struct Part {
 
 impl Pe {
     /// The team of some PEs of a parent: its handle, or 0 if this PE is not in it. `None` if there cannot be such a team, or none has room.
-    pub(crate) fn split(&self, parent: usize, part: Part) -> Result<Option<usize>> {
-        let parent = self.teams.named(parent)?;
+    pub(crate) fn split_strided(&self, parent: usize, part: TeamPart) -> Result<Option<usize>> {
+        let parent = self.teams.find_team(parent)?;
         let me = self.index(&parent)? as i64;
         let last = part.size.checked_sub(1).and_then(|steps| steps.checked_mul(part.stride));
         let last = last.and_then(|steps| steps.checked_add(part.start));
@@ -28,49 +28,49 @@ impl Pe {
             return Ok(None);
         }
         let Some(place) = self.free_slot(&parent)? else { return Ok(None) };
-        Ok(Some(self.join(&parent, me, part, place)))
+        Ok(Some(self.join_team(&parent, me, part, place)))
     }
 
     /// A slot that all PEs of a parent have free, and the turn that a new team in it begins with. `None` if there is none.
     fn free_slot(&self, parent: &Team) -> Result<Option<(usize, u64)>> {
-        let group = Group::Team(*parent);
+        let group = CollectiveGroup::Team(*parent);
         let mut free = u64::MAX;
         let mut turn = 0;
-        self.numbers(&group, self.teams.free(), |_, one| free &= one)?;
+        self.exchange_numbers(&group, self.teams.free_slots(), |_, one| free &= one)?;
         if free == 0 {
             return Ok(None);
         }
         let slot = free.trailing_zeros() as usize;
         // Flags of an earlier team stay below.
-        self.numbers(&group, self.teams.turned(slot), |_, one| turn = turn.max(one))?;
-        Ok(Some((slot, if crate::planted("shmem-teams-begin-anew") { 0 } else { turn + 1 })))
+        self.exchange_numbers(&group, self.teams.current_turn(slot), |_, one| turn = turn.max(one))?;
+        Ok(Some((slot, if crate::is_planted("shmem-teams-begin-anew") { 0 } else { turn + 1 })))
     }
 
     /// Makes a team of that part, of which PEs the parent's index `me` may be one: its handle, or 0.
-    fn join(&self, parent: &Team, me: i64, part: Part, (slot, turn): (usize, u64)) -> usize {
+    fn join_team(&self, parent: &Team, me: i64, part: TeamPart, (slot, turn): (usize, u64)) -> usize {
         let stride = if part.size == 1 { 1 } else { part.stride };
         let index = (me - part.start) / stride;
         if (me - part.start) % stride != 0 || !(0..part.size).contains(&index) {
             return 0;
         }
-        let start = parent.pe(part.start as usize);
+        let start = parent.pe_at(part.start as usize);
         let step = parent.stride * stride;
-        let step = if crate::planted("shmem-teams-go-forward") { step.abs() } else { step };
+        let step = if crate::is_planted("shmem-teams-go-forward") { step.abs() } else { step };
         let team = Team { slot, start, stride: step, size: part.size as usize };
-        self.teams.make(team, turn, part.contexts)
+        self.teams.install_team(team, turn, part.contexts)
     }
 
     /// This PE's team of parts that have no PE in common, and so one slot. `None` if there is none free.
-    fn split_apart(&self, parent: &Team, parts: impl Iterator<Item = Part>) -> Result<Option<usize>> {
+    fn split_apart(&self, parent: &Team, parts: impl Iterator<Item = TeamPart>) -> Result<Option<usize>> {
         let me = self.index(parent)? as i64;
         let Some(mut place) = self.free_slot(parent)? else { return Ok(None) };
         let mut mine = 0;
         for (at, part) in parts.enumerate() {
-            if at > 0 && crate::planted("shmem-rows-take-a-slot-each") {
+            if at > 0 && crate::is_planted("shmem-rows-take-a-slot-each") {
                 let Some(next) = self.free_slot(parent)? else { return Ok(None) };
                 place = next;
             }
-            mine = mine.max(self.join(parent, me, part, place));
+            mine = mine.max(self.join_team(parent, me, part, place));
         }
         Ok(Some(mine))
     }
@@ -82,19 +82,19 @@ impl Pe {
         width: i64,
         contexts: (u32, u32),
     ) -> Result<Option<(usize, usize)>> {
-        let parent = self.teams.named(parent)?;
+        let parent = self.teams.find_team(parent)?;
         let all = parent.size as i64;
         if width <= 0 {
             return Ok(None);
         }
         let width = width.min(all);
-        let rows = (0..all).step_by(width as usize).map(|start| Part {
+        let rows = (0..all).step_by(width as usize).map(|start| TeamPart {
             start,
             stride: 1,
             size: width.min(all - start),
             contexts: contexts.0,
         });
-        let columns = (0..width).map(|start| Part {
+        let columns = (0..width).map(|start| TeamPart {
             start,
             stride: width,
             size: (all - start + width - 1) / width,
@@ -102,19 +102,19 @@ impl Pe {
         });
         let Some(row) = self.split_apart(&parent, rows)? else { return Ok(None) };
         let column = self.split_apart(&parent, columns)?;
-        if column.is_none() && !crate::planted("shmem-keeps-half-a-split") {
+        if column.is_none() && !crate::is_planted("shmem-keeps-half-a-split") {
             self.teams.destroy(row)?;
         }
         Ok(column.map(|column| (row, column)))
     }
 
     /// The index in one team of who has an index in another.
-    pub(crate) fn translate(&self, from: usize, index: i64, to: usize) -> Result<Option<usize>> {
-        let from = self.teams.named(from)?;
-        let to = self.teams.named(to)?;
-        match from.named(index) {
+    pub(crate) fn translate_index(&self, from: usize, index: i64, to: usize) -> Result<Option<usize>> {
+        let from = self.teams.find_team(from)?;
+        let to = self.teams.find_team(to)?;
+        match from.checked_pe(index) {
             Ok(pe) => Ok(to.index(pe)),
-            Err(Error::NoPe { .. }) => Ok(None),
+            Err(ShmemError::NoPe { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -2,91 +2,97 @@
 //! as far away as in the round before. What is exchanged goes into slots of all, two in turn: who begins the next but one has heard from
 //! everybody that the first is read.
 
-use trunkline_mem::Memory;
-use trunkline_proto::wire::rma::signal::SignalOp;
+use trunkline_mem::MemoryRange;
+use trunkline_proto::wire::rma::signal::UpdateOp;
 
-use crate::collect::memory;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
+use crate::collect::raw_memory;
+use crate::error::{Result, ShmemError};
+use crate::layout::InnerLayout;
 use crate::pe::Pe;
-use crate::place::{INNER, Place};
-use crate::rma::{When, inside};
+use crate::place::{INNER, SymmetricPlace};
+use crate::rma::{ReturnPoint, map_bounds_error};
 use crate::team::{Team, WORLD};
-use crate::wait::Whom;
+use crate::wait::ExpectedPe;
 
 impl Pe {
     /// This PE's index in a team.
     pub(crate) fn index(&self, team: &Team) -> Result<usize> {
-        team.index(self.me).ok_or(Error::Argument("this PE is not in the team"))
+        team.index(self.me).ok_or(ShmemError::Argument("this PE is not in the team"))
     }
 
     /// Comes back when all PEs of a team have called it.
-    pub(crate) fn sync(&self, team: &Team) -> Result<()> {
+    pub(crate) fn sync_team(&self, team: &Team) -> Result<()> {
         let me = self.index(team)?;
-        let turn = self.teams.turn(team.slot);
+        let turn = self.teams.next_turn(team.slot);
         let mut round = 0;
         let mut step = 1;
-        let heard = if crate::planted("shmem-syncs-early") { team.size / 2 } else { team.size };
+        let heard = if crate::is_planted("shmem-syncs-early") { team.size / 2 } else { team.size };
         while step < heard {
-            let flag = self.layout.flag(team.slot, round);
-            self.tell(team.pe((me + step) % team.size), flag, turn)?;
-            self.hear(team, (me + team.size - step) % team.size, flag, turn)?;
+            let flag = self.layout.flag_offset(team.slot, round);
+            self.put_word(team.pe_at((me + step) % team.size), flag, turn)?;
+            self.wait_flag(team, (me + team.size - step) % team.size, flag, turn)?;
             (round, step) = (round + 1, step * 2);
         }
         Ok(())
     }
 
     /// Waits for a word of this PE's inner memory, which the PE of that index writes.
-    fn hear(&self, team: &Team, from: usize, flag: u64, turn: u64) -> Result<()> {
+    fn wait_flag(&self, team: &Team, from: usize, flag: u64, turn: u64) -> Result<()> {
         let inner = &self.segments.0[INNER];
-        let whom = Whom::Member(*team, team.pe(from));
-        self.until(whom, || Ok((inside(inner.load(flag))? >= turn).then_some(())))
+        let whom = ExpectedPe::Member(*team, team.pe_at(from));
+        self.wait_until(whom, || Ok((map_bounds_error(inner.load(flag))? >= turn).then_some(())))
     }
 
     /// All that this PE has begun is complete, and all PEs have come.
     pub(crate) fn barrier_all(&self) -> Result<()> {
-        let world = self.teams.at(WORLD).ok_or_else(Error::not_running)?;
-        self.complete()?;
-        self.sync(&world)
+        let world = self.teams.team_at(WORLD).ok_or_else(ShmemError::not_running)?;
+        self.quiet_all()?;
+        self.sync_team(&world)
     }
 
     /// All that this PE has begun is complete.
-    pub(crate) fn complete(&self) -> Result<()> {
+    pub(crate) fn quiet_all(&self) -> Result<()> {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        if crate::planted("shmem-barriers-complete-nothing") {
+        if crate::is_planted("shmem-barriers-complete-nothing") {
             return Ok(());
         }
-        self.far.as_ref().map_or(Ok(()), crate::far::Far::quiet_all)
+        self.far.as_ref().map_or(Ok(()), crate::far::FabricTransport::quiet_all)
     }
 
     /// Whether all that this PE has begun is complete by now.
-    pub(crate) fn try_complete(&self) -> Result<bool> {
-        self.far.as_ref().map_or(Ok(true), crate::far::Far::is_quiet)
+    pub(crate) fn poll_quiet_all(&self) -> Result<bool> {
+        self.far.as_ref().map_or(Ok(true), crate::far::FabricTransport::is_quiet)
     }
 
     /// Gives bytes to all PEs of a team, no more than a slot has, and calls `each` with those of every PE, in their order.
-    pub(crate) fn exchange(
+    pub(crate) fn exchange_bytes(
         &self,
         team: &Team,
-        mine: &Memory,
-        mut each: impl FnMut(usize, &Memory, u64) -> Result<()>,
+        mine: &MemoryRange,
+        mut each: impl FnMut(usize, &MemoryRange, u64) -> Result<()>,
     ) -> Result<()> {
         let me = self.index(team)?;
-        let turn = self.teams.turn(team.slot);
-        let flag = self.layout.slot(team.slot, turn, me);
+        let turn = self.teams.next_turn(team.slot);
+        let flag = self.layout.slot_offset(team.slot, turn, me);
         for step in 1..team.size {
-            let pe = team.pe((me + step) % team.size);
-            let to = (Place::inner(Layout::bytes(flag)), mine);
-            self.put_signal(0, pe, to, (SignalOp::Set, Place::inner(flag), turn), When::Now)?;
+            let pe = team.pe_at((me + step) % team.size);
+            let to = (SymmetricPlace::in_inner(InnerLayout::slot_bytes(flag)), mine);
+            self.put_signal(
+                0,
+                pe,
+                to,
+                (UpdateOp::Set, SymmetricPlace::in_inner(flag), turn),
+                ReturnPoint::Now,
+            )?;
         }
         for index in 0..team.size {
             if index == me {
                 each(index, mine, 0)?;
                 continue;
             }
-            let flag = self.layout.slot(team.slot, turn, index);
-            self.hear(team, index, flag, turn)?;
-            each(index, &self.segments.0[INNER], Layout::bytes(flag))?;
+            let flag = self.layout.slot_offset(team.slot, turn, index);
+            self.wait_flag(team, index, flag, turn)?;
+            each(index, &self.segments.0[INNER], InnerLayout::slot_bytes(flag))?;
         }
         // What is not copied is the caller's again.
         self.far.as_ref().map_or(Ok(()), |far| far.quiet(0))
@@ -102,11 +108,11 @@ impl Pe {
     ) -> Result<()> {
         let mine = mine.map(u64::to_le);
         // They are copied before the exchange returns, whether it fails or not.
-        let own = memory(mine.as_ptr().expose_provenance(), size_of_val(&mine));
-        self.exchange(team, &own, |index, memory, at| {
+        let own = raw_memory(mine.as_ptr().expose_provenance(), size_of_val(&mine));
+        self.exchange_bytes(team, &own, |index, memory, at| {
             let mut theirs = [0; N];
             for (at, word) in (at..).step_by(8).zip(&mut theirs) {
-                *word = inside(memory.load(at))?;
+                *word = map_bounds_error(memory.load(at))?;
             }
             each(index, theirs);
             Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::error::{Error, Result};
+use crate::error::{Result, ShmemError};
 use crate::layout::TEAMS;
 
 /// All PEs.
@@ -32,7 +32,7 @@ pub(crate) struct Team {
 impl Team {
     /// The PE of an index.
     #[inline]
-    pub(crate) fn pe(&self, index: usize) -> usize {
+    pub(crate) fn pe_at(&self, index: usize) -> usize {
         (self.start as i64 + index as i64 * self.stride) as usize
     }
 
@@ -47,20 +47,20 @@ impl Team {
 
     /// The PE that C means by an index.
     #[inline]
-    pub(crate) fn named(&self, index: i64) -> Result<usize> {
+    pub(crate) fn checked_pe(&self, index: i64) -> Result<usize> {
         match usize::try_from(index) {
-            Ok(at) if at < self.size => Ok(self.pe(at)),
-            _ => Err(Error::NoPe { pe: index, size: self.size }),
+            Ok(at) if at < self.size => Ok(self.pe_at(at)),
+            _ => Err(ShmemError::NoPe { pe: index, size: self.size }),
         }
     }
 
-    fn pack(self) -> u64 {
+    fn to_bits(self) -> u64 {
         LIVE | self.start as u64
             | (self.size as u64) << PE_BITS
             | (self.stride as u64 & MASK) << (2 * PE_BITS)
     }
 
-    fn unpack(slot: usize, word: u64) -> Option<Self> {
+    fn from_bits(slot: usize, word: u64) -> Option<Self> {
         let stride = ((word >> (2 * PE_BITS)) & MASK) as i64;
         let stride = if stride >= 1 << (PE_BITS - 1) { stride - (1 << PE_BITS) } else { stride };
         let start = (word & MASK) as usize;
@@ -71,7 +71,7 @@ impl Team {
 
 /// The teams that this PE is in.
 #[derive(Debug)]
-pub(crate) struct Teams {
+pub(crate) struct TeamTable {
     shapes: [AtomicU64; TEAMS],
     /// Which use of a slot.
     uses: [AtomicU32; TEAMS],
@@ -81,7 +81,7 @@ pub(crate) struct Teams {
     contexts: [AtomicU32; TEAMS],
 }
 
-impl Teams {
+impl TeamTable {
     /// The world and who shares memory.
     pub(crate) fn new(size: usize, shared: Team) -> Self {
         let teams = Self {
@@ -90,69 +90,69 @@ impl Teams {
             turns: [const { AtomicU64::new(0) }; TEAMS],
             contexts: [const { AtomicU32::new(0) }; TEAMS],
         };
-        teams.put(Team { slot: WORLD, start: 0, stride: 1, size }, 0);
-        teams.put(Team { slot: SHARED, ..shared }, 0);
+        teams.store_team(Team { slot: WORLD, start: 0, stride: 1, size }, 0);
+        teams.store_team(Team { slot: SHARED, ..shared }, 0);
         teams
     }
 
-    fn put(&self, team: Team, turn: u64) {
+    fn store_team(&self, team: Team, turn: u64) {
         self.turns[team.slot].store(turn, Ordering::Relaxed);
-        self.shapes[team.slot].store(team.pack(), Ordering::Release);
+        self.shapes[team.slot].store(team.to_bits(), Ordering::Release);
     }
 
     /// That of a slot.
     #[inline]
-    pub(crate) fn at(&self, slot: usize) -> Option<Team> {
-        Team::unpack(slot, self.shapes.get(slot)?.load(Ordering::Acquire))
+    pub(crate) fn team_at(&self, slot: usize) -> Option<Team> {
+        Team::from_bits(slot, self.shapes.get(slot)?.load(Ordering::Acquire))
     }
 
     /// Slots that have none here, as bits.
-    pub(crate) fn free(&self) -> u64 {
+    pub(crate) fn free_slots(&self) -> u64 {
         let free = |slot: &usize| self.shapes[*slot].load(Ordering::Relaxed) == 0;
         (0..TEAMS).filter(free).fold(0, |bits, slot| bits | 1 << slot)
     }
 
     /// The next turn of a team.
-    pub(crate) fn turn(&self, slot: usize) -> u64 {
+    pub(crate) fn next_turn(&self, slot: usize) -> u64 {
         self.turns[slot].fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// How far a slot is.
-    pub(crate) fn turned(&self, slot: usize) -> u64 {
+    pub(crate) fn current_turn(&self, slot: usize) -> u64 {
         self.turns[slot].load(Ordering::Relaxed)
     }
 
     /// Takes a slot that all its PEs have free, with the turn that they agreed upon. Its handle.
-    pub(crate) fn make(&self, team: Team, turn: u64, contexts: u32) -> usize {
+    pub(crate) fn install_team(&self, team: Team, turn: u64, contexts: u32) -> usize {
         self.contexts[team.slot].store(contexts, Ordering::Relaxed);
-        self.put(team, turn);
-        handle(team.slot, self.uses[team.slot].fetch_add(1, Ordering::Relaxed) + 1)
+        self.store_team(team, turn);
+        make_handle(team.slot, self.uses[team.slot].fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// The team of a handle.
     #[inline]
-    pub(crate) fn named(&self, of: usize) -> Result<Team> {
+    pub(crate) fn find_team(&self, of: usize) -> Result<Team> {
         let slot = (of & 0xff).wrapping_sub(1);
-        let is_now = || of == handle(slot, self.uses[slot].load(Ordering::Relaxed));
-        let live = self.at(slot).filter(|_| is_now() || crate::planted("shmem-handles-live-on"));
-        live.ok_or_else(|| Error::no_such("team"))
+        let is_now = || of == make_handle(slot, self.uses[slot].load(Ordering::Relaxed));
+        let live = self.team_at(slot).filter(|_| is_now() || crate::is_planted("shmem-handles-live-on"));
+        live.ok_or_else(|| ShmemError::no_such("team"))
     }
 
     /// Contexts that a team is said to have.
-    pub(crate) fn contexts(&self, team: &Team) -> u32 {
+    pub(crate) fn context_count(&self, team: &Team) -> u32 {
         self.contexts[team.slot].load(Ordering::Relaxed)
     }
 
     /// The handle of the team that has a slot now.
-    pub(crate) fn handle(&self, slot: usize) -> usize {
-        handle(slot, self.uses[slot].load(Ordering::Relaxed))
+    pub(crate) fn team_handle(&self, slot: usize) -> usize {
+        make_handle(slot, self.uses[slot].load(Ordering::Relaxed))
     }
 
     /// A team is no more.
     pub(crate) fn destroy(&self, of: usize) -> Result<()> {
-        let team = self.named(of)?;
+        let team = self.find_team(of)?;
         if team.slot <= SHARED {
-            return Err(Error::Argument("SHMEM_TEAM_WORLD and SHMEM_TEAM_SHARED cannot be destroyed"));
+            return Err(ShmemError::Argument("SHMEM_TEAM_WORLD and SHMEM_TEAM_SHARED cannot be destroyed"));
         }
         self.shapes[team.slot].store(0, Ordering::Release);
         Ok(())
@@ -160,7 +160,7 @@ impl Teams {
 }
 
 /// What C holds: never 0.
-fn handle(slot: usize, uses: u32) -> usize {
+fn make_handle(slot: usize, uses: u32) -> usize {
     (slot + 1) | (uses as usize) << 8
 }
 
@@ -174,36 +174,39 @@ mod tests {
             [(0, 1, 1), (5, 0, 1), (7, -2, 4), (PES_MAX - 1, -1, PES_MAX), (3, 400_000, 2)]
         {
             let team = Team { slot: 9, start, stride, size };
-            assert_eq!(Team::unpack(9, team.pack()), Some(team));
+            assert_eq!(Team::from_bits(9, team.to_bits()), Some(team));
         }
-        assert_eq!(Team::unpack(9, 0), None);
+        assert_eq!(Team::from_bits(9, 0), None);
     }
 
     #[test]
     fn indices_and_pes_are_each_others_inverse() {
         let team = Team { slot: 0, start: 7, stride: -2, size: 4 };
-        assert_eq!((0..4).map(|index| team.pe(index)).collect::<Vec<_>>(), [7, 5, 3, 1]);
+        assert_eq!((0..4).map(|index| team.pe_at(index)).collect::<Vec<_>>(), [7, 5, 3, 1]);
         assert_eq!(
             (0..9).map(|pe| team.index(pe)).collect::<Vec<_>>(),
             [None, Some(3), None, Some(2), None, Some(1), None, Some(0), None]
         );
-        assert!(team.named(3).is_ok() && team.named(4).is_err() && team.named(-1).is_err());
+        assert!(team.checked_pe(3).is_ok() && team.checked_pe(4).is_err() && team.checked_pe(-1).is_err());
     }
 
     #[test]
     fn handles_are_of_one_use() {
-        let teams = Teams::new(4, Team { slot: 1, start: 0, stride: 1, size: 4 });
-        assert_eq!((teams.named(1).unwrap().size, teams.named(2).unwrap().slot), (4, SHARED));
+        let teams = TeamTable::new(4, Team { slot: 1, start: 0, stride: 1, size: 4 });
+        assert_eq!((teams.find_team(1).unwrap().size, teams.find_team(2).unwrap().slot), (4, SHARED));
         let team = Team { slot: 5, start: 1, stride: 2, size: 2 };
-        let first = teams.make(team, 9, 3);
-        assert_eq!((teams.named(first).unwrap(), teams.turn(5), teams.contexts(&team)), (team, 10, 3));
-        assert_eq!(teams.free() & 0x3f, 0b01_1100);
+        let first = teams.install_team(team, 9, 3);
+        assert_eq!(
+            (teams.find_team(first).unwrap(), teams.next_turn(5), teams.context_count(&team)),
+            (team, 10, 3)
+        );
+        assert_eq!(teams.free_slots() & 0x3f, 0b01_1100);
         teams.destroy(first).unwrap();
-        assert!(teams.named(first).is_err() && teams.destroy(first).is_err());
-        let second = teams.make(team, 20, 0);
-        assert!(second != first && teams.named(first).is_err() && teams.named(second).is_ok());
+        assert!(teams.find_team(first).is_err() && teams.destroy(first).is_err());
+        let second = teams.install_team(team, 20, 0);
+        assert!(second != first && teams.find_team(first).is_err() && teams.find_team(second).is_ok());
         for wrong in [0, 3, 255, usize::MAX] {
-            assert!(teams.named(wrong).is_err(), "{wrong}");
+            assert!(teams.find_team(wrong).is_err(), "{wrong}");
         }
         assert!(teams.destroy(1).is_err());
     }

@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use trunkline_engine::{Pause, Waiting};
+use trunkline_engine::{BackoffStep, WaitBackoff};
 
-use crate::error::{Error, Result};
+use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
 use crate::team::Team;
 
@@ -28,7 +28,7 @@ const CLOCK: u32 = 64;
 
 /// Who is waited for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Whom {
+pub(crate) enum ExpectedPe {
     /// This PE of a team, which may itself wait for any other of it.
     Member(Team, usize),
     /// Any.
@@ -37,14 +37,14 @@ pub(crate) enum Whom {
 
 /// How long a program has asked in vain, by calls that do not wait.
 #[derive(Debug, Default)]
-pub(crate) struct Tests {
+pub(crate) struct TestBackoff {
     vain: AtomicU32,
     /// When it was looked whether the others live, and which of them over the fabric.
     looked: Mutex<(Option<Instant>, usize)>,
 }
 
 /// How many looks a PE makes before it gives its processor away, of so many on this host.
-pub(crate) fn spins(neighbours: usize) -> u32 {
+pub(crate) fn spin_limit(neighbours: usize) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if neighbours <= cores { SPINS } else { SPINS_CROWDED }
 }
@@ -53,8 +53,12 @@ impl Pe {
     /// Looks until there is something.
     ///
     /// # Errors
-    /// As the look; [`Error::Dead`] and [`Error::Engine`] if who is waited for has ended.
-    pub(crate) fn until<T>(&self, whom: Whom, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    /// As the look; [`ShmemError::Dead`] and [`ShmemError::Engine`] if who is waited for has ended.
+    pub(crate) fn wait_until<T>(
+        &self,
+        whom: ExpectedPe,
+        mut look: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
         // What comes over the fabric may come by progress alone.
         let is_crowded = self.spins < SPINS;
         let eager = if self.far.is_some() || is_crowded { 0 } else { EAGER };
@@ -63,7 +67,7 @@ impl Pe {
                 return Ok(done);
             }
         }
-        let mut waiting = Waiting::patient(self.spins, YIELDS);
+        let mut waiting = WaitBackoff::with_spins(self.spins, YIELDS);
         let mut looked: Option<Instant> = None;
         let mut turn = 0;
         let mut stirs = None;
@@ -75,23 +79,25 @@ impl Pe {
             if let Some(far) = &self.far
                 && far.progress()?
             {
-                waiting.moved();
+                waiting.reset_backoff();
             }
-            let pause = waiting.pause(SLEEPS.0, SLEEPS.1);
-            let parks = matches!(pause, Pause::Park(_));
+            let pause = waiting.next_step(SLEEPS.0, SLEEPS.1);
+            let parks = matches!(pause, BackoffStep::Park(_));
             vain = vain.wrapping_add(1);
             if (parks || vain.is_multiple_of(CLOCK))
-                && let Err(error) = self.live_now(whom, &mut looked, &mut turn)
-                && !crate::planted("shmem-waits-for-the-dead")
+                && let Err(error) = self.check_alive_if_due(whom, &mut looked, &mut turn)
+                && !crate::is_planted("shmem-waits-for-the-dead")
             {
                 // What it did last may have come in the meantime.
                 return look()?.ok_or(error);
             }
             if parks && let Some(far) = &self.far {
                 // Others may be at work on this PE's memory; what is long comes in pieces.
-                let now = far.stirs();
-                if std::mem::replace(&mut stirs, now) != now && !crate::planted("shmem-sleeps-through-work") {
-                    waiting.moved();
+                let now = far.sample_progress();
+                if std::mem::replace(&mut stirs, now) != now
+                    && !crate::is_planted("shmem-sleeps-through-work")
+                {
+                    waiting.reset_backoff();
                     continue;
                 }
                 if far.is_unseen() {
@@ -99,48 +105,53 @@ impl Pe {
                     continue;
                 }
             }
-            pause.take();
+            pause.wait_once();
         }
     }
 
     /// Counts a test in vain: a program that goes on testing waits as one does that calls a wait.
     ///
     /// # Errors
-    /// As [`Pe::until`] for anyone.
-    pub(crate) fn in_vain(&self) -> Result<()> {
+    /// As [`Pe::wait_until`] for anyone.
+    pub(crate) fn count_failed_test(&self) -> Result<()> {
         // No two threads need to agree on it.
         let vain = self.tests.vain.load(Ordering::Relaxed).wrapping_add(1);
         self.tests.vain.store(vain, Ordering::Relaxed);
-        if !vain.is_multiple_of(CLOCK) || crate::planted("shmem-tests-for-the-dead") {
+        if !vain.is_multiple_of(CLOCK) || crate::is_planted("shmem-tests-for-the-dead") {
             return Ok(());
         }
         let Ok(mut looked) = self.tests.looked.try_lock() else { return Ok(()) };
         let (at, turn) = &mut *looked;
-        self.live_now(Whom::Anyone, at, turn)
+        self.check_alive_if_due(ExpectedPe::Anyone, at, turn)
     }
 
     /// The same as `live`, if it is time to look.
-    fn live_now(&self, whom: Whom, looked: &mut Option<Instant>, turn: &mut usize) -> Result<()> {
+    fn check_alive_if_due(
+        &self,
+        whom: ExpectedPe,
+        looked: &mut Option<Instant>,
+        turn: &mut usize,
+    ) -> Result<()> {
         let now = Instant::now();
         if now - *looked.get_or_insert(now) < LOOKS {
             return Ok(());
         }
         *looked = Some(now);
-        self.live(whom, turn)
+        self.check_alive(whom, turn)
     }
 
     /// Fails if somebody who is waited for has ended. Over the fabric one of them at a time is looked at.
-    fn live(&self, whom: Whom, turn: &mut usize) -> Result<()> {
-        let near = |pe: usize| self.near[pe].dead(pe).map_or(Ok(()), |dead| Err(Error::Dead(dead)));
+    fn check_alive(&self, whom: ExpectedPe, turn: &mut usize) -> Result<()> {
+        let near = |pe: usize| self.near[pe].dead_pe(pe).map_or(Ok(()), |dead| Err(ShmemError::Dead(dead)));
         let at = match whom {
-            Whom::Member(team, pe) => {
+            ExpectedPe::Member(team, pe) => {
                 // Who waits for the dead ends, too, but later.
-                if !crate::planted("shmem-names-who-noticed") {
-                    (0..team.size).try_for_each(|index| near(team.pe(index)))?;
+                if !crate::is_planted("shmem-names-who-noticed") {
+                    (0..team.size).try_for_each(|index| near(team.pe_at(index)))?;
                 }
                 pe
             }
-            Whom::Anyone => {
+            ExpectedPe::Anyone => {
                 (0..self.size).try_for_each(near)?;
                 *turn = (*turn + 1) % self.size;
                 *turn
@@ -148,7 +159,7 @@ impl Pe {
         };
         near(at)?;
         match &self.far {
-            Some(far) if at != self.me && !self.near[at].is_whole() => far.look(at),
+            Some(far) if at != self.me && !self.near[at].is_whole() => far.check_pe(at),
             _ => Ok(()),
         }
     }

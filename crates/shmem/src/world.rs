@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 use rustix::thread::gettid;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, ShmemError};
 use crate::layout::{ENDS, EXIT, LEFT, OF_ANOTHER};
 use crate::pe::Pe;
 use crate::place::INNER;
@@ -22,7 +22,7 @@ static ENDING: OnceLock<(Pid, i32)> = OnceLock::new();
 ///
 /// # Errors
 /// As [`Pe::start`].
-pub(crate) fn start() -> Result<bool> {
+pub(crate) fn start_pe() -> Result<bool> {
     let starts = WORLD.get().is_none();
     if starts {
         let pe = WORLD.get_or_init({
@@ -31,48 +31,48 @@ pub(crate) fn start() -> Result<bool> {
         });
         std::thread::Builder::new()
             .name("trunkline-exit".into())
-            .spawn(|| watch(pe))
-            .map_err(Error::Thread)?;
+            .spawn(|| watch_exit(pe))
+            .map_err(ShmemError::Thread)?;
     }
     Ok(starts)
 }
 
 /// The PE, if it runs.
 #[inline]
-pub(crate) fn running() -> Result<&'static Pe> {
+pub(crate) fn running_pe() -> Result<&'static Pe> {
     match WORLD.get() {
         Some(pe) if !pe.left.load(Ordering::Relaxed) => Ok(pe),
-        _ => Err(Error::NotRunning),
+        _ => Err(ShmemError::NotRunning),
     }
 }
 
 /// The same, for who asks elsewhere if there is none.
 #[inline(always)]
-pub(crate) fn quick() -> Option<&'static Pe> {
+pub(crate) fn current_pe() -> Option<&'static Pe> {
     WORLD.get().filter(|pe| !pe.left.load(Ordering::Relaxed))
 }
 
 /// What a call of C does, by its name.
 #[inline]
-pub(crate) fn with<T>(call: &str, what: impl FnOnce(&'static Pe) -> Result<T>) -> T {
-    match running().and_then(what) {
+pub(crate) fn with_pe<T>(call: &str, what: impl FnOnce(&'static Pe) -> Result<T>) -> T {
+    match running_pe().and_then(what) {
         Ok(done) => done,
-        Err(error) => end(call, &error),
+        Err(error) => end_program(call, &error),
     }
 }
 
 /// What a call does that only gives something back: nothing is to be done where the program ends by itself.
-pub(crate) fn gives(call: &str, what: impl FnOnce(&'static Pe) -> Result<()>) {
+pub(crate) fn with_pe_unless_ending(call: &str, what: impl FnOnce(&'static Pe) -> Result<()>) {
     match ENDING.get() {
         Some((thread, _)) if *thread == gettid() => {}
-        _ => with(call, what),
+        _ => with_pe(call, what),
     }
 }
 
 /// Makes it known that this thread ends the program. Nobody waits for the other PEs from now on, and other threads that call come no further;
 /// what runs in an exit that has begun, and calls, ends it at once.
 pub(crate) fn begin_end(status: i32) {
-    if crate::planted("shmem-leaves-as-it-ends") {
+    if crate::is_planted("shmem-leaves-as-it-ends") {
         return;
     }
     ends_already();
@@ -105,7 +105,7 @@ fn leave_at_once(status: i32) -> ! {
         flush_all();
         let _ = done.send(());
     };
-    if crate::planted("shmem-flushes-for-ever") {
+    if crate::is_planted("shmem-flushes-for-ever") {
         flush_all();
     } else if std::thread::Builder::new().spawn(flush).is_ok() {
         let _ = flushed.recv_timeout(FLUSHES_WITHIN);
@@ -131,11 +131,11 @@ fn flush_all() {
 
 /// Says what is wrong, and ends the program.
 #[cold]
-pub(crate) fn end(call: &str, error: &Error) -> ! {
+pub(crate) fn end_program(call: &str, error: &ShmemError) -> ! {
     ends_already();
     if let Some(pe) = WORLD.get() {
         // Who is gone may be so because another PE ended the program, and has not come to tell this one.
-        let lost = error.lost();
+        let lost = error.lost_pe();
         if let Some(lost) = lost {
             // Neighbours that waited for this PE name that one.
             let _ = pe.segments.0[INNER].store(LEFT, lost as u64 + OF_ANOTHER);
@@ -165,7 +165,7 @@ pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(2);
 const WATCHES: Duration = Duration::from_millis(20);
 
 /// Ends the program when another PE says so, whatever its own threads do.
-fn watch(pe: &Pe) {
+fn watch_exit(pe: &Pe) {
     while !pe.left.load(Ordering::Relaxed) {
         end_if_told(pe);
         std::thread::sleep(WATCHES);
@@ -175,7 +175,7 @@ fn watch(pe: &Pe) {
 /// Ends this process if another PE says so.
 fn end_if_told(pe: &Pe) {
     let word = pe.segments.0[INNER].load(EXIT).unwrap_or(0);
-    if word & ENDS != 0 && !crate::planted("shmem-ends-alone") {
+    if word & ENDS != 0 && !crate::is_planted("shmem-ends-alone") {
         leave_at_once(word as u32 as i32);
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use trunkline_bootstrap::{Secret, free_port, own};
+use trunkline_bootstrap::{JobSecret, free_port, own};
 
 #[path = "programs/deaths.rs"]
 mod deaths;
@@ -105,7 +105,7 @@ impl Program {
         command: impl Fn(usize) -> Command,
     ) -> Vec<Child> {
         let port = free_port().unwrap() + STARTED.fetch_add(1, Ordering::Relaxed) % 16 * 16;
-        let secret = Secret::random().unwrap().to_hex();
+        let secret = JobSecret::random().unwrap().to_hex();
         let start = |rank: usize| {
             let mut command = command(rank);
             command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,18 +1,18 @@
 //! The simulated network does what every fabric must do, and in every weather that keeps the order of a link.
 
-use trunkline_fabric::conformance::{self as suite, Setup};
+use trunkline_fabric::conformance::{self as suite, ConformanceSetup};
 use trunkline_fabric::{Fabric, RailConfig};
 
-use crate::{Mutant, SimFabric, SimRail, Weather, World};
+use crate::{NetworkModel, NetworkMutant, SimFabric, SimRail, SimWorld};
 
-struct Sim(Weather);
+struct Sim(NetworkModel);
 
-impl Setup for Sim {
+impl ConformanceSetup for Sim {
     type Rail = SimRail;
 
-    fn rails(&self, config: &RailConfig) -> (SimRail, SimRail) {
-        let world = World::new(5, self.0.clone(), Mutant::None, false);
-        let open = || SimFabric::new(&world, world.add_process()).open(0, config).unwrap();
+    fn open_rails(&self, config: &RailConfig) -> (SimRail, SimRail) {
+        let world = SimWorld::new(5, self.0.clone(), NetworkMutant::None, false);
+        let open = || SimFabric::new(&world, world.add_process()).open_rail(0, config).unwrap();
         (open(), open())
     }
 }
@@ -42,20 +42,20 @@ macro_rules! cases {
         }
         mod untold {
             use super::*;
-            $(#[test] fn $case() { suite::$case(&Sim(rough().untold())); })*
+            $(#[test] fn $case() { suite::$case(&Sim(rough().without_arrival())); })*
         }
     };
 }
 
-fn calm() -> Weather {
-    let mut weather = Weather::calm();
+fn calm() -> NetworkModel {
+    let mut weather = NetworkModel::fault_free();
     // The suite's receives leave a hundred bytes for an inline head.
     weather.caps.inline_max = 100;
     weather
 }
 
-fn rough() -> Weather {
-    Weather {
+fn rough() -> NetworkModel {
+    NetworkModel {
         jitter: 5_000,
         slow: 100,
         kib_time: 400,
@@ -68,15 +68,15 @@ fn rough() -> Weather {
 }
 
 /// Immediates take receives.
-fn lending() -> Weather {
+fn lending() -> NetworkModel {
     let mut weather = rough();
     weather.caps.immediate_takes_receive = true;
     weather
 }
 
 /// Links that come up late, and a network that takes little at once.
-fn held_back() -> Weather {
-    Weather { dialled: true, dial_time: 20_000, cramped: 500, ..calm() }
+fn held_back() -> NetworkModel {
+    NetworkModel { dialled: true, dial_time: 20_000, cramped: 500, ..calm() }
 }
 
 trunkline_fabric::conformance_cases_of_lossy_ends! { cases; }

@@ -1,20 +1,20 @@
 //! Making and ending simulated links. An address carries a secret, so that a stranger cannot connect.
 
-use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
+use trunkline_fabric::{LinkAddress, LinkControl, LinkError, LinkId};
 
-use crate::denied::Denied;
-use crate::link::{Dial, LinkPhase, LinkState};
+use crate::denied::DeniedResource;
+use crate::link::{DialPhase, LinkEntry, LinkPhase};
 use crate::rail::SimRail;
-use crate::wire::Event;
-use crate::world::State;
+use crate::wire::NetworkEvent;
+use crate::world::SimCore;
 
 /// First bytes of an address.
 const MAGIC: [u8; 4] = *b"SIML";
 /// Bytes of an address: magic, link, secret.
 const LEN: usize = 20;
 
-impl Links for SimRail {
-    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+impl LinkControl for SimRail {
+    fn create_link_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
         if let Some(asked @ 1..) = pipeline {
             return Err(LinkError::NoSuchPipeline { asked, pipelines: 1 });
         }
@@ -29,13 +29,13 @@ impl Links for SimRail {
             .map(|rail| rail.links.iter().flatten().count())
             .sum();
         let asked = state.rails[self.rail].config.links;
-        if of_nic >= limit as usize || state.denies(self.process, Denied::Links) {
+        if of_nic >= limit as usize || state.is_denied(self.process, DeniedResource::Links) {
             return Err(LinkError::Exhausted(limit));
         }
         if mine >= asked as usize {
             return Err(LinkError::Exhausted(asked));
         }
-        let secret = state.dice.draw();
+        let secret = state.dice.draw_u64();
         let index = state.links.len();
         let links = &mut state.rails[self.rail].links;
         // The lowest free number, so that numbers are used again at once.
@@ -44,20 +44,20 @@ impl Links for SimRail {
             links.len() - 1
         });
         links[id] = Some(index);
-        state.links.push(LinkState::new(self.rail, id as u32, secret));
-        let name = state.name(index);
-        state.note(format_args!("{name} is made"));
+        state.links.push(LinkEntry::new(self.rail, id as u32, secret));
+        let name = state.link_name(index);
+        state.note_trace(format_args!("{name} is made"));
         Ok(LinkId(id as u32))
     }
 
-    fn pipeline(&self, link: LinkId) -> Option<u32> {
-        self.world.lock().find(self.rail, link).map(|_| 0)
+    fn link_pipeline(&self, link: LinkId) -> Option<u32> {
+        self.world.lock().find_link(self.rail, link).map(|_| 0)
     }
 
-    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+    fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
         let state = self.world.lock();
-        let index = state.find(self.rail, link).ok_or(LinkError::State)?;
-        if state.denies(self.process, Denied::Addresses) {
+        let index = state.find_link(self.rail, link).ok_or(LinkError::State)?;
+        if state.is_denied(self.process, DeniedResource::Addresses) {
             return Err(LinkError::Exhausted(0));
         }
         let mut bytes = MAGIC.to_vec();
@@ -68,14 +68,15 @@ impl Links for SimRail {
 
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
         let mut state = self.world.lock();
-        let index = state.find(self.rail, link).ok_or(LinkError::State)?;
+        let index = state.find_link(self.rail, link).ok_or(LinkError::State)?;
         if state.links[index].phase != LinkPhase::Made {
             return Err(LinkError::State);
         }
-        if state.denies(self.process, Denied::Connections) {
+        if state.is_denied(self.process, DeniedResource::Connections) {
             return Err(LinkError::Exhausted(0));
         }
-        let (remote, secret) = parse(&peer.bytes).ok_or(LinkError::Address("not a simulated link"))?;
+        let (remote, secret) =
+            parse_address(&peer.bytes).ok_or(LinkError::Address("not a simulated link"))?;
         let other = state.links.get(remote).ok_or(LinkError::Address("no such link"))?;
         if other.secret != secret {
             return Err(LinkError::Address("wrong secret"));
@@ -83,16 +84,16 @@ impl Links for SimRail {
         let entry = &mut state.links[index];
         entry.remote = Some(remote);
         entry.phase = LinkPhase::Ready;
-        let name = state.name(index);
-        state.note(format_args!("{name} is connected"));
-        state.dial(index, remote);
-        state.depart(remote);
+        let name = state.link_name(index);
+        state.note_trace(format_args!("{name} is connected"));
+        state.begin_dial(index, remote);
+        state.depart_sends(remote);
         Ok(())
     }
 
-    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+    fn poll_link_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
         let mut state = self.world.lock();
-        let index = state.find(self.rail, link).ok_or(LinkError::State)?;
+        let index = state.find_link(self.rail, link).ok_or(LinkError::State)?;
         match state.links[index].phase {
             LinkPhase::Ready => state.drive_up(index),
             LinkPhase::Error => Err(LinkError::Unreachable("it is in error")),
@@ -100,9 +101,9 @@ impl Links for SimRail {
         }
     }
 
-    fn rest(&mut self, link: LinkId) -> bool {
+    fn trim_idle_memory(&mut self, link: LinkId) -> bool {
         let state = self.world.lock();
-        let Some(index) = state.find(self.rail, link) else { return false };
+        let Some(index) = state.find_link(self.rail, link) else { return false };
         // A send comes whole or not yet; nobody may have been told of one that has come.
         let rail = &state.rails[self.rail];
         !rail.queue.iter().chain(&rail.waiting).any(|waiting| waiting.link == index)
@@ -116,56 +117,56 @@ impl Links for SimRail {
         self.world.lock().weather.copied_max
     }
 
-    fn fail(&mut self, link: LinkId) {
+    fn fail_link(&mut self, link: LinkId) {
         let mut state = self.world.lock();
-        if let Some(index) = state.find(self.rail, link) {
+        if let Some(index) = state.find_link(self.rail, link) {
             state.break_link(index, None);
         }
     }
 
-    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+    fn check_link(&mut self, link: LinkId) -> Result<(), LinkError> {
         let state = self.world.lock();
-        let Some(index) = state.find(self.rail, link) else { return Ok(()) };
+        let Some(index) = state.find_link(self.rail, link) else { return Ok(()) };
         match state.is_lost(index) || state.links[index].phase == LinkPhase::Error {
             true => Err(LinkError::Unreachable("its rail is dead")),
             false => Ok(()),
         }
     }
 
-    fn is_quiet(&mut self, link: LinkId) -> bool {
+    fn poll_link_quiet(&mut self, link: LinkId) -> bool {
         let state = self.world.lock();
-        let Some(index) = state.find(self.rail, link) else { return true };
+        let Some(index) = state.find_link(self.rail, link) else { return true };
         let rail = &state.rails[self.rail];
         let tells = rail.queue.iter().chain(&rail.waiting).any(|waiting| waiting.link == index);
         matches!(state.links[index].phase, LinkPhase::Error | LinkPhase::Gone) && !tells
     }
 
-    fn destroy(&mut self, link: LinkId) {
+    fn destroy_link(&mut self, link: LinkId) {
         let mut state = self.world.lock();
-        if let Some(index) = state.find(self.rail, link) {
+        if let Some(index) = state.find_link(self.rail, link) {
             state.destroy_link(index);
         }
     }
 }
 
-impl State {
+impl SimCore {
     /// A link was connected: from now on one of its ends dials the other, if this network asks for that.
-    fn dial(&mut self, link: usize, remote: usize) {
+    fn begin_dial(&mut self, link: usize, remote: usize) {
         if !self.weather.dialled {
             return;
         }
         if self.links[link].secret > self.links[remote].secret {
-            self.links[link].dial = Dial::Waits;
+            self.links[link].dial = DialPhase::Waits;
         } else if self.is_cut(link) {
-            self.links[link].dial = Dial::Lost(self.now + self.weather.retry_time);
+            self.links[link].dial = DialPhase::Lost(self.now + self.weather.retry_time);
         } else if self.dice.chance(self.weather.no_route) {
             let ends = [link, remote].map(|end| self.rails[self.links[end].rail].process);
             self.unreachable.push((ends[0], ends[1]));
-            self.links[link].dial = Dial::Lost(self.now + self.weather.retry_time);
+            self.links[link].dial = DialPhase::Lost(self.now + self.weather.retry_time);
         } else {
             let at = self.now + self.dice.below(self.weather.dial_time + 1);
-            self.links[link].dial = Dial::Asks(at);
-            self.schedule_at(at, Event::Wake);
+            self.links[link].dial = DialPhase::Asks(at);
+            self.schedule_at(at, NetworkEvent::Wake);
         }
     }
 
@@ -175,32 +176,33 @@ impl State {
         let Some(remote) = self.links[link].remote else { return Ok(false) };
         let other = &self.links[remote];
         match self.links[link].dial {
-            Dial::Up(_) => return Ok(true),
-            Dial::Lost(at) if self.now >= at => return Err(NOBODY),
-            Dial::Asks(at) if self.now >= at => match other.phase {
+            DialPhase::Up(_) => return Ok(true),
+            DialPhase::Lost(at) if self.now >= at => return Err(NOBODY),
+            DialPhase::Asks(at) if self.now >= at => match other.phase {
                 LinkPhase::Made | LinkPhase::Ready | LinkPhase::Error => {}
                 // It was there a moment ago, or it was not.
                 LinkPhase::Dead { .. } | LinkPhase::Gone => {
                     if self.dice.coin() {
-                        self.links[link].dial = Dial::Lost(self.now);
+                        self.links[link].dial = DialPhase::Lost(self.now);
                         return Err(NOBODY);
                     }
                 }
             },
-            Dial::Waits
-                if other.remote == Some(link) && matches!(other.dial, Dial::Up(at) if self.now >= at) => {}
-            Dial::Lost(_) | Dial::Asks(_) | Dial::Waits => return Ok(false),
+            DialPhase::Waits
+                if other.remote == Some(link)
+                    && matches!(other.dial, DialPhase::Up(at) if self.now >= at) => {}
+            DialPhase::Lost(_) | DialPhase::Asks(_) | DialPhase::Waits => return Ok(false),
         }
         let at = self.now + self.dice.below(self.weather.dial_time + 1);
-        self.links[link].dial = Dial::Up(at);
-        let name = self.name(link);
-        self.note(format_args!("{name} is up"));
-        self.schedule_at(at, Event::Wake);
+        self.links[link].dial = DialPhase::Up(at);
+        let name = self.link_name(link);
+        self.note_trace(format_args!("{name} is up"));
+        self.schedule_at(at, NetworkEvent::Wake);
         Ok(true)
     }
 }
 
-fn parse(bytes: &[u8]) -> Option<(usize, u64)> {
+fn parse_address(bytes: &[u8]) -> Option<(usize, u64)> {
     if bytes.len() != LEN || bytes.get(..4)? != MAGIC {
         return None;
     }

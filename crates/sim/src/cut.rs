@@ -1,57 +1,57 @@
 //! Rails that die and come back: nothing gets through while one is cut, what was under way is lost for its owner, and
 //! some of it lands all the same, late, if its target has not been fenced by then. Called by the run.
 
-use trunkline_fabric::Remote;
-use trunkline_mem::Memory;
+use trunkline_fabric::RemoteLocation;
+use trunkline_mem::MemoryRange;
 
-use crate::link::{Bytes, LinkPhase, Progress, Work};
-use crate::place::Right;
-use crate::wire::Event;
-use crate::world::{Pid, State};
+use crate::link::{LinkPhase, PostedWork, SourceBytes, WorkProgress};
+use crate::place::RequiredRight;
+use crate::wire::NetworkEvent;
+use crate::world::{SimCore, SimPid};
 
 /// Longest time that a write of a dead rail stays under way.
 const GHOST_TIME: u64 = 8_000_000_000;
 
 /// A NIC of a process that carries nothing for a while.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
-    process: Pid,
+pub(crate) struct NicCut {
+    process: SimPid,
     nic: usize,
     until: u64,
 }
 
 /// A write that left on a rail before that died.
 #[derive(Debug)]
-pub(crate) struct Ghost {
+pub(crate) struct DelayedWrite {
     target: usize,
-    to: Remote,
+    to: RemoteLocation,
     bytes: Vec<u8>,
     imm: Option<u32>,
 }
 
-impl State {
+impl SimCore {
     /// Cuts a NIC off until then.
-    pub(crate) fn cut(&mut self, process: Pid, nic: usize, until: u64) {
-        self.note(format_args!("{process} loses NIC {nic} for {} us", (until - self.now) / 1000));
+    pub(crate) fn cut_nic(&mut self, process: SimPid, nic: usize, until: u64) {
+        self.note_trace(format_args!("{process} loses NIC {nic} for {} us", (until - self.now) / 1000));
         self.cuts.retain(|cut| cut.until > self.now);
-        self.cuts.push(Cut { process, nic, until });
-        self.schedule_at(until, Event::Mended);
+        self.cuts.push(NicCut { process, nic, until });
+        self.schedule_at(until, NetworkEvent::Mended);
         for link in 0..self.links.len() {
             let rail = &self.rails[self.links[link].rail];
             let phase = self.links[link].phase;
             if rail.process == process && rail.nic == nic && phase == LinkPhase::Ready {
-                self.strand(link);
+                self.strand_link(link);
                 if let Some(remote) = self.links[link].remote {
-                    self.strand(remote);
+                    self.strand_link(remote);
                 }
             }
         }
     }
 
     /// A cut has ended: what waited on links that did not notice leaves now.
-    pub(crate) fn mended(&mut self) {
+    pub(crate) fn resume_after_cut(&mut self) {
         for link in 0..self.links.len() {
-            self.depart(link);
+            self.depart_sends(link);
         }
     }
 
@@ -59,7 +59,8 @@ impl State {
     pub(crate) fn is_cut(&self, link: usize) -> bool {
         let off = |link: usize| {
             let rail = &self.rails[self.links[link].rail];
-            let hit = |cut: &Cut| cut.process == rail.process && cut.nic == rail.nic && self.now < cut.until;
+            let hit =
+                |cut: &NicCut| cut.process == rail.process && cut.nic == rail.nic && self.now < cut.until;
             self.cuts.iter().any(hit)
         };
         !self.cuts.is_empty() && (off(link) || self.links[link].remote.is_some_and(off))
@@ -73,12 +74,12 @@ impl State {
     }
 
     /// Whether a NIC is cut off.
-    pub(crate) fn is_nic_cut(&self, process: Pid, nic: usize) -> bool {
+    pub(crate) fn is_nic_cut(&self, process: SimPid, nic: usize) -> bool {
         self.cuts.iter().any(|cut| cut.process == process && cut.nic == nic && self.now < cut.until)
     }
 
     /// Whether a link between those two NICs, of two processes, has not noticed that its rail died.
-    pub(crate) fn has_stranded(&self, one: (Pid, usize), other: (Pid, usize)) -> bool {
+    pub(crate) fn has_stranded(&self, one: (SimPid, usize), other: (SimPid, usize)) -> bool {
         let place = |link: usize| {
             let rail = &self.rails[self.links[link].rail];
             (rail.process, rail.nic)
@@ -95,39 +96,39 @@ impl State {
     }
 
     /// One end of a cut link: what it has under way is lost, and it will notice, sooner or later, if it has any.
-    fn strand(&mut self, link: usize) {
+    fn strand_link(&mut self, link: usize) {
         if self.links[link].phase != LinkPhase::Ready {
             return;
         }
         let sends = self.links[link].sends.iter();
         let under_way: Vec<u64> =
-            sends.filter(|wqe| wqe.progress == Progress::Departed).map(|wqe| wqe.seq).collect();
+            sends.filter(|wqe| wqe.progress == WorkProgress::Departed).map(|wqe| wqe.seq).collect();
         self.links[link].stranded = !under_way.is_empty() || self.dice.coin();
         if !self.weather.deaf {
             let notices = self.dice.below(2 * self.weather.retry_time + 1);
-            self.schedule(notices, Event::Check { link });
+            self.schedule_after(notices, NetworkEvent::Check { link });
         }
         for seq in under_way {
             if self.dice.coin() {
-                self.haunt(link, seq);
+                self.delay_write(link, seq);
             }
         }
     }
 
     /// A write under way will land late.
-    fn haunt(&mut self, link: usize, seq: u64) {
+    fn delay_write(&mut self, link: usize, seq: u64) {
         let Some(target) = self.links[link].remote else { return };
         // What waits at the target is carried out from there.
         let waits = self.links[target].arrived.contains(&seq);
-        let Some(wqe) = self.links[link].wqe(seq) else { return };
+        let Some(wqe) = self.links[link].send_entry(seq) else { return };
         // A rail may be cut at both ends, one after the other.
         if wqe.executed || waits || std::mem::replace(&mut wqe.haunts, true) {
             return;
         }
-        let Work::Write { from, to, imm, .. } = wqe.work.clone() else { return };
+        let PostedWork::Write { from, to, imm, .. } = wqe.work.clone() else { return };
         let bytes = match &from {
-            Bytes::Inline(bytes) => Some(bytes.clone()),
-            Bytes::Region(extent) => self.local_memory(link, *extent).and_then(|memory| {
+            SourceBytes::Inline(bytes) => Some(bytes.clone()),
+            SourceBytes::Region(extent) => self.local_memory(link, *extent).and_then(|memory| {
                 let mut bytes = vec![0; extent.len as usize];
                 memory.read(extent.offset, &mut bytes).ok().map(|()| bytes)
             }),
@@ -140,15 +141,15 @@ impl State {
         };
         let number = self.haunted;
         self.haunted += 1;
-        self.ghosts.insert(number, Ghost { target, to, bytes, imm });
-        self.schedule(after, Event::Ghost(number));
+        self.ghosts.insert(number, DelayedWrite { target, to, bytes, imm });
+        self.schedule_after(after, NetworkEvent::Ghost(number));
     }
 
     /// The application uses memory for something else: what may still land there lands now.
-    pub(crate) fn tempt(&mut self, memory: &Memory, offset: u64, len: u64) {
-        let hits = |ghost: &&Ghost| {
+    pub(crate) fn force_delayed_writes(&mut self, memory: &MemoryRange, offset: u64, len: u64) {
+        let hits = |ghost: &&DelayedWrite| {
             let size = ghost.bytes.len() as u64;
-            let range = self.remote_range(ghost.target, ghost.to, size, Right::Write);
+            let range = self.remote_range(ghost.target, ghost.to, size, RequiredRight::Write);
             range.is_some_and(|(region, at)| {
                 let same = self.regions.get(&region).is_some_and(|r| r.memory.addr() == memory.addr());
                 same && at < offset + len && offset < at + size
@@ -156,37 +157,39 @@ impl State {
         };
         let found: Vec<u64> =
             self.ghosts.iter().filter(|(_, ghost)| hits(ghost)).map(|(number, _)| *number).collect();
-        found.into_iter().for_each(|number| self.appear(number));
+        found.into_iter().for_each(|number| self.land_delayed_write(number));
     }
 
     /// A write of a dead rail arrives, if its target still takes any.
-    pub(crate) fn appear(&mut self, number: u64) {
+    pub(crate) fn land_delayed_write(&mut self, number: u64) {
         let Some(ghost) = self.ghosts.remove(&number) else { return };
         let target = ghost.target;
         if self.links[target].phase != LinkPhase::Ready {
             return;
         }
         let len = ghost.bytes.len() as u64;
-        let Some((region, offset)) = self.remote_range(target, ghost.to, len, Right::Write) else { return };
-        self.note(format_args!("a write of {len} bytes lands late"));
+        let Some((region, offset)) = self.remote_range(target, ghost.to, len, RequiredRight::Write) else {
+            return;
+        };
+        self.note_trace(format_args!("a write of {len} bytes lands late"));
         let words = len.is_multiple_of(8) && ghost.to.addr.is_multiple_of(8) && len <= 512;
         let strict = self
             .regions
             .get(&region)
-            .is_some_and(|r| r.purpose.visibility() == trunkline_fabric::Visibility::Strict);
+            .is_some_and(|r| r.purpose.write_visibility() == trunkline_fabric::WriteVisibility::Strict);
         if !(strict && words && self.place_words(region, offset, &ghost.bytes, u64::MAX)) {
             let seq = u64::MAX - 1;
-            self.place(target, region, offset, ghost.bytes.clone(), seq);
+            self.place_bytes(target, region, offset, ghost.bytes.clone(), seq);
             self.complete_shadow(target, seq);
         }
         if let Some(imm) = ghost.imm
             && self.dice.coin()
         {
-            self.complete(
+            self.queue_completion(
                 target,
                 0,
-                trunkline_fabric::Done::Written,
-                trunkline_fabric::Status::Ok,
+                trunkline_fabric::CompletionKind::Written,
+                trunkline_fabric::OpStatus::Ok,
                 Some(imm),
                 len,
                 false,

@@ -1,12 +1,12 @@
 //! What a NIC of one process refuses from now on, as one does that has run out of something. Set by tests; asked by the rail
 //! and the registrar before they do anything.
 
-use crate::Pid;
-use crate::world::State;
+use crate::SimPid;
+use crate::world::SimCore;
 
 /// What is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Denied {
+pub enum DeniedResource {
     /// New links.
     Links,
     /// The addresses of links, which cost a descriptor on some networks.
@@ -17,9 +17,9 @@ pub enum Denied {
     Regions,
 }
 
-impl State {
+impl SimCore {
     /// Whether a process is refused that.
-    pub(crate) fn denies(&self, process: Pid, what: Denied) -> bool {
+    pub(crate) fn is_denied(&self, process: SimPid, what: DeniedResource) -> bool {
         self.denied == Some((process, what))
     }
 }

@@ -6,26 +6,27 @@ use rand_pcg::Pcg64Mcg;
 
 /// A source of numbers that depends on its seed alone.
 #[derive(Clone, Debug)]
-pub struct Dice(Pcg64Mcg);
+pub struct SimRng(Pcg64Mcg);
 
-impl Dice {
+impl SimRng {
     /// Dice number `stream` of a seed: different streams do not disturb each other.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
-        let state = (u128::from(mix(seed)) << 64) | u128::from(mix(stream ^ mix(seed.rotate_left(17))));
+        let state = (u128::from(mix_bits(seed)) << 64)
+            | u128::from(mix_bits(stream ^ mix_bits(seed.rotate_left(17))));
         let mut dice = Self(Pcg64Mcg::new(state));
-        dice.draw();
+        dice.draw_u64();
         dice
     }
 
     /// Any 64 bits.
-    pub fn draw(&mut self) -> u64 {
+    pub fn draw_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
     /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
+        ((u128::from(self.draw_u64()) * u128::from(n)) >> 64) as u64
     }
 
     /// A number from `low` to `high`, both included.
@@ -40,7 +41,7 @@ impl Dice {
 
     /// True half of the time.
     pub fn coin(&mut self) -> bool {
-        self.draw() >> 63 == 1
+        self.draw_u64() >> 63 == 1
     }
 
     /// One of the choices.
@@ -57,7 +58,7 @@ impl Dice {
 }
 
 /// Spreads small numbers over 64 bits (the finisher of splitmix64).
-pub(crate) fn mix(n: u64) -> u64 {
+pub(crate) fn mix_bits(n: u64) -> u64 {
     let mut z = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -70,10 +71,10 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_numbers() {
-        let mut a = Dice::new(7, 1);
-        let mut b = Dice::new(7, 1);
-        let mut c = Dice::new(7, 2);
-        let draw = |dice: &mut Dice| (0..8).map(|_| dice.draw()).collect::<Vec<_>>();
+        let mut a = SimRng::new(7, 1);
+        let mut b = SimRng::new(7, 1);
+        let mut c = SimRng::new(7, 2);
+        let draw = |dice: &mut SimRng| (0..8).map(|_| dice.draw_u64()).collect::<Vec<_>>();
         let first = draw(&mut a);
         assert_eq!(first, draw(&mut b));
         assert_ne!(first, draw(&mut c));
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn stays_in_range() {
-        let mut dice = Dice::new(1, 1);
+        let mut dice = SimRng::new(1, 1);
         for _ in 0..1000 {
             assert!((3..=9).contains(&dice.between(3, 9)));
             assert_eq!(dice.below(1), 0);

@@ -2,32 +2,33 @@
 //! is false), as those over sockets do. Called by the wire when operations leave and when they are carried out; only an
 //! operation that does nothing tells there what has arrived.
 
-use trunkline_fabric::{Done, Status};
+use trunkline_fabric::{CompletionKind, OpStatus};
 
-use crate::link::{Bytes, LinkPhase, Progress, Work, Wqe};
-use crate::wire::Event;
-use crate::world::State;
+use crate::link::{LinkPhase, PostedWork, SendQueueEntry, SourceBytes, WorkProgress};
+use crate::wire::NetworkEvent;
+use crate::world::SimCore;
 
 /// Longest time that the network takes for bytes that cannot leave.
 const STUCK_TIME: u64 = 1_000_000;
 
 /// Whether the owner of an operation may be told of it before it has arrived.
-const fn is_told_early(work: &Work) -> bool {
-    brings(work) && !matches!(work, Work::Write { placed: true, .. })
+const fn completes_early(work: &PostedWork) -> bool {
+    carries_payload(work) && !matches!(work, PostedWork::Write { placed: true, .. })
 }
 
 /// Whether an operation brings bytes of its owner to the peer, unpaired.
-const fn brings(work: &Work) -> bool {
-    matches!(work, Work::Send { .. } | Work::Write { .. })
+const fn carries_payload(work: &PostedWork) -> bool {
+    matches!(work, PostedWork::Send { .. } | PostedWork::Write { .. })
 }
 
-impl State {
+impl SimCore {
     /// An operation leaves, and will be there then: its owner may be told before.
-    pub(crate) fn takes(&mut self, link: usize, seq: u64, arrival: u64) {
-        if !self.weather.caps.arrives && self.links[link].wqe(seq).is_some_and(|wqe| is_told_early(&wqe.work))
+    pub(crate) fn schedule_taken(&mut self, link: usize, seq: u64, arrival: u64) {
+        if !self.weather.caps.arrives
+            && self.links[link].send_entry(seq).is_some_and(|wqe| completes_early(&wqe.work))
         {
             let at = self.dice.between(self.now + 1, arrival.max(self.now + 1));
-            self.schedule_at(at, Event::Taken { link, seq });
+            self.schedule_at(at, NetworkEvent::Taken { link, seq });
         }
     }
 
@@ -37,49 +38,50 @@ impl State {
             return;
         }
         let flushed = self.links[link].flushed;
-        let stuck =
-            |wqe: &&Wqe| wqe.progress == Progress::Posted && wqe.seq < flushed && is_told_early(&wqe.work);
+        let stuck = |wqe: &&SendQueueEntry| {
+            wqe.progress == WorkProgress::Posted && wqe.seq < flushed && completes_early(&wqe.work)
+        };
         let stuck: Vec<u64> = self.links[link].sends.iter().filter(stuck).map(|wqe| wqe.seq).collect();
         for seq in stuck {
             if self.dice.coin() {
                 let after = self.dice.below(STUCK_TIME);
-                self.schedule(after, Event::Taken { link, seq });
+                self.schedule_after(after, NetworkEvent::Taken { link, seq });
             }
         }
     }
 
     /// The network has the bytes of an operation: their memory is free, and its owner is told.
-    pub(crate) fn taken(&mut self, link: usize, seq: u64) {
+    pub(crate) fn complete_early(&mut self, link: usize, seq: u64) {
         if self.links[link].phase == LinkPhase::Ready && self.copy_bytes(link, seq) {
-            if let Some(wqe) = self.links[link].wqe(seq) {
+            if let Some(wqe) = self.links[link].send_entry(seq) {
                 wqe.taken = true;
             }
-            self.retire(link);
+            self.retire_sends(link);
         }
     }
 
     /// Copies what an operation reads of registered memory; false if it is not there any more.
     pub(crate) fn copy_bytes(&mut self, link: usize, seq: u64) -> bool {
-        let Some(wqe) = self.links[link].wqe(seq) else { return false };
-        let (Work::Send { body: from, .. } | Work::Write { from, .. }) = wqe.work.clone() else {
+        let Some(wqe) = self.links[link].send_entry(seq) else { return false };
+        let (PostedWork::Send { body: from, .. } | PostedWork::Write { from, .. }) = wqe.work.clone() else {
             return false;
         };
         let bytes = match from {
-            Bytes::Inline(_) => return wqe.broken.is_none(),
-            Bytes::Region(_) => self.source_bytes(link, &from, 0, from.len()),
+            SourceBytes::Inline(_) => return wqe.broken.is_none(),
+            SourceBytes::Region(_) => self.source_bytes(link, &from, 0, from.len()),
         };
-        let Some(wqe) = self.links[link].wqe(seq) else { return false };
+        let Some(wqe) = self.links[link].send_entry(seq) else { return false };
         match (&mut wqe.work, bytes) {
-            (Work::Send { body: from, .. } | Work::Write { from, .. }, Some(bytes)) => {
-                *from = Bytes::Inline(bytes);
+            (PostedWork::Send { body: from, .. } | PostedWork::Write { from, .. }, Some(bytes)) => {
+                *from = SourceBytes::Inline(bytes);
             }
-            _ => wqe.broken = Some(Status::LocalProtection),
+            _ => wqe.broken = Some(OpStatus::LocalProtection),
         }
         wqe.broken.is_none()
     }
 
     /// Tells the owner of an operation that the network has it.
-    pub(crate) fn tell_taken(&mut self, link: usize, at: usize) {
+    pub(crate) fn report_taken(&mut self, link: usize, at: usize) {
         let Some(wqe) = self.links[link].sends.get_mut(at) else { return };
         if std::mem::replace(&mut wqe.told, true) {
             return;
@@ -87,7 +89,7 @@ impl State {
         let wr_id = wqe.wr_id;
         let signalled = wqe.signalled;
         if signalled {
-            self.complete(link, wr_id, Done::Posted, Status::Ok, None, 0, true, None);
+            self.queue_completion(link, wr_id, CompletionKind::Posted, OpStatus::Ok, None, 0, true, None);
         } else {
             self.links[link].slots -= 1;
         }
@@ -95,16 +97,17 @@ impl State {
 
     /// Operation `seq` of a link has been carried out at its target.
     pub(crate) fn carried_out(&mut self, link: usize, seq: u64) {
-        if let Some(wqe) = self.links[link].wqe(seq) {
+        if let Some(wqe) = self.links[link].send_entry(seq) {
             wqe.carried_out = true;
         }
     }
 
     /// Whether operation `seq` of a link proves that all before it has arrived, and that has not yet.
     pub(crate) fn has_to_wait(&self, link: usize, seq: u64) -> bool {
-        let before = |wqe: &&Wqe| wqe.seq < seq;
-        let open =
-            |wqe: &Wqe| brings(&wqe.work) && !wqe.carried_out && !matches!(wqe.progress, Progress::Done(_));
+        let before = |wqe: &&SendQueueEntry| wqe.seq < seq;
+        let open = |wqe: &SendQueueEntry| {
+            carries_payload(&wqe.work) && !wqe.carried_out && !matches!(wqe.progress, WorkProgress::Done(_))
+        };
         !self.weather.caps.arrives && self.links[link].sends.iter().take_while(before).any(open)
     }
 }

@@ -1,36 +1,44 @@
 //! Where what has completed need not have arrived: nobody is told of a message before its bytes are there, what a link takes
 //! with it goes again although it had completed, and no late record lies over a newer one.
 
-use trunkline_engine::{CommFault, CommId, Error, MatchBy, Nics, Params, RecvBuf, RequestId, SharingParams};
+use trunkline_engine::{
+    CommFault, CommId, CommNics, EngineError, EngineParams, MatchBy, RecvBuf, RequestId, SharingParams,
+};
 use trunkline_proto::limits::RECVS_MAX;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::pool::config::SharingMode;
 use trunkline_proto::time::Duration;
 
 use crate::rules_tests::{Duo, SECOND, buffer, isend, params};
-use crate::{Pid, Weather};
+use crate::{NetworkModel, SimPid};
 
 /// How operations overtake each other, and their completions them.
-fn weather(nics: usize, link_order: bool) -> Weather {
+fn weather(nics: usize, link_order: bool) -> NetworkModel {
     let (latency, jitter, slow, retry_time, poll_time) = (20_000, 50_000, 30, 20_000_000, 2_000);
-    let mut weather = Weather { nics, latency, jitter, slow, retry_time, poll_time, ..Weather::calm() };
+    let mut weather =
+        NetworkModel { nics, latency, jitter, slow, retry_time, poll_time, ..NetworkModel::fault_free() };
     weather.caps.link_order = link_order;
-    weather.untold()
+    weather.without_arrival()
 }
 
-fn by_mailbox() -> Params {
-    Params { match_by: MatchBy::Mailbox, stripe_min: 256, rail_time: Duration::millis(50), ..params() }
+fn by_mailbox() -> EngineParams {
+    EngineParams {
+        match_by: MatchBy::Mailbox,
+        stripe_min: 256,
+        rail_time: Duration::from_millis(50),
+        ..params()
+    }
 }
 
-fn shared() -> Params {
-    Params {
-        sharing: SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() },
+fn shared() -> EngineParams {
+    EngineParams {
+        sharing: SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() },
         ..by_mailbox()
     }
 }
 
 /// Connects `a` to `b` over all these NICs, and waits until every link carries.
 fn connect(duo: &Duo, nics: &[usize]) -> (CommId, CommId) {
-    let nics = Nics::new(nics).unwrap();
+    let nics = CommNics::new(nics).unwrap();
     let (listen, mut handle) = duo.b.listen(nics).unwrap();
     let (mut send, mut recv) = (None, None);
     while send.is_none() || recv.is_none() {
@@ -40,7 +48,7 @@ fn connect(duo: &Duo, nics: &[usize]) -> (CommId, CommId) {
     duo.b.close_listen(listen).unwrap();
     let comm = (send.unwrap(), recv.unwrap());
     until(duo, "links", || {
-        let ends = [duo.a.links(comm.0), duo.b.links(comm.1)];
+        let ends = [duo.a.carrying_links(comm.0), duo.b.carrying_links(comm.1)];
         ends.iter().flatten().flatten().all(|carries| *carries)
     });
     comm
@@ -51,7 +59,7 @@ fn until(duo: &Duo, what: &str, mut done: impl FnMut() -> bool) {
     while !done() {
         for engine in [&duo.a, &duo.b] {
             engine.progress_all();
-            engine.tend();
+            engine.drive_unpolled();
         }
         assert!(duo.world.now() < limit, "waits for {what}");
     }
@@ -117,18 +125,18 @@ fn survives(duo: &Duo, (send, recv): (CommId, CommId), len: u64, nic: usize, see
     until(duo, "the send", || duo.a.test(sent, &mut [0; 8]).unwrap());
     // It is the caller's again.
     source.write(0, &vec![9; len as usize]).unwrap();
-    duo.world.cut(Pid((seed % 2) as usize), nic, 1 << 60);
+    duo.world.cut_nic(SimPid((seed % 2) as usize), nic, 1 << 60);
     let (mut ended, mut fails) = (None, false);
     until(duo, &format!("{len} bytes, seed {seed}, NIC {nic}"), || {
         fails = fails || duo.a.isend(send, from.mr, 0, 8, 1 << 20).is_err();
         ended = match duo.b.test(received, &mut [0; 8]) {
             Ok(false) => None,
             Ok(true) => Some(true),
-            Err(Error::Comm(CommFault::Link(_) | CommFault::PeerClosed(_))) => Some(false),
+            Err(EngineError::Comm(CommFault::Link(_) | CommFault::PeerClosed(_))) => Some(false),
             Err(error) => panic!("{error}"),
         };
         if fails && duo.a.close(send).is_ok() {
-            duo.world.note(format_args!("it has heard of the loss"));
+            duo.world.note_trace(format_args!("it has heard of the loss"));
         }
         ended.is_some()
     });
@@ -161,8 +169,8 @@ fn what_was_sent_arrives_or_its_loss_with_a_link_is_told() {
 #[test]
 fn a_link_carries_once_something_has_come_over_it() {
     for seed in 0..10 {
-        let slow = Weather { jitter: 0, slow: 0, latency: SECOND / 10, ..weather(2, false) };
-        let duo = Duo::new(seed, slow, Params { rail_time: Duration::secs(3), ..by_mailbox() });
+        let slow = NetworkModel { jitter: 0, slow: 0, latency: SECOND / 10, ..weather(2, false) };
+        let duo = Duo::new(seed, slow, EngineParams { rail_time: Duration::from_secs(3), ..by_mailbox() });
         let before = duo.world.now();
         connect(&duo, &[0, 1]);
         let took = duo.world.now() - before;
@@ -188,9 +196,9 @@ fn messages(duo: &Duo, send: CommId, receives: Vec<RequestId>, from: RecvBuf) {
 #[test]
 fn a_record_that_was_written_again_lies_over_no_newer_one() {
     for (arrives, seed) in (0..20).map(|seed| (seed % 2 == 0, seed)) {
-        let mut quick = Weather { jitter: 0, slow: 0, poll_time: 100, ..weather(2, false) };
+        let mut quick = NetworkModel { jitter: 0, slow: 0, poll_time: 100, ..weather(2, false) };
         quick.caps.arrives = arrives;
-        let duo = Duo::new(seed, quick, Params { eager_max: 0, ..by_mailbox() });
+        let duo = Duo::new(seed, quick, EngineParams { eager_max: 0, ..by_mailbox() });
         let (send, recv) = connect(&duo, &[0, 1]);
         let (from, into) = (buffer(&duo.a, send, 8).1, buffer(&duo.b, recv, 8).1);
         let receives = || -> Vec<RequestId> {
@@ -204,9 +212,11 @@ fn a_record_that_was_written_again_lies_over_no_newer_one() {
         let first = receives();
         wait(100_000);
         duo.world.lock().weather.slow = 500;
-        duo.world.cut(Pid(0), 0, 1 << 60);
+        duo.world.cut_nic(SimPid(0), 0, 1 << 60);
         let lost = |links: Option<Vec<bool>>| links.unwrap() == [false, true];
-        until(&duo, "the end of a link", || lost(duo.a.links(send)) && lost(duo.b.links(recv)));
+        until(&duo, "the end of a link", || {
+            lost(duo.a.carrying_links(send)) && lost(duo.b.carrying_links(recv))
+        });
         wait(50_000);
         duo.world.lock().weather.slow = 0;
         messages(&duo, send, first, from);

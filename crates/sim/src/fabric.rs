@@ -1,26 +1,26 @@
 //! The simulated network as one process sees it.
 
-use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
-use trunkline_proto::wire::status::Usage;
+use trunkline_fabric::{Fabric, NicPort, RailConfig, RailOpenError};
+use trunkline_proto::wire::status::NicUsage;
 
-use crate::rail::{RailState, SimRail};
-use crate::{Pid, World};
+use crate::rail::{RailEntry, SimRail};
+use crate::{SimPid, SimWorld};
 
 /// The NICs of one simulated process.
 #[derive(Debug)]
 pub struct SimFabric {
-    world: World,
-    process: Pid,
-    nics: Vec<Nic>,
+    world: SimWorld,
+    process: SimPid,
+    nics: Vec<NicPort>,
 }
 
 impl SimFabric {
     /// The network of a process of the world.
     #[must_use]
-    pub fn new(world: &World, process: Pid) -> Self {
+    pub fn new(world: &SimWorld, process: SimPid) -> Self {
         let weather = world.lock().weather.clone();
         let nics = (0..weather.nics)
-            .map(|number| Nic {
+            .map(|number| NicPort {
                 name: format!("sim{number}"),
                 pci_path: None,
                 guid: 0x51_0000 + number as u64,
@@ -37,16 +37,16 @@ impl SimFabric {
 impl Fabric for SimFabric {
     type Rail = SimRail;
 
-    fn name(&self) -> &'static str {
+    fn fabric_name(&self) -> &'static str {
         "sim"
     }
 
-    fn nics(&self) -> &[Nic] {
+    fn nics(&self) -> &[NicPort] {
         &self.nics
     }
 
-    fn usage(&self, nic: usize) -> Usage {
-        let Some(found) = self.nics.get(nic) else { return Usage::default() };
+    fn nic_usage(&self, nic: usize) -> NicUsage {
+        let Some(found) = self.nics.get(nic) else { return NicUsage::default() };
         let state = self.world.lock();
         let mine = |rail: usize| {
             let rail = &state.rails[rail];
@@ -55,7 +55,7 @@ impl Fabric for SimFabric {
         let rails = (0..state.rails.len()).filter(|&rail| mine(rail));
         let links = |rail: usize| state.rails[rail].links.iter().flatten().count();
         let regions = state.regions.values().filter(|region| mine(region.rail)).count();
-        Usage {
+        NicUsage {
             queue_pairs: rails.clone().map(links).sum::<usize>() as u32,
             queue_pairs_max: found.caps.links_max,
             completion_queues: rails.count() as u32,
@@ -64,11 +64,11 @@ impl Fabric for SimFabric {
         }
     }
 
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<SimRail, OpenError> {
-        let caps = self.nics.get(nic).ok_or(OpenError::NoSuchNic(nic))?.caps;
+    fn open_rail(&self, nic: usize, config: &RailConfig) -> Result<SimRail, RailOpenError> {
+        let caps = self.nics.get(nic).ok_or(RailOpenError::NoSuchNic(nic))?.caps;
         let mut state = self.world.lock();
         let rail = state.rails.len();
-        state.rails.push(RailState {
+        state.rails.push(RailEntry {
             process: self.process,
             nic,
             config: *config,

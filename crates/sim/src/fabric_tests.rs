@@ -1,21 +1,21 @@
 //! The simulated network keeps its promises, and breaks what it does not promise.
 
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Fabric, Keys, LinkId, Links, Match, Op, PostError, Purpose, Rail,
-    RailConfig, RecvOrder, Remote, Source, Status,
+    AccessRights, Completion, CompletionKind, Fabric, LinkControl, LinkId, MatchKey, Op, OpSource, OpStatus,
+    PostError, Rail, RailConfig, RecvOrder, RegionExtent, RegionKeys, RegionPurpose, RemoteLocation,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::time::Duration;
 
-use crate::{Dice, Mutant, SimFabric, SimRail, Weather, World};
+use crate::{NetworkModel, NetworkMutant, SimFabric, SimRail, SimRng, SimWorld};
 
 const CONFIG: RailConfig = RailConfig {
     depth: 64,
     recv_depth: 64,
     recv_order: RecvOrder::Posted,
     links: 16,
-    peer_time: Duration::secs(10),
-    rail_time: Duration::secs(3),
+    peer_time: Duration::from_secs(10),
+    rail_time: Duration::from_secs(3),
     receives: false,
     traffic_class: None,
     many: false,
@@ -23,8 +23,8 @@ const CONFIG: RailConfig = RailConfig {
 struct End {
     rail: SimRail,
     link: LinkId,
-    memory: Memory,
-    keys: Keys,
+    memory: MemoryRange,
+    keys: RegionKeys,
 }
 
 impl End {
@@ -38,12 +38,16 @@ impl End {
         (0..polls).flat_map(|_| self.poll()).collect()
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Extent {
-        Extent { key: self.keys.local, offset, len }
+    fn extent(&self, offset: u64, len: u64) -> RegionExtent {
+        RegionExtent { key: self.keys.local, offset, len }
     }
 
-    fn remote(&self, offset: u64) -> Remote {
-        Remote { key: self.keys.remote, addr: self.keys.remote_base + offset, purpose: Purpose::Data }
+    fn remote(&self, offset: u64) -> RemoteLocation {
+        RemoteLocation {
+            key: self.keys.remote,
+            addr: self.keys.remote_base + offset,
+            purpose: RegionPurpose::Data,
+        }
     }
 
     fn post(&mut self, wr_id: u64, op: Op<'_>) {
@@ -52,26 +56,26 @@ impl End {
     }
 }
 
-fn pair(weather: Weather, purpose: Purpose) -> (World, End, End) {
-    let world = World::new(1, weather, Mutant::None, true);
+fn pair(weather: NetworkModel, purpose: RegionPurpose) -> (SimWorld, End, End) {
+    let world = SimWorld::new(1, weather, NetworkMutant::None, true);
     let ends: Vec<End> = (0..2)
         .map(|_| {
             let process = world.add_process();
-            let mut rail = SimFabric::new(&world, process).open(0, &CONFIG).unwrap();
-            let memory = Memory::heap(8192);
-            let keys = rail.registrar().register(&memory, Access::ALL, purpose).unwrap();
-            let link = rail.create().unwrap();
+            let mut rail = SimFabric::new(&world, process).open_rail(0, &CONFIG).unwrap();
+            let memory = MemoryRange::heap(8192);
+            let keys = rail.registrar().register(&memory, AccessRights::ALL, purpose).unwrap();
+            let link = rail.create_link().unwrap();
             End { rail, link, memory, keys }
         })
         .collect();
     let [mut a, mut b] = <[End; 2]>::try_from(ends).ok().unwrap();
-    let (to_a, to_b) = (a.rail.address(a.link).unwrap(), b.rail.address(b.link).unwrap());
+    let (to_a, to_b) = (a.rail.link_address(a.link).unwrap(), b.rail.link_address(b.link).unwrap());
     a.rail.connect(a.link, to_b).unwrap();
     b.rail.connect(b.link, to_a).unwrap();
     (world, a, b)
 }
 
-fn bytes_at(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
+fn bytes_at(memory: &MemoryRange, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     memory.read(offset, &mut bytes).unwrap();
     bytes
@@ -79,21 +83,21 @@ fn bytes_at(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn a_write_lands_before_its_completions() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Data);
+    let (_, mut a, mut b) = pair(NetworkModel::fault_free(), RegionPurpose::Data);
     a.memory.write(0, &[7; 100]).unwrap();
-    let op = Op::Write { from: Source::Region(a.extent(0, 100)), to: b.remote(50), imm: Some(9) };
+    let op = Op::Write { from: OpSource::Region(a.extent(0, 100)), to: b.remote(50), imm: Some(9) };
     a.post(1, op);
     let got = b.drain(20);
-    assert_eq!((got.len(), got[0].done, got[0].imm, got[0].len), (1, Done::Written, Some(9), 100));
+    assert_eq!((got.len(), got[0].done, got[0].imm, got[0].len), (1, CompletionKind::Written, Some(9), 100));
     assert_eq!(bytes_at(&b.memory, 49, 102), [vec![0], vec![7; 100], vec![0]].concat());
     let done = a.drain(20);
-    assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 1, Status::Ok));
+    assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 1, OpStatus::Ok));
 }
 
 #[test]
 fn nothing_leaves_without_a_flush_call() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Bounce);
-    let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
+    let (_, mut a, mut b) = pair(NetworkModel::fault_free(), RegionPurpose::Bounce);
+    let op = Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
     a.rail.post(a.link, 1, op, true).unwrap();
     assert!(b.drain(50).is_empty());
     a.rail.flush();
@@ -102,33 +106,34 @@ fn nothing_leaves_without_a_flush_call() {
 
 #[test]
 fn what_is_posted_leaves_with_a_flush_or_a_poll_and_unsent_tells() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Bounce);
-    let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
+    let (_, mut a, mut b) = pair(NetworkModel::fault_free(), RegionPurpose::Bounce);
+    let op = Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
     for polls in [false, true] {
         a.rail.post(a.link, 1, op, false).unwrap();
         a.rail.post(a.link, 2, op, false).unwrap();
-        assert_eq!((a.rail.unsent(a.link), b.rail.unsent(b.link)), (2, 0));
+        assert_eq!((a.rail.unsent_ops(a.link), b.rail.unsent_ops(b.link)), (2, 0));
         if polls {
             drop(a.poll())
         } else {
             a.rail.flush()
         }
-        assert_eq!(a.rail.unsent(a.link), 0);
+        assert_eq!(a.rail.unsent_ops(a.link), 0);
         assert_eq!(b.drain(50).len(), 2);
     }
 }
 
 #[test]
 fn a_cramped_network_takes_a_part_at_a_time() {
-    let (_, mut a, mut b) = pair(Weather { cramped: 900, ..Weather::calm() }, Purpose::Bounce);
+    let (_, mut a, mut b) =
+        pair(NetworkModel { cramped: 900, ..NetworkModel::fault_free() }, RegionPurpose::Bounce);
     for imm in 0..20 {
-        let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(imm) };
+        let op = Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm: Some(imm) };
         a.rail.post(a.link, 1, op, false).unwrap();
     }
     let (mut left, mut parts, mut came) = (20, 0, 0);
     while left > 0 {
         a.poll();
-        let now = a.rail.unsent(a.link);
+        let now = a.rail.unsent_ops(a.link);
         assert!(now <= left);
         parts += u32::from(now < left);
         left = now;
@@ -140,121 +145,128 @@ fn a_cramped_network_takes_a_part_at_a_time() {
 
 #[test]
 fn a_dialled_link_is_up_once_both_ends_went_on_with_it() {
-    let weather = Weather { dialled: true, dial_time: 1_000_000, poll_time: 0, ..Weather::calm() };
-    let (world, mut a, mut b) = pair(weather, Purpose::Bounce);
-    let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
+    let weather =
+        NetworkModel { dialled: true, dial_time: 1_000_000, poll_time: 0, ..NetworkModel::fault_free() };
+    let (world, mut a, mut b) = pair(weather, RegionPurpose::Bounce);
+    let op = Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
     a.rail.post(a.link, 1, op, false).unwrap();
     a.rail.flush();
-    assert_eq!((a.rail.is_up(a.link).unwrap(), b.rail.is_up(b.link).unwrap()), (false, false));
-    assert_eq!(a.rail.unsent(a.link), 1, "it waits");
-    world.advance(1_000_000);
-    let dials = [&mut a, &mut b].map(|end| end.rail.is_up(end.link).unwrap());
+    assert_eq!((a.rail.poll_link_up(a.link).unwrap(), b.rail.poll_link_up(b.link).unwrap()), (false, false));
+    assert_eq!(a.rail.unsent_ops(a.link), 1, "it waits");
+    world.advance_by(1_000_000);
+    let dials = [&mut a, &mut b].map(|end| end.rail.poll_link_up(end.link).unwrap());
     assert!(dials[0] != dials[1], "one end dials, the other hears of it later");
-    world.advance(1_000_000);
-    assert!(a.rail.is_up(a.link).unwrap() && b.rail.is_up(b.link).unwrap());
+    world.advance_by(1_000_000);
+    assert!(a.rail.poll_link_up(a.link).unwrap() && b.rail.poll_link_up(b.link).unwrap());
     a.rail.flush();
-    assert_eq!(a.rail.unsent(a.link), 0);
-    world.advance(1_000_000);
+    assert_eq!(a.rail.unsent_ops(a.link), 0);
+    world.advance_by(1_000_000);
     assert_eq!(b.poll().len(), 1);
 }
 
 #[test]
 fn a_link_that_nobody_answers_says_so_after_a_while() {
-    let weather = Weather { dialled: true, no_route: 1000, poll_time: 0, ..Weather::calm() };
-    let (world, mut a, mut b) = pair(weather, Purpose::Bounce);
-    let up = |end: &mut End| end.rail.is_up(end.link).ok();
+    let weather = NetworkModel { dialled: true, no_route: 1000, poll_time: 0, ..NetworkModel::fault_free() };
+    let (world, mut a, mut b) = pair(weather, RegionPurpose::Bounce);
+    let up = |end: &mut End| end.rail.poll_link_up(end.link).ok();
     assert_eq!((up(&mut a), up(&mut b)), (Some(false), Some(false)));
-    world.advance(100_000_000);
+    world.advance_by(100_000_000);
     let both = [up(&mut a), up(&mut b)];
     assert!(both == [None, Some(false)] || both == [Some(false), None], "only who dials knows: {both:?}");
 }
 
 #[test]
 fn a_send_waits_for_a_receive() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Bounce);
-    a.post(1, Op::Send { head: b"ab", body: Source::Inline(b"cd"), imm: Some(3) });
+    let (_, mut a, mut b) = pair(NetworkModel::fault_free(), RegionPurpose::Bounce);
+    a.post(1, Op::Send { head: b"ab", body: OpSource::Inline(b"cd"), imm: Some(3) });
     assert!(b.drain(20).is_empty() && a.drain(20).is_empty());
     let into = b.extent(0, 64);
     b.post(2, Op::Recv { into });
     let got = b.drain(20);
-    assert_eq!((got[0].wr_id, got[0].done, got[0].len, got[0].imm), (2, Done::Received, 4, Some(3)));
+    assert_eq!(
+        (got[0].wr_id, got[0].done, got[0].len, got[0].imm),
+        (2, CompletionKind::Received, 4, Some(3))
+    );
     assert_eq!(bytes_at(&b.memory, 0, 5), b"abcd\0");
     assert_eq!(a.drain(20).len(), 1);
 }
 
 #[test]
 fn a_receiver_that_never_comes_is_an_error_where_there_is_a_limit() {
-    let weather = Weather { receiver_time: Some(1_000_000), ..Weather::calm() };
-    let (world, mut a, _b) = pair(weather, Purpose::Bounce);
-    a.post(1, Op::Send { head: b"x", body: Source::Inline(b""), imm: None });
-    world.advance(3_000_000);
-    assert_eq!(a.poll()[0].status, Status::ReceiverNotReady);
+    let weather = NetworkModel { receiver_time: Some(1_000_000), ..NetworkModel::fault_free() };
+    let (world, mut a, _b) = pair(weather, RegionPurpose::Bounce);
+    a.post(1, Op::Send { head: b"x", body: OpSource::Inline(b""), imm: None });
+    world.advance_by(3_000_000);
+    assert_eq!(a.poll()[0].status, OpStatus::ReceiverNotReady);
 }
 
 #[test]
 fn a_full_completion_queue_holds_the_sender_back() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     weather.caps.completions_max = 4;
-    let (world, mut a, mut b) = pair(weather, Purpose::Bounce);
+    let (world, mut a, mut b) = pair(weather, RegionPurpose::Bounce);
     for i in 0..10 {
-        let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(i) };
+        let op = Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm: Some(i) };
         a.rail.post(a.link, 7, op, false).unwrap();
     }
     a.rail.flush();
-    world.advance(10_000_000);
-    assert_eq!(a.rail.credits(a.link), 64 - 6, "six writes are not acknowledged");
+    world.advance_by(10_000_000);
+    assert_eq!(a.rail.post_credits(a.link), 64 - 6, "six writes are not acknowledged");
     let got = b.drain(30);
     assert_eq!(got.iter().map(|c| c.imm).collect::<Vec<_>>(), (0..10).map(Some).collect::<Vec<_>>());
-    world.advance(10_000_000);
-    assert_eq!(a.rail.credits(a.link), 64);
+    world.advance_by(10_000_000);
+    assert_eq!(a.rail.post_credits(a.link), 64);
 }
 
 #[test]
 fn depth_is_credit() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     weather.caps.depth_max = 2;
-    let (_, mut a, _b) = pair(weather, Purpose::Bounce);
-    assert_eq!(a.rail.credits(a.link), 2);
+    let (_, mut a, _b) = pair(weather, RegionPurpose::Bounce);
+    assert_eq!(a.rail.post_credits(a.link), 2);
     a.post(1, Op::Nop);
     a.post(2, Op::Nop);
     assert_eq!(a.rail.post(a.link, 3, Op::Nop, true), Err(PostError::Busy));
     assert_eq!(a.drain(20).len(), 2);
-    assert_eq!(a.rail.credits(a.link), 2);
+    assert_eq!(a.rail.post_credits(a.link), 2);
 }
 
 #[test]
 fn a_wrong_key_breaks_both_ends_and_touches_nothing() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Bounce);
+    let (_, mut a, mut b) = pair(NetworkModel::fault_free(), RegionPurpose::Bounce);
     let into = b.extent(0, 64);
     b.post(2, Op::Recv { into });
-    let to = Remote { addr: b.keys.remote_base + 8190, ..b.remote(0) };
-    a.post(1, Op::Write { from: Source::Inline(&[1; 8]), to, imm: None });
+    let to = RemoteLocation { addr: b.keys.remote_base + 8190, ..b.remote(0) };
+    a.post(1, Op::Write { from: OpSource::Inline(&[1; 8]), to, imm: None });
     a.post(3, Op::Nop);
     let (at_a, at_b) = (a.drain(50), b.drain(50));
-    assert_eq!(at_a.iter().map(|c| c.status).collect::<Vec<_>>(), [Status::RemoteAccess, Status::Flushed]);
-    assert_eq!((at_b.len(), at_b[0].wr_id, at_b[0].status), (1, 2, Status::Flushed));
+    assert_eq!(
+        at_a.iter().map(|c| c.status).collect::<Vec<_>>(),
+        [OpStatus::RemoteAccess, OpStatus::Flushed]
+    );
+    assert_eq!((at_b.len(), at_b[0].wr_id, at_b[0].status), (1, 2, OpStatus::Flushed));
     assert_eq!(bytes_at(&b.memory, 8184, 8), [0; 8]);
-    assert_eq!(a.rail.post(a.link, 4, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+    assert_eq!(a.rail.post(a.link, 4, Op::Nop, true), Err(PostError::Refused(OpStatus::Flushed)));
 }
 
 #[test]
 fn a_dead_peer_ends_operations_after_the_retry_time() {
-    let (world, mut a, b) = pair(Weather::calm(), Purpose::Bounce);
-    world.kill(crate::Pid(1));
-    let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: None };
+    let (world, mut a, b) = pair(NetworkModel::fault_free(), RegionPurpose::Bounce);
+    world.kill_process(crate::SimPid(1));
+    let op = Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm: None };
     a.post(1, op);
     assert!(a.drain(100).is_empty());
-    world.advance(200_000_000);
-    assert_eq!(a.poll()[0].status, Status::PeerDead);
+    world.advance_by(200_000_000);
+    assert_eq!(a.poll()[0].status, OpStatus::PeerDead);
     assert_eq!(bytes_at(&b.memory, 0, 8), [0; 8]);
 }
 
 #[test]
 fn relaxed_bytes_wait_for_the_flush() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     weather.caps.needs_flush = true;
-    let (_, mut a, mut b) = pair(weather, Purpose::Data);
-    a.post(1, Op::Write { from: Source::Inline(&[5; 16]), to: b.remote(0), imm: Some(1) });
+    let (_, mut a, mut b) = pair(weather, RegionPurpose::Data);
+    a.post(1, Op::Write { from: OpSource::Inline(&[5; 16]), to: b.remote(0), imm: Some(1) });
     assert_eq!(b.drain(50).len(), 1);
     assert_eq!(bytes_at(&b.memory, 0, 16), [0; 16]);
     b.post(2, Op::Flush);
@@ -266,10 +278,10 @@ fn relaxed_bytes_wait_for_the_flush() {
 fn records_are_torn_between_words() {
     let mut torn = false;
     for seed in 0..20 {
-        let weather = Weather { pieces: 8, poll_time: 0, jitter: 5_000, ..Weather::calm() };
-        let (world, mut a, b) = pair(weather, Purpose::Bounce);
-        world.lock().dice = Dice::new(seed, 9);
-        a.post(1, Op::Write { from: Source::Inline(&[0xff; 64]), to: b.remote(0), imm: None });
+        let weather = NetworkModel { pieces: 8, poll_time: 0, jitter: 5_000, ..NetworkModel::fault_free() };
+        let (world, mut a, b) = pair(weather, RegionPurpose::Bounce);
+        world.lock().dice = SimRng::new(seed, 9);
+        a.post(1, Op::Write { from: OpSource::Inline(&[0xff; 64]), to: b.remote(0), imm: None });
         while b.memory.load(0) == Ok(0) && b.memory.load(56) == Ok(0) {
             assert!(world.advance_to_event(1_000_000));
         }
@@ -282,14 +294,14 @@ fn records_are_torn_between_words() {
 #[test]
 fn order_is_kept_only_where_promised() {
     for ordered in [true, false] {
-        let mut weather = Weather { jitter: 50_000, ..Weather::calm() };
+        let mut weather = NetworkModel { jitter: 50_000, ..NetworkModel::fault_free() };
         weather.caps.link_order = ordered;
-        let (world, mut a, mut b) = pair(weather, Purpose::Bounce);
+        let (world, mut a, mut b) = pair(weather, RegionPurpose::Bounce);
         for i in 0..32 {
-            let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(i) };
+            let op = Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm: Some(i) };
             a.post(u64::from(i), op);
         }
-        world.advance(10_000_000);
+        world.advance_by(10_000_000);
         let seen: Vec<u32> = b.drain(20).iter().filter_map(|c| c.imm).collect();
         assert_eq!(seen.len(), 32);
         assert_eq!(seen.is_sorted(), ordered);
@@ -299,10 +311,10 @@ fn order_is_kept_only_where_promised() {
 
 #[test]
 fn a_write_brings_an_immediate_only_where_it_may() {
-    let (_, mut a, mut b) = pair(Weather::calm().without_immediates(), Purpose::Bounce);
-    let write = |imm| Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm };
+    let (_, mut a, mut b) = pair(NetworkModel::fault_free().without_immediates(), RegionPurpose::Bounce);
+    let write = |imm| Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm };
     let refused = a.rail.post(a.link, 1, write(Some(0)), true);
-    assert_eq!(refused, Err(PostError::Refused(Status::Other(2))));
+    assert_eq!(refused, Err(PostError::Refused(OpStatus::Other(2))));
     let plain = write(None);
     a.post(2, plain);
     assert!(b.drain(20).is_empty());
@@ -315,16 +327,16 @@ fn completions_come_before_arrival_only_where_they_may() {
     for (arrives, ordered) in [(true, true), (true, false), (false, true), (false, false)] {
         let mut early = 0;
         for seed in 0..40 {
-            let mut weather = Weather { jitter: 50_000, poll_time: 0, ..Weather::calm() };
+            let mut weather = NetworkModel { jitter: 50_000, poll_time: 0, ..NetworkModel::fault_free() };
             weather.caps.link_order = ordered;
-            let weather = if arrives { weather } else { weather.untold() };
-            let (world, mut a, mut b) = pair(weather, Purpose::Bounce);
-            world.lock().dice = Dice::new(seed, 9);
+            let weather = if arrives { weather } else { weather.without_arrival() };
+            let (world, mut a, mut b) = pair(weather, RegionPurpose::Bounce);
+            world.lock().dice = SimRng::new(seed, 9);
             a.memory.write(0, &[7; 4096]).unwrap();
-            let (into, from) = (b.extent(8000, 8), Source::Region(a.extent(0, 4096)));
+            let (into, from) = (b.extent(8000, 8), OpSource::Region(a.extent(0, 4096)));
             b.post(5, Op::Recv { into });
             a.post(1, Op::Write { from, to: b.remote(0), imm: Some(1) });
-            a.post(2, Op::Send { head: &[7], body: Source::Inline(&[]), imm: None });
+            a.post(2, Op::Send { head: &[7], body: OpSource::Inline(&[]), imm: None });
             let proves = !arrives || ordered;
             if proves {
                 a.post(3, Op::Nop);
@@ -334,15 +346,15 @@ fn completions_come_before_arrival_only_where_they_may() {
                 assert!(world.advance_to_event(1_000_000), "seed {seed}: {seen:?}");
                 seen.extend(a.poll().iter().map(|one| (one.wr_id, one.status)));
                 let there = [bytes_at(&b.memory, 0, 4096) == [7; 4096], bytes_at(&b.memory, 8000, 1) == [7]];
-                if seen.contains(&(1, Status::Ok)) && !std::mem::replace(&mut freed, true) {
+                if seen.contains(&(1, OpStatus::Ok)) && !std::mem::replace(&mut freed, true) {
                     early += usize::from(!there[0]);
                     a.memory.write(0, &[8; 4096]).unwrap();
                 }
-                if seen.contains(&(3, Status::Ok)) {
+                if seen.contains(&(3, OpStatus::Ok)) {
                     assert_eq!((there, b.poll().len()), ([true; 2], 2), "seed {seed}: it proves nothing");
                 }
             }
-            world.advance(10_000_000);
+            world.advance_by(10_000_000);
             assert_eq!(bytes_at(&b.memory, 0, 4096), [7; 4096], "seed {seed}: its bytes were not its own");
             assert_eq!(a.poll().len(), 0, "each completes once");
         }
@@ -354,15 +366,16 @@ fn completions_come_before_arrival_only_where_they_may() {
 fn what_has_completed_is_lost_with_its_link_where_it_may_be() {
     let mut lost = 0;
     for seed in 0..40 {
-        let weather = Weather { jitter: 50_000, poll_time: 0, ..Weather::calm() }.untold();
-        let (world, mut a, b) = pair(weather, Purpose::Bounce);
-        world.lock().dice = Dice::new(seed, 9);
-        a.post(1, Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: None });
+        let weather =
+            NetworkModel { jitter: 50_000, poll_time: 0, ..NetworkModel::fault_free() }.without_arrival();
+        let (world, mut a, b) = pair(weather, RegionPurpose::Bounce);
+        world.lock().dice = SimRng::new(seed, 9);
+        a.post(1, Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm: None });
         while a.poll().is_empty() {
             assert!(world.advance_to_event(1_000_000));
         }
-        a.rail.fail(a.link);
-        world.advance(10_000_000);
+        a.rail.fail_link(a.link);
+        world.advance_by(10_000_000);
         assert_eq!(a.poll().len(), 0, "it has completed before");
         lost += usize::from(bytes_at(&b.memory, 0, 8) == [0; 8]);
     }
@@ -371,7 +384,8 @@ fn what_has_completed_is_lost_with_its_link_where_it_may_be() {
 
 #[test]
 fn reads_and_atomics() {
-    let (_, mut a, mut b) = pair(Weather { based: true, ..Weather::calm() }, Purpose::Bounce);
+    let (_, mut a, mut b) =
+        pair(NetworkModel { based: true, ..NetworkModel::fault_free() }, RegionPurpose::Bounce);
     b.memory.store(8, 40).unwrap();
     let (old, at) = (a.extent(0, 8), b.remote(8));
     a.post(1, Op::FetchAdd { old, at, add: 2 });
@@ -388,13 +402,13 @@ fn reads_and_atomics() {
 
 #[test]
 fn matched_sends_find_their_receive() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Bounce);
-    a.post(1, Op::MatchedSend { from: Source::Inline(b"one"), key: Match(1) });
-    a.post(2, Op::MatchedSend { from: Source::Inline(b"two"), key: Match(2) });
+    let (_, mut a, mut b) = pair(NetworkModel::fault_free(), RegionPurpose::Bounce);
+    a.post(1, Op::MatchedSend { from: OpSource::Inline(b"one"), key: MatchKey(1) });
+    a.post(2, Op::MatchedSend { from: OpSource::Inline(b"two"), key: MatchKey(2) });
     assert!(b.drain(20).is_empty());
     let (first, second) = (b.extent(0, 8), b.extent(8, 8));
-    b.post(20, Op::MatchedRecv { into: first, key: Match(2) });
-    b.post(10, Op::MatchedRecv { into: second, key: Match(1) });
+    b.post(20, Op::MatchedRecv { into: first, key: MatchKey(2) });
+    b.post(10, Op::MatchedRecv { into: second, key: MatchKey(1) });
     let got: Vec<(u64, u64)> = b.drain(20).iter().map(|c| (c.wr_id, c.len)).collect();
     assert_eq!(got, [(20, 3), (10, 3)]);
     assert_eq!(bytes_at(&b.memory, 0, 11), b"two\0\0\0\0\0one");
@@ -403,13 +417,13 @@ fn matched_sends_find_their_receive() {
 
 #[test]
 fn limits_are_errors_that_name_them() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     weather.caps.links_max = 1;
     weather.caps.regions_max = 1;
-    let (_, mut a, _b) = pair(weather, Purpose::Bounce);
-    assert!(a.rail.create().unwrap_err().to_string().contains("all 1 queue pairs"));
-    let again = a.rail.registrar().register(&a.memory, Access::LOCAL, Purpose::Bounce);
+    let (_, mut a, _b) = pair(weather, RegionPurpose::Bounce);
+    assert!(a.rail.create_link().unwrap_err().to_string().contains("all 1 queue pairs"));
+    let again = a.rail.registrar().register(&a.memory, AccessRights::LOCAL, RegionPurpose::Bounce);
     assert!(again.unwrap_err().to_string().contains("all 1 regions"));
     a.rail.registrar().deregister(a.keys.local).unwrap();
-    a.rail.registrar().register(&a.memory, Access::LOCAL, Purpose::Bounce).unwrap();
+    a.rail.registrar().register(&a.memory, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap();
 }

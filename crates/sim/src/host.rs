@@ -1,22 +1,22 @@
 //! The simulated machine of one process: virtual time, numbers from the seed, control streams.
 
-use trunkline_fabric::{Host, Level};
+use trunkline_fabric::{Host, LogLevel};
 use trunkline_proto::time::Instant;
 
-use crate::{Pid, SimOob, World};
+use crate::{SimOob, SimPid, SimWorld};
 
 /// What the engine of one simulated process runs on.
 #[derive(Debug)]
 pub struct SimHost {
-    world: World,
-    process: Pid,
+    world: SimWorld,
+    process: SimPid,
     oob: SimOob,
 }
 
 impl SimHost {
     /// The machine of a process of the world.
     #[must_use]
-    pub fn new(world: &World, process: Pid) -> Self {
+    pub fn new(world: &SimWorld, process: SimPid) -> Self {
         Self { world: world.clone(), process, oob: SimOob::new(world.clone(), process) }
     }
 }
@@ -30,12 +30,12 @@ impl Host for SimHost {
         Instant(state.now)
     }
 
-    fn random(&self) -> [u8; 16] {
+    fn random_bytes(&self) -> [u8; 16] {
         let mut state = self.world.lock();
         let mut bytes = [0; 16];
         if let Some(process) = state.processes.get_mut(self.process.0) {
-            let low = process.dice.draw();
-            let high = process.dice.draw();
+            let low = process.dice.draw_u64();
+            let high = process.dice.draw_u64();
             bytes[..8].copy_from_slice(&low.to_le_bytes());
             bytes[8..].copy_from_slice(&high.to_le_bytes());
         }
@@ -46,11 +46,11 @@ impl Host for SimHost {
         &self.oob
     }
 
-    fn log(&self, level: Level, text: &str) {
+    fn log(&self, level: LogLevel, text: &str) {
         let mut state = self.world.lock();
-        state.note(format_args!("{} logs {level:?}: {text}", self.process));
+        state.note_trace(format_args!("{} logs {level:?}: {text}", self.process));
         if let Some(process) = state.processes.get_mut(self.process.0) {
-            process.warnings += usize::from(level == Level::Warn);
+            process.warnings += usize::from(level == LogLevel::Warn);
         }
     }
 }

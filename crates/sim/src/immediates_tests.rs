@@ -1,25 +1,25 @@
 //! Where a write with immediate takes a receive: it finds one in the end, whatever the others hold. Where writes bring none,
 //! messages tell.
 
-use trunkline_engine::{CommId, MatchBy, Nics, Params, RecvBuf, RequestId, SharingParams};
+use trunkline_engine::{CommId, CommNics, EngineParams, MatchBy, RecvBuf, RequestId, SharingParams};
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::pool::config::SharingMode;
 
-use crate::Weather;
+use crate::NetworkModel;
 use crate::rules_tests::{Duo, SECOND, buffer, isend, params};
 
 const LONG: u64 = 100_000;
 
 /// A network whose immediates take receives.
-fn taking(link_order: bool, nics: usize) -> Weather {
-    let calm = Weather::calm();
-    let mut weather = Weather { nics, ..calm };
+fn taking(link_order: bool, nics: usize) -> NetworkModel {
+    let calm = NetworkModel::fault_free();
+    let mut weather = NetworkModel { nics, ..calm };
     (weather.caps.immediate_takes_receive, weather.caps.link_order) = (true, link_order);
     weather
 }
 
-fn by_mailbox() -> Params {
-    Params { match_by: MatchBy::Mailbox, ..params() }
+fn by_mailbox() -> EngineParams {
+    EngineParams { match_by: MatchBy::Mailbox, ..params() }
 }
 
 /// Waits for the end of a message that everything else waits for.
@@ -29,7 +29,7 @@ fn both_end(duo: &Duo, sent: RequestId, received: RequestId) {
         assert!(duo.world.now() < until, "{ended:?}: it waits for a receive, and all of them for it");
         ended[0] = ended[0] || duo.a.test(sent, &mut [0; 8]).unwrap();
         ended[1] = ended[1] || duo.b.test(received, &mut [0; 8]).unwrap();
-        duo.world.advance(100_000);
+        duo.world.advance_by(100_000);
     }
 }
 
@@ -43,7 +43,7 @@ fn fill(duo: &Duo, send: CommId, tag: u32) -> Vec<RequestId> {
         }
         duo.a.progress_all();
         duo.b.progress_all();
-        duo.world.advance(10_000);
+        duo.world.advance_by(10_000);
     }
     sent
 }
@@ -83,9 +83,9 @@ fn a_message_that_all_eager_ones_wait_for_arrives() {
 
 #[test]
 fn a_message_arrives_although_a_neighbour_holds_what_a_group_has() {
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
     for order in [true, false] {
-        let duo = Duo::new(1, taking(order, 1), Params { sharing, ..by_mailbox() });
+        let duo = Duo::new(1, taking(order, 1), EngineParams { sharing, ..by_mailbox() });
         let comms = [(); 3].map(|()| duo.connect());
         goes_through(&duo, &comms, EAGER_CREDITS_MAX / 2);
     }
@@ -94,7 +94,7 @@ fn a_message_arrives_although_a_neighbour_holds_what_a_group_has() {
 #[test]
 fn pieces_arrive_over_every_link() {
     let duo = Duo::new(1, taking(true, 2), by_mailbox());
-    let nics = Nics::new(&[0, 1]).unwrap();
+    let nics = CommNics::new(&[0, 1]).unwrap();
     let (listen, mut handle) = duo.b.listen(nics).unwrap();
     let (mut send, mut recv) = (None, None);
     while send.is_none() || recv.is_none() {
@@ -107,7 +107,7 @@ fn pieces_arrive_over_every_link() {
 
 /// Connects `a` to `b` over the first so many NICs.
 fn over(duo: &Duo, nics: usize) -> (CommId, CommId) {
-    let nics = Nics::new(&[0, 1][..nics]).unwrap();
+    let nics = CommNics::new(&[0, 1][..nics]).unwrap();
     let (listen, mut handle) = duo.b.listen(nics).unwrap();
     let (mut send, mut recv) = (None, None);
     while send.is_none() || recv.is_none() {
@@ -138,7 +138,7 @@ fn all_come(duo: &Duo, (send, recv): (CommId, CommId), lens: &[u64], what: &str)
             sent.retain(|&request| !duo.a.test(request, &mut [0; 8]).unwrap());
             ended = ended || duo.b.test(received, &mut sizes).unwrap();
             assert!(duo.world.now() < until, "{what}: {receives:?} do not end");
-            duo.world.advance(10_000);
+            duo.world.advance_by(10_000);
         }
         for (((memory, _), &(len, tag)), size) in buffers.iter().zip(receives).zip(sizes) {
             let mut bytes = vec![0; len as usize];
@@ -151,16 +151,20 @@ fn all_come(duo: &Duo, (send, recv): (CommId, CommId), lens: &[u64], what: &str)
 
 #[test]
 fn nothing_needs_immediates_where_writes_bring_none() {
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
     for (sharing, nics) in [(None, 1), (Some(sharing), 1), (None, 2), (Some(sharing), 2)] {
         for (order, arrives) in [(true, true), (true, false), (false, true), (false, false)] {
-            let mut weather = Weather { nics, jitter: 5_000, ..Weather::calm() }.without_immediates();
+            let mut weather =
+                NetworkModel { nics, jitter: 5_000, ..NetworkModel::fault_free() }.without_immediates();
             weather.caps.link_order = order;
-            let weather = if arrives { weather } else { weather.untold() };
+            let weather = if arrives { weather } else { weather.without_arrival() };
             for eager_max in [0, 4096] {
-                let params = Params { eager_max, stripe_min: 1000, ..by_mailbox() };
-                let duo =
-                    Duo::new(1, weather.clone(), Params { sharing: sharing.unwrap_or_default(), ..params });
+                let params = EngineParams { eager_max, stripe_min: 1000, ..by_mailbox() };
+                let duo = Duo::new(
+                    1,
+                    weather.clone(),
+                    EngineParams { sharing: sharing.unwrap_or_default(), ..params },
+                );
                 let comms = [(); 2].map(|()| over(&duo, nics));
                 // More of them than there are buffers for what is not written.
                 for round in 0..40 {
@@ -175,7 +179,9 @@ fn nothing_needs_immediates_where_writes_bring_none() {
 
 #[test]
 fn immediates_find_receives_where_nothing_goes_eagerly() {
-    for params in [Params { eager_credits: 0, ..by_mailbox() }, Params { eager_max: 0, ..by_mailbox() }] {
+    for params in
+        [EngineParams { eager_credits: 0, ..by_mailbox() }, EngineParams { eager_max: 0, ..by_mailbox() }]
+    {
         let duo = Duo::new(1, taking(true, 1), params);
         goes_through(&duo, &[duo.connect()], 0);
     }

@@ -3,18 +3,18 @@
 
 use std::rc::Rc;
 
-use trunkline_engine::{CommId, ListenId, Nics, Params, SharingParams};
-use trunkline_proto::pool::config::Sharing;
+use trunkline_engine::{CommId, CommNics, EngineParams, ListenId, SharingParams};
+use trunkline_proto::pool::config::SharingMode;
 use trunkline_proto::time::Duration;
 
 use crate::rails_tests::{Pair, rails, weather};
 use crate::rules_tests::{Duo, SECOND};
-use crate::{Denied, Pid, Weather};
+use crate::{DeniedResource, NetworkModel, SimPid};
 
 /// One group for all comms over both NICs.
-fn sharing() -> Params {
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-    Params { sharing, ..rails() }
+fn sharing() -> EngineParams {
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+    EngineParams { sharing, ..rails() }
 }
 
 /// Two comms of one group, over both NICs of each process.
@@ -24,7 +24,7 @@ struct Neighbours {
 }
 
 impl Neighbours {
-    fn new(seed: u64, weather: Weather) -> Self {
+    fn new(seed: u64, weather: NetworkModel) -> Self {
         let duo = Rc::new(Duo::new(seed, weather, sharing()));
         let pairs = [Pair::of(&duo), Pair::of(&duo)];
         let here = Self { duo, pairs };
@@ -43,7 +43,7 @@ impl Neighbours {
             assert_eq!(pair.links(), [[true; 2]; 2], "{when}");
         }
         let failed = [&self.duo.a, &self.duo.b].map(|engine| engine.counters().requests_failed);
-        let links = [0, 1].map(|pid| self.duo.world.counts(Pid(pid)).links);
+        let links = [0, 1].map(|pid| self.duo.world.held_resources(SimPid(pid)).links);
         assert_eq!((links, failed), ([2; 2], [0; 2]), "{when}");
     }
 
@@ -103,20 +103,20 @@ impl Joiner {
     }
 }
 
-fn both() -> Nics {
-    Nics::new(&[0, 1]).unwrap()
+fn both() -> CommNics {
+    CommNics::new(&[0, 1]).unwrap()
 }
 
 #[test]
 fn a_member_whose_link_fails_at_one_end_fails_alone() {
-    for (pid, denied) in [Denied::Links, Denied::Addresses, Denied::Connections]
+    for (pid, denied) in [DeniedResource::Links, DeniedResource::Addresses, DeniedResource::Connections]
         .into_iter()
-        .flat_map(|denied| [(Pid(0), denied), (Pid(1), denied)])
+        .flat_map(|denied| [(SimPid(0), denied), (SimPid(1), denied)])
     {
         let here = Neighbours::new(1, weather());
         let when = format!("{pid} is denied {denied:?}");
         let mut joiner = Joiner::new(&here.duo);
-        here.duo.world.deny(Some((pid, denied)));
+        here.duo.world.deny_resource(Some((pid, denied)));
         while joiner.send.is_none() || joiner.recv.is_none() {
             assert!(joiner.step(&here.duo), "{when}: its first link is the group's");
             here.are_unharmed(&when);
@@ -128,7 +128,7 @@ fn a_member_whose_link_fails_at_one_end_fails_alone() {
             here.are_unharmed(&when);
             joined.message(3);
         }
-        here.duo.world.deny(None);
+        here.duo.world.deny_resource(None);
         let all = [&here.pairs[0], &joined, &here.pairs[1]];
         assert!(Pair::all_until(&all, 2, 10 * SECOND), "{when}: {:?}", joined.links());
         here.are_unharmed(&when);
@@ -137,11 +137,11 @@ fn a_member_whose_link_fails_at_one_end_fails_alone() {
 
 #[test]
 fn a_member_that_finds_no_mailbox_fails_alone() {
-    for pid in [Pid(0), Pid(1)] {
+    for pid in [SimPid(0), SimPid(1)] {
         let here = Neighbours::new(1, weather());
         let when = format!("{pid} is denied regions");
         // As the message of a neighbour needs a region too, these go on with what they have.
-        here.duo.world.deny(Some((pid, Denied::Regions)));
+        here.duo.world.deny_resource(Some((pid, DeniedResource::Regions)));
         let mut joiners: Vec<_> = (0..4).map(|_| Joiner::new(&here.duo)).collect();
         for joiner in &mut joiners {
             while !joiner.failed && (joiner.send.is_none() || joiner.recv.is_none()) {
@@ -150,11 +150,11 @@ fn a_member_that_finds_no_mailbox_fails_alone() {
             }
         }
         assert!(joiners.iter().any(|joiner| joiner.failed), "{when}");
-        here.duo.world.deny(None);
+        here.duo.world.deny_resource(None);
         joiners.iter_mut().for_each(|joiner| joiner.close(&here.duo));
         here.stay_unharmed(SECOND, &when);
-        let seats =
-            [here.duo.a.riding(), here.duo.b.riding()].map(|riding| (riding.pool.members, riding.wrong));
+        let seats = [here.duo.a.sharing_usage(), here.duo.b.sharing_usage()]
+            .map(|riding| (riding.pool.members, riding.wrong));
         assert_eq!(seats, [(2, None), (2, None)], "{when}");
     }
 }
@@ -188,16 +188,16 @@ impl Ends {
 #[test]
 fn a_member_that_is_given_up_at_any_step_is_given_up_alone() {
     // What has left comes late, long after what is said of it.
-    let late = Weather { latency: 400_000, ..weather() };
+    let late = NetworkModel { latency: 400_000, ..weather() };
     for (steps, ends) in Ends::all(30) {
         let here = Neighbours::new(steps, late.clone());
         let when = format!("after {steps} steps, {ends:?}");
         let mut joiner = Joiner::new(&here.duo);
         for _ in 0..steps {
             assert!(joiner.step(&here.duo), "{when}");
-            here.duo.a.tend();
-            here.duo.b.tend();
-            here.duo.world.advance(20_000);
+            here.duo.a.drive_unpolled();
+            here.duo.b.drive_unpolled();
+            here.duo.world.advance_by(20_000);
         }
         ends.give_up(&here.duo, &mut joiner);
         here.stay_unharmed(SECOND / 2, &when);
@@ -209,11 +209,11 @@ fn a_member_that_is_given_up_at_any_step_is_given_up_alone() {
 #[test]
 fn who_joins_is_not_harmed_by_the_one_that_made_the_group() {
     for (steps, ends) in Ends::all(40) {
-        let params = Params { connect_time: Duration::secs(3), ..sharing() };
-        let duo = Rc::new(Duo::new(steps, Weather { latency: 100_000, ..weather() }, params));
+        let params = EngineParams { connect_time: Duration::from_secs(3), ..sharing() };
+        let duo = Rc::new(Duo::new(steps, NetworkModel { latency: 100_000, ..weather() }, params));
         let when = format!("after {steps} steps, {ends:?}");
         let mut maker = Joiner::new(&duo);
-        while duo.a.riding().pool.groups == 0 {
+        while duo.a.sharing_usage().pool.groups == 0 {
             maker.step(&duo);
         }
         let mut joiner = Joiner::new(&duo);
@@ -228,7 +228,7 @@ fn who_joins_is_not_harmed_by_the_one_that_made_the_group() {
                 break;
             }
             assert!(duo.world.now() < until, "{when}: it waits for ever");
-            duo.world.advance(10_000);
+            duo.world.advance_by(10_000);
         }
         let pair = Pair::open(&duo, joiner.send.take().unwrap(), joiner.recv.take().unwrap());
         maker.close(&duo);

@@ -1,6 +1,6 @@
 //! A deterministic simulator for Trunkline's engine: one seed, one run.
 //!
-//! [`World`] holds everything that processes share: a virtual clock, the network and the control streams.
+//! [`SimWorld`] holds everything that processes share: a virtual clock, the network and the control streams.
 //! [`SimFabric`] and [`SimHost`] are the engine's two windows on it. The network keeps exactly the promises of its
 //! [`Caps`](trunkline_fabric::Caps) and breaks everything it does not promise: order, untorn records, room in
 //! completion queues, peers that live.
@@ -80,17 +80,17 @@ mod wire;
 mod words;
 mod world;
 
-pub use checkers::Violation;
-pub use denied::Denied;
-pub use dice::Dice;
+pub use checkers::PropertyViolation;
+pub use denied::DeniedResource;
+pub use dice::SimRng;
 pub use fabric::SimFabric;
 pub use host::SimHost;
-pub use mutant::Mutant;
+pub use mutant::NetworkMutant;
 pub use oob::{SimListener, SimOob, SimStream};
 pub use rail::SimRail;
 pub use register::SimRegistrar;
-pub use run::{Options, Outcome, run_seed};
-pub use sweep::{Sweep, sweep};
-pub use trace::Trace;
-pub use weather::Weather;
-pub use world::{Counts, Pid, World};
+pub use run::{SeedOptions, SeedOutcome, run_seed};
+pub use sweep::{SweepSummary, run_sweep};
+pub use trace::RunTrace;
+pub use weather::NetworkModel;
+pub use world::{HeldResources, SimPid, SimWorld};

@@ -3,13 +3,13 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{Completion, Done, Extent, LinkId, Remote, Status};
+use trunkline_fabric::{Completion, CompletionKind, LinkId, OpStatus, RegionExtent, RemoteLocation};
 
-use crate::Mutant;
-use crate::place::Shadow;
-use crate::rail::Waiting;
-use crate::wire::Event;
-use crate::world::{Pid, State};
+use crate::NetworkMutant;
+use crate::place::ShadowWrite;
+use crate::rail::QueuedCompletion;
+use crate::wire::NetworkEvent;
+use crate::world::{SimCore, SimPid};
 
 /// The life of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,7 +31,7 @@ pub(crate) enum LinkPhase {
 
 /// How a connected link comes up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Dial {
+pub(crate) enum DialPhase {
     /// It is up, and the other end can know from this time on.
     Up(u64),
     /// It dials; the other end answers from this time on, if it is still there.
@@ -44,12 +44,12 @@ pub(crate) enum Dial {
 
 /// Bytes of an operation.
 #[derive(Clone, Debug)]
-pub(crate) enum Bytes {
+pub(crate) enum SourceBytes {
     Inline(Vec<u8>),
-    Region(Extent),
+    Region(RegionExtent),
 }
 
-impl Bytes {
+impl SourceBytes {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Inline(bytes) => bytes.len() as u64,
@@ -60,43 +60,43 @@ impl Bytes {
 
 /// A posted operation, receives apart.
 #[derive(Clone, Debug)]
-pub(crate) enum Work {
+pub(crate) enum PostedWork {
     Send {
         head: Vec<u8>,
-        body: Bytes,
+        body: SourceBytes,
         imm: Option<u32>,
     },
     /// One that is placed tells of nothing before its bytes are there.
     Write {
-        from: Bytes,
-        to: Remote,
+        from: SourceBytes,
+        to: RemoteLocation,
         imm: Option<u32>,
         placed: bool,
     },
     Read {
-        into: Extent,
-        from: Remote,
+        into: RegionExtent,
+        from: RemoteLocation,
     },
     FetchAdd {
-        old: Extent,
-        at: Remote,
+        old: RegionExtent,
+        at: RemoteLocation,
         add: u64,
     },
     CompareSwap {
-        old: Extent,
-        at: Remote,
+        old: RegionExtent,
+        at: RemoteLocation,
         expect: u64,
         swap: u64,
     },
     MatchedSend {
-        from: Bytes,
+        from: SourceBytes,
         key: u64,
     },
     Flush,
     Nop,
 }
 
-impl Work {
+impl PostedWork {
     /// Bytes that travel with the request.
     pub(crate) fn len(&self) -> u64 {
         match self {
@@ -111,19 +111,19 @@ impl Work {
 
 /// How far an operation is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Progress {
+pub(crate) enum WorkProgress {
     Posted,
     Departed,
-    Done(Status),
+    Done(OpStatus),
 }
 
 /// An operation in a link's send queue.
-pub(crate) struct Wqe {
+pub(crate) struct SendQueueEntry {
     pub(crate) seq: u64,
     pub(crate) wr_id: u64,
     pub(crate) signalled: bool,
-    pub(crate) work: Work,
-    pub(crate) progress: Progress,
+    pub(crate) work: PostedWork,
+    pub(crate) progress: WorkProgress,
     /// The target has its bytes.
     pub(crate) executed: bool,
     /// It was lost with its rail, and may land late.
@@ -135,32 +135,32 @@ pub(crate) struct Wqe {
     /// It has completed, and is still under way.
     pub(crate) told: bool,
     /// Bytes of it could not be read or placed.
-    pub(crate) broken: Option<Status>,
+    pub(crate) broken: Option<OpStatus>,
 }
 
 /// One end of a connection.
-pub(crate) struct LinkState {
+pub(crate) struct LinkEntry {
     pub(crate) rail: usize,
     pub(crate) id: u32,
     pub(crate) secret: u64,
     pub(crate) phase: LinkPhase,
     pub(crate) remote: Option<usize>,
-    pub(crate) dial: Dial,
+    pub(crate) dial: DialPhase,
     pub(crate) next_seq: u64,
     /// Operations before this one were given to the network.
     pub(crate) flushed: u64,
-    pub(crate) sends: VecDeque<Wqe>,
+    pub(crate) sends: VecDeque<SendQueueEntry>,
     /// Send slots in use: operations, and signalled completions that nobody polled yet.
     pub(crate) slots: u32,
-    pub(crate) recvs: VecDeque<(u64, Extent)>,
+    pub(crate) recvs: VecDeque<(u64, RegionExtent)>,
     /// Receives that immediates took, until those are polled; in the order of both.
-    pub(crate) lent: VecDeque<(u64, Extent)>,
-    pub(crate) matched: VecDeque<(u64, u64, Extent)>,
+    pub(crate) lent: VecDeque<(u64, RegionExtent)>,
+    pub(crate) matched: VecDeque<(u64, u64, RegionExtent)>,
     /// Matched sends of the peer that wait for their receive: key and operation.
     pub(crate) parked: VecDeque<(u64, u64)>,
     /// Operations of the peer that are here and not yet carried out.
     pub(crate) arrived: VecDeque<u64>,
-    pub(crate) shadow: Vec<Shadow>,
+    pub(crate) shadow: Vec<ShadowWrite>,
     /// Its rail died under it: it will break.
     pub(crate) stranded: bool,
     /// When the wire is free again.
@@ -169,7 +169,7 @@ pub(crate) struct LinkState {
     pub(crate) last_ack: u64,
 }
 
-impl LinkState {
+impl LinkEntry {
     pub(crate) fn new(rail: usize, id: u32, secret: u64) -> Self {
         Self {
             rail,
@@ -177,7 +177,7 @@ impl LinkState {
             secret,
             phase: LinkPhase::Made,
             remote: None,
-            dial: Dial::Up(0),
+            dial: DialPhase::Up(0),
             next_seq: 0,
             flushed: 0,
             sends: VecDeque::new(),
@@ -195,21 +195,21 @@ impl LinkState {
         }
     }
 
-    pub(crate) fn wqe(&mut self, seq: u64) -> Option<&mut Wqe> {
+    pub(crate) fn send_entry(&mut self, seq: u64) -> Option<&mut SendQueueEntry> {
         let at = self.sends.binary_search_by_key(&seq, |wqe| wqe.seq).ok()?;
         self.sends.get_mut(at)
     }
 
     /// Operations that were not given to the network, matched sends apart.
-    pub(crate) fn unsent(&self) -> usize {
+    pub(crate) fn unsent_count(&self) -> usize {
         let waiting = self.sends.iter().rev().take_while(|wqe| wqe.seq >= self.flushed);
-        waiting.filter(|wqe| !matches!(wqe.work, Work::MatchedSend { .. })).count()
+        waiting.filter(|wqe| !matches!(wqe.work, PostedWork::MatchedSend { .. })).count()
     }
 }
 
-impl State {
+impl SimCore {
     /// The other end, if both ends are connected to each other and work.
-    pub(crate) fn reachable(&self, link: usize) -> Option<usize> {
+    pub(crate) fn reachable_peer(&self, link: usize) -> Option<usize> {
         let remote = self.links[link].remote?;
         let peer = self.links.get(remote)?;
         if self.is_cut(link) || self.links[link].stranded || peer.stranded {
@@ -219,30 +219,43 @@ impl State {
     }
 
     /// Hands finished operations to the completion queue: in order where the network keeps it.
-    pub(crate) fn retire(&mut self, link: usize) {
+    pub(crate) fn retire_sends(&mut self, link: usize) {
         let mut at = 0;
         while let Some(wqe) = self.links[link].sends.get(at) {
             match wqe.progress {
-                Progress::Done(Status::Ok) => {
+                WorkProgress::Done(OpStatus::Ok) => {
                     let Some(wqe) = self.links[link].sends.remove(at) else { return };
-                    self.finish(link, &wqe);
+                    self.finish_send(link, &wqe);
                 }
                 // That its receive was too short ends nothing else.
-                Progress::Done(Status::TooLong) if matches!(wqe.work, Work::MatchedSend { .. }) => {
+                WorkProgress::Done(OpStatus::TooLong)
+                    if matches!(wqe.work, PostedWork::MatchedSend { .. }) =>
+                {
                     let Some(wqe) = self.links[link].sends.remove(at) else { return };
-                    self.complete(link, wqe.wr_id, Done::Posted, Status::TooLong, None, 0, true, None);
+                    self.queue_completion(
+                        link,
+                        wqe.wr_id,
+                        CompletionKind::Posted,
+                        OpStatus::TooLong,
+                        None,
+                        0,
+                        true,
+                        None,
+                    );
                 }
-                Progress::Done(status) => {
+                WorkProgress::Done(status) => {
                     let seq = wqe.seq;
                     self.break_link(link, Some((seq, status)));
                     return;
                 }
                 _ if wqe.taken => {
-                    self.tell_taken(link, at);
+                    self.report_taken(link, at);
                     at += 1;
                 }
                 // A matched send that waits for its receive holds up nothing else.
-                _ if self.weather.caps.link_order && !matches!(wqe.work, Work::MatchedSend { .. }) => return,
+                _ if self.weather.caps.link_order && !matches!(wqe.work, PostedWork::MatchedSend { .. }) => {
+                    return;
+                }
                 _ => at += 1,
             }
         }
@@ -255,19 +268,19 @@ impl State {
         entry.next_seq += 1;
         entry.slots += 1;
         self.mark_shadow(link, seq);
-        if self.mutant != Mutant::EmptyFlush {
+        if self.mutant != NetworkMutant::EmptyFlush {
             self.reveal_shadow(link, seq);
         }
         if signalled {
-            self.complete(link, wr_id, Done::Posted, Status::Ok, None, 0, true, None);
+            self.queue_completion(link, wr_id, CompletionKind::Posted, OpStatus::Ok, None, 0, true, None);
         } else {
             self.links[link].slots -= 1;
         }
     }
 
-    fn finish(&mut self, link: usize, wqe: &Wqe) {
-        if let Work::Flush = wqe.work
-            && self.mutant != Mutant::EmptyFlush
+    fn finish_send(&mut self, link: usize, wqe: &SendQueueEntry) {
+        if let PostedWork::Flush = wqe.work
+            && self.mutant != NetworkMutant::EmptyFlush
         {
             self.reveal_shadow(link, wqe.seq);
         }
@@ -275,7 +288,7 @@ impl State {
             return;
         }
         if wqe.signalled {
-            self.complete(link, wqe.wr_id, Done::Posted, Status::Ok, None, 0, true, None);
+            self.queue_completion(link, wqe.wr_id, CompletionKind::Posted, OpStatus::Ok, None, 0, true, None);
         } else {
             self.links[link].slots -= 1;
         }
@@ -283,12 +296,12 @@ impl State {
 
     /// Queues a completion of `link`; once it has room, the peer's operation `ack` is acknowledged.
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
-    pub(crate) fn complete(
+    pub(crate) fn queue_completion(
         &mut self,
         link: usize,
         wr_id: u64,
-        done: Done,
-        status: Status,
+        done: CompletionKind,
+        status: OpStatus,
         imm: Option<u32>,
         len: u64,
         frees_slot: bool,
@@ -297,39 +310,57 @@ impl State {
         let rail = self.links[link].rail;
         let id = self.links[link].id;
         let completion = Completion { wr_id, link: LinkId(id), done, status, imm, len };
-        self.rails[rail].waiting.push_back(Waiting { completion, link, frees_slot, ack });
-        self.pump(rail);
+        self.rails[rail].waiting.push_back(QueuedCompletion { completion, link, frees_slot, ack });
+        self.fill_queue(rail);
     }
 
     /// Puts a link into error: the operation `first` fails with its status, everything else is flushed.
-    pub(crate) fn break_link(&mut self, link: usize, first: Option<(u64, Status)>) {
+    pub(crate) fn break_link(&mut self, link: usize, first: Option<(u64, OpStatus)>) {
         if !matches!(self.links[link].phase, LinkPhase::Made | LinkPhase::Ready) {
             return;
         }
         self.links[link].phase = LinkPhase::Error;
-        let name = self.name(link);
-        self.note(format_args!("{name} breaks: {:?}", first.map(|(_, status)| status)));
+        let name = self.link_name(link);
+        self.note_trace(format_args!("{name} breaks: {:?}", first.map(|(_, status)| status)));
         let mut sends = std::mem::take(&mut self.links[link].sends);
         if let Some((seq, status)) = first
             && let Some(at) = sends.iter().position(|wqe| wqe.seq == seq)
-            && !matches!(sends[at].work, Work::Flush)
+            && !matches!(sends[at].work, PostedWork::Flush)
             && let Some(wqe) = sends.remove(at)
             && !wqe.told
         {
-            self.complete(link, wqe.wr_id, Done::Posted, status, None, 0, true, None);
+            self.queue_completion(link, wqe.wr_id, CompletionKind::Posted, status, None, 0, true, None);
         }
         for wqe in sends.into_iter().filter(|wqe| !wqe.told) {
-            if let Work::Flush = wqe.work {
-                self.finish(link, &wqe);
+            if let PostedWork::Flush = wqe.work {
+                self.finish_send(link, &wqe);
             } else {
-                self.complete(link, wqe.wr_id, Done::Posted, Status::Flushed, None, 0, true, None);
+                self.queue_completion(
+                    link,
+                    wqe.wr_id,
+                    CompletionKind::Posted,
+                    OpStatus::Flushed,
+                    None,
+                    0,
+                    true,
+                    None,
+                );
             }
         }
         let recvs = std::mem::take(&mut self.links[link].recvs);
         let matched = std::mem::take(&mut self.links[link].matched);
         let receives = recvs.iter().map(|(id, _)| *id).chain(matched.iter().map(|(_, id, _)| *id));
         for wr_id in receives {
-            self.complete(link, wr_id, Done::Received, Status::Flushed, None, 0, false, None);
+            self.queue_completion(
+                link,
+                wr_id,
+                CompletionKind::Received,
+                OpStatus::Flushed,
+                None,
+                0,
+                false,
+                None,
+            );
         }
         self.forget_incoming(link);
     }
@@ -343,9 +374,9 @@ impl State {
             return true;
         }
         // One that has met it is done, or about to be; one that is on its way finds nothing when it arrives.
-        let waits = |wqe: &Wqe| {
-            let open = !matches!(wqe.progress, Progress::Done(_)) && !wqe.executed;
-            open && wqe.wr_id == wr_id && matches!(wqe.work, Work::MatchedSend { .. })
+        let waits = |wqe: &SendQueueEntry| {
+            let open = !matches!(wqe.progress, WorkProgress::Done(_)) && !wqe.executed;
+            open && wqe.wr_id == wr_id && matches!(wqe.work, PostedWork::MatchedSend { .. })
         };
         let Some(at) = entry.sends.iter().position(waits) else { return false };
         let Some(wqe) = entry.sends.remove(at) else { return false };
@@ -363,7 +394,7 @@ impl State {
         // What has arrived whole still needs only its flush.
         entry.shadow.retain(|shadow| shadow.complete);
         if let Some(remote) = entry.remote {
-            self.schedule(self.weather.retry_time, Event::Check { link: remote });
+            self.schedule_after(self.weather.retry_time, NetworkEvent::Check { link: remote });
         }
     }
 
@@ -388,12 +419,12 @@ impl State {
             *slot = None;
         }
         self.links[link].shadow.clear();
-        let name = self.name(link);
-        self.note(format_args!("{name} is destroyed"));
+        let name = self.link_name(link);
+        self.note_trace(format_args!("{name} is destroyed"));
     }
 
     /// Stops every link of a dead process; what is in the network may still arrive.
-    pub(crate) fn kill_links_of(&mut self, process: Pid) {
+    pub(crate) fn kill_links_of(&mut self, process: SimPid) {
         let ghost = self.dice.coin();
         for link in 0..self.links.len() {
             let entry = &self.links[link];
@@ -405,9 +436,9 @@ impl State {
     }
 
     /// Puts one working link into error; returns the processes at its ends.
-    pub(crate) fn flap_one(&mut self) -> Option<(Pid, Pid)> {
+    pub(crate) fn flap_one(&mut self) -> Option<(SimPid, SimPid)> {
         let process = |link: usize| self.rails[self.links[link].rail].process;
-        let working: Vec<(usize, Pid, Pid)> = (0..self.links.len())
+        let working: Vec<(usize, SimPid, SimPid)> = (0..self.links.len())
             .filter(|&link| self.links[link].phase == LinkPhase::Ready)
             .filter_map(|link| Some((link, process(link), process(self.links[link].remote?))))
             .collect();
@@ -417,7 +448,7 @@ impl State {
     }
 
     /// The link in the words of a trace.
-    pub(crate) fn name(&self, link: usize) -> String {
+    pub(crate) fn link_name(&self, link: usize) -> String {
         if !self.trace.is_on() {
             return String::new();
         }

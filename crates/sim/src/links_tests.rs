@@ -1,40 +1,40 @@
 //! When things leave: a connection waits for its link, what a test called done has left, and what is posted leaves at
 //! once or with the next poll. A message of a comm with several links leaves over all of them.
 
-use trunkline_engine::{CommFault, CommId, Error, MatchBy, Nics, Params, RecvBuf};
+use trunkline_engine::{CommFault, CommId, CommNics, EngineError, EngineParams, MatchBy, RecvBuf};
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
 
 use crate::rules_tests::{Duo, SECOND, buffer, connect, end, isend, params};
 use crate::side::SimEngine;
-use crate::{Pid, Weather};
+use crate::{NetworkModel, SimPid};
 
 /// A network whose links are dialled; which end dials depends on the seed.
-fn dialled() -> Weather {
-    Weather { dialled: true, dial_time: 50_000_000, ..Weather::calm() }
+fn dialled() -> NetworkModel {
+    NetworkModel { dialled: true, dial_time: 50_000_000, ..NetworkModel::fault_free() }
 }
 
 /// How an end opened.
-type Opened = Result<CommId, Error>;
+type Opened = Result<CommId, EngineError>;
 
 /// Both ends make calls until they have an answer, the sending and the receiving one; `look` sees who has got one.
-fn open(duo: &Duo, look: impl Fn(Pid)) -> (Opened, Opened) {
+fn open(duo: &Duo, look: impl Fn(SimPid)) -> (Opened, Opened) {
     let (listen, mut handle) = duo.b.listen(0).unwrap();
     let (mut send, mut recv) = (None, None);
     let until = duo.world.now() + 30 * SECOND;
     while duo.world.now() < until {
         if send.is_none() {
             send = duo.a.connect(0, &mut handle).transpose();
-            send.iter().for_each(|_| look(Pid(0)));
+            send.iter().for_each(|_| look(SimPid(0)));
         }
         if recv.is_none() {
             recv = duo.b.accept(listen).transpose();
-            recv.iter().for_each(|_| look(Pid(1)));
+            recv.iter().for_each(|_| look(SimPid(1)));
         }
         match (send, recv) {
             (Some(send), Some(recv)) => return (send, recv),
             both => (send, recv) = both,
         }
-        duo.world.advance(100_000);
+        duo.world.advance_by(100_000);
     }
     panic!("an end waits for ever: {send:?}, {recv:?}");
 }
@@ -43,7 +43,7 @@ fn open(duo: &Duo, look: impl Fn(Pid)) -> (Opened, Opened) {
 fn is_closed(engine: &SimEngine, comm: CommId) -> bool {
     let (_, into) = buffer(engine, comm, 8);
     let ended = engine.irecv(comm, &[into]).and_then(|request| end(engine, request.unwrap()));
-    matches!(ended, Err(Error::Comm(CommFault::PeerClosed(_))))
+    matches!(ended, Err(EngineError::Comm(CommFault::PeerClosed(_))))
 }
 
 #[test]
@@ -65,15 +65,15 @@ fn a_connection_is_handed_out_once_its_link_is_up() {
 fn both_ends_hear_that_one_cannot_reach_the_other() {
     let mut by = [0; 2];
     for seed in 0..20 {
-        let duo = Duo::new(seed, Weather { no_route: 1000, ..dialled() }, params());
+        let duo = Duo::new(seed, NetworkModel { no_route: 1000, ..dialled() }, params());
         let (send, recv) = open(&duo, |_| {});
-        let unreachable = |opened: &Opened| matches!(opened, Err(Error::Link(_)));
+        let unreachable = |opened: &Opened| matches!(opened, Err(EngineError::Link(_)));
         by[0] += usize::from(unreachable(&send));
         by[1] += usize::from(unreachable(&recv));
         assert!(send.is_err(), "seed {seed}: {send:?}");
         assert!(recv.map_or(true, |comm| is_closed(&duo.b, comm)), "seed {seed}");
         duo.run(20 * SECOND);
-        assert_eq!((duo.a.in_use().1, duo.world.counts(Pid(0)).links), (0, 0), "seed {seed}");
+        assert_eq!((duo.a.in_use().1, duo.world.held_resources(SimPid(0)).links), (0, 0), "seed {seed}");
     }
     assert!(by[0] > 0 && by[1] > 0, "either end dials: {by:?}");
 }
@@ -81,24 +81,24 @@ fn both_ends_hear_that_one_cannot_reach_the_other() {
 #[test]
 fn who_waits_for_a_link_hears_that_the_other_process_died() {
     for seed in 0..20 {
-        let weather = Weather { dial_time: 3_600 * SECOND, ..dialled() };
-        let duo = Duo::new(seed, weather, Params { match_by: MatchBy::Mailbox, ..params() });
+        let weather = NetworkModel { dial_time: 3_600 * SECOND, ..dialled() };
+        let duo = Duo::new(seed, weather, EngineParams { match_by: MatchBy::Mailbox, ..params() });
         let (listen, mut handle) = duo.b.listen(0).unwrap();
         let mut waits = || {
-            duo.world.advance(1_000_000);
+            duo.world.advance_by(1_000_000);
             let accepted = duo.b.accept(listen);
             (duo.a.connect(0, &mut handle), accepted)
         };
         for _ in 0..1000 {
             assert!(matches!(waits(), (Ok(None), Ok(None))), "seed {seed}");
         }
-        let (dead, connects) = if seed % 2 == 0 { (Pid(1), true) } else { (Pid(0), false) };
-        duo.world.kill(dead);
+        let (dead, connects) = if seed % 2 == 0 { (SimPid(1), true) } else { (SimPid(0), false) };
+        duo.world.kill_process(dead);
         let error = (0..10_000).find_map(|_| {
-            duo.world.advance(1_000_000);
+            duo.world.advance_by(1_000_000);
             if connects { duo.a.connect(0, &mut handle).err() } else { duo.b.accept(listen).err() }
         });
-        let told = matches!(error, Some(Error::Comm(CommFault::PeerDead(_)) | Error::Link(_)));
+        let told = matches!(error, Some(EngineError::Comm(CommFault::PeerDead(_)) | EngineError::Link(_)));
         assert!(told, "seed {seed}: {error:?}");
     }
 }
@@ -107,7 +107,7 @@ fn who_waits_for_a_link_hears_that_the_other_process_died() {
 fn what_a_test_called_done_arrives_without_another_call() {
     for seed in 0..20 {
         // Most of the time the network takes nothing.
-        let duo = Duo::new(seed, Weather { cramped: 900, ..Weather::calm() }, params());
+        let duo = Duo::new(seed, NetworkModel { cramped: 900, ..NetworkModel::fault_free() }, params());
         let (send, recv) = duo.connect();
         let (_, from) = buffer(&duo.a, send, 8);
         let (_, into) = buffer(&duo.b, recv, 8);
@@ -124,7 +124,7 @@ fn what_a_test_called_done_arrives_without_another_call() {
 
 #[test]
 fn a_request_has_ended_for_good_although_another_one_in_its_place_has_not_left() {
-    let duo = Duo::new(1, Weather { cramped: 900, ..Weather::calm() }, params());
+    let duo = Duo::new(1, NetworkModel { cramped: 900, ..NetworkModel::fault_free() }, params());
     let (send, recv) = duo.connect();
     let (_, from) = buffer(&duo.a, send, 8);
     let (_, into) = buffer(&duo.b, recv, 8);
@@ -167,7 +167,7 @@ fn the_first_message_after_a_poll_leaves_at_once() {
 #[test]
 fn a_long_receive_is_announced_at_once_and_a_short_one_by_the_next_test() {
     // Nothing goes eagerly, so that a message needs its announcement.
-    let duo = Duo::new(1, Weather::calm(), Params { eager_credits: 0, ..params() });
+    let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { eager_credits: 0, ..params() });
     let (send, recv) = duo.connect();
     for len in [8, 100_000] {
         let (_, from) = buffer(&duo.a, send, len);
@@ -206,7 +206,7 @@ fn no_more_records_wait_than_tags_are_kept_however_many_receives_begin_between_t
 #[test]
 fn a_long_message_is_done_when_it_has_left() {
     // Half of the time the network takes nothing.
-    let weather = Weather { cramped: 500, copied_max: u64::MAX, ..Weather::calm() };
+    let weather = NetworkModel { cramped: 500, copied_max: u64::MAX, ..NetworkModel::fault_free() };
     for seed in 0..20 {
         let duo = Duo::new(seed, weather.clone(), params());
         let (send, recv) = duo.connect();
@@ -232,7 +232,7 @@ fn a_long_message_is_done_when_it_has_left() {
 
 #[test]
 fn a_receive_that_nobody_tests_is_announced_while_its_thread_waits_elsewhere() {
-    let duo = Duo::new(1, Weather::calm(), Params { eager_credits: 1, ..params() });
+    let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { eager_credits: 1, ..params() });
     let (send, recv) = duo.connect();
     let (back, _forth) = connect(&duo.b, &duo.a);
     let ((_, from), (_, into), (_, other)) =
@@ -244,7 +244,7 @@ fn a_receive_that_nobody_tests_is_announced_while_its_thread_waits_elsewhere() {
     let started = (0..1000).any(|_| {
         // Nobody receives it.
         assert!(duo.b.isend(back, other.mr, 0, 8, 0).unwrap().is_none());
-        duo.world.advance(1000);
+        duo.world.advance_by(1000);
         duo.a.isend(send, from.mr, 0, 8, 0).unwrap().is_some()
     });
     assert!(started);
@@ -252,30 +252,30 @@ fn a_receive_that_nobody_tests_is_announced_while_its_thread_waits_elsewhere() {
 
 #[test]
 fn a_long_message_that_has_not_left_fails_with_its_link() {
-    let duo = Duo::new(1, Weather { copied_max: u64::MAX, ..Weather::calm() }, params());
+    let duo = Duo::new(1, NetworkModel { copied_max: u64::MAX, ..NetworkModel::fault_free() }, params());
     let (send, recv) = duo.connect();
     let (_, from) = buffer(&duo.a, send, 100_000);
     let (_, into) = buffer(&duo.b, recv, 100_000);
     duo.b.irecv(recv, &[into]).unwrap().unwrap();
-    duo.world.advance(SECOND);
+    duo.world.advance_by(SECOND);
     // From now on the network takes nothing.
     duo.world.lock().weather.cramped = 1000;
     let sent = duo.a.isend(send, from.mr, 0, from.len, 0).unwrap().unwrap();
     assert!(!duo.a.test(sent, &mut [0; 8]).unwrap());
-    duo.world.kill(Pid(1));
-    duo.world.advance(SECOND);
-    assert!(matches!(end(&duo.a, sent), Err(Error::Comm(_))));
+    duo.world.kill_process(SimPid(1));
+    duo.world.advance_by(SECOND);
+    assert!(matches!(end(&duo.a, sent), Err(EngineError::Comm(_))));
 }
 
 const LEN: u64 = 4 << 20;
 
 /// Nanoseconds that each of a few messages takes over so many NICs, in the mean.
-fn time_of_a_message(nics: usize, params: Params) -> u64 {
+fn time_of_a_message(nics: usize, params: EngineParams) -> u64 {
     // About 100 MB/s.
     let links = nics * params.links_per_rail as usize;
-    let duo = Duo::new(1, Weather { nics, kib_time: 10_000, ..Weather::calm() }, params);
+    let duo = Duo::new(1, NetworkModel { nics, kib_time: 10_000, ..NetworkModel::fault_free() }, params);
     let numbers: Vec<usize> = (0..nics).collect();
-    let (send, recv) = connect_over(&duo, Nics::new(&numbers).unwrap());
+    let (send, recv) = connect_over(&duo, CommNics::new(&numbers).unwrap());
     let (_, from) = buffer(&duo.a, send, LEN);
     let (_, into) = buffer(&duo.b, recv, LEN);
     let message = || {
@@ -286,18 +286,18 @@ fn time_of_a_message(nics: usize, params: Params) -> u64 {
             assert!(duo.world.now() < started + SECOND, "no end: {done:?}");
             done[0] = done[0] || duo.a.test(sent, &mut [0; 8]).unwrap();
             done[1] = done[1] || duo.b.test(received, &mut [0; 8]).unwrap();
-            duo.world.advance(10_000);
+            duo.world.advance_by(10_000);
         }
         duo.world.now() - started
     };
     // Links come while messages go.
     message();
     let all = Some(vec![true; links]);
-    assert_eq!((duo.a.links(send), duo.b.links(recv)), (all.clone(), all));
+    assert_eq!((duo.a.carrying_links(send), duo.b.carrying_links(recv)), (all.clone(), all));
     (0..3).map(|_| message()).sum::<u64>() / 3
 }
 
-fn connect_over(duo: &Duo, nics: Nics) -> (CommId, CommId) {
+fn connect_over(duo: &Duo, nics: CommNics) -> (CommId, CommId) {
     let (listen, mut handle) = duo.b.listen(nics).unwrap();
     let (mut send, mut recv) = (None, None);
     for _ in 0..10_000 {
@@ -320,8 +320,8 @@ fn a_message_takes_as_much_less_time_as_there_are_links() {
 #[test]
 fn over_the_links_of_one_rail_a_message_goes_whole_if_that_is_wanted() {
     let [one, spread] =
-        [1, 4].map(|links_per_rail| time_of_a_message(1, Params { links_per_rail, ..params() }));
-    let whole = |nics| time_of_a_message(nics, Params { links_per_rail: 2, split: false, ..params() });
+        [1, 4].map(|links_per_rail| time_of_a_message(1, EngineParams { links_per_rail, ..params() }));
+    let whole = |nics| time_of_a_message(nics, EngineParams { links_per_rail: 2, split: false, ..params() });
     let (whole, over_rails) = (whole(1), whole(2));
     assert!(spread * 10 < one * 4, "{one} ns over one link, {spread} over four");
     assert!(
@@ -332,9 +332,9 @@ fn over_the_links_of_one_rail_a_message_goes_whole_if_that_is_wanted() {
 
 #[test]
 fn connections_from_point_to_point_have_links_of_their_own() {
-    let params = Params { links_per_rail: 2, p2p_links_per_rail: 4, ..params() };
+    let params = EngineParams { links_per_rail: 2, p2p_links_per_rail: 4, ..params() };
     for (flag, links) in [(0, 2), (1, 4)] {
-        let duo = Duo::new(1, Weather::calm(), params.clone());
+        let duo = Duo::new(1, NetworkModel::fault_free(), params.clone());
         let (listen, mut handle) = duo.b.listen(0).unwrap();
         handle[40] = flag;
         let (mut send, mut recv) = (None, None);
@@ -342,6 +342,6 @@ fn connections_from_point_to_point_have_links_of_their_own() {
             send = send.or_else(|| duo.a.connect(0, &mut handle).unwrap());
             recv = recv.or_else(|| duo.b.accept(listen).unwrap());
         }
-        assert_eq!(duo.a.links(send.unwrap()).map(|links| links.len()), Some(links));
+        assert_eq!(duo.a.carrying_links(send.unwrap()).map(|links| links.len()), Some(links));
     }
 }

@@ -1,34 +1,34 @@
 //! Rules of comms that share a link whose NIC pairs sends with receives: what one member has waiting there neither keeps the
 //! others out nor outlives it.
 
-use trunkline_engine::{CommFault, CommId, Error, MatchBy, Params, SharingParams};
-use trunkline_fabric::Status;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_engine::{CommFault, CommId, EngineError, EngineParams, MatchBy, SharingParams};
+use trunkline_fabric::OpStatus;
+use trunkline_proto::pool::config::SharingMode;
 
 use crate::ride_tests::{close, exchange};
 use crate::rules_tests::{Duo, SECOND, buffer, end, isend, params};
-use crate::{Pid, Weather};
+use crate::{NetworkModel, SimPid};
 
 /// Two processes whose comms share one group on a NIC that pairs, where a member may have eight receives waiting.
 fn duo() -> Duo {
-    duo_in(Weather::calm())
+    duo_in(NetworkModel::fault_free())
 }
 
 /// The same, where a mebibyte takes a second and what was posted stays.
 fn slow_duo() -> Duo {
-    duo_in(Weather { kib_time: 1_000_000, keeps_matched: true, ..Weather::calm() })
+    duo_in(NetworkModel { kib_time: 1_000_000, keeps_matched: true, ..NetworkModel::fault_free() })
 }
 
-fn duo_in(mut weather: Weather) -> Duo {
+fn duo_in(mut weather: NetworkModel) -> Duo {
     weather.caps.matched = true;
     weather.caps.depth_max = 9 * 128;
     weather.caps.completions_max = weather.caps.completions_max.max(4 * weather.caps.depth_max);
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-    Duo::new(1, weather, Params { sharing, match_by: MatchBy::Nic, ..params() })
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+    Duo::new(1, weather, EngineParams { sharing, match_by: MatchBy::Nic, ..params() })
 }
 
 fn links(duo: &Duo) -> [usize; 2] {
-    [0, 1].map(|pid| duo.world.counts(Pid(pid)).links)
+    [0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links)
 }
 
 /// Starts so many receives that never find a send.
@@ -61,14 +61,14 @@ fn sends_without_a_receive_are_taken_back_and_not_waited_for() {
         isend(&duo.a, leaves.0, from);
     }
     let until = duo.world.now() + SECOND;
-    while !duo.a.settle(leaves.0).unwrap() {
+    while !duo.a.prepare_close(leaves.0).unwrap() {
         assert!(duo.world.now() < until, "the sender cannot leave");
     }
     duo.a.close(leaves.0).unwrap();
     let (_, into) = buffer(&duo.b, leaves.1, 64);
     while duo.b.irecv(leaves.1, &[into]).is_ok() {
         duo.a.progress_all();
-        duo.b.tend();
+        duo.b.drive_unpolled();
         assert!(duo.world.now() < until, "the receiver waits for what was taken back");
     }
     duo.b.close(leaves.1).unwrap();
@@ -94,7 +94,7 @@ fn what_waits_for_its_other_half_keeps_nobody_out() {
             let sent = isend(&duo.a, send, from);
             let until = duo.world.now() + SECOND;
             while !duo.a.test(sent, &mut [0; 8]).unwrap() {
-                duo.b.tend();
+                duo.b.drive_unpolled();
                 assert!(duo.world.now() < until, "a send whose receive is there");
             }
         }
@@ -121,8 +121,8 @@ fn a_message_that_is_too_long_ends_its_comm_alone() {
         duo.run(1_000_000);
         let send = isend(&duo.a, leaves.0, from);
         let receive = early.unwrap_or_else(receive);
-        let too_long = |ended: Result<u64, Error>| {
-            let told = matches!(ended, Err(Error::Comm(CommFault::Link(Status::TooLong))));
+        let too_long = |ended: Result<u64, EngineError>| {
+            let told = matches!(ended, Err(EngineError::Comm(CommFault::Link(OpStatus::TooLong))));
             assert!(told, "{ended:?}");
         };
         too_long(end(&duo.b, receive));
@@ -166,7 +166,7 @@ fn memory_of_a_receive_whose_message_is_on_its_way_is_kept_until_it_has_come() {
     let until = duo.world.now() + 10 * SECOND;
     let mut waited = 0;
     while let Err(error) = duo.b.deregister(leaves.1, into.mr) {
-        assert!(matches!(error, Error::Draining), "{error}");
+        assert!(matches!(error, EngineError::Draining), "{error}");
         duo.a.progress_all();
         assert!(duo.world.now() < until);
         waited += 1;

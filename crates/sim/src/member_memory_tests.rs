@@ -1,11 +1,11 @@
 //! What a further comm that shares queue pairs takes of registered memory, as the NICs count it.
 
-use trunkline_engine::{Params, SharingParams};
+use trunkline_engine::{EngineParams, SharingParams};
 use trunkline_proto::limits::MEMBERS_OF_GROUP_MAX;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::pool::config::SharingMode;
 
 use crate::rules_tests::{Duo, params};
-use crate::{Pid, Weather};
+use crate::{NetworkModel, SimPid};
 
 /// Bytes for each further comm, at either end.
 const BYTES: usize = 8 << 10;
@@ -16,7 +16,7 @@ const REGIONS: usize = 22;
 /// Registered bytes and regions at both ends.
 fn registered(duo: &Duo) -> [(usize, usize); 2] {
     [0, 1].map(|pid| {
-        let counts = duo.world.counts(Pid(pid));
+        let counts = duo.world.held_resources(SimPid(pid));
         (counts.registered, counts.regions)
     })
 }
@@ -24,8 +24,9 @@ fn registered(duo: &Duo) -> [(usize, usize); 2] {
 #[test]
 fn a_further_member_takes_8_kib_and_at_most_a_quarter_is_registered_ahead() {
     for links_per_rail in [1, 2] {
-        let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-        let duo = Duo::new(1, Weather::calm(), Params { sharing, links_per_rail, ..params() });
+        let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+        let duo =
+            Duo::new(1, NetworkModel::fault_free(), EngineParams { sharing, links_per_rail, ..params() });
         duo.connect();
         let first = registered(&duo);
         for further in 1..MEMBERS_OF_GROUP_MAX {

@@ -1,9 +1,9 @@
 //! Planted bugs of the simulated network, each of which one checker must catch. Chosen by the test harness and passed
-//! as a value; without the feature `mutants` only [`Mutant::None`] has any effect.
+//! as a value; without the feature `mutants` only [`NetworkMutant::None`] has any effect.
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Mutant {
+pub enum NetworkMutant {
     /// No bug.
     #[default]
     None,
@@ -25,7 +25,7 @@ pub enum Mutant {
     ForgetAbandoned,
 }
 
-impl Mutant {
+impl NetworkMutant {
     /// Every planted bug and the name it is chosen by.
     pub const ALL: [(&'static str, Self); 8] = [
         ("sim-lose-byte", Self::LoseByte),
@@ -40,7 +40,7 @@ impl Mutant {
 
     /// The bug of that name, where planted bugs are compiled in.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         if !cfg!(feature = "mutants") {
             return None;
         }

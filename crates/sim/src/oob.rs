@@ -3,24 +3,24 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use trunkline_fabric::{Frame, Oob, OobAddress, OobError, OobListener, OobStream};
+use trunkline_fabric::{OobAddress, OobError, OobFrame, OobListener, OobStream, OobTransport};
 
-use crate::wire::Event;
-use crate::world::State;
-use crate::{Mutant, Pid, World};
+use crate::wire::NetworkEvent;
+use crate::world::SimCore;
+use crate::{NetworkMutant, SimPid, SimWorld};
 
 /// Every stream and listener of a world.
 #[derive(Default)]
-pub(crate) struct Streams {
-    ends: Vec<End>,
-    listeners: BTreeMap<u64, Listener>,
+pub(crate) struct StreamTable {
+    ends: Vec<StreamEnd>,
+    listeners: BTreeMap<u64, ListenerEntry>,
 }
 
 /// What one side of a stream has been sent and not read.
-struct End {
-    process: Pid,
+struct StreamEnd {
+    process: SimPid,
     peer: usize,
-    inbox: VecDeque<(u64, Frame)>,
+    inbox: VecDeque<(u64, OobFrame)>,
     /// When the last frame comes.
     last: u64,
     /// From when on this side knows that the other is gone.
@@ -30,29 +30,29 @@ struct End {
     silent: bool,
 }
 
-struct Listener {
-    process: Pid,
+struct ListenerEntry {
+    process: SimPid,
     /// Streams that wait to be accepted, and when they come.
     queue: VecDeque<(u64, usize)>,
 }
 
-impl Streams {
-    pub(crate) fn ends_of(&self, process: Pid) -> usize {
+impl StreamTable {
+    pub(crate) fn ends_of(&self, process: SimPid) -> usize {
         self.ends.iter().filter(|end| end.process == process && end.open).count()
     }
 
-    pub(crate) fn addresses(&self) -> Vec<OobAddress> {
+    pub(crate) fn listener_addresses(&self) -> Vec<OobAddress> {
         self.listeners.keys().map(|address| OobAddress(address.to_le_bytes().to_vec())).collect()
     }
 
-    pub(crate) fn listeners_of(&self, process: Pid) -> usize {
+    pub(crate) fn listeners_of(&self, process: SimPid) -> usize {
         self.listeners.values().filter(|listener| listener.process == process).count()
     }
 }
 
-impl State {
+impl SimCore {
     /// Closes every stream and listener of a dead process.
-    pub(crate) fn close_streams_of(&mut self, process: Pid) {
+    pub(crate) fn close_streams_of(&mut self, process: SimPid) {
         for end in 0..self.streams.ends.len() {
             if self.streams.ends[end].process == process && self.streams.ends[end].open {
                 let notice = self.dice.below(self.weather.death_notice + 1);
@@ -81,7 +81,7 @@ impl State {
         let entry = &mut self.streams.ends[peer];
         let at = (self.now + self.weather.stream_time + after).max(entry.last);
         entry.closed_at = Some(at);
-        self.schedule_at(at, Event::Wake);
+        self.schedule_at(at, NetworkEvent::Wake);
     }
 
     fn close_listener(&mut self, address: u64) {
@@ -99,8 +99,8 @@ impl State {
         delay
     }
 
-    fn send_frame(&mut self, end: usize, frame: Frame) -> Result<(), OobError> {
-        if frame.bytes.len() > Frame::MAX {
+    fn send_frame(&mut self, end: usize, frame: OobFrame) -> Result<(), OobError> {
+        if frame.bytes.len() > OobFrame::MAX {
             return Err(OobError::Malformed);
         }
         let now = self.now;
@@ -117,18 +117,18 @@ impl State {
         // The first frame of a stream says who speaks; a stream that loses it is no stream at all.
         let first = std::mem::replace(&mut self.streams.ends[end].silent, false);
         if !first && self.dice.chance(lost) {
-            self.note(format_args!("a frame of {} bytes is lost", frame.bytes.len()));
+            self.note_trace(format_args!("a frame of {} bytes is lost", frame.bytes.len()));
             return Ok(());
         }
         if self.dice.chance(twice) {
-            let copy = Frame { bytes: frame.bytes.clone(), fd: None };
+            let copy = OobFrame { bytes: frame.bytes.clone(), fd: None };
             self.deliver_frame(peer, copy);
         }
         self.deliver_frame(peer, frame);
         Ok(())
     }
 
-    fn deliver_frame(&mut self, end: usize, frame: Frame) {
+    fn deliver_frame(&mut self, end: usize, frame: OobFrame) {
         let delay = self.stream_delay();
         let entry = &mut self.streams.ends[end];
         if !entry.open {
@@ -137,10 +137,10 @@ impl State {
         let at = (self.now + delay).max(entry.last);
         entry.last = at;
         entry.inbox.push_back((at, frame));
-        self.schedule_at(at, Event::Wake);
+        self.schedule_at(at, NetworkEvent::Wake);
     }
 
-    fn receive_frame(&mut self, end: usize) -> Result<Option<Frame>, OobError> {
+    fn receive_frame(&mut self, end: usize) -> Result<Option<OobFrame>, OobError> {
         let now = self.now;
         let entry = &mut self.streams.ends[end];
         if !entry.open {
@@ -153,7 +153,7 @@ impl State {
         }
     }
 
-    fn connect_stream(&mut self, process: Pid, address: u64) -> Result<usize, OobError> {
+    fn connect_stream(&mut self, process: SimPid, address: u64) -> Result<usize, OobError> {
         let delay = self.stream_delay();
         let at = self.now + delay;
         let ends = self.streams.ends.len();
@@ -162,10 +162,10 @@ impl State {
         listener.queue.push_back((at, ends + 1));
         for (process, peer) in [(process, ends + 1), (target, ends)] {
             let inbox = VecDeque::new();
-            let end = End { process, peer, inbox, last: 0, closed_at: None, open: true, silent: true };
+            let end = StreamEnd { process, peer, inbox, last: 0, closed_at: None, open: true, silent: true };
             self.streams.ends.push(end);
         }
-        self.schedule_at(at, Event::Wake);
+        self.schedule_at(at, NetworkEvent::Wake);
         Ok(ends)
     }
 }
@@ -173,30 +173,30 @@ impl State {
 /// Makes control streams for one process.
 #[derive(Debug)]
 pub struct SimOob {
-    world: World,
-    process: Pid,
+    world: SimWorld,
+    process: SimPid,
 }
 
 impl SimOob {
-    pub(crate) fn new(world: World, process: Pid) -> Self {
+    pub(crate) fn new(world: SimWorld, process: SimPid) -> Self {
         Self { world, process }
     }
 
     /// A maker of streams that belongs to no engine: for strangers.
     #[must_use]
-    pub fn stranger(world: &World, process: Pid) -> Self {
+    pub fn for_rogue_peer(world: &SimWorld, process: SimPid) -> Self {
         Self::new(world.clone(), process)
     }
 }
 
-impl Oob for SimOob {
+impl OobTransport for SimOob {
     type Listener = SimListener;
     type Stream = SimStream;
 
     fn listen(&self) -> Result<SimListener, OobError> {
         let mut state = self.world.lock();
-        let address = state.dice.draw();
-        let listener = Listener { process: self.process, queue: VecDeque::new() };
+        let address = state.dice.draw_u64();
+        let listener = ListenerEntry { process: self.process, queue: VecDeque::new() };
         state.streams.listeners.insert(address, listener);
         drop(state);
         Ok(SimListener { world: self.world.clone(), address })
@@ -214,14 +214,14 @@ impl Oob for SimOob {
 /// Waits for control streams.
 #[derive(Debug)]
 pub struct SimListener {
-    world: World,
+    world: SimWorld,
     address: u64,
 }
 
 impl OobListener for SimListener {
     type Stream = SimStream;
 
-    fn address(&self) -> OobAddress {
+    fn listen_address(&self) -> OobAddress {
         OobAddress(self.address.to_le_bytes().to_vec())
     }
 
@@ -245,16 +245,16 @@ impl Drop for SimListener {
 /// One side of a control stream.
 #[derive(Debug)]
 pub struct SimStream {
-    world: World,
+    world: SimWorld,
     end: usize,
 }
 
 impl OobStream for SimStream {
-    fn send(&mut self, frame: Frame) -> Result<(), OobError> {
+    fn send(&mut self, frame: OobFrame) -> Result<(), OobError> {
         self.world.lock().send_frame(self.end, frame)
     }
 
-    fn recv(&mut self) -> Result<Option<Frame>, OobError> {
+    fn recv(&mut self) -> Result<Option<OobFrame>, OobError> {
         let mut state = self.world.lock();
         state.poll_tick();
         state.receive_frame(self.end)
@@ -264,7 +264,9 @@ impl OobStream for SimStream {
 impl Drop for SimStream {
     fn drop(&mut self) {
         let mut state = self.world.lock();
-        if state.mutant != Mutant::HidePeerDeath || state.is_alive(state.streams.ends[self.end].process) {
+        if state.mutant != NetworkMutant::HidePeerDeath
+            || state.is_alive(state.streams.ends[self.end].process)
+        {
             state.close_end(self.end, 0);
         }
     }

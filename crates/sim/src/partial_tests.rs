@@ -3,35 +3,36 @@
 
 use std::collections::BTreeMap;
 
-use trunkline_engine::{CommId, MatchBy, Nics, Params, RecvBuf, RequestId, SharingParams};
-use trunkline_fabric::Purpose;
+use trunkline_engine::{CommId, CommNics, EngineParams, MatchBy, RecvBuf, RequestId, SharingParams};
+use trunkline_fabric::RegionPurpose;
 use trunkline_proto::limits::LINE_BYTES;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::pool::config::SharingMode;
 use trunkline_proto::time::Duration;
 
-use crate::Weather;
-use crate::link::Work;
+use crate::NetworkModel;
+use crate::link::PostedWork;
 use crate::rules_tests::{Duo, SECOND, buffer, params};
 
 /// One way of every packet.
 const LATENCY: u64 = 1_000_000;
 
 /// A network with long round trips, whose NICs do not report how long a write was, as no RDMA NIC does.
-fn weather(nics: usize, link_order: bool) -> Weather {
-    let calm = Weather { nics, latency: LATENCY, kib_time: 1, poll_time: 2_000, ..Weather::calm() };
+fn weather(nics: usize, link_order: bool) -> NetworkModel {
+    let calm =
+        NetworkModel { nics, latency: LATENCY, kib_time: 1, poll_time: 2_000, ..NetworkModel::fault_free() };
     let mut weather = calm;
     (weather.caps.link_order, weather.caps.remote_len) = (link_order, false);
     weather
 }
 
-fn alone() -> Params {
-    let rail_time = Duration::secs(3);
-    Params { match_by: MatchBy::Mailbox, eager_max: 0, stripe_min: 256, rail_time, ..params() }
+fn alone() -> EngineParams {
+    let rail_time = Duration::from_secs(3);
+    EngineParams { match_by: MatchBy::Mailbox, eager_max: 0, stripe_min: 256, rail_time, ..params() }
 }
 
-fn shared() -> Params {
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-    Params { sharing, ..alone() }
+fn shared() -> EngineParams {
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+    EngineParams { sharing, ..alone() }
 }
 
 /// Lets both processes make calls until something holds, which must be soon.
@@ -41,14 +42,14 @@ fn until(duo: &Duo, what: &str, mut holds: impl FnMut() -> bool) {
         assert!(duo.world.now() < limit, "no end: {what}");
         for engine in [&duo.a, &duo.b] {
             engine.progress_all();
-            engine.tend();
+            engine.drive_unpolled();
         }
     }
 }
 
 /// A comm over so many NICs, all of whose links carry.
 fn connect(duo: &Duo, nics: usize) -> (CommId, CommId) {
-    let nics = Nics::new(&[0, 1, 2, 3][..nics]).unwrap();
+    let nics = CommNics::new(&[0, 1, 2, 3][..nics]).unwrap();
     let (listen, mut handle) = duo.b.listen(nics).unwrap();
     let (mut send, mut recv) = (None, None);
     until(duo, "the connection", || {
@@ -59,7 +60,7 @@ fn connect(duo: &Duo, nics: usize) -> (CommId, CommId) {
     duo.b.close_listen(listen).unwrap();
     let comm = (send.unwrap(), recv.unwrap());
     let carry = |links: Option<Vec<bool>>| links.unwrap().iter().all(|carries| *carries);
-    until(duo, "all links", || carry(duo.a.links(comm.0)) && carry(duo.b.links(comm.1)));
+    until(duo, "all links", || carry(duo.a.carrying_links(comm.0)) && carry(duo.b.carrying_links(comm.1)));
     comm
 }
 
@@ -109,7 +110,7 @@ fn the_length_of_a_short_message_costs_no_round_trip() {
             for (arrives, remote_len) in [(true, false), (false, false), (true, true)] {
                 let mut weather = weather(nics, order);
                 weather.caps.remote_len = remote_len;
-                let weather = if arrives { weather } else { weather.untold() };
+                let weather = if arrives { weather } else { weather.without_arrival() };
                 let duo = Duo::new(1, weather, params.clone());
                 let comm = connect(&duo, nics);
                 for len in [0, 8, 20_000, 100_000, 700_000, 1 << 20] {
@@ -132,7 +133,7 @@ fn sends_begin_while_a_record_waits_for_placement() {
             let mut weather = weather(nics, false);
             // More pieces than can be stripes.
             (weather.caps.message_max, weather.caps.depth_max) = (512, 4096);
-            let weather = if arrives { weather } else { weather.untold() };
+            let weather = if arrives { weather } else { weather.without_arrival() };
             let duo = Duo::new(1, weather, params.clone());
             let (send, recv) = connect(&duo, nics);
             let lens = [20_000, 20_001, 8];
@@ -149,8 +150,8 @@ fn sends_begin_while_a_record_waits_for_placement() {
 fn note_writes(duo: &Duo, writes: &mut BTreeMap<u64, u64>) {
     let state = duo.world.lock();
     for wqe in state.links.iter().flat_map(|link| &link.sends) {
-        if let Work::Write { from, to, .. } = &wqe.work
-            && matches!(to.purpose, Purpose::Data)
+        if let PostedWork::Write { from, to, .. } = &wqe.work
+            && matches!(to.purpose, RegionPurpose::Data)
         {
             writes.insert(to.addr, from.len());
         }
@@ -170,7 +171,7 @@ fn no_piece_of_a_message_cuts_a_line() {
         for nics in [1, 2, 4] {
             let mut weather = weather(nics, true);
             weather.caps.message_max = message_max;
-            let duo = Duo::new(1, weather, Params { stripe_min, ..params.clone() });
+            let duo = Duo::new(1, weather, EngineParams { stripe_min, ..params.clone() });
             let (send, recv) = connect(&duo, nics);
             // A step of LL128 that four links cut to eighths, and others.
             for len in [600_192, 614_400, 20_001, 128 * 1001, 33_000] {

@@ -1,13 +1,13 @@
 //! Bytes that tell where they belong: every message, background and grave has its own, made from a number.
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 
-use crate::dice::mix;
+use crate::dice::mix_bits;
 
 /// The first `len` bytes of pattern number `seed`.
 pub(crate) fn bytes(seed: u64, len: u64, out: &mut Vec<u8>) {
     out.clear();
-    let start = mix(seed);
+    let start = mix_bits(seed);
     let words = len.div_ceil(8);
     for i in 0..words {
         // A multiply by an odd number keeps neighbouring words different in most bytes.
@@ -17,7 +17,7 @@ pub(crate) fn bytes(seed: u64, len: u64, out: &mut Vec<u8>) {
 }
 
 /// Fills `len` bytes at `offset` with a pattern.
-pub(crate) fn fill(memory: &Memory, offset: u64, len: u64, seed: u64) {
+pub(crate) fn fill(memory: &MemoryRange, offset: u64, len: u64, seed: u64) {
     let mut wanted = Vec::new();
     bytes(seed, len, &mut wanted);
     // The caller's ranges lie in memory it made.
@@ -25,13 +25,18 @@ pub(crate) fn fill(memory: &Memory, offset: u64, len: u64, seed: u64) {
 }
 
 /// The first byte that is not the pattern's, with what is there and what should be.
-pub(crate) fn mismatch(memory: &Memory, offset: u64, len: u64, seed: u64) -> Option<(u64, u8, u8)> {
+pub(crate) fn first_mismatch(
+    memory: &MemoryRange,
+    offset: u64,
+    len: u64,
+    seed: u64,
+) -> Option<(u64, u8, u8)> {
     mismatch_after(memory, offset, 0, len, seed)
 }
 
-/// As [`mismatch`], for bytes `from..len` of a pattern that starts at `offset`.
+/// As [`first_mismatch`], for bytes `from..len` of a pattern that starts at `offset`.
 pub(crate) fn mismatch_after(
-    memory: &Memory,
+    memory: &MemoryRange,
     offset: u64,
     from: u64,
     len: u64,
@@ -53,14 +58,14 @@ mod tests {
 
     #[test]
     fn finds_the_first_wrong_byte() {
-        let memory = Memory::heap(100);
+        let memory = MemoryRange::heap(100);
         fill(&memory, 3, 50, 9);
-        assert_eq!(mismatch(&memory, 3, 50, 9), None);
+        assert_eq!(first_mismatch(&memory, 3, 50, 9), None);
         let mut byte = [0];
         memory.read(3 + 17, &mut byte).unwrap();
         memory.write(3 + 17, &[!byte[0]]).unwrap();
-        assert_eq!(mismatch(&memory, 3, 50, 9), Some((17, !byte[0], byte[0])));
+        assert_eq!(first_mismatch(&memory, 3, 50, 9), Some((17, !byte[0], byte[0])));
         assert_eq!(mismatch_after(&memory, 3, 18, 50, 9), None);
-        assert!(mismatch(&memory, 3, 50, 8).is_some());
+        assert!(first_mismatch(&memory, 3, 50, 8).is_some());
     }
 }

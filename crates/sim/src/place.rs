@@ -1,17 +1,17 @@
 //! Bytes in registered memory: rights, words that arrive one by one, and writes that stay invisible until a flush.
 //! Called by the wire when something arrives; never decides when that is.
 
-use trunkline_fabric::{Access, Extent, Op, Purpose, Remote, Visibility};
-use trunkline_mem::Memory;
+use trunkline_fabric::{AccessRights, Op, RegionExtent, RegionPurpose, RemoteLocation, WriteVisibility};
+use trunkline_mem::MemoryRange;
 
-use crate::world::State;
+use crate::world::SimCore;
 
 /// A registered region.
-pub(crate) struct Region {
+pub(crate) struct RegionEntry {
     pub(crate) rail: usize,
-    pub(crate) memory: Memory,
-    pub(crate) access: Access,
-    pub(crate) purpose: Purpose,
+    pub(crate) memory: MemoryRange,
+    pub(crate) access: AccessRights,
+    pub(crate) purpose: RegionPurpose,
     pub(crate) remote: u64,
     pub(crate) base: u64,
     /// Deregistered, but a copy is under way, or a planted bug keeps it.
@@ -21,7 +21,7 @@ pub(crate) struct Region {
 }
 
 /// Bytes that were written but cannot be seen yet.
-pub(crate) struct Shadow {
+pub(crate) struct ShadowWrite {
     /// The region they go to.
     pub(crate) region: u64,
     /// Where in it.
@@ -38,7 +38,7 @@ pub(crate) struct Shadow {
 
 /// The right a remote operation needs.
 #[derive(Clone, Copy, Eq, PartialEq)]
-pub(crate) enum Right {
+pub(crate) enum RequiredRight {
     Write,
     Read,
     Atomic,
@@ -46,48 +46,55 @@ pub(crate) enum Right {
 
 /// Part of a write that lands at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Piece {
+pub(crate) enum WritePiece {
     /// Bytes from..from+len of the write.
     Bytes { from: u64, len: u64 },
     /// The 8-byte words of the write whose bits are set.
     Words(u64),
 }
 
-impl State {
+impl SimCore {
     /// The region and offset a remote operation means, if it may.
-    pub(crate) fn remote_range(&self, link: usize, at: Remote, len: u64, right: Right) -> Option<(u64, u64)> {
+    pub(crate) fn remote_range(
+        &self,
+        link: usize,
+        at: RemoteLocation,
+        len: u64,
+        right: RequiredRight,
+    ) -> Option<(u64, u64)> {
         let rail = self.links.get(link)?.rail;
         let local = *self.remote_keys.get(&at.key.0)?;
-        let fits = |region: &&Region| region.rail == rail && region.purpose.fits(at.purpose);
+        let fits = |region: &&RegionEntry| region.rail == rail && region.purpose.is_compatible(at.purpose);
         let region = self.regions.get(&local).filter(fits)?;
         let granted = match right {
-            Right::Write => region.access.write,
-            Right::Read => region.access.read,
-            Right::Atomic => region.access.atomic,
+            RequiredRight::Write => region.access.write,
+            RequiredRight::Read => region.access.read,
+            RequiredRight::Atomic => region.access.atomic,
         };
         let offset = at.addr.checked_sub(region.base)?;
-        (granted && region.memory.checked(offset, len).is_ok()).then_some((local, offset))
+        (granted && region.memory.checked_address(offset, len).is_ok()).then_some((local, offset))
     }
 
     /// Whether what is written there is taken and goes nowhere.
-    pub(crate) fn goes_nowhere(&self, link: usize, at: Remote) -> bool {
+    pub(crate) fn goes_nowhere(&self, link: usize, at: RemoteLocation) -> bool {
         let rail = self.links.get(link).map(|link| link.rail);
         rail.is_some() && self.retired.get(&at.key.0).copied() == rail
     }
 
     /// The memory of a local extent, if it is registered on the link's rail and holds it.
-    pub(crate) fn local_memory(&self, link: usize, extent: Extent) -> Option<Memory> {
+    pub(crate) fn local_memory(&self, link: usize, extent: RegionExtent) -> Option<MemoryRange> {
         let rail = self.links.get(link)?.rail;
         let region = self.regions.get(&extent.key.0)?;
-        let fits = region.memory.checked(extent.offset, extent.len).is_ok();
+        let fits = region.memory.checked_address(extent.offset, extent.len).is_ok();
         (region.rail == rail && !region.closed && fits).then(|| region.memory.clone())
     }
 
     /// Whether an operation may use its memory here. Registrations are bound to the endpoint of their purpose, as on the
     /// strictest networks.
-    pub(crate) fn is_usable(&self, link: usize, extent: Extent, op: &Op<'_>) -> bool {
-        let purpose = if let Op::Write { to, .. } = op { to.purpose } else { Purpose::Data };
-        let bound = self.regions.get(&extent.key.0).is_some_and(|region| region.purpose.fits(purpose));
+    pub(crate) fn is_usable(&self, link: usize, extent: RegionExtent, op: &Op<'_>) -> bool {
+        let purpose = if let Op::Write { to, .. } = op { to.purpose } else { RegionPurpose::Data };
+        let bound =
+            self.regions.get(&extent.key.0).is_some_and(|region| region.purpose.is_compatible(purpose));
         bound && self.local_memory(link, extent).is_some()
     }
 
@@ -97,13 +104,13 @@ impl State {
             && self
                 .regions
                 .get(&region)
-                .is_some_and(|region| region.purpose.visibility() == Visibility::Relaxed)
+                .is_some_and(|region| region.purpose.write_visibility() == WriteVisibility::Relaxed)
     }
 
     /// Writes bytes that came over `link` as part of the peer's operation `seq`.
-    pub(crate) fn place(&mut self, link: usize, region: u64, offset: u64, bytes: Vec<u8>, seq: u64) {
+    pub(crate) fn place_bytes(&mut self, link: usize, region: u64, offset: u64, bytes: Vec<u8>, seq: u64) {
         if self.is_delayed(region) {
-            let shadow = Shadow { region, offset, bytes, seq, complete: false, flush: None };
+            let shadow = ShadowWrite { region, offset, bytes, seq, complete: false, flush: None };
             self.links[link].shadow.push(shadow);
         } else if let Some(region) = self.regions.get(&region) {
             // The range was checked; a region never changes its size.
@@ -145,7 +152,7 @@ impl State {
         let shadows = std::mem::take(&mut self.links[link].shadow);
         for shadow in shadows {
             if shadow.flush.is_some_and(|marked| marked <= flush) {
-                self.reveal(&shadow);
+                self.reveal_write(&shadow);
             } else {
                 self.links[link].shadow.push(shadow);
             }
@@ -157,14 +164,14 @@ impl State {
         let shadows = std::mem::take(&mut self.links[link].shadow);
         for shadow in shadows {
             if shadow.region == region {
-                self.reveal(&shadow);
+                self.reveal_write(&shadow);
             } else {
                 self.links[link].shadow.push(shadow);
             }
         }
     }
 
-    fn reveal(&self, shadow: &Shadow) {
+    fn reveal_write(&self, shadow: &ShadowWrite) {
         if let Some(region) = self.regions.get(&shadow.region) {
             let _ = region.memory.write(shadow.offset, &shadow.bytes);
         }

@@ -5,19 +5,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Caps, Completion, Done, LinkId, Match, Op, PostError, Rail, RailConfig, Registrar, Source, Status, Wake,
+    Caps, Completion, CompletionKind, LinkId, MatchKey, MemoryRegistrar, Op, OpSource, OpStatus, PostError,
+    Rail, RailConfig, WaitMethod,
 };
 use trunkline_proto::time::Duration;
 
-use crate::link::{Bytes, Dial, LinkPhase, Progress, Work, Wqe};
+use crate::link::{DialPhase, LinkPhase, PostedWork, SendQueueEntry, SourceBytes, WorkProgress};
 use crate::register::SimRegistrar;
-use crate::wire::Event;
-use crate::world::State;
-use crate::{Pid, World};
+use crate::wire::NetworkEvent;
+use crate::world::SimCore;
+use crate::{SimPid, SimWorld};
 
 /// A completion, and what happens once it has room.
 #[derive(Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedCompletion {
     pub(crate) completion: Completion,
     pub(crate) link: usize,
     /// Polling it gives a send slot back.
@@ -27,31 +28,31 @@ pub(crate) struct Waiting {
 }
 
 /// An open NIC.
-pub(crate) struct RailState {
-    pub(crate) process: Pid,
+pub(crate) struct RailEntry {
+    pub(crate) process: SimPid,
     pub(crate) nic: usize,
     pub(crate) config: RailConfig,
     pub(crate) open: bool,
     /// Until then the NIC takes no work.
     pub(crate) busy_until: u64,
     pub(crate) links: Vec<Option<usize>>,
-    pub(crate) queue: VecDeque<Waiting>,
+    pub(crate) queue: VecDeque<QueuedCompletion>,
     /// When it was asked last what has finished.
     pub(crate) polled: u64,
-    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) waiting: VecDeque<QueuedCompletion>,
 }
 
 /// A simulated NIC, opened by one process.
 pub struct SimRail {
-    pub(crate) world: World,
+    pub(crate) world: SimWorld,
     pub(crate) rail: usize,
-    pub(crate) process: Pid,
+    pub(crate) process: SimPid,
     caps: Caps,
     registrar: Arc<SimRegistrar>,
 }
 
 impl SimRail {
-    pub(crate) fn new(world: World, rail: usize, process: Pid, caps: Caps) -> Self {
+    pub(crate) fn new(world: SimWorld, rail: usize, process: SimPid, caps: Caps) -> Self {
         let registrar = Arc::new(SimRegistrar::new(world.clone(), rail, process));
         Self { world, rail, process, caps, registrar }
     }
@@ -80,33 +81,33 @@ impl Rail for SimRail {
         &self.caps
     }
 
-    fn registrar(&self) -> Arc<dyn Registrar> {
+    fn registrar(&self) -> Arc<dyn MemoryRegistrar> {
         Arc::<SimRegistrar>::clone(&self.registrar)
     }
 
-    fn credits(&self, link: LinkId) -> u32 {
+    fn post_credits(&self, link: LinkId) -> u32 {
         let state = self.world.lock();
-        let Some(index) = state.find(self.rail, link) else { return 0 };
+        let Some(index) = state.find_link(self.rail, link) else { return 0 };
         let entry = &state.links[index];
         match entry.phase {
             // A link in error takes work and gives it back failed; that is how its owner learns of the error.
-            LinkPhase::Error => return state.depth(self.rail),
+            LinkPhase::Error => return state.queue_depth(self.rail),
             LinkPhase::Ready if !state.is_busy(self.rail) => {}
             _ => return 0,
         }
-        state.depth(self.rail).saturating_sub(entry.slots)
+        state.queue_depth(self.rail).saturating_sub(entry.slots)
     }
 
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
         let mut state = self.world.lock();
-        let index = state.find(self.rail, link).ok_or(PostError::Refused(Status::Flushed))?;
+        let index = state.find_link(self.rail, link).ok_or(PostError::Refused(OpStatus::Flushed))?;
         if !state.is_alive(self.process) {
             return Err(PostError::Busy);
         }
         match state.links[index].phase {
             // A flush is a read of our own memory, and needs no peer.
             LinkPhase::Ready
-                if matches!(op, Op::Flush) && !matches!(state.links[index].dial, Dial::Up(_)) =>
+                if matches!(op, Op::Flush) && !matches!(state.links[index].dial, DialPhase::Up(_)) =>
             {
                 state.flush_alone(index, wr_id, signalled);
                 return Ok(());
@@ -116,17 +117,17 @@ impl Rail for SimRail {
                 state.flush_alone(index, wr_id, signalled);
                 return Ok(());
             }
-            _ => return Err(PostError::Refused(Status::Flushed)),
+            _ => return Err(PostError::Refused(OpStatus::Flushed)),
         }
         if state.refusing == Some(index) {
-            return Err(PostError::Refused(Status::Other(12)));
+            return Err(PostError::Refused(OpStatus::Other(12)));
         }
-        state.post(index, wr_id, op, signalled)
+        state.post_op(index, wr_id, op, signalled)
     }
 
     fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
         let mut state = self.world.lock();
-        let found = state.find(self.rail, link).filter(|_| !state.weather.keeps_matched);
+        let found = state.find_link(self.rail, link).filter(|_| !state.weather.keeps_matched);
         found.is_some_and(|index| state.take_back(index, wr_id))
     }
 
@@ -135,14 +136,14 @@ impl Rail for SimRail {
         if !state.is_alive(self.process) {
             return;
         }
-        state.give_all(self.rail);
+        state.submit_all(self.rail);
     }
 
-    fn unsent(&self, link: LinkId) -> u32 {
+    fn unsent_ops(&self, link: LinkId) -> u32 {
         let state = self.world.lock();
-        let entry = state.find(self.rail, link).map(|index| &state.links[index]);
+        let entry = state.find_link(self.rail, link).map(|index| &state.links[index]);
         // At most the depth, which has 32 bits.
-        entry.filter(|entry| entry.phase == LinkPhase::Ready).map_or(0, |entry| entry.unsent() as u32)
+        entry.filter(|entry| entry.phase == LinkPhase::Ready).map_or(0, |entry| entry.unsent_count() as u32)
     }
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {
@@ -151,7 +152,7 @@ impl Rail for SimRail {
         state.maybe_busy(self.rail);
         state.rails[self.rail].polled = state.now;
         if state.is_alive(self.process) {
-            state.give_all(self.rail);
+            state.submit_all(self.rail);
         }
         let mut most = out.len();
         let short = state.weather.short_poll;
@@ -167,7 +168,7 @@ impl Rail for SimRail {
             }
             *place = found.completion;
             count += 1;
-            if found.completion.done == Done::Written {
+            if found.completion.done == CompletionKind::Written {
                 state.give_back(found.link);
             }
             if state.kept.1 {
@@ -175,17 +176,17 @@ impl Rail for SimRail {
                 state.kept.0.push((rail, found.link, found.completion));
             }
         }
-        state.pump(self.rail);
+        state.fill_queue(self.rail);
         count
     }
 
-    fn arm(&mut self) -> Wake {
-        Wake::After(Duration::micros(1))
+    fn arm_wait(&mut self) -> WaitMethod {
+        WaitMethod::After(Duration::from_micros(1))
     }
 }
 
-impl State {
-    pub(crate) fn find(&self, rail: usize, link: LinkId) -> Option<usize> {
+impl SimCore {
+    pub(crate) fn find_link(&self, rail: usize, link: LinkId) -> Option<usize> {
         *self.rails.get(rail)?.links.get(link.0 as usize)?
     }
 
@@ -199,16 +200,16 @@ impl State {
         if !self.is_busy(rail) && self.dice.chance(self.weather.busy) {
             let until = self.now + self.dice.between(1_000, 50_000);
             self.rails[rail].busy_until = until;
-            self.schedule_at(until, Event::Wake);
+            self.schedule_at(until, NetworkEvent::Wake);
         }
     }
 
-    fn depth(&self, rail: usize) -> u32 {
+    fn queue_depth(&self, rail: usize) -> u32 {
         self.rails[rail].config.depth.min(self.weather.caps.depth_max)
     }
 
     /// Gives what is posted on a rail to the network, or part of it where the network is cramped.
-    fn give_all(&mut self, rail: usize) {
+    fn submit_all(&mut self, rail: usize) {
         for at in 0..self.rails[rail].links.len() {
             let Some(link) = self.rails[rail].links[at] else { continue };
             if self.links[link].phase != LinkPhase::Ready || !matches!(self.drive_up(link), Ok(true)) {
@@ -220,7 +221,7 @@ impl State {
             if leaving > 0 {
                 self.links[link].flushed += leaving;
                 self.copy_out(link, leaving);
-                self.depart(link);
+                self.depart_sends(link);
             }
         }
     }
@@ -230,11 +231,12 @@ impl State {
         let to = self.links[link].flushed;
         let max = self.weather.copied_max;
         for seq in to - leaving..to {
-            let Some(wqe) = self.links[link].wqe(seq) else { continue };
-            let (Work::Send { body: source, .. } | Work::Write { from: source, .. }) = &wqe.work else {
+            let Some(wqe) = self.links[link].send_entry(seq) else { continue };
+            let (PostedWork::Send { body: source, .. } | PostedWork::Write { from: source, .. }) = &wqe.work
+            else {
                 continue;
             };
-            if source.len() > max || matches!(source, Bytes::Inline(_)) {
+            if source.len() > max || matches!(source, SourceBytes::Inline(_)) {
                 continue;
             }
             self.copy_bytes(link, seq);
@@ -242,32 +244,32 @@ impl State {
     }
 
     /// Moves completions into the queue while there is room, and acknowledges what they stand for.
-    pub(crate) fn pump(&mut self, rail: usize) {
+    pub(crate) fn fill_queue(&mut self, rail: usize) {
         let room = self.weather.caps.completions_max as usize;
         while self.rails[rail].queue.len() < room {
             let Some(waiting) = self.rails[rail].waiting.pop_front() else { return };
             if let Some(seq) = waiting.ack
                 && let Some(from) = self.links[waiting.link].remote
             {
-                self.answer(from, seq, Status::Ok);
+                self.send_ack(from, seq, OpStatus::Ok);
             }
             self.rails[rail].queue.push_back(waiting);
         }
     }
 
-    fn post(&mut self, link: usize, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
+    fn post_op(&mut self, link: usize, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
         let rail = self.links[link].rail;
         let local = match op {
             Op::Recv { into } | Op::MatchedRecv { into, .. } | Op::Read { into, .. } => Some(into),
             Op::FetchAdd { old, .. } | Op::CompareSwap { old, .. } => Some(old),
-            Op::Send { body: Source::Region(from), .. }
-            | Op::Write { from: Source::Region(from), .. }
-            | Op::PlacedWrite { from: Source::Region(from), .. }
-            | Op::MatchedSend { from: Source::Region(from), .. } => Some(from),
+            Op::Send { body: OpSource::Region(from), .. }
+            | Op::Write { from: OpSource::Region(from), .. }
+            | Op::PlacedWrite { from: OpSource::Region(from), .. }
+            | Op::MatchedSend { from: OpSource::Region(from), .. } => Some(from),
             _ => None,
         };
         if local.is_some_and(|extent| extent.len > 0 && !self.is_usable(link, extent, &op)) {
-            return Err(PostError::Refused(Status::LocalProtection));
+            return Err(PostError::Refused(OpStatus::LocalProtection));
         }
         let entry = &self.links[link];
         let held = entry.recvs.len() + entry.lent.len() + entry.matched.len();
@@ -276,33 +278,33 @@ impl State {
             Op::Recv { .. } | Op::MatchedRecv { .. } if !receive_room => return Err(PostError::Busy),
             Op::Recv { into } => {
                 self.links[link].recvs.push_back((wr_id, into));
-                self.service(link);
+                self.execute_arrived(link);
                 return Ok(());
             }
             Op::MatchedRecv { into, key } => {
-                return self.post_matched(link, wr_id, self.compared(key), into);
+                return self.post_matched(link, wr_id, self.compared_bits(key), into);
             }
             _ => {}
         }
-        let work = self.work(op)?;
+        let work = self.copy_op(op)?;
         let entry = &self.links[link];
-        if entry.phase != LinkPhase::Ready || self.is_busy(rail) || entry.slots >= self.depth(rail) {
+        if entry.phase != LinkPhase::Ready || self.is_busy(rail) || entry.slots >= self.queue_depth(rail) {
             return Err(PostError::Busy);
         }
         let entry = &mut self.links[link];
         let seq = entry.next_seq;
         entry.next_seq += 1;
         entry.slots += 1;
-        if let Work::Flush = work {
+        if let PostedWork::Flush = work {
             self.mark_shadow(link, seq);
         }
-        let progress = Progress::Posted;
+        let progress = WorkProgress::Posted;
         let executed = false;
         let haunts = false;
         let carried_out = false;
         let taken = false;
         let told = false;
-        let wqe = Wqe {
+        let wqe = SendQueueEntry {
             seq,
             wr_id,
             signalled,
@@ -325,9 +327,18 @@ impl State {
         match self.links[link].phase {
             LinkPhase::Made | LinkPhase::Ready => {
                 self.links[link].recvs.push_back((wr_id, into));
-                self.service(link);
+                self.execute_arrived(link);
             }
-            _ => self.complete(link, wr_id, Done::Received, Status::Flushed, None, 0, false, None),
+            _ => self.queue_completion(
+                link,
+                wr_id,
+                CompletionKind::Received,
+                OpStatus::Flushed,
+                None,
+                0,
+                false,
+                None,
+            ),
         }
     }
 
@@ -336,10 +347,10 @@ impl State {
         link: usize,
         wr_id: u64,
         key: u64,
-        into: trunkline_fabric::Extent,
+        into: trunkline_fabric::RegionExtent,
     ) -> Result<(), PostError> {
         if !self.weather.caps.matched {
-            return Err(PostError::Refused(Status::Other(2)));
+            return Err(PostError::Refused(OpStatus::Other(2)));
         }
         let parked = &mut self.links[link].parked;
         let at = parked.iter().position(|(known, _)| *known == key);
@@ -351,38 +362,42 @@ impl State {
     }
 
     /// What of a key this NIC looks at.
-    fn compared(&self, key: Match) -> u64 {
+    fn compared_bits(&self, key: MatchKey) -> u64 {
         let above = 64 - self.weather.caps.match_bits.min(64);
         key.0.checked_shl(above).map_or(0, |low| low >> above)
     }
 
     /// Copies an operation, or refuses what this network can never do.
-    fn work(&self, op: Op<'_>) -> Result<Work, PostError> {
+    fn copy_op(&self, op: Op<'_>) -> Result<PostedWork, PostError> {
         let caps = self.weather.caps;
-        let bytes = |source: Source<'_>| match source {
-            Source::Inline(bytes) => Bytes::Inline(bytes.to_vec()),
-            Source::Region(extent) => Bytes::Region(extent),
+        let bytes = |source: OpSource<'_>| match source {
+            OpSource::Inline(bytes) => SourceBytes::Inline(bytes.to_vec()),
+            OpSource::Region(extent) => SourceBytes::Region(extent),
         };
         let inline = match op {
-            Op::Send { head, body: Source::Inline(bytes), .. } => head.len().max(bytes.len()) as u64,
+            Op::Send { head, body: OpSource::Inline(bytes), .. } => head.len().max(bytes.len()) as u64,
             Op::Send { head, .. } => head.len() as u64,
-            Op::Write { from: Source::Inline(bytes), .. }
-            | Op::PlacedWrite { from: Source::Inline(bytes), .. }
-            | Op::MatchedSend { from: Source::Inline(bytes), .. } => bytes.len() as u64,
+            Op::Write { from: OpSource::Inline(bytes), .. }
+            | Op::PlacedWrite { from: OpSource::Inline(bytes), .. }
+            | Op::MatchedSend { from: OpSource::Inline(bytes), .. } => bytes.len() as u64,
             _ => 0,
         };
         let work = match op {
-            Op::Send { head, body, imm } => Work::Send { head: head.to_vec(), body: bytes(body), imm },
-            Op::Write { from, to, imm } => Work::Write { from: bytes(from), to, imm, placed: false },
-            Op::PlacedWrite { from, to, imm } => Work::Write { from: bytes(from), to, imm, placed: true },
-            Op::Read { into, from } => Work::Read { into, from },
-            Op::FetchAdd { old, at, add } => Work::FetchAdd { old, at, add },
-            Op::CompareSwap { old, at, expect, swap } => Work::CompareSwap { old, at, expect, swap },
-            Op::MatchedSend { from, key } => Work::MatchedSend { from: bytes(from), key: self.compared(key) },
-            Op::Flush => Work::Flush,
+            Op::Send { head, body, imm } => PostedWork::Send { head: head.to_vec(), body: bytes(body), imm },
+            Op::Write { from, to, imm } => PostedWork::Write { from: bytes(from), to, imm, placed: false },
+            Op::PlacedWrite { from, to, imm } => {
+                PostedWork::Write { from: bytes(from), to, imm, placed: true }
+            }
+            Op::Read { into, from } => PostedWork::Read { into, from },
+            Op::FetchAdd { old, at, add } => PostedWork::FetchAdd { old, at, add },
+            Op::CompareSwap { old, at, expect, swap } => PostedWork::CompareSwap { old, at, expect, swap },
+            Op::MatchedSend { from, key } => {
+                PostedWork::MatchedSend { from: bytes(from), key: self.compared_bits(key) }
+            }
+            Op::Flush => PostedWork::Flush,
             // No memory of devices is registered here.
-            Op::FlushAt { .. } => return Err(PostError::Refused(Status::Other(2))),
-            Op::Nop | Op::Wait { .. } | Op::Recv { .. } | Op::MatchedRecv { .. } => Work::Nop,
+            Op::FlushAt { .. } => return Err(PostError::Refused(OpStatus::Other(2))),
+            Op::Nop | Op::Wait { .. } | Op::Recv { .. } | Op::MatchedRecv { .. } => PostedWork::Nop,
         };
         let able = match op {
             Op::FetchAdd { .. } | Op::CompareSwap { .. } => caps.atomics,
@@ -393,7 +408,7 @@ impl State {
             _ => true,
         };
         if !able || inline > u64::from(caps.inline_max) || work.len() > caps.message_max {
-            return Err(PostError::Refused(Status::Other(2)));
+            return Err(PostError::Refused(OpStatus::Other(2)));
         }
         Ok(work)
     }

@@ -3,23 +3,31 @@
 
 use std::rc::Rc;
 
-use trunkline_engine::{CommFault, CommId, Error, Nics, Params, RecvBuf, RequestId, SharingParams};
-use trunkline_mem::Memory;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_engine::{
+    CommFault, CommId, CommNics, EngineError, EngineParams, RecvBuf, RequestId, SharingParams,
+};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::pool::config::SharingMode;
 use trunkline_proto::time::Duration;
 
 use crate::rules_tests::{Duo, SECOND, buffer, params};
-use crate::{Pid, Weather};
+use crate::{NetworkModel, SimPid};
 
 const LEN: u64 = 4096;
 
-pub(crate) fn weather() -> Weather {
+pub(crate) fn weather() -> NetworkModel {
     // Slow enough that a cut finds something under way.
-    Weather { nics: 2, latency: 50_000, retry_time: 20_000_000, poll_time: 20_000, ..Weather::calm() }
+    NetworkModel {
+        nics: 2,
+        latency: 50_000,
+        retry_time: 20_000_000,
+        poll_time: 20_000,
+        ..NetworkModel::fault_free()
+    }
 }
 
-pub(crate) fn rails() -> Params {
-    Params { stripe_min: 256, eager_max: 0, rail_time: Duration::millis(50), ..params() }
+pub(crate) fn rails() -> EngineParams {
+    EngineParams { stripe_min: 256, eager_max: 0, rail_time: Duration::from_millis(50), ..params() }
 }
 
 /// Two processes and a comm over both NICs of each.
@@ -27,18 +35,18 @@ pub(crate) struct Pair {
     duo: Rc<Duo>,
     pub(crate) send: CommId,
     pub(crate) recv: CommId,
-    from: (Memory, RecvBuf),
-    into: (Memory, RecvBuf),
+    from: (MemoryRange, RecvBuf),
+    into: (MemoryRange, RecvBuf),
 }
 
 impl Pair {
     fn new(seed: u64) -> Self {
-        let weather = Weather { numbered: seed % 2 == 1, ..weather() };
+        let weather = NetworkModel { numbered: seed % 2 == 1, ..weather() };
         Self::of(&Rc::new(Duo::new(seed, weather, rails())))
     }
 
     pub(crate) fn of(duo: &Rc<Duo>) -> Self {
-        let both = Nics::new(&[0, 1]).unwrap();
+        let both = CommNics::new(&[0, 1]).unwrap();
         let (listen, mut handle) = duo.b.listen(both).unwrap();
         let (mut send, mut recv) = (None, None);
         while send.is_none() || recv.is_none() {
@@ -68,7 +76,7 @@ impl Pair {
     }
 
     /// Tests both ends until both have ended.
-    fn end(&self, (sent, received): (RequestId, RequestId)) -> [Result<(), Error>; 2] {
+    fn end(&self, (sent, received): (RequestId, RequestId)) -> [Result<(), EngineError>; 2] {
         let (mut ended, mut sizes) = ([None, None], [0; 8]);
         for _ in 0..1_000_000 {
             for (end, (engine, request)) in
@@ -100,7 +108,7 @@ impl Pair {
     }
 
     pub(crate) fn links(&self) -> [Vec<bool>; 2] {
-        [self.duo.a.links(self.send).unwrap(), self.duo.b.links(self.recv).unwrap()]
+        [self.duo.a.carrying_links(self.send).unwrap(), self.duo.b.carrying_links(self.recv).unwrap()]
     }
 
     /// Sends messages until both ends have so many links that carry; false if that takes too long.
@@ -135,7 +143,7 @@ fn a_rail_that_recovers_is_taken_back() {
     for seed in 0..5 {
         let pair = Pair::new(seed);
         assert!(pair.until(2, SECOND));
-        pair.duo.world.cut(Pid(0), 1, SECOND);
+        pair.duo.world.cut_nic(SimPid(0), 1, SECOND);
         assert!(pair.until(1, 2 * SECOND), "seed {seed}: {:?}", pair.links());
         assert!(pair.until(2, 10 * SECOND), "seed {seed}: {:?}", pair.links());
     }
@@ -145,17 +153,17 @@ fn a_rail_that_recovers_is_taken_back() {
 #[test]
 fn a_rail_of_a_group_is_taken_back_by_each_of_its_members() {
     for (seed, sleeps) in (0..4).flat_map(|seed| [(seed, false), (seed, true)]) {
-        let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-        let duo = Rc::new(Duo::new(seed, weather(), Params { sharing, ..rails() }));
+        let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+        let duo = Rc::new(Duo::new(seed, weather(), EngineParams { sharing, ..rails() }));
         let pairs: Vec<_> = (0..4).map(|_| Pair::of(&duo)).collect();
         let mut pairs: Vec<_> = pairs.iter().collect();
         assert!(Pair::all_until(&pairs, 2, SECOND));
-        assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [2, 2], "they share");
+        assert_eq!([0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links), [2, 2], "they share");
         let asleep = if sleeps { pairs.pop() } else { None };
         for _ in 0..3 {
-            duo.world.cut(Pid(0), 1, SECOND);
+            duo.world.cut_nic(SimPid(0), 1, SECOND);
             assert!(Pair::all_until(&pairs, 1, SECOND), "seed {seed}");
-            while duo.world.is_cut(Pid(0), 1) {
+            while duo.world.is_cut(SimPid(0), 1) {
                 pairs.iter().for_each(|pair| pair.message(2));
             }
             let links = || pairs.iter().map(|pair| pair.links()).collect::<Vec<_>>();
@@ -173,10 +181,10 @@ fn nothing_lands_late_in_a_buffer_that_was_handed_back() {
         let pair = Pair::new(seed);
         assert!(pair.until(2, SECOND));
         let message = pair.begin(7);
-        pair.duo.world.cut(Pid((seed % 2) as usize), 1, 1 << 60);
+        pair.duo.world.cut_nic(SimPid((seed % 2) as usize), 1, 1 << 60);
         let _ended: [(); 2] = pair.end(message).map(Result::unwrap);
         pair.into.0.write(0, &[9; LEN as usize]).unwrap();
-        pair.duo.world.tempt(&pair.into.0, 0, LEN);
+        pair.duo.world.force_delayed_writes(&pair.into.0, 0, LEN);
         let mut bytes = [0; LEN as usize];
         pair.into.0.read(0, &mut bytes).unwrap();
         assert!(bytes.iter().all(|&byte| byte == 9), "seed {seed}: a write landed late");
@@ -187,17 +195,17 @@ fn nothing_lands_late_in_a_buffer_that_was_handed_back() {
 #[test]
 fn what_has_arrived_over_a_lost_link_is_not_sent_again() {
     for seed in 0..60 {
-        let duo = Rc::new(Duo::new(seed, Weather { jitter: 200_000, ..weather() }, rails()));
+        let duo = Rc::new(Duo::new(seed, NetworkModel { jitter: 200_000, ..weather() }, rails()));
         let pair = Pair::of(&duo);
         assert!(pair.until(2, SECOND));
         let message = pair.begin(7);
-        duo.world.advance(50_000 + seed * 5_000);
-        duo.world.cut(Pid((seed % 2) as usize), (seed / 2 % 2) as usize, 1 << 60);
+        duo.world.advance_by(50_000 + seed * 5_000);
+        duo.world.cut_nic(SimPid((seed % 2) as usize), (seed / 2 % 2) as usize, 1 << 60);
         let (mut open, until) = ([Some(message.0), Some(message.1)], duo.world.now() + 10 * SECOND);
         while open != [None; 2] {
             for (engine, request) in [&duo.a, &duo.b].into_iter().zip(&mut open) {
                 // Who has all still has to say so.
-                engine.tend();
+                engine.drive_unpolled();
                 *request = request.filter(|&request| !engine.test(request, &mut [0; 8]).unwrap());
             }
             assert!(duo.world.now() < until, "seed {seed}: {open:?}");
@@ -211,16 +219,16 @@ fn with_no_rail_left_every_request_fails_once() {
         let pair = Pair::new(seed);
         assert!(pair.until(2, SECOND));
         let messages: Vec<_> = (0..3).map(|fill| pair.begin(fill)).collect();
-        pair.duo.world.cut(Pid(1), 0, 1 << 60);
-        pair.duo.world.cut(Pid(1), 1, 1 << 60);
+        pair.duo.world.cut_nic(SimPid(1), 0, 1 << 60);
+        pair.duo.world.cut_nic(SimPid(1), 1, 1 << 60);
         let mut failed = 0;
         for message in messages {
             for (end, ended) in pair.end(message).into_iter().enumerate() {
                 failed += usize::from(ended.is_err());
-                assert!(matches!(ended, Ok(()) | Err(Error::Comm(CommFault::Link(_)))), "{ended:?}");
+                assert!(matches!(ended, Ok(()) | Err(EngineError::Comm(CommFault::Link(_)))), "{ended:?}");
                 let (engine, request) = [(&pair.duo.a, message.0), (&pair.duo.b, message.1)][end];
                 let again = engine.test(request, &mut [0; 8]);
-                assert!(matches!(again, Err(Error::Unknown(_))), "seed {seed}: told twice: {again:?}");
+                assert!(matches!(again, Err(EngineError::Unknown(_))), "seed {seed}: told twice: {again:?}");
             }
         }
         assert!(failed > 0, "seed {seed}");

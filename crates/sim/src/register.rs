@@ -3,39 +3,45 @@
 use std::cell::RefCell;
 
 use trunkline_fabric::{
-    Access, DeregisterError, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
+    AccessRights, DeregisterError, LocalKey, MemoryRegistrar, RegionKeys, RegionPurpose, RegisterError,
+    RemoteKey,
 };
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::{MemoryKind, MemoryRange};
 
-use crate::denied::Denied;
-use crate::place::Region;
-use crate::world::State;
-use crate::{Mutant, Pid, World};
+use crate::denied::DeniedResource;
+use crate::place::RegionEntry;
+use crate::world::SimCore;
+use crate::{NetworkMutant, SimPid, SimWorld};
 
 /// The regions of one rail.
 #[derive(Debug)]
 pub struct SimRegistrar {
-    world: World,
+    world: SimWorld,
     rail: usize,
-    process: Pid,
+    process: SimPid,
 }
 
 impl SimRegistrar {
-    pub(crate) fn new(world: World, rail: usize, process: Pid) -> Self {
+    pub(crate) fn new(world: SimWorld, rail: usize, process: SimPid) -> Self {
         Self { world, rail, process }
     }
 }
 
-impl Registrar for SimRegistrar {
-    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
+impl MemoryRegistrar for SimRegistrar {
+    fn register(
+        &self,
+        memory: &MemoryRange,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
         let mut state = self.world.lock();
-        if memory.kind() != Kind::Host {
+        if memory.kind() != MemoryKind::Host {
             return Err(RegisterError::Kind(memory.kind()));
         }
         state.end_abandoned(self.rail);
         let limit = state.weather.caps.regions_max;
         let nic = state.rails[self.rail].nic;
-        if state.denies(self.process, Denied::Regions) {
+        if state.is_denied(self.process, DeniedResource::Regions) {
             return Err(RegisterError::Exhausted(limit));
         }
         let same_nic = |rail: usize| {
@@ -45,47 +51,48 @@ impl Registrar for SimRegistrar {
         if state.regions.values().filter(|region| same_nic(region.rail)).count() >= limit as usize {
             return Err(RegisterError::Exhausted(limit));
         }
-        let local = state.dice.draw();
-        let remote = state.dice.draw();
+        let local = state.dice.draw_u64();
+        let remote = state.dice.draw_u64();
         // Not the real address, which would make two runs of a seed differ.
-        let base = if state.weather.based { state.dice.draw() >> 17 << 12 } else { 0 };
+        let base = if state.weather.based { state.dice.draw_u64() >> 17 << 12 } else { 0 };
         let rail = self.rail;
         let memory = memory.clone();
-        state.note(format_args!("{} registers {local:#x}, {} bytes", self.process, memory.len()));
-        let region = Region { rail, memory, access, purpose, remote, base, closed: false, copying: None };
+        state.note_trace(format_args!("{} registers {local:#x}, {} bytes", self.process, memory.len()));
+        let region =
+            RegionEntry { rail, memory, access, purpose, remote, base, closed: false, copying: None };
         state.remote_keys.insert(remote, local);
         state.regions.insert(local, region);
-        Ok(Keys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
+        Ok(RegionKeys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
-        self.end(key, false)
+        self.end_registration(key, false)
     }
 
     fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
-        self.end(key, true)
+        self.end_registration(key, true)
     }
 
     fn abandon(&self, key: LocalKey) {
-        let ended = self.end(key, false);
+        let ended = self.end_registration(key, false);
         let mut state = self.world.lock();
         if let Err(DeregisterError::InUse { .. } | DeregisterError::Draining) = ended
-            && state.mutant != Mutant::ForgetAbandoned
+            && state.mutant != NetworkMutant::ForgetAbandoned
         {
             let of = state.nic_of(self.rail);
-            state.abandoned.entry(of).or_default().keep(key);
+            state.abandoned.entry(of).or_default().keep_key(key);
         }
     }
 }
 
-impl State {
+impl SimCore {
     /// Why a region is still in use.
-    fn stuck(&self) -> DeregisterError {
+    fn in_use_error(&self) -> DeregisterError {
         if self.weather.drains { DeregisterError::Draining } else { DeregisterError::InUse { peer: 0 } }
     }
 
     /// The process and number of the NIC that a rail is of.
-    fn nic_of(&self, rail: usize) -> (Pid, usize) {
+    fn nic_of(&self, rail: usize) -> (SimPid, usize) {
         (self.rails[rail].process, self.rails[rail].nic)
     }
 
@@ -98,9 +105,9 @@ impl State {
             let mut state = state.borrow_mut();
             let now = state.now;
             match state.regions.get(&key).map(|region| region.copying.is_some_and(|until| now < until)) {
-                Some(true) => Err(state.stuck()),
+                Some(true) => Err(state.in_use_error()),
                 Some(false) => {
-                    state.note(format_args!("{} deregisters {key:#x} at last", of.0));
+                    state.note_trace(format_args!("{} deregisters {key:#x} at last", of.0));
                     state.regions.remove(&key);
                     Ok(())
                 }
@@ -114,7 +121,7 @@ impl State {
 }
 
 impl SimRegistrar {
-    fn end(&self, key: LocalKey, retire: bool) -> Result<(), DeregisterError> {
+    fn end_registration(&self, key: LocalKey, retire: bool) -> Result<(), DeregisterError> {
         let mut state = self.world.lock();
         state.end_abandoned(self.rail);
         if let Some(region) = state.regions.get(&key.0)
@@ -125,7 +132,7 @@ impl SimRegistrar {
             let remote = region.remote;
             state.retired.insert(remote, self.rail);
         }
-        let leak = state.mutant == Mutant::LeakRegion && state.dice.chance(500);
+        let leak = state.mutant == NetworkMutant::LeakRegion && state.dice.chance(500);
         let now = state.now;
         let known = state.regions.get(&key.0).filter(|region| region.rail == self.rail);
         let (copying, closed) =
@@ -133,13 +140,13 @@ impl SimRegistrar {
         // What is with the network is known to have ended by who asks that.
         let seen = if state.weather.drains { state.rails[self.rail].polled } else { now };
         match copying {
-            Some(until) if seen < until => return Err(state.stuck()),
+            Some(until) if seen < until => return Err(state.in_use_error()),
             None if closed => return Err(DeregisterError::Unknown),
-            None if state.begin_stuck_copy(key.0) => return Err(state.stuck()),
+            None if state.begin_stuck_copy(key.0) => return Err(state.in_use_error()),
             _ => {}
         }
         state.close_region(key.0);
-        state.note(format_args!("{} deregisters {:#x}", self.process, key.0));
+        state.note_trace(format_args!("{} deregisters {:#x}", self.process, key.0));
         if !leak {
             state.regions.remove(&key.0);
         }

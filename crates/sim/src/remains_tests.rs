@@ -1,10 +1,10 @@
 //! Memory that the network still has when its owner takes it away: waited for, and for how long.
 
-use trunkline_engine::{CommId, Error, MrId};
+use trunkline_engine::{CommId, EngineError, MrId};
 use trunkline_fabric::DeregisterError;
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 
-use crate::Weather;
+use crate::NetworkModel;
 use crate::rules_tests::{Duo, SECOND, buffer, isend, params};
 
 const LEN: usize = 1 << 20;
@@ -15,8 +15,9 @@ fn peer_time() -> u64 {
 }
 
 /// A receiver whose buffer a write is on its way to, which takes up to so long to end when the memory is taken away.
-fn receiver(stuck_time: u64) -> (Duo, CommId, MrId, Memory) {
-    let weather = Weather { stuck: 1000, stuck_time, drains: true, kib_time: 2_000, ..Weather::calm() };
+fn receiver(stuck_time: u64) -> (Duo, CommId, MrId, MemoryRange) {
+    let weather =
+        NetworkModel { stuck: 1000, stuck_time, drains: true, kib_time: 2_000, ..NetworkModel::fault_free() };
     let duo = Duo::new(1, weather, params());
     let (send, recv) = duo.connect();
     let ((from_memory, from), (memory, into)) =
@@ -37,9 +38,9 @@ fn memory_is_waited_for_that_the_network_has() {
     let began = duo.world.now();
     let mut waits = 0;
     while let Err(error) = duo.b.deregister(recv, mr) {
-        assert!(matches!(error, Error::Draining), "{error}");
+        assert!(matches!(error, EngineError::Draining), "{error}");
         waits += 1;
-        duo.world.advance(1_000_000);
+        duo.world.advance_by(1_000_000);
         assert!(duo.world.now() < began + 3 * SECOND);
     }
     assert!(waits > 0, "something was under way");
@@ -57,16 +58,16 @@ fn memory_that_never_comes_back_is_an_error_after_the_peer_time_limit() {
     let began = duo.world.now();
     let error = loop {
         match duo.b.deregister(recv, mr) {
-            Err(Error::Draining) => duo.world.advance(10_000_000),
+            Err(EngineError::Draining) => duo.world.advance_by(10_000_000),
             other => break other.unwrap_err(),
         }
         assert!(duo.world.now() < began + 3 * peer_time(), "it is waited for without end");
     };
-    assert!(matches!(error, Error::Deregister(DeregisterError::Draining)), "{error}");
+    assert!(matches!(error, EngineError::Deregister(DeregisterError::Draining)), "{error}");
     assert!(duo.world.now() >= began + peer_time());
     // The call may be repeated, and says so at once.
     let again = duo.b.deregister(recv, mr).unwrap_err();
-    assert!(matches!(again, Error::Deregister(DeregisterError::Draining)), "{again}");
-    duo.world.advance(100_000 * SECOND);
+    assert!(matches!(again, EngineError::Deregister(DeregisterError::Draining)), "{again}");
+    duo.world.advance_by(100_000 * SECOND);
     duo.b.deregister(recv, mr).unwrap();
 }

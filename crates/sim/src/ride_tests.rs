@@ -1,19 +1,21 @@
 //! Rules of shared queue pairs that a random run meets too seldom, or cannot see so exactly: whose error is whose, and how
 //! soon a member is rid of what it had.
 
-use trunkline_engine::{CommFault, CommId, Error, Params, RecvBuf, RequestId, SharingParams, Traffic};
-use trunkline_fabric::Status;
+use trunkline_engine::{
+    CommFault, CommId, EngineError, EngineParams, RecvBuf, RequestId, SharingParams, TrafficHint,
+};
+use trunkline_fabric::OpStatus;
 use trunkline_proto::limits::MEMBER_QUARANTINE;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::pool::config::SharingMode;
 use trunkline_proto::time::Duration;
 
 use crate::rules_tests::{Duo, SECOND, buffer, connect, end, isend, params};
-use crate::{Pid, Weather};
+use crate::{NetworkModel, SimPid};
 
 /// Two processes whose comms share so many groups.
-fn duo(weather: Weather, groups: u8) -> Duo {
-    let sharing = SharingParams { sharing: Sharing::On, groups, ..SharingParams::default() };
-    Duo::new(1, weather, Params { sharing, ..params() })
+fn duo(weather: NetworkModel, groups: u8) -> Duo {
+    let sharing = SharingParams { sharing: SharingMode::On, groups, ..SharingParams::default() };
+    Duo::new(1, weather, EngineParams { sharing, ..params() })
 }
 
 /// Sends one message over a comm and receives it.
@@ -41,12 +43,12 @@ fn both_end(duo: &Duo, sent: RequestId, received: RequestId) {
 /// Closes both ends as a front end does, `b`'s first.
 pub(crate) fn close(duo: &Duo, (send, recv): (CommId, CommId)) {
     let until = duo.world.now() + SECOND;
-    while !duo.b.settle(recv).unwrap() {
+    while !duo.b.prepare_close(recv).unwrap() {
         duo.a.progress_all();
         assert!(duo.world.now() < until, "the receiver cannot leave");
     }
     duo.b.close(recv).unwrap();
-    while !duo.a.settle(send).unwrap() {
+    while !duo.a.prepare_close(send).unwrap() {
         duo.b.progress_all();
         assert!(duo.world.now() < until, "the sender cannot leave");
     }
@@ -56,22 +58,22 @@ pub(crate) fn close(duo: &Duo, (send, recv): (CommId, CommId)) {
 #[test]
 fn comms_are_on_as_many_queue_pairs_as_both_ends_want() {
     for groups in [1, 2, 8] {
-        let duo = duo(Weather::calm(), groups);
+        let duo = duo(NetworkModel::fault_free(), groups);
         let comms: Vec<_> = (0..6).map(|_| duo.connect()).collect();
-        let links = [0, 1].map(|pid| duo.world.counts(Pid(pid)).links);
+        let links = [0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links);
         assert_eq!(links, [usize::from(groups.min(6)); 2]);
         comms.iter().for_each(|&comm| exchange(&duo, comm, 100));
-        let (sender, receiver) = (duo.a.riding(), duo.b.riding());
+        let (sender, receiver) = (duo.a.sharing_usage(), duo.b.sharing_usage());
         assert_eq!((sender.dropped, receiver.dropped, sender.wrong, receiver.wrong), (0, 0, None, None));
         comms.iter().for_each(|&comm| close(&duo, comm));
         duo.run(SECOND);
-        assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [0, 0]);
+        assert_eq!([0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links), [0, 0]);
     }
 }
 
 #[test]
 fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
-    let duo = duo(Weather::calm(), 2);
+    let duo = duo(NetworkModel::fault_free(), 2);
     let comms: Vec<_> = (0..5).map(|_| duo.connect()).collect();
     let posted: Vec<_> = comms
         .iter()
@@ -80,27 +82,27 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
     let group = |&(_, recv): &(CommId, CommId)| duo.b.group_of(recv).unwrap();
     let groups: Vec<u32> = comms.iter().map(group).collect();
     assert_ne!(groups[0], groups[1]);
-    duo.world.flap().unwrap();
+    duo.world.flap_link().unwrap();
     let (mut failed, mut sizes) = ([0; 5], [0; 8]);
     let until = duo.world.now() + 30 * SECOND;
     while duo.world.now() < until {
         for (at, &request) in posted.iter().enumerate() {
             match duo.b.test(request, &mut sizes) {
                 Ok(done) => assert!(!done && failed[at] == 0, "nothing was sent"),
-                Err(Error::Comm(fault)) => {
+                Err(EngineError::Comm(fault)) => {
                     assert!(matches!(fault, CommFault::Link(_)), "{fault}");
                     failed[at] += 1;
                 }
-                Err(error) => assert!(failed[at] == 1 && matches!(error, Error::Unknown(_)), "{error}"),
+                Err(error) => assert!(failed[at] == 1 && matches!(error, EngineError::Unknown(_)), "{error}"),
             }
         }
         duo.a.progress_all();
-        duo.world.advance(10_000_000);
+        duo.world.advance_by(10_000_000);
     }
     let hit: Vec<u32> = groups.iter().zip(failed).filter(|(_, n)| *n > 0).map(|(g, _)| *g).collect();
     assert!(!hit.is_empty() && hit.iter().all(|&group| group == hit[0]), "{failed:?} of {groups:?}");
     // A line for each, and one for the group.
-    assert_eq!(duo.world.warnings(Pid(1)), hit.len() + 1);
+    assert_eq!(duo.world.warning_count(SimPid(1)), hit.len() + 1);
     assert_eq!(duo.b.counters().requests_failed, hit.len() as u64);
     for (at, &comm) in comms.iter().enumerate() {
         if groups[at] == hit[0] {
@@ -112,12 +114,12 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
         }
     }
     // Whoever comes now does not ride on what has ended.
-    let (mut sender, mut receiver) = (duo.a.riding().groups, duo.b.riding().groups);
+    let (mut sender, mut receiver) = (duo.a.sharing_usage().groups, duo.b.sharing_usage().groups);
     let late: Vec<_> = (0..2).map(|_| duo.connect()).collect();
     late.iter().for_each(|&comm| exchange(&duo, comm, 64));
     sender.append(&mut receiver);
     assert!(
-        sender.iter().any(|group| group.state == trunkline_proto::pool::group::State::Broken),
+        sender.iter().any(|group| group.state == trunkline_proto::pool::group::GroupPhase::Broken),
         "{sender:?}"
     );
 }
@@ -125,14 +127,14 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
 /// The link of a group works, and takes nothing that is posted for a while.
 #[test]
 fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
-    let duo = duo(Weather::calm(), 2);
+    let duo = duo(NetworkModel::fault_free(), 2);
     let comms: Vec<_> = (0..8).map(|_| duo.connect()).collect();
     let post = |&(_, recv): &(CommId, CommId)| duo.b.irecv(recv, &[buffer(&duo.b, recv, 64).1]).unwrap();
     let posted: Vec<_> = comms.iter().map(|comm| post(comm).unwrap()).collect();
     duo.run(SECOND / 100);
-    duo.world.refuse(Some(Pid(0)));
+    duo.world.refuse_posts(Some(SimPid(0)));
     // One member of each group sends nothing.
-    let sends: Vec<Vec<Result<RequestId, Error>>> = comms[2..]
+    let sends: Vec<Vec<Result<RequestId, EngineError>>> = comms[2..]
         .iter()
         .map(|&(send, _)| {
             let (_, from) = buffer(&duo.a, send, 64);
@@ -141,8 +143,9 @@ fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
         })
         .collect();
     duo.run(SECOND / 100);
-    duo.world.refuse(None);
-    let refused = |error: &Error| matches!(error, Error::Comm(CommFault::Link(Status::Other(12))));
+    duo.world.refuse_posts(None);
+    let refused =
+        |error: &EngineError| matches!(error, EngineError::Comm(CommFault::Link(OpStatus::Other(12))));
     let mut hit = Vec::new();
     for (&comm, sends) in comms[2..].iter().zip(sends) {
         let ended = sends.into_iter().map(|sent| sent.and_then(|request| end(&duo.a, request)));
@@ -154,7 +157,11 @@ fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
     let group = |comm: &(CommId, CommId)| duo.a.group_of(comm.0);
     let all: Vec<_> = comms[2..].iter().filter(|comm| group(comm) == group(&hit[0])).copied().collect();
     assert_eq!((hit.len(), &hit), (3, &all), "all of one group that sent");
-    assert_eq!([0, 1].map(|pid| duo.world.warnings(Pid(pid))), [hit.len(), 0], "each is spoken of once");
+    assert_eq!(
+        [0, 1].map(|pid| duo.world.warning_count(SimPid(pid))),
+        [hit.len(), 0],
+        "each is spoken of once"
+    );
     // The link is as good as before for the others of the group.
     for (&comm, &received) in comms.iter().zip(&posted).filter(|(comm, _)| !hit.contains(comm)) {
         if comms[..2].contains(&comm) {
@@ -167,7 +174,7 @@ fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
     hit.iter().for_each(|comm| duo.a.close(comm.0).unwrap());
     for (_, &received) in comms.iter().zip(&posted).filter(|(comm, _)| hit.contains(comm)) {
         let told = end(&duo.b, received);
-        assert!(matches!(told, Err(Error::Comm(CommFault::PeerClosed(_)))), "{told:?}");
+        assert!(matches!(told, Err(EngineError::Comm(CommFault::PeerClosed(_)))), "{told:?}");
     }
 }
 
@@ -175,11 +182,11 @@ fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
 #[test]
 fn what_comes_late_for_an_earlier_member_is_nobodys_and_is_counted() {
     const TURNS: usize = 3 * (MEMBER_QUARANTINE + 2);
-    let duo = duo(Weather::calm(), 1);
+    let duo = duo(NetworkModel::fault_free(), 1);
     let (stays, one) = (duo.connect(), duo.connect());
-    duo.world.keep(true);
+    duo.world.keep_completions(true);
     [100_000, 64, 200_000, 70_000].into_iter().for_each(|len| exchange(&duo, one, len));
-    duo.world.keep(false);
+    duo.world.keep_completions(false);
     close(&duo, one);
     let mut late = [0; 2];
     for turn in 0..TURNS {
@@ -190,7 +197,7 @@ fn what_comes_late_for_an_earlier_member_is_nobodys_and_is_counted() {
         let received = duo.b.irecv(later.1, &[into]).unwrap().unwrap();
         let sent = isend(&duo.a, later.0, from);
         for (pid, late) in late.iter_mut().enumerate() {
-            *late += duo.world.come_late(Pid(pid)) as u64;
+            *late += duo.world.come_late(SimPid(pid)) as u64;
         }
         // Polled by another one, and by itself.
         if turn % 2 == 0 {
@@ -215,7 +222,7 @@ const NOWHERE: RecvBuf =
 #[test]
 fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
     for (retires, seed) in [(true, 1), (false, 1), (false, 2), (true, 2)] {
-        let mut weather = Weather::calm();
+        let mut weather = NetworkModel::fault_free();
         weather.caps.retires = retires;
         weather.latency *= seed;
         let duo = duo(weather, 1);
@@ -225,7 +232,7 @@ fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
         let sent = isend(&duo.a, one.0, from);
         let until = duo.world.now() + SECOND;
         while let Err(error) = duo.b.deregister(one.1, into.mr) {
-            assert!(matches!(error, Error::Draining), "{error}");
+            assert!(matches!(error, EngineError::Draining), "{error}");
             // Its owner may be busy with something else.
             duo.a.progress_all();
             assert!(duo.world.now() < until, "the peer was asked to stop");
@@ -237,17 +244,17 @@ fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
         exchange(&duo, other, 10_000);
         close(&duo, other);
         duo.run(SECOND);
-        assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [0, 0]);
+        assert_eq!([0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links), [0, 0]);
     }
 }
 
 /// A sender is asked to stop while its process makes calls for a neighbour alone, which has nothing under way.
 #[test]
 fn who_makes_calls_for_one_member_answers_for_the_others() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     weather.caps.retires = false;
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-    let duo = Duo::new(1, weather, Params { sharing, idle_polls: 4, ..params() });
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+    let duo = Duo::new(1, weather, EngineParams { sharing, idle_polls: 4, ..params() });
     let (one, other) = (duo.connect(), duo.connect());
     let (_, into) = buffer(&duo.b, one.1, 1 << 22);
     duo.b.irecv(one.1, &[into]).unwrap().unwrap();
@@ -255,7 +262,7 @@ fn who_makes_calls_for_one_member_answers_for_the_others() {
     let (_, waits) = buffer(&duo.a, other.0, 100_000);
     let until = duo.world.now() + SECOND;
     while let Err(error) = duo.b.deregister(one.1, into.mr) {
-        assert!(matches!(error, Error::Draining), "{error}");
+        assert!(matches!(error, EngineError::Draining), "{error}");
         assert!(duo.a.isend(other.0, waits.mr, 0, waits.len, 0).unwrap().is_none(), "nobody receives it");
         assert!(duo.world.now() < until, "the peer was asked to stop and does not answer");
     }
@@ -263,8 +270,8 @@ fn who_makes_calls_for_one_member_answers_for_the_others() {
 
 #[test]
 fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-    let duo = Duo::new(1, Weather::calm(), Params { sharing, idle_polls: 4, ..params() });
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+    let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { sharing, idle_polls: 4, ..params() });
     let stays = duo.connect();
     for round in 0..40 {
         let (send, recv) = duo.connect();
@@ -278,7 +285,7 @@ fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
         // Its peer is gone, and three messages are left: some are received, of others nobody wants to know.
         duo.run(SECOND / 10);
         (0..500).for_each(|_| {
-            duo.b.tend();
+            duo.b.drive_unpolled();
         });
         for _ in 0..round % 4 {
             let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
@@ -301,7 +308,7 @@ fn buffers_are_left(duo: &Duo, stays: (CommId, CommId)) {
     let (_, from) = buffer(&duo.a, stays.0, 8);
     let sent: Vec<_> = (0..8).map(|_| isend(&duo.a, stays.0, from)).collect();
     let until = duo.world.now() + SECOND;
-    while duo.world.unpolled(Pid(1)) < 8 {
+    while duo.world.unpolled_messages(SimPid(1)) < 8 {
         sent.iter().for_each(|&request| drop(duo.a.test(request, &mut [0; 8])));
         assert!(duo.world.now() < until, "there are no buffers for them");
     }
@@ -309,7 +316,7 @@ fn buffers_are_left(duo: &Duo, stays: (CommId, CommId)) {
 
 #[test]
 fn messages_that_come_for_a_closed_member_cost_the_others_no_buffers() {
-    let duo = duo(Weather::calm(), 1);
+    let duo = duo(NetworkModel::fault_free(), 1);
     let stays = duo.connect();
     for _ in 0..40 {
         let (send, recv) = duo.connect();
@@ -327,25 +334,25 @@ fn messages_that_come_for_a_closed_member_cost_the_others_no_buffers() {
 
 #[test]
 fn a_link_that_ends_without_a_word_holds_nobody() {
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-    let duo = Duo::new(1, Weather::calm(), Params { sharing, eager_max: 0, ..params() });
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+    let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { sharing, eager_max: 0, ..params() });
     let comms = [duo.connect(), duo.connect()];
     // Nothing is posted that could be flushed.
     duo.run(SECOND / 10);
-    duo.world.flap().unwrap();
+    duo.world.flap_link().unwrap();
     duo.run(SECOND / 10);
     for (send, recv) in comms {
         duo.b.close(recv).unwrap();
         duo.a.close(send).unwrap();
     }
     duo.run(SECOND);
-    assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [0, 0]);
+    assert_eq!([0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links), [0, 0]);
     let _ = connect(&duo.a, &duo.b);
 }
 
 #[test]
 fn memory_that_a_copy_is_stuck_in_is_let_go_when_that_ends() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     (weather.stuck, weather.kib_time) = (1000, 2_000);
     let duo = duo(weather, 1);
     let one = duo.connect();
@@ -360,16 +367,17 @@ fn memory_that_a_copy_is_stuck_in_is_let_go_when_that_ends() {
     duo.b.close(one.1).unwrap();
     duo.a.close(one.0).unwrap();
     duo.run(15 * SECOND);
-    let left = [0, 1].map(|pid| duo.world.counts(Pid(pid)));
+    let left = [0, 1].map(|pid| duo.world.held_resources(SimPid(pid)));
     assert!(left.iter().all(|counts| (counts.links, counts.regions) == (0, 0)), "{left:?}");
 }
 
 #[test]
 fn an_attempt_that_nobody_asks_about_is_forgotten_while_its_group_is_in_use() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     weather.kib_time = 5_000_000;
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-    let duo = Duo::new(1, weather, Params { sharing, connect_time: Duration::secs(3), ..params() });
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+    let duo =
+        Duo::new(1, weather, EngineParams { sharing, connect_time: Duration::from_secs(3), ..params() });
     let (send, recv) = duo.connect();
     let ((_, from), (_, into)) = (buffer(&duo.a, send, 1 << 22), buffer(&duo.b, recv, 1 << 22));
     let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
@@ -379,35 +387,35 @@ fn an_attempt_that_nobody_asks_about_is_forgotten_while_its_group_is_in_use() {
         assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None, "nobody accepts");
     }
     // Each open comm has one too.
-    assert_eq!(duo.a.riding().attempts, 2);
+    assert_eq!(duo.a.sharing_usage().attempts, 2);
     // From here on it is only tested, under the lane that the attempt has a mailbox in.
     let until = duo.world.now() + 60 * SECOND;
     let mut ended = [false; 2];
     while ended != [true; 2] {
         ended[0] = ended[0] || duo.a.test(sent, &mut [0; 8]).unwrap();
         ended[1] = ended[1] || duo.b.test(received, &mut [0; 8]).unwrap();
-        duo.world.advance(1_000_000);
+        duo.world.advance_by(1_000_000);
         assert!(duo.world.now() < until, "{ended:?}");
     }
     duo.run(SECOND);
-    let riding = duo.a.riding();
+    let riding = duo.a.sharing_usage();
     assert_eq!((riding.attempts, riding.pool.members, riding.wrong), (1, 1, None));
 }
 
 #[test]
 fn a_shutdown_ends_groups_that_only_attempts_have_seats_in() {
-    let duo = duo(Weather::calm(), 1);
+    let duo = duo(NetworkModel::fault_free(), 1);
     let comm = duo.connect();
     exchange(&duo, comm, 100);
     let (_, mut handle) = duo.b.listen(0).unwrap();
     for _ in 0..10 {
         assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None, "nobody accepts");
     }
-    assert_eq!(duo.a.riding().attempts, 2);
+    assert_eq!(duo.a.sharing_usage().attempts, 2);
     duo.a.shutdown();
     duo.b.shutdown();
     for (pid, engine) in [(0, &duo.a), (1, &duo.b)] {
-        let (riding, counts) = (engine.riding(), duo.world.counts(Pid(pid)));
+        let (riding, counts) = (engine.sharing_usage(), duo.world.held_resources(SimPid(pid)));
         assert_eq!((riding.lanes, riding.attempts, counts.links, counts.regions), (0, 0, 0, 0), "{pid}");
     }
     // As if new.
@@ -416,7 +424,7 @@ fn a_shutdown_ends_groups_that_only_attempts_have_seats_in() {
 
 #[test]
 fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     (weather.cramped, weather.copied_max) = (900, u64::MAX);
     (weather.caps.retires, weather.caps.matched) = (false, false);
     let duo = duo(weather, 1);
@@ -427,7 +435,7 @@ fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
         let sent = isend(&duo.a, one.0, from);
         let until = duo.world.now() + SECOND;
         while let Err(error) = duo.a.deregister(one.0, from.mr) {
-            assert!(matches!(error, Error::Draining), "{error}");
+            assert!(matches!(error, EngineError::Draining), "{error}");
             assert!(duo.world.now() < until, "round {round}");
         }
         drop(memory);
@@ -440,7 +448,7 @@ fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
 /// A message is done when it has left; its comm may have failed by then.
 #[test]
 fn what_leaves_after_its_comm_has_failed_keeps_no_memory() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     (weather.cramped, weather.copied_max) = (950, u64::MAX);
     (weather.caps.retires, weather.caps.matched) = (false, false);
     let duo = duo(weather, 1);
@@ -457,7 +465,7 @@ fn what_leaves_after_its_comm_has_failed_keeps_no_memory() {
         duo.b.close(one.1).unwrap();
         let until = duo.world.now() + SECOND / 100;
         while let Err(error) = duo.a.deregister(one.0, from.mr) {
-            assert!(matches!(error, Error::Draining), "{error}");
+            assert!(matches!(error, EngineError::Draining), "{error}");
             assert!(duo.world.now() < until, "round {round}");
         }
         duo.a.close(one.0).unwrap();
@@ -466,14 +474,14 @@ fn what_leaves_after_its_comm_has_failed_keeps_no_memory() {
 
 #[test]
 fn who_finds_no_seat_leaves_nothing_behind() {
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-    let params = Params { sharing, ..params() };
-    let mut duo = Duo::new(1, Weather::calm(), params.clone());
-    let few = crate::SimFabric::new(&duo.world, Pid(0));
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+    let params = EngineParams { sharing, ..params() };
+    let mut duo = Duo::new(1, NetworkModel::fault_free(), params.clone());
+    let few = crate::SimFabric::new(&duo.world, SimPid(0));
     duo.a = crate::side::SimEngine::new(
         few,
-        crate::SimHost::new(&duo.world, Pid(0)),
-        Params { comms_max: 2, ..params },
+        crate::SimHost::new(&duo.world, SimPid(0)),
+        EngineParams { comms_max: 2, ..params },
     )
     .unwrap();
     let comms = [duo.connect(), duo.connect()];
@@ -486,21 +494,21 @@ fn who_finds_no_seat_leaves_nothing_behind() {
             break error;
         }
     };
-    assert!(matches!(refused, Error::Exhausted { .. }), "{refused}");
-    let riding = duo.a.riding();
+    assert!(matches!(refused, EngineError::Exhausted { .. }), "{refused}");
+    let riding = duo.a.sharing_usage();
     assert_eq!((riding.attempts, riding.pool.members, riding.wrong), (2, 2, None));
     comms.iter().for_each(|&comm| exchange(&duo, comm, 100));
 }
 
 #[test]
 fn a_receiver_whose_peer_is_gone_closes_at_once_and_its_group_lives_on() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     weather.caps.retires = false;
     let duo = duo(weather, 1);
     let (one, other) = (duo.connect(), duo.connect());
     let (_, into) = buffer(&duo.b, one.1, 1000);
     let received = duo.b.irecv(one.1, &[into]).unwrap().unwrap();
-    while !duo.a.settle(one.0).unwrap() {
+    while !duo.a.prepare_close(one.0).unwrap() {
         duo.b.progress_all();
     }
     duo.a.close(one.0).unwrap();
@@ -512,19 +520,23 @@ fn a_receiver_whose_peer_is_gone_closes_at_once_and_its_group_lives_on() {
     // Its memory is named in a record that nobody reads any more.
     duo.b.close(one.1).unwrap();
     exchange(&duo, other, 1000);
-    assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [1, 1]);
+    assert_eq!([0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links), [1, 1]);
 }
 
 #[test]
 fn closed_members_leave_while_their_process_only_connects_and_accepts() {
-    let duo = duo(Weather::calm(), 1);
+    let duo = duo(NetworkModel::fault_free(), 1);
     let (one, other) = (duo.connect(), duo.connect());
     duo.b.close(one.1).unwrap();
     duo.a.close(one.0).unwrap();
     let (listen, mut handle) = duo.b.listen(0).unwrap();
     let (mut connected, mut accepted) = (None, None);
     let until = duo.world.now() + SECOND;
-    while duo.a.riding().seats > 2 || duo.b.riding().seats > 2 || connected.is_none() || accepted.is_none() {
+    while duo.a.sharing_usage().seats > 2
+        || duo.b.sharing_usage().seats > 2
+        || connected.is_none()
+        || accepted.is_none()
+    {
         connected = connected.or_else(|| duo.a.connect(0, &mut handle).unwrap());
         accepted = accepted.or_else(|| duo.b.accept(listen).unwrap());
         if connected.is_some() {
@@ -532,15 +544,15 @@ fn closed_members_leave_while_their_process_only_connects_and_accepts() {
             let (_, mut nowhere) = duo.b.listen(0).unwrap();
             let _ = duo.a.connect(0, &mut nowhere);
         }
-        duo.world.advance(10_000);
-        assert!(duo.world.now() < until, "{:?} {:?}", duo.a.riding(), duo.b.riding());
+        duo.world.advance_by(10_000);
+        assert!(duo.world.now() < until, "{:?} {:?}", duo.a.sharing_usage(), duo.b.sharing_usage());
     }
     exchange(&duo, other, 1000);
 }
 
 #[test]
 fn a_process_that_slept_takes_what_came_meanwhile_before_it_gives_up() {
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     weather.caps.retires = false;
     let duo = duo(weather, 1);
     let (one, other) = (duo.connect(), duo.connect());
@@ -548,18 +560,18 @@ fn a_process_that_slept_takes_what_came_meanwhile_before_it_gives_up() {
     duo.b.irecv(one.1, &[into]).unwrap().unwrap();
     assert!(duo.b.deregister(one.1, into.mr).is_err(), "the peer must say that it is gone first");
     // Both sleep.
-    duo.world.advance(1000 * SECOND);
+    duo.world.advance_by(1000 * SECOND);
     let until = duo.world.now() + SECOND;
     while duo.b.deregister(one.1, into.mr).is_err() {
         duo.a.progress_all();
         assert!(duo.world.now() < until);
     }
     exchange(&duo, other, 1000);
-    assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [1, 1]);
+    assert_eq!([0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links), [1, 1]);
 }
 
 /// Connects `a` to `b` for such traffic.
-fn connect_in(duo: &Duo, traffic: Traffic) -> (CommId, CommId) {
+fn connect_in(duo: &Duo, traffic: TrafficHint) -> (CommId, CommId) {
     let (listen, mut handle) = duo.b.listen(0).unwrap();
     let (mut send, mut recv) = (None, None);
     for _ in 0..10_000 {
@@ -576,7 +588,7 @@ fn connect_in(duo: &Duo, traffic: Traffic) -> (CommId, CommId) {
 #[test]
 fn a_comm_goes_where_there_is_less_to_do() {
     for busy in [0, 1] {
-        let duo = duo(Weather::calm(), 2);
+        let duo = duo(NetworkModel::fault_free(), 2);
         let comms = [duo.connect(), duo.connect()];
         (0..20).for_each(|_| exchange(&duo, comms[busy], 100));
         exchange(&duo, comms[1 - busy], 100);
@@ -590,10 +602,10 @@ fn a_comm_goes_where_there_is_less_to_do() {
 
 #[test]
 fn a_comm_that_carries_much_is_left_alone() {
-    let duo = duo(Weather::calm(), 2);
-    let heavy = connect_in(&duo, Traffic { peers: 1, flows: 2, class: None });
+    let duo = duo(NetworkModel::fault_free(), 2);
+    let heavy = connect_in(&duo, TrafficHint { peers: 1, flows: 2, class: None });
     let light: Vec<_> =
-        (0..8).map(|_| connect_in(&duo, Traffic { peers: 7, flows: 2, class: None })).collect();
+        (0..8).map(|_| connect_in(&duo, TrafficHint { peers: 7, flows: 2, class: None })).collect();
     let alone = duo.a.group_of(heavy.0);
     assert!(light.iter().all(|comm| duo.a.group_of(comm.0) != alone));
     // They count for as much as the heavy one now.

@@ -1,37 +1,37 @@
 //! What is ordered with what, where links are as different as can be, and what it costs.
 
-use trunkline_engine::rma::{Local, Source};
-use trunkline_engine::{ExecuteBy, Params};
+use trunkline_engine::rma::{HeapRange, PutSource};
+use trunkline_engine::{EngineParams, ExecuteBy};
 use trunkline_fabric::Caps;
-use trunkline_proto::rma::atomic::{Action, Atomic, Type};
-use trunkline_proto::wire::rma::signal::{SignalOp, Update};
-use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
+use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
+use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
 use crate::rma_tests::Trial;
 use crate::rules_tests::params;
-use crate::{Pid, Weather};
+use crate::{NetworkModel, SimPid};
 
 const NICS: [usize; 4] = [0, 1, 2, 3];
 const SIGNAL: u64 = 1 << 16;
 const DATA: u64 = 0;
 
-fn add() -> Update {
-    Update::new(SignalOp::Add, Word::new(0, SIGNAL, Width::Eight).unwrap(), 1).unwrap()
+fn add() -> SignalUpdate {
+    SignalUpdate::new(UpdateOp::Add, SymmetricWord::new(0, SIGNAL, WordWidth::Eight).unwrap(), 1).unwrap()
 }
 
 /// NICs of which the last takes 100 times as long as the first, and no link keeps an order.
-fn uneven(seed: u64) -> Weather {
-    let calm = Weather::calm();
+fn uneven(seed: u64) -> NetworkModel {
+    let calm = NetworkModel::fault_free();
     let caps = Caps { link_order: !seed.is_multiple_of(3), ..calm.caps };
-    let weather = Weather { nics: 4, caps, latency: 2_000, slower: [1, 5, 20, 100], ..calm };
-    if seed % 4 == 1 { weather.untold() } else { weather }
+    let weather = NetworkModel { nics: 4, caps, latency: 2_000, slower: [1, 5, 20, 100], ..calm };
+    if seed % 4 == 1 { weather.without_arrival() } else { weather }
 }
 
 impl Trial {
     fn signal_all(&mut self, of: usize, to: u32) {
         self.until(|trial| {
             let member = &trial.members[of];
-            Ok(member.job.signal(member.context, to, add())?.then_some(()))
+            Ok(member.job.send_signal(member.context, to, add())?.then_some(()))
         });
     }
 }
@@ -41,18 +41,18 @@ impl Trial {
 fn who_is_signalled_after_a_quiet_gets_what_was_put_elsewhere() {
     for seed in 0..40 {
         // The times of single operations are as far apart, too.
-        let weather = Weather { jitter: 99 * 2_000, ..uneven(seed) };
+        let weather = NetworkModel { jitter: 99 * 2_000, ..uneven(seed) };
         let mut trial = Trial::with(seed, weather, [&NICS; 3], &params());
         for round in 1..=10_u64 {
             for word in 0..20 {
-                trial.put_all(0, 1, DATA + 8 * word, Source::Bytes(&round.to_le_bytes()));
+                trial.put_all(0, 1, DATA + 8 * word, PutSource::Bytes(&round.to_le_bytes()));
             }
             trial.quiet(0);
             trial.signal_all(0, 2);
             trial.until(|trial| Ok((trial.members[2].heap.load(SIGNAL).unwrap() == round).then_some(())));
             let (mut done, len) = (0, 160);
             while done < len {
-                let into = Local { heap: 0, offset: 4096 + done, len: len - done };
+                let into = HeapRange { heap: 0, offset: 4096 + done, len: len - done };
                 done += trial.until(|trial| {
                     let member = &trial.members[2];
                     member.job.get(member.context, 1, 0, DATA + done, into)
@@ -72,7 +72,7 @@ fn who_is_signalled_after_a_quiet_gets_what_was_put_elsewhere() {
 fn a_storm_of_signals_over_uneven_rails_comes_in_order_and_ends() {
     const SIGNALS: u64 = 400;
     for seed in 0..8 {
-        let params = Params { depth: 2, ..params() };
+        let params = EngineParams { depth: 2, ..params() };
         let mut trial = Trial::with(seed, uneven(seed), [&NICS; 3], &params);
         let word = |signal: u64| DATA + 8 * signal;
         let mut sent = [[0_u64; 2]; 2];
@@ -82,10 +82,10 @@ fn a_storm_of_signals_over_uneven_rails_comes_in_order_and_ends() {
                 let (member, to) = (&trial.members[of], 1 - of as u32);
                 if *puts == *signals && *puts < SIGNALS {
                     let value = (*puts + 1).to_le_bytes();
-                    let put = member.job.put(member.context, to, 0, word(*puts), Source::Bytes(&value));
+                    let put = member.job.put(member.context, to, 0, word(*puts), PutSource::Bytes(&value));
                     *puts += u64::from(put.unwrap().is_some());
                 }
-                if *puts > *signals && member.job.signal(member.context, to, add()).unwrap() {
+                if *puts > *signals && member.job.send_signal(member.context, to, add()).unwrap() {
                     *signals += 1;
                 }
             }
@@ -107,17 +107,17 @@ fn a_storm_of_signals_over_uneven_rails_comes_in_order_and_ends() {
 
 #[test]
 fn one_way_signals_cost_a_message_in_32_and_puts_none() {
-    let weather = Weather { nics: 4, slower: [1, 5, 20, 100], ..Weather::calm() };
+    let weather = NetworkModel { nics: 4, slower: [1, 5, 20, 100], ..NetworkModel::fault_free() };
     let mut trial = Trial::with(1, weather, [&NICS; 3], &params());
-    trial.world.keep(true);
+    trial.world.keep_completions(true);
     for word in 0..500 {
-        trial.put_all(0, 1, DATA + 8 * word, Source::Bytes(&[1; 8]));
+        trial.put_all(0, 1, DATA + 8 * word, PutSource::Bytes(&[1; 8]));
     }
     trial.quiet(0);
-    let told = |trial: &Trial| [0, 1].map(|pid| trial.world.kept_messages(Pid(pid)));
+    let told = |trial: &Trial| [0, 1].map(|pid| trial.world.kept_messages(SimPid(pid)));
     assert_eq!(told(&trial), [0, 0], "puts cost nobody a message");
     for signal in 0..3200 {
-        trial.put_all(0, 1, DATA + 8 * (signal % 500), Source::Bytes(&[1; 8]));
+        trial.put_all(0, 1, DATA + 8 * (signal % 500), PutSource::Bytes(&[1; 8]));
         trial.signal_all(0, 1);
     }
     trial.until(|trial| Ok((trial.members[1].heap.load(SIGNAL).unwrap() == 3200).then_some(())));
@@ -131,20 +131,21 @@ fn one_way_signals_cost_a_message_in_32_and_puts_none() {
 #[test]
 fn one_look_takes_so_much_from_a_rail_and_no_more() {
     const BATCH: u32 = 2;
-    let params = Params { progress_batch: BATCH, execute_by: ExecuteBy::Owner, ..params() };
-    let mut trial = Trial::with(1, Weather::calm(), [&[0]; 3], &params);
-    let word = Word::new(0, SIGNAL, Width::Eight).unwrap();
-    let one = Atomic::new(Type::U64, Action::Add(1), false).unwrap();
-    let _first = trial.until(|trial| trial.members[0].job.atomic(trial.members[0].context, 1, word, one));
+    let params = EngineParams { progress_batch: BATCH, execute_by: ExecuteBy::Owner, ..params() };
+    let mut trial = Trial::with(1, NetworkModel::fault_free(), [&[0]; 3], &params);
+    let word = SymmetricWord::new(0, SIGNAL, WordWidth::Eight).unwrap();
+    let one = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), false).unwrap();
+    let _first =
+        trial.until(|trial| trial.members[0].job.post_atomic(trial.members[0].context, 1, word, one));
     trial.quiet(0);
     for _ in 0..20 {
         let member = &trial.members[0];
-        assert!(member.job.atomic(member.context, 1, word, one).unwrap().is_some(), "there is room");
+        assert!(member.job.post_atomic(member.context, 1, word, one).unwrap().is_some(), "there is room");
     }
     let member = &trial.members[0];
     member.job.progress(member.context).unwrap();
     // All of them lie there.
-    trial.world.advance(1_000_000_000);
+    trial.world.advance_by(1_000_000_000);
     let (mut sum, mut looks) = (1, 0);
     while sum < 21 {
         let member = &trial.members[1];

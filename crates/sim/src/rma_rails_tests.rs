@@ -1,25 +1,25 @@
 //! One-sided jobs whose NICs fail at any moment: what was begun is complete all the same, once, as long as some path is left; nothing lands
 //! late; and with the last path the member is lost, by name.
 
-use trunkline_engine::Params;
-use trunkline_engine::rma::{Local, Lost, RmaError, Source};
+use trunkline_engine::EngineParams;
+use trunkline_engine::rma::{HeapRange, LossCause, PutSource, RmaError};
 use trunkline_proto::limits::LINE_BYTES;
 use trunkline_proto::time::Duration;
 
 use crate::rma_tests::{Loss, Trial, fair};
 use crate::rules_tests::params;
-use crate::{Dice, Weather};
+use crate::{NetworkModel, SimRng};
 
 const NICS: [usize; 4] = [0, 1, 2, 3];
 /// For good.
 const EVER: u64 = 1 << 60;
 
-fn quick() -> Params {
-    Params { rail_time: Duration::millis(50), ..params() }
+fn quick() -> EngineParams {
+    EngineParams { rail_time: Duration::from_millis(50), ..params() }
 }
 
 /// Losses at any moment, for some time or for good, after which each two members still have a path that was never lost.
-fn losses(dice: &mut Dice, counts: [usize; 3], until: u64) -> Vec<Loss> {
+fn losses(dice: &mut SimRng, counts: [usize; 3], until: u64) -> Vec<Loss> {
     let least = counts.into_iter().min().unwrap_or(1);
     let spared = dice.below(least as u64) as usize;
     let mut losses = Vec::new();
@@ -36,20 +36,20 @@ fn losses(dice: &mut Dice, counts: [usize; 3], until: u64) -> Vec<Loss> {
 }
 
 /// Weather of that seed in which rails die, and nothing else breaks.
-fn rough(seed: u64) -> Weather {
+fn rough(seed: u64) -> NetworkModel {
     let mut weather = fair(seed);
-    let mut dice = Dice::new(seed, 79);
+    let mut dice = SimRng::new(seed, 79);
     weather.draw_arrival(&mut dice);
     weather.nics = NICS.len();
     weather.deaf = dice.chance(200);
     weather.retry_time = dice.pick([1_000_000, 20_000_000, 200_000_000]);
     weather.dial_time = weather.dial_time.min(20_000_000);
-    weather.numbered = Dice::new(seed, 82).chance(300);
+    weather.numbered = SimRng::new(seed, 82).chance(300);
     weather
 }
 
 /// Every time another number of NICs, at each member.
-fn counts(dice: &mut Dice) -> [usize; 3] {
+fn counts(dice: &mut SimRng) -> [usize; 3] {
     match dice.coin() {
         true => [dice.pick([2, 3, 4]); 3],
         false => [dice.pick([1, 2, 4]), dice.pick([1, 2, 4]), dice.pick([2, 4])],
@@ -64,7 +64,7 @@ fn what_was_begun_is_complete_whatever_nics_are_lost() {
     let seeds = asked("TRUNKLINE_SEEDS").unwrap_or(if full { 4000 } else { 100 });
     let first = asked("TRUNKLINE_SEED").unwrap_or(0);
     for seed in (first..first + seeds).chain([118, 738]) {
-        let mut dice = Dice::new(seed, 80);
+        let mut dice = SimRng::new(seed, 80);
         let counts = counts(&mut dice);
         let losses = losses(&mut dice, counts, 3000);
         println!("seed {seed}: {counts:?} {losses:?} {:?}", rough(seed));
@@ -78,7 +78,7 @@ fn what_was_begun_is_complete_whatever_nics_are_lost() {
 #[test]
 fn any_numbers_of_rails_go_together() {
     for counts in [[1, 2, 4], [4, 1, 2], [2, 4, 3], [4, 4, 1]] {
-        let calm = Weather { nics: 4, ..Weather::calm() };
+        let calm = NetworkModel { nics: 4, ..NetworkModel::fault_free() };
         let mut trial = Trial::with(7, calm, counts.map(|count| &NICS[..count]), &quick());
         trial.run(150);
     }
@@ -89,16 +89,16 @@ fn any_numbers_of_rails_go_together() {
 fn no_piece_of_a_put_or_get_cuts_a_line() {
     const LEN: u64 = 30_000;
     for gets in [false, true] {
-        let mut calm = Weather { nics: 2, ..Weather::calm() };
+        let mut calm = NetworkModel { nics: 2, ..NetworkModel::fault_free() };
         calm.caps.message_max = 1000;
         let mut trial = Trial::with(7, calm, [&NICS[..2]; 3], &quick());
         let mut begun = 0;
         for _ in 0..10_000 {
             let member = &trial.members[0];
-            let local = Local { heap: 0, offset: begun, len: LEN - begun };
+            let local = HeapRange { heap: 0, offset: begun, len: LEN - begun };
             let taken = match gets {
                 true => member.job.get(member.context, 1, 0, begun, local),
-                false => member.job.put(member.context, 1, 0, begun, Source::Heap(local)),
+                false => member.job.put(member.context, 1, 0, begun, PutSource::Heap(local)),
             };
             begun += taken.unwrap().unwrap_or(0);
             if begun == LEN {
@@ -115,24 +115,24 @@ fn no_piece_of_a_put_or_get_cuts_a_line() {
 #[test]
 fn nothing_of_a_lost_rail_lands_over_newer_data() {
     for seed in 0..60 {
-        let weather = Weather {
+        let weather = NetworkModel {
             nics: 2,
             latency: 50_000,
             jitter: 300_000,
             stream_time: 5_000_000,
             retry_time: 20_000_000,
-            ..Weather::calm()
+            ..NetworkModel::fault_free()
         };
-        let weather = if seed % 3 == 0 { weather.untold() } else { weather };
+        let weather = if seed % 3 == 0 { weather.without_arrival() } else { weather };
         let mut trial = Trial::with(seed, weather, [&NICS[..2]; 3], &quick());
-        trial.put_all(0, 1, 0, Source::Bytes(&0_u64.to_le_bytes()));
+        trial.put_all(0, 1, 0, PutSource::Bytes(&0_u64.to_le_bytes()));
         trial.quiet(0);
         for value in 1..=8_u64 {
             for word in 0..16 {
-                trial.put_all(0, 1, 8 * word, Source::Bytes(&value.to_le_bytes()));
+                trial.put_all(0, 1, 8 * word, PutSource::Bytes(&value.to_le_bytes()));
             }
             if value == 4 {
-                trial.world.advance(seed * 5_000);
+                trial.world.advance_by(seed * 5_000);
                 trial.losses.push(Loss {
                     step: 0,
                     of: (seed % 2) as usize,
@@ -144,7 +144,7 @@ fn nothing_of_a_lost_rail_lands_over_newer_data() {
             let heap = trial.members[1].heap.clone();
             // What is still under way from the lost rail brings what is there: it is to come over something newer.
             if value > 4 {
-                trial.world.tempt(&heap, 0, 128);
+                trial.world.force_delayed_writes(&heap, 0, 128);
             }
             for word in 0..16 {
                 assert_eq!(heap.load(8 * word).unwrap(), value, "seed {seed}, word {word}");
@@ -157,12 +157,17 @@ fn nothing_of_a_lost_rail_lands_over_newer_data() {
 #[test]
 fn a_signal_whose_writes_were_lost_comes_by_itself() {
     for seed in 0..60 {
-        let weather =
-            Weather { nics: 4, latency: 50_000, jitter: 300_000, retry_time: 20_000_000, ..Weather::calm() };
-        let weather = if seed % 2 == 0 { weather.untold() } else { weather };
+        let weather = NetworkModel {
+            nics: 4,
+            latency: 50_000,
+            jitter: 300_000,
+            retry_time: 20_000_000,
+            ..NetworkModel::fault_free()
+        };
+        let weather = if seed % 2 == 0 { weather.without_arrival() } else { weather };
         let weather = if seed % 4 == 0 { weather.without_placed_writes() } else { weather };
         let mut trial = Trial::with(seed, weather, [&NICS; 3], &quick());
-        let mut dice = Dice::new(seed, 81);
+        let mut dice = SimRng::new(seed, 81);
         let start = trial.steps;
         for (at, nic) in [1, 2, 3].into_iter().enumerate() {
             let step = start + 20 + dice.below(60 + 100 * at as u64);
@@ -178,10 +183,10 @@ fn a_signal_whose_writes_were_lost_comes_by_itself() {
 #[test]
 fn with_the_last_rail_the_member_is_lost_and_named() {
     for (seed, deaf) in (0..20).map(|seed| (seed, seed % 4 == 0)) {
-        let weather = Weather { nics: 2, retry_time: 20_000_000, deaf, ..Weather::calm() };
+        let weather = NetworkModel { nics: 2, retry_time: 20_000_000, deaf, ..NetworkModel::fault_free() };
         let mut trial = Trial::with(seed, weather, [&NICS[..2]; 3], &quick());
         for to in [1, 2] {
-            trial.put_all(0, to, 0, Source::Bytes(&[7; 8]));
+            trial.put_all(0, to, 0, PutSource::Bytes(&[7; 8]));
         }
         trial.quiet(0);
         let last = (seed % 2) as usize;
@@ -190,7 +195,7 @@ fn with_the_last_rail_the_member_is_lost_and_named() {
         let mut quiets = 0;
         let lost = loop {
             let (job, context) = (&trial.members[0].job, trial.members[0].context);
-            match job.put(context, 1, 0, 0, Source::Bytes(&[8; 8])) {
+            match job.put(context, 1, 0, 0, PutSource::Bytes(&[8; 8])) {
                 Ok(_) => {}
                 Err(error) => break error,
             }
@@ -206,14 +211,16 @@ fn with_the_last_rail_the_member_is_lost_and_named() {
             trial.step();
             assert!(trial.steps < 200_000, "seed {seed}: nobody is told");
         };
-        let RmaError::Lost { member: 1, lost: Lost::Rails { rail, .. } } = lost else { panic!("{lost}") };
+        let RmaError::Lost { member: 1, lost: LossCause::Rails { rail, .. } } = lost else {
+            panic!("{lost}")
+        };
         assert!(rail < 2 && quiets <= 1, "seed {seed}");
         if quiets == 0 {
             let (job, context) = (&trial.members[0].job, trial.members[0].context);
             assert!(matches!(job.quiet(context), Err(RmaError::Failed { member: 1, .. }) | Ok(true)));
         }
         // Others are as they were.
-        trial.put_all(0, 2, 0, Source::Bytes(&[9; 8]));
+        trial.put_all(0, 2, 0, PutSource::Bytes(&[9; 8]));
         trial.quiet(0);
     }
 }

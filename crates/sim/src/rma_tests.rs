@@ -1,17 +1,17 @@
 //! Jobs of three members in any weather: what is put is there after a quiet, sums are exact, and signals are seen in order and
 //! after what was put before them.
 
-use trunkline_engine::rma::{ContextId, Fetch, Job, Local, Lost, RmaError, Source};
-use trunkline_engine::{Nics, Params};
+use trunkline_engine::rma::{ContextId, FetchHandle, HeapRange, LossCause, PutSource, RmaError, RmaJob};
+use trunkline_engine::{CommNics, EngineParams};
 use trunkline_fabric::Caps;
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::{Action, Atomic, Type};
-use trunkline_proto::wire::dial::Refusal;
-use trunkline_proto::wire::rma::signal::{SignalOp, Update};
-use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
+use trunkline_proto::wire::dial::DialRefusal;
+use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
+use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
 use crate::rules_tests::params;
-use crate::{Dice, Mutant, Pid, SimFabric, SimHost, Weather, World};
+use crate::{NetworkModel, NetworkMutant, SimFabric, SimHost, SimPid, SimRng, SimWorld};
 
 const MEMBERS: u64 = 3;
 /// Bytes of a heap: an area of [`AREA`] for each initiator, then [`STAGE`] and words.
@@ -33,8 +33,8 @@ fn before(from: usize, signal: u64) -> u64 {
 }
 
 pub(crate) struct Member {
-    pub(crate) job: Job<SimFabric, SimHost>,
-    pub(crate) heap: Memory,
+    pub(crate) job: RmaJob<SimFabric, SimHost>,
+    pub(crate) heap: MemoryRange,
     pub(crate) context: ContextId,
     /// What it has put into each other's heap, as its own area there is after a quiet.
     areas: Vec<Vec<u8>>,
@@ -54,8 +54,8 @@ pub(crate) struct Loss {
 }
 
 pub(crate) struct Trial {
-    pub(crate) world: World,
-    pub(crate) dice: Dice,
+    pub(crate) world: SimWorld,
+    pub(crate) dice: SimRng,
     pub(crate) members: Vec<Member>,
     /// What is still to be lost, the first one last.
     pub(crate) losses: Vec<Loss>,
@@ -65,37 +65,37 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    fn new(seed: u64, weather: Weather, nics: &[usize]) -> Self {
+    fn new(seed: u64, weather: NetworkModel, nics: &[usize]) -> Self {
         Self::with(seed, weather, [nics; MEMBERS as usize], &params())
     }
 
     /// Each member has NICs of its own.
     pub(crate) fn with(
         seed: u64,
-        weather: Weather,
+        weather: NetworkModel,
         nics: [&[usize]; MEMBERS as usize],
-        params: &Params,
+        params: &EngineParams,
     ) -> Self {
-        let world = World::new(seed, weather, Mutant::None, false);
+        let world = SimWorld::new(seed, weather, NetworkMutant::None, false);
         let job = |nics| {
             let process = world.add_process();
             let (fabric, host) = (SimFabric::new(&world, process), SimHost::new(&world, process));
-            Job::new(fabric, host, params.clone(), Nics::new(nics).unwrap()).unwrap()
+            RmaJob::new(fabric, host, params.clone(), CommNics::new(nics).unwrap()).unwrap()
         };
         let jobs: Vec<_> = nics.into_iter().map(job).collect();
-        let cards: Vec<_> = jobs.iter().map(Job::card).collect();
-        let member = |(me, job): (usize, Job<_, _>)| {
-            job.meet(me as u32, &cards).unwrap();
-            let heap = Memory::heap(HEAP);
+        let cards: Vec<_> = jobs.iter().map(RmaJob::process_card).collect();
+        let member = |(me, job): (usize, RmaJob<_, _>)| {
+            job.set_members(me as u32, &cards).unwrap();
+            let heap = MemoryRange::heap(HEAP);
             job.add_heap(heap.clone()).unwrap();
-            let context = job.context().unwrap();
+            let context = job.create_context().unwrap();
             let areas = vec![vec![0; AREA as usize]; MEMBERS as usize];
             let (signals, added) = (vec![0; MEMBERS as usize], vec![0; MEMBERS as usize]);
             Member { job, heap, context, areas, signals, added }
         };
         let members = jobs.into_iter().enumerate().map(member).collect();
         let seen = vec![vec![0; MEMBERS as usize]; MEMBERS as usize];
-        Self { world, dice: Dice::new(seed, 77), members, losses: Vec::new(), steps: 0, seen }
+        Self { world, dice: SimRng::new(seed, 77), members, losses: Vec::new(), steps: 0, seen }
     }
 
     /// All go on, and everybody looks.
@@ -103,12 +103,12 @@ impl Trial {
         self.steps += 1;
         while let Some(loss) = self.losses.last().copied().filter(|loss| loss.step <= self.steps) {
             self.losses.pop();
-            self.world.cut(Pid(loss.of), loss.nic, loss.nanos);
+            self.world.cut_nic(SimPid(loss.of), loss.nic, loss.nanos);
         }
         for member in &self.members {
             member.job.progress(member.context).unwrap();
         }
-        self.world.advance(200_000);
+        self.world.advance_by(200_000);
         for (target, seen) in self.seen.iter_mut().enumerate() {
             for (from, seen) in seen.iter_mut().enumerate() {
                 let heap = &self.members[target].heap;
@@ -144,22 +144,22 @@ impl Trial {
         let offset = self.dice.below(AREA);
         let len = self.dice.between(1, (AREA - offset).min(8192) + 1).min(AREA - offset);
         let inline = self.members[of].job.inline_max(self.members[of].context).unwrap();
-        let bytes: Vec<u8> = (0..len).map(|_| self.dice.draw() as u8).collect();
+        let bytes: Vec<u8> = (0..len).map(|_| self.dice.draw_u64() as u8).collect();
         let area = of as u64 * AREA + offset;
         if len <= inline && self.dice.coin() {
-            self.put_all(of, to, area, Source::Bytes(&bytes));
+            self.put_all(of, to, area, PutSource::Bytes(&bytes));
         } else {
             // What was put from there before is there no more.
             self.quiet(of);
             self.members[of].heap.write(STAGE, &bytes).unwrap();
-            self.put_all(of, to, area, Source::Heap(Local { heap: 0, offset: STAGE, len }));
+            self.put_all(of, to, area, PutSource::Heap(HeapRange { heap: 0, offset: STAGE, len }));
         }
         // Puts of one area that overlap are ordered by nobody.
         self.quiet(of);
         let at = offset as usize;
         self.members[of].areas[to][at..at + len as usize].copy_from_slice(&bytes);
         // Nobody writes there any more: what might still land there does so now.
-        self.world.tempt(&self.members[to].heap, of as u64 * AREA, AREA);
+        self.world.force_delayed_writes(&self.members[to].heap, of as u64 * AREA, AREA);
         self.check_area(of, to);
     }
 
@@ -175,13 +175,13 @@ impl Trial {
         self.quiet(of);
         let next = self.members[of].signals[to] + 1;
         let len = 8 * self.dice.below(AREA / 8);
-        let bytes: Vec<u8> = (0..len).map(|_| self.dice.draw() as u8).collect();
+        let bytes: Vec<u8> = (0..len).map(|_| self.dice.draw_u64() as u8).collect();
         self.members[of].heap.write(STAGE, &bytes).unwrap();
         let (value, at) = (next.to_le_bytes(), before(of, next));
-        let word = Word::new(0, SIGNALS + 8 * of as u64, Width::Eight).unwrap();
-        let update = Update::new(SignalOp::Add, word, 1).unwrap();
-        let from = Source::Heap(Local { heap: 0, offset: STAGE, len });
-        self.put_all(of, to, at, Source::Bytes(&value));
+        let word = SymmetricWord::new(0, SIGNALS + 8 * of as u64, WordWidth::Eight).unwrap();
+        let update = SignalUpdate::new(UpdateOp::Add, word, 1).unwrap();
+        let from = PutSource::Heap(HeapRange { heap: 0, offset: STAGE, len });
+        self.put_all(of, to, at, PutSource::Bytes(&value));
         self.until(|trial| {
             let Member { job, context, .. } = &trial.members[of];
             let place = (0, of as u64 * AREA);
@@ -197,14 +197,14 @@ impl Trial {
         self.check_area(of, to);
     }
 
-    pub(crate) fn put_all(&mut self, of: usize, to: usize, mut offset: u64, mut from: Source<'_>) {
+    pub(crate) fn put_all(&mut self, of: usize, to: usize, mut offset: u64, mut from: PutSource<'_>) {
         loop {
             let taken = self.until(|trial| {
                 let member = &trial.members[of];
                 member.job.put(member.context, to as u32, 0, offset, from)
             });
             match &mut from {
-                Source::Heap(local) if taken < local.len => {
+                PutSource::Heap(local) if taken < local.len => {
                     (local.offset, local.len) = (local.offset + taken, local.len - taken);
                 }
                 _ => return,
@@ -217,7 +217,7 @@ impl Trial {
         self.quiet(of);
         let mut done = 0;
         while done < AREA {
-            let into = Local { heap: 0, offset: STAGE + AREA + done, len: AREA - done };
+            let into = HeapRange { heap: 0, offset: STAGE + AREA + done, len: AREA - done };
             done += self.until(|trial| {
                 let member = &trial.members[of];
                 member.job.get(member.context, to as u32, 0, of as u64 * AREA + done, into)
@@ -232,20 +232,21 @@ impl Trial {
 
     fn add(&mut self, of: usize, to: usize) {
         let (n, fetches) = (self.dice.below(1 << 20), self.dice.coin());
-        let word = Word::new(0, SUM, Width::Eight).unwrap();
-        let atomic = Atomic::new(Type::U64, Action::Add(n), fetches).unwrap();
-        if of == to && self.members[of].job.executes(Width::Eight) {
-            self.members[of].heap.update(SUM, |old| Some(old + n)).unwrap();
+        let word = SymmetricWord::new(0, SUM, WordWidth::Eight).unwrap();
+        let atomic = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(n), fetches).unwrap();
+        if of == to && self.members[of].job.can_execute_locally(WordWidth::Eight) {
+            self.members[of].heap.fetch_update(SUM, |old| Some(old + n)).unwrap();
             self.members[of].added[to] += n;
             return;
         }
-        let fetch: Fetch = self.until(|trial| {
+        let fetch: FetchHandle = self.until(|trial| {
             let member = &trial.members[of];
-            member.job.atomic(member.context, to as u32, word, atomic)
+            member.job.post_atomic(member.context, to as u32, word, atomic)
         });
         self.members[of].added[to] += n;
         if fetches {
-            let old = self.until(|trial| trial.members[of].job.fetched(trial.members[of].context, fetch));
+            let old =
+                self.until(|trial| trial.members[of].job.collect_fetch(trial.members[of].context, fetch));
             let sum: u64 = self.members.iter().map(|member| member.added[to]).sum();
             // Those that nobody waited for may come later.
             assert!(old + n <= sum);
@@ -254,13 +255,13 @@ impl Trial {
 
     fn signal(&mut self, of: usize, to: usize) {
         let next = self.members[of].signals[to] + 1;
-        let word = Word::new(0, SIGNALS + 8 * of as u64, Width::Eight).unwrap();
-        let update = Update::new(SignalOp::Add, word, 1).unwrap();
+        let word = SymmetricWord::new(0, SIGNALS + 8 * of as u64, WordWidth::Eight).unwrap();
+        let update = SignalUpdate::new(UpdateOp::Add, word, 1).unwrap();
         let (value, at) = (next.to_le_bytes(), before(of, next));
-        self.put_all(of, to, at, Source::Bytes(&value));
+        self.put_all(of, to, at, PutSource::Bytes(&value));
         self.until(|trial| {
             let member = &trial.members[of];
-            Ok(member.job.signal(member.context, to as u32, update)?.then_some(()))
+            Ok(member.job.send_signal(member.context, to as u32, update)?.then_some(()))
         });
         self.members[of].signals[to] = next;
     }
@@ -283,7 +284,7 @@ impl Trial {
             let sum: u64 = self.members.iter().map(|member| member.added[to]).sum();
             assert_eq!(self.members[to].heap.load(SUM).unwrap(), sum);
             for of in 0..MEMBERS as usize {
-                self.world.tempt(&self.members[to].heap, 0, HEAP as u64);
+                self.world.force_delayed_writes(&self.members[to].heap, 0, HEAP as u64);
                 self.check_area(of, to);
                 let signals = self.members[to].heap.load(SIGNALS + 8 * of as u64).unwrap();
                 assert_eq!(signals, self.members[of].signals[to], "a quiet is over, and not all signals");
@@ -299,8 +300,8 @@ impl Drop for Trial {
 }
 
 /// Weather of that seed in which nothing breaks.
-pub(crate) fn fair(seed: u64) -> Weather {
-    let mut weather = Weather::draw(&mut Dice::new(seed, 78));
+pub(crate) fn fair(seed: u64) -> NetworkModel {
+    let mut weather = NetworkModel::from_rng(&mut SimRng::new(seed, 78));
     // Who serves has receives posted for all members at once.
     weather.caps.completions_max = weather.caps.completions_max.max(256);
     (weather.stuck, weather.no_route, weather.receiver_time, weather.nics) = (0, 0, None, 2);
@@ -310,9 +311,9 @@ pub(crate) fn fair(seed: u64) -> Weather {
 #[test]
 fn a_job_holds_on_a_calm_network() {
     for nics in [&[0][..], &[0, 1][..]] {
-        let calm = || Weather { nics: 2, ..Weather::calm() };
+        let calm = || NetworkModel { nics: 2, ..NetworkModel::fault_free() };
         Trial::new(1, calm(), nics).run(400);
-        Trial::new(2, calm().untold(), nics).run(400);
+        Trial::new(2, calm().without_arrival(), nics).run(400);
         Trial::new(3, calm().without_immediates(), nics).run(400);
     }
 }
@@ -330,14 +331,14 @@ fn a_job_holds_in_any_weather() {
 #[test]
 fn puts_of_one_word_come_in_order_where_a_fence_is_between_them() {
     for (seed, nics) in (0..40).flat_map(|seed| [(seed, &[0][..]), (seed, &[0, 1][..])]) {
-        let calm = Weather { nics: 2, jitter: 2_000_000, ..Weather::calm() };
+        let calm = NetworkModel { nics: 2, jitter: 2_000_000, ..NetworkModel::fault_free() };
         let caps = Caps { link_order: false, ..calm.caps };
-        let weather = Weather { caps, ..calm };
-        let weather = if seed % 2 == 0 { weather } else { weather.untold() };
+        let weather = NetworkModel { caps, ..calm };
+        let weather = if seed % 2 == 0 { weather } else { weather.without_arrival() };
         let weather = if seed % 4 == 1 { weather.without_placed_writes() } else { weather };
         let mut trial = Trial::new(seed, weather, nics);
         for value in 1..=20_u64 {
-            trial.put_all(0, 1, SUM, Source::Bytes(&value.to_le_bytes()));
+            trial.put_all(0, 1, SUM, PutSource::Bytes(&value.to_le_bytes()));
             trial.members[0].job.fence(trial.members[0].context).unwrap();
         }
         trial.quiet(0);
@@ -348,28 +349,28 @@ fn puts_of_one_word_come_in_order_where_a_fence_is_between_them() {
 /// Their owner is slow to execute them, and its NIC is quick to take what comes behind.
 #[test]
 fn what_comes_after_a_fence_comes_after_atomics_and_signals() {
-    let mut trial = Trial::new(1, Weather::calm(), &[0]);
+    let mut trial = Trial::new(1, NetworkModel::fault_free(), &[0]);
     let (at, behind) = (SIGNALS, before(0, 1));
-    trial.put_all(0, 1, behind, Source::Bytes(&[0; 8]));
+    trial.put_all(0, 1, behind, PutSource::Bytes(&[0; 8]));
     trial.quiet(0);
-    let word = Word::new(0, at, Width::Eight).unwrap();
-    let add = Atomic::new(Type::U64, Action::Add(1), false).unwrap();
-    let update = Update::new(SignalOp::Add, word, 1).unwrap();
+    let word = SymmetricWord::new(0, at, WordWidth::Eight).unwrap();
+    let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), false).unwrap();
+    let update = SignalUpdate::new(UpdateOp::Add, word, 1).unwrap();
     for value in 1..=20_u64 {
         trial.until(|trial| {
             let Member { job, context, .. } = &trial.members[0];
             match value % 2 {
-                0 => Ok(job.signal(*context, 1, update)?.then_some(())),
-                _ => Ok(job.atomic(*context, 1, word, add)?.map(|_| ())),
+                0 => Ok(job.send_signal(*context, 1, update)?.then_some(())),
+                _ => Ok(job.post_atomic(*context, 1, word, add)?.map(|_| ())),
             }
         });
         trial.members[0].job.fence(trial.members[0].context).unwrap();
         let (bytes, mut is_put) = (value.to_le_bytes(), false);
         for turn in 0..400 {
             let Member { job, context, .. } = &trial.members[0];
-            is_put = is_put || job.put(*context, 1, 0, behind, Source::Bytes(&bytes)).unwrap().is_some();
+            is_put = is_put || job.put(*context, 1, 0, behind, PutSource::Bytes(&bytes)).unwrap().is_some();
             job.progress(*context).unwrap();
-            trial.world.advance(50_000);
+            trial.world.advance_by(50_000);
             let heap = &trial.members[1].heap;
             assert!(heap.load(at).unwrap() >= heap.load(behind).unwrap(), "round {value}");
             if turn >= 100 {
@@ -387,13 +388,15 @@ fn what_comes_after_a_fence_comes_after_atomics_and_signals() {
 fn sums_are_exact_where_nics_and_processors_do_not_see_each_other() {
     let (one, two) = (&[0][..], &[0, 1][..]);
     for (seed, nics) in [[one; 3], [two; 3], [one, two, one]].into_iter().cycle().take(30).enumerate() {
-        let weather = Weather { nics: 2, jitter: 200_000, ..Weather::calm() }.with_incoherent_atomics();
+        let weather =
+            NetworkModel { nics: 2, jitter: 200_000, ..NetworkModel::fault_free() }.with_incoherent_atomics();
         let mut trial = Trial::with(seed as u64, weather, nics, &params());
         for _ in 0..200 {
             let (of, to) = (trial.dice.below(MEMBERS) as usize, trial.dice.below(MEMBERS) as usize);
             // What is on its way over one path sends others over the next.
-            let (member, from) = (&trial.members[of], Local { heap: 0, offset: STAGE, len: 512 });
-            let _ = member.job.put(member.context, to as u32, 0, STAGE + AREA, Source::Heap(from)).unwrap();
+            let (member, from) = (&trial.members[of], HeapRange { heap: 0, offset: STAGE, len: 512 });
+            let _ =
+                member.job.put(member.context, to as u32, 0, STAGE + AREA, PutSource::Heap(from)).unwrap();
             trial.add(of, to);
         }
         trial.run(0);
@@ -404,62 +407,70 @@ fn sums_are_exact_where_nics_and_processors_do_not_see_each_other() {
 #[test]
 fn nics_execute_every_atomic() {
     for seed in 0..20 {
-        let weather = if seed % 2 == 0 { Weather::calm() } else { fair(seed) }.with_incoherent_atomics();
+        let weather =
+            if seed % 2 == 0 { NetworkModel::fault_free() } else { fair(seed) }.with_incoherent_atomics();
         // Steps of several atomics do not fit at once, sometimes.
-        let params = Params { depth: if seed % 4 < 2 { 2 } else { 512 }, ..params() };
+        let params = EngineParams { depth: if seed % 4 < 2 { 2 } else { 512 }, ..params() };
         let mut trial = Trial::with(seed, weather, [&[0]; 3], &params);
-        assert!(!trial.members[0].job.executes(Width::Eight) && trial.members[0].job.executes(Width::Four));
-        let word = Word::new(0, SUM, Width::Eight).unwrap();
+        assert!(
+            !trial.members[0].job.can_execute_locally(WordWidth::Eight)
+                && trial.members[0].job.can_execute_locally(WordWidth::Four)
+        );
+        let word = SymmetricWord::new(0, SUM, WordWidth::Eight).unwrap();
         // Each member has a byte, which it sets, and turns again; and all count above.
         let own = |of: usize| 0xff_u64 << (8 * of);
         for round in 0..30_u64 {
             for of in 0..MEMBERS as usize {
-                let (or, xor) = (Action::Or(own(of)), Action::Xor(own(of)));
-                for action in [or, Action::Add(1 << 32), xor, Action::And(!0)] {
+                let (or, xor) = (AtomicAction::Or(own(of)), AtomicAction::Xor(own(of)));
+                for action in [or, AtomicAction::Add(1 << 32), xor, AtomicAction::And(!0)] {
                     let fetches = trial.dice.coin();
-                    let atomic = Atomic::new(Type::U64, action, fetches).unwrap();
-                    let fetch: Fetch = trial.until(|trial| {
+                    let atomic = TypedAtomic::new(AtomicType::U64, action, fetches).unwrap();
+                    let fetch: FetchHandle = trial.until(|trial| {
                         let Member { job, context, .. } = &trial.members[of];
-                        job.atomic(*context, 1, word, atomic)
+                        job.post_atomic(*context, 1, word, atomic)
                     });
                     if fetches {
-                        let found = trial
-                            .until(|trial| trial.members[of].job.fetched(trial.members[of].context, fetch));
+                        let found = trial.until(|trial| {
+                            trial.members[of].job.collect_fetch(trial.members[of].context, fetch)
+                        });
                         assert!(found >> 32 <= 3 * (round + 1), "seed {seed}");
                     }
                 }
             }
             for of in 0..MEMBERS as usize {
                 // What its owner executes goes its own way.
-                let half = Word::new(0, STAGE, Width::Four).unwrap();
-                let add = Atomic::new(Type::U32, Action::Add(1), false).unwrap();
-                let _: Fetch = trial.until(|trial| {
+                let half = SymmetricWord::new(0, STAGE, WordWidth::Four).unwrap();
+                let add = TypedAtomic::new(AtomicType::U32, AtomicAction::Add(1), false).unwrap();
+                let _: FetchHandle = trial.until(|trial| {
                     let Member { job, context, .. } = &trial.members[of];
-                    job.atomic(*context, 1, half, add)
+                    job.post_atomic(*context, 1, half, add)
                 });
                 trial.quiet(of);
             }
             assert_eq!(trial.members[1].heap.load(SUM).unwrap() >> 32, 3 * (round + 1), "seed {seed}");
         }
-        let swap = |expect, swap| Atomic::new(Type::U64, Action::CompareSwap { expect, swap }, true).unwrap();
-        let set = Atomic::new(Type::F64, Action::Set(7), true).unwrap();
+        let swap = |expect, swap| {
+            TypedAtomic::new(AtomicType::U64, AtomicAction::CompareSwap { expect, swap }, true).unwrap()
+        };
+        let set = TypedAtomic::new(AtomicType::F64, AtomicAction::Set(7), true).unwrap();
         let now = trial.members[1].heap.load(SUM).unwrap();
         for (atomic, found, after) in [(swap(now, 5), now, 5), (swap(now, 6), 5, 5), (set, 5, 7)] {
-            let fetch: Fetch = trial.until(|trial| {
+            let fetch: FetchHandle = trial.until(|trial| {
                 let Member { job, context, .. } = &trial.members[0];
-                job.atomic(*context, 1, word, atomic)
+                job.post_atomic(*context, 1, word, atomic)
             });
-            let was = trial.until(|trial| trial.members[0].job.fetched(trial.members[0].context, fetch));
+            let was =
+                trial.until(|trial| trial.members[0].job.collect_fetch(trial.members[0].context, fetch));
             trial.quiet(0);
             assert_eq!((was, trial.members[1].heap.load(SUM).unwrap()), (found, after), "seed {seed}");
         }
-        let nowhere = Word::new(0, HEAP as u64, Width::Eight).unwrap();
-        let fetch: Fetch = trial.until(|trial| {
+        let nowhere = SymmetricWord::new(0, HEAP as u64, WordWidth::Eight).unwrap();
+        let fetch: FetchHandle = trial.until(|trial| {
             let Member { job, context, .. } = &trial.members[0];
-            job.atomic(*context, 1, nowhere, set)
+            job.post_atomic(*context, 1, nowhere, set)
         });
         let Member { job, context, .. } = &trial.members[0];
-        assert!(matches!(job.fetched(*context, fetch), Err(RmaError::NoWord(1))));
+        assert!(matches!(job.collect_fetch(*context, fetch), Err(RmaError::NoWord(1))));
         assert!(job.quiet(*context).is_err(), "a quiet tells of it");
     }
 }
@@ -467,19 +478,19 @@ fn nics_execute_every_atomic() {
 /// An endpoint takes receives for two links, of which each may bring some messages at once.
 #[test]
 fn who_comes_when_receives_are_given_away_is_refused() {
-    let calm = Weather::calm();
-    let weather = Weather { caps: Caps { receives_max: 8, ..calm.caps }, ..calm };
+    let calm = NetworkModel::fault_free();
+    let weather = NetworkModel { caps: Caps { receives_max: 8, ..calm.caps }, ..calm };
     let mut trial = Trial::new(1, weather, &[0]);
     for of in [0, 1] {
-        trial.put_all(of, 1, 8 * of as u64, Source::Bytes(&[1; 8]));
+        trial.put_all(of, 1, 8 * of as u64, PutSource::Bytes(&[1; 8]));
     }
     let refused = (0..200_000).find_map(|_| {
         let member = &trial.members[2];
-        let put = member.job.put(member.context, 1, 0, 16, Source::Bytes(&[1; 8]));
+        let put = member.job.put(member.context, 1, 0, 16, PutSource::Bytes(&[1; 8]));
         trial.step();
         put.map(|put| assert!(put.is_none(), "there are receives for two")).err()
     });
-    let why = Lost::Refused(Refusal::NoResources);
+    let why = LossCause::Refused(DialRefusal::NoResources);
     let expected = RmaError::Lost { member: 1, lost: why };
     assert_eq!(refused.unwrap().to_string(), expected.to_string());
     // The others are served as before.
@@ -492,11 +503,13 @@ fn who_comes_when_receives_are_given_away_is_refused() {
 /// Where completions do not tell of arrival, what is under way is asked for before more of it goes out.
 #[test]
 fn more_than_may_be_under_way_goes_out_without_a_quiet() {
-    for weather in
-        [Weather::calm(), Weather::calm().untold(), Weather::calm().untold().without_placed_writes()]
-    {
+    for weather in [
+        NetworkModel::fault_free(),
+        NetworkModel::fault_free().without_arrival(),
+        NetworkModel::fault_free().without_arrival().without_placed_writes(),
+    ] {
         let mut trial = Trial::new(1, weather, &[0]);
-        let from = Source::Heap(Local { heap: 0, offset: 0, len: 64 << 10 });
+        let from = PutSource::Heap(HeapRange { heap: 0, offset: 0, len: 64 << 10 });
         for _ in 0..100 {
             trial.put_all(0, 1, 0, from);
         }

@@ -1,44 +1,44 @@
 //! Rules of the engine that a random run meets too seldom, one by one: what a name means after its comm is closed, who
 //! may speak on a control stream, and who is given up when.
 
-use trunkline_engine::{CommFault, CommId, Error, ListenId, MatchBy, Params, RecvBuf, RequestId};
-use trunkline_fabric::{Frame, Oob, OobAddress, OobListener, OobStream};
-use trunkline_mem::Memory;
+use trunkline_engine::{CommFault, CommId, EngineError, EngineParams, ListenId, MatchBy, RecvBuf, RequestId};
+use trunkline_fabric::{OobAddress, OobFrame, OobListener, OobStream, OobTransport};
+use trunkline_mem::MemoryRange;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::UNPROVEN_STREAMS_MAX;
-use trunkline_proto::nics::Nics;
+use trunkline_proto::nics::NicList;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::frame;
-use trunkline_proto::wire::handle::{self, Handle};
-use trunkline_proto::wire::share::{Mode, Offer, Request};
+use trunkline_proto::wire::handle::{self, ConnectionHandle};
+use trunkline_proto::wire::share::{ShareMode, ShareOffer, ShareRequest};
 
 use crate::side::SimEngine;
-use crate::{Mutant, Pid, SimFabric, SimHost, SimOob, SimStream, Weather, World};
+use crate::{NetworkModel, NetworkMutant, SimFabric, SimHost, SimOob, SimPid, SimStream, SimWorld};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// The parameters, with the planted bug that the environment asks for.
-pub(crate) fn params() -> Params {
+pub(crate) fn params() -> EngineParams {
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params { connect_time: Duration::secs(30), ..Params::default() };
+    let mut params = EngineParams { connect_time: Duration::from_secs(30), ..EngineParams::default() };
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::named(name.leak());
+        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
     }
     params
 }
 
 /// Two processes.
 pub(crate) struct Duo {
-    pub(crate) world: World,
+    pub(crate) world: SimWorld,
     pub(crate) a: SimEngine,
     pub(crate) b: SimEngine,
 }
 
 impl Duo {
-    pub(crate) fn new(seed: u64, weather: Weather, params: Params) -> Self {
-        let world = World::new(seed, weather, Mutant::None, false);
+    pub(crate) fn new(seed: u64, weather: NetworkModel, params: EngineParams) -> Self {
+        let world = SimWorld::new(seed, weather, NetworkMutant::None, false);
         let [a, b] = [world.add_process(), world.add_process()].map(|pid| {
             SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params.clone()).unwrap()
         });
@@ -46,7 +46,7 @@ impl Duo {
     }
 
     pub(crate) fn calm() -> Self {
-        Self::new(1, Weather::calm(), params())
+        Self::new(1, NetworkModel::fault_free(), params())
     }
 
     /// Connects `a` to `b`: the sending and the receiving end.
@@ -55,12 +55,12 @@ impl Duo {
     }
 
     /// A stream of a stranger to the process of that handle, and what it says first.
-    pub(crate) fn stranger(&self, handle: &[u8; 128], frames: &[frame::Frame]) -> SimStream {
-        let address = OobAddress(Handle::from_bytes(handle).unwrap().address);
+    pub(crate) fn stranger(&self, handle: &[u8; 128], frames: &[frame::ControlFrame]) -> SimStream {
+        let address = OobAddress(ConnectionHandle::from_bytes(handle).unwrap().address);
         let outside = self.world.add_process();
-        let mut stream = SimOob::stranger(&self.world, outside).connect(&address).unwrap();
+        let mut stream = SimOob::for_rogue_peer(&self.world, outside).connect(&address).unwrap();
         for frame in frames {
-            stream.send(Frame { bytes: frame.to_bytes(), fd: None }).unwrap();
+            stream.send(OobFrame { bytes: frame.to_bytes(), fd: None }).unwrap();
         }
         stream
     }
@@ -71,7 +71,7 @@ impl Duo {
         while self.world.now() < until {
             self.a.progress_all();
             self.b.progress_all();
-            self.world.advance(1_000_000);
+            self.world.advance_by(1_000_000);
         }
     }
 }
@@ -97,8 +97,8 @@ pub(crate) fn connect(from: &SimEngine, to: &SimEngine) -> (CommId, CommId) {
 }
 
 /// A buffer of `len` bytes, registered with a comm.
-pub(crate) fn buffer(engine: &SimEngine, comm: CommId, len: u64) -> (Memory, RecvBuf) {
-    let memory = Memory::heap(len as usize);
+pub(crate) fn buffer(engine: &SimEngine, comm: CommId, len: u64) -> (MemoryRange, RecvBuf) {
+    let memory = MemoryRange::heap(len as usize);
     let mr = engine.register(comm, memory.clone()).unwrap();
     (memory, RecvBuf { mr, offset: 0, len, tag: 0 })
 }
@@ -109,7 +109,7 @@ pub(crate) fn isend(engine: &SimEngine, comm: CommId, from: RecvBuf) -> RequestI
 }
 
 /// Tests until the request ends.
-pub(crate) fn end(engine: &SimEngine, request: RequestId) -> Result<u64, Error> {
+pub(crate) fn end(engine: &SimEngine, request: RequestId) -> Result<u64, EngineError> {
     let mut sizes = [0; 8];
     for _ in 0..1_000_000 {
         if engine.test(request, &mut sizes)? {
@@ -119,15 +119,15 @@ pub(crate) fn end(engine: &SimEngine, request: RequestId) -> Result<u64, Error> 
     panic!("a request does not end");
 }
 
-pub(crate) fn hello(min: u16, max: u16, process: u8) -> frame::Frame {
-    frame::Frame::Hello { min, max, offer: Offer::NONE, process: ProcessId([process; 16]) }
+pub(crate) fn hello(min: u16, max: u16, process: u8) -> frame::ControlFrame {
+    frame::ControlFrame::Hello { min, max, offer: ShareOffer::NONE, process: ProcessId([process; 16]) }
 }
 
 /// The handle of a listener at that address that a test plays by hand: process 7, with one NIC.
 pub(crate) fn handle_at(address: Vec<u8>) -> [u8; handle::BYTES] {
-    let (process, nics, fabric) = (ProcessId([7; 16]), Nics::new(&[0]).unwrap(), ChosenFabric::default());
+    let (process, nics, fabric) = (ProcessId([7; 16]), NicList::new(&[0]).unwrap(), ChosenFabric::default());
     let (nonce, listen, attempt, p2p, near) = ([1; 16], 1, 0, false, false);
-    Handle { process, nonce, nics, listen, address, attempt, p2p, near, fabric }.to_bytes()
+    ConnectionHandle { process, nonce, nics, listen, address, attempt, p2p, near, fabric }.to_bytes()
 }
 
 /// Whether the stream was hung up on; takes what was said before.
@@ -143,7 +143,7 @@ fn is_over(stream: &mut SimStream) -> bool {
 
 #[test]
 fn names_of_a_closed_comm_mean_nothing_when_its_place_is_used_again() {
-    let duo = Duo::new(1, Weather::calm(), Params { comms_max: 1, ..params() });
+    let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { comms_max: 1, ..params() });
     let (send, recv) = duo.connect();
     let (_, from) = buffer(&duo.a, send, 8);
     let (_, into) = buffer(&duo.b, recv, 8);
@@ -159,13 +159,14 @@ fn names_of_a_closed_comm_mean_nothing_when_its_place_is_used_again() {
     let (_, new_from) = buffer(&duo.a, again, 8);
     let (_, new_into) = buffer(&duo.b, other, 8);
     let requests = (duo.b.irecv(other, &[new_into]).unwrap().unwrap(), isend(&duo.a, again, new_from));
-    let unknown = |what: &str, error: Error| assert!(matches!(error, Error::Unknown(_)), "{what}: {error}");
+    let unknown =
+        |what: &str, error: EngineError| assert!(matches!(error, EngineError::Unknown(_)), "{what}: {error}");
     unknown("isend", duo.a.isend(send, from.mr, 0, 8, 0).unwrap_err());
     unknown("irecv", duo.b.irecv(recv, &[into]).unwrap_err());
     unknown("iflush", duo.b.iflush(recv, &[into]).unwrap_err());
     unknown("test of a send", duo.a.test(sent, &mut [0; 8]).unwrap_err());
     unknown("test of a receive", duo.b.test(received, &mut [0; 8]).unwrap_err());
-    unknown("register", duo.a.register(send, Memory::heap(8)).unwrap_err());
+    unknown("register", duo.a.register(send, MemoryRange::heap(8)).unwrap_err());
     unknown("deregister", duo.b.deregister(recv, into.mr).unwrap_err());
     unknown("close", duo.a.close(send).unwrap_err());
     assert_eq!(end(&duo.a, requests.1).unwrap(), 8);
@@ -175,21 +176,21 @@ fn names_of_a_closed_comm_mean_nothing_when_its_place_is_used_again() {
 /// A NIC may have one registration for several who ask for the same memory: it must hear that peers still name it.
 #[test]
 fn memory_that_a_failed_comm_still_names_is_retired() {
-    let duo = Duo::new(1, Weather { stuck: 0, ..Weather::calm() }, params());
+    let duo = Duo::new(1, NetworkModel { stuck: 0, ..NetworkModel::fault_free() }, params());
     let (_, recv) = duo.connect();
     let (_, into) = buffer(&duo.b, recv, 8);
     let (_, idle) = buffer(&duo.b, recv, 8);
     duo.b.deregister(recv, idle.mr).unwrap();
-    assert_eq!(duo.world.retired(Pid(1)), 0, "nobody named it");
+    assert_eq!(duo.world.retired_regions(SimPid(1)), 0, "nobody named it");
     duo.b.irecv(recv, &[into]).unwrap().unwrap();
     duo.b.deregister(recv, into.mr).unwrap();
-    assert_eq!(duo.world.retired(Pid(1)), 1);
+    assert_eq!(duo.world.retired_regions(SimPid(1)), 1);
 }
 
 #[test]
 fn a_lane_that_waits_drives_the_others_of_its_thread() {
     // A long message goes out in more pieces than the link holds at once, so that somebody must go on posting.
-    let mut weather = Weather::calm();
+    let mut weather = NetworkModel::fault_free();
     (weather.caps.message_max, weather.caps.depth_max) = (512, 32);
     let duo = Duo::new(1, weather, params());
     let ((out, there), (back, here)) = (duo.connect(), connect(&duo.b, &duo.a));
@@ -217,23 +218,31 @@ fn a_lane_that_waits_drives_the_others_of_its_thread() {
 fn what_had_arrived_when_a_death_is_noticed_is_received() {
     let mut received = 0;
     for seed in 0..60 {
-        let weather =
-            Weather { latency: 500 + 50 * seed, stream_time: 0, death_notice: 0, ..Weather::calm() };
-        let duo = Duo::new(seed, weather, Params { idle_polls: 1, ..params() });
+        let weather = NetworkModel {
+            latency: 500 + 50 * seed,
+            stream_time: 0,
+            death_notice: 0,
+            ..NetworkModel::fault_free()
+        };
+        let duo = Duo::new(seed, weather, EngineParams { idle_polls: 1, ..params() });
         let (send, recv) = duo.connect();
         let (_, from) = buffer(&duo.a, send, 4096);
         let (_, into) = buffer(&duo.b, recv, 4096);
         let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
         isend(&duo.a, send, from);
-        duo.world.kill(Pid(0));
+        duo.world.kill_process(SimPid(0));
         match end(&duo.b, request) {
             Ok(size) => {
                 assert_eq!(size, 4096);
                 received += 1;
             }
             Err(error) => {
-                assert!(matches!(error, Error::Comm(CommFault::PeerDead(_))), "{error}");
-                assert_eq!(duo.world.unpolled(Pid(1)), 0, "seed {seed}: a message had arrived and was lost");
+                assert!(matches!(error, EngineError::Comm(CommFault::PeerDead(_))), "{error}");
+                assert_eq!(
+                    duo.world.unpolled_messages(SimPid(1)),
+                    0,
+                    "seed {seed}: a message had arrived and was lost"
+                );
             }
         }
     }
@@ -241,9 +250,9 @@ fn what_had_arrived_when_a_death_is_noticed_is_received() {
 }
 
 /// What a stranger says that took the name of `process`.
-fn in_the_name_of(process: ProcessId) -> frame::Frame {
+fn in_the_name_of(process: ProcessId) -> frame::ControlFrame {
     let version = frame::VERSION;
-    frame::Frame::Hello { min: version, max: version, offer: Offer::NONE, process }
+    frame::ControlFrame::Hello { min: version, max: version, offer: ShareOffer::NONE, process }
 }
 
 #[test]
@@ -253,7 +262,7 @@ fn who_only_says_a_name_does_not_die_in_its_place() {
     let (send, recv) = duo.connect();
     let (_, into) = buffer(&duo.b, recv, 8);
     let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
-    let stream = duo.stranger(&handle, &[in_the_name_of(duo.a.process())]);
+    let stream = duo.stranger(&handle, &[in_the_name_of(duo.a.process_id())]);
     duo.run(SECOND);
     drop(stream);
     duo.run(SECOND);
@@ -269,12 +278,12 @@ fn who_only_says_a_name_does_not_die_in_its_place() {
 fn who_only_says_a_name_gets_none_of_its_requests() {
     let duo = Duo::calm();
     let (_, handle) = duo.a.listen(0).unwrap();
-    let mut stream = duo.stranger(&handle, &[in_the_name_of(duo.b.process())]);
+    let mut stream = duo.stranger(&handle, &[in_the_name_of(duo.b.process_id())]);
     duo.run(SECOND);
     duo.connect();
     let frames = std::iter::from_fn(|| stream.recv().unwrap());
-    let kinds: Vec<_> = frames.map(|frame| frame::Frame::from_bytes(&frame.bytes).unwrap()).collect();
-    assert!(matches!(kinds[..], [frame::Frame::Hello { .. }]), "{kinds:?}");
+    let kinds: Vec<_> = frames.map(|frame| frame::ControlFrame::from_bytes(&frame.bytes).unwrap()).collect();
+    assert!(matches!(kinds[..], [frame::ControlFrame::Hello { .. }]), "{kinds:?}");
 }
 
 #[test]
@@ -284,7 +293,7 @@ fn a_stranger_closes_nothing() {
     let (send, recv) = duo.connect();
     let (_, into) = buffer(&duo.b, recv, 8);
     let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
-    let close = |id| frame::Frame::Close { id, messages: 0 };
+    let close = |id| frame::ControlFrame::Close { id, messages: 0 };
     let said = [
         hello(frame::VERSION, frame::VERSION, 7),
         close(recv.to_bits()),
@@ -306,8 +315,8 @@ fn a_stranger_without_the_nonce_is_refused() {
     let duo = Duo::calm();
     let (listen, handle) = duo.b.listen(0).unwrap();
     let (listen_id, nowhere) =
-        (Handle::from_bytes(&handle).unwrap().listen, frame::Region { key: 0, addr: 0 });
-    let open = frame::Open {
+        (ConnectionHandle::from_bytes(&handle).unwrap().listen, frame::RemoteRegion { key: 0, addr: 0 });
+    let open = frame::OpenFrame {
         conn: 1,
         listen: listen_id,
         nonce: [0; 16],
@@ -316,19 +325,19 @@ fn a_stranger_without_the_nonce_is_refused() {
         links: 1,
         mailbox: nowhere,
         link: vec![7; 20],
-        share: Request { mode: Mode::Alone, turn: 0 },
+        share: ShareRequest { mode: ShareMode::Alone, turn: 0 },
     };
     let mut stream =
-        duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7), frame::Frame::Open(open)]);
+        duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7), frame::ControlFrame::Open(open)]);
     for _ in 0..1000 {
         assert_eq!(duo.b.accept(listen).unwrap(), None);
     }
     duo.run(SECOND / 10);
     assert_eq!((duo.b.counters().opens_refused, duo.b.in_use().0), (1, 0));
     let answers = std::iter::from_fn(|| stream.recv().unwrap());
-    let answer = answers.map(|frame| frame::Frame::from_bytes(&frame.bytes).unwrap()).last();
-    let Some(frame::Frame::Result(reply)) = answer else { panic!("{answer:?}") };
-    assert_eq!((reply.conn, reply.answer), (1, frame::Answer::Refused));
+    let answer = answers.map(|frame| frame::ControlFrame::from_bytes(&frame.bytes).unwrap()).last();
+    let Some(frame::ControlFrame::Result(reply)) = answer else { panic!("{answer:?}") };
+    assert_eq!((reply.conn, reply.answer), (1, frame::OpenAnswer::Refused));
 }
 
 #[test]
@@ -373,20 +382,20 @@ fn a_process_that_slept_listens_before_it_hangs_up() {
     let mut stream = duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7)]);
     duo.run(SECOND / 10);
     // It makes no calls while the peer shows its nonce, and then for longer than the peer has.
-    let known = Handle::from_bytes(&handle).unwrap();
-    let open = frame::Frame::Open(frame::Open {
+    let known = ConnectionHandle::from_bytes(&handle).unwrap();
+    let open = frame::ControlFrame::Open(frame::OpenFrame {
         conn: 1,
         listen: known.listen,
         nonce: known.nonce,
         matched: false,
         near: false,
         links: 1,
-        mailbox: frame::Region { key: 0, addr: 0 },
+        mailbox: frame::RemoteRegion { key: 0, addr: 0 },
         link: vec![7; 20],
-        share: Request { mode: Mode::Alone, turn: 0 },
+        share: ShareRequest { mode: ShareMode::Alone, turn: 0 },
     });
-    stream.send(Frame { bytes: open.to_bytes(), fd: None }).unwrap();
-    duo.world.advance(11 * SECOND);
+    stream.send(OobFrame { bytes: open.to_bytes(), fd: None }).unwrap();
+    duo.world.advance_by(11 * SECOND);
     duo.run(SECOND / 10);
     assert!(!is_over(&mut stream));
     assert_eq!(duo.b.counters().streams_refused, 0);
@@ -416,32 +425,35 @@ fn a_flood_of_strangers_ends_the_oldest_of_them() {
 fn nobody_answers_for_another_process() {
     let duo = Duo::calm();
     let (listen, handle) = duo.b.listen(0).unwrap();
-    let parsed = Handle { process: ProcessId([3; 16]), ..Handle::from_bytes(&handle).unwrap() };
+    let parsed =
+        ConnectionHandle { process: ProcessId([3; 16]), ..ConnectionHandle::from_bytes(&handle).unwrap() };
     let mut handle = parsed.to_bytes();
     let refused = (0..10_000).find_map(|_| {
         assert!(duo.b.accept(listen).unwrap().is_none());
         duo.a.connect(0, &mut handle).map(|comm| assert_eq!(comm, None, "connected to somebody else")).err()
     });
-    assert!(matches!(refused, Some(Error::Comm(CommFault::PeerDead(_)))), "{refused:?}");
+    assert!(matches!(refused, Some(EngineError::Comm(CommFault::PeerDead(_)))), "{refused:?}");
 }
 
 #[test]
 fn a_listener_of_another_version_is_named() {
     let duo = Duo::calm();
     let outside = duo.world.add_process();
-    let mut listener = SimOob::stranger(&duo.world, outside).listen().unwrap();
-    let address = listener.address().0;
+    let mut listener = SimOob::for_rogue_peer(&duo.world, outside).listen().unwrap();
+    let address = listener.listen_address().0;
     for (low, high) in [(frame::VERSION + 1, 9), (3, 3)] {
         let mut handle = handle_at(address.clone());
         let mut streams = Vec::new();
         let error = (0..10_000).find_map(|_| {
             if let Some(mut stream) = listener.accept().unwrap() {
-                stream.send(Frame { bytes: hello(low, high, 7).to_bytes(), fd: None }).unwrap();
+                stream.send(OobFrame { bytes: hello(low, high, 7).to_bytes(), fd: None }).unwrap();
                 streams.push(stream);
             }
             duo.a.connect(0, &mut handle).err()
         });
-        let Some(Error::Version { min, max, ours: frame::VERSION }) = error else { panic!("{error:?}") };
+        let Some(EngineError::Version { min, max, ours: frame::VERSION }) = error else {
+            panic!("{error:?}")
+        };
         assert_eq!((min, max), (low, high));
     }
 }
@@ -451,10 +463,10 @@ fn a_listener_over_another_fabric_is_named() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
     let fabric = ChosenFabric::new("ofi", "efa");
-    let mut handle = Handle { fabric, ..Handle::from_bytes(&handle).unwrap() }.to_bytes();
+    let mut handle = ConnectionHandle { fabric, ..ConnectionHandle::from_bytes(&handle).unwrap() }.to_bytes();
     let before = handle;
     let error = (0..10_000).find_map(|_| duo.a.connect(0, &mut handle).err()).unwrap();
-    assert!(matches!(&error, Error::Fabric { theirs, .. } if *theirs == fabric), "{error:?}");
+    assert!(matches!(&error, EngineError::Fabric { theirs, .. } if *theirs == fabric), "{error:?}");
     let text = error.to_string();
     assert!(
         text.contains("uses fabric ofi:efa, this process uses ") && text.contains("set TRUNKLINE_FABRIC")
@@ -470,8 +482,8 @@ fn only_the_connecting_process_says_that_it_is_ready() {
     let accept = || (0..200).find_map(|_| duo.b.accept(listen).unwrap());
     assert_eq!(accept(), None, "nobody said so");
     assert_eq!(duo.b.in_use().0, 1, "but it has answered");
-    let conn = Handle::from_bytes(&handle).unwrap().attempt;
-    let ready = frame::Frame::Ready { comm: 1 << 16, conn };
+    let conn = ConnectionHandle::from_bytes(&handle).unwrap().attempt;
+    let ready = frame::ControlFrame::Ready { comm: 1 << 16, conn };
     let _stream = duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7), ready]);
     assert_eq!(accept(), None, "a stranger said so");
     assert!((0..200).find_map(|_| duo.a.connect(0, &mut handle).unwrap()).is_some());
@@ -480,7 +492,7 @@ fn only_the_connecting_process_says_that_it_is_ready() {
 
 #[test]
 fn what_is_said_twice_connects_once() {
-    let duo = Duo::new(1, Weather { stream_twice: 1000, ..Weather::calm() }, params());
+    let duo = Duo::new(1, NetworkModel { stream_twice: 1000, ..NetworkModel::fault_free() }, params());
     let (listen, mut handle) = duo.b.listen(0).unwrap();
     let (mut send, mut recv) = (None, None);
     for _ in 0..1000 {
@@ -505,33 +517,33 @@ fn forgotten(duo: &Duo) -> (ListenId, [u8; 128]) {
 #[test]
 fn an_attempt_that_nobody_asks_about_is_given_up() {
     let duo = Duo::calm();
-    let before = duo.world.counts(Pid(0));
+    let before = duo.world.held_resources(SimPid(0));
     let (_, mut handle) = forgotten(&duo);
-    let warnings = duo.world.warnings(Pid(0));
+    let warnings = duo.world.warning_count(SimPid(0));
     duo.run(25 * SECOND);
     assert_eq!(
-        (duo.world.counts(Pid(0)).links, duo.a.counters().attempts_abandoned),
+        (duo.world.held_resources(SimPid(0)).links, duo.a.counters().attempts_abandoned),
         (1, 0),
         "there is time left"
     );
     duo.run(60 * SECOND);
-    let now = duo.world.counts(Pid(0));
+    let now = duo.world.held_resources(SimPid(0));
     assert_eq!((now.rails, now.links, now.regions), (before.rails, before.links, before.regions));
     assert_eq!(duo.a.counters().attempts_abandoned, 1);
-    assert_eq!(duo.world.warnings(Pid(0)), warnings + 1, "it is said once");
+    assert_eq!(duo.world.warning_count(SimPid(0)), warnings + 1, "it is said once");
     // Who comes back all the same is told, and may begin again.
-    assert!(matches!(duo.a.connect(0, &mut handle), Err(Error::Unknown("connection attempt"))));
+    assert!(matches!(duo.a.connect(0, &mut handle), Err(EngineError::Unknown("connection attempt"))));
     assert!(duo.a.connect(0, &mut handle).unwrap().is_none());
-    assert_eq!(duo.world.counts(Pid(0)).links, 1);
+    assert_eq!(duo.world.held_resources(SimPid(0)).links, 1);
 }
 
 #[test]
 fn an_attempt_outlives_the_sleep_of_its_process() {
     let duo = Duo::calm();
     let (listen, mut handle) = forgotten(&duo);
-    duo.world.advance(3600 * SECOND);
+    duo.world.advance_by(3600 * SECOND);
     duo.a.progress_all();
-    duo.world.advance(3600 * SECOND);
+    duo.world.advance_by(3600 * SECOND);
     duo.a.progress_all();
     assert_eq!(duo.a.counters().attempts_abandoned, 0);
     let connected = (0..1000).find_map(|_| {
@@ -558,7 +570,7 @@ fn who_answers_an_attempt_that_was_given_up_is_told() {
         let comm = accepted.expect("the accepting end waits for ever");
         let (_, into) = buffer(&duo.b, comm, 8);
         let ended = duo.b.irecv(comm, &[into]).and_then(|request| end(&duo.b, request.unwrap()));
-        assert!(matches!(ended, Err(Error::Comm(CommFault::PeerClosed(_)))), "{ended:?}");
+        assert!(matches!(ended, Err(EngineError::Comm(CommFault::PeerClosed(_)))), "{ended:?}");
     }
 }
 
@@ -566,8 +578,13 @@ fn who_answers_an_attempt_that_was_given_up_is_told() {
 fn a_receiver_that_slept_through_the_end_of_its_peer_gets_what_was_sent() {
     for seed in 0..6000 {
         // The news is faster than the message, and a poll may find nothing although there is something.
-        let weather = Weather { latency: 5_000_000, stream_time: 0, short_poll: 1000, ..Weather::calm() };
-        let duo = Duo::new(seed, weather, Params { idle_polls: 1, ..params() });
+        let weather = NetworkModel {
+            latency: 5_000_000,
+            stream_time: 0,
+            short_poll: 1000,
+            ..NetworkModel::fault_free()
+        };
+        let duo = Duo::new(seed, weather, EngineParams { idle_polls: 1, ..params() });
         let (send, recv) = duo.connect();
         let (_, from) = buffer(&duo.a, send, 8);
         let (_, into) = buffer(&duo.b, recv, 8);
@@ -577,7 +594,7 @@ fn a_receiver_that_slept_through_the_end_of_its_peer_gets_what_was_sent() {
         for _ in 0..10 + seed % 5 {
             assert!(!duo.b.test(request, &mut [0; 8]).unwrap());
         }
-        duo.world.advance(90 * SECOND);
+        duo.world.advance_by(90 * SECOND);
         let ended = end(&duo.b, request);
         assert!(matches!(ended, Ok(8)), "seed {seed}: {ended:?}");
     }
@@ -586,26 +603,26 @@ fn a_receiver_that_slept_through_the_end_of_its_peer_gets_what_was_sent() {
 #[test]
 fn what_completed_without_having_arrived_waits_for_a_receiver_that_sleeps() {
     // Immediates wait for receives, which a process that makes no call does not post again.
-    let mut weather = Weather::calm().untold();
+    let mut weather = NetworkModel::fault_free().without_arrival();
     (weather.caps.immediate_takes_receive, weather.caps.message_max) = (true, 512);
-    let duo = Duo::new(1, weather, Params { eager_max: 0, match_by: MatchBy::Mailbox, ..params() });
+    let duo = Duo::new(1, weather, EngineParams { eager_max: 0, match_by: MatchBy::Mailbox, ..params() });
     let (send, recv) = duo.connect();
     let received: Vec<_> = (0..24)
         .map(|_| duo.b.irecv(recv, &[buffer(&duo.b, recv, 2048).1]).unwrap().expect("room for 24 receives"))
         .collect();
     duo.b.progress_all();
-    duo.world.advance(1_000_000);
+    duo.world.advance_by(1_000_000);
     for _ in &received {
         let (_, from) = buffer(&duo.a, send, 2048);
         let sent = isend(&duo.a, send, from);
         while !duo.a.test(sent, &mut [0; 8]).unwrap() {
-            duo.world.advance(10_000);
+            duo.world.advance_by(10_000);
         }
     }
     duo.a.close(send).unwrap();
     for _ in 0..60 {
         duo.a.progress_all();
-        duo.world.advance(SECOND);
+        duo.world.advance_by(SECOND);
     }
     for (at, request) in received.into_iter().enumerate() {
         let ended = end_beside(&duo, request);
@@ -614,11 +631,11 @@ fn what_completed_without_having_arrived_waits_for_a_receiver_that_sleeps() {
 }
 
 /// The end of a receive of `b`, while `a` goes on with what it has closed.
-fn end_beside(duo: &Duo, request: RequestId) -> Result<u64, Error> {
+fn end_beside(duo: &Duo, request: RequestId) -> Result<u64, EngineError> {
     let mut sizes = [0; 8];
     while !duo.b.test(request, &mut sizes)? {
         duo.a.progress_all();
-        duo.world.advance(100_000);
+        duo.world.advance_by(100_000);
     }
     Ok(sizes[0])
 }

@@ -5,18 +5,18 @@ use std::fmt;
 
 use trunkline_engine::Mutant as EngineMutant;
 
-use crate::checkers::Violation;
-use crate::cluster::Cluster;
-use crate::scenario::{CommPlan, Scenario};
-use crate::{Mutant, World};
+use crate::checkers::PropertyViolation;
+use crate::cluster::SimCluster;
+use crate::scenario::{CommPlan, RunScenario};
+use crate::{NetworkMutant, SimWorld};
 
 /// How to run a seed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct SeedOptions {
     /// Keep a trace.
     pub trace: bool,
     /// A planted bug of the simulated network.
-    pub mutant: Mutant,
+    pub mutant: NetworkMutant,
     /// A planted bug of the protocol or the engine.
     pub engine_mutant: EngineMutant,
     /// A sweep ends with the first seed that fails.
@@ -25,11 +25,11 @@ pub struct Options {
 
 /// How a run went.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct SeedOutcome {
     /// Its seed.
     pub seed: u64,
     /// The property that did not hold, if one did not.
-    pub violation: Option<Violation>,
+    pub violation: Option<PropertyViolation>,
     /// Calls of the simulated applications.
     pub steps: u64,
     /// Virtual nanoseconds it took.
@@ -40,7 +40,7 @@ pub struct Outcome {
     pub trace: Vec<String>,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for SeedOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, steps, requests, .. } = self;
         let time = self.time / 1_000;
@@ -56,25 +56,25 @@ impl fmt::Display for Outcome {
 
 /// Runs one seed.
 #[must_use]
-pub fn run_seed(seed: u64, options: &Options) -> Outcome {
-    let scenario = Scenario::draw(seed);
-    let world = World::new(seed, scenario.weather.clone(), options.mutant, options.trace);
-    world.note(format_args!("{:?}", scenario.weather));
-    world.note(format_args!("{:?}, {} processes", scenario.engine, scenario.processes));
-    if scenario.shares() {
-        world.note(format_args!("{:?}", scenario.sharing));
+pub fn run_seed(seed: u64, options: &SeedOptions) -> SeedOutcome {
+    let scenario = RunScenario::from_seed(seed);
+    let world = SimWorld::new(seed, scenario.weather.clone(), options.mutant, options.trace);
+    world.note_trace(format_args!("{:?}", scenario.weather));
+    world.note_trace(format_args!("{:?}, {} processes", scenario.engine, scenario.processes));
+    if scenario.has_sharing() {
+        world.note_trace(format_args!("{:?}", scenario.sharing));
         for (at, comm) in scenario.comms.iter().enumerate() {
             let CommPlan { from, to, from_nics, to_nics, sender, receiver, settles, .. } = comm;
             let ends = (sender.ending, receiver.ending);
-            world.note(format_args!(
+            world.note_trace(format_args!(
                 "comm {at}: p{from} {from_nics:?} to p{to} {to_nics:?}, {ends:?}, settles: {settles}"
             ));
         }
     }
-    let cluster = Cluster::new(world.clone(), scenario, seed, options.mutant, options.engine_mutant);
+    let cluster = SimCluster::new(world.clone(), scenario, seed, options.mutant, options.engine_mutant);
     let (violation, steps, requests) = match cluster {
-        Ok(mut cluster) => (cluster.run().err(), cluster.steps, cluster.ended()),
+        Ok(mut cluster) => (cluster.run_to_end().err(), cluster.steps, cluster.ended_requests()),
         Err(violation) => (Some(violation), 0, 0),
     };
-    Outcome { seed, violation, steps, time: world.now(), requests, trace: world.take_trace() }
+    SeedOutcome { seed, violation, steps, time: world.now(), requests, trace: world.take_trace() }
 }

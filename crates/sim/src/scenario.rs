@@ -1,13 +1,13 @@
 //! What the processes of a run do and what happens to them, drawn from the seed before the run starts.
 
-use trunkline_engine::{Nics, SharingParams};
+use trunkline_engine::{CommNics, SharingParams};
 
-use crate::{Dice, Weather};
+use crate::{NetworkModel, SimRng};
 
 /// A whole run.
 #[derive(Clone, Debug)]
-pub(crate) struct Scenario {
-    pub(crate) weather: Weather,
+pub(crate) struct RunScenario {
+    pub(crate) weather: NetworkModel,
     pub(crate) processes: usize,
     pub(crate) engine: EngineChoice,
     /// How each process shares queue pairs.
@@ -43,7 +43,7 @@ pub(crate) struct CommPlan {
     pub(crate) from_nics: Vec<usize>,
     pub(crate) to_nics: Vec<usize>,
     /// Grouped receives, in posting order; each message's sends follow the same order by tag.
-    pub(crate) groups: Vec<Vec<Message>>,
+    pub(crate) groups: Vec<Vec<PlannedMessage>>,
     pub(crate) sender: SidePlan,
     pub(crate) receiver: SidePlan,
     /// Messages ahead of the oldest unsent one that may be sent before it.
@@ -69,7 +69,7 @@ pub(crate) struct SidePlan {
     /// Each message has its own registration, which ends with it.
     pub(crate) own_regions: bool,
     /// How it leaves the connection.
-    pub(crate) ending: Ending,
+    pub(crate) ending: PlannedEnd,
     /// How long it waits after its last completion before it closes.
     pub(crate) linger: u64,
     /// A sender makes no more calls once all is sent, until its receiver has closed.
@@ -78,7 +78,7 @@ pub(crate) struct SidePlan {
 
 /// How an end leaves its connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Ending {
+pub(crate) enum PlannedEnd {
     /// It is closed when everything is done.
     Done,
     /// After so many completions it is closed, with work in flight.
@@ -93,7 +93,7 @@ pub(crate) enum Ending {
 
 /// One message: what is sent and how much room it meets. With too little room both ends fail.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
+pub(crate) struct PlannedMessage {
     pub(crate) tag: u32,
     pub(crate) size: u64,
     pub(crate) room: u64,
@@ -103,12 +103,12 @@ pub(crate) struct Message {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FaultPlan {
     pub(crate) at: u64,
-    pub(crate) fault: Fault,
+    pub(crate) fault: InjectedFault,
 }
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Fault {
+pub(crate) enum InjectedFault {
     /// A process dies.
     Kill(usize),
     /// A process makes no call for so long. No error.
@@ -130,11 +130,11 @@ const SPARE_BYTES: u64 = 600;
 
 const EDGES: [u64; 12] = [0, 1, 7, 8, 63, 64, 127, 128, 255, 256, 4095, 4096];
 
-impl Scenario {
+impl RunScenario {
     /// The scenario of a seed.
-    pub(crate) fn draw(seed: u64) -> Self {
-        let dice = &mut Dice::new(seed, 2);
-        let mut weather = Weather::draw(dice);
+    pub(crate) fn from_seed(seed: u64) -> Self {
+        let dice = &mut SimRng::new(seed, 2);
+        let mut weather = NetworkModel::from_rng(dice);
         let processes = dice.pick([1, 2, 2, 2, 3]);
         let faulty = dice.below(4);
         if faulty == 3 && dice.coin() {
@@ -142,7 +142,7 @@ impl Scenario {
             weather.stream_lost = dice.pick([0, 20, 200]);
         }
         let mut comms: Vec<CommPlan> = (0..dice.pick([1, 1, 2, 2, 3, 5]))
-            .map(|_| CommPlan::draw(dice, processes, weather.nics))
+            .map(|_| CommPlan::from_rng(dice, processes, weather.nics))
             .collect();
         let mut faults = Vec::new();
         if faulty >= 2 {
@@ -169,19 +169,19 @@ impl Scenario {
         let sharing = Vec::new();
         let mut scenario =
             Self { weather, processes, engine, sharing, comms, faults, pace, look_again, tend };
-        scenario.draw_rails(&mut Dice::new(seed, 5));
-        scenario.draw_sharing(&mut Dice::new(seed, 6));
-        scenario.weather.draw_arrival(&mut Dice::new(seed, 8));
-        let dice = &mut Dice::new(seed, 10);
+        scenario.draw_rails(&mut SimRng::new(seed, 5));
+        scenario.draw_sharing(&mut SimRng::new(seed, 6));
+        scenario.weather.draw_arrival(&mut SimRng::new(seed, 8));
+        let dice = &mut SimRng::new(seed, 10);
         scenario.comms.iter_mut().for_each(|comm| comm.gives_up = dice.chance(300));
-        if Dice::new(seed, STEPS).chance(750) {
+        if SimRng::new(seed, STEPS).chance(750) {
             scenario.comms.iter_mut().for_each(CommPlan::receive_steps);
         }
         scenario
     }
 
     /// Some runs have comms over several rails, which die and come back.
-    fn draw_rails(&mut self, dice: &mut Dice) {
+    fn draw_rails(&mut self, dice: &mut SimRng) {
         if !dice.chance(400) {
             return;
         }
@@ -206,7 +206,7 @@ impl Scenario {
             let time = dice.pick([1_000, 1_000_000, 200_000_000, 2_000_000_000, 1 << 60]);
             let process = dice.below(self.processes as u64) as usize;
             let nic = dice.below(nics as u64) as usize;
-            self.faults.push(FaultPlan { at, fault: Fault::Cut(process, nic, time) });
+            self.faults.push(FaultPlan { at, fault: InjectedFault::Cut(process, nic, time) });
         }
         self.weather.deaf = dice.chance(250);
         self.engine.links_per_rail = dice.pick([1, 1, 1, 2, 4]);
@@ -215,7 +215,7 @@ impl Scenario {
 }
 
 /// One, two or four NICs out of so many.
-fn draw_nics(dice: &mut Dice, nics: usize) -> Vec<usize> {
+fn draw_nics(dice: &mut SimRng, nics: usize) -> Vec<usize> {
     let mut all: Vec<usize> = (0..nics).collect();
     for at in (1..all.len()).rev() {
         all.swap(at, dice.below(at as u64 + 1) as usize);
@@ -225,19 +225,19 @@ fn draw_nics(dice: &mut Dice, nics: usize) -> Vec<usize> {
 }
 
 /// The NICs of a plan, which differ and are at most four.
-pub(crate) fn nics(list: &[usize]) -> Nics {
-    Nics::new(list).unwrap_or(Nics::from(0))
+pub(crate) fn nic_set(list: &[usize]) -> CommNics {
+    CommNics::new(list).unwrap_or(CommNics::from(0))
 }
 
 impl CommPlan {
-    pub(crate) fn draw(dice: &mut Dice, processes: usize, nics: usize) -> Self {
+    pub(crate) fn from_rng(dice: &mut SimRng, processes: usize, nics: usize) -> Self {
         let from = dice.below(processes as u64) as usize;
         let mut to = dice.below(processes as u64) as usize;
         if to == from && dice.coin() {
             to = (from + 1) % processes;
         }
         let grouped = dice.coin();
-        let tags = Tags::draw(dice);
+        let tags = CommTags::from_rng(dice);
         let small = dice.chance(700);
         let mut budget: u64 = dice.pick([16_384, 65_536, 262_144]);
         if dice.chance(20) {
@@ -248,7 +248,7 @@ impl CommPlan {
         let count = if dice.chance(15) { dice.between(130, 400) } else { dice.pick([1, 3, 8, 20, 40]) };
         for _ in 0..count {
             let count = if grouped { dice.between(1, 8) } else { 1 };
-            let group: Vec<Message> =
+            let group: Vec<PlannedMessage> =
                 (0..count).map(|_| draw_message(dice, &tags, small, &mut budget)).collect();
             groups.push(group);
         }
@@ -258,8 +258,8 @@ impl CommPlan {
             from_nics: vec![dice.below(nics as u64) as usize],
             to_nics: vec![dice.below(nics as u64) as usize],
             groups,
-            sender: SidePlan::draw(dice),
-            receiver: SidePlan::draw(dice),
+            sender: SidePlan::from_rng(dice),
+            receiver: SidePlan::from_rng(dice),
             window: dice.pick([1, 1, 3, 8]),
             close_listen_early: dice.coin(),
             flush_anyway: dice.chance(100),
@@ -268,18 +268,18 @@ impl CommPlan {
         }
     }
 
-    pub(crate) fn draw_ending(&mut self, dice: &mut Dice) {
+    pub(crate) fn draw_ending(&mut self, dice: &mut SimRng) {
         let messages: usize = self.groups.iter().map(Vec::len).sum();
         let sends = dice.below(messages as u64) as usize;
         let receives = sends.min(self.groups.len() - 1);
         match dice.below(10) {
-            0 | 1 => self.sender.ending = Ending::Abort(sends),
-            2 | 3 => self.receiver.ending = Ending::Abort(receives),
-            4 => self.sender.ending = Ending::Quit(sends),
-            5 => self.receiver.ending = Ending::Quit(receives),
-            6 => self.sender.ending = Ending::Revoke(sends),
-            7 => self.receiver.ending = Ending::Revoke(receives),
-            8 => self.sender.ending = Ending::Abandon(dice.pick([1, 3, 10])),
+            0 | 1 => self.sender.ending = PlannedEnd::Abort(sends),
+            2 | 3 => self.receiver.ending = PlannedEnd::Abort(receives),
+            4 => self.sender.ending = PlannedEnd::Quit(sends),
+            5 => self.receiver.ending = PlannedEnd::Quit(receives),
+            6 => self.sender.ending = PlannedEnd::Revoke(sends),
+            7 => self.receiver.ending = PlannedEnd::Revoke(receives),
+            8 => self.sender.ending = PlannedEnd::Abandon(dice.pick([1, 3, 10])),
             _ => self.draw_too_long(dice),
         }
     }
@@ -294,7 +294,7 @@ impl CommPlan {
     }
 
     /// One message gets too little room.
-    fn draw_too_long(&mut self, dice: &mut Dice) {
+    fn draw_too_long(&mut self, dice: &mut SimRng) {
         let group = dice.below(self.groups.len() as u64) as usize;
         let message = dice.below(self.groups[group].len() as u64) as usize;
         let message = &mut self.groups[group][message];
@@ -304,13 +304,13 @@ impl CommPlan {
 }
 
 impl SidePlan {
-    fn draw(dice: &mut Dice) -> Self {
+    fn from_rng(dice: &mut SimRng) -> Self {
         Self {
             start: dice.pick([0, 0, 100_000, 5_000_000, 3_000_000_000]),
             pause: dice.pick([0, 0, 1_000, 100_000, 10_000_000]),
             in_flight: dice.pick([1, 2, 8, 8, 32, 80]),
             own_regions: dice.coin(),
-            ending: Ending::Done,
+            ending: PlannedEnd::Done,
             linger: dice.pick([0, 0, 10_000, 50_000_000]),
             rests: dice.chance(300),
         }
@@ -318,17 +318,17 @@ impl SidePlan {
 }
 
 /// The tags of a comm.
-struct Tags(Vec<u32>);
+struct CommTags(Vec<u32>);
 
-impl Tags {
-    fn draw(dice: &mut Dice) -> Self {
+impl CommTags {
+    fn from_rng(dice: &mut SimRng) -> Self {
         let count = dice.pick([1, 2, 8, 8]);
         let wide = dice.coin();
-        Self((0..count).map(|i| if wide { dice.draw() as u32 } else { i }).collect())
+        Self((0..count).map(|i| if wide { dice.draw_u64() as u32 } else { i }).collect())
     }
 }
 
-fn draw_message(dice: &mut Dice, tags: &Tags, small: bool, budget: &mut u64) -> Message {
+fn draw_message(dice: &mut SimRng, tags: &CommTags, small: bool, budget: &mut u64) -> PlannedMessage {
     let tag = tags.0[dice.below(tags.0.len() as u64) as usize];
     let mut size = match dice.below(10) {
         0..4 => dice.pick(EDGES),
@@ -340,10 +340,10 @@ fn draw_message(dice: &mut Dice, tags: &Tags, small: bool, budget: &mut u64) -> 
     size = size.min(*budget);
     *budget -= size;
     let room = size + if dice.coin() { 0 } else { dice.pick([1, 8, 100, 5000]) };
-    Message { tag, size, room }
+    PlannedMessage { tag, size, room }
 }
 
-fn draw_faults(dice: &mut Dice, processes: usize) -> Vec<FaultPlan> {
+fn draw_faults(dice: &mut SimRng, processes: usize) -> Vec<FaultPlan> {
     (0..dice.pick([1, 1, 2]))
         .map(|_| {
             let at = match dice.below(4) {
@@ -354,10 +354,10 @@ fn draw_faults(dice: &mut Dice, processes: usize) -> Vec<FaultPlan> {
             };
             let who = dice.below(processes as u64) as usize;
             let fault = match dice.below(10) {
-                0..3 if processes > 1 => Fault::Kill(who),
-                0..6 => Fault::Silence(who, dice.pick([1_000_000, 5_000_000_000, 90_000_000_000])),
-                6..9 => Fault::Stranger(dice.draw()),
-                _ => Fault::Flap,
+                0..3 if processes > 1 => InjectedFault::Kill(who),
+                0..6 => InjectedFault::Silence(who, dice.pick([1_000_000, 5_000_000_000, 90_000_000_000])),
+                6..9 => InjectedFault::Stranger(dice.draw_u64()),
+                _ => InjectedFault::Flap,
             };
             FaultPlan { at, fault }
         })
@@ -372,7 +372,7 @@ mod tests {
     fn most_receives_are_longer_than_their_messages() {
         let mut counts = [0; 2];
         for seed in 0..200 {
-            let comms = Scenario::draw(seed).comms;
+            let comms = RunScenario::from_seed(seed).comms;
             for message in comms.iter().flat_map(|comm| comm.groups.iter().flatten()) {
                 counts[usize::from(message.room > message.size)] += 1;
             }
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn seeds_that_tests_name_keep_their_receives() {
-        let steps = |seed: u64| Dice::new(seed, STEPS).chance(750);
+        let steps = |seed: u64| SimRng::new(seed, STEPS).chance(750);
         assert!([107_325, 121_010].into_iter().all(|seed| !steps(seed)));
     }
 }

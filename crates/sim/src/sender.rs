@@ -2,40 +2,40 @@
 
 use trunkline_engine::MrId;
 
-use crate::checkers::Violation;
-use crate::checkers::bounded::Cause;
-use crate::checkers::order::Sent;
-use crate::dice::mix;
+use crate::checkers::PropertyViolation;
+use crate::checkers::bounded::FailureCause;
+use crate::checkers::order::SentMessage;
+use crate::dice::mix_bits;
 use crate::pattern;
-use crate::scenario::{CommPlan, Message};
-use crate::side::{Around, Flight, Place, Role, Side, Step};
+use crate::scenario::{CommPlan, PlannedMessage};
+use crate::side::{EndRole, ItemBuffer, PendingRequest, SimCommEnd, StepContext, StepResult};
 
 /// The messages of a comm, in the order of their receives.
-pub(crate) struct Sending {
-    items: Vec<Item>,
+pub(crate) struct SendSchedule {
+    items: Vec<ScheduledMessage>,
     /// Everything before it was sent.
     first: usize,
     /// Messages of later receives may overtake.
     wide: bool,
 }
 
-struct Item {
-    message: Message,
+struct ScheduledMessage {
+    message: PlannedMessage,
     /// The receive it is for.
     group: usize,
     pattern: u64,
     sent: bool,
-    place: Option<Place>,
+    place: Option<ItemBuffer>,
 }
 
-impl Sending {
+impl SendSchedule {
     pub(crate) fn new(plan: &CommPlan, comm: usize) -> Self {
         let groups = plan.groups.iter().enumerate();
         let items = groups.flat_map(|(group, messages)| messages.iter().map(move |message| (group, message)));
-        let items = items.enumerate().map(|(i, (group, message))| Item {
+        let items = items.enumerate().map(|(i, (group, message))| ScheduledMessage {
             message: *message,
             group,
-            pattern: mix((comm as u64) << 32 | i as u64),
+            pattern: mix_bits((comm as u64) << 32 | i as u64),
             sent: false,
             place: None,
         });
@@ -49,13 +49,13 @@ impl Sending {
     }
 
     /// Buffers in use, with their lengths.
-    pub(crate) fn places(&self) -> Vec<(Place, u64)> {
+    pub(crate) fn used_buffers(&self) -> Vec<(ItemBuffer, u64)> {
         let used = self.items.iter().filter_map(|item| Some((item.place.clone()?, item.message.size)));
         used.collect()
     }
 
     /// The buffer of a message.
-    pub(crate) fn places_of(&self, at: usize) -> Vec<(Place, u64)> {
+    pub(crate) fn buffers_of(&self, at: usize) -> Vec<(ItemBuffer, u64)> {
         let item = &self.items[at];
         item.place.iter().map(|place| (place.clone(), item.message.size)).collect()
     }
@@ -66,16 +66,16 @@ impl Sending {
     }
 
     /// A message has no buffer any more, unless it lies in one of these regions.
-    pub(crate) fn forget(&mut self, at: usize, regions: &[MrId]) {
+    pub(crate) fn drop_buffer(&mut self, at: usize, regions: &[MrId]) {
         self.items[at].place.take_if(|place| !regions.contains(&place.mr));
     }
 
     /// A message that may go next: near the oldest unsent one, and the first unsent of its tag.
-    fn choose(&self, window: usize, pick: impl FnOnce(u64) -> u64) -> Option<usize> {
+    fn choose_message(&self, window: usize, pick: impl FnOnce(u64) -> u64) -> Option<usize> {
         let mut tags = Vec::new();
         let mut choices = Vec::new();
         let group = self.items.get(self.first).map(|item| item.group);
-        let near = |item: &&Item| self.wide || Some(item.group) == group;
+        let near = |item: &&ScheduledMessage| self.wide || Some(item.group) == group;
         for (i, item) in self.items.iter().enumerate().skip(self.first).take(window) {
             if !near(&item) {
                 break;
@@ -89,20 +89,20 @@ impl Sending {
     }
 }
 
-impl Side {
-    fn sending(&mut self) -> Option<&mut Sending> {
+impl SimCommEnd {
+    fn send_schedule(&mut self) -> Option<&mut SendSchedule> {
         match &mut self.role {
-            Role::Send(sending) => Some(sending),
-            Role::Recv(_) => None,
+            EndRole::Send(sending) => Some(sending),
+            EndRole::Recv(_) => None,
         }
     }
 
     /// Tries to send one message.
-    pub(crate) fn send(&mut self, around: &mut Around<'_>) -> Step {
+    pub(crate) fn send_message(&mut self, around: &mut StepContext<'_>) -> StepResult {
         let window = around.plan.window;
         let dice = &mut *around.dice;
-        let Some(sending) = self.sending() else { return Ok(false) };
-        let Some(at) = sending.choose(window, |n| dice.below(n)) else { return Ok(false) };
+        let Some(sending) = self.send_schedule() else { return Ok(false) };
+        let Some(at) = sending.choose_message(window, |n| dice.below(n)) else { return Ok(false) };
         let item = &sending.items[at];
         let message = item.message;
         let pattern = item.pattern;
@@ -110,9 +110,9 @@ impl Side {
         let place = match place {
             Some(place) => place,
             None => {
-                let Some(place) = self.place(around, message.size)? else { return Ok(false) };
+                let Some(place) = self.allocate_buffer(around, message.size)? else { return Ok(false) };
                 pattern::fill(&place.memory, place.offset, message.size, pattern);
-                if let Some(sending) = self.sending() {
+                if let Some(sending) = self.send_schedule() {
                     sending.items[at].place = Some(place.clone());
                 }
                 place
@@ -121,23 +121,23 @@ impl Side {
         let Some(id) = self.id else { return Ok(false) };
         let started = around.engine.isend(id, place.mr, place.offset, message.size, message.tag);
         if message.size > message.room && !matches!(started, Ok(None)) {
-            self.fate.doom(around.world.now(), Cause::TooLong);
-            self.news = Some(Cause::TooLong);
+            self.fate.expect_failure(around.world.now(), FailureCause::TooLong);
+            self.news = Some(FailureCause::TooLong);
         }
         match started {
             Ok(None) => self.not_yet(around, around.world.now()),
-            Err(error) => self.failed(around, &error),
+            Err(error) => self.fail_comm(around, &error),
             Ok(Some(request)) => {
-                around.once.made(&self.name(), request.to_bits())?;
-                around.order.sent(message.tag, Sent { pattern, size: message.size });
-                around.world.note(format_args!(
+                around.once.record_created(&self.display_name(), request.to_bits())?;
+                around.order.record_send(message.tag, SentMessage { pattern, size: message.size });
+                around.world.note_trace(format_args!(
                     "{} sends {at}: {} bytes, tag {:#x}",
-                    self.name(),
+                    self.display_name(),
                     message.size,
                     message.tag
                 ));
-                self.flights.push(Flight { request, item: at, flush: None });
-                if let Some(sending) = self.sending() {
+                self.flights.push(PendingRequest { request, item: at, flush: None });
+                if let Some(sending) = self.send_schedule() {
                     sending.items[at].sent = true;
                     while sending.items.get(sending.first).is_some_and(|item| item.sent) {
                         sending.first += 1;
@@ -149,15 +149,19 @@ impl Side {
     }
 
     /// A send is done: its buffer is free.
-    pub(crate) fn sent(&mut self, around: &mut Around<'_>, at: usize) -> Result<(), Violation> {
+    pub(crate) fn finish_send(
+        &mut self,
+        around: &mut StepContext<'_>,
+        at: usize,
+    ) -> Result<(), PropertyViolation> {
         self.completed += 1;
-        around.world.note(format_args!("{} has sent {at}", self.name()));
-        let Some(sending) = self.sending() else { return Ok(()) };
+        around.world.note_trace(format_args!("{} has sent {at}", self.display_name()));
+        let Some(sending) = self.send_schedule() else { return Ok(()) };
         let place = sending.items[at].place.take();
         let len = sending.items[at].message.size;
         if let Some(place) = place {
-            let what = format!("{} buffer of message {at}", self.name());
-            self.bury(around, place, len, &what)?;
+            let what = format!("{} buffer of message {at}", self.display_name());
+            self.reclaim_buffer(around, place, len, &what)?;
         }
         Ok(())
     }

@@ -1,76 +1,76 @@
 //! What an engine says of sharing, and what it makes of what others say, while it shares nothing: the other end is
 //! played by hand.
 
-use trunkline_engine::{CommFault, Error, Nics};
+use trunkline_engine::{CommFault, CommNics, EngineError};
 use trunkline_fabric::{
-    Access, Fabric, Frame, LinkAddress, LinkId, Links, Oob, OobListener, OobStream, Purpose, Rail,
-    RailConfig, RecvOrder,
+    AccessRights, Fabric, LinkAddress, LinkControl, LinkId, OobFrame, OobListener, OobStream, OobTransport,
+    Rail, RailConfig, RecvOrder, RegionPurpose,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::pool::AnswerFault;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
-use trunkline_proto::wire::frame::{self, Answer, Open, Region, Reply, VERSION};
-use trunkline_proto::wire::handle::Handle;
+use trunkline_proto::wire::frame::{self, OpenAnswer, OpenFrame, RemoteRegion, ResultFrame, VERSION};
+use trunkline_proto::wire::handle::ConnectionHandle;
 use trunkline_proto::wire::member::MemberId;
-use trunkline_proto::wire::proof::{Epoch, Proof};
-use trunkline_proto::wire::share::{self, Given, Mode, Offer, Request};
+use trunkline_proto::wire::proof::{GroupEpoch, GroupProof};
+use trunkline_proto::wire::share::{self, ShareMode, ShareOffer, ShareOutcome, ShareRequest};
 
 use crate::rules_tests::{Duo, SECOND, buffer, handle_at, hello, params};
-use crate::{SimFabric, SimListener, SimOob, SimRail, SimStream, Weather};
+use crate::{NetworkModel, SimFabric, SimListener, SimOob, SimRail, SimStream};
 
 const CONFIG: RailConfig = RailConfig {
     depth: 64,
     recv_depth: 64,
     recv_order: RecvOrder::Posted,
     links: 1,
-    peer_time: Duration::secs(10),
-    rail_time: Duration::secs(3),
+    peer_time: Duration::from_secs(10),
+    rail_time: Duration::from_secs(3),
     receives: false,
     traffic_class: None,
     many: false,
 };
 
-const EPOCH: Epoch = Epoch(std::num::NonZeroU64::MIN);
+const EPOCH: GroupEpoch = GroupEpoch(std::num::NonZeroU64::MIN);
 
 fn member() -> MemberId {
-    MemberId::of(SlotId { slot: 1, generation: 1 })
+    MemberId::from_slot(SlotId { slot: 1, generation: 1 })
 }
 
 /// What was said on a stream meanwhile.
-fn heard(stream: &mut SimStream) -> Vec<frame::Frame> {
+fn heard(stream: &mut SimStream) -> Vec<frame::ControlFrame> {
     let frames = std::iter::from_fn(|| stream.recv().unwrap());
-    frames.map(|frame| frame::Frame::from_bytes(&frame.bytes).unwrap()).collect()
+    frames.map(|frame| frame::ControlFrame::from_bytes(&frame.bytes).unwrap()).collect()
 }
 
-fn say(stream: &mut SimStream, frame: &frame::Frame) {
-    stream.send(Frame { bytes: frame.to_bytes(), fd: None }).unwrap();
+fn say(stream: &mut SimStream, frame: &frame::ControlFrame) {
+    stream.send(OobFrame { bytes: frame.to_bytes(), fd: None }).unwrap();
 }
 
 /// A link of nobody's engine, and where it takes records.
 struct Raw {
     rail: SimRail,
     link: LinkId,
-    mailbox: Region,
+    mailbox: RemoteRegion,
 }
 
 impl Raw {
     fn new(duo: &Duo) -> Self {
         let process = duo.world.add_process();
-        let mut rail = SimFabric::new(&duo.world, process).open(0, &CONFIG).unwrap();
-        let memory = Memory::heap(1 << 17);
-        let keys = rail.registrar().register(&memory, Access::ALL, Purpose::Records).unwrap();
-        let link = rail.create().unwrap();
-        Self { rail, link, mailbox: Region { key: keys.remote.0, addr: keys.remote_base } }
+        let mut rail = SimFabric::new(&duo.world, process).open_rail(0, &CONFIG).unwrap();
+        let memory = MemoryRange::heap(1 << 17);
+        let keys = rail.registrar().register(&memory, AccessRights::ALL, RegionPurpose::Records).unwrap();
+        let link = rail.create_link().unwrap();
+        Self { rail, link, mailbox: RemoteRegion { key: keys.remote.0, addr: keys.remote_base } }
     }
 
     /// An OPEN for the listener of that handle.
-    fn open(&self, handle: &[u8; 128], request: Request) -> frame::Frame {
-        let Handle { nonce, listen, .. } = Handle::from_bytes(handle).unwrap();
-        let joins = matches!(request.mode, Mode::Join(..));
-        let link = if joins { Vec::new() } else { self.rail.address(self.link).unwrap().bytes };
+    fn open(&self, handle: &[u8; 128], request: ShareRequest) -> frame::ControlFrame {
+        let ConnectionHandle { nonce, listen, .. } = ConnectionHandle::from_bytes(handle).unwrap();
+        let joins = matches!(request.mode, ShareMode::Join(..));
+        let link = if joins { Vec::new() } else { self.rail.link_address(self.link).unwrap().bytes };
         let (matched, mailbox) = (false, self.mailbox);
-        frame::Frame::Open(Open {
+        frame::ControlFrame::Open(OpenFrame {
             conn: 9,
             listen,
             nonce,
@@ -85,16 +85,19 @@ impl Raw {
 }
 
 /// What `b` answers to that request, without its HELLO; it accepts nothing meanwhile.
-fn answered(duo: &Duo, raw: &Raw, request: Request) -> (SimStream, Reply) {
+fn answered(duo: &Duo, raw: &Raw, request: ShareRequest) -> (SimStream, ResultFrame) {
     let (listen, handle) = duo.b.listen(0).unwrap();
     let mut stream = duo.stranger(&handle, &[hello(VERSION, VERSION, 7), raw.open(&handle, request)]);
     for _ in 0..100 {
         assert_eq!(duo.b.accept(listen).unwrap(), None);
     }
     let mut said = heard(&mut stream);
-    let Some(frame::Frame::Result(reply)) = said.pop() else { panic!("{said:?}") };
-    let says_hello = |frame: &frame::Frame| {
-        matches!(frame, frame::Frame::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, .. })
+    let Some(frame::ControlFrame::Result(reply)) = said.pop() else { panic!("{said:?}") };
+    let says_hello = |frame: &frame::ControlFrame| {
+        matches!(
+            frame,
+            frame::ControlFrame::Hello { min: VERSION, max: VERSION, offer: ShareOffer::NONE, .. }
+        )
     };
     assert!(matches!(&said[..], [frame] if says_hello(frame)), "{said:?}");
     (stream, reply)
@@ -102,12 +105,12 @@ fn answered(duo: &Duo, raw: &Raw, request: Request) -> (SimStream, Reply) {
 
 #[test]
 fn whoever_asks_for_links_gets_its_own() {
-    for mode in [Mode::Alone, Mode::Rather, Mode::Create(EPOCH), Mode::First(EPOCH)] {
+    for mode in [ShareMode::Alone, ShareMode::Rather, ShareMode::Create(EPOCH), ShareMode::First(EPOCH)] {
         for turn in [0, 7] {
             let duo = Duo::calm();
-            let (_stream, reply) = answered(&duo, &Raw::new(&duo), Request { mode, turn });
-            assert_eq!((reply.conn, reply.answer), (9, Answer::Accepted));
-            assert_eq!(reply.share, share::Answer { given: Given::Alone, turn }, "{mode:?}");
+            let (_stream, reply) = answered(&duo, &Raw::new(&duo), ShareRequest { mode, turn });
+            assert_eq!((reply.conn, reply.answer), (9, OpenAnswer::Accepted));
+            assert_eq!(reply.share, share::ShareAnswer { given: ShareOutcome::Alone, turn }, "{mode:?}");
         }
     }
 }
@@ -115,9 +118,9 @@ fn whoever_asks_for_links_gets_its_own() {
 #[test]
 fn there_is_no_group_to_join() {
     let duo = Duo::calm();
-    let request = Request { mode: Mode::Join(EPOCH, Proof(3)), turn: 2 };
+    let request = ShareRequest { mode: ShareMode::Join(EPOCH, GroupProof(3)), turn: 2 };
     let (mut stream, reply) = answered(&duo, &Raw::new(&duo), request);
-    assert_eq!(reply.share, share::Answer { given: Given::Retry, turn: 2 });
+    assert_eq!(reply.share, share::ShareAnswer { given: ShareOutcome::Retry, turn: 2 });
     duo.run(SECOND);
     assert_eq!((duo.b.in_use().0, heard(&mut stream)), (0, vec![]), "it is said once, and no comm is made");
 }
@@ -126,15 +129,15 @@ fn there_is_no_group_to_join() {
 fn a_refusal_names_the_turn_too() {
     let duo = Duo::calm();
     let (listen, handle) = duo.b.listen(0).unwrap();
-    let request = Request { mode: Mode::Create(EPOCH), turn: 5 };
+    let request = ShareRequest { mode: ShareMode::Create(EPOCH), turn: 5 };
     let open = Raw::new(&duo).open(&handle, request);
     duo.b.close_listen(listen).unwrap();
     let mut stream = duo.stranger(&handle, &[hello(VERSION, VERSION, 7), open]);
     duo.run(SECOND);
     let said = heard(&mut stream).pop();
-    let Some(frame::Frame::Result(reply)) = said else { panic!("{said:?}") };
-    let share = share::Answer { given: Given::Alone, turn: 5 };
-    assert_eq!((reply.answer, reply.share), (Answer::Refused, share));
+    let Some(frame::ControlFrame::Result(reply)) = said else { panic!("{said:?}") };
+    let share = share::ShareAnswer { given: ShareOutcome::Alone, turn: 5 };
+    assert_eq!((reply.answer, reply.share), (OpenAnswer::Refused, share));
 }
 
 /// It makes no sense, as nothing is shared, and it harms nobody: the stream lives, and so does the comm.
@@ -143,14 +146,14 @@ fn the_end_of_sharing_means_nothing_to_a_comm_that_shares_nothing() {
     let duo = Duo::calm();
     let mut raw = Raw::new(&duo);
     let (listen, handle) = duo.b.listen(0).unwrap();
-    let open = raw.open(&handle, Request { mode: Mode::Alone, turn: 0 });
+    let open = raw.open(&handle, ShareRequest { mode: ShareMode::Alone, turn: 0 });
     let mut stream = duo.stranger(&handle, &[hello(VERSION, VERSION, 7), open]);
     let comm = (0..1000).find_map(|_| {
         for said in heard(&mut stream) {
-            if let frame::Frame::Result(reply) = said {
+            if let frame::ControlFrame::Result(reply) = said {
                 let address = LinkAddress { bytes: reply.link, fd: None };
                 raw.rail.connect(raw.link, address).unwrap();
-                say(&mut stream, &frame::Frame::Ready { comm: reply.comm, conn: 9 });
+                say(&mut stream, &frame::ControlFrame::Ready { comm: reply.comm, conn: 9 });
             }
         }
         duo.b.accept(listen).unwrap()
@@ -158,21 +161,22 @@ fn the_end_of_sharing_means_nothing_to_a_comm_that_shares_nothing() {
     let comm = comm.unwrap();
     let (_, into) = buffer(&duo.b, comm, 8);
     let request = duo.b.irecv(comm, &[into]).unwrap().unwrap();
-    let warnings = duo.world.warnings(crate::Pid(1));
+    let warnings = duo.world.warning_count(crate::SimPid(1));
     for id in [comm.to_bits(), 9, 1 << 32, 0, u64::MAX] {
-        say(&mut stream, &frame::Frame::Stop { id });
-        say(&mut stream, &frame::Frame::Gone { id });
+        say(&mut stream, &frame::ControlFrame::Stop { id });
+        say(&mut stream, &frame::ControlFrame::Gone { id });
     }
     duo.run(20 * SECOND);
     for _ in 0..10_000 {
         assert!(!duo.b.test(request, &mut [0; 8]).unwrap());
     }
-    let counted = (duo.b.in_use().2, duo.b.counters().streams_refused, duo.world.warnings(crate::Pid(1)));
+    let counted =
+        (duo.b.in_use().2, duo.b.counters().streams_refused, duo.world.warning_count(crate::SimPid(1)));
     assert_eq!(counted, (1, 0, warnings), "the stream lives, and nobody speaks of it");
-    say(&mut stream, &frame::Frame::Close { id: comm.to_bits(), messages: 0 });
+    say(&mut stream, &frame::ControlFrame::Close { id: comm.to_bits(), messages: 0 });
     duo.run(SECOND);
     let ended = (0..1_000_000).find_map(|_| duo.b.test(request, &mut [0; 8]).err());
-    assert!(matches!(ended, Some(Error::Comm(CommFault::PeerClosed(_)))), "{ended:?}");
+    assert!(matches!(ended, Some(EngineError::Comm(CommFault::PeerClosed(_)))), "{ended:?}");
 }
 
 /// A listener played by hand, which `a` has asked; with what it said.
@@ -180,25 +184,27 @@ struct Listening {
     _listener: SimListener,
     stream: SimStream,
     handle: [u8; 128],
-    open: Open,
+    open: OpenFrame,
 }
 
 impl Listening {
     fn asked(duo: &Duo) -> Self {
         let outside = duo.world.add_process();
-        let mut listener = SimOob::stranger(&duo.world, outside).listen().unwrap();
-        let mut handle = handle_at(listener.address().0);
+        let mut listener = SimOob::for_rogue_peer(&duo.world, outside).listen().unwrap();
+        let mut handle = handle_at(listener.listen_address().0);
         let stream = (0..1000).find_map(|_| {
             assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None);
             listener.accept().unwrap()
         });
         let mut stream = stream.unwrap();
         let said = std::iter::repeat_with(|| {
-            duo.world.advance(1_000_000);
+            duo.world.advance_by(1_000_000);
             heard(&mut stream)
         });
         let said: Vec<_> = said.take(50).flatten().collect();
-        let [frame::Frame::Hello { offer: Offer::NONE, .. }, frame::Frame::Open(open)] = &said[..] else {
+        let [frame::ControlFrame::Hello { offer: ShareOffer::NONE, .. }, frame::ControlFrame::Open(open)] =
+            &said[..]
+        else {
             panic!("{said:?}");
         };
         let open = open.clone();
@@ -206,21 +212,22 @@ impl Listening {
         Self { _listener: listener, stream, handle, open }
     }
 
-    fn answer(&mut self, answer: Answer, given: Given, turn: u32) {
-        let own = answer == Answer::Accepted && matches!(given, Given::Alone | Given::Created { .. });
-        let reply = Reply {
+    fn answer(&mut self, answer: OpenAnswer, given: ShareOutcome, turn: u32) {
+        let own = answer == OpenAnswer::Accepted
+            && matches!(given, ShareOutcome::Alone | ShareOutcome::Created { .. });
+        let reply = ResultFrame {
             conn: self.open.conn,
             answer,
             matched: false,
             remote_len: false,
             comm: 3 << 16,
-            fins: Region { key: 0, addr: 0 },
+            fins: RemoteRegion { key: 0, addr: 0 },
             eager_max: 0,
             eager_credits: 0,
             link: if own { vec![7; 20] } else { Vec::new() },
-            share: share::Answer { given, turn },
+            share: share::ShareAnswer { given, turn },
         };
-        say(&mut self.stream, &frame::Frame::Result(reply));
+        say(&mut self.stream, &frame::ControlFrame::Result(reply));
     }
 }
 
@@ -228,7 +235,7 @@ impl Listening {
 fn an_engine_asks_for_links_of_its_own() {
     let duo = Duo::calm();
     let listening = Listening::asked(&duo);
-    assert_eq!(listening.open.share, Request { mode: Mode::Alone, turn: 0 });
+    assert_eq!(listening.open.share, ShareRequest { mode: ShareMode::Alone, turn: 0 });
     assert!(!listening.open.link.is_empty());
 }
 
@@ -237,28 +244,28 @@ fn an_answer_of_another_turn_is_no_answer() {
     let duo = Duo::calm();
     let mut listening = Listening::asked(&duo);
     for turn in [1, u32::MAX] {
-        listening.answer(Answer::Refused, Given::Alone, turn);
+        listening.answer(OpenAnswer::Refused, ShareOutcome::Alone, turn);
     }
     for _ in 0..200 {
         assert_eq!(duo.a.connect(0, &mut listening.handle).unwrap(), None);
     }
-    listening.answer(Answer::Refused, Given::Alone, 0);
+    listening.answer(OpenAnswer::Refused, ShareOutcome::Alone, 0);
     let ended = (0..200).find_map(|_| duo.a.connect(0, &mut listening.handle).err());
-    assert!(matches!(ended, Some(Error::Refused)), "{ended:?}");
+    assert!(matches!(ended, Some(EngineError::Refused)), "{ended:?}");
 }
 
 #[test]
 fn an_answer_that_was_not_asked_for_ends_the_attempt_and_nothing_else() {
-    let created = Given::Created { epoch: EPOCH, proof: Proof(1), member: member() };
-    let joined = Given::Joined { epoch: EPOCH, member: member() };
-    for given in [created, joined, Given::Retry, Given::Full] {
+    let created = ShareOutcome::Created { epoch: EPOCH, proof: GroupProof(1), member: member() };
+    let joined = ShareOutcome::Joined { epoch: EPOCH, member: member() };
+    for given in [created, joined, ShareOutcome::Retry, ShareOutcome::Full] {
         let duo = Duo::calm();
         let mut listening = Listening::asked(&duo);
-        listening.answer(Answer::Accepted, given, 0);
+        listening.answer(OpenAnswer::Accepted, given, 0);
         let ended = (0..1000).find_map(|_| duo.a.connect(0, &mut listening.handle).err());
-        assert!(matches!(ended, Some(Error::Answer(AnswerFault::Nonsense))), "{given:?}: {ended:?}");
+        assert!(matches!(ended, Some(EngineError::Answer(AnswerFault::Nonsense))), "{given:?}: {ended:?}");
         duo.run(SECOND);
-        let close = frame::Frame::Close { id: 3 << 16, messages: 0 };
+        let close = frame::ControlFrame::Close { id: 3 << 16, messages: 0 };
         assert!(heard(&mut listening.stream).contains(&close), "{given:?}: whoever accepted is told");
         assert_eq!((duo.a.in_use().0, duo.a.in_use().2), (0, 1));
     }
@@ -266,10 +273,10 @@ fn an_answer_that_was_not_asked_for_ends_the_attempt_and_nothing_else() {
 
 #[test]
 fn a_handle_names_the_nics_of_its_listener() {
-    let duo = Duo::new(1, Weather { nics: 4, ..Weather::calm() }, params());
+    let duo = Duo::new(1, NetworkModel { nics: 4, ..NetworkModel::fault_free() }, params());
     for nics in [&[2][..], &[3, 0], &[1, 3, 2, 0]] {
-        let (_, handle) = duo.b.listen(Nics::new(nics).unwrap()).unwrap();
-        let told = Handle::from_bytes(&handle).unwrap().nics;
-        assert!(told.numbers().iter().map(|&nic| usize::from(nic)).eq(nics.iter().copied()), "{told:?}");
+        let (_, handle) = duo.b.listen(CommNics::new(nics).unwrap()).unwrap();
+        let told = ConnectionHandle::from_bytes(&handle).unwrap().nics;
+        assert!(told.nic_numbers().iter().map(|&nic| usize::from(nic)).eq(nics.iter().copied()), "{told:?}");
     }
 }

@@ -2,17 +2,17 @@
 //! from dice of their own, so that what else happens in a run does not depend on it.
 
 use trunkline_engine::SharingParams;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::pool::config::SharingMode;
 
-use crate::Dice;
-use crate::scenario::{CommPlan, Message, Scenario};
+use crate::SimRng;
+use crate::scenario::{CommPlan, PlannedMessage, RunScenario};
 
 /// Regions that a NIC has at least, for all those comms.
 const REGIONS_MIN: u32 = 4096;
 
-impl Scenario {
+impl RunScenario {
     /// In some runs processes share, each in its own way.
-    pub(crate) fn draw_sharing(&mut self, dice: &mut Dice) {
+    pub(crate) fn draw_sharing(&mut self, dice: &mut SimRng) {
         self.sharing = vec![SharingParams::default(); self.processes];
         // Words of groups are said once; streams that lose them are none.
         if !dice.chance(450) || self.weather.stream_lost > 0 {
@@ -39,8 +39,8 @@ impl Scenario {
     }
 
     /// One more comm between the same two processes, mostly over the same NICs.
-    fn draw_rider(&self, dice: &mut Dice, endings: u32) -> CommPlan {
-        let mut comm = CommPlan::draw(dice, self.processes, self.weather.nics);
+    fn draw_rider(&self, dice: &mut SimRng, endings: u32) -> CommPlan {
+        let mut comm = CommPlan::from_rng(dice, self.processes, self.weather.nics);
         let model = &self.comms[dice.below(self.comms.len().min(2) as u64) as usize];
         (comm.from, comm.to) = (model.from, model.to);
         if dice.chance(850) {
@@ -55,7 +55,7 @@ impl Scenario {
         if dice.chance(250) {
             let size = dice.between(30_000, 300_000);
             let tag = comm.groups[0][0].tag;
-            comm.groups.push(vec![Message { tag, size, room: size + dice.pick([0, 0, 100]) }]);
+            comm.groups.push(vec![PlannedMessage { tag, size, room: size + dice.pick([0, 0, 100]) }]);
         }
         // Comms come and go while others stay.
         for side in [&mut comm.sender, &mut comm.receiver] {
@@ -82,14 +82,20 @@ impl Scenario {
     }
 
     /// Whether any process shares.
-    pub(crate) fn shares(&self) -> bool {
-        self.sharing.iter().any(|sharing| sharing.sharing != Sharing::Off)
+    pub(crate) fn has_sharing(&self) -> bool {
+        self.sharing.iter().any(|sharing| sharing.sharing != SharingMode::Off)
     }
 }
 
-fn draw_how(dice: &mut Dice) -> SharingParams {
+fn draw_how(dice: &mut SimRng) -> SharingParams {
     SharingParams {
-        sharing: dice.pick([Sharing::On, Sharing::On, Sharing::On, Sharing::Auto, Sharing::Off]),
+        sharing: dice.pick([
+            SharingMode::On,
+            SharingMode::On,
+            SharingMode::On,
+            SharingMode::Auto,
+            SharingMode::Off,
+        ]),
         groups: dice.pick([1, 1, 2, 4, 8]),
         depth_multiplier: dice.pick([1, 1, 2, 4]),
         budget: dice.pick([0, 0, 0, 3, 8, 20]),

@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::run::{Options, Outcome, run_seed};
+use crate::run::{SeedOptions, SeedOutcome, run_seed};
 
 /// Failures kept of a sweep.
 const KEPT: usize = 10;
 
 /// How a sweep went.
 #[derive(Clone, Debug, Default)]
-pub struct Sweep {
+pub struct SweepSummary {
     /// Seeds that were run.
     pub runs: u64,
     /// Requests that ended in them.
@@ -18,32 +18,32 @@ pub struct Sweep {
     /// Seeds that failed.
     pub failed: u64,
     /// The failures with the lowest seeds, a few of them.
-    pub failures: Vec<Outcome>,
+    pub failures: Vec<SeedOutcome>,
 }
 
 /// Runs every seed of the range on so many threads.
 #[must_use]
-pub fn sweep(seeds: Range<u64>, threads: usize, options: &Options) -> Sweep {
+pub fn run_sweep(seeds: Range<u64>, threads: usize, options: &SeedOptions) -> SweepSummary {
     let next = AtomicU64::new(seeds.start);
     let work = || {
-        let mut part = Sweep::default();
+        let mut part = SweepSummary::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
                 return part;
             }
-            part.add(run_seed(seed, options));
+            part.add_outcome(run_seed(seed, options));
             if options.stop_at_failure && part.failed > 0 {
                 next.store(seeds.end, Ordering::Relaxed);
             }
         }
     };
-    let mut whole = Sweep::default();
+    let mut whole = SweepSummary::default();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
         for thread in threads {
             match thread.join() {
-                Ok(part) => whole.join(part),
+                Ok(part) => whole.merge_summary(part),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
@@ -51,29 +51,29 @@ pub fn sweep(seeds: Range<u64>, threads: usize, options: &Options) -> Sweep {
     whole
 }
 
-impl Sweep {
-    fn add(&mut self, outcome: Outcome) {
+impl SweepSummary {
+    fn add_outcome(&mut self, outcome: SeedOutcome) {
         self.runs += 1;
         self.requests += outcome.requests;
         if outcome.violation.is_some() {
             self.failed += 1;
-            self.keep(outcome);
+            self.keep_failure(outcome);
         }
     }
 
-    fn keep(&mut self, outcome: Outcome) {
+    fn keep_failure(&mut self, outcome: SeedOutcome) {
         self.failures.push(outcome);
         self.failures.sort_by_key(|outcome| outcome.seed);
         self.failures.truncate(KEPT);
     }
 
     /// Adds another sweep to this one.
-    pub fn join(&mut self, part: Self) {
+    pub fn merge_summary(&mut self, part: Self) {
         self.runs += part.runs;
         self.requests += part.requests;
         self.failed += part.failed;
         for outcome in part.failures {
-            self.keep(outcome);
+            self.keep_failure(outcome);
         }
     }
 }

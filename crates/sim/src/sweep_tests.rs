@@ -4,20 +4,20 @@
 
 use std::env;
 
-use crate::{Mutant, Options, run_seed, sweep};
+use crate::{NetworkMutant, SeedOptions, run_seed, run_sweep};
 
 fn number(name: &str) -> Option<u64> {
     env::var(name).ok().map(|value| value.parse().unwrap())
 }
 
 /// What `TRUNKLINE_MUTANT` asks for.
-fn options() -> Options {
-    let mut options = Options::default();
+fn options() -> SeedOptions {
+    let mut options = SeedOptions::default();
     if let Ok(name) = env::var("TRUNKLINE_MUTANT") {
-        match Mutant::named(&name) {
+        match NetworkMutant::from_name(&name) {
             Some(mutant) => options.mutant = mutant,
             #[cfg(feature = "mutants")]
-            None => options.engine_mutant = trunkline_engine::Mutant::named(name.leak()),
+            None => options.engine_mutant = trunkline_engine::Mutant::with_name(name.leak()),
             #[cfg(not(feature = "mutants"))]
             None => {}
         }
@@ -33,13 +33,13 @@ fn every_seed_holds() {
     let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if full { 150_000 } else { 1_500 });
     let first = number("TRUNKLINE_SEED").unwrap_or(0);
     if seeds == 1 {
-        run_seed(first, &Options { trace: true, ..options() })
+        run_seed(first, &SeedOptions { trace: true, ..options() })
             .trace
             .iter()
             .for_each(|line| println!("{line}"));
     }
     let began = std::time::Instant::now();
-    let result = sweep(first..first + seeds, 2, &options());
+    let result = run_sweep(first..first + seeds, 2, &options());
     println!("{} seeds, {} requests, {:?}", result.runs, result.requests, began.elapsed());
     for outcome in &result.failures {
         println!("{outcome}");
@@ -66,7 +66,7 @@ fn a_flush_waits_for_links_without_room() {
 #[test]
 fn a_seed_runs_the_same_way_twice() {
     for seed in 0..20 {
-        let options = Options { trace: true, ..options() };
+        let options = SeedOptions { trace: true, ..options() };
         let (one, two) = (run_seed(seed, &options), run_seed(seed, &options));
         let first = one.trace.iter().zip(&two.trace).position(|(a, b)| a != b);
         assert_eq!(first, None, "seed {seed}: {:?}", first.map(|at| (&one.trace[at], &two.trace[at])));
@@ -78,17 +78,17 @@ fn a_seed_runs_the_same_way_twice() {
 #[test]
 fn each_planted_bug_is_seen_by_its_checker() {
     let pairs = [
-        (Mutant::LoseByte, "bytes"),
-        (Mutant::SwapMessages, "order"),
-        (Mutant::DuplicateCompletion, "once"),
-        (Mutant::LeakRegion, "leaks"),
-        (Mutant::HidePeerDeath, "bounded"),
-        (Mutant::LateWrite, "bytes"),
-        (Mutant::EmptyFlush, "bytes"),
-        (Mutant::ForgetAbandoned, "leaks"),
+        (NetworkMutant::LoseByte, "bytes"),
+        (NetworkMutant::SwapMessages, "order"),
+        (NetworkMutant::DuplicateCompletion, "once"),
+        (NetworkMutant::LeakRegion, "leaks"),
+        (NetworkMutant::HidePeerDeath, "bounded"),
+        (NetworkMutant::LateWrite, "bytes"),
+        (NetworkMutant::EmptyFlush, "bytes"),
+        (NetworkMutant::ForgetAbandoned, "leaks"),
     ];
     for (mutant, checker) in pairs {
-        let options = Options { mutant, ..Options::default() };
+        let options = SeedOptions { mutant, ..SeedOptions::default() };
         let seen = (0..1000).any(|seed| {
             let violation = run_seed(seed, &options).violation;
             violation.is_some_and(|violation| violation.checker == checker)

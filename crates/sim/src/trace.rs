@@ -9,13 +9,13 @@ const LINES: usize = 20_000;
 
 /// The last lines of a run.
 #[derive(Debug, Default)]
-pub struct Trace {
+pub struct RunTrace {
     on: bool,
     lines: VecDeque<String>,
     forgotten: u64,
 }
 
-impl Trace {
+impl RunTrace {
     /// A trace that keeps lines, or one that keeps nothing.
     #[must_use]
     pub fn new(on: bool) -> Self {
@@ -23,7 +23,7 @@ impl Trace {
     }
 
     /// Adds a line at a virtual time.
-    pub fn line(&mut self, now: u64, text: fmt::Arguments<'_>) {
+    pub fn push_line(&mut self, now: u64, text: fmt::Arguments<'_>) {
         if !self.on {
             return;
         }
@@ -42,7 +42,7 @@ impl Trace {
 
     /// Takes the lines out.
     #[must_use]
-    pub fn take(&mut self) -> Vec<String> {
+    pub fn take_lines(&mut self) -> Vec<String> {
         let mut lines = Vec::with_capacity(self.lines.len() + 1);
         if self.forgotten > 0 {
             lines.push(format!("({} earlier lines forgotten)", self.forgotten));

@@ -3,11 +3,11 @@
 
 use trunkline_fabric::{Caps, DeviceReach};
 
-use crate::dice::Dice;
+use crate::dice::SimRng;
 
 /// Guarantees, speeds and faults of one run. Times are virtual nanoseconds; chances are per mille.
 #[derive(Clone, Debug)]
-pub struct Weather {
+pub struct NetworkModel {
     /// What every NIC says it guarantees, and does.
     pub caps: Caps,
     /// NICs of each process.
@@ -76,10 +76,10 @@ pub struct Weather {
     pub poll_time: u64,
 }
 
-impl Weather {
+impl NetworkModel {
     /// A network in good order with every optional ability, whose clock runs with the polls.
     #[must_use]
-    pub fn calm() -> Self {
+    pub fn fault_free() -> Self {
         Self {
             caps: Caps {
                 link_order: true,
@@ -149,7 +149,7 @@ impl Weather {
 
     /// The weather of a seed. No two abilities are tied, so that each combination comes up.
     #[must_use]
-    pub fn draw(dice: &mut Dice) -> Self {
+    pub fn from_rng(dice: &mut SimRng) -> Self {
         let latency = dice.pick([100, 500, 1_000, 5_000, 20_000]);
         let caps = draw_caps(dice);
         Self {
@@ -193,10 +193,10 @@ impl Weather {
     }
 }
 
-impl Weather {
+impl NetworkModel {
     /// The same network, where completions do not tell of arrival: nor of refusals, nor of receives that are missing.
     #[must_use]
-    pub fn untold(self) -> Self {
+    pub fn without_arrival(self) -> Self {
         let caps = Caps {
             arrives: false,
             placed_writes: true,
@@ -222,9 +222,9 @@ impl Weather {
 
     /// Some networks complete what they have taken. Drawn apart, so that seeds keep their meaning. Who waits to hear that the
     /// last of it has arrived hears it from a CLOSE, which is said once; streams that lose it are none.
-    pub(crate) fn draw_arrival(&mut self, dice: &mut Dice) {
+    pub(crate) fn draw_arrival(&mut self, dice: &mut SimRng) {
         if dice.chance(250) && self.stream_lost == 0 {
-            *self = self.clone().untold();
+            *self = self.clone().without_arrival();
         }
         if dice.chance(150) {
             *self = self.clone().without_immediates();
@@ -241,7 +241,7 @@ impl Weather {
     }
 }
 
-fn draw_caps(dice: &mut Dice) -> Caps {
+fn draw_caps(dice: &mut SimRng) -> Caps {
     let caps = Caps {
         link_order: dice.coin(),
         remote_len: dice.coin(),

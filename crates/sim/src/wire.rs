@@ -1,26 +1,26 @@
 //! How operations travel: departure, pieces that land, arrival, acknowledgement, time-outs. Driven by the world's
 //! events and by the rail. Order is kept only where the capabilities promise it.
 
-use trunkline_fabric::{Done, Extent, RecvOrder, Remote, Status, Visibility};
-use trunkline_mem::Memory;
+use trunkline_fabric::{CompletionKind, OpStatus, RecvOrder, RegionExtent, RemoteLocation, WriteVisibility};
+use trunkline_mem::MemoryRange;
 
-use crate::Mutant;
-use crate::link::{Bytes, LinkPhase, Progress, Work, Wqe};
-use crate::place::{Piece, Right};
-use crate::world::State;
+use crate::NetworkMutant;
+use crate::link::{LinkPhase, PostedWork, SendQueueEntry, SourceBytes, WorkProgress};
+use crate::place::{RequiredRight, WritePiece};
+use crate::world::SimCore;
 
 /// Something that is due at a moment.
-pub(crate) enum Event {
+pub(crate) enum NetworkEvent {
     /// Nothing but a reason to look around.
     Wake,
     /// Part of a write lands.
-    Land { link: usize, seq: u64, piece: Piece },
+    Land { link: usize, seq: u64, piece: WritePiece },
     /// All of an operation is at the target.
     Arrive { link: usize, seq: u64 },
     /// Data of a read or atomic is back.
     Reply { link: usize, seq: u64, bytes: Vec<u8> },
     /// The target's answer is back.
-    Ack { link: usize, seq: u64, status: Status },
+    Ack { link: usize, seq: u64, status: OpStatus },
     /// The network has the bytes of an operation.
     Taken { link: usize, seq: u64 },
     /// The time to reach the peer is over.
@@ -28,7 +28,7 @@ pub(crate) enum Event {
     /// The time to find a receive is over.
     Starved { link: usize, seq: u64 },
     /// Bytes land after their completion: a planted bug, or a copy that was stuck.
-    Late { memory: Memory, offset: u64, bytes: Vec<u8> },
+    Late { memory: MemoryRange, offset: u64, bytes: Vec<u8> },
     /// A NIC writes a word that it kept to itself.
     WriteBack { region: u64, offset: u64 },
     /// A NIC that was cut off carries again.
@@ -42,43 +42,43 @@ const LINK_ENDED: u32 = 3;
 /// Writes up to this long into strict regions arrive word by word.
 const RECORD_MAX: u64 = 512;
 
-impl State {
-    pub(crate) fn happen(&mut self, event: Event) {
+impl SimCore {
+    pub(crate) fn handle_event(&mut self, event: NetworkEvent) {
         match event {
-            Event::Wake => {}
-            Event::Land { link, seq, piece } => self.land(link, seq, piece),
-            Event::Arrive { link, seq } => self.arrive(link, seq),
-            Event::Reply { link, seq, bytes } => self.reply(link, seq, &bytes),
-            Event::Ack { link, seq, status } => self.acknowledged(link, seq, status),
-            Event::Taken { link, seq } => self.taken(link, seq),
-            Event::Check { link } => self.check(link),
-            Event::Starved { link, seq } => self.starved(link, seq),
-            Event::WriteBack { region, offset } => self.write_back(region, offset),
-            Event::Late { memory, offset, bytes } => {
+            NetworkEvent::Wake => {}
+            NetworkEvent::Land { link, seq, piece } => self.land_write(link, seq, piece),
+            NetworkEvent::Arrive { link, seq } => self.on_arrival(link, seq),
+            NetworkEvent::Reply { link, seq, bytes } => self.on_reply(link, seq, &bytes),
+            NetworkEvent::Ack { link, seq, status } => self.on_ack(link, seq, status),
+            NetworkEvent::Taken { link, seq } => self.complete_early(link, seq),
+            NetworkEvent::Check { link } => self.check_reachable(link),
+            NetworkEvent::Starved { link, seq } => self.fail_starved(link, seq),
+            NetworkEvent::WriteBack { region, offset } => self.write_back(region, offset),
+            NetworkEvent::Late { memory, offset, bytes } => {
                 let _ = memory.write(offset, &bytes);
             }
-            Event::Mended => self.mended(),
-            Event::Ghost(number) => self.appear(number),
+            NetworkEvent::Mended => self.resume_after_cut(),
+            NetworkEvent::Ghost(number) => self.land_delayed_write(number),
         }
     }
 
     /// Sends off everything that was given to the network and has not left.
-    pub(crate) fn depart(&mut self, link: usize) {
+    pub(crate) fn depart_sends(&mut self, link: usize) {
         if self.links[link].phase != LinkPhase::Ready {
             return;
         }
         let flushed = self.links[link].flushed;
-        let leaves = |wqe: &Wqe| wqe.progress == Progress::Posted && wqe.seq < flushed;
-        let Some(peer) = self.reachable(link) else {
+        let leaves = |wqe: &SendQueueEntry| wqe.progress == WorkProgress::Posted && wqe.seq < flushed;
+        let Some(peer) = self.reachable_peer(link) else {
             if self.links[link].sends.iter().any(leaves) {
-                self.schedule(self.weather.retry_time, Event::Check { link });
+                self.schedule_after(self.weather.retry_time, NetworkEvent::Check { link });
                 self.takes_stuck(link);
             }
             return;
         };
         let mut leaving = Vec::new();
         for wqe in self.links[link].sends.iter_mut().filter(|wqe| leaves(wqe)) {
-            wqe.progress = Progress::Departed;
+            wqe.progress = WorkProgress::Departed;
             leaving.push(wqe.seq);
         }
         for seq in leaving {
@@ -87,11 +87,11 @@ impl State {
     }
 
     fn send_off(&mut self, link: usize, peer: usize, seq: u64) {
-        let Some(wqe) = self.links[link].wqe(seq) else { return };
+        let Some(wqe) = self.links[link].send_entry(seq) else { return };
         let len = wqe.work.len();
-        let flush = matches!(wqe.work, Work::Flush);
+        let flush = matches!(wqe.work, PostedWork::Flush);
         let target = match wqe.work {
-            Work::Write { to, .. } => Some(to),
+            PostedWork::Write { to, .. } => Some(to),
             _ => None,
         };
         let now = self.now;
@@ -111,27 +111,27 @@ impl State {
         }
         if flush {
             // A flush is a read of our own memory: it never leaves the node, but takes its turn.
-            self.schedule_at(arrival, Event::Ack { link, seq, status: Status::Ok });
+            self.schedule_at(arrival, NetworkEvent::Ack { link, seq, status: OpStatus::Ok });
             return;
         }
         if let Some(to) = target
             && len > 0
         {
-            for piece in self.pieces(peer, to, len) {
+            for piece in self.split_write(peer, to, len) {
                 let at = self.dice.between(first.min(arrival), arrival);
-                self.schedule_at(at, Event::Land { link, seq, piece });
+                self.schedule_at(at, NetworkEvent::Land { link, seq, piece });
             }
         }
-        self.takes(link, seq, arrival);
-        self.schedule_at(arrival, Event::Arrive { link, seq });
+        self.schedule_taken(link, seq, arrival);
+        self.schedule_at(arrival, NetworkEvent::Arrive { link, seq });
     }
 
     /// Cuts a write: records into single words in any order, payload anywhere.
-    fn pieces(&mut self, peer: usize, to: Remote, len: u64) -> Vec<Piece> {
+    fn split_write(&mut self, peer: usize, to: RemoteLocation, len: u64) -> Vec<WritePiece> {
         let strict = self
-            .remote_range(peer, to, len, Right::Write)
+            .remote_range(peer, to, len, RequiredRight::Write)
             .and_then(|(region, _)| self.regions.get(&region))
-            .is_some_and(|region| region.purpose.visibility() == Visibility::Strict);
+            .is_some_and(|region| region.purpose.write_visibility() == WriteVisibility::Strict);
         let count = self.dice.between(1, self.weather.pieces);
         if strict && len <= RECORD_MAX && len.is_multiple_of(8) && to.addr.is_multiple_of(8) {
             return self.torn_words(len / 8, count);
@@ -149,39 +149,39 @@ impl State {
         }
         cuts.sort_unstable();
         let pairs = cuts.windows(2).filter(|pair| pair[0] < pair[1]);
-        pairs.map(|pair| Piece::Bytes { from: pair[0], len: pair[1] - pair[0] }).collect()
+        pairs.map(|pair| WritePiece::Bytes { from: pair[0], len: pair[1] - pair[0] }).collect()
     }
 
-    fn torn_words(&mut self, words: u64, groups: u64) -> Vec<Piece> {
+    fn torn_words(&mut self, words: u64, groups: u64) -> Vec<WritePiece> {
         let mut masks = vec![0_u64; groups as usize];
         for word in 0..words {
             let group = self.dice.below(groups) as usize;
             masks[group] |= 1 << word;
         }
         masks.retain(|mask| *mask != 0);
-        masks.into_iter().map(Piece::Words).collect()
+        masks.into_iter().map(WritePiece::Words).collect()
     }
 
     /// The peer's end, if what left `link` may still reach it.
     fn target_of(&self, link: usize) -> Option<usize> {
         match self.links[link].phase {
-            LinkPhase::Ready | LinkPhase::Dead { ghost: true } => self.reachable(link),
+            LinkPhase::Ready | LinkPhase::Dead { ghost: true } => self.reachable_peer(link),
             _ => None,
         }
     }
 
-    fn land(&mut self, link: usize, seq: u64, piece: Piece) {
+    fn land_write(&mut self, link: usize, seq: u64, piece: WritePiece) {
         let Some(peer) = self.target_of(link) else { return };
-        let Some(wqe) = self.links[link].wqe(seq) else { return };
-        let Work::Write { mut from, to, .. } = wqe.work.clone() else { return };
+        let Some(wqe) = self.links[link].send_entry(seq) else { return };
+        let PostedWork::Write { mut from, to, .. } = wqe.work.clone() else { return };
         if wqe.broken.is_some() {
             return;
         }
-        if self.mutant == Mutant::SwapMessages {
-            from = self.swapped(link, seq, from);
+        if self.mutant == NetworkMutant::SwapMessages {
+            from = self.swapped_bytes(link, seq, from);
         }
         let broken = self.land_piece(link, peer, seq, &from, to, piece).err();
-        if let Some(wqe) = self.links[link].wqe(seq) {
+        if let Some(wqe) = self.links[link].send_entry(seq) {
             wqe.broken = broken;
         }
     }
@@ -191,37 +191,37 @@ impl State {
         link: usize,
         peer: usize,
         seq: u64,
-        source: &Bytes,
-        to: Remote,
-        piece: Piece,
-    ) -> Result<(), Status> {
-        let Some((region, offset)) = self.remote_range(peer, to, source.len(), Right::Write) else {
-            return if self.goes_nowhere(peer, to) { Ok(()) } else { Err(Status::RemoteAccess) };
+        source: &SourceBytes,
+        to: RemoteLocation,
+        piece: WritePiece,
+    ) -> Result<(), OpStatus> {
+        let Some((region, offset)) = self.remote_range(peer, to, source.len(), RequiredRight::Write) else {
+            return if self.goes_nowhere(peer, to) { Ok(()) } else { Err(OpStatus::RemoteAccess) };
         };
         let (from, len) = match piece {
-            Piece::Bytes { from, len } => (from, len),
-            Piece::Words(_) => (0, source.len()),
+            WritePiece::Bytes { from, len } => (from, len),
+            WritePiece::Words(_) => (0, source.len()),
         };
-        let mut bytes = self.source_bytes(link, source, from, len).ok_or(Status::LocalProtection)?;
-        if let Piece::Words(mask) = piece
+        let mut bytes = self.source_bytes(link, source, from, len).ok_or(OpStatus::LocalProtection)?;
+        if let WritePiece::Words(mask) = piece
             && self.place_words(region, offset, &bytes, mask)
         {
             return Ok(());
         }
-        self.spoil(region, offset + from, &mut bytes);
-        self.place(peer, region, offset + from, bytes, seq);
+        self.apply_write_mutants(region, offset + from, &mut bytes);
+        self.place_bytes(peer, region, offset + from, bytes, seq);
         Ok(())
     }
 
     /// A planted bug: the bytes of another write under way, equally long, that lie elsewhere.
-    fn swapped(&self, link: usize, seq: u64, from: Bytes) -> Bytes {
-        let Bytes::Region(own) = from else { return from };
+    fn swapped_bytes(&self, link: usize, seq: u64, from: SourceBytes) -> SourceBytes {
+        let SourceBytes::Region(own) = from else { return from };
         let others = self.links[link].sends.iter().filter(|wqe| wqe.seq != seq);
         let mut others = others.filter_map(|wqe| match &wqe.work {
-            Work::Write { from: Bytes::Region(other), imm: Some(_), .. } => Some(*other),
+            PostedWork::Write { from: SourceBytes::Region(other), imm: Some(_), .. } => Some(*other),
             _ => None,
         });
-        Bytes::Region(others.find(|other| other.len == own.len && *other != own).unwrap_or(own))
+        SourceBytes::Region(others.find(|other| other.len == own.len && *other != own).unwrap_or(own))
     }
 
     /// A write that is under way gets stuck in the middle of a region whose registration is to end, and ends later.
@@ -235,11 +235,11 @@ impl State {
             self.rails[rail].links.iter().flatten().filter_map(|&link| self.links[link].remote).collect();
         let under_way = peers.into_iter().find_map(|link| {
             let sends = self.links[link].sends.iter();
-            let sends = sends.filter(|wqe| wqe.progress == Progress::Departed && !wqe.executed);
-            let hits = |wqe: &&Wqe| matches!(wqe.work, Work::Write { to, .. } if to.key.0 == remote);
+            let sends = sends.filter(|wqe| wqe.progress == WorkProgress::Departed && !wqe.executed);
+            let hits = |wqe: &&SendQueueEntry| matches!(wqe.work, PostedWork::Write { to, .. } if to.key.0 == remote);
             Some((link, sends.filter(hits).map(|wqe| wqe.work.clone()).next()?))
         });
-        let Some((link, Work::Write { from, to, .. })) = under_way else { return false };
+        let Some((link, PostedWork::Write { from, to, .. })) = under_way else { return false };
         if !self.dice.chance(stuck) {
             return false;
         }
@@ -250,9 +250,9 @@ impl State {
         region.copying = Some(until);
         let memory = region.memory.clone();
         let offset = to.addr.wrapping_sub(region.base);
-        self.schedule_at(until, Event::Late { memory, offset, bytes });
+        self.schedule_at(until, NetworkEvent::Late { memory, offset, bytes });
         self.close_region(key);
-        self.note(format_args!("a copy into region {key:#x} is stuck for {} us", after / 1000));
+        self.note_trace(format_args!("a copy into region {key:#x} is stuck for {} us", after / 1000));
         true
     }
 
@@ -265,27 +265,33 @@ impl State {
     }
 
     /// The planted bugs of a write.
-    fn spoil(&mut self, region: u64, offset: u64, bytes: &mut Vec<u8>) {
+    fn apply_write_mutants(&mut self, region: u64, offset: u64, bytes: &mut Vec<u8>) {
         match self.mutant {
-            Mutant::LoseByte if self.dice.chance(50) => {
+            NetworkMutant::LoseByte if self.dice.chance(50) => {
                 bytes.pop();
             }
-            Mutant::LateWrite if self.dice.chance(300) => {
+            NetworkMutant::LateWrite if self.dice.chance(300) => {
                 if let Some(region) = self.regions.get(&region) {
                     let memory = region.memory.clone();
                     let bytes = bytes.clone();
                     let after = self.dice.between(1_000, 200_000);
-                    self.schedule(after, Event::Late { memory, offset, bytes });
+                    self.schedule_after(after, NetworkEvent::Late { memory, offset, bytes });
                 }
             }
             _ => {}
         }
     }
 
-    pub(crate) fn source_bytes(&self, link: usize, source: &Bytes, from: u64, len: u64) -> Option<Vec<u8>> {
+    pub(crate) fn source_bytes(
+        &self,
+        link: usize,
+        source: &SourceBytes,
+        from: u64,
+        len: u64,
+    ) -> Option<Vec<u8>> {
         match source {
-            Bytes::Inline(bytes) => Some(bytes.get(from as usize..(from + len) as usize)?.to_vec()),
-            Bytes::Region(extent) => {
+            SourceBytes::Inline(bytes) => Some(bytes.get(from as usize..(from + len) as usize)?.to_vec()),
+            SourceBytes::Region(extent) => {
                 let memory = self.local_memory(link, *extent)?;
                 let mut bytes = vec![0; len as usize];
                 memory.read(extent.offset + from, &mut bytes).ok()?;
@@ -294,39 +300,39 @@ impl State {
         }
     }
 
-    fn arrive(&mut self, link: usize, seq: u64) {
+    fn on_arrival(&mut self, link: usize, seq: u64) {
         let Some(peer) = self.target_of(link) else {
-            self.schedule(self.weather.retry_time, Event::Check { link });
+            self.schedule_after(self.weather.retry_time, NetworkEvent::Check { link });
             return;
         };
-        let Some(wqe) = self.links[link].wqe(seq).filter(|wqe| !wqe.haunts) else { return };
-        if wqe.broken == Some(Status::LocalProtection) {
-            wqe.progress = Progress::Done(Status::LocalProtection);
-            self.retire(link);
+        let Some(wqe) = self.links[link].send_entry(seq).filter(|wqe| !wqe.haunts) else { return };
+        if wqe.broken == Some(OpStatus::LocalProtection) {
+            wqe.progress = WorkProgress::Done(OpStatus::LocalProtection);
+            self.retire_sends(link);
             return;
         }
         let takes = self.weather.caps.immediate_takes_receive;
         let is_send = match wqe.work {
-            Work::Send { .. } => true,
-            Work::Write { imm, .. } => imm.is_some() && takes,
+            PostedWork::Send { .. } => true,
+            PostedWork::Write { imm, .. } => imm.is_some() && takes,
             _ => false,
         };
         self.links[peer].arrived.push_back(seq);
-        self.service(peer);
+        self.execute_arrived(peer);
         if let Some(limit) = self.weather.receiver_time
             && is_send
             && self.links[peer].arrived.contains(&seq)
         {
-            self.schedule(limit, Event::Starved { link: peer, seq });
+            self.schedule_after(limit, NetworkEvent::Starved { link: peer, seq });
         }
     }
 
     /// Carries out what has arrived at a link, as far as it can.
-    pub(crate) fn service(&mut self, link: usize) {
+    pub(crate) fn execute_arrived(&mut self, link: usize) {
         let Some(from) = self.links[link].remote else { return };
         let mut at = 0;
         while let Some(&seq) = self.links[link].arrived.get(at) {
-            if self.execute(link, from, seq) {
+            if self.execute_op(link, from, seq) {
                 self.links[link].arrived.remove(at);
                 self.carried_out(from, seq);
                 // One before it may have waited for it.
@@ -340,27 +346,27 @@ impl State {
     }
 
     /// Carries out operation `seq` of `from` at `link`; false if it has to wait.
-    fn execute(&mut self, link: usize, from: usize, seq: u64) -> bool {
+    fn execute_op(&mut self, link: usize, from: usize, seq: u64) -> bool {
         let waits = self.weather.caps.immediate_takes_receive && self.links[link].recvs.is_empty();
-        let Some(wqe) = self.links[from].wqe(seq) else { return true };
+        let Some(wqe) = self.links[from].send_entry(seq) else { return true };
         // Its bytes are here all the same.
-        wqe.executed |= matches!(wqe.work, Work::Write { .. });
-        if waits && matches!(wqe.work, Work::Write { imm: Some(_), .. }) {
+        wqe.executed |= matches!(wqe.work, PostedWork::Write { .. });
+        if waits && matches!(wqe.work, PostedWork::Write { imm: Some(_), .. }) {
             return false;
         }
         let broken = wqe.broken;
         match wqe.work.clone() {
-            Work::Write { from: source, to, imm, .. } => {
+            PostedWork::Write { from: source, to, imm, .. } => {
                 let len = source.len();
-                let lost = len > 0 && self.remote_range(link, to, len, Right::Write).is_none();
+                let lost = len > 0 && self.remote_range(link, to, len, RequiredRight::Write).is_none();
                 let refused = lost && !self.goes_nowhere(link, to);
                 if refused || broken.is_some() {
-                    self.refuse(link, from, seq, Status::RemoteAccess);
+                    self.refuse_op(link, from, seq, OpStatus::RemoteAccess);
                 } else {
-                    self.written(link, from, seq, imm, len);
+                    self.finish_write(link, from, seq, imm, len);
                 }
             }
-            Work::Send { head, body, imm } => {
+            PostedWork::Send { head, body, imm } => {
                 let recvs = &self.links[link].recvs;
                 let next = match self.rails[self.links[link].rail].config.recv_order {
                     RecvOrder::Posted => 0,
@@ -368,46 +374,55 @@ impl State {
                 };
                 let Some((wr_id, into)) = recvs.get(next).copied() else { return false };
                 let Some(bytes) = self.source_bytes(from, &body, 0, body.len()) else {
-                    self.acknowledged(from, seq, Status::LocalProtection);
+                    self.on_ack(from, seq, OpStatus::LocalProtection);
                     return true;
                 };
                 self.links[link].recvs.remove(next);
-                self.receive(link, from, seq, (wr_id, into), [head, bytes].concat(), imm);
+                self.deliver_send(link, from, seq, (wr_id, into), [head, bytes].concat(), imm);
             }
-            Work::MatchedSend { key, .. } => {
+            PostedWork::MatchedSend { key, .. } => {
                 let at = self.links[link].matched.iter().position(|(known, _, _)| *known == key);
                 match at.and_then(|at| self.links[link].matched.remove(at)) {
                     Some((_, wr_id, into)) => self.receive_matched(link, seq, wr_id, into),
                     None => self.links[link].parked.push_back((key, seq)),
                 }
             }
-            Work::Read { from: at, into } => self.read(link, from, seq, at, into.len),
-            Work::FetchAdd { at, add, .. } => {
-                self.atomic((link, from, seq), at, |word| word.wrapping_add(add))
+            PostedWork::Read { from: at, into } => self.execute_read(link, from, seq, at, into.len),
+            PostedWork::FetchAdd { at, add, .. } => {
+                self.execute_atomic((link, from, seq), at, |word| word.wrapping_add(add))
             }
-            Work::CompareSwap { at, expect, swap, .. } => {
-                self.atomic((link, from, seq), at, |word| if word == expect { swap } else { word });
+            PostedWork::CompareSwap { at, expect, swap, .. } => {
+                self.execute_atomic((link, from, seq), at, |word| if word == expect { swap } else { word });
             }
-            Work::Nop if self.has_to_wait(from, seq) => return false,
-            Work::Flush | Work::Nop => self.answer(from, seq, Status::Ok),
+            PostedWork::Nop if self.has_to_wait(from, seq) => return false,
+            PostedWork::Flush | PostedWork::Nop => self.send_ack(from, seq, OpStatus::Ok),
         }
         true
     }
 
-    fn written(&mut self, link: usize, from: usize, seq: u64, imm: Option<u32>, len: u64) {
+    fn finish_write(&mut self, link: usize, from: usize, seq: u64, imm: Option<u32>, len: u64) {
         self.complete_shadow(link, seq);
         match imm {
             Some(imm) => {
-                self.lend(link);
+                self.consume_receive(link);
                 let len = if self.weather.caps.remote_len { len } else { self.dice.below(1 << 20) };
-                self.complete(link, 0, Done::Written, Status::Ok, Some(imm), len, false, Some(seq));
+                self.queue_completion(
+                    link,
+                    0,
+                    CompletionKind::Written,
+                    OpStatus::Ok,
+                    Some(imm),
+                    len,
+                    false,
+                    Some(seq),
+                );
             }
-            None => self.answer(from, seq, Status::Ok),
+            None => self.send_ack(from, seq, OpStatus::Ok),
         }
     }
 
     /// An immediate takes a receive, where it does; any of them.
-    fn lend(&mut self, link: usize) {
+    fn consume_receive(&mut self, link: usize) {
         let count = self.links[link].recvs.len() as u64;
         if self.weather.caps.immediate_takes_receive && count > 0 {
             let taken = self.dice.below(count) as usize;
@@ -417,57 +432,75 @@ impl State {
     }
 
     /// Pairs a matched send with its receive.
-    pub(crate) fn receive_matched(&mut self, link: usize, seq: u64, wr_id: u64, into: Extent) {
+    pub(crate) fn receive_matched(&mut self, link: usize, seq: u64, wr_id: u64, into: RegionExtent) {
         let Some(from) = self.links[link].remote else { return };
-        let Some(wqe) = self.links[from].wqe(seq) else { return };
-        let Work::MatchedSend { from: source, .. } = wqe.work.clone() else { return };
+        let Some(wqe) = self.links[from].send_entry(seq) else { return };
+        let PostedWork::MatchedSend { from: source, .. } = wqe.work.clone() else { return };
         wqe.executed = true;
         if source.len() > into.len {
-            self.complete(link, wr_id, Done::Received, Status::TooLong, None, 0, false, None);
-            return self.answer(from, seq, Status::TooLong);
+            self.queue_completion(
+                link,
+                wr_id,
+                CompletionKind::Received,
+                OpStatus::TooLong,
+                None,
+                0,
+                false,
+                None,
+            );
+            return self.send_ack(from, seq, OpStatus::TooLong);
         }
         match self.source_bytes(from, &source, 0, source.len()) {
-            Some(bytes) => self.receive(link, from, seq, (wr_id, into), bytes, None),
+            Some(bytes) => self.deliver_send(link, from, seq, (wr_id, into), bytes, None),
             None => {
                 // The sender broke its promise; the receive stays for nobody, as the link ends.
                 self.links[link].recvs.push_back((wr_id, into));
-                self.acknowledged(from, seq, Status::LocalProtection);
+                self.on_ack(from, seq, OpStatus::LocalProtection);
             }
         }
     }
 
-    fn receive(
+    fn deliver_send(
         &mut self,
         link: usize,
         from: usize,
         seq: u64,
-        (wr_id, into): (u64, Extent),
+        (wr_id, into): (u64, RegionExtent),
         bytes: Vec<u8>,
         imm: Option<u32>,
     ) {
         let len = bytes.len() as u64;
         let bad = if len > into.len {
-            Some((Status::TooLong, Status::TooLong))
+            Some((OpStatus::TooLong, OpStatus::TooLong))
         } else if self.local_memory(link, into).is_none() {
-            Some((Status::LocalProtection, Status::Other(1)))
+            Some((OpStatus::LocalProtection, OpStatus::Other(1)))
         } else {
             None
         };
         if let Some((here, there)) = bad {
-            self.complete(link, wr_id, Done::Received, here, None, 0, false, None);
-            self.refuse(link, from, seq, there);
+            self.queue_completion(link, wr_id, CompletionKind::Received, here, None, 0, false, None);
+            self.refuse_op(link, from, seq, there);
             return;
         }
         if len > 0 {
-            self.place(link, into.key.0, into.offset, bytes, seq);
+            self.place_bytes(link, into.key.0, into.offset, bytes, seq);
             self.complete_shadow(link, seq);
         }
-        self.complete(link, wr_id, Done::Received, Status::Ok, imm, len, false, Some(seq));
+        self.queue_completion(
+            link,
+            wr_id,
+            CompletionKind::Received,
+            OpStatus::Ok,
+            imm,
+            len,
+            false,
+            Some(seq),
+        );
     }
 
-    fn read(&mut self, link: usize, from: usize, seq: u64, at: Remote, len: u64) {
-        let Some((region, offset)) = self.remote_range(link, at, len, Right::Read) else {
-            self.refuse(link, from, seq, Status::RemoteAccess);
+    fn execute_read(&mut self, link: usize, from: usize, seq: u64, at: RemoteLocation, len: u64) {
+        let Some((region, offset)) = self.remote_range(link, at, len, RequiredRight::Read) else {
+            self.refuse_op(link, from, seq, OpStatus::RemoteAccess);
             return;
         };
         self.reveal_region(link, region);
@@ -476,12 +509,12 @@ impl State {
             let _ = region.memory.read(offset, &mut bytes);
         }
         let at = self.answer_time(from) + (len * self.weather.kib_time) / 1024;
-        self.schedule_at(at, Event::Reply { link: from, seq, bytes });
+        self.schedule_at(at, NetworkEvent::Reply { link: from, seq, bytes });
     }
 
     /// The target refuses an operation: both ends go into error.
-    pub(crate) fn refuse(&mut self, link: usize, from: usize, seq: u64, status: Status) {
-        self.answer(from, seq, status);
+    pub(crate) fn refuse_op(&mut self, link: usize, from: usize, seq: u64, status: OpStatus) {
+        self.send_ack(from, seq, status);
         self.break_link(link, None);
     }
 
@@ -502,44 +535,44 @@ impl State {
     }
 
     /// Sends the outcome of operation `seq` back to its link.
-    pub(crate) fn answer(&mut self, link: usize, seq: u64, status: Status) {
+    pub(crate) fn send_ack(&mut self, link: usize, seq: u64, status: OpStatus) {
         let at = self.answer_time(link);
-        self.schedule_at(at, Event::Ack { link, seq, status });
+        self.schedule_at(at, NetworkEvent::Ack { link, seq, status });
     }
 
-    fn acknowledged(&mut self, link: usize, seq: u64, status: Status) {
+    fn on_ack(&mut self, link: usize, seq: u64, status: OpStatus) {
         // What went out on a rail that died meanwhile is acknowledged no more.
         if self.links[link].phase != LinkPhase::Ready || self.links[link].stranded {
             return;
         }
-        if let Some(wqe) = self.links[link].wqe(seq) {
-            wqe.progress = Progress::Done(status);
-            self.retire(link);
+        if let Some(wqe) = self.links[link].send_entry(seq) {
+            wqe.progress = WorkProgress::Done(status);
+            self.retire_sends(link);
         }
     }
 
-    fn reply(&mut self, link: usize, seq: u64, bytes: &[u8]) {
+    fn on_reply(&mut self, link: usize, seq: u64, bytes: &[u8]) {
         if self.links[link].phase != LinkPhase::Ready {
             return;
         }
-        let Some(wqe) = self.links[link].wqe(seq) else { return };
+        let Some(wqe) = self.links[link].send_entry(seq) else { return };
         let into = match wqe.work {
-            Work::Read { into, .. } => into,
-            Work::FetchAdd { old, .. } | Work::CompareSwap { old, .. } => old,
+            PostedWork::Read { into, .. } => into,
+            PostedWork::FetchAdd { old, .. } | PostedWork::CompareSwap { old, .. } => old,
             _ => return,
         };
         let written = self.local_memory(link, into).map(|memory| memory.write(into.offset, bytes));
-        let status = if matches!(written, Some(Ok(()))) { Status::Ok } else { Status::LocalProtection };
-        self.acknowledged(link, seq, status);
+        let status = if matches!(written, Some(Ok(()))) { OpStatus::Ok } else { OpStatus::LocalProtection };
+        self.on_ack(link, seq, status);
     }
 
-    fn check(&mut self, link: usize) {
+    fn check_reachable(&mut self, link: usize) {
         if self.weather.deaf && self.is_lost(link) {
             return;
         }
         if self.links[link].phase == LinkPhase::Ready && self.links[link].stranded {
             let first = self.links[link].sends.front().filter(|_| self.weather.numbered);
-            let first = first.map(|wqe| (wqe.seq, Status::Other(LINK_ENDED)));
+            let first = first.map(|wqe| (wqe.seq, OpStatus::Other(LINK_ENDED)));
             return self.break_link(link, first);
         }
         self.check_waiting(link);
@@ -548,25 +581,25 @@ impl State {
     /// Breaks a link that has waited for its peer for too long.
     fn check_waiting(&mut self, link: usize) {
         if self.links[link].phase != LinkPhase::Ready
-            || self.reachable(link).is_some()
-            || self.mutant == Mutant::HidePeerDeath
+            || self.reachable_peer(link).is_some()
+            || self.mutant == NetworkMutant::HidePeerDeath
         {
             return;
         }
         let flushed = self.links[link].flushed;
-        let waiting = |wqe: &Wqe| match wqe.progress {
-            Progress::Posted => wqe.seq < flushed,
-            Progress::Departed => true,
-            Progress::Done(_) => false,
+        let waiting = |wqe: &SendQueueEntry| match wqe.progress {
+            WorkProgress::Posted => wqe.seq < flushed,
+            WorkProgress::Departed => true,
+            WorkProgress::Done(_) => false,
         };
         let Some(seq) = self.links[link].sends.iter().find(|wqe| waiting(wqe)).map(|wqe| wqe.seq) else {
             return;
         };
         // An end that is not connected yet answers nothing either.
-        self.break_link(link, Some((seq, Status::PeerDead)));
+        self.break_link(link, Some((seq, OpStatus::PeerDead)));
     }
 
-    fn starved(&mut self, link: usize, seq: u64) {
+    fn fail_starved(&mut self, link: usize, seq: u64) {
         let entry = &mut self.links[link];
         let Some(from) = entry.remote else { return };
         if !entry.recvs.is_empty() {
@@ -575,7 +608,7 @@ impl State {
         let before = entry.arrived.len();
         entry.arrived.retain(|known| *known != seq);
         if entry.arrived.len() < before {
-            self.answer(from, seq, Status::ReceiverNotReady);
+            self.send_ack(from, seq, OpStatus::ReceiverNotReady);
         }
     }
 }

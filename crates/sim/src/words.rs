@@ -1,31 +1,31 @@
 //! Atomics as NICs execute them. Called by the wire. Where they are coherent with the CPU's, a word is changed at once; elsewhere a NIC
 //! keeps it to itself for a while, and what the CPU writes meanwhile is lost.
 
-use trunkline_fabric::{Remote, Status};
+use trunkline_fabric::{OpStatus, RemoteLocation};
 
-use crate::place::Right;
-use crate::wire::Event;
-use crate::world::State;
+use crate::place::RequiredRight;
+use crate::wire::NetworkEvent;
+use crate::world::SimCore;
 
 /// Longest time that a NIC keeps a word.
 const KEPT_TIME: u64 = 300_000;
 
 /// A word that a NIC has read and not written yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct CachedWord {
     value: u64,
     until: u64,
 }
 
-impl State {
+impl SimCore {
     /// Executes an atomic of link `from` at its target.
-    pub(crate) fn atomic(
+    pub(crate) fn execute_atomic(
         &mut self,
         (link, from, seq): (usize, usize, u64),
-        at: Remote,
+        at: RemoteLocation,
         change: impl Fn(u64) -> u64,
     ) {
-        let range = self.remote_range(link, at, 8, Right::Atomic);
+        let range = self.remote_range(link, at, 8, RequiredRight::Atomic);
         if let Some((region, _)) = range {
             self.reveal_region(link, region);
         }
@@ -38,9 +38,9 @@ impl State {
                 let bytes = old.to_le_bytes().to_vec();
                 let at = self.answer_time(from).max(until);
                 self.links[from].last_ack = self.links[from].last_ack.max(at);
-                self.schedule_at(at, Event::Reply { link: from, seq, bytes });
+                self.schedule_at(at, NetworkEvent::Reply { link: from, seq, bytes });
             }
-            None => self.refuse(link, from, seq, Status::RemoteAccess),
+            None => self.refuse_op(link, from, seq, OpStatus::RemoteAccess),
         }
     }
 
@@ -67,8 +67,8 @@ impl State {
         }
         let old = self.regions.get(&region)?.memory.load(offset).ok()?;
         let until = self.now + 1 + self.dice.below(KEPT_TIME);
-        self.words.insert((region, offset), Kept { value: change(old), until });
-        self.schedule_at(until, Event::WriteBack { region, offset });
+        self.words.insert((region, offset), CachedWord { value: change(old), until });
+        self.schedule_at(until, NetworkEvent::WriteBack { region, offset });
         Some((old, until))
     }
 

@@ -6,24 +6,24 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use trunkline_fabric::{Abandoned, Completion, Done, OobAddress, Status};
-use trunkline_mem::Memory;
+use trunkline_fabric::{AbandonedKeys, Completion, CompletionKind, OobAddress, OpStatus};
+use trunkline_mem::MemoryRange;
 
-use crate::cut::{Cut, Ghost};
-use crate::denied::Denied;
-use crate::link::{Dial, LinkPhase, LinkState};
-use crate::oob::Streams;
-use crate::place::Region;
-use crate::rail::{RailState, Waiting};
-use crate::wire::Event;
-use crate::words::Kept;
-use crate::{Dice, Mutant, Trace, Weather};
+use crate::cut::{DelayedWrite, NicCut};
+use crate::denied::DeniedResource;
+use crate::link::{DialPhase, LinkEntry, LinkPhase};
+use crate::oob::StreamTable;
+use crate::place::RegionEntry;
+use crate::rail::{QueuedCompletion, RailEntry};
+use crate::wire::NetworkEvent;
+use crate::words::CachedWord;
+use crate::{NetworkModel, NetworkMutant, RunTrace, SimRng};
 
 /// A simulated process, by its number in the world.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Pid(pub usize);
+pub struct SimPid(pub usize);
 
-impl fmt::Display for Pid {
+impl fmt::Display for SimPid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "p{}", self.0)
     }
@@ -31,7 +31,7 @@ impl fmt::Display for Pid {
 
 /// What a process holds at a moment; all zero once it has closed everything.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counts {
+pub struct HeldResources {
     /// Open rails.
     pub rails: usize,
     /// Links, connected or not.
@@ -48,86 +48,86 @@ pub struct Counts {
 
 /// The shared world of one run. Clones are the same world.
 #[derive(Clone)]
-pub struct World(Arc<Mutex<State>>);
+pub struct SimWorld(Arc<Mutex<SimCore>>);
 
-pub(crate) struct State {
+pub(crate) struct SimCore {
     pub(crate) now: u64,
-    pub(crate) weather: Weather,
-    pub(crate) mutant: Mutant,
-    pub(crate) dice: Dice,
-    pub(crate) trace: Trace,
-    events: BinaryHeap<Reverse<Scheduled>>,
+    pub(crate) weather: NetworkModel,
+    pub(crate) mutant: NetworkMutant,
+    pub(crate) dice: SimRng,
+    pub(crate) trace: RunTrace,
+    events: BinaryHeap<Reverse<ScheduledEvent>>,
     scheduled: u64,
-    pub(crate) processes: Vec<ProcessState>,
-    pub(crate) rails: Vec<RailState>,
-    pub(crate) links: Vec<LinkState>,
-    pub(crate) regions: BTreeMap<u64, Region>,
+    pub(crate) processes: Vec<ProcessEntry>,
+    pub(crate) rails: Vec<RailEntry>,
+    pub(crate) links: Vec<LinkEntry>,
+    pub(crate) regions: BTreeMap<u64, RegionEntry>,
     /// Local keys by remote key.
     pub(crate) remote_keys: BTreeMap<u64, u64>,
     /// Words that NICs keep to themselves, by region and place.
-    pub(crate) words: BTreeMap<(u64, u64), Kept>,
+    pub(crate) words: BTreeMap<(u64, u64), CachedWord>,
     /// Remote keys of retired regions, and their rails.
     pub(crate) retired: BTreeMap<u64, usize>,
-    pub(crate) streams: Streams,
+    pub(crate) streams: StreamTable,
     /// Processes of which one cannot reach the other, until the run has heard of it.
-    pub(crate) unreachable: Vec<(Pid, Pid)>,
+    pub(crate) unreachable: Vec<(SimPid, SimPid)>,
     /// NICs that are cut off.
-    pub(crate) cuts: Vec<Cut>,
+    pub(crate) cuts: Vec<NicCut>,
     /// Writes that left on rails that died, and how many there were so far.
-    pub(crate) ghosts: BTreeMap<u64, Ghost>,
+    pub(crate) ghosts: BTreeMap<u64, DelayedWrite>,
     pub(crate) haunted: u64,
     /// A link that works and takes nothing that is posted.
     pub(crate) refusing: Option<usize>,
     /// Regions whose owners are gone, and that a copy is stuck in.
-    pub(crate) abandoned: BTreeMap<(Pid, usize), Abandoned>,
+    pub(crate) abandoned: BTreeMap<(SimPid, usize), AbandonedKeys>,
     /// What a process is refused.
-    pub(crate) denied: Option<(Pid, Denied)>,
+    pub(crate) denied: Option<(SimPid, DeniedResource)>,
     /// Completions that were polled while they were kept, with their rails and links, and whether they are kept now.
     pub(crate) kept: (Vec<(usize, usize, Completion)>, bool),
 }
 
-pub(crate) struct ProcessState {
+pub(crate) struct ProcessEntry {
     pub(crate) alive: bool,
-    pub(crate) dice: Dice,
+    pub(crate) dice: SimRng,
     pub(crate) warnings: usize,
 }
 
-struct Scheduled {
+struct ScheduledEvent {
     at: u64,
     number: u64,
-    event: Event,
+    event: NetworkEvent,
 }
 
-impl PartialEq for Scheduled {
+impl PartialEq for ScheduledEvent {
     fn eq(&self, other: &Self) -> bool {
         self.number == other.number
     }
 }
 
-impl Eq for Scheduled {}
+impl Eq for ScheduledEvent {}
 
-impl PartialOrd for Scheduled {
+impl PartialOrd for ScheduledEvent {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Scheduled {
+impl Ord for ScheduledEvent {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
 }
 
-impl World {
-    /// A world without processes. `traced` keeps what happens for [`World::take_trace`].
+impl SimWorld {
+    /// A world without processes. `traced` keeps what happens for [`SimWorld::take_trace`].
     #[must_use]
-    pub fn new(seed: u64, weather: Weather, mutant: Mutant, traced: bool) -> Self {
-        Self(Arc::new(Mutex::new(State {
+    pub fn new(seed: u64, weather: NetworkModel, mutant: NetworkMutant, traced: bool) -> Self {
+        Self(Arc::new(Mutex::new(SimCore {
             now: 0,
             weather,
             mutant,
-            dice: Dice::new(seed, 1),
-            trace: Trace::new(traced),
+            dice: SimRng::new(seed, 1),
+            trace: RunTrace::new(traced),
             events: BinaryHeap::new(),
             scheduled: 0,
             processes: Vec::new(),
@@ -137,7 +137,7 @@ impl World {
             words: BTreeMap::new(),
             remote_keys: BTreeMap::new(),
             retired: BTreeMap::new(),
-            streams: Streams::default(),
+            streams: StreamTable::default(),
             unreachable: Vec::new(),
             cuts: Vec::new(),
             ghosts: BTreeMap::new(),
@@ -149,17 +149,17 @@ impl World {
         })))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SimCore> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a living process.
     #[must_use]
-    pub fn add_process(&self) -> Pid {
+    pub fn add_process(&self) -> SimPid {
         let mut state = self.lock();
-        let dice = Dice::new(state.dice.draw(), 0);
-        state.processes.push(ProcessState { alive: true, dice, warnings: 0 });
-        Pid(state.processes.len() - 1)
+        let dice = SimRng::new(state.dice.draw_u64(), 0);
+        state.processes.push(ProcessEntry { alive: true, dice, warnings: 0 });
+        SimPid(state.processes.len() - 1)
     }
 
     /// Virtual nanoseconds since the start.
@@ -169,7 +169,7 @@ impl World {
     }
 
     /// Lets this much time pass; what is due happens.
-    pub fn advance(&self, nanos: u64) {
+    pub fn advance_by(&self, nanos: u64) {
         let mut state = self.lock();
         let until = state.now.saturating_add(nanos);
         state.run_until(until);
@@ -190,14 +190,14 @@ impl World {
     }
 
     /// Ends a process between two of its instructions: its links stop, its streams close after a while.
-    pub fn kill(&self, process: Pid) {
+    pub fn kill_process(&self, process: SimPid) {
         let mut state = self.lock();
         let Some(entry) = state.processes.get_mut(process.0) else { return };
         if !std::mem::replace(&mut entry.alive, false) {
             return;
         }
-        state.note(format_args!("{process} dies"));
-        if state.mutant != Mutant::HidePeerDeath {
+        state.note_trace(format_args!("{process} dies"));
+        if state.mutant != NetworkMutant::HidePeerDeath {
             state.close_streams_of(process);
         }
         state.kill_links_of(process);
@@ -205,27 +205,27 @@ impl World {
 
     /// Whether the process was not killed.
     #[must_use]
-    pub fn is_alive(&self, process: Pid) -> bool {
+    pub fn is_alive(&self, process: SimPid) -> bool {
         self.lock().is_alive(process)
     }
 
     /// From now on the first working link of a process refuses all that is posted, as a provider does that is out of memory;
     /// with `None` nothing does.
-    pub fn refuse(&self, process: Option<Pid>) {
+    pub fn refuse_posts(&self, process: Option<SimPid>) {
         let mut state = self.lock();
-        let of = |link: &LinkState| {
+        let of = |link: &LinkEntry| {
             link.phase == LinkPhase::Ready && Some(state.rails[link.rail].process) == process
         };
         state.refusing = state.links.iter().position(of);
     }
 
     /// From now on a process is refused that by its NICs; with `None` nobody is refused anything.
-    pub fn deny(&self, denied: Option<(Pid, Denied)>) {
+    pub fn deny_resource(&self, denied: Option<(SimPid, DeniedResource)>) {
         self.lock().denied = denied;
     }
 
     /// Each NIC of a process registers something and ends that.
-    pub fn call_registrars(&self, process: Pid) {
+    pub fn call_registrars(&self, process: SimPid) {
         let mut state = self.lock();
         for rail in 0..state.rails.len() {
             if state.rails[rail].process == process {
@@ -235,15 +235,15 @@ impl World {
     }
 
     /// Keeps every completion that is polled from now on, or no more of them.
-    pub fn keep(&self, keeps: bool) {
+    pub fn keep_completions(&self, keeps: bool) {
         self.lock().kept.1 = keeps;
     }
 
     /// How many messages were polled by a process while completions were kept.
     #[must_use]
-    pub fn kept_messages(&self, process: Pid) -> usize {
+    pub fn kept_messages(&self, process: SimPid) -> usize {
         let state = self.lock();
-        let is_message = |c: &Completion| (c.done, c.status) == (Done::Received, Status::Ok);
+        let is_message = |c: &Completion| (c.done, c.status) == (CompletionKind::Received, OpStatus::Ok);
         let of = |(rail, _, c): &&(usize, usize, Completion)| {
             state.rails[*rail].process == process && is_message(c)
         };
@@ -251,75 +251,81 @@ impl World {
     }
 
     /// What was kept of a process, but for receives, is polled once more: as what comes very late.
-    pub fn come_late(&self, process: Pid) -> usize {
+    pub fn come_late(&self, process: SimPid) -> usize {
         let mut state = self.lock();
         let kept = state.kept.0.clone();
         let late = kept.into_iter().filter(|(rail, _, completion)| {
-            state.rails[*rail].process == process && completion.done != Done::Received
+            state.rails[*rail].process == process && completion.done != CompletionKind::Received
         });
         let late: Vec<_> = late.collect();
         for &(rail, link, completion) in &late {
-            state.rails[rail].queue.push_back(Waiting { completion, link, frees_slot: false, ack: None });
+            state.rails[rail].queue.push_back(QueuedCompletion {
+                completion,
+                link,
+                frees_slot: false,
+                ack: None,
+            });
         }
         late.len()
     }
 
     /// Puts one working link between two processes into error, as a flapping port does; returns the two.
-    pub fn flap(&self) -> Option<(Pid, Pid)> {
+    pub fn flap_link(&self) -> Option<(SimPid, SimPid)> {
         self.lock().flap_one()
     }
 
     /// Cuts a NIC of a process off for so long. What it had under way is lost for its owner; some of it lands late.
-    pub fn cut(&self, process: Pid, nic: usize, nanos: u64) {
+    pub fn cut_nic(&self, process: SimPid, nic: usize, nanos: u64) {
         let mut state = self.lock();
         let until = state.now.saturating_add(nanos);
-        state.cut(process, nic, until);
+        state.cut_nic(process, nic, until);
     }
 
     /// The application uses memory for something else from now on: what may still land there lands now.
-    pub fn tempt(&self, memory: &Memory, offset: u64, len: u64) {
-        self.lock().tempt(memory, offset, len);
+    pub fn force_delayed_writes(&self, memory: &MemoryRange, offset: u64, len: u64) {
+        self.lock().force_delayed_writes(memory, offset, len);
     }
 
     /// Whether a NIC of a process is cut off.
     #[must_use]
-    pub fn is_cut(&self, process: Pid, nic: usize) -> bool {
+    pub fn is_cut(&self, process: SimPid, nic: usize) -> bool {
         self.lock().is_nic_cut(process, nic)
     }
 
     /// Whether a link between those two NICs, of two processes, died with a rail and has not noticed.
     #[must_use]
-    pub fn is_stranded(&self, one: (Pid, usize), other: (Pid, usize)) -> bool {
+    pub fn is_stranded(&self, one: (SimPid, usize), other: (SimPid, usize)) -> bool {
         self.lock().has_stranded(one, other)
     }
 
     /// Pairs of processes between which a link never comes up, each once.
     #[must_use]
-    pub fn take_unreachable(&self) -> Vec<(Pid, Pid)> {
+    pub fn take_unreachable(&self) -> Vec<(SimPid, SimPid)> {
         std::mem::take(&mut self.lock().unreachable)
     }
 
     /// Connected links of a process that are not up.
     #[must_use]
-    pub fn waiting_links(&self, process: Pid) -> usize {
+    pub fn waiting_links(&self, process: SimPid) -> usize {
         let state = self.lock();
-        let waits = |link: &LinkState| link.phase == LinkPhase::Ready && !matches!(link.dial, Dial::Up(_));
+        let waits =
+            |link: &LinkEntry| link.phase == LinkPhase::Ready && !matches!(link.dial, DialPhase::Up(_));
         state.links.iter().filter(|link| state.rails[link.rail].process == process && waits(link)).count()
     }
 
     /// Addresses of all listeners for control streams.
     #[must_use]
-    pub fn listening(&self) -> Vec<OobAddress> {
-        self.lock().streams.addresses()
+    pub fn listener_addresses(&self) -> Vec<OobAddress> {
+        self.lock().streams.listener_addresses()
     }
 
     /// What a process holds now.
     #[must_use]
-    pub fn counts(&self, process: Pid) -> Counts {
+    pub fn held_resources(&self, process: SimPid) -> HeldResources {
         let state = self.lock();
         let rail_of = |rail: usize| state.rails.get(rail).is_some_and(|rail| rail.process == process);
         let regions = || state.regions.values().filter(|region| rail_of(region.rail));
-        Counts {
+        HeldResources {
             rails: state.rails.iter().filter(|rail| rail.process == process && rail.open).count(),
             links: state
                 .links
@@ -335,7 +341,7 @@ impl World {
 
     /// Regions of a process that were retired, on NICs that do.
     #[must_use]
-    pub fn retired(&self, process: Pid) -> usize {
+    pub fn retired_regions(&self, process: SimPid) -> usize {
         let state = self.lock();
         let of = |rail: usize| state.rails.get(rail).is_some_and(|rail| rail.process == process);
         state.retired.values().filter(|rail| of(**rail)).count()
@@ -343,54 +349,54 @@ impl World {
 
     /// Messages that have arrived at the NICs of a process, as far as they have told, and that nobody has polled.
     #[must_use]
-    pub fn unpolled(&self, process: Pid) -> usize {
+    pub fn unpolled_messages(&self, process: SimPid) -> usize {
         let state = self.lock();
         let rails = state.rails.iter().filter(|rail| rail.process == process);
         let completions = rails.flat_map(|rail| rail.queue.iter().map(|waiting| waiting.completion));
-        completions.filter(|c| c.status == Status::Ok && c.done != Done::Posted).count()
+        completions.filter(|c| c.status == OpStatus::Ok && c.done != CompletionKind::Posted).count()
     }
 
     /// Warnings the process logged so far.
     #[must_use]
-    pub fn warnings(&self, process: Pid) -> usize {
+    pub fn warning_count(&self, process: SimPid) -> usize {
         self.lock().processes.get(process.0).map_or(0, |entry| entry.warnings)
     }
 
     /// Adds a line to the trace.
-    pub fn note(&self, text: fmt::Arguments<'_>) {
-        self.lock().note(text);
+    pub fn note_trace(&self, text: fmt::Arguments<'_>) {
+        self.lock().note_trace(text);
     }
 
     /// Takes the lines of the trace.
     #[must_use]
     pub fn take_trace(&self) -> Vec<String> {
-        self.lock().trace.take()
+        self.lock().trace.take_lines()
     }
 }
 
-impl fmt::Debug for World {
+impl fmt::Debug for SimWorld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "World(at {} ns)", self.now())
     }
 }
 
-impl State {
-    pub(crate) fn is_alive(&self, process: Pid) -> bool {
+impl SimCore {
+    pub(crate) fn is_alive(&self, process: SimPid) -> bool {
         self.processes.get(process.0).is_some_and(|entry| entry.alive)
     }
 
-    pub(crate) fn note(&mut self, text: fmt::Arguments<'_>) {
-        self.trace.line(self.now, text);
+    pub(crate) fn note_trace(&mut self, text: fmt::Arguments<'_>) {
+        self.trace.push_line(self.now, text);
     }
 
     /// Makes an event happen `after` nanoseconds from now.
-    pub(crate) fn schedule(&mut self, after: u64, event: Event) {
+    pub(crate) fn schedule_after(&mut self, after: u64, event: NetworkEvent) {
         self.schedule_at(self.now.saturating_add(after), event);
     }
 
-    pub(crate) fn schedule_at(&mut self, at: u64, event: Event) {
+    pub(crate) fn schedule_at(&mut self, at: u64, event: NetworkEvent) {
         self.scheduled += 1;
-        self.events.push(Reverse(Scheduled { at, number: self.scheduled, event }));
+        self.events.push(Reverse(ScheduledEvent { at, number: self.scheduled, event }));
     }
 
     fn next_event(&self) -> Option<u64> {
@@ -401,7 +407,7 @@ impl State {
         while self.next_event().is_some_and(|at| at <= until) {
             let Some(Reverse(scheduled)) = self.events.pop() else { break };
             self.now = self.now.max(scheduled.at);
-            self.happen(scheduled.event);
+            self.handle_event(scheduled.event);
         }
         self.now = self.now.max(until);
     }

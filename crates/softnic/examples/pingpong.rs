@@ -8,20 +8,20 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use trunkline_fabric::{
-    Access, Completion, Done, Fabric, Keys, LinkAddress, LinkId, Links, Op, Purpose, Rail, RailConfig,
-    RecvOrder, Remote, Source, Status,
+    AccessRights, Completion, CompletionKind, Fabric, LinkAddress, LinkControl, LinkId, Op, OpSource,
+    OpStatus, Rail, RailConfig, RecvOrder, RegionKeys, RegionPurpose, RemoteLocation,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::time::Duration;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
 
 struct Side {
     rail: SoftRail,
     link: LinkId,
-    from: Memory,
-    from_keys: Keys,
-    into: Memory,
-    peer: Remote,
+    from: MemoryRange,
+    from_keys: RegionKeys,
+    into: MemoryRange,
+    peer: RemoteLocation,
     written: usize,
     flying: usize,
 }
@@ -38,11 +38,11 @@ fn pin(core: usize) {
 
 fn open(
     config: SoftConfig,
-    to: mpsc::Sender<(LinkAddress, Keys)>,
-    from: mpsc::Receiver<(LinkAddress, Keys)>,
+    to: mpsc::Sender<(LinkAddress, RegionKeys)>,
+    from: mpsc::Receiver<(LinkAddress, RegionKeys)>,
 ) -> Side {
     let fabric = SoftFabric::new(config).unwrap();
-    let (peer_time, rail_time) = (Duration::secs(10), Duration::secs(3));
+    let (peer_time, rail_time) = (Duration::from_secs(10), Duration::from_secs(3));
     let rail_config = RailConfig {
         depth: 256,
         recv_depth: 256,
@@ -54,34 +54,34 @@ fn open(
         traffic_class: None,
         many: false,
     };
-    let mut rail = fabric.open(0, &rail_config).unwrap();
-    let link = rail.create().unwrap();
+    let mut rail = fabric.open_rail(0, &rail_config).unwrap();
+    let link = rail.create_link().unwrap();
     let registrar = rail.registrar();
-    let (source, into) = (Memory::heap(SIZE), Memory::heap(SIZE));
+    let (source, into) = (MemoryRange::heap(SIZE), MemoryRange::heap(SIZE));
     for at in (0..SIZE as u64).step_by(4096) {
         source.write(at, &at.to_le_bytes()).unwrap();
         into.write(at, &[1]).unwrap();
     }
-    let from_keys = registrar.register(&source, Access::LOCAL, Purpose::Data).unwrap();
-    let keys = registrar.register(&into, Access::WRITE, Purpose::Data).unwrap();
-    to.send((rail.address(link).unwrap(), keys)).unwrap();
+    let from_keys = registrar.register(&source, AccessRights::LOCAL, RegionPurpose::Data).unwrap();
+    let keys = registrar.register(&into, AccessRights::WRITE, RegionPurpose::Data).unwrap();
+    to.send((rail.link_address(link).unwrap(), keys)).unwrap();
     let (address, peer) = from.recv().unwrap();
     rail.connect(link, address).unwrap();
-    let peer = Remote { key: peer.remote, addr: peer.remote_base, purpose: Purpose::Data };
+    let peer = RemoteLocation { key: peer.remote, addr: peer.remote_base, purpose: RegionPurpose::Data };
     Side { rail, link, from: source, from_keys, into, peer, written: 0, flying: 0 }
 }
 
 impl Side {
     fn write(&mut self, len: u64, imm: u32, signalled: bool) {
-        let extent = trunkline_fabric::Extent { key: self.from_keys.local, offset: 0, len };
+        let extent = trunkline_fabric::RegionExtent { key: self.from_keys.local, offset: 0, len };
         let imm = Some(imm);
         loop {
             let op = if len <= 32 {
                 let bytes = [7u8; 32];
-                let op = Op::Write { from: Source::Inline(&bytes[..len as usize]), to: self.peer, imm };
+                let op = Op::Write { from: OpSource::Inline(&bytes[..len as usize]), to: self.peer, imm };
                 self.rail.post(self.link, 1, op, signalled)
             } else {
-                let op = Op::Write { from: Source::Region(extent), to: self.peer, imm };
+                let op = Op::Write { from: OpSource::Region(extent), to: self.peer, imm };
                 self.rail.post(self.link, 1, op, signalled)
             };
             if op.is_ok() {
@@ -97,8 +97,8 @@ impl Side {
         let mut out = [Completion::BLANK; 16];
         let count = self.rail.poll(&mut out);
         for one in &out[..count] {
-            assert_eq!(one.status, Status::Ok);
-            if one.done == Done::Written { self.written += 1 } else { self.flying -= 1 }
+            assert_eq!(one.status, OpStatus::Ok);
+            if one.done == CompletionKind::Written { self.written += 1 } else { self.flying -= 1 }
         }
         if count == 0 {
             std::hint::spin_loop();

@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 
 use trunkline_proto::reserve::{OutOfMemory, try_deque};
 
-use crate::error::Planted;
+use crate::error::PlantedBug;
 use crate::peer_memory::PeerMemory;
-use crate::process::Process;
-use crate::segment::Segment;
+use crate::process::HostProcess;
+use crate::segment::RingSegment;
 
 /// How long a waiting thread sleeps between looks.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// One record that names memory of this process.
 #[derive(Clone, Copy)]
-struct Pin {
+struct RegionPin {
     key: u64,
     position: u64,
 }
 
 /// Who may be inside a copy.
 #[derive(Clone, Copy)]
-enum Copier {
+enum CopyingPeer {
     /// The peer reads what this side sends.
     Target,
     /// The peer writes what this side receives.
@@ -34,43 +34,43 @@ enum Copier {
 }
 
 /// The pins of one direction of a link, oldest first.
-struct Side {
-    copier: Copier,
-    segment: Arc<Segment>,
-    pins: Mutex<VecDeque<Pin>>,
+struct DirectionPins {
+    copier: CopyingPeer,
+    segment: Arc<RingSegment>,
+    pins: Mutex<VecDeque<RegionPin>>,
 }
 
-impl Side {
-    fn new(copier: Copier, segment: Arc<Segment>) -> Result<Self, OutOfMemory> {
+impl DirectionPins {
+    fn new(copier: CopyingPeer, segment: Arc<RingSegment>) -> Result<Self, OutOfMemory> {
         // As many as there can be records, so that noting one never allocates.
-        let pins = Mutex::new(try_deque(segment.geometry().slots() as usize)?);
+        let pins = Mutex::new(try_deque(segment.geometry().slot_count() as usize)?);
         Ok(Self { copier, segment, pins })
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Pin>> {
+    fn lock_pins(&self) -> MutexGuard<'_, VecDeque<RegionPin>> {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets the pins before a position: those records are done with.
-    fn strike(&self, before: u64) {
-        let mut pins = self.lock();
+    fn release_before(&self, before: u64) {
+        let mut pins = self.lock_pins();
         while pins.front().is_some_and(|pin| before.wrapping_sub(pin.position).cast_signed() > 0) {
             pins.pop_front();
         }
     }
 
     /// Closes the pins that are asked for and forgets those nobody copies from or to; whether one is left.
-    fn close(&self, which: impl Fn(Pin) -> bool, peer: &Process) -> bool {
+    fn close_pins(&self, which: impl Fn(RegionPin) -> bool, peer: &HostProcess) -> bool {
         let mut busy = false;
-        self.lock().retain(|&pin| {
+        self.lock_pins().retain(|&pin| {
             if !which(pin) {
                 return true;
             }
-            let claim = self.segment.claim(pin.position);
+            let claim = self.segment.claim_at(pin.position);
             claim.close();
             let idle = match self.copier {
-                Copier::Target => claim.no_pull(),
-                Copier::Initiator => claim.no_push(),
+                CopyingPeer::Target => claim.no_pull(),
+                CopyingPeer::Initiator => claim.no_push(),
             };
             let keep = !idle && !peer.is_dead();
             busy |= keep;
@@ -81,115 +81,119 @@ impl Side {
 }
 
 /// The pins of one link.
-pub(crate) struct Pins {
+pub(crate) struct LinkPins {
     peer: PeerMemory,
-    offers: Side,
-    grants: Side,
+    offers: DirectionPins,
+    grants: DirectionPins,
     /// The link is gone.
     ended: AtomicBool,
 }
 
-impl Pins {
+impl LinkPins {
     /// None yet. `out` is the segment this side writes records to, `own` the one it reads them from.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(crate) fn new(peer: PeerMemory, out: Arc<Segment>, own: Arc<Segment>) -> Result<Self, OutOfMemory> {
-        let offers = Side::new(Copier::Target, out)?;
-        let grants = Side::new(Copier::Initiator, own)?;
+    pub(crate) fn new(
+        peer: PeerMemory,
+        out: Arc<RingSegment>,
+        own: Arc<RingSegment>,
+    ) -> Result<Self, OutOfMemory> {
+        let offers = DirectionPins::new(CopyingPeer::Target, out)?;
+        let grants = DirectionPins::new(CopyingPeer::Initiator, own)?;
         Ok(Self { peer, offers, grants, ended: AtomicBool::new(false) })
     }
 
     /// The process at the other end.
-    pub(crate) fn peer(&self) -> &Process {
-        self.peer.process()
+    pub(crate) fn peer_process(&self) -> &HostProcess {
+        self.peer.peer_process()
     }
 
     /// Its memory.
-    pub(crate) fn memory(&self) -> &PeerMemory {
+    pub(crate) fn peer_memory(&self) -> &PeerMemory {
         &self.peer
     }
 
     /// The record at a position, not yet published, names memory of region `key` to be read.
-    pub(crate) fn offer(&self, key: u64, position: u64) {
-        self.offers.segment.claim(position).reset();
-        self.offers.lock().push_back(Pin { key, position });
+    pub(crate) fn add_offer(&self, key: u64, position: u64) {
+        self.offers.segment.claim_at(position).reset_words();
+        self.offers.lock_pins().push_back(RegionPin { key, position });
     }
 
     /// The peer is done with all offers before a position.
     pub(crate) fn strike_offers(&self, before: u64) {
-        self.offers.strike(before);
+        self.offers.release_before(before);
     }
 
     /// Lets the peer write to address `at`, in the region with local key `key`, for the record at a position. Call inside a guard in which
     /// the key was found.
-    pub(crate) fn grant(&self, key: u64, position: u64, at: u64) {
-        self.grants.lock().push_back(Pin { key, position });
-        self.grants.segment.claim(position).open(at);
+    pub(crate) fn grant_write(&self, key: u64, position: u64, at: u64) {
+        self.grants.lock_pins().push_back(RegionPin { key, position });
+        self.grants.segment.claim_at(position).open_push(at);
     }
 
     /// This side is done with all records before a position.
     pub(crate) fn strike_grants(&self, before: u64) {
-        self.grants.strike(before);
+        self.grants.release_before(before);
     }
 
     /// Closes everything; whether the peer still writes to memory of this side.
     pub(crate) fn still_written(&self) -> bool {
-        self.grants.close(|_| true, self.peer())
+        self.grants.close_pins(|_| true, self.peer_process())
     }
 
     /// Closes everything; whether the peer is still inside a copy.
-    pub(crate) fn busy(&self) -> bool {
-        let read = self.offers.close(|_| true, self.peer());
+    pub(crate) fn close_all(&self) -> bool {
+        let read = self.offers.close_pins(|_| true, self.peer_process());
         self.still_written() || read
     }
 
     fn busy_with(&self, key: u64) -> bool {
-        let read = self.offers.close(|pin| pin.key == key, self.peer());
-        self.grants.close(|pin| pin.key == key, self.peer()) || read
+        let read = self.offers.close_pins(|pin| pin.key == key, self.peer_process());
+        self.grants.close_pins(|pin| pin.key == key, self.peer_process()) || read
     }
 }
 
 /// All pins of one NIC.
-pub(crate) struct Book {
-    links: Mutex<Vec<Arc<Pins>>>,
-    no_wait: Planted,
+pub(crate) struct PinRegistry {
+    links: Mutex<Vec<Arc<LinkPins>>>,
+    no_wait: PlantedBug,
 }
 
-impl Book {
+impl PinRegistry {
     /// Without any.
     pub(crate) fn new() -> Self {
-        Self { links: Mutex::default(), no_wait: Planted::named("soft-pins-no-wait") }
+        Self { links: Mutex::default(), no_wait: PlantedBug::named("soft-pins-no-wait") }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Pins>>> {
+    fn lock_links(&self) -> MutexGuard<'_, Vec<Arc<LinkPins>>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a link.
-    pub(crate) fn add(&self, pins: &Arc<Pins>) {
-        self.lock().push(Arc::clone(pins));
+    pub(crate) fn add_link(&self, pins: &Arc<LinkPins>) {
+        self.lock_links().push(Arc::clone(pins));
     }
 
     /// A link ends: nobody begins a copy any more. Waits for a peer that is writing, because this side's owner may use
     /// the memory for something else next; at most `limit`. What is still being copied then stays in the book, until another
     /// link ends after it has been.
-    pub(crate) fn end_link(&self, ended: &Arc<Pins>, limit: Duration) {
-        if ended.busy() && ended.still_written() {
-            let _ = wait(limit, || ended.still_written().then(|| ended.peer().pid()));
+    pub(crate) fn end_link(&self, ended: &Arc<LinkPins>, limit: Duration) {
+        if ended.close_all() && ended.still_written() {
+            let _ = wait_until_unpinned(limit, || ended.still_written().then(|| ended.peer_process().pid()));
         }
         ended.ended.store(true, Ordering::Relaxed);
-        self.lock().retain(|pins| !pins.ended.load(Ordering::Relaxed) || pins.busy());
+        self.lock_links().retain(|pins| !pins.ended.load(Ordering::Relaxed) || pins.close_all());
     }
 
     /// Closes the pins of a region and waits for the copies under way; the process that is still inside one when the
     /// time is up is the error.
     pub(crate) fn end_region(&self, key: u64, limit: Duration) -> Result<(), u32> {
-        wait(limit, || {
+        wait_until_unpinned(limit, || {
             let mut inside = None;
-            for pins in self.lock().iter() {
+            for pins in self.lock_links().iter() {
                 if pins.busy_with(key) {
-                    inside = Some(pins.peer().pid());
+                    inside = Some(pins.peer_process().pid());
                 }
             }
             inside.filter(|_| !self.no_wait.is_on())
@@ -198,7 +202,7 @@ impl Book {
 }
 
 /// Asks until nobody is named; the last one named is the error.
-fn wait(limit: Duration, who: impl Fn() -> Option<u32>) -> Result<(), u32> {
+fn wait_until_unpinned(limit: Duration, who: impl Fn() -> Option<u32>) -> Result<(), u32> {
     let mut started = None;
     while let Some(pid) = who() {
         if started.get_or_insert_with(Instant::now).elapsed() > limit {

@@ -6,7 +6,7 @@ use crate::SoftConfig;
 use crate::record::INLINE_U32;
 
 /// The capabilities of every NIC made from `config`, whose pipelines take `pipeline_qps` queue pairs each.
-pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
+pub(crate) fn nic_caps(config: &SoftConfig, pipeline_qps: u32) -> Caps {
     Caps {
         link_order: true,
         remote_len: true,

@@ -23,7 +23,7 @@ const FAILED: u64 = 1 << 63;
 
 /// How much one side takes at a time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Portion {
+pub(crate) enum CopyPortion {
     /// Everything: the other side does not copy.
     All,
     /// A quarter of what is left, so that both sides end at about the same time.
@@ -32,7 +32,7 @@ pub(crate) enum Portion {
 
 /// How far a record is, as the target sees it when it can take nothing more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Rest {
+pub(crate) enum PullOutcome {
     /// All bytes are here.
     Here,
     /// The initiator is still writing.
@@ -42,7 +42,7 @@ pub(crate) enum Rest {
 }
 
 /// The words of one record. Numbers of the other side are taken for what they may be: any.
-pub(crate) struct Claim<'a> {
+pub(crate) struct CopyClaim<'a> {
     /// Address of the record's first byte in the target; 0 until the target lets the initiator write.
     pub(crate) grant: &'a AtomicU64,
     /// Units the target has copied.
@@ -54,60 +54,69 @@ pub(crate) struct Claim<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Taken {
+struct ClaimedUnits {
     front: u64,
     back: u64,
     closed: bool,
 }
 
-impl Taken {
-    fn of(word: u64) -> Self {
+impl ClaimedUnits {
+    fn from_word(word: u64) -> Self {
         Self { front: word & COUNT, back: (word >> BACK) & COUNT, closed: word & CLOSED != 0 }
     }
 
-    fn word(self) -> u64 {
+    fn to_word(self) -> u64 {
         self.front | self.back << BACK | if self.closed { CLOSED } else { 0 }
     }
 
     /// Units nobody took; what makes no sense counts as none.
-    fn left(self, units: u64) -> u64 {
+    fn unclaimed_units(self, units: u64) -> u64 {
         units.saturating_sub(self.front + self.back)
     }
 }
 
-fn units(len: u64) -> u64 {
+fn unit_count(len: u64) -> u64 {
     len.min(BYTES_MAX).div_ceil(UNIT)
 }
 
-fn portion(left: u64, portion: Portion) -> u64 {
+fn portion_units(left: u64, portion: CopyPortion) -> u64 {
     match portion {
-        Portion::All => left,
-        Portion::Share => (left / 4).max(PART / UNIT).min(left),
+        CopyPortion::All => left,
+        CopyPortion::Share => (left / 4).max(PART / UNIT).min(left),
     }
 }
 
-impl Claim<'_> {
+impl CopyClaim<'_> {
     /// Nothing is taken; before the record is published.
-    pub(crate) fn reset(&self) {
+    pub(crate) fn reset_words(&self) {
         for word in [self.grant, self.pulled, self.pushed, self.taken] {
             word.store(0, Ordering::Relaxed);
         }
     }
 
-    fn take(&self, len: u64, size: Portion, add: impl Fn(&mut Taken, u64)) -> Option<(Taken, u64)> {
-        let total = units(len);
+    fn claim_units(
+        &self,
+        len: u64,
+        size: CopyPortion,
+        add: impl Fn(&mut ClaimedUnits, u64),
+    ) -> Option<(ClaimedUnits, u64)> {
+        let total = unit_count(len);
         let mut word = self.taken.load(Ordering::Acquire);
         // An exchange fails only because the other side took something or closed.
         for _ in 0..=total {
-            let now = Taken::of(u64::from_le(word));
-            let count = portion(now.left(total), size);
+            let now = ClaimedUnits::from_word(u64::from_le(word));
+            let count = portion_units(now.unclaimed_units(total), size);
             if now.closed || count == 0 {
                 return None;
             }
             let mut next = now;
             add(&mut next, count);
-            match self.taken.compare_exchange(word, next.word().to_le(), Ordering::AcqRel, Ordering::Acquire)
-            {
+            match self.taken.compare_exchange(
+                word,
+                next.to_word().to_le(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return Some((now, count)),
                 Err(other) => word = other,
             }
@@ -116,58 +125,58 @@ impl Claim<'_> {
     }
 
     /// Lets the initiator write, the record's first byte to address `at`.
-    pub(crate) fn open(&self, at: u64) {
+    pub(crate) fn open_push(&self, at: u64) {
         self.grant.store(at.to_le(), Ordering::Release);
     }
 
     /// Where the initiator may write, once it may.
-    pub(crate) fn opened(&self) -> Option<u64> {
+    pub(crate) fn push_address(&self) -> Option<u64> {
         let at = u64::from_le(self.grant.load(Ordering::Acquire));
         (at != 0).then_some(at)
     }
 
     /// The next bytes for the target, of a record of `len`.
-    pub(crate) fn take_front(&self, len: u64, size: Portion) -> Option<Range<u64>> {
-        let (before, count) = self.take(len, size, |taken, count| taken.front += count)?;
+    pub(crate) fn take_front(&self, len: u64, size: CopyPortion) -> Option<Range<u64>> {
+        let (before, count) = self.claim_units(len, size, |taken, count| taken.front += count)?;
         let from = before.front * UNIT;
         Some(from..(from + count * UNIT).min(len))
     }
 
     /// The next bytes for the initiator, of a record of `len`.
-    pub(crate) fn take_back(&self, len: u64, size: Portion) -> Option<Range<u64>> {
-        let (before, count) = self.take(len, size, |taken, count| taken.back += count)?;
+    pub(crate) fn take_back(&self, len: u64, size: CopyPortion) -> Option<Range<u64>> {
+        let (before, count) = self.claim_units(len, size, |taken, count| taken.back += count)?;
         // `take` counts only what is left, so this stays above 0.
-        let end = (units(len) - before.back) * UNIT;
+        let end = (unit_count(len) - before.back) * UNIT;
         Some(end - count * UNIT..end.min(len))
     }
 
     /// The target has copied what it took.
     pub(crate) fn pulled_all(&self) {
-        let front = Taken::of(u64::from_le(self.taken.load(Ordering::Relaxed))).front;
+        let front = ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Relaxed))).front;
         self.pulled.store(front.to_le(), Ordering::Release);
     }
 
     /// The initiator has copied what it took, or failed to.
     pub(crate) fn pushed_all(&self, good: bool) {
-        let back = Taken::of(u64::from_le(self.taken.load(Ordering::Relaxed))).back;
+        let back = ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Relaxed))).back;
         let failed = if good { 0 } else { FAILED };
         self.pushed.store((back | failed).to_le(), Ordering::Release);
     }
 
-    /// How it stands once [`Claim::take_front`] finds nothing.
-    pub(crate) fn rest(&self, len: u64) -> Rest {
-        let taken = Taken::of(u64::from_le(self.taken.load(Ordering::Acquire)));
+    /// How it stands once [`CopyClaim::take_front`] finds nothing.
+    pub(crate) fn pull_outcome(&self, len: u64) -> PullOutcome {
+        let taken = ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Acquire)));
         let pushed = u64::from_le(self.pushed.load(Ordering::Acquire));
-        if pushed & FAILED != 0 || taken.left(units(len)) > 0 {
-            return Rest::Gone;
+        if pushed & FAILED != 0 || taken.unclaimed_units(unit_count(len)) > 0 {
+            return PullOutcome::Gone;
         }
-        if pushed == taken.back { Rest::Here } else { Rest::Coming }
+        if pushed == taken.back { PullOutcome::Here } else { PullOutcome::Coming }
     }
 
     /// Whether a part may still be free for the initiator.
     pub(crate) fn has_left(&self, len: u64) -> bool {
-        let taken = Taken::of(u64::from_le(self.taken.load(Ordering::Relaxed)));
-        !taken.closed && taken.left(units(len)) > 0
+        let taken = ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Relaxed)));
+        !taken.closed && taken.unclaimed_units(unit_count(len)) > 0
     }
 
     /// From now on nobody takes anything.
@@ -178,13 +187,13 @@ impl Claim<'_> {
     /// Whether the target is inside no copy, once it is closed.
     pub(crate) fn no_pull(&self) -> bool {
         let pulled = u64::from_le(self.pulled.load(Ordering::Acquire));
-        pulled == Taken::of(u64::from_le(self.taken.load(Ordering::Acquire))).front
+        pulled == ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Acquire))).front
     }
 
     /// Whether the initiator is inside no copy, once it is closed.
     pub(crate) fn no_push(&self) -> bool {
         let pushed = u64::from_le(self.pushed.load(Ordering::Acquire)) & !FAILED;
-        pushed == Taken::of(u64::from_le(self.taken.load(Ordering::Acquire))).back
+        pushed == ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Acquire))).back
     }
 }
 
@@ -194,15 +203,15 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{BYTES_MAX, Claim, Portion, Rest};
+    use super::{BYTES_MAX, CopyClaim, CopyPortion, PullOutcome};
 
     #[derive(Default)]
     struct Words([AtomicU64; 4]);
 
     impl Words {
-        fn claim(&self) -> Claim<'_> {
+        fn claim(&self) -> CopyClaim<'_> {
             let [grant, pulled, pushed, taken] = &self.0;
-            Claim { grant, pulled, pushed, taken }
+            CopyClaim { grant, pulled, pushed, taken }
         }
     }
 
@@ -214,9 +223,9 @@ mod tests {
             let (mut front, mut back) = (0, len);
             for pull in turns.iter().copied().chain(std::iter::repeat(true)) {
                 let part = if pull {
-                    claim.take_front(len, Portion::Share)
+                    claim.take_front(len, CopyPortion::Share)
                 } else {
-                    claim.take_back(len, Portion::Share)
+                    claim.take_back(len, CopyPortion::Share)
                 };
                 let Some(part) = part else { break };
                 prop_assert!(part.start < part.end);
@@ -227,12 +236,12 @@ mod tests {
                 } else {
                     prop_assert_eq!(part.end, back);
                     back = part.start;
-                    prop_assert_eq!(claim.rest(len), if claim.has_left(len) { Rest::Gone } else { Rest::Coming });
+                    prop_assert_eq!(claim.pull_outcome(len), if claim.has_left(len) { PullOutcome::Gone } else { PullOutcome::Coming });
                     claim.pushed_all(true);
                 }
             }
             prop_assert_eq!(front, back);
-            prop_assert_eq!(claim.rest(len), Rest::Here);
+            prop_assert_eq!(claim.pull_outcome(len), PullOutcome::Here);
             prop_assert!(claim.no_pull() && claim.no_push());
         }
 
@@ -242,12 +251,12 @@ mod tests {
             let claim = words.claim();
             claim.taken.store(taken, Ordering::Relaxed);
             claim.pushed.store(pushed, Ordering::Relaxed);
-            for size in [Portion::All, Portion::Share] {
+            for size in [CopyPortion::All, CopyPortion::Share] {
                 for part in [claim.take_front(len, size), claim.take_back(len, size)].into_iter().flatten() {
                     prop_assert!(part.start < part.end && part.end <= len);
                 }
             }
-            let _ = claim.rest(len);
+            let _ = claim.pull_outcome(len);
         }
     }
 
@@ -255,12 +264,12 @@ mod tests {
     fn nothing_is_taken_after_closing() {
         let words = Words::default();
         let claim = words.claim();
-        let part = claim.take_back(1 << 20, Portion::Share);
+        let part = claim.take_back(1 << 20, CopyPortion::Share);
         assert_eq!(part, Some((768 << 10)..(1 << 20)));
         claim.close();
-        assert_eq!(claim.take_front(1 << 20, Portion::All), None);
-        assert_eq!(claim.take_back(1 << 20, Portion::Share), None);
-        assert_eq!(claim.rest(1 << 20), Rest::Gone);
+        assert_eq!(claim.take_front(1 << 20, CopyPortion::All), None);
+        assert_eq!(claim.take_back(1 << 20, CopyPortion::Share), None);
+        assert_eq!(claim.pull_outcome(1 << 20), PullOutcome::Gone);
         assert!(claim.no_pull() && !claim.no_push(), "the push under way is seen");
         claim.pushed_all(true);
         assert!(claim.no_push());
@@ -270,9 +279,9 @@ mod tests {
     fn what_could_not_be_written_is_gone() {
         let words = Words::default();
         let claim = words.claim();
-        assert!(claim.take_back(4096, Portion::Share).is_some());
+        assert!(claim.take_back(4096, CopyPortion::Share).is_some());
         claim.pushed_all(false);
-        assert_eq!(claim.rest(4096), Rest::Gone);
+        assert_eq!(claim.pull_outcome(4096), PullOutcome::Gone);
         assert!(claim.no_push());
     }
 
@@ -285,10 +294,13 @@ mod tests {
                 let mine = words.claim();
                 let other = scope.spawn(|| {
                     let claim = words.claim();
-                    std::iter::from_fn(|| claim.take_back(len, Portion::Share)).map(|part| part.start).min()
+                    std::iter::from_fn(|| claim.take_back(len, CopyPortion::Share))
+                        .map(|part| part.start)
+                        .min()
                 });
-                let front =
-                    std::iter::from_fn(|| mine.take_front(len, Portion::Share)).map(|part| part.end).max();
+                let front = std::iter::from_fn(|| mine.take_front(len, CopyPortion::Share))
+                    .map(|part| part.end)
+                    .max();
                 (front.unwrap_or(0), other.join().ok().flatten().unwrap_or(len))
             });
             assert_eq!(front, back, "no gap and no overlap");

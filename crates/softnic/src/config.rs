@@ -77,7 +77,7 @@ pub enum WireMode {
 
 impl SoftConfig {
     /// The address of a NIC; `None` where other hosts do not reach it.
-    pub(crate) fn address(&self, nic: usize) -> Option<IpAddr> {
+    pub(crate) fn nic_address(&self, nic: usize) -> Option<IpAddr> {
         let loopback = || (self.wire == WireMode::Tcp).then_some(Ipv4Addr::LOCALHOST.into());
         let index = nic.checked_rem(self.addresses.len());
         match self.wire {

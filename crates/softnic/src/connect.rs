@@ -7,20 +7,20 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links, PassedFd, PeerProcess};
+use trunkline_fabric::{LinkAddress, LinkControl, LinkError, LinkId, PassedFd, PeerProcess};
 use trunkline_proto::reserve::try_grow;
 
-use crate::book::Pins;
-use crate::direct::Direct;
-use crate::ladder::State;
-use crate::nic::Berth;
+use crate::book::LinkPins;
+use crate::direct::DirectCopier;
+use crate::ladder::QueuePairState;
+use crate::nic::QueuePairSlot;
 use crate::peer_memory::{LinkProof, PeerMemory, ProofWord};
-use crate::qp::{Names, Qp, Wire};
+use crate::qp::{LinkWire, QpNames, SoftQp};
 use crate::record::INLINE;
-use crate::register::random;
-use crate::ring::{Consumer, Producer, side};
-use crate::segment::{Geometry, Segment};
-use crate::tcp::{Door, Other, Stream, Token};
+use crate::register::random_bytes;
+use crate::ring::{RingConsumer, RingProducer, side};
+use crate::segment::{RingSegment, SegmentGeometry};
+use crate::tcp::{DialToken, LinkListener, LinkStream, PeerEnd};
 use crate::{CopyMode, SoftRail, WireMode};
 use trunkline_proto::chooser;
 
@@ -33,7 +33,7 @@ const RECEIVES: u32 = 1 << 16;
 
 /// What a link tells its peer; the layout is in docs/wire.md.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Address {
+pub(crate) struct SoftLinkAddress {
     /// Number of the NIC in its fabric.
     pub(crate) nic: u16,
     /// Number of the queue pair.
@@ -43,7 +43,7 @@ pub(crate) struct Address {
     /// Position of the first record in the segment.
     pub(crate) start: u64,
     /// Sizes of the segment.
-    pub(crate) geometry: Geometry,
+    pub(crate) geometry: SegmentGeometry,
     /// Receives it may post, which bounds its grants.
     pub(crate) receives: u32,
     /// Reads it executes at once.
@@ -51,15 +51,15 @@ pub(crate) struct Address {
     /// Shows a reader that it reads the memory of the link's own process.
     pub(crate) proof: LinkProof,
     /// Names the link to whoever dials.
-    pub(crate) token: Token,
+    pub(crate) token: DialToken,
     /// Operations it may have outstanding.
     pub(crate) depth: u32,
     /// Where other hosts reach it, if they do.
     pub(crate) door: Option<SocketAddr>,
 }
 
-impl Address {
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+impl SoftLinkAddress {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BYTES);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
@@ -67,7 +67,9 @@ impl Address {
         out.extend_from_slice(&self.number.to_le_bytes());
         out.extend_from_slice(&self.fabric);
         out.extend_from_slice(&self.start.to_le_bytes());
-        for word in [self.geometry.slots(), self.geometry.payload(), 0, self.receives, self.reads, 0] {
+        for word in
+            [self.geometry.slot_count(), self.geometry.payload_bytes(), 0, self.receives, self.reads, 0]
+        {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&self.proof.addr.to_le_bytes());
@@ -104,7 +106,7 @@ impl Address {
         fabric.copy_from_slice(&bytes[16..32]);
         let mut token = [0; 16];
         token.copy_from_slice(&bytes[80..96]);
-        let geometry = Geometry::new(word(40), word(44)).ok_or("its ring sizes are not usable")?;
+        let geometry = SegmentGeometry::new(word(40), word(44)).ok_or("its ring sizes are not usable")?;
         let receives = word(52);
         let reads = word(56);
         if receives > RECEIVES || reads == 0 || word(48) != 0 || word(60) != 0 {
@@ -144,75 +146,76 @@ fn parse_door(bytes: &[u8; BYTES]) -> Result<Option<SocketAddr>, &'static str> {
     }
 }
 
-fn system(what: &'static str) -> impl Fn(io::Error) -> LinkError {
+fn system_error(what: &'static str) -> impl Fn(io::Error) -> LinkError {
     move |source| LinkError::System { what, source }
 }
 
 impl SoftRail {
-    fn qp(&self, link: LinkId) -> Result<&Qp, LinkError> {
+    fn queue_pair(&self, link: LinkId) -> Result<&SoftQp, LinkError> {
         match self.links.get(link.0 as usize) {
             Some(Some(qp)) => Ok(qp),
             _ => Err(LinkError::State),
         }
     }
 
-    fn make(&self, link: LinkId, berth: Berth) -> Result<Qp, LinkError> {
+    fn make_queue_pair(&self, link: LinkId, berth: QueuePairSlot) -> Result<SoftQp, LinkError> {
         let config = &self.shared.config;
         let rx = match config.wire {
             WireMode::Tcp => no_ring(config.start_position)?,
             WireMode::Auto | WireMode::Shm => {
-                let geometry = Geometry::new(config.slots, config.payload).ok_or(LinkError::State)?;
-                let (segment, file) = Segment::create(geometry).map_err(system("making a memory file"))?;
-                Consumer::new(segment, Some(file), config.start_position)
+                let geometry = SegmentGeometry::new(config.slots, config.payload).ok_or(LinkError::State)?;
+                let (segment, file) =
+                    RingSegment::create_shared(geometry).map_err(system_error("making a memory file"))?;
+                RingConsumer::new(segment, Some(file), config.start_position)
             }
         };
-        let token = random().map_err(system("getrandom"))?;
-        let word = random().map_err(system("getrandom"))?;
-        let names = Names {
+        let token = random_bytes().map_err(system_error("getrandom"))?;
+        let word = random_bytes().map_err(system_error("getrandom"))?;
+        let names = QpNames {
             token,
             proof: ProofWord::new(match self.shared.one_proof.is_on() {
                 true => 1,
                 false => u128::from_le_bytes(word) as u64,
             }),
-            own: self.shared.own_links.add(token),
-            door: self.door()?,
+            own: self.shared.own_links.add_link(token),
+            door: self.open_listener()?,
         };
-        let qp = Qp::new((link, berth), names, rx, Arc::clone(&self.cq), &self.config, &self.shared)?;
+        let qp = SoftQp::new((link, berth), names, rx, Arc::clone(&self.cq), &self.config, &self.shared)?;
         qp.rx.publish_posted(qp.posted);
         Ok(qp)
     }
 
     /// How bytes travel to a peer. One that says it is a link of this fabric must be one, and this process must have handed its address over:
     /// on such a link both ends use each other's tables of regions.
-    fn choose(&self, peer: &Address, passed: Option<&PassedFd>) -> Result<Wire, LinkError> {
+    fn choose_wire(&self, peer: &SoftLinkAddress, passed: Option<&PassedFd>) -> Result<LinkWire, LinkError> {
         let wire = self.shared.config.wire;
         if wire == WireMode::Tcp || (wire == WireMode::Auto && passed.is_none()) {
-            return Ok(Wire::Tcp);
+            return Ok(LinkWire::Tcp);
         }
         if peer.fabric != self.shared.id {
-            return Ok(Wire::Shm);
+            return Ok(LinkWire::Shm);
         }
         if !passed.is_some_and(|passed| self.is_own(peer, passed)) {
             return Err(LinkError::Address("it names a link of this process, and another process sent it"));
         }
         if wire == WireMode::Shm {
-            return Ok(Wire::Shm);
+            return Ok(LinkWire::Shm);
         }
         if usize::from(peer.nic) >= self.shared.nics.len() {
             return Err(LinkError::Address("it names a NIC that does not exist"));
         }
-        Ok(Wire::Mem)
+        Ok(LinkWire::Mem)
     }
 
     /// Whether an address is of a link that this fabric has made, sent by this process itself.
-    fn is_own(&self, peer: &Address, passed: &PassedFd) -> bool {
+    fn is_own(&self, peer: &SoftLinkAddress, passed: &PassedFd) -> bool {
         let is_own = passed.is_own() && self.shared.own_links.contains(&peer.token);
         is_own || self.shared.believes_echoes.is_on()
     }
 
     /// The memory of the process that handed an address over, for direct copies. `None` if the kernel does not name that process, or names this
     /// one for a link of another fabric: such links stage their bytes.
-    fn peer_memory(&self, peer: &Address, passed: &mut PassedFd) -> Option<PeerMemory> {
+    fn peer_memory(&self, peer: &SoftLinkAddress, passed: &mut PassedFd) -> Option<PeerMemory> {
         if passed.is_own() && !self.is_own(peer, passed) {
             return None;
         }
@@ -220,35 +223,38 @@ impl SoftRail {
             // The address names the process in the place of its queue pair.
             passed.sender = PeerProcess::new(peer.number, None);
         }
-        let process = self.shared.process(passed.sender.take()?);
+        let process = self.shared.peer_process(passed.sender.take()?);
         Some(PeerMemory::new(process, peer.proof))
     }
 
     /// Where other hosts' connections to this NIC come in, if they can.
-    fn door(&self) -> Result<Option<Arc<Door>>, LinkError> {
-        let Some(at) = self.shared.config.address(self.nic) else { return Ok(None) };
-        self.shared.nics[self.nic].door(at).map(Some).map_err(system("listening for other hosts"))
+    fn open_listener(&self) -> Result<Option<Arc<LinkListener>>, LinkError> {
+        let Some(at) = self.shared.config.nic_address(self.nic) else { return Ok(None) };
+        self.shared.nics[self.nic]
+            .open_listener(at)
+            .map(Some)
+            .map_err(system_error("listening for other hosts"))
     }
 
     /// Gives a link, which must be in its first state, its stream to another host.
-    fn connect_stream(&mut self, link: LinkId, peer: &Address) -> Result<(), LinkError> {
+    fn connect_stream(&mut self, link: LinkId, peer: &SoftLinkAddress) -> Result<(), LinkError> {
         let address =
             peer.door.ok_or(LinkError::Unreachable("it gave neither shared memory nor a network address"))?;
-        let from = self.shared.config.address(self.nic);
+        let from = self.shared.config.nic_address(self.nic);
         let start = self.shared.config.start_position;
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
         let door = qp.door.clone().ok_or(LinkError::Unreachable("this NIC has no network address"))?;
-        let ready = qp.state.step(State::ReadyToReceive).ok_or(LinkError::State)?;
+        let ready = qp.state.transition_to(QueuePairState::ReadyToReceive).ok_or(LinkError::State)?;
         if peer.token == qp.token {
             return Err(LinkError::Address("it is this link's own"));
         }
-        let other = Other { token: peer.token, address, start: peer.start, depth: peer.depth };
+        let other = PeerEnd { token: peer.token, address, start: peer.start, depth: peer.depth };
         let rx = no_ring(start)?;
         let limit = std::time::Duration::from_nanos(self.config.rail_time.0);
-        let stream = Stream::connect(door, qp.token, &other, (from, limit), (start, qp.posted))
-            .map_err(system("connecting to the peer's address"))?;
+        let stream = LinkStream::connect(door, qp.token, &other, (from, limit), (start, qp.posted))
+            .map_err(system_error("connecting to the peer's address"))?;
         qp.state = ready;
-        qp.wire = Wire::Tcp;
+        qp.wire = LinkWire::Tcp;
         qp.rx = rx;
         qp.stream = Some(Box::new(stream));
         self.streams += 1;
@@ -259,31 +265,32 @@ impl SoftRail {
     fn connect_ring(
         &mut self,
         link: LinkId,
-        peer: &Address,
+        peer: &SoftLinkAddress,
         passed: Option<PassedFd>,
-        wire: Wire,
+        wire: LinkWire,
     ) -> Result<(), LinkError> {
         let mut passed = passed.ok_or(LinkError::Unreachable("it gave no shared memory"))?;
         let config = &self.shared.config;
-        let is_direct = wire == Wire::Shm && config.copy != CopyMode::Staging && !config.delayed_visibility;
+        let is_direct =
+            wire == LinkWire::Shm && config.copy != CopyMode::Staging && !config.delayed_visibility;
         let memory = if is_direct { self.peer_memory(peer, &mut passed) } else { None };
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
-        let ready = qp.state.step(State::ReadyToReceive).ok_or(LinkError::State)?;
-        let segment = Segment::open(passed.fd, peer.geometry)
-            .map_err(system("mapping the peer's memory file"))?
+        let ready = qp.state.transition_to(QueuePairState::ReadyToReceive).ok_or(LinkError::State)?;
+        let segment = RingSegment::map_peer(passed.fd, peer.geometry)
+            .map_err(system_error("mapping the peer's memory file"))?
             .ok_or(LinkError::Address("its memory file is not sealed or has the wrong size"))?;
-        let mut tx = Producer::new(segment, peer.start)?;
+        let mut tx = RingProducer::new(segment, peer.start)?;
         tx.publish_mapped();
         if let Some(memory) = memory {
             let reaches = memory.is_proven();
             if reaches {
                 qp.rx.publish_reach();
             }
-            let pins = Pins::new(memory, Arc::clone(tx.segment()), Arc::clone(qp.rx.segment()))?;
+            let pins = LinkPins::new(memory, Arc::clone(tx.segment()), Arc::clone(qp.rx.segment()))?;
             let pins = Arc::new(pins);
             tx.set_pins(Arc::clone(&pins));
             let limit = std::time::Duration::from_nanos(self.config.peer_time.0);
-            qp.direct = Some(Direct::new(&self.shared, self.nic, pins, reaches, qp.start, limit));
+            qp.direct = Some(DirectCopier::new(&self.shared, self.nic, pins, reaches, qp.start, limit));
         }
         qp.state = ready;
         qp.wire = wire;
@@ -293,13 +300,14 @@ impl SoftRail {
 }
 
 /// The smallest ring, for a link that has none to use.
-fn no_ring(start: u64) -> Result<Consumer, LinkError> {
-    let segment = Segment::unshared(Geometry::SMALLEST).map_err(system("mapping memory"))?;
-    Ok(Consumer::new(segment, None, start))
+fn no_ring(start: u64) -> Result<RingConsumer, LinkError> {
+    let segment =
+        RingSegment::create_unshared(SegmentGeometry::SMALLEST).map_err(system_error("mapping memory"))?;
+    Ok(RingConsumer::new(segment, None, start))
 }
 
-impl Links for SoftRail {
-    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+impl LinkControl for SoftRail {
+    fn create_link_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
         let used = self.links.iter().filter(|link| link.is_some()).count();
         if used >= self.config.links as usize {
             return Err(LinkError::Exhausted(self.config.links));
@@ -310,7 +318,7 @@ impl Links for SoftRail {
         // No more than `config.links`, which is 32 bits wide.
         let link = LinkId(free as u32);
         let has_room = try_grow(&mut self.links, 1).map_err(LinkError::from);
-        let qp = match has_room.and_then(|()| self.make(link, berth)) {
+        let qp = match has_room.and_then(|()| self.make_queue_pair(link, berth)) {
             Ok(qp) => Box::new(qp),
             Err(error) => {
                 nic.give_queue_pair(berth.pipeline);
@@ -325,15 +333,15 @@ impl Links for SoftRail {
         Ok(link)
     }
 
-    fn pipeline(&self, link: LinkId) -> Option<u32> {
-        self.qp(link).ok().map(|qp| qp.pipeline)
+    fn link_pipeline(&self, link: LinkId) -> Option<u32> {
+        self.queue_pair(link).ok().map(|qp| qp.pipeline)
     }
 
-    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
-        let qp = self.qp(link)?;
-        let copy = |file: &OwnedFd| file.try_clone().map_err(system("copying a descriptor"));
-        let fd = qp.rx.file().map(copy).transpose()?;
-        let address = Address {
+    fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        let qp = self.queue_pair(link)?;
+        let copy = |file: &OwnedFd| file.try_clone().map_err(system_error("copying a descriptor"));
+        let fd = qp.rx.memory_file().map(copy).transpose()?;
+        let address = SoftLinkAddress {
             // A fabric has far fewer NICs than 2^16.
             nic: self.nic as u16,
             number: qp.number,
@@ -345,15 +353,15 @@ impl Links for SoftRail {
             proof: qp.proof.to_proof(),
             token: qp.token,
             depth: self.config.depth,
-            door: qp.door.as_ref().map(|door| door.address()),
+            door: qp.door.as_ref().map(|door| door.local_address()),
         };
-        Ok(LinkAddress { bytes: address.bytes(), fd: fd.map(PassedFd::own) })
+        Ok(LinkAddress { bytes: address.to_bytes(), fd: fd.map(PassedFd::from_own_process) })
     }
 
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
-        let address = Address::parse(&peer.bytes).map_err(LinkError::Address)?;
-        match self.choose(&address, peer.fd.as_ref())? {
-            Wire::Tcp => self.connect_stream(link, &address)?,
+        let address = SoftLinkAddress::parse(&peer.bytes).map_err(LinkError::Address)?;
+        match self.choose_wire(&address, peer.fd.as_ref())? {
+            LinkWire::Tcp => self.connect_stream(link, &address)?,
             wire => self.connect_ring(link, &address, peer.fd, wire)?,
         }
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
@@ -361,15 +369,16 @@ impl Links for SoftRail {
         qp.peer_posted = address.start;
         qp.wanted.lower_capacity(address.reads);
         qp.matcher.set_grants(address.receives);
-        qp.state = qp.state.step(State::ReadyToSend).ok_or(LinkError::State)?;
+        qp.state = qp.state.transition_to(QueuePairState::ReadyToSend).ok_or(LinkError::State)?;
         Ok(())
     }
 
-    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+    fn poll_link_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
         match &mut qp.stream {
             Some(stream) => {
-                let greeted = stream.has_greeted().map_err(system("letting the peer's connection in"))?;
+                let greeted =
+                    stream.has_greeted().map_err(system_error("letting the peer's connection in"))?;
                 greeted.ok_or(LinkError::Unreachable("its network address does not answer"))
             }
             None => {
@@ -379,47 +388,47 @@ impl Links for SoftRail {
         }
     }
 
-    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+    fn check_link(&mut self, link: LinkId) -> Result<(), LinkError> {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
-        if qp.failure.is_some() || matches!(qp.state, State::Drain | State::Error) {
+        if qp.failure.is_some() || matches!(qp.state, QueuePairState::Drain | QueuePairState::Error) {
             return Err(LinkError::State);
         }
         match qp.stream.as_mut().map(|stream| stream.is_cut()).transpose() {
             Ok(Some(true)) => Err(LinkError::Unreachable("the network between does not answer")),
             Ok(_) => Ok(()),
-            Err(error) => Err(system("asking about the connection")(error)),
+            Err(error) => Err(system_error("asking about the connection")(error)),
         }
     }
 
-    fn rest(&mut self, link: LinkId) -> bool {
+    fn trim_idle_memory(&mut self, link: LinkId) -> bool {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return false };
-        qp.rest()
+        qp.trim_idle_memory()
     }
 
     fn poll_is_call(&self, link: LinkId) -> bool {
-        self.qp(link).is_ok_and(|qp| qp.wire == Wire::Tcp)
+        self.queue_pair(link).is_ok_and(|qp| qp.wire == LinkWire::Tcp)
     }
 
     fn copied_max(&self, link: LinkId) -> u64 {
-        match self.qp(link) {
-            Ok(qp) if qp.wire == Wire::Shm => chooser::LEAST - 1,
+        match self.queue_pair(link) {
+            Ok(qp) if qp.wire == LinkWire::Shm => chooser::LEAST - 1,
             // Whatever its size: what has left is in a buffer of the kernel's.
-            Ok(qp) if qp.wire == Wire::Tcp => u64::MAX,
+            Ok(qp) if qp.wire == LinkWire::Tcp => u64::MAX,
             _ => INLINE as u64,
         }
     }
 
-    fn fail(&mut self, link: LinkId) {
+    fn fail_link(&mut self, link: LinkId) {
         if let Some(Some(qp)) = self.links.get_mut(link.0 as usize) {
-            qp.drain();
+            qp.start_drain();
         }
     }
 
-    fn is_quiet(&mut self, link: LinkId) -> bool {
+    fn poll_link_quiet(&mut self, link: LinkId) -> bool {
         self.links.get(link.0 as usize).and_then(Option::as_ref).is_none_or(|qp| qp.is_quiet())
     }
 
-    fn destroy(&mut self, link: LinkId) {
+    fn destroy_link(&mut self, link: LinkId) {
         let Some(place) = self.links.get_mut(link.0 as usize) else { return };
         let Some(mut qp) = place.take() else { return };
         if let Some(tx) = &qp.tx
@@ -428,7 +437,7 @@ impl Links for SoftRail {
             tx.publish_state(side::CLOSED);
         }
         if qp.failure.is_none() {
-            qp.rx.publish();
+            qp.rx.publish_consumed();
             qp.rx.publish_state(side::CLOSED);
         }
         if let Some(stream) = &mut qp.stream {
@@ -437,14 +446,14 @@ impl Links for SoftRail {
                 self.tends = Some(Instant::now());
             }
             if qp.failure.is_none() {
-                stream.end(None);
+                stream.end_stream(None);
             }
         }
         self.owed -= qp.owed;
         if qp.owes_news() {
-            self.cq.forgo();
+            self.cq.abandon_owed();
         }
-        qp.state = State::Error;
+        qp.state = QueuePairState::Error;
         self.shared.nics[self.nic].give_queue_pair(qp.pipeline);
     }
 }

@@ -5,20 +5,20 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::book::Pins;
-use crate::claim::{self, Portion, Rest};
+use crate::book::LinkPins;
+use crate::claim::{self, CopyPortion, PullOutcome};
 use crate::config::CopyMode;
-use crate::error::{Nak, Planted};
-use crate::job::{Body, Job, Kind};
-use crate::ladder::State;
-use crate::method::{Allowed, Method};
-use crate::nic::Shared;
-use crate::qp::{Env, Qp, Wire};
-use crate::queue::Queue;
-use crate::receive::{Executed, Refusal};
-use crate::record::{Payload, Record, Verb};
-use crate::register::{PIECE, Place, right};
-use crate::ring::{Consumer, Producer};
+use crate::error::{NakReason, PlantedBug};
+use crate::job::{JobBody, JobKind, TransmitJob};
+use crate::ladder::QueuePairState;
+use crate::method::{AllowedMethods, SoftCopyMethod};
+use crate::nic::SharedFabric;
+use crate::qp::{LinkWire, RailContext, SoftQp};
+use crate::queue::GrowingQueue;
+use crate::receive::{RecordProgress, RecordRefusal};
+use crate::record::{RecordPayload, RecordVerb, RingRecord};
+use crate::register::{CheckedPlace, PIECE, right};
+use crate::ring::{RingConsumer, RingProducer};
 use trunkline_proto::chooser;
 use trunkline_proto::time::Instant;
 
@@ -31,7 +31,7 @@ const SHARED_LEAST: u64 = 64 << 10;
 
 /// A record whose bytes this side may push.
 #[derive(Clone, Copy)]
-pub(crate) struct Push {
+pub(crate) struct PushRecord {
     position: u64,
     key: u64,
     offset: u64,
@@ -40,18 +40,18 @@ pub(crate) struct Push {
 
 /// A record whose bytes this side may pull.
 #[derive(Clone, Copy)]
-struct Incoming {
+struct PullRecord {
     position: u64,
-    place: Place,
+    place: CheckedPlace,
     addr: u64,
     len: u64,
 }
 
 /// What a link needs for direct copies; there where both the configuration and the peer's address allow them.
-pub(crate) struct Direct {
+pub(crate) struct DirectCopier {
     /// Pins of this link.
-    pub(crate) pins: Arc<Pins>,
-    shared: Arc<Shared>,
+    pub(crate) pins: Arc<LinkPins>,
+    shared: Arc<SharedFabric>,
     nic: usize,
     /// This side has shown that it reaches the peer's memory.
     reaches: bool,
@@ -59,31 +59,31 @@ pub(crate) struct Direct {
     granted: u64,
     /// Shared records executed; the peer numbers them alike.
     executed: u64,
-    pushes: Queue<Push>,
+    pushes: GrowingQueue<PushRecord>,
     /// Longest wait for a peer that is inside a copy when the link ends.
     limit: std::time::Duration,
     /// Since when one is waited for.
     ending: Option<std::time::Instant>,
     /// A planted bug: the owner hears of an error while the peer still writes.
-    tells_early: Planted,
+    tells_early: PlantedBug,
     /// A planted bug: the kernel is asked to write mapped bytes.
-    reads_to_mappings: Planted,
+    reads_to_mappings: PlantedBug,
 }
 
-impl Direct {
+impl DirectCopier {
     /// For a link whose first incoming record has position `start`.
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedFabric>,
         nic: usize,
-        pins: Arc<Pins>,
+        pins: Arc<LinkPins>,
         reaches: bool,
         start: u64,
         limit: std::time::Duration,
     ) -> Self {
-        shared.nics[nic].book.add(&pins);
-        let pushes = Queue::new(PUSHES, 0);
+        shared.nics[nic].book.add_link(&pins);
+        let pushes = GrowingQueue::new(PUSHES, 0);
         let shared = Arc::clone(shared);
-        let tells_early = Planted::named("soft-error-before-last-push");
+        let tells_early = PlantedBug::named("soft-error-before-last-push");
         Self {
             pins,
             shared,
@@ -95,30 +95,42 @@ impl Direct {
             limit,
             ending: None,
             tells_early,
-            reads_to_mappings: Planted::named("soft-reads-to-mappings"),
+            reads_to_mappings: PlantedBug::named("soft-reads-to-mappings"),
         }
     }
 
     /// Notes a record about to be published, of region `key`; whether both sides will copy it.
-    pub(crate) fn offer(&mut self, position: u64, key: u64, offset: u64, len: u64, share: bool) -> bool {
-        self.pins.offer(key, position);
-        share && self.pushes.push(Push { position, key, offset, len })
+    pub(crate) fn offer_record(
+        &mut self,
+        position: u64,
+        key: u64,
+        offset: u64,
+        len: u64,
+        share: bool,
+    ) -> bool {
+        self.pins.add_offer(key, position);
+        share && self.pushes.push(PushRecord { position, key, offset, len })
     }
 
     /// Copies what the peer has not taken of a record to its place.
-    fn copy(&self, rx: &Consumer, incoming: Incoming, portion: Portion) -> Result<(), Refusal> {
-        let Incoming { position, place, addr, len } = incoming;
-        let claim = rx.segment().claim(position);
+    fn pull_record(
+        &self,
+        rx: &RingConsumer,
+        incoming: PullRecord,
+        portion: CopyPortion,
+    ) -> Result<(), RecordRefusal> {
+        let PullRecord { position, place, addr, len } = incoming;
+        let claim = rx.segment().claim_at(position);
         while let Some(part) = claim.take_front(len, portion) {
             // SAFETY: parts lie inside the record.
-            let to = Place { at: unsafe { place.at.add(part.start as usize) }, ..place };
+            let to = CheckedPlace { at: unsafe { place.at.add(part.start as usize) }, ..place };
             let bytes = (part.end - part.start) as usize;
             // SAFETY: the caller looked `place` up for `len` bytes, inside the guard.
             let read = unsafe { self.read_to(to, addr.wrapping_add(part.start), bytes) };
             claim.pulled_all();
             if let Err(error) = read {
-                let dead = error.raw_os_error() == Some(libc::ESRCH) || self.pins.peer().is_dead();
-                return Err(if dead { Refusal::Dead } else { Nak::Source.into() });
+                let dead = error.raw_os_error() == Some(libc::ESRCH) || self.pins.peer_process().is_dead();
+                return Err(if dead { RecordRefusal::Dead } else { NakReason::Source.into() });
             }
         }
         Ok(())
@@ -128,20 +140,24 @@ impl Direct {
     ///
     /// # Safety
     /// The place was looked up for `len` bytes, inside a guard.
-    unsafe fn read_to(&self, place: Place, from: u64, len: usize) -> io::Result<()> {
+    unsafe fn read_to(&self, place: CheckedPlace, from: u64, len: usize) -> io::Result<()> {
         if place.rights & right::MAPPED == 0 || self.reads_to_mappings.is_on() {
             // SAFETY: the caller's promise.
-            return unsafe { self.pins.memory().read(place.at, from, len) };
+            return unsafe { self.pins.peer_memory().read_bytes(place.at, from, len) };
         }
         let mut buffer = [0; PIECE];
         for at in (0..len).step_by(PIECE) {
             let piece = &mut buffer[..PIECE.min(len - at)];
             // SAFETY: a slice of that length.
             unsafe {
-                self.pins.memory().read(piece.as_mut_ptr(), from.wrapping_add(at as u64), piece.len())
+                self.pins.peer_memory().read_bytes(
+                    piece.as_mut_ptr(),
+                    from.wrapping_add(at as u64),
+                    piece.len(),
+                )
             }?;
             // SAFETY: inside the caller's place.
-            let to = Place { at: unsafe { place.at.add(at) }, ..place };
+            let to = CheckedPlace { at: unsafe { place.at.add(at) }, ..place };
             // SAFETY: the piece has as many bytes, and so has the place from there on.
             unsafe { self.shared.nics[self.nic].table.copy_in(to, piece.as_ptr(), piece.len(), false) };
         }
@@ -149,14 +165,22 @@ impl Direct {
     }
 
     /// Writes what the target has not taken of a record from `place` to address `to`.
-    fn write(&self, tx: &Producer, push: Push, place: Place, to: u64, portion: Portion) {
-        let claim = tx.segment().claim(push.position);
+    fn push_record(
+        &self,
+        tx: &RingProducer,
+        push: PushRecord,
+        place: CheckedPlace,
+        to: u64,
+        portion: CopyPortion,
+    ) {
+        let claim = tx.segment().claim_at(push.position);
         while let Some(part) = claim.take_back(push.len, portion) {
             // SAFETY: parts lie inside the record.
             let from = unsafe { place.at.add(part.start as usize) };
             let bytes = (part.end - part.start) as usize;
             // SAFETY: the caller looked `place` up for the record's bytes, inside the guard.
-            let wrote = unsafe { self.pins.memory().write(to.wrapping_add(part.start), from, bytes) };
+            let wrote =
+                unsafe { self.pins.peer_memory().write_bytes(to.wrapping_add(part.start), from, bytes) };
             claim.pushed_all(wrote.is_ok());
             if wrote.is_err() {
                 return;
@@ -166,21 +190,21 @@ impl Direct {
 
     /// Opens the shared records behind the current one that are here and whose targets are registered, so that the peer
     /// has work while this side copies; returns how many are open.
-    fn grant_ahead(&mut self, rx: &Consumer, env: &Env<'_>) -> u64 {
+    fn grant_ahead(&mut self, rx: &RingConsumer, env: &RailContext<'_>) -> u64 {
         for ahead in 1..=AHEAD {
             let position = rx.next().wrapping_add(ahead);
             if position.wrapping_sub(self.granted).cast_signed() < 0 {
                 continue;
             }
             let Some((incoming, key)) = ahead_of(rx, env, position) else { return ahead - 1 };
-            self.grant(env, key, position, incoming.place);
+            self.grant_record(env, key, position, incoming.place);
         }
         AHEAD
     }
 
     /// Copies the next record behind the current one that nobody has taken; `own` leaves out those of the peer's turn.
     /// Whether there was one.
-    fn copy_ahead(&self, rx: &Consumer, env: &Env<'_>, own: bool) -> Result<bool, Refusal> {
+    fn copy_ahead(&self, rx: &RingConsumer, env: &RailContext<'_>, own: bool) -> Result<bool, RecordRefusal> {
         for ahead in 1..=AHEAD {
             let position = rx.next().wrapping_add(ahead);
             if position.wrapping_sub(self.granted).cast_signed() >= 0 {
@@ -191,8 +215,8 @@ impl Direct {
             }
             // What is not registered any more is refused when its turn comes.
             let Some((incoming, _)) = ahead_of(rx, env, position) else { return Ok(false) };
-            if rx.segment().claim(position).has_left(incoming.len) {
-                self.copy(rx, incoming, Portion::All)?;
+            if rx.segment().claim_at(position).has_left(incoming.len) {
+                self.pull_record(rx, incoming, CopyPortion::All)?;
                 return Ok(true);
             }
         }
@@ -200,12 +224,13 @@ impl Direct {
     }
 
     /// Opens a record to the peer, once, if its region is still registered and can be reached from outside.
-    fn grant(&mut self, env: &Env<'_>, key: u64, position: u64, place: Place) {
-        let Some(region) = env.table().region(key).filter(|_| place.rights & right::DIRECT != 0) else {
+    fn grant_record(&mut self, env: &RailContext<'_>, key: u64, position: u64, place: CheckedPlace) {
+        let Some(region) = env.region_table().local_key(key).filter(|_| place.rights & right::DIRECT != 0)
+        else {
             return;
         };
         if position.wrapping_sub(self.granted).cast_signed() >= 0 {
-            self.pins.grant(region, position, place.at.expose_provenance() as u64);
+            self.pins.grant_write(region, position, place.at.expose_provenance() as u64);
             self.granted = position.wrapping_add(1);
         }
     }
@@ -218,126 +243,138 @@ fn initiators_turn(number: u64) -> bool {
 }
 
 /// The shared record at a position behind the current one, with its key, if it is here and can be executed.
-fn ahead_of(rx: &Consumer, env: &Env<'_>, position: u64) -> Option<(Incoming, u64)> {
+fn ahead_of(rx: &RingConsumer, env: &RailContext<'_>, position: u64) -> Option<(PullRecord, u64)> {
     if !rx.ready_at(position) {
         return None;
     }
-    let record = Record::parse(&rx.take_at(position))?;
-    let Verb::Write { key, addr: to } = record.verb else { return None };
-    let Payload::Pulled { addr, len, shared: true } = record.payload else { return None };
+    let record = RingRecord::parse(&rx.take_at(position))?;
+    let RecordVerb::Write { key, addr: to } = record.verb else { return None };
+    let RecordPayload::Pulled { addr, len, shared: true } = record.payload else { return None };
     if len > claim::BYTES_MAX {
         return None;
     }
-    let place = env.table().remote(key, to, len, right::WRITE)?;
-    Some((Incoming { position, place, addr, len }, key))
+    let place = env.region_table().find_remote(key, to, len, right::WRITE)?;
+    Some((PullRecord { position, place, addr, len }, key))
 }
 
-impl Drop for Direct {
+impl Drop for DirectCopier {
     fn drop(&mut self) {
         self.shared.nics[self.nic].book.end_link(&self.pins, self.limit);
     }
 }
 
-impl Qp {
+impl SoftQp {
     /// Which methods the link can use for a job.
     #[inline]
-    fn allowed(&self, env: &Env<'_>, kind: Kind, bytes: u64) -> Allowed {
+    fn allowed_methods(&self, env: &RailContext<'_>, kind: JobKind, bytes: u64) -> AllowedMethods {
         let long = bytes > u64::from(env.shared.config.segment);
         let (Some(direct), Some(tx)) = (&self.direct, &self.tx) else {
-            return Allowed { long, pulled: false, shared: false };
+            return AllowedMethods { long, pulled: false, shared: false };
         };
         let pulled = tx.peer_reaches();
-        let may_push = direct.reaches && direct.pins.peer().is_watched();
-        let writes = matches!(kind, Kind::Write { .. });
-        Allowed { long, pulled, shared: pulled && may_push && writes && bytes >= SHARED_LEAST }
+        let may_push = direct.reaches && direct.pins.peer_process().is_watched();
+        let writes = matches!(kind, JobKind::Write { .. });
+        AllowedMethods { long, pulled, shared: pulled && may_push && writes && bytes >= SHARED_LEAST }
     }
 
     /// How the bytes of a new job travel.
     #[inline]
-    pub(crate) fn method(&mut self, env: &Env<'_>, job: &Job, signalled: bool) -> Method {
-        if job.total < chooser::LEAST || self.wire != Wire::Shm {
-            return Method::Staged;
+    pub(crate) fn choose_method(
+        &mut self,
+        env: &RailContext<'_>,
+        job: &TransmitJob,
+        signalled: bool,
+    ) -> SoftCopyMethod {
+        if job.total < chooser::LEAST || self.wire != LinkWire::Shm {
+            return SoftCopyMethod::Staged;
         }
-        let Body::Local { key, offset } = job.body else { return Method::Staged };
-        if env.table().local(key, offset, 0).is_none_or(|place| place.rights & right::DIRECT == 0) {
-            return Method::Staged;
+        let JobBody::Local { key, offset } = job.body else { return SoftCopyMethod::Staged };
+        if env.region_table().find_local(key, offset, 0).is_none_or(|place| place.rights & right::DIRECT == 0)
+        {
+            return SoftCopyMethod::Staged;
         }
-        let allowed = self.allowed(env, job.kind, job.total);
+        let allowed = self.allowed_methods(env, job.kind, job.total);
         match env.shared.config.copy {
             CopyMode::Auto if signalled => {
-                let now = Instant(env.shared.nanos());
-                self.chooser.choose(job.flight, job.total, allowed.each(), now)
+                let now = Instant(env.shared.elapsed_nanos());
+                self.chooser.choose_method(job.flight, job.total, allowed.to_array(), now)
             }
-            CopyMode::Share if allowed.shared => Method::Shared,
-            CopyMode::Pull | CopyMode::Share if allowed.pulled => Method::Pulled,
-            _ => Method::Staged,
+            CopyMode::Share if allowed.shared => SoftCopyMethod::Shared,
+            CopyMode::Pull | CopyMode::Share if allowed.pulled => SoftCopyMethod::Pulled,
+            _ => SoftCopyMethod::Staged,
         }
     }
 
     /// Copies what this side can of the current record to `place`, in region `key` if it is a write.
-    pub(crate) fn pull(
+    pub(crate) fn pull_current(
         &mut self,
-        env: &Env<'_>,
-        place: Place,
-        payload: Payload,
+        env: &RailContext<'_>,
+        place: CheckedPlace,
+        payload: RecordPayload,
         key: Option<u64>,
-    ) -> Result<Executed, Refusal> {
-        let Payload::Pulled { addr, len, shared } = payload else { return Err(Nak::Garbled.into()) };
+    ) -> Result<RecordProgress, RecordRefusal> {
+        let RecordPayload::Pulled { addr, len, shared } = payload else {
+            return Err(NakReason::Garbled.into());
+        };
         let position = self.rx.next();
-        let Some(direct) = &mut self.direct else { return Err(Nak::Protocol.into()) };
+        let Some(direct) = &mut self.direct else { return Err(NakReason::Protocol.into()) };
         if !direct.reaches || len > claim::BYTES_MAX {
-            return Err(Nak::Protocol.into());
+            return Err(NakReason::Protocol.into());
         }
-        let mut portion = Portion::All;
+        let mut portion = CopyPortion::All;
         if shared && let Some(key) = key {
-            direct.grant(env, key, position, place);
+            direct.grant_record(env, key, position, place);
             if direct.grant_ahead(&self.rx, env) == 0 {
-                portion = Portion::Share;
+                portion = CopyPortion::Share;
             } else if initiators_turn(direct.executed)
-                && self.rx.segment().claim(position).has_left(len)
+                && self.rx.segment().claim_at(position).has_left(len)
                 && direct.copy_ahead(&self.rx, env, true)?
             {
-                return Ok(Executed::Waits);
+                return Ok(RecordProgress::Waits);
             }
         }
-        let incoming = Incoming { position, place, addr, len };
-        direct.copy(&self.rx, incoming, portion)?;
-        match self.rx.segment().claim(position).rest(len) {
+        let incoming = PullRecord { position, place, addr, len };
+        direct.pull_record(&self.rx, incoming, portion)?;
+        match self.rx.segment().claim_at(position).pull_outcome(len) {
             // A dead peer's number may belong to another process by now; then what was read is no good either.
-            Rest::Here if !direct.pins.peer().lives() => Err(Refusal::Dead),
-            Rest::Here => {
+            PullOutcome::Here if !direct.pins.peer_process().is_alive() => Err(RecordRefusal::Dead),
+            PullOutcome::Here => {
                 if shared {
                     direct.pins.strike_grants(position.wrapping_add(1));
                     direct.executed = direct.executed.wrapping_add(1);
                 }
-                Ok(Executed::Done)
+                Ok(RecordProgress::Done)
             }
-            Rest::Coming if self.state == State::Drain && direct.pins.peer().is_dead() => Err(Refusal::Dead),
-            Rest::Coming => {
+            PullOutcome::Coming
+                if self.state == QueuePairState::Drain && direct.pins.peer_process().is_dead() =>
+            {
+                Err(RecordRefusal::Dead)
+            }
+            PullOutcome::Coming => {
                 direct.copy_ahead(&self.rx, env, false)?;
-                Ok(Executed::Waits)
+                Ok(RecordProgress::Waits)
             }
-            Rest::Gone => Err(Nak::Source.into()),
+            PullOutcome::Gone => Err(NakReason::Source.into()),
         }
     }
 
     /// The current record is done with, although its bytes were not copied. Nobody copies them any more: its region was
     /// retired.
     #[cold]
-    pub(crate) fn leave_out(&mut self, payload: &Payload) {
-        if let (Payload::Pulled { shared: true, .. }, Some(direct)) = (payload, &mut self.direct) {
+    pub(crate) fn leave_out(&mut self, payload: &RecordPayload) {
+        if let (RecordPayload::Pulled { shared: true, .. }, Some(direct)) = (payload, &mut self.direct) {
             direct.pins.strike_grants(self.rx.next().wrapping_add(1));
             direct.executed = direct.executed.wrapping_add(1);
         }
     }
 
     /// Pushes this side's part of the oldest record that has one left.
-    pub(crate) fn push(&mut self, env: &Env<'_>) {
+    pub(crate) fn push(&mut self, env: &RailContext<'_>) {
         let (Some(direct), Some(tx)) = (&mut self.direct, &self.tx) else { return };
-        let open = |push: &Push| tx.segment().claim(push.position).opened();
-        let over = |push: &Push| {
-            tx.acked().wrapping_sub(push.position).cast_signed() > 0
-                || !tx.segment().claim(push.position).has_left(push.len)
+        let open = |push: &PushRecord| tx.segment().claim_at(push.position).push_address();
+        let over = |push: &PushRecord| {
+            tx.acked_position().wrapping_sub(push.position).cast_signed() > 0
+                || !tx.segment().claim_at(push.position).has_left(push.len)
         };
         while direct.pushes.front().is_some_and(over) {
             direct.pushes.pop();
@@ -345,31 +382,31 @@ impl Qp {
         let mut best = None;
         let mut count = 0;
         for index in 0..=AHEAD {
-            let Some(&push) = direct.pushes.at(index) else { break };
+            let Some(&push) = direct.pushes.item_at(index) else { break };
             let Some(to) = open(&push) else { break };
             if over(&push) {
                 continue;
             }
             count += 1;
             best = Some((push, to));
-            if initiators_turn(direct.pushes.first().wrapping_add(index)) {
+            if initiators_turn(direct.pushes.first_number().wrapping_add(index)) {
                 count += 1;
                 break;
             }
         }
         let Some((push, to)) = best else { return };
-        let portion = if count > 1 { Portion::All } else { Portion::Share };
+        let portion = if count > 1 { CopyPortion::All } else { CopyPortion::Share };
         // Deregistered since; or the number may soon be another process's.
-        if let Some(place) = env.table().local(push.key, push.offset, push.len)
-            && direct.pins.peer().lives()
+        if let Some(place) = env.region_table().find_local(push.key, push.offset, push.len)
+            && direct.pins.peer_process().is_alive()
         {
-            direct.write(tx, push, place, to, portion);
+            direct.push_record(tx, push, place, to, portion);
         }
     }
 
     /// Whether this side has records to push.
     #[inline]
-    pub(crate) fn pushes(&self) -> bool {
+    pub(crate) fn has_pushes(&self) -> bool {
         self.direct.as_ref().is_some_and(|direct| !direct.pushes.is_empty())
     }
 
@@ -377,7 +414,7 @@ impl Qp {
     /// after that, as with a NIC, so that it can use the memory for something else.
     pub(crate) fn still_used(&mut self) -> bool {
         let Some(direct) = &mut self.direct else { return false };
-        if direct.tells_early.is_on() || !direct.pins.busy() {
+        if direct.tells_early.is_on() || !direct.pins.close_all() {
             return false;
         }
         let since = *direct.ending.get_or_insert_with(std::time::Instant::now);

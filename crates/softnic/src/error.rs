@@ -1,11 +1,11 @@
 //! Why a record was refused, as a number on the wire and as a status; and the planted bugs.
 
-use trunkline_fabric::Status;
+use trunkline_fabric::OpStatus;
 use trunkline_proto::reserve::OutOfMemory;
 
 /// Why a target refused a record. The numbers stand in docs/wire.md.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Nak {
+pub(crate) enum NakReason {
     /// Wrong key, outside the region, or a right that was not granted.
     Access,
     /// More bytes than the receive holds.
@@ -22,15 +22,15 @@ pub(crate) enum Nak {
     Memory,
 }
 
-impl From<OutOfMemory> for Nak {
+impl From<OutOfMemory> for NakReason {
     fn from(_: OutOfMemory) -> Self {
         Self::Memory
     }
 }
 
-impl Nak {
+impl NakReason {
     /// As it is published.
-    pub(crate) fn code(self) -> u64 {
+    pub(crate) fn to_code(self) -> u64 {
         match self {
             Self::Access => 1,
             Self::TooLong => 2,
@@ -43,36 +43,36 @@ impl Nak {
     }
 
     /// What the initiator reports for a published code.
-    pub(crate) fn status(code: u64) -> Status {
+    pub(crate) fn status_of_code(code: u64) -> OpStatus {
         match code {
-            1 => Status::RemoteAccess,
-            2 => Status::TooLong,
-            3 => Status::LocalProtection,
-            4 => Status::Other(GARBLED),
-            5 => Status::Other(PROTOCOL),
-            6 => Status::Other(TARGET),
-            7 => Status::Other(MEMORY),
-            _ => Status::Other(UNKNOWN),
+            1 => OpStatus::RemoteAccess,
+            2 => OpStatus::TooLong,
+            3 => OpStatus::LocalProtection,
+            4 => OpStatus::Other(GARBLED),
+            5 => OpStatus::Other(PROTOCOL),
+            6 => OpStatus::Other(TARGET),
+            7 => OpStatus::Other(MEMORY),
+            _ => OpStatus::Other(UNKNOWN),
         }
     }
 }
 
-/// [`Status::Other`]: a record that makes no sense.
+/// [`OpStatus::Other`]: a record that makes no sense.
 pub(crate) const GARBLED: u32 = 1;
-/// [`Status::Other`]: a record that the link's state does not allow.
+/// [`OpStatus::Other`]: a record that the link's state does not allow.
 pub(crate) const PROTOCOL: u32 = 2;
-/// [`Status::Other`]: the peer published what it cannot have done.
+/// [`OpStatus::Other`]: the peer published what it cannot have done.
 pub(crate) const UNKNOWN: u32 = 3;
-/// [`Status::Other`]: the peer deregistered the memory of a receive, or this side that of a read, too early.
+/// [`OpStatus::Other`]: the peer deregistered the memory of a receive, or this side that of a read, too early.
 pub(crate) const TARGET: u32 = 4;
-/// [`Status::Other`]: the process that was to execute a record had no memory for it.
+/// [`OpStatus::Other`]: the process that was to execute a record had no memory for it.
 pub(crate) const MEMORY: u32 = 5;
 
 /// A planted bug. Without the feature `mutants` it is never on, and costs nothing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Planted(bool);
+pub(crate) struct PlantedBug(bool);
 
-impl Planted {
+impl PlantedBug {
     /// The bug with a name; asked for when things are made.
     pub(crate) fn named(name: &str) -> Self {
         Self(cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name))

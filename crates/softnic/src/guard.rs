@@ -1,5 +1,5 @@
 //! Tells a deregistering thread when no rail is inside a copy any more. A rail enters its guard before it looks a key
-//! up and leaves it after the copy; that costs two plain stores, because the rare side, [`Guards::wait`], makes every
+//! up and leaves it after the copy; that costs two plain stores, because the rare side, [`RailGuards::wait_until_left`], makes every
 //! thread of the process pass a full barrier (`membarrier`) before it looks at the guards. Where the kernel has no such call, or refuses it
 //! later (a seccomp filter that was installed meanwhile), rails pass a barrier themselves each time they enter.
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{MembarrierCommand, membarrier, membarrier_query};
 
-use crate::error::Planted;
+use crate::error::PlantedBug;
 
 /// How long a rail's store may take to be seen by another processor. Processors need microseconds, and a thread that is switched out or
 /// interrupted passes a barrier; waited for once, when the kernel begins to refuse barriers.
@@ -17,14 +17,14 @@ const STORE_VISIBLE: Duration = Duration::from_millis(20);
 
 /// One rail's guard: odd while the rail is inside.
 #[repr(align(128))]
-pub(crate) struct Guard {
+pub(crate) struct RailGuard {
     turn: AtomicU64,
     /// The rail passes a barrier whenever it enters, as no other thread makes it pass one.
     fenced: AtomicBool,
 }
 
-impl Guard {
-    /// From here on, what the rail finds in a table stays usable until [`Guard::leave`].
+impl RailGuard {
+    /// From here on, what the rail finds in a table stays usable until [`RailGuard::leave`].
     #[inline]
     pub(crate) fn enter(&self) {
         // Also right after a panic left it odd.
@@ -47,47 +47,47 @@ impl Guard {
 
 /// Guards, and whether those to come are fenced, as those in it are then.
 struct GuardList {
-    guards: Vec<Arc<Guard>>,
+    guards: Vec<Arc<RailGuard>>,
     fenced: bool,
 }
 
 /// The guards of all rails of a fabric.
-pub(crate) struct Guards {
+pub(crate) struct RailGuards {
     list: Mutex<GuardList>,
     /// All guards are fenced, and stores of rails before that have been seen.
     fenced: AtomicBool,
-    ignores_refusals: Planted,
+    ignores_refusals: PlantedBug,
 }
 
-impl Guards {
+impl RailGuards {
     /// Asks the kernel whether barriers for a whole process can be had.
     pub(crate) fn new() -> Self {
         let has_barriers = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited)
             && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
-        let ignores_refusals = Planted::named("soft-ignores-refused-barriers");
+        let ignores_refusals = PlantedBug::named("soft-ignores-refused-barriers");
         let list = Mutex::new(GuardList { guards: Vec::new(), fenced: !has_barriers });
         Self { list, fenced: AtomicBool::new(!has_barriers), ignores_refusals }
     }
 
     /// A guard for a new rail.
-    pub(crate) fn add(&self) -> Arc<Guard> {
-        let mut list = self.list();
-        let guard = Arc::new(Guard { turn: AtomicU64::new(0), fenced: AtomicBool::new(list.fenced) });
+    pub(crate) fn add_guard(&self) -> Arc<RailGuard> {
+        let mut list = self.lock_list();
+        let guard = Arc::new(RailGuard { turn: AtomicU64::new(0), fenced: AtomicBool::new(list.fenced) });
         list.guards.push(Arc::clone(&guard));
         guard
     }
 
     /// Forgets the guard of a rail that is gone.
-    pub(crate) fn remove(&self, guard: &Arc<Guard>) {
-        self.list().guards.retain(|one| !Arc::ptr_eq(one, guard));
+    pub(crate) fn remove(&self, guard: &Arc<RailGuard>) {
+        self.lock_list().guards.retain(|one| !Arc::ptr_eq(one, guard));
     }
 
-    fn list(&self) -> MutexGuard<'_, GuardList> {
+    fn lock_list(&self) -> MutexGuard<'_, GuardList> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The rails but `own` that may have seen what the caller just changed, and have not left their guards since.
-    pub(crate) fn inside(&self, own: &Guard) -> Inside {
+    pub(crate) fn rails_inside(&self, own: &RailGuard) -> GuardSnapshot {
         if !self.fenced.load(Ordering::Acquire)
             && membarrier(MembarrierCommand::PrivateExpedited).is_err()
             && !self.ignores_refusals.is_on()
@@ -95,9 +95,9 @@ impl Guards {
             self.fence_all();
         }
         fence(Ordering::SeqCst);
-        let list = self.list();
+        let list = self.lock_list();
         let turns = list.guards.iter().map(|guard| (Arc::clone(guard), guard.turn.load(Ordering::Acquire)));
-        Inside(
+        GuardSnapshot(
             turns.filter(|(guard, turn)| turn % 2 == 1 && !std::ptr::eq(&raw const **guard, own)).collect(),
         )
     }
@@ -106,7 +106,7 @@ impl Guards {
     /// inside, perhaps, until its store has become visible.
     #[cold]
     fn fence_all(&self) {
-        let mut list = self.list();
+        let mut list = self.lock_list();
         list.fenced = true;
         for guard in &list.guards {
             guard.fenced.store(true, Ordering::SeqCst);
@@ -120,10 +120,10 @@ impl Guards {
 
     /// Waits until every rail that could have seen what the caller just took out of a table has left its guard.
     /// Returns whether that came true in time.
-    pub(crate) fn wait(&self, limit: Duration) -> bool {
+    pub(crate) fn wait_until_left(&self, limit: Duration) -> bool {
         // Whoever calls is a rail's owner, and not inside.
-        let nobody = Guard { turn: AtomicU64::new(0), fenced: AtomicBool::new(true) };
-        let inside = self.inside(&nobody);
+        let nobody = RailGuard { turn: AtomicU64::new(0), fenced: AtomicBool::new(true) };
+        let inside = self.rails_inside(&nobody);
         let mut started = None;
         let mut spins = 0_u32;
         while !inside.all_left() {
@@ -141,9 +141,9 @@ impl Guards {
 }
 
 /// Rails that were inside their guards, and in which turn.
-pub(crate) struct Inside(Vec<(Arc<Guard>, u64)>);
+pub(crate) struct GuardSnapshot(Vec<(Arc<RailGuard>, u64)>);
 
-impl Inside {
+impl GuardSnapshot {
     /// Whether none of them is inside any more.
     pub(crate) fn all_left(&self) -> bool {
         self.0.iter().all(|(guard, turn)| guard.turn.load(Ordering::Acquire) != *turn)
@@ -185,49 +185,49 @@ mod tests {
 
     #[test]
     fn rails_pass_barriers_once_the_kernel_refuses_them() {
-        let guards = Guards::new();
+        let guards = RailGuards::new();
         if guards.fenced.load(Ordering::Relaxed) {
             println!(
                 "SKIPPED rails_pass_barriers_once_the_kernel_refuses_them: this kernel has no membarrier"
             );
             return;
         }
-        let own = guards.add();
-        let other = guards.add();
+        let own = guards.add_guard();
+        let other = guards.add_guard();
         other.enter();
         // A filter stays with its thread.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 refuse_barriers();
-                assert!(!guards.inside(&own).all_left());
+                assert!(!guards.rails_inside(&own).all_left());
             });
         });
         assert!(own.fenced.load(Ordering::Relaxed) && other.fenced.load(Ordering::Relaxed));
         other.leave();
-        let late = guards.add();
+        let late = guards.add_guard();
         assert!(late.fenced.load(Ordering::Relaxed), "later rails pass them, too");
         late.enter();
-        assert!(!guards.wait(Duration::ZERO));
+        assert!(!guards.wait_until_left(Duration::ZERO));
         late.leave();
-        assert!(guards.wait(Duration::ZERO));
+        assert!(guards.wait_until_left(Duration::ZERO));
     }
 
     #[test]
     fn who_was_inside_has_left_once_its_turn_is_over() {
-        let guards = Guards::new();
-        let own = guards.add();
-        let other = guards.add();
+        let guards = RailGuards::new();
+        let own = guards.add_guard();
+        let other = guards.add_guard();
         own.enter();
-        assert!(guards.inside(&own).all_left(), "nobody waits for himself");
+        assert!(guards.rails_inside(&own).all_left(), "nobody waits for himself");
         other.enter();
-        let inside = guards.inside(&own);
-        assert!(!inside.all_left() && !guards.wait(Duration::ZERO));
+        let inside = guards.rails_inside(&own);
+        assert!(!inside.all_left() && !guards.wait_until_left(Duration::ZERO));
         other.leave();
         // It sees what was changed before.
         other.enter();
         assert!(inside.all_left());
         own.leave();
         other.leave();
-        assert!(guards.wait(Duration::ZERO));
+        assert!(guards.wait_until_left(Duration::ZERO));
     }
 }

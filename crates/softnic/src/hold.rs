@@ -6,47 +6,53 @@ use std::collections::VecDeque;
 use trunkline_mem::copy_shared;
 use trunkline_proto::reserve::try_filled;
 
-use crate::register::{Place, Table};
+use crate::register::{CheckedPlace, RegionTable};
 
 /// Most bytes held for one link; above it the oldest land by themselves, as in any real write buffer.
 const MOST: usize = 1 << 30;
 
 /// Names the bytes' destination again when they land.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Target {
+pub(crate) enum HeldTarget {
     /// By the key the peer used.
     Remote { key: u64, addr: u64 },
     /// By a local key.
     Local { key: u64, offset: u64 },
 }
 
-impl Target {
+impl HeldTarget {
     /// Where `len` bytes land. Call inside a guard.
-    fn find(self, table: &Table, len: u64) -> Option<Place> {
+    fn find_place(self, table: &RegionTable, len: u64) -> Option<CheckedPlace> {
         match self {
-            Self::Remote { key, addr } => table.remote(key, addr, len, 0),
-            Self::Local { key, offset } => table.local(key, offset, len),
+            Self::Remote { key, addr } => table.find_remote(key, addr, len, 0),
+            Self::Local { key, offset } => table.find_local(key, offset, len),
         }
     }
 }
 
 /// The writes of one link that nobody sees yet.
 #[derive(Default)]
-pub(crate) struct Held {
-    writes: VecDeque<(Target, Box<[u8]>)>,
+pub(crate) struct HeldWrites {
+    writes: VecDeque<(HeldTarget, Box<[u8]>)>,
     bytes: usize,
 }
 
-impl Held {
+impl HeldWrites {
     /// Takes `len` bytes at `from`.
     ///
     /// # Safety
     /// `from` is readable for `len` bytes, and the call is inside a guard.
-    pub(crate) unsafe fn push(&mut self, table: &Table, target: Target, from: *const u8, len: usize) {
+    pub(crate) unsafe fn push(
+        &mut self,
+        table: &RegionTable,
+        target: HeldTarget,
+        from: *const u8,
+        len: usize,
+    ) {
         let Ok(mut bytes) = try_filled(0, len) else {
             // Without memory to hold them nothing is held back.
-            self.land(table);
-            if let Some(place) = target.find(table, len as u64) {
+            self.land_all(table);
+            if let Some(place) = target.find_place(table, len as u64) {
                 // SAFETY: the caller vouches for `from`; the place was looked up just now, inside the caller's guard.
                 unsafe { table.copy_in(place, from, len, false) };
             }
@@ -60,15 +66,15 @@ impl Held {
     }
 
     /// Makes everything visible. Call inside a guard.
-    pub(crate) fn land(&mut self, table: &Table) {
+    pub(crate) fn land_all(&mut self, table: &RegionTable) {
         while self.land_one(table) {}
     }
 
-    fn land_one(&mut self, table: &Table) -> bool {
+    fn land_one(&mut self, table: &RegionTable) -> bool {
         let Some((target, bytes)) = self.writes.pop_front() else { return false };
         self.bytes -= bytes.len();
         let len = bytes.len() as u64;
-        if let Some(place) = target.find(table, len) {
+        if let Some(place) = target.find_place(table, len) {
             // SAFETY: looked up just now, inside the caller's guard.
             unsafe { table.copy_in(place, bytes.as_ptr(), bytes.len(), false) };
         }

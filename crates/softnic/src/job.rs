@@ -1,9 +1,9 @@
 //! One operation on its way out: what to say and which bytes are still to go. Made by `post`, the responder and the
 //! matcher; driven by the transmitter.
 
-use trunkline_fabric::{Extent, Remote, Source};
+use trunkline_fabric::{OpSource, RegionExtent, RemoteLocation};
 
-use crate::method::Method;
+use crate::method::SoftCopyMethod;
 use crate::record::INLINE;
 
 /// Most bytes that a job holds by itself: a head and an inline body.
@@ -11,9 +11,9 @@ pub(crate) const PREFIX: usize = 2 * INLINE;
 
 /// What a job does at the target.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum JobKind {
     /// A remote write.
-    Write { to: Remote, imm: Option<u32> },
+    Write { to: RemoteLocation, imm: Option<u32> },
     /// A send.
     Send { imm: Option<u32> },
     /// A matched send that was granted.
@@ -23,20 +23,20 @@ pub(crate) enum Kind {
     /// An answer to a request.
     Reply { id: u64 },
     /// A read request.
-    Read { from: Remote, len: u64 },
+    Read { from: RemoteLocation, len: u64 },
     /// An atomic request.
-    Add { at: Remote, add: u64 },
+    Add { at: RemoteLocation, add: u64 },
     /// An atomic request.
-    Swap { at: Remote, expect: u64, swap: u64 },
+    Swap { at: RemoteLocation, expect: u64, swap: u64 },
     /// Nothing.
     Nop,
-    /// Waits for a completion queue; becomes [`Kind::Nop`] when that has got so far.
+    /// Waits for a completion queue; becomes [`JobKind::Nop`] when that has got so far.
     Wait { cq: u64, index: u64 },
 }
 
 /// Bytes that follow those the job holds itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Body {
+pub(crate) enum JobBody {
     /// In a region of this side, by local key.
     Local { key: u64, offset: u64 },
     /// In a region of this side, by the remote key that the peer used.
@@ -44,21 +44,21 @@ pub(crate) enum Body {
 }
 
 /// One operation on its way out.
-pub(crate) struct Job {
+pub(crate) struct TransmitJob {
     /// What it does.
-    pub(crate) kind: Kind,
+    pub(crate) kind: JobKind,
     /// Bytes it holds itself, of which `prefix_len` count.
     pub(crate) prefix: [u8; PREFIX],
     /// See `prefix`.
     pub(crate) prefix_len: u16,
     /// Bytes after those.
-    pub(crate) body: Body,
+    pub(crate) body: JobBody,
     /// All bytes.
     pub(crate) total: u64,
     /// Bytes on their way.
     pub(crate) sent: u64,
     /// How its bytes travel, where there is a choice.
-    pub(crate) method: Method,
+    pub(crate) method: SoftCopyMethod,
     /// The first record is out.
     pub(crate) started: bool,
     /// Its completion is waited for.
@@ -93,32 +93,32 @@ pub(crate) enum ReplyBytes {
 impl OwedReply {
     /// The job that goes on with it.
     #[inline]
-    pub(crate) fn to_job(self) -> Job {
-        let mut job = Job::new(Kind::Reply { id: self.id }, 0);
+    pub(crate) fn to_job(self) -> TransmitJob {
+        let mut job = TransmitJob::new(JobKind::Reply { id: self.id }, 0);
         match self.bytes {
             ReplyBytes::Region { key, addr, len } => {
-                job.body = Body::Exposed { key, addr };
+                job.body = JobBody::Exposed { key, addr };
                 job.total = len;
             }
-            ReplyBytes::Word(word) => job.hold(&word.to_ne_bytes()),
+            ReplyBytes::Word(word) => job.add_inline(&word.to_ne_bytes()),
         }
         (job.sent, job.started) = (self.sent, self.sent > 0);
         job
     }
 }
 
-impl Job {
+impl TransmitJob {
     /// A job without bytes.
     #[inline]
-    pub(crate) fn new(kind: Kind, flight: u64) -> Self {
+    pub(crate) fn new(kind: JobKind, flight: u64) -> Self {
         Self {
             kind,
             prefix: [0; PREFIX],
             prefix_len: 0,
-            body: Body::Local { key: 0, offset: 0 },
+            body: JobBody::Local { key: 0, offset: 0 },
             total: 0,
             sent: 0,
-            method: Method::Staged,
+            method: SoftCopyMethod::Staged,
             started: false,
             awaited: false,
             flight,
@@ -127,7 +127,7 @@ impl Job {
 
     /// Adds bytes that it holds itself; at most [`PREFIX`] in all.
     #[inline]
-    pub(crate) fn hold(&mut self, bytes: &[u8]) {
+    pub(crate) fn add_inline(&mut self, bytes: &[u8]) {
         let at = usize::from(self.prefix_len);
         if let Some(room) = self.prefix.get_mut(at..at + bytes.len()) {
             room.copy_from_slice(bytes);
@@ -139,11 +139,11 @@ impl Job {
 
     /// Adds the bytes of a source.
     #[inline]
-    pub(crate) fn add(&mut self, source: Source<'_>) {
+    pub(crate) fn add_source(&mut self, source: OpSource<'_>) {
         match source {
-            Source::Inline(bytes) => self.hold(bytes),
-            Source::Region(Extent { key, offset, len }) => {
-                self.body = Body::Local { key: key.0, offset };
+            OpSource::Inline(bytes) => self.add_inline(bytes),
+            OpSource::Region(RegionExtent { key, offset, len }) => {
+                self.body = JobBody::Local { key: key.0, offset };
                 self.total += len;
             }
         }

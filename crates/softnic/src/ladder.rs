@@ -3,7 +3,7 @@
 
 /// State of a queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum State {
+pub(crate) enum QueuePairState {
     /// Just made.
     Reset,
     /// Takes receives, nothing else.
@@ -18,10 +18,10 @@ pub(crate) enum State {
     Error,
 }
 
-impl State {
+impl QueuePairState {
     /// The state after a move to `to`, or `None` where the ladder has no such rung.
-    pub(crate) fn step(self, to: Self) -> Option<Self> {
-        use State::{Drain, Error, Init, ReadyToReceive, ReadyToSend, Reset};
+    pub(crate) fn transition_to(self, to: Self) -> Option<Self> {
+        use QueuePairState::{Drain, Error, Init, ReadyToReceive, ReadyToSend, Reset};
         let allowed = matches!(
             (self, to),
             (Reset | Init, Init)
@@ -41,14 +41,14 @@ impl State {
 
     /// Whether what the peer asks for is executed.
     #[inline]
-    pub(crate) fn executes(self) -> bool {
+    pub(crate) fn executes_requests(self) -> bool {
         matches!(self, Self::ReadyToReceive | Self::ReadyToSend | Self::Drain)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::State::{self, Drain, Error, Init, ReadyToReceive, ReadyToSend, Reset};
+    use super::QueuePairState::{self, Drain, Error, Init, ReadyToReceive, ReadyToSend, Reset};
 
     #[test]
     fn only_the_rungs_of_the_ladder_exist() {
@@ -56,15 +56,15 @@ mod tests {
         let mut rungs = Vec::new();
         for from in all {
             for to in all {
-                if from.step(to) == Some(to) && to != Error && to != Reset {
+                if from.transition_to(to) == Some(to) && to != Error && to != Reset {
                     rungs.push((from, to));
                 }
                 if to == Error || to == Reset {
-                    assert_eq!(from.step(to), Some(to), "every state may fail or be reset");
+                    assert_eq!(from.transition_to(to), Some(to), "every state may fail or be reset");
                 }
             }
         }
-        let want: Vec<(State, State)> = vec![
+        let want: Vec<(QueuePairState, QueuePairState)> = vec![
             (Reset, Init),
             (Init, Init),
             (Init, ReadyToReceive),

@@ -3,19 +3,19 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::Extent;
+use trunkline_fabric::RegionExtent;
 use trunkline_proto::holding::try_hold_queue;
 
-use crate::error::{Nak, Planted};
-use crate::job::Job;
+use crate::error::{NakReason, PlantedBug};
+use crate::job::TransmitJob;
 
 /// A posted matched receive.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Receive {
+pub(crate) struct MatchedReceive {
     /// Of the operation.
     pub(crate) wr_id: u64,
     /// Where the bytes go.
-    pub(crate) into: Extent,
+    pub(crate) into: RegionExtent,
     /// Pairs it.
     pub(crate) key: u64,
     /// Bytes placed.
@@ -23,7 +23,7 @@ pub(crate) struct Receive {
 }
 
 /// A matched send without its receive.
-pub(crate) struct Send {
+pub(crate) struct UnmatchedSend {
     /// Of the operation.
     pub(crate) wr_id: u64,
     /// Whether it completes.
@@ -31,12 +31,12 @@ pub(crate) struct Send {
     /// Pairs it.
     pub(crate) key: u64,
     /// What to do when there is a grant.
-    pub(crate) job: Job,
+    pub(crate) job: TransmitJob,
 }
 
 /// A receive of the peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grant {
+pub(crate) struct ReceiveGrant {
     /// Pairs it.
     pub(crate) key: u64,
     /// Bytes of room.
@@ -46,14 +46,14 @@ pub(crate) struct Grant {
 }
 
 /// Both halves of one link.
-pub(crate) struct Matcher {
+pub(crate) struct LinkMatcher {
     /// Sends that wait, oldest first.
-    pub(crate) sends: VecDeque<Send>,
+    pub(crate) sends: VecDeque<UnmatchedSend>,
     /// Grants that wait, oldest first.
-    grants: VecDeque<Grant>,
+    grants: VecDeque<ReceiveGrant>,
     grants_max: usize,
     /// Receives by slot; an id is the generation of the slot above its number.
-    receives: Vec<(u32, Option<Receive>)>,
+    receives: Vec<(u32, Option<MatchedReceive>)>,
     receives_max: usize,
     free: Vec<u32>,
     /// Ids of receives whose grants are still to be sent, oldest first.
@@ -63,19 +63,19 @@ pub(crate) struct Matcher {
     revoked: VecDeque<(u64, u64)>,
     /// Some receive was taken back.
     takes_back: bool,
-    planted: Bugs,
+    planted: MatcherBugs,
 }
 
 /// Planted bugs of this module.
 #[derive(Clone, Copy)]
-struct Bugs {
-    untold: Planted,
-    stranger: Planted,
-    anyway: Planted,
-    blames: Planted,
+struct MatcherBugs {
+    untold: PlantedBug,
+    stranger: PlantedBug,
+    anyway: PlantedBug,
+    blames: PlantedBug,
 }
 
-impl Matcher {
+impl LinkMatcher {
     /// For `receives` of this side. Room is made when there are more than ever before.
     pub(crate) fn new(receives: u32) -> Self {
         Self {
@@ -88,11 +88,11 @@ impl Matcher {
             ungranted: VecDeque::new(),
             revoked: VecDeque::new(),
             takes_back: false,
-            planted: Bugs {
-                untold: Planted::named("soft-takes-back-untold"),
-                stranger: Planted::named("soft-refuses-bytes-taken-back"),
-                anyway: Planted::named("soft-sends-what-is-too-long"),
-                blames: Planted::named("soft-blames-peer-for-lack-of-memory"),
+            planted: MatcherBugs {
+                untold: PlantedBug::named("soft-takes-back-untold"),
+                stranger: PlantedBug::named("soft-refuses-bytes-taken-back"),
+                anyway: PlantedBug::named("soft-sends-what-is-too-long"),
+                blames: PlantedBug::named("soft-blames-peer-for-lack-of-memory"),
             },
         }
     }
@@ -103,7 +103,7 @@ impl Matcher {
     }
 
     /// Posts a receive; false if there is no room, or no memory for it.
-    pub(crate) fn post_receive(&mut self, receive: Receive) -> bool {
+    pub(crate) fn post_receive(&mut self, receive: MatchedReceive) -> bool {
         if self.ungranted.try_reserve(1).is_err() {
             return false;
         }
@@ -130,7 +130,7 @@ impl Matcher {
     }
 
     /// The receive with an id.
-    pub(crate) fn receive(&mut self, id: u64) -> Option<&mut Receive> {
+    pub(crate) fn find_receive(&mut self, id: u64) -> Option<&mut MatchedReceive> {
         // The low half is the slot.
         let entry = self.receives.get_mut((id & 0xffff_ffff) as usize)?;
         if u64::from(entry.0) != id >> 32 {
@@ -140,8 +140,8 @@ impl Matcher {
     }
 
     /// Ends the receive with an id.
-    pub(crate) fn finish(&mut self, id: u64) -> Option<Receive> {
-        self.receive(id)?;
+    pub(crate) fn finish_receive(&mut self, id: u64) -> Option<MatchedReceive> {
+        self.find_receive(id)?;
         let slot = (id & 0xffff_ffff) as u32;
         let entry = self.receives.get_mut(slot as usize)?;
         entry.0 = entry.0.wrapping_add(1);
@@ -173,13 +173,13 @@ impl Matcher {
     }
 
     /// Takes back the send with that `wr_id`, if it still waits.
-    pub(crate) fn take_send_back(&mut self, wr_id: u64) -> Option<Send> {
+    pub(crate) fn take_send_back(&mut self, wr_id: u64) -> Option<UnmatchedSend> {
         let at = self.sends.iter().position(|send| send.wr_id == wr_id)?;
         self.sends.remove(at)
     }
 
     /// The oldest grant that the peer is to forget: its key and id.
-    pub(crate) fn revoked(&self) -> Option<(u64, u64)> {
+    pub(crate) fn oldest_revocation(&self) -> Option<(u64, u64)> {
         self.revoked.front().copied()
     }
 
@@ -205,43 +205,43 @@ impl Matcher {
     }
 
     /// The peer takes a grant back; nothing, if a send has it.
-    pub(crate) fn revoke(&mut self, id: u64) {
+    pub(crate) fn revoke_grant(&mut self, id: u64) {
         self.grants.retain(|grant| grant.id != id);
     }
 
     /// Ends any receive; for flushing.
-    pub(crate) fn flush_receive(&mut self) -> Option<Receive> {
+    pub(crate) fn flush_receive(&mut self) -> Option<MatchedReceive> {
         let slot = self.receives.iter().position(|(_, receive)| receive.is_some())?;
         let id = u64::from(self.receives.get(slot)?.0) << 32 | slot as u64;
-        self.finish(id)
+        self.finish_receive(id)
     }
 
     /// A grant came: the oldest send with its key, now to go out; kept if there is none.
     ///
     /// # Errors
-    /// [`Nak::Protocol`] if the peer has granted more receives than it has; [`Nak::Memory`] if there is no memory to keep the grant.
-    pub(crate) fn grant(&mut self, grant: Grant) -> Result<Option<Send>, Nak> {
+    /// [`NakReason::Protocol`] if the peer has granted more receives than it has; [`NakReason::Memory`] if there is no memory to keep the grant.
+    pub(crate) fn accept_grant(&mut self, grant: ReceiveGrant) -> Result<Option<UnmatchedSend>, NakReason> {
         if let Some(found) = self.sends.iter().position(|send| send.key == grant.key) {
             return Ok(self.sends.remove(found));
         }
         let held = self.grants.len();
         if held >= self.grants_max {
-            return Err(Nak::Protocol);
+            return Err(NakReason::Protocol);
         }
         if let Err(refused) = try_hold_queue(&mut self.grants, held + 1) {
-            return Err(if self.planted.blames.is_on() { Nak::Protocol } else { refused.into() });
+            return Err(if self.planted.blames.is_on() { NakReason::Protocol } else { refused.into() });
         }
         self.grants.push_back(grant);
         Ok(None)
     }
 
     /// Whether a receive has room for a send.
-    pub(crate) fn fits(&self, send: &Send, grant: Grant) -> bool {
+    pub(crate) fn has_room(&self, send: &UnmatchedSend, grant: ReceiveGrant) -> bool {
         send.job.total <= grant.len || self.planted.anyway.is_on()
     }
 
     /// A send is posted: the oldest grant with its key, if one waits.
-    pub(crate) fn take_grant(&mut self, key: u64) -> Option<Grant> {
+    pub(crate) fn take_grant(&mut self, key: u64) -> Option<ReceiveGrant> {
         let found = self.grants.iter().position(|grant| grant.key == key)?;
         self.grants.remove(found)
     }

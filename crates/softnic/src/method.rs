@@ -1,10 +1,10 @@
-//! The ways to copy that a queue pair has, of which [`Chooser`] learns the fastest.
+//! The ways to copy that a queue pair has, of which [`LinkMethodChooser`] learns the fastest.
 
-use trunkline_proto::chooser::{self, Methods};
+use trunkline_proto::chooser::{self, MethodSet};
 
 /// A way to copy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Method {
+pub(crate) enum SoftCopyMethod {
     /// Through the ring, in segments.
     Staged,
     /// Through the ring, in segments four times as long.
@@ -15,16 +15,16 @@ pub(crate) enum Method {
     Shared,
 }
 
-impl Methods<4> for Method {
+impl MethodSet<4> for SoftCopyMethod {
     const ALL: [Self; 4] = [Self::Staged, Self::StagedLong, Self::Pulled, Self::Shared];
 }
 
 /// What one link has learned.
-pub(crate) type Chooser = chooser::Chooser<Method, 4>;
+pub(crate) type LinkMethodChooser = chooser::MethodChooser<SoftCopyMethod, 4>;
 
-/// Which methods besides [`Method::Staged`] an operation can use.
+/// Which methods besides [`SoftCopyMethod::Staged`] an operation can use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Allowed {
+pub(crate) struct AllowedMethods {
     /// It is longer than a usual segment.
     pub(crate) long: bool,
     /// The target reads this side's memory.
@@ -33,9 +33,9 @@ pub(crate) struct Allowed {
     pub(crate) shared: bool,
 }
 
-impl Allowed {
+impl AllowedMethods {
     /// In the order of the methods.
-    pub(crate) const fn each(self) -> [bool; 4] {
+    pub(crate) const fn to_array(self) -> [bool; 4] {
         [true, self.long, self.pulled, self.shared]
     }
 }

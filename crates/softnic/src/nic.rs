@@ -8,53 +8,53 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-use trunkline_fabric::{Abandoned, LinkError, OpenError, PeerProcess};
+use trunkline_fabric::{AbandonedKeys, LinkError, PeerProcess, RailOpenError};
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_vec};
 
 use crate::SoftConfig;
-use crate::book::Book;
-use crate::cq::Cqs;
-use crate::error::Planted;
-use crate::guard::Guards;
+use crate::book::PinRegistry;
+use crate::cq::CounterTable;
+use crate::error::PlantedBug;
+use crate::guard::RailGuards;
 use crate::own_links::OwnLinks;
-use crate::process::Process;
-use crate::register::{Table, random};
-use crate::tcp::Door;
+use crate::process::HostProcess;
+use crate::register::{RegionTable, random_bytes};
+use crate::tcp::LinkListener;
 
 /// One NIC.
-pub(crate) struct NicState {
+pub(crate) struct SoftNic {
     /// Its regions.
-    pub(crate) table: Table,
+    pub(crate) table: RegionTable,
     /// Memory that peers may be copying from or to.
-    pub(crate) book: Book,
+    pub(crate) book: PinRegistry,
     /// Regions whose owners are gone, and that a peer is inside a copy of.
-    pub(crate) abandoned: Abandoned,
+    pub(crate) abandoned: AbandonedKeys,
     /// Queue pairs of each pipeline.
     placed: Mutex<Box<[u32]>>,
     /// A planted bug: the first pipeline with room is taken.
-    first_fit: Planted,
+    first_fit: PlantedBug,
     /// A planted bug: places are not given back.
-    keeps: Planted,
+    keeps: PlantedBug,
     numbers: AtomicU32,
     /// Completion queues.
     pub(crate) queues: AtomicU32,
     /// Where other hosts' connections come in, as long as there is a link.
-    door: Mutex<Weak<Door>>,
+    door: Mutex<Weak<LinkListener>>,
 }
 
 /// A place for a queue pair.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Berth {
+pub(crate) struct QueuePairSlot {
     /// The pipeline.
     pub(crate) pipeline: u32,
     /// Number of the queue pair, not used before.
     pub(crate) number: u32,
 }
 
-impl NicState {
+impl SoftNic {
     /// Takes a place for a queue pair: on the pipeline that is asked for, otherwise on the one that has the fewest. Each
     /// takes `most`.
-    pub(crate) fn take_queue_pair(&self, asked: Option<u32>, most: u32) -> Result<Berth, LinkError> {
+    pub(crate) fn take_queue_pair(&self, asked: Option<u32>, most: u32) -> Result<QueuePairSlot, LinkError> {
         let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
         // At most PIPELINES_MAX.
         let pipelines = placed.len() as u32;
@@ -75,7 +75,7 @@ impl NicState {
             return Err(full);
         }
         *used += 1;
-        Ok(Berth { pipeline, number: self.numbers.fetch_add(1, Ordering::Relaxed) })
+        Ok(QueuePairSlot { pipeline, number: self.numbers.fetch_add(1, Ordering::Relaxed) })
     }
 
     /// Queue pairs of all pipelines.
@@ -84,18 +84,18 @@ impl NicState {
     }
 
     /// Where other hosts' connections come in, at an address of this host; open as long as somebody holds it.
-    pub(crate) fn door(&self, at: IpAddr) -> io::Result<Arc<Door>> {
+    pub(crate) fn open_listener(&self, at: IpAddr) -> io::Result<Arc<LinkListener>> {
         let mut place = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(door) = place.upgrade() {
             return Ok(door);
         }
-        let door = Arc::new(Door::open(at)?);
+        let door = Arc::new(LinkListener::listen_at(at)?);
         *place = Arc::downgrade(&door);
         Ok(door)
     }
 
     /// The same, if it is open.
-    pub(crate) fn open_door(&self) -> Option<Arc<Door>> {
+    pub(crate) fn open_door(&self) -> Option<Arc<LinkListener>> {
         self.door.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
@@ -111,7 +111,7 @@ impl NicState {
 }
 
 /// All NICs of a fabric.
-pub(crate) struct Shared {
+pub(crate) struct SharedFabric {
     /// As given.
     pub(crate) config: SoftConfig,
     /// Queue pairs that one pipeline takes.
@@ -119,48 +119,48 @@ pub(crate) struct Shared {
     /// Names this fabric; tells links whether their two ends can share tables.
     pub(crate) id: [u8; 16],
     /// By number.
-    pub(crate) nics: Box<[NicState]>,
+    pub(crate) nics: Box<[SoftNic]>,
     /// One for each open rail.
-    pub(crate) guards: Guards,
+    pub(crate) guards: RailGuards,
     /// One for each open rail.
-    pub(crate) cqs: Cqs,
+    pub(crate) cqs: CounterTable,
     /// Names of the links that were made here.
     pub(crate) own_links: OwnLinks,
     /// When it was made.
     pub(crate) started: Instant,
     /// This process, as others see it.
-    pub(crate) itself: Process,
+    pub(crate) itself: HostProcess,
     /// Those at the other ends of links, by number.
-    peers: Mutex<HashMap<u32, Weak<Process>>>,
+    peers: Mutex<HashMap<u32, Weak<HostProcess>>>,
     /// A planted bug: deregistration does not wait.
-    pub(crate) no_wait: Planted,
+    pub(crate) no_wait: PlantedBug,
     /// A planted bug: retired keys are forgotten at once.
-    pub(crate) no_retired: Planted,
-    pub(crate) reads_after_errors: Planted,
+    pub(crate) no_retired: PlantedBug,
+    pub(crate) reads_after_errors: PlantedBug,
     /// A planted bug: all links have the same proof.
-    pub(crate) one_proof: Planted,
+    pub(crate) one_proof: PlantedBug,
     /// A planted bug: an address of this process is believed from any process that repeats it.
-    pub(crate) believes_echoes: Planted,
+    pub(crate) believes_echoes: PlantedBug,
     /// A planted bug: the process that an address names is believed to be the link's, whatever the kernel says.
-    pub(crate) believes_numbers: Planted,
+    pub(crate) believes_numbers: PlantedBug,
     /// A planted bug: all memory is taken for reachable by others.
-    pub(crate) any_reachable: Planted,
+    pub(crate) any_reachable: PlantedBug,
 }
 
-impl Shared {
+impl SharedFabric {
     /// Makes the NICs.
     ///
     /// # Errors
-    /// [`OpenError::Memory`], [`OpenError::System`].
-    pub(crate) fn new(config: SoftConfig, pipeline_qps: u32) -> Result<Self, OpenError> {
-        let nic = || -> Result<NicState, OutOfMemory> {
-            Ok(NicState {
-                table: Table::new(config.max_mr, config.virtual_addresses)?,
-                book: Book::new(),
-                abandoned: Abandoned::default(),
+    /// [`RailOpenError::Memory`], [`RailOpenError::System`].
+    pub(crate) fn new(config: SoftConfig, pipeline_qps: u32) -> Result<Self, RailOpenError> {
+        let nic = || -> Result<SoftNic, OutOfMemory> {
+            Ok(SoftNic {
+                table: RegionTable::new(config.max_mr, config.virtual_addresses)?,
+                book: PinRegistry::new(),
+                abandoned: AbandonedKeys::default(),
                 placed: Mutex::new(try_filled(0, config.pipelines as usize)?),
-                first_fit: Planted::named("soft-pipelines-first-fit"),
-                keeps: Planted::named("soft-pipelines-keep-places"),
+                first_fit: PlantedBug::named("soft-pipelines-first-fit"),
+                keeps: PlantedBug::named("soft-pipelines-keep-places"),
                 numbers: AtomicU32::new(1),
                 queues: AtomicU32::new(0),
                 door: Mutex::default(),
@@ -170,30 +170,30 @@ impl Shared {
         for _ in 0..config.nics {
             nics.push(nic()?);
         }
-        let system = |source| OpenError::System { what: "getrandom", source };
+        let system = |source| RailOpenError::System { what: "getrandom", source };
         Ok(Self {
-            id: random().map_err(system)?,
+            id: random_bytes().map_err(system)?,
             nics: nics.into_boxed_slice(),
-            guards: Guards::new(),
-            cqs: Cqs::new(u128::from_le_bytes(random().map_err(system)?) as u64),
+            guards: RailGuards::new(),
+            cqs: CounterTable::new(u128::from_le_bytes(random_bytes().map_err(system)?) as u64),
             own_links: OwnLinks::new(),
             started: Instant::now(),
-            itself: Process::own(),
+            itself: HostProcess::this_process(),
             peers: Mutex::default(),
-            no_wait: Planted::named("soft-dereg-no-wait"),
-            no_retired: Planted::named("soft-forgets-retired-keys"),
-            reads_after_errors: Planted::named("soft-reads-after-errors"),
-            one_proof: Planted::named("soft-one-proof-for-all"),
-            believes_echoes: Planted::named("soft-believes-echoes"),
-            believes_numbers: Planted::named("soft-believes-numbers"),
-            any_reachable: Planted::named("soft-any-memory-reachable"),
+            no_wait: PlantedBug::named("soft-dereg-no-wait"),
+            no_retired: PlantedBug::named("soft-forgets-retired-keys"),
+            reads_after_errors: PlantedBug::named("soft-reads-after-errors"),
+            one_proof: PlantedBug::named("soft-one-proof-for-all"),
+            believes_echoes: PlantedBug::named("soft-believes-echoes"),
+            believes_numbers: PlantedBug::named("soft-believes-numbers"),
+            any_reachable: PlantedBug::named("soft-any-memory-reachable"),
             config,
             pipeline_qps,
         })
     }
 
     /// The process that the kernel has named: one for all links to it, because watching it takes a descriptor.
-    pub(crate) fn process(&self, peer: PeerProcess) -> Arc<Process> {
+    pub(crate) fn peer_process(&self, peer: PeerProcess) -> Arc<HostProcess> {
         let (pid, pidfd) = peer.into_parts();
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         // The number of a dead process may have been given again.
@@ -204,13 +204,13 @@ impl Shared {
             return known;
         }
         peers.retain(|_, peer| peer.strong_count() > 0);
-        let process = Arc::new(Process::new(pid, pidfd));
+        let process = Arc::new(HostProcess::new(pid, pidfd));
         peers.insert(pid, Arc::downgrade(&process));
         process
     }
 
     /// Nanoseconds since it was made.
-    pub(crate) fn nanos(&self) -> u64 {
+    pub(crate) fn elapsed_nanos(&self) -> u64 {
         // 584 years fit.
         self.started.elapsed().as_nanos() as u64
     }

@@ -4,11 +4,11 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::tcp::Token;
+use crate::tcp::DialToken;
 
 /// The names.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct OwnLinks(Arc<Mutex<HashSet<Token>>>);
+pub(crate) struct OwnLinks(Arc<Mutex<HashSet<DialToken>>>);
 
 impl OwnLinks {
     pub(crate) fn new() -> Self {
@@ -16,13 +16,13 @@ impl OwnLinks {
     }
 
     /// Notes a link, until the returned value is dropped with it.
-    pub(crate) fn add(&self, token: Token) -> OwnLink {
+    pub(crate) fn add_link(&self, token: DialToken) -> OwnLink {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token);
         OwnLink { all: self.clone(), token }
     }
 
     /// Whether the link of that name was made here and still exists.
-    pub(crate) fn contains(&self, token: &Token) -> bool {
+    pub(crate) fn contains(&self, token: &DialToken) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(token)
     }
 }
@@ -30,7 +30,7 @@ impl OwnLinks {
 /// One link's note.
 pub(crate) struct OwnLink {
     all: OwnLinks,
-    token: Token,
+    token: DialToken,
 }
 
 impl Drop for OwnLink {
@@ -46,8 +46,8 @@ mod tests {
     #[test]
     fn a_link_is_known_as_long_as_it_exists() {
         let links = OwnLinks::new();
-        let one = links.add([1; 16]);
-        let other = links.add([2; 16]);
+        let one = links.add_link([1; 16]);
+        let other = links.add_link([2; 16]);
         assert!(links.contains(&[1; 16]) && links.contains(&[2; 16]) && !links.contains(&[3; 16]));
         drop(one);
         assert!(!links.contains(&[1; 16]) && links.contains(&[2; 16]));

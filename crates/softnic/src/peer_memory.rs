@@ -7,8 +7,8 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::error::Planted;
-use crate::process::Process;
+use crate::error::PlantedBug;
+use crate::process::HostProcess;
 
 /// The address at which a link's process keeps a word that no other process can know, and the word. The peer of the link receives both.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -36,23 +36,23 @@ impl ProofWord {
 
 /// The memory of a link's peer.
 pub(crate) struct PeerMemory {
-    process: Arc<Process>,
+    process: Arc<HostProcess>,
     proof: LinkProof,
     /// A planted bug: bytes are taken from whatever process has the number now.
-    skips_proof: Planted,
+    skips_proof: PlantedBug,
     /// A planted bug: a process is taken for the right one if its memory can be read at all.
-    takes_any: Planted,
+    takes_any: PlantedBug,
 }
 
 impl PeerMemory {
     /// The memory of `process`, in which the link of `proof` is to be.
-    pub(crate) fn new(process: Arc<Process>, proof: LinkProof) -> Self {
-        let skips_proof = Planted::named("soft-copies-without-proof");
-        Self { process, proof, skips_proof, takes_any: Planted::named("soft-takes-any-proof") }
+    pub(crate) fn new(process: Arc<HostProcess>, proof: LinkProof) -> Self {
+        let skips_proof = PlantedBug::named("soft-copies-without-proof");
+        Self { process, proof, skips_proof, takes_any: PlantedBug::named("soft-takes-any-proof") }
     }
 
     /// The process.
-    pub(crate) fn process(&self) -> &Process {
+    pub(crate) fn peer_process(&self) -> &HostProcess {
         &self.process
     }
 
@@ -63,7 +63,7 @@ impl PeerMemory {
         }
         let mut word = [0u8; 8];
         // SAFETY: eight writable bytes.
-        let read = unsafe { self.process.read(word.as_mut_ptr(), self.proof.addr, 8) };
+        let read = unsafe { self.process.read_bytes(word.as_mut_ptr(), self.proof.addr, 8) };
         read.is_ok() && self.proof.word != 0 && word == self.proof.word.to_ne_bytes()
     }
 
@@ -75,7 +75,7 @@ impl PeerMemory {
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.
-    pub(crate) unsafe fn read(&self, to: *mut u8, from: u64, len: usize) -> io::Result<()> {
+    pub(crate) unsafe fn read_bytes(&self, to: *mut u8, from: u64, len: usize) -> io::Result<()> {
         let mut done = 0;
         while done < len {
             // SAFETY: `done < len`, so it stays inside the range.
@@ -99,16 +99,16 @@ impl PeerMemory {
     /// Writes `len` bytes to address `to` of the peer, if it has the proof.
     ///
     /// # Errors
-    /// As [`PeerMemory::read`].
+    /// As [`PeerMemory::read_bytes`].
     ///
     /// # Safety
     /// `from` is readable for `len` bytes.
-    pub(crate) unsafe fn write(&self, to: u64, from: *const u8, len: usize) -> io::Result<()> {
+    pub(crate) unsafe fn write_bytes(&self, to: u64, from: *const u8, len: usize) -> io::Result<()> {
         if !self.is_proven() && !self.skips_proof.is_on() {
             return Err(io::ErrorKind::NotFound.into());
         }
         // SAFETY: the caller's promise.
-        unsafe { self.process.write(to, from, len) }
+        unsafe { self.process.write_bytes(to, from, len) }
     }
 }
 
@@ -123,20 +123,20 @@ mod tests {
         let mut to = [0_u8; 64];
         let addr = |place: *const u8| place.expose_provenance() as u64;
         let proof = LinkProof { addr: addr(std::ptr::from_ref(&*kept).cast()), word: 77 };
-        let memory = PeerMemory::new(Arc::new(Process::own()), proof);
+        let memory = PeerMemory::new(Arc::new(HostProcess::this_process()), proof);
         assert!(memory.is_proven());
         // SAFETY: both places have 64 bytes.
-        unsafe { memory.read(to.as_mut_ptr(), addr(from.as_ptr()), 64) }.unwrap();
+        unsafe { memory.read_bytes(to.as_mut_ptr(), addr(from.as_ptr()), 64) }.unwrap();
         assert_eq!(to, from);
         // Another program has the process's number, or its address space, by now.
         *kept = 78;
         assert!(!memory.is_proven());
         // SAFETY: as above.
-        let read = unsafe { memory.read(to.as_mut_ptr(), addr(from.as_ptr()), 64) };
+        let read = unsafe { memory.read_bytes(to.as_mut_ptr(), addr(from.as_ptr()), 64) };
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::NotFound);
         let mut target = [1_u8; 64];
         // SAFETY: as above.
-        let wrote = unsafe { memory.write(addr(target.as_mut_ptr()), from.as_ptr(), 64) };
+        let wrote = unsafe { memory.write_bytes(addr(target.as_mut_ptr()), from.as_ptr(), 64) };
         assert_eq!(wrote.unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(target, [1; 64]);
         drop(kept);
@@ -146,7 +146,7 @@ mod tests {
     fn a_word_of_zero_proves_nothing() {
         let kept = Box::new(0_u64);
         let proof = LinkProof { addr: std::ptr::from_ref(&*kept).expose_provenance() as u64, word: 0 };
-        assert!(!PeerMemory::new(Arc::new(Process::own()), proof).is_proven());
+        assert!(!PeerMemory::new(Arc::new(HostProcess::this_process()), proof).is_proven());
         assert_ne!(ProofWord::new(0).to_proof().word, 0);
     }
 }

@@ -1,12 +1,12 @@
 //! Progress of a link: what came in, what goes out, what is finished, and whether the peer is still there. Called by
 //! the rail for each of its links, inside its guard; every call is bounded.
 
-use trunkline_fabric::{Done, Status};
+use trunkline_fabric::{CompletionKind, OpStatus};
 
-use crate::ladder::State;
-use crate::qp::{Env, Qp, Sink, Wire};
-use crate::receive::{Executed, Refusal};
-use crate::record::Record;
+use crate::ladder::QueuePairState;
+use crate::qp::{CompletionSink, LinkWire, RailContext, SoftQp};
+use crate::receive::{RecordProgress, RecordRefusal};
+use crate::record::RingRecord;
 use crate::ring::side;
 
 /// Most records taken from one link in a call.
@@ -18,40 +18,40 @@ const PUBLISH: u64 = 16;
 /// Polls without news after which the peer's state is looked at.
 const LOOK: u32 = 64;
 
-impl Qp {
+impl SoftQp {
     /// Makes progress; stops early when the sink is full.
     #[inline]
-    pub(crate) fn progress(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
-        if self.state == State::Error {
+    pub(crate) fn progress_link(&mut self, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) {
+        if self.state == QueuePairState::Error {
             if !self.flushes.is_empty() {
                 self.complete_flushes(env, sink);
             }
             return self.flush_out(env, sink);
         }
-        if self.wire == Wire::Tcp {
+        if self.wire == LinkWire::Tcp {
             return self.progress_stream(env, sink);
         }
-        let came = self.state.executes() && self.take_in(env, sink);
+        let came = self.state.executes_requests() && self.take_in(env, sink);
         sink.moved |= came;
         if !self.flushes.is_empty() {
             self.complete_flushes(env, sink);
         }
         if self.has_work() {
-            sink.moved |= self.pump(env, BYTES);
+            sink.moved |= self.pump_jobs(env, BYTES);
         }
         if self.signalled > 0 || self.flights.len() * 2 > self.depth {
-            self.complete(env, sink);
-        } else if came && self.state != State::Drain {
+            self.check_peer(env, sink);
+        } else if came && self.state != QueuePairState::Drain {
             self.idle = 0;
         } else {
             self.idle += 1;
-            if self.idle >= LOOK || self.state == State::Drain {
-                self.complete(env, sink);
+            if self.idle >= LOOK || self.state == QueuePairState::Drain {
+                self.check_peer(env, sink);
             }
         }
         if self.failure.is_some() {
             self.flush_out(env, sink);
-        } else if sink.count == 0 && self.pushes() {
+        } else if sink.count == 0 && self.has_pushes() {
             // Not before news: the caller may have more to post then.
             self.push(env);
         }
@@ -64,19 +64,19 @@ impl Qp {
 
     /// Executes what has arrived; whether anything had.
     #[inline]
-    fn take_in(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) -> bool {
+    fn take_in(&mut self, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) -> bool {
         let mut records = 0;
         let mut bytes = 0u64;
-        while !sink.is_full() && self.rx.ready() {
-            let words = self.rx.take();
-            match self.execute(env, &words, self.rx.inline(), sink) {
-                Ok(Executed::Done) => {}
-                Ok(Executed::Waits) => {
+        while !sink.is_full() && self.rx.is_ready() {
+            let words = self.rx.read_record();
+            match self.execute_words(env, &words, self.rx.inline_payload(), sink) {
+                Ok(RecordProgress::Done) => {}
+                Ok(RecordProgress::Waits) => {
                     self.draining = self.draining.saturating_sub(1);
                     break;
                 }
                 Err(refusal) => {
-                    self.refuse(refusal, sink);
+                    self.refuse_record(refusal, sink);
                     return true;
                 }
             }
@@ -84,9 +84,9 @@ impl Qp {
             records += 1;
             // Anything but a small inline record: its sender waits for the room.
             let large = (words[1] >> 16) & 0xff != 0;
-            bytes = bytes.saturating_add(if large { Record::bytes(&words) } else { 128 });
-            if large || Record::awaits(&words) || self.rx.unpublished() >= PUBLISH {
-                self.rx.publish();
+            bytes = bytes.saturating_add(if large { RingRecord::payload_bytes(&words) } else { 128 });
+            if large || RingRecord::awaits_ack(&words) || self.rx.unpublished_records() >= PUBLISH {
+                self.rx.publish_consumed();
             }
             if self.draining > 0 {
                 self.draining -= 1;
@@ -95,35 +95,35 @@ impl Qp {
                 break;
             }
         }
-        if records == 0 && self.rx.unpublished() > 0 {
-            self.rx.publish();
+        if records == 0 && self.rx.unpublished_records() > 0 {
+            self.rx.publish_consumed();
         }
         records > 0
     }
 
     #[cold]
-    pub(crate) fn refuse(&mut self, refusal: Refusal, sink: &mut Sink<'_>) {
+    pub(crate) fn refuse_record(&mut self, refusal: RecordRefusal, sink: &mut CompletionSink<'_>) {
         match refusal {
-            Refusal::Nak(nak) => {
-                self.turn_down(nak, self.position());
-                let status = crate::error::Nak::status(nak.code());
+            RecordRefusal::Nak(nak) => {
+                self.turn_down(nak, self.record_position());
+                let status = crate::error::NakReason::status_of_code(nak.to_code());
                 // What the peer did wrong is its failure; nonsense concerns this side too.
-                let own = if matches!(status, Status::Other(_)) { status } else { Status::Flushed };
+                let own = if matches!(status, OpStatus::Other(_)) { status } else { OpStatus::Flushed };
                 self.fail_with(own, false, None);
             }
-            Refusal::Dead => self.fail_with(Status::PeerDead, false, None),
-            Refusal::Receive { wr_id, status, nak } => {
-                self.turn_down(nak, self.position());
+            RecordRefusal::Dead => self.fail_with(OpStatus::PeerDead, false, None),
+            RecordRefusal::Receive { wr_id, status, nak } => {
+                self.turn_down(nak, self.record_position());
                 self.owed -= 1;
-                self.push_failed(sink, self.completion(wr_id, Done::Received, status, 0));
-                self.fail_with(Status::Flushed, true, None);
+                self.push_failed(sink, self.make_completion(wr_id, CompletionKind::Received, status, 0));
+                self.fail_with(OpStatus::Flushed, true, None);
             }
         }
     }
 
-    pub(crate) fn complete_flushes(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
+    pub(crate) fn complete_flushes(&mut self, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) {
         if env.shared.config.delayed_visibility {
-            self.held.land(env.table());
+            self.held.land_all(env.region_table());
         }
         while let Some(&(wr_id, signalled)) = self.flushes.front() {
             if signalled {
@@ -131,49 +131,51 @@ impl Qp {
                     return;
                 }
                 self.owed -= 1;
-                sink.push(self.completion(wr_id, Done::Posted, Status::Ok, 0));
+                sink.push(self.make_completion(wr_id, CompletionKind::Posted, OpStatus::Ok, 0));
             }
             self.flushes.pop();
         }
     }
 
     /// Sees how far the peer is, and whether it is still there.
-    fn complete(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
+    fn check_peer(&mut self, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) {
         self.idle = 0;
         let Some(tx) = &mut self.tx else { return };
-        if let Some((code, at)) = tx.nak() {
-            return self.fail_with(crate::error::Nak::status(code), false, Some(at));
+        if let Some((code, at)) = tx.peer_nak() {
+            return self.fail_with(crate::error::NakReason::status_of_code(code), false, Some(at));
         }
         // Looked at before the rest, so that everything the peer did before it ended is seen.
         let peer = tx.peer_state().max(self.rx.peer_state());
-        if tx.refresh().is_err() {
-            return self.fail_with(Status::Other(crate::error::UNKNOWN), false, None);
+        if tx.refresh_acked().is_err() {
+            return self.fail_with(OpStatus::Other(crate::error::UNKNOWN), false, None);
         }
-        let executed = tx.acked();
-        self.retire(env, executed, sink);
-        let drained = self.draining == 0 || !self.rx.ready();
-        if self.state == State::Drain {
+        let executed = tx.acked_position();
+        self.retire_ops(env, executed, sink);
+        let drained = self.draining == 0 || !self.rx.is_ready();
+        if self.state == QueuePairState::Drain {
             if drained {
-                self.fail_with(Status::PeerDead, false, None);
+                self.fail_with(OpStatus::PeerDead, false, None);
             }
-        } else if peer != side::OPEN && !self.rx.ready() && !sink.is_full() {
+        } else if peer != side::OPEN && !self.rx.is_ready() && !sink.is_full() {
             // A refusal is published before the state.
-            let nak = self.tx.as_ref().and_then(crate::ring::Producer::nak);
+            let nak = self.tx.as_ref().and_then(crate::ring::RingProducer::peer_nak);
             match nak {
-                Some((code, at)) => self.fail_with(crate::error::Nak::status(code), false, Some(at)),
-                None => self.fail_with(Status::Flushed, false, None),
+                Some((code, at)) => {
+                    self.fail_with(crate::error::NakReason::status_of_code(code), false, Some(at))
+                }
+                None => self.fail_with(OpStatus::Flushed, false, None),
             }
         }
     }
 
     /// Ends the link after what has already arrived is executed.
-    pub(crate) fn drain(&mut self) {
-        match self.state.step(State::Drain) {
+    pub(crate) fn start_drain(&mut self) {
+        match self.state.transition_to(QueuePairState::Drain) {
             Some(state) => {
                 self.state = state;
-                self.draining = u64::from(self.rx.segment().geometry().slots());
+                self.draining = u64::from(self.rx.segment().geometry().slot_count());
             }
-            None => self.fail_with(Status::PeerDead, false, None),
+            None => self.fail_with(OpStatus::PeerDead, false, None),
         }
     }
 }

@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags};
 const SEEN: Duration = Duration::from_millis(10);
 
 /// A process, by number and, where the system can, by descriptor.
-pub(crate) struct Process {
+pub(crate) struct HostProcess {
     pid: u32,
     fd: Option<OwnedFd>,
     made: Instant,
@@ -24,26 +24,26 @@ pub(crate) struct Process {
 
 /// Which way bytes go.
 #[derive(Clone, Copy)]
-enum Way {
+enum ProcessCopyDirection {
     Out,
     In,
 }
 
-impl Process {
+impl HostProcess {
     /// The process that the kernel has named. Its number may be another process's by now where the kernel gave no descriptor of the process
     /// itself; the proof of a link tells.
     pub(crate) fn new(pid: u32, pidfd: Option<OwnedFd>) -> Self {
         let number = || i32::try_from(pid).ok().and_then(Pid::from_raw);
         let open = || rustix::process::pidfd_open(number()?, PidfdFlags::empty()).ok();
-        Self { fd: pidfd.or_else(open), ..Self::unwatched(pid) }
+        Self { fd: pidfd.or_else(open), ..Self::without_pidfd(pid) }
     }
 
     /// This process, whose death nobody here has to notice.
-    pub(crate) fn own() -> Self {
-        Self::unwatched(std::process::id())
+    pub(crate) fn this_process() -> Self {
+        Self::without_pidfd(std::process::id())
     }
 
-    fn unwatched(pid: u32) -> Self {
+    fn without_pidfd(pid: u32) -> Self {
         Self { pid, fd: None, made: Instant::now(), seen: AtomicU64::new(0) }
     }
 
@@ -60,7 +60,7 @@ impl Process {
     }
 
     /// Whether its number still names it; asks the system only now and then.
-    pub(crate) fn lives(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         // 584 years fit.
         let now = self.made.elapsed().as_nanos() as u64;
         if u128::from(now - self.seen.load(Ordering::Relaxed).min(now)) < SEEN.as_nanos() {
@@ -73,7 +73,7 @@ impl Process {
         true
     }
 
-    /// Whether [`Process::is_dead`] can tell: only then may its memory be written.
+    /// Whether [`HostProcess::is_dead`] can tell: only then may its memory be written.
     pub(crate) fn is_watched(&self) -> bool {
         self.fd.is_some()
     }
@@ -82,23 +82,29 @@ impl Process {
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.
-    pub(crate) unsafe fn read(&self, to: *mut u8, from: u64, len: usize) -> io::Result<()> {
+    pub(crate) unsafe fn read_bytes(&self, to: *mut u8, from: u64, len: usize) -> io::Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.copy(Way::Out, to, from, len) }
+        unsafe { self.copy_bytes(ProcessCopyDirection::Out, to, from, len) }
     }
 
     /// Writes `len` bytes to address `to` of the process.
     ///
     /// # Safety
     /// `from` is readable for `len` bytes.
-    pub(crate) unsafe fn write(&self, to: u64, from: *const u8, len: usize) -> io::Result<()> {
+    pub(crate) unsafe fn write_bytes(&self, to: u64, from: *const u8, len: usize) -> io::Result<()> {
         // SAFETY: the caller's promise; a write only reads the local range.
-        unsafe { self.copy(Way::In, from.cast_mut(), to, len) }
+        unsafe { self.copy_bytes(ProcessCopyDirection::In, from.cast_mut(), to, len) }
     }
 
     /// # Safety
     /// `here` is readable, and on the way out writable, for `len` bytes.
-    unsafe fn copy(&self, way: Way, here: *mut u8, there: u64, len: usize) -> io::Result<()> {
+    unsafe fn copy_bytes(
+        &self,
+        way: ProcessCopyDirection,
+        here: *mut u8,
+        there: u64,
+        len: usize,
+    ) -> io::Result<()> {
         let pid = libc::pid_t::try_from(self.pid).map_err(|_| io::ErrorKind::NotFound)?;
         let mut done = 0;
         while done < len {
@@ -109,11 +115,11 @@ impl Process {
             let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at), iov_len: len - done };
             let got = match way {
                 // SAFETY: the local range is writable; the kernel checks the remote one.
-                Way::Out => unsafe {
+                ProcessCopyDirection::Out => unsafe {
                     libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0)
                 },
                 // SAFETY: the local range is readable; the kernel checks the remote one.
-                Way::In => unsafe {
+                ProcessCopyDirection::In => unsafe {
                     libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0)
                 },
             };
@@ -129,13 +135,13 @@ impl Process {
     /// Whether memory of that process can be reached by system calls at all. What a driver has mapped (pinned memory of
     /// an accelerator, for one) cannot, though the processor reads and writes it as any other. Looks at the first, the
     /// middle and the last byte: memory of one region has one origin.
-    pub(crate) fn reaches(&self, addr: usize, len: usize) -> bool {
+    pub(crate) fn can_reach(&self, addr: usize, len: usize) -> bool {
         let mut byte = 0u8;
         len > 0
             && [0, len / 2, len - 1].into_iter().all(|offset| {
                 let from = addr.wrapping_add(offset) as u64;
                 // SAFETY: one writable byte.
-                unsafe { self.read(&raw mut byte, from, 1) }.is_ok()
+                unsafe { self.read_bytes(&raw mut byte, from, 1) }.is_ok()
             })
     }
 

@@ -3,30 +3,30 @@
 
 use std::sync::Arc;
 
-use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, RecvOrder, Status};
+use trunkline_fabric::{Completion, CompletionKind, LinkId, OpStatus, RailConfig, RecvOrder, RegionExtent};
 use trunkline_proto::reserve::OutOfMemory;
 use trunkline_proto::time::Instant;
 
-use crate::cq::Cq;
-use crate::direct::Direct;
-use crate::error::{Nak, Planted};
-use crate::guard::{Guard, Inside};
-use crate::hold::Held;
-use crate::job::{Job, OwedReply};
-use crate::ladder::State;
-use crate::matched::Matcher;
-use crate::method::Chooser;
-use crate::nic::{Berth, Shared};
+use crate::cq::CompletionCounter;
+use crate::direct::DirectCopier;
+use crate::error::{NakReason, PlantedBug};
+use crate::guard::{GuardSnapshot, RailGuard};
+use crate::hold::HeldWrites;
+use crate::job::{OwedReply, TransmitJob};
+use crate::ladder::QueuePairState;
+use crate::matched::LinkMatcher;
+use crate::method::LinkMethodChooser;
+use crate::nic::{QueuePairSlot, SharedFabric};
 use crate::own_links::OwnLink;
 use crate::peer_memory::ProofWord;
-use crate::queue::Queue;
-use crate::register::Table;
-use crate::ring::{Consumer, Producer, side};
-use crate::tcp::{Door, Stream, Token};
+use crate::queue::GrowingQueue;
+use crate::register::RegionTable;
+use crate::ring::{RingConsumer, RingProducer, side};
+use crate::tcp::{DialToken, LinkListener, LinkStream};
 
 /// How the two ends of a link move bytes; chosen at connect by who the peer is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Wire {
+pub(crate) enum LinkWire {
     /// Both ends are in one fabric: large sources are named in place, and the target copies once.
     Mem,
     /// Same host: large sources are staged.
@@ -36,25 +36,25 @@ pub(crate) enum Wire {
 }
 
 /// What a queue pair works with besides itself.
-pub(crate) struct Env<'a> {
+pub(crate) struct RailContext<'a> {
     /// The fabric.
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a SharedFabric,
     /// Number of the NIC the rail is on.
     pub(crate) nic: usize,
     /// The rail's own guard, in which it is.
-    pub(crate) guard: &'a Guard,
+    pub(crate) guard: &'a RailGuard,
 }
 
-impl Env<'_> {
+impl RailContext<'_> {
     /// The NIC's regions.
     #[inline]
-    pub(crate) fn table(&self) -> &Table {
+    pub(crate) fn region_table(&self) -> &RegionTable {
         &self.shared.nics[self.nic].table
     }
 }
 
 /// Completions on their way to the caller of `poll`.
-pub(crate) struct Sink<'a> {
+pub(crate) struct CompletionSink<'a> {
     /// The caller's array.
     pub(crate) out: &'a mut [Completion],
     /// How many are filled.
@@ -63,14 +63,14 @@ pub(crate) struct Sink<'a> {
     pub(crate) moved: bool,
 }
 
-impl Sink<'_> {
+impl CompletionSink<'_> {
     /// Whether no more fit.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.count >= self.out.len()
     }
 
-    /// Adds one; the caller has looked at [`Sink::is_full`].
+    /// Adds one; the caller has looked at [`CompletionSink::is_full`].
     #[inline]
     pub(crate) fn push(&mut self, completion: Completion) {
         if let Some(place) = self.out.get_mut(self.count) {
@@ -82,7 +82,7 @@ impl Sink<'_> {
 
 /// Whether an operation waits for an answer besides being executed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum AnswerWait {
     /// None is needed.
     None,
     /// Not yet here.
@@ -98,7 +98,7 @@ pub(crate) enum Answer {
 
 /// A posted operation that has not completed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flight {
+pub(crate) struct OutstandingOp {
     /// Of the operation.
     pub(crate) wr_id: u64,
     /// Position after its last record, once all are out.
@@ -107,43 +107,43 @@ pub(crate) struct Flight {
     pub(crate) sent: bool,
     /// Completes even if it succeeds.
     pub(crate) signalled: bool,
-    /// See [`Answer`].
-    pub(crate) answer: Answer,
+    /// See [`AnswerWait`].
+    pub(crate) answer: AnswerWait,
 }
 
-impl Flight {
+impl OutstandingOp {
     /// Whether its completion counts as owed.
     #[inline]
     fn is_owed(&self) -> bool {
-        self.signalled && self.answer != Answer::TooLong { owed: false }
+        self.signalled && self.answer != AnswerWait::TooLong { owed: false }
     }
 }
 
 /// A read or atomic that waits for its answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct AwaitedAnswer {
     /// The flight.
     pub(crate) flight: u64,
     /// Where the answer goes.
-    pub(crate) into: Extent,
+    pub(crate) into: RegionExtent,
     /// Bytes placed.
     pub(crate) got: u64,
 }
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Receive {
+pub(crate) struct PostedRecv {
     /// Of the operation.
     pub(crate) wr_id: u64,
     /// Where the bytes go.
-    pub(crate) into: Extent,
+    pub(crate) into: RegionExtent,
 }
 
 /// Why the queue pair went into error.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct QpFailure {
     /// Of the operation that failed; everything else is flushed.
-    pub(crate) status: Status,
+    pub(crate) status: OpStatus,
     /// Whether a completion has told it.
     pub(crate) told: bool,
     /// Operations whose records end here or before were executed.
@@ -153,52 +153,52 @@ pub(crate) struct Failure {
 }
 
 /// The names by which a new queue pair is known.
-pub(crate) struct Names {
+pub(crate) struct QpNames {
     /// Names it to a process that dials.
-    pub(crate) token: Token,
+    pub(crate) token: DialToken,
     /// Shows its peer that it reads this process.
     pub(crate) proof: ProofWord,
     /// Its note among the links made here.
     pub(crate) own: OwnLink,
     /// Where it is dialled, if other hosts reach this NIC.
-    pub(crate) door: Option<Arc<Door>>,
+    pub(crate) door: Option<Arc<LinkListener>>,
 }
 
 /// One end of a link.
-pub(crate) struct Qp {
+pub(crate) struct SoftQp {
     pub(crate) id: LinkId,
     pub(crate) number: u32,
     pub(crate) pipeline: u32,
-    pub(crate) state: State,
-    pub(crate) rx: Consumer,
-    pub(crate) tx: Option<Producer>,
+    pub(crate) state: QueuePairState,
+    pub(crate) rx: RingConsumer,
+    pub(crate) tx: Option<RingProducer>,
     /// Instead of the two rings, on the wire to another host.
-    pub(crate) stream: Option<Box<Stream>>,
+    pub(crate) stream: Option<Box<LinkStream>>,
     /// Position of the next record that comes by it.
     pub(crate) arrived: u64,
     /// Names this end to whoever dials.
-    pub(crate) token: Token,
+    pub(crate) token: DialToken,
     /// Shows the peer that it reads this process.
     pub(crate) proof: ProofWord,
     /// Keeps the token among those of links made here.
     _own: OwnLink,
     /// Where that is, if other hosts reach this NIC.
-    pub(crate) door: Option<Arc<Door>>,
-    pub(crate) wire: Wire,
+    pub(crate) door: Option<Arc<LinkListener>>,
+    pub(crate) wire: LinkWire,
     /// For copies straight between the two processes, where those are allowed.
-    pub(crate) direct: Option<Direct>,
+    pub(crate) direct: Option<DirectCopier>,
     /// What was learned about copying to this peer.
-    pub(crate) chooser: Chooser,
+    pub(crate) chooser: LinkMethodChooser,
     pub(crate) start: u64,
     pub(crate) depth: u64,
     /// Posted, oldest first.
-    pub(crate) flights: Queue<Flight>,
+    pub(crate) flights: GrowingQueue<OutstandingOp>,
     /// Of those, not yet all out.
-    pub(crate) pending: Queue<Job>,
+    pub(crate) pending: GrowingQueue<TransmitJob>,
     /// Flushes, which concern only this side.
-    pub(crate) flushes: Queue<(u64, bool)>,
+    pub(crate) flushes: GrowingQueue<(u64, bool)>,
     /// Posted receives.
-    pub(crate) recvs: Queue<Receive>,
+    pub(crate) recvs: GrowingQueue<PostedRecv>,
     /// Which of them takes a send.
     newest_first: bool,
     /// All receives posted so far.
@@ -208,14 +208,14 @@ pub(crate) struct Qp {
     /// Receives the peer had posted, as last seen.
     pub(crate) peer_posted: u64,
     /// Reads and atomics whose answers are to come.
-    pub(crate) wanted: Queue<Wanted>,
+    pub(crate) wanted: GrowingQueue<AwaitedAnswer>,
     /// Answers to the peer's.
-    pub(crate) replies: Queue<OwedReply>,
-    pub(crate) matcher: Matcher,
+    pub(crate) replies: GrowingQueue<OwedReply>,
+    pub(crate) matcher: LinkMatcher,
     /// Jobs of matched sends, by flight, while they wait for a grant.
-    pub(crate) held: Held,
+    pub(crate) held: HeldWrites,
     /// The send that is arriving: its receive and the bytes placed.
-    pub(crate) arriving: Option<(Receive, u64)>,
+    pub(crate) arriving: Option<(PostedRecv, u64)>,
     /// Bytes of the write that is arriving.
     pub(crate) written: u64,
     /// Completions owed to the caller.
@@ -228,29 +228,29 @@ pub(crate) struct Qp {
     pub(crate) waiting: Option<std::time::Instant>,
     /// Records still taken from a link that is to fail.
     pub(crate) draining: u64,
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<QpFailure>,
     /// In error: who may still be copying.
-    readers: Option<Inside>,
+    readers: Option<GuardSnapshot>,
     /// Why and where this side refused a record of the peer.
     pub(crate) refused: Option<(u64, u64)>,
     /// The completion queue of its rail.
-    pub(crate) cq: Arc<Cq>,
+    pub(crate) cq: Arc<CompletionCounter>,
     /// The one that the last wait in front was for.
-    pub(crate) awaited: Option<Arc<Cq>>,
+    pub(crate) awaited: Option<Arc<CompletionCounter>>,
 }
 
-impl Qp {
+impl SoftQp {
     /// A queue pair in state Init.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(
-        (id, berth): (LinkId, Berth),
-        Names { token, proof, own, door }: Names,
-        rx: Consumer,
-        cq: Arc<Cq>,
+        (id, berth): (LinkId, QueuePairSlot),
+        QpNames { token, proof, own, door }: QpNames,
+        rx: RingConsumer,
+        cq: Arc<CompletionCounter>,
         rail: &RailConfig,
-        shared: &Shared,
+        shared: &SharedFabric,
     ) -> Result<Self, OutOfMemory> {
         let start = rx.next();
         let reads = shared.config.max_reads;
@@ -258,7 +258,7 @@ impl Qp {
             id,
             number: berth.number,
             pipeline: berth.pipeline,
-            state: State::Reset.step(State::Init).unwrap_or(State::Error),
+            state: QueuePairState::Reset.transition_to(QueuePairState::Init).unwrap_or(QueuePairState::Error),
             rx,
             tx: None,
             stream: None,
@@ -267,24 +267,24 @@ impl Qp {
             proof,
             _own: own,
             door,
-            wire: Wire::Shm,
+            wire: LinkWire::Shm,
             direct: None,
-            chooser: Chooser::new(),
+            chooser: LinkMethodChooser::new(),
             start,
             depth: u64::from(rail.depth),
-            flights: Queue::new(rail.depth, start),
-            pending: Queue::new(rail.depth, 0),
-            flushes: Queue::new(rail.depth, 0),
-            recvs: Queue::new(rail.recv_depth, 0),
+            flights: GrowingQueue::new(rail.depth, start),
+            pending: GrowingQueue::new(rail.depth, 0),
+            flushes: GrowingQueue::new(rail.depth, 0),
+            recvs: GrowingQueue::new(rail.recv_depth, 0),
             newest_first: newest_first(rail.recv_order),
             posted: start,
             sends: start,
             peer_posted: start,
             // There is no way to tell the peer to ask later, or this side to begin again: room for all is made now.
-            wanted: Queue::whole(reads)?,
-            replies: Queue::whole(reads)?,
-            matcher: Matcher::new(rail.recv_depth),
-            held: Held::default(),
+            wanted: GrowingQueue::with_all_room(reads)?,
+            replies: GrowingQueue::with_all_room(reads)?,
+            matcher: LinkMatcher::new(rail.recv_depth),
+            held: HeldWrites::default(),
             arriving: None,
             written: 0,
             owed: 0,
@@ -302,21 +302,21 @@ impl Qp {
 
     /// The posted receive that takes the next send.
     #[inline]
-    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+    pub(crate) fn take_receive(&mut self) -> Option<PostedRecv> {
         if self.newest_first { self.recvs.pop_newest() } else { self.recvs.pop() }
     }
 
     /// Gives back memory that an idle link does not need; whether nothing has come into the posted receives.
-    pub(crate) fn rest(&mut self) -> bool {
+    pub(crate) fn trim_idle_memory(&mut self) -> bool {
         if let Some(tx) = &mut self.tx {
-            tx.rest();
+            tx.trim_idle_memory();
         }
         self.arriving.is_none()
     }
 
     /// Operations outstanding, receives apart.
     #[inline]
-    pub(crate) fn outstanding(&self) -> u64 {
+    pub(crate) fn outstanding_ops(&self) -> u64 {
         self.flights.len() + self.flushes.len() + self.matcher.sends.len() as u64
     }
 
@@ -327,7 +327,7 @@ impl Qp {
 
     /// Operations from the oldest one on of which something waits here.
     #[inline]
-    pub(crate) fn unsent(&self) -> u32 {
+    pub(crate) fn unsent_ops(&self) -> u32 {
         let next = self.flights.next();
         let pending = self.pending.front().map_or(0, |job| next.wrapping_sub(job.flight));
         let buffered = match &self.stream {
@@ -343,73 +343,73 @@ impl Qp {
 
     /// Operations that can be posted now.
     #[inline]
-    pub(crate) fn credits(&self) -> u32 {
-        if self.state != State::ReadyToSend {
+    pub(crate) fn post_credits(&self) -> u32 {
+        if self.state != QueuePairState::ReadyToSend {
             return 0;
         }
         // The depth came from 32 bits.
-        self.depth.saturating_sub(self.outstanding()) as u32
+        self.depth.saturating_sub(self.outstanding_ops()) as u32
     }
 
     /// Puts the queue pair into error: the first operation that was not executed gets `status`, all later ones are
     /// flushed. `good` limits what counts as executed.
-    pub(crate) fn fail_with(&mut self, status: Status, told: bool, good: Option<u64>) {
+    pub(crate) fn fail_with(&mut self, status: OpStatus, told: bool, good: Option<u64>) {
         if self.failure.is_some() {
             return;
         }
-        self.state = State::Error;
+        self.state = QueuePairState::Error;
         let mut executed = self.start;
         if let Some(tx) = &mut self.tx {
             // What the peer published last still counts, unless it is nonsense.
-            let _ = tx.refresh();
-            executed = tx.acked();
+            let _ = tx.refresh_acked();
+            executed = tx.acked_position();
             tx.publish_state(side::ERROR);
         }
         if let Some(stream) = &mut self.stream {
-            executed = stream.acked();
-            stream.end(self.refused);
+            executed = stream.acked_position();
+            stream.end_stream(self.refused);
         }
         self.rx.publish_state(side::ERROR);
-        self.failure = Some(Failure { status, told, good: good.unwrap_or(executed), done: false });
+        self.failure = Some(QpFailure { status, told, good: good.unwrap_or(executed), done: false });
     }
 
     /// Position of the record that is being executed.
     #[inline]
-    pub(crate) fn position(&self) -> u64 {
-        if self.wire == Wire::Tcp { self.arrived } else { self.rx.next() }
+    pub(crate) fn record_position(&self) -> u64 {
+        if self.wire == LinkWire::Tcp { self.arrived } else { self.rx.next() }
     }
 
     /// Refuses the record at a position; the link is to fail next.
-    pub(crate) fn turn_down(&mut self, nak: Nak, at: u64) {
-        self.refused = Some((nak.code(), at));
-        self.rx.refuse(nak.code(), at);
+    pub(crate) fn turn_down(&mut self, nak: NakReason, at: u64) {
+        self.refused = Some((nak.to_code(), at));
+        self.rx.publish_nak(nak.to_code(), at);
     }
 
     /// Gives back the operations that were executed, oldest first, as far as the sink takes them.
     #[inline]
-    pub(crate) fn retire(&mut self, env: &Env<'_>, executed: u64, sink: &mut Sink<'_>) {
+    pub(crate) fn retire_ops(&mut self, env: &RailContext<'_>, executed: u64, sink: &mut CompletionSink<'_>) {
         while let Some(flight) = self.flights.front() {
             let out = flight.sent && executed.wrapping_sub(flight.end) as i64 >= 0;
-            if !out || flight.answer == Answer::Awaited {
+            if !out || flight.answer == AnswerWait::Awaited {
                 return;
             }
             if flight.signalled {
                 if sink.is_full() {
                     return;
                 }
-                let ended = self.completion(flight.wr_id, Done::Posted, Status::Ok, 0);
+                let ended = self.make_completion(flight.wr_id, CompletionKind::Posted, OpStatus::Ok, 0);
                 match flight.answer {
-                    Answer::TooLong { .. } => {
-                        self.push_failed(sink, Completion { status: Status::TooLong, ..ended });
+                    AnswerWait::TooLong { .. } => {
+                        self.push_failed(sink, Completion { status: OpStatus::TooLong, ..ended });
                     }
-                    Answer::None | Answer::Awaited | Answer::Had => sink.push(ended),
+                    AnswerWait::None | AnswerWait::Awaited | AnswerWait::Had => sink.push(ended),
                 }
                 self.signalled -= 1;
                 self.owed -= u32::from(flight.is_owed());
             }
-            let first = self.flights.first();
-            if self.chooser.awaits(first) {
-                self.chooser.completed(first, Instant(env.shared.nanos()));
+            let first = self.flights.first_number();
+            if self.chooser.is_oldest_timed(first) {
+                self.chooser.record_completion(first, Instant(env.shared.elapsed_nanos()));
             }
             self.flights.pop();
         }
@@ -417,20 +417,20 @@ impl Qp {
 
     /// Drops unsignalled operations that were executed, to make room for new ones.
     #[inline]
-    pub(crate) fn reclaim(&mut self) {
+    pub(crate) fn reclaim_ops(&mut self) {
         let executed = if let Some(tx) = &mut self.tx {
-            if tx.nak().is_some() || tx.refresh().is_err() {
+            if tx.peer_nak().is_some() || tx.refresh_acked().is_err() {
                 return;
             }
-            tx.acked()
+            tx.acked_position()
         } else if let Some(stream) = &self.stream {
-            stream.acked()
+            stream.acked_position()
         } else {
             return;
         };
         while let Some(flight) = self.flights.front() {
             let out = flight.sent && executed.wrapping_sub(flight.end) as i64 >= 0;
-            if !out || flight.signalled || flight.answer == Answer::Awaited {
+            if !out || flight.signalled || flight.answer == AnswerWait::Awaited {
                 return;
             }
             self.flights.pop();
@@ -439,14 +439,20 @@ impl Qp {
 
     /// A completion on this link.
     #[inline]
-    pub(crate) fn completion(&self, wr_id: u64, done: Done, status: Status, len: u64) -> Completion {
+    pub(crate) fn make_completion(
+        &self,
+        wr_id: u64,
+        done: CompletionKind,
+        status: OpStatus,
+        len: u64,
+    ) -> Completion {
         Completion { wr_id, link: self.id, done, status, imm: None, len }
     }
 
     /// Adds a completion that tells of an error, and lets the waits for it know.
     #[cold]
-    pub(crate) fn push_failed(&self, sink: &mut Sink<'_>, completion: Completion) {
-        self.cq.fail(sink.count);
+    pub(crate) fn push_failed(&self, sink: &mut CompletionSink<'_>, completion: Completion) {
+        self.cq.mark_failed(sink.count);
         sink.push(completion);
     }
 
@@ -456,49 +462,49 @@ impl Qp {
     }
 
     /// In error: whether another rail of this fabric may be copying what this side has sent. It sees the error before it begins.
-    fn still_read(&mut self, env: &Env<'_>) -> bool {
-        if self.wire != Wire::Mem {
+    fn still_read(&mut self, env: &RailContext<'_>) -> bool {
+        if self.wire != LinkWire::Mem {
             return false;
         }
-        let readers = self.readers.get_or_insert_with(|| env.shared.guards.inside(env.guard));
+        let readers = self.readers.get_or_insert_with(|| env.shared.guards.rails_inside(env.guard));
         !readers.all_left()
     }
 
     /// In error: gives back everything posted, as far as the sink takes it.
-    pub(crate) fn flush_out(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
+    pub(crate) fn flush_out(&mut self, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) {
         let Some(mut failure) = self.failure else { return };
         if failure.done || self.still_used() || self.still_read(env) {
             return;
         }
-        self.retire(env, failure.good, sink);
+        self.retire_ops(env, failure.good, sink);
         while !sink.is_full() {
             let (wr_id, done, owed) = if let Some(flight) = self.flights.pop() {
                 self.signalled -= u32::from(flight.signalled);
-                (flight.wr_id, Done::Posted, flight.is_owed())
+                (flight.wr_id, CompletionKind::Posted, flight.is_owed())
             } else if let Some(send) = self.matcher.sends.pop_front() {
-                (send.wr_id, Done::Posted, send.signalled)
+                (send.wr_id, CompletionKind::Posted, send.signalled)
             } else if let Some((receive, _)) = self.arriving.take() {
-                (receive.wr_id, Done::Received, true)
+                (receive.wr_id, CompletionKind::Received, true)
             } else if let Some(receive) = self.recvs.pop() {
-                (receive.wr_id, Done::Received, true)
+                (receive.wr_id, CompletionKind::Received, true)
             } else if let Some(receive) = self.matcher.flush_receive() {
-                (receive.wr_id, Done::Received, true)
+                (receive.wr_id, CompletionKind::Received, true)
             } else {
                 failure.done = true;
                 break;
             };
-            let status = if failure.told { Status::Flushed } else { failure.status };
+            let status = if failure.told { OpStatus::Flushed } else { failure.status };
             failure.told = true;
             self.owed -= u32::from(owed);
-            self.push_failed(sink, self.completion(wr_id, done, status, 0));
+            self.push_failed(sink, self.make_completion(wr_id, done, status, 0));
         }
-        if failure.done && !failure.told && failure.status != Status::Flushed {
+        if failure.done && !failure.told && failure.status != OpStatus::Flushed {
             // Nothing was posted that could carry the news.
             if sink.is_full() {
                 failure.done = false;
             } else {
                 failure.told = true;
-                self.push_failed(sink, self.completion(0, Done::Written, failure.status, 0));
+                self.push_failed(sink, self.make_completion(0, CompletionKind::Written, failure.status, 0));
             }
         }
         self.failure = Some(failure);
@@ -507,7 +513,7 @@ impl Qp {
 
 /// Whether the receive posted last takes the next send.
 fn newest_first(order: RecvOrder) -> bool {
-    let always = Planted::named("soft-receives-newest-first").is_on();
-    let never = Planted::named("soft-receives-oldest-first").is_on();
+    let always = PlantedBug::named("soft-receives-newest-first").is_on();
+    let never = PlantedBug::named("soft-receives-oldest-first").is_on();
     (order == RecvOrder::Any || always) && !never
 }

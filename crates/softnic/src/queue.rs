@@ -7,7 +7,7 @@ use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 const FIRST: u64 = 4;
 
 /// First in, first out, at most `capacity` items.
-pub(crate) struct Queue<T> {
+pub(crate) struct GrowingQueue<T> {
     /// A power of two of them.
     items: Box<[Option<T>]>,
     head: u64,
@@ -17,11 +17,11 @@ pub(crate) struct Queue<T> {
     capacity: u64,
 }
 
-fn places<T>(count: u64) -> Result<Box<[Option<T>]>, OutOfMemory> {
+fn empty_places<T>(count: u64) -> Result<Box<[Option<T>]>, OutOfMemory> {
     try_filled_with(usize::try_from(count).unwrap_or(usize::MAX), || None)
 }
 
-impl<T> Queue<T> {
+impl<T> GrowingQueue<T> {
     /// An empty queue; `start` is the number of the first item.
     pub(crate) fn new(capacity: u32, start: u64) -> Self {
         let capacity = u64::from(capacity);
@@ -34,9 +34,9 @@ impl<T> Queue<T> {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(crate) fn whole(capacity: u32) -> Result<Self, OutOfMemory> {
+    pub(crate) fn with_all_room(capacity: u32) -> Result<Self, OutOfMemory> {
         let capacity = u64::from(capacity);
-        let items = places(capacity.max(1).next_power_of_two())?;
+        let items = empty_places(capacity.max(1).next_power_of_two())?;
         Ok(Self { items, head: 0, tail: 0, room: capacity, capacity })
     }
 
@@ -64,7 +64,7 @@ impl<T> Queue<T> {
         if self.room >= self.capacity {
             return false;
         }
-        let Ok(mut items) = places(2 * self.items.len() as u64) else { return false };
+        let Ok(mut items) = empty_places(2 * self.items.len() as u64) else { return false };
         let mut number = self.head;
         while number != self.tail {
             let from = self.index(number);
@@ -85,7 +85,7 @@ impl<T> Queue<T> {
 
     /// Number of the oldest item, if there is one.
     #[inline]
-    pub(crate) fn first(&self) -> u64 {
+    pub(crate) fn first_number(&self) -> u64 {
         self.head
     }
 
@@ -142,7 +142,7 @@ impl<T> Queue<T> {
 
     /// The item at a place behind the oldest, which has place 0.
     #[inline]
-    pub(crate) fn at(&self, place: u64) -> Option<&T> {
+    pub(crate) fn item_at(&self, place: u64) -> Option<&T> {
         if place >= self.len() {
             None
         } else {
@@ -172,7 +172,7 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T> Queue<T> {
+impl<T> GrowingQueue<T> {
     /// Takes the newest item; the next that is pushed gets its number.
     #[inline]
     pub(crate) fn pop_newest(&mut self) -> Option<T> {
@@ -187,12 +187,12 @@ impl<T> Queue<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::Queue;
+    use super::GrowingQueue;
 
     #[test]
     fn gives_the_newest_item_if_asked() {
         for start in [0, u64::MAX - 2] {
-            let mut queue = Queue::new(8, start);
+            let mut queue = GrowingQueue::new(8, start);
             assert!((0..8).all(|item| queue.push(item)));
             assert_eq!((queue.pop_newest(), queue.pop_newest(), queue.pop()), (Some(7), Some(6), Some(0)));
             assert!(queue.push(8) && queue.push(9));
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_whole_queue_keeps_its_lowered_capacity() {
-        let mut queue = Queue::whole(16).unwrap();
+        let mut queue = GrowingQueue::with_all_room(16).unwrap();
         queue.lower_capacity(20);
         assert!((0..16).all(|item| queue.push(item)) && !queue.push(16), "no capacity is raised");
         while queue.pop().is_some() {}
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn made_room_takes_as_many_and_no_more() {
-        let mut queue = Queue::new(10, 3);
+        let mut queue = GrowingQueue::new(10, 3);
         assert!(queue.push(0) && queue.make_room(9) && !queue.make_room(10));
         assert!((1..10).all(|item| queue.push(item)) && !queue.push(10) && !queue.make_room(1));
         assert!((0..10).all(|item| queue.pop() == Some(item)));
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn grows_up_to_its_bound_and_keeps_order() {
         for start in [0, 5, u64::MAX - 40] {
-            let mut queue = Queue::new(100, start);
+            let mut queue = GrowingQueue::new(100, start);
             for _ in 0..7 {
                 assert!(queue.push(0) && queue.pop() == Some(0));
             }
@@ -232,7 +232,7 @@ mod tests {
             assert!((0..100u32).all(|item| queue.push(item)));
             assert!(!queue.push(100) && queue.is_full());
             assert_eq!(queue.get_mut(first.wrapping_add(63)).copied(), Some(63));
-            assert_eq!((queue.at(99), queue.at(100)), (Some(&99), None));
+            assert_eq!((queue.item_at(99), queue.item_at(100)), (Some(&99), None));
             assert!((0..100).all(|item| queue.pop() == Some(item)));
             assert!(queue.is_empty());
         }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn keeps_order_across_the_wrap_of_its_numbers() {
-        let mut queue = Queue::new(3, u64::MAX - 1);
+        let mut queue = GrowingQueue::new(3, u64::MAX - 1);
         for round in 0..5u32 {
             let first = queue.next();
             assert!(queue.push(round) && queue.push(round + 10) && queue.push(round + 20));

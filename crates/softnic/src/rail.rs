@@ -6,43 +6,43 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use trunkline_fabric::{
-    Caps, Completion, CqId, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Remote, Source,
-    Status, Wake,
+    Caps, Completion, CqId, LinkId, MemoryRegistrar, Op, OpSource, OpStatus, PostError, Rail, RailConfig,
+    RegionExtent, RemoteLocation, WaitMethod,
 };
 use trunkline_proto::time::Duration;
 
-use crate::cq::Cq;
-use crate::error::{PROTOCOL, Planted};
-use crate::guard::Guard;
-use crate::job::{Body, Job, Kind};
-use crate::ladder::State;
-use crate::matched::{self, Grant};
-use crate::nic::Shared;
-use crate::qp::{Answer, Env, Flight, Qp, Receive, Sink};
-use crate::record::{INLINE, Payload, Record, Verb};
-use crate::register::{SoftRegistrar, Table};
-use crate::send::Step;
+use crate::cq::CompletionCounter;
+use crate::error::{PROTOCOL, PlantedBug};
+use crate::guard::RailGuard;
+use crate::job::{JobBody, JobKind, TransmitJob};
+use crate::ladder::QueuePairState;
+use crate::matched::{self, ReceiveGrant};
+use crate::nic::SharedFabric;
+use crate::qp::{AnswerWait, CompletionSink, OutstandingOp, PostedRecv, RailContext, SoftQp};
+use crate::record::{INLINE, RecordPayload, RecordVerb, RingRecord};
+use crate::register::{RegionTable, SoftRegistrar};
+use crate::send::TransmitStep;
 use crate::tcp::{STRANGER_TIME, SocketEvents};
 
 /// Most bytes that `post` itself moves; `poll` does the rest.
 const POST_BYTES: u64 = 512 << 10;
 /// How soon to poll again.
-const AGAIN: Duration = Duration::micros(50);
+const AGAIN: Duration = Duration::from_micros(50);
 
 /// An open software NIC.
 pub struct SoftRail {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedFabric>,
     pub(crate) nic: usize,
     pub(crate) config: RailConfig,
     pub(crate) caps: Caps,
-    pub(crate) guard: Arc<Guard>,
-    pub(crate) cq: Arc<Cq>,
-    pub(crate) links: Vec<Option<Box<Qp>>>,
+    pub(crate) guard: Arc<RailGuard>,
+    pub(crate) cq: Arc<CompletionCounter>,
+    pub(crate) links: Vec<Option<Box<SoftQp>>>,
     pub(crate) cursor: usize,
     pub(crate) owed: u32,
     /// Links to other hosts.
     pub(crate) streams: u32,
-    /// Something came or went since [`Rail::arm`] was asked.
+    /// Something came or went since [`Rail::arm_wait`] was asked.
     pub(crate) stirred: bool,
     /// Reports the sockets of its links, once a caller waits for them.
     pub(crate) events: Option<SocketEvents>,
@@ -52,9 +52,9 @@ pub struct SoftRail {
 
 impl SoftRail {
     /// Opens NIC number `nic`.
-    pub(crate) fn new(shared: Arc<Shared>, nic: usize, config: RailConfig, caps: Caps) -> Self {
-        let guard = shared.guards.add();
-        let cq = shared.cqs.add(nic, shared.config.start_position);
+    pub(crate) fn new(shared: Arc<SharedFabric>, nic: usize, config: RailConfig, caps: Caps) -> Self {
+        let guard = shared.guards.add_guard();
+        let cq = shared.cqs.add_counter(nic, shared.config.start_position);
         shared.nics[nic].queues.fetch_add(1, Ordering::Relaxed);
         Self {
             shared,
@@ -83,10 +83,10 @@ impl SoftRail {
         signalled: bool,
     ) -> Result<(), PostError> {
         match op {
-            Op::Write { from: Source::Inline(bytes), to, imm } => {
+            Op::Write { from: OpSource::Inline(bytes), to, imm } => {
                 self.post_write(link, wr_id, (bytes, to, imm), signalled)
             }
-            Op::Send { head, body: Source::Inline([]), imm } => {
+            Op::Send { head, body: OpSource::Inline([]), imm } => {
                 self.post_send(link, wr_id, (head, imm), signalled)
             }
             Op::Recv { into } => self.post_receive(link, wr_id, into),
@@ -99,14 +99,14 @@ impl SoftRail {
         &mut self,
         link: LinkId,
         wr_id: u64,
-        (bytes, to, imm): (&[u8], Remote, Option<u32>),
+        (bytes, to, imm): (&[u8], RemoteLocation, Option<u32>),
         signalled: bool,
     ) -> Result<(), PostError> {
-        let verb = Verb::Write { key: to.key.0, addr: to.addr };
+        let verb = RecordVerb::Write { key: to.key.0, addr: to.addr };
         if self.post_small(link, wr_id, (verb, bytes, imm), signalled)? {
             return Ok(());
         }
-        self.post_large(link, wr_id, Op::Write { from: Source::Inline(bytes), to, imm }, signalled)
+        self.post_large(link, wr_id, Op::Write { from: OpSource::Inline(bytes), to, imm }, signalled)
     }
 
     #[inline(never)]
@@ -117,10 +117,10 @@ impl SoftRail {
         (head, imm): (&[u8], Option<u32>),
         signalled: bool,
     ) -> Result<(), PostError> {
-        if self.post_small(link, wr_id, (Verb::Send { offset: 0 }, head, imm), signalled)? {
+        if self.post_small(link, wr_id, (RecordVerb::Send { offset: 0 }, head, imm), signalled)? {
             return Ok(());
         }
-        self.post_large(link, wr_id, Op::Send { head, body: Source::Inline(&[]), imm }, signalled)
+        self.post_large(link, wr_id, Op::Send { head, body: OpSource::Inline(&[]), imm }, signalled)
     }
 
     /// The short way of a small write or send when nothing is in front of it; false if it must go the long one.
@@ -129,7 +129,7 @@ impl SoftRail {
         &mut self,
         link: LinkId,
         wr_id: u64,
-        (verb, bytes, imm): (Verb, &[u8], Option<u32>),
+        (verb, bytes, imm): (RecordVerb, &[u8], Option<u32>),
         signalled: bool,
     ) -> Result<bool, PostError> {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Ok(false) };
@@ -144,15 +144,15 @@ impl SoftRail {
     }
 
     #[inline(never)]
-    fn post_receive(&mut self, link: LinkId, wr_id: u64, into: Extent) -> Result<(), PostError> {
+    fn post_receive(&mut self, link: LinkId, wr_id: u64, into: RegionExtent) -> Result<(), PostError> {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else {
-            return Err(PostError::Refused(Status::Flushed));
+            return Err(PostError::Refused(OpStatus::Flushed));
         };
         if self.owed >= self.caps.completions_max {
             return Err(PostError::Busy);
         }
-        check(&self.shared.nics[self.nic].table, into)?;
-        qp.post_receive(Receive { wr_id, into })?;
+        check_extent(&self.shared.nics[self.nic].table, into)?;
+        qp.post_receive(PostedRecv { wr_id, into })?;
         qp.owed += 1;
         self.owed += 1;
         Ok(())
@@ -161,10 +161,10 @@ impl SoftRail {
     /// The long way, of everything else; not inlined, so that it costs the short ones nothing.
     #[inline(never)]
     fn post_large(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
-        let env = Env { shared: &self.shared, nic: self.nic, guard: &self.guard };
-        let table = env.table();
+        let env = RailContext { shared: &self.shared, nic: self.nic, guard: &self.guard };
+        let table = env.region_table();
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else {
-            return Err(PostError::Refused(Status::Flushed));
+            return Err(PostError::Refused(OpStatus::Flushed));
         };
         let owes = u32::from(signalled || matches!(op, Op::MatchedRecv { .. }));
         if self.owed + owes > self.caps.completions_max {
@@ -173,43 +173,53 @@ impl SoftRail {
         match op {
             Op::Recv { into } => return self.post_receive(link, wr_id, into),
             Op::MatchedRecv { into, key } => {
-                check(table, into)?;
-                qp.post_matched_receive(matched::Receive { wr_id, into, key: key.0, got: 0 })?;
+                check_extent(table, into)?;
+                qp.post_matched_receive(matched::MatchedReceive { wr_id, into, key: key.0, got: 0 })?;
             }
             Op::Flush => {
-                if Planted::named("soft-takes-a-queue-pair-to-flush").is_on() {
+                if PlantedBug::named("soft-takes-a-queue-pair-to-flush").is_on() {
                     let _ = self.shared.nics[self.nic].take_queue_pair(None, u32::MAX);
                 }
                 qp.post_flush(wr_id, signalled)?;
             }
             // No memory of devices is registered here.
             Op::FlushAt { .. } | Op::PlacedWrite { .. } => {
-                return Err(PostError::Refused(Status::Other(PROTOCOL)));
+                return Err(PostError::Refused(OpStatus::Other(PROTOCOL)));
             }
             Op::MatchedSend { from, key } => {
-                let job = carrying(table, Kind::Matched { grant: 0 }, &[], from)?;
-                qp.post_matched(&env, matched::Send { wr_id, signalled, key: key.0, job })?;
+                let job = carrying_job(table, JobKind::Matched { grant: 0 }, &[], from)?;
+                qp.post_matched(&env, matched::UnmatchedSend { wr_id, signalled, key: key.0, job })?;
             }
             Op::Wait { cq, index } => qp.post_wait(&env, wr_id, signalled, (cq.0, index))?,
             Op::Write { from, to, imm } => {
-                qp.post_job(&env, wr_id, signalled, carrying(table, Kind::Write { to, imm }, &[], from)?)?;
+                qp.post_job(
+                    &env,
+                    wr_id,
+                    signalled,
+                    carrying_job(table, JobKind::Write { to, imm }, &[], from)?,
+                )?;
             }
             Op::Send { head, body, imm } => {
-                qp.post_job(&env, wr_id, signalled, carrying(table, Kind::Send { imm }, head, body)?)?;
+                qp.post_job(&env, wr_id, signalled, carrying_job(table, JobKind::Send { imm }, head, body)?)?;
             }
             Op::Read { into, from } => {
-                let kind = Kind::Read { from, len: into.len };
-                qp.post_job(&env, wr_id, signalled, asking(table, kind, into)?)?;
+                let kind = JobKind::Read { from, len: into.len };
+                qp.post_job(&env, wr_id, signalled, asking_job(table, kind, into)?)?;
             }
             Op::FetchAdd { old, at, add } => {
                 check_word(old)?;
-                qp.post_job(&env, wr_id, signalled, asking(table, Kind::Add { at, add }, old)?)?;
+                qp.post_job(&env, wr_id, signalled, asking_job(table, JobKind::Add { at, add }, old)?)?;
             }
             Op::CompareSwap { old, at, expect, swap } => {
                 check_word(old)?;
-                qp.post_job(&env, wr_id, signalled, asking(table, Kind::Swap { at, expect, swap }, old)?)?;
+                qp.post_job(
+                    &env,
+                    wr_id,
+                    signalled,
+                    asking_job(table, JobKind::Swap { at, expect, swap }, old)?,
+                )?;
             }
-            Op::Nop => qp.post_job(&env, wr_id, signalled, Job::new(Kind::Nop, 0))?,
+            Op::Nop => qp.post_job(&env, wr_id, signalled, TransmitJob::new(JobKind::Nop, 0))?,
         }
         qp.owed += owes;
         self.owed += owes;
@@ -219,50 +229,55 @@ impl SoftRail {
 
 /// Whether the range can be used by an operation of this side.
 #[inline]
-fn check(table: &Table, extent: Extent) -> Result<(), PostError> {
-    let Extent { key, offset, len } = extent;
-    let found = table.local(key.0, offset, len);
-    if found.is_some() { Ok(()) } else { Err(PostError::Refused(Status::LocalProtection)) }
+fn check_extent(table: &RegionTable, extent: RegionExtent) -> Result<(), PostError> {
+    let RegionExtent { key, offset, len } = extent;
+    let found = table.find_local(key.0, offset, len);
+    if found.is_some() { Ok(()) } else { Err(PostError::Refused(OpStatus::LocalProtection)) }
 }
 
 #[inline]
-fn check_source(table: &Table, source: Source<'_>) -> Result<(), PostError> {
+fn check_source(table: &RegionTable, source: OpSource<'_>) -> Result<(), PostError> {
     match source {
-        Source::Inline(bytes) if bytes.len() > INLINE => Err(PostError::Refused(Status::TooLong)),
-        Source::Inline(_) => Ok(()),
-        Source::Region(extent) => check(table, extent),
+        OpSource::Inline(bytes) if bytes.len() > INLINE => Err(PostError::Refused(OpStatus::TooLong)),
+        OpSource::Inline(_) => Ok(()),
+        OpSource::Region(extent) => check_extent(table, extent),
     }
 }
 
-fn check_word(old: Extent) -> Result<(), PostError> {
-    if old.len == 8 { Ok(()) } else { Err(PostError::Refused(Status::LocalProtection)) }
+fn check_word(old: RegionExtent) -> Result<(), PostError> {
+    if old.len == 8 { Ok(()) } else { Err(PostError::Refused(OpStatus::LocalProtection)) }
 }
 
 /// A job that carries bytes, with its memory checked.
 #[inline]
-fn carrying(table: &Table, kind: Kind, head: &[u8], body: Source<'_>) -> Result<Job, PostError> {
-    check_source(table, Source::Inline(head))?;
+fn carrying_job(
+    table: &RegionTable,
+    kind: JobKind,
+    head: &[u8],
+    body: OpSource<'_>,
+) -> Result<TransmitJob, PostError> {
+    check_source(table, OpSource::Inline(head))?;
     check_source(table, body)?;
-    let mut job = Job::new(kind, 0);
-    job.hold(head);
-    job.add(body);
+    let mut job = TransmitJob::new(kind, 0);
+    job.add_inline(head);
+    job.add_source(body);
     Ok(job)
 }
 
 /// A job that asks for an answer to be placed `into`, which is checked.
 #[inline]
-fn asking(table: &Table, kind: Kind, into: Extent) -> Result<Job, PostError> {
-    check(table, into)?;
-    let mut job = Job::new(kind, 0);
-    job.body = Body::Local { key: into.key.0, offset: into.offset };
+fn asking_job(table: &RegionTable, kind: JobKind, into: RegionExtent) -> Result<TransmitJob, PostError> {
+    check_extent(table, into)?;
+    let mut job = TransmitJob::new(kind, 0);
+    job.body = JobBody::Local { key: into.key.0, offset: into.offset };
     Ok(job)
 }
 
-impl Qp {
+impl SoftQp {
     #[inline]
-    fn post_receive(&mut self, receive: Receive) -> Result<(), PostError> {
+    fn post_receive(&mut self, receive: PostedRecv) -> Result<(), PostError> {
         if !self.state.takes_receives() {
-            return Err(PostError::Refused(Status::Flushed));
+            return Err(PostError::Refused(OpStatus::Flushed));
         }
         if !self.recvs.push(receive) {
             return Err(PostError::Busy);
@@ -275,16 +290,16 @@ impl Qp {
         Ok(())
     }
 
-    fn post_matched_receive(&mut self, receive: matched::Receive) -> Result<(), PostError> {
+    fn post_matched_receive(&mut self, receive: matched::MatchedReceive) -> Result<(), PostError> {
         if !self.state.takes_receives() {
-            return Err(PostError::Refused(Status::Flushed));
+            return Err(PostError::Refused(OpStatus::Flushed));
         }
         if self.matcher.post_receive(receive) { Ok(()) } else { Err(PostError::Busy) }
     }
 
     fn post_flush(&mut self, wr_id: u64, signalled: bool) -> Result<(), PostError> {
         // A flush needs no peer.
-        if self.state != State::Error {
+        if self.state != QueuePairState::Error {
             self.prepare_post()?;
         }
         if self.flushes.push((wr_id, signalled)) { Ok(()) } else { Err(PostError::Busy) }
@@ -293,14 +308,14 @@ impl Qp {
     /// Makes room for one more operation, or says why there is none.
     #[inline(always)]
     fn prepare_post(&mut self) -> Result<(), PostError> {
-        use crate::ladder::State;
-        if self.state != State::ReadyToSend {
-            let before = matches!(self.state, State::Init | State::ReadyToReceive);
-            return Err(if before { PostError::Busy } else { PostError::Refused(Status::Flushed) });
+        use crate::ladder::QueuePairState;
+        if self.state != QueuePairState::ReadyToSend {
+            let before = matches!(self.state, QueuePairState::Init | QueuePairState::ReadyToReceive);
+            return Err(if before { PostError::Busy } else { PostError::Refused(OpStatus::Flushed) });
         }
-        if self.outstanding() >= self.depth {
-            self.reclaim();
-            if self.outstanding() >= self.depth {
+        if self.outstanding_ops() >= self.depth {
+            self.reclaim_ops();
+            if self.outstanding_ops() >= self.depth {
                 return Err(PostError::Busy);
             }
         }
@@ -317,11 +332,11 @@ impl Qp {
     fn post_small(
         &mut self,
         wr_id: u64,
-        (verb, bytes, imm): (Verb, &[u8], Option<u32>),
+        (verb, bytes, imm): (RecordVerb, &[u8], Option<u32>),
         signalled: bool,
     ) -> Result<bool, PostError> {
         self.prepare_post()?;
-        let sends = matches!(verb, Verb::Send { .. });
+        let sends = matches!(verb, RecordVerb::Send { .. });
         if !self.pending.is_empty() || (sends && !self.may_send()) {
             return Ok(false);
         }
@@ -329,18 +344,18 @@ impl Qp {
         if !tx.has_room() {
             return Ok(false);
         }
-        let payload = Payload::Inline { len: bytes.len() as u32 };
-        let record = Record { verb, payload, last: true, awaited: signalled, imm };
+        let payload = RecordPayload::Inline { len: bytes.len() as u32 };
+        let record = RingRecord { verb, payload, last: true, awaited: signalled, imm };
         // SAFETY: a slice of at most INLINE bytes.
         unsafe { tx.push_inline(&record, bytes.as_ptr(), bytes.len()) };
-        let end = tx.head();
+        let end = tx.head_position();
         self.sends = self.sends.wrapping_add(u64::from(sends));
-        self.flights.push(Flight { wr_id, end, sent: true, signalled, answer: Answer::None });
+        self.flights.push(OutstandingOp { wr_id, end, sent: true, signalled, answer: AnswerWait::None });
         self.signalled += u32::from(signalled);
         Ok(true)
     }
 
-    fn post_matched(&mut self, env: &Env<'_>, send: matched::Send) -> Result<(), PostError> {
+    fn post_matched(&mut self, env: &RailContext<'_>, send: matched::UnmatchedSend) -> Result<(), PostError> {
         self.prepare_post()?;
         if self.matcher.sends.try_reserve(1).is_err() {
             return Err(PostError::Busy);
@@ -349,7 +364,7 @@ impl Qp {
             Some(grant) => self.release_matched(env, send, grant),
             None => self.matcher.sends.push_back(send),
         }
-        self.pump(env, POST_BYTES);
+        self.pump_jobs(env, POST_BYTES);
         Ok(())
     }
 
@@ -365,32 +380,37 @@ impl Qp {
     }
 
     /// A matched send has its grant: from now on it is an operation like the others.
-    pub(crate) fn release_matched(&mut self, env: &Env<'_>, send: matched::Send, grant: Grant) {
-        if !self.matcher.fits(&send, grant) {
-            return self.decline(&send, grant);
+    pub(crate) fn release_matched(
+        &mut self,
+        env: &RailContext<'_>,
+        send: matched::UnmatchedSend,
+        grant: ReceiveGrant,
+    ) {
+        if !self.matcher.has_room(&send, grant) {
+            return self.decline_send(&send, grant);
         }
         let mut job = send.job;
-        job.kind = Kind::Matched { grant: grant.id };
-        job.flight = self.take_off(send.wr_id, send.signalled, Answer::None);
+        job.kind = JobKind::Matched { grant: grant.id };
+        job.flight = self.take_off(send.wr_id, send.signalled, AnswerWait::None);
         job.awaited = send.signalled;
-        job.method = self.method(env, &job, send.signalled);
+        job.method = self.choose_method(env, &job, send.signalled);
         self.pending.push(job);
     }
 
     /// A matched send is longer than the receive it met: both end so, and the link goes on.
     #[cold]
-    fn decline(&mut self, send: &matched::Send, grant: Grant) {
-        let mut job = Job::new(Kind::Decline { grant: grant.id }, 0);
-        job.flight = self.take_off(send.wr_id, true, Answer::TooLong { owed: send.signalled });
+    fn decline_send(&mut self, send: &matched::UnmatchedSend, grant: ReceiveGrant) {
+        let mut job = TransmitJob::new(JobKind::Decline { grant: grant.id }, 0);
+        job.flight = self.take_off(send.wr_id, true, AnswerWait::TooLong { owed: send.signalled });
         job.awaited = true;
         self.pending.push(job);
     }
 
     /// Books an operation; returns its flight.
     #[inline]
-    fn take_off(&mut self, wr_id: u64, signalled: bool, answer: Answer) -> u64 {
+    fn take_off(&mut self, wr_id: u64, signalled: bool, answer: AnswerWait) -> u64 {
         let flight = self.flights.next();
-        self.flights.push(Flight { wr_id, end: 0, sent: false, signalled, answer });
+        self.flights.push(OutstandingOp { wr_id, end: 0, sent: false, signalled, answer });
         self.signalled += u32::from(signalled);
         flight
     }
@@ -399,38 +419,38 @@ impl Qp {
     #[inline(never)]
     fn post_wait(
         &mut self,
-        env: &Env<'_>,
+        env: &RailContext<'_>,
         wr_id: u64,
         signalled: bool,
         (cq, index): (u64, u64),
     ) -> Result<(), PostError> {
         self.check_wait(env, cq)?;
         self.prepare_post()?;
-        let mut job = Job::new(Kind::Wait { cq, index }, 0);
-        job.flight = self.take_off(wr_id, signalled, Answer::None);
+        let mut job = TransmitJob::new(JobKind::Wait { cq, index }, 0);
+        job.flight = self.take_off(wr_id, signalled, AnswerWait::None);
         self.pending.push(job);
-        self.pump(env, POST_BYTES);
+        self.pump_jobs(env, POST_BYTES);
         Ok(())
     }
 
     #[inline]
     fn post_job(
         &mut self,
-        env: &Env<'_>,
+        env: &RailContext<'_>,
         wr_id: u64,
         signalled: bool,
-        mut job: Job,
+        mut job: TransmitJob,
     ) -> Result<(), PostError> {
         self.prepare_post()?;
-        job.flight = self.take_off(wr_id, signalled, Answer::to(job.kind));
+        job.flight = self.take_off(wr_id, signalled, AnswerWait::expected_for(job.kind));
         job.awaited = signalled;
-        job.method = self.method(env, &job, signalled);
+        job.method = self.choose_method(env, &job, signalled);
         if self.pending.is_empty() && self.may_begin(job.kind) {
             let mut budget = POST_BYTES;
-            if let Some((mut parts, _)) = self.parts(env) {
-                match parts.drive(env, &mut job, &mut budget) {
-                    Step::Done => return Ok(()),
-                    Step::Full | Step::Spent | Step::Bad => {}
+            if let Some((mut parts, _)) = self.transmit_parts(env) {
+                match parts.drive_job(env, &mut job, &mut budget) {
+                    TransmitStep::Done => return Ok(()),
+                    TransmitStep::Full | TransmitStep::Spent | TransmitStep::Bad => {}
                 }
             }
         }
@@ -445,9 +465,9 @@ impl SoftRail {
         self.guard.enter();
         for qp in self.links.iter_mut().flatten() {
             if let Some(stream) = &mut qp.stream
-                && qp.state == State::ReadyToSend
+                && qp.state == QueuePairState::ReadyToSend
             {
-                stream.write();
+                stream.write_buffer();
             }
         }
         self.guard.leave();
@@ -470,7 +490,7 @@ impl SoftRail {
     fn tend_door(&mut self) {
         match self.shared.nics[self.nic].open_door() {
             Some(door) => {
-                door.tend();
+                door.accept_pending();
                 self.tends = self.tends.filter(|since| since.elapsed() < STRANGER_TIME);
             }
             // Who dials a closed one hears so from the kernel.
@@ -484,15 +504,15 @@ impl Rail for SoftRail {
         &self.caps
     }
 
-    fn registrar(&self) -> Arc<dyn Registrar> {
+    fn registrar(&self) -> Arc<dyn MemoryRegistrar> {
         let wait = std::time::Duration::from_nanos(self.config.peer_time.0);
         Arc::new(SoftRegistrar::new(Arc::clone(&self.shared), self.nic, wait))
     }
 
     #[inline]
-    fn credits(&self, link: LinkId) -> u32 {
+    fn post_credits(&self, link: LinkId) -> u32 {
         match self.links.get(link.0 as usize) {
-            Some(Some(qp)) => qp.credits().min(self.caps.completions_max.saturating_sub(self.owed)),
+            Some(Some(qp)) => qp.post_credits().min(self.caps.completions_max.saturating_sub(self.owed)),
             _ => 0,
         }
     }
@@ -508,7 +528,7 @@ impl Rail for SoftRail {
     fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return false };
         // What has arrived may become visible now, and not later.
-        qp.held.land(&self.shared.nics[self.nic].table);
+        qp.held.land_all(&self.shared.nics[self.nic].table);
         let owed = qp.take_back(wr_id);
         self.owed -= owed.unwrap_or(0);
         owed.is_some()
@@ -522,9 +542,9 @@ impl Rail for SoftRail {
     }
 
     #[inline]
-    fn unsent(&self, link: LinkId) -> u32 {
+    fn unsent_ops(&self, link: LinkId) -> u32 {
         match self.links.get(link.0 as usize) {
-            Some(Some(qp)) => qp.unsent(),
+            Some(Some(qp)) => qp.unsent_ops(),
             _ => 0,
         }
     }
@@ -532,8 +552,8 @@ impl Rail for SoftRail {
     #[inline]
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         self.guard.enter();
-        let mut sink = Sink { out, count: 0, moved: false };
-        let env = Env { shared: &self.shared, nic: self.nic, guard: &self.guard };
+        let mut sink = CompletionSink { out, count: 0, moved: false };
+        let env = RailContext { shared: &self.shared, nic: self.nic, guard: &self.guard };
         let links = self.links.len();
         for _ in 0..links {
             if sink.is_full() {
@@ -543,7 +563,7 @@ impl Rail for SoftRail {
             self.cursor = if self.cursor + 1 < links { self.cursor + 1 } else { 0 };
             if let Some(Some(qp)) = self.links.get_mut(self.cursor) {
                 let before = qp.owed;
-                qp.progress(&env, &mut sink);
+                qp.progress_link(&env, &mut sink);
                 self.owed -= before - qp.owed;
             }
         }
@@ -553,21 +573,21 @@ impl Rail for SoftRail {
             self.tend_door();
         }
         if sink.count > 0 {
-            self.cq.produce(sink.count);
+            self.cq.count_completions(sink.count);
         }
         sink.count
     }
 
-    fn cq(&self) -> Option<trunkline_fabric::Cq> {
-        Some(trunkline_fabric::Cq { id: CqId(self.cq.id), next: self.cq.next() })
+    fn cq_position(&self) -> Option<trunkline_fabric::CqPosition> {
+        Some(trunkline_fabric::CqPosition { id: CqId(self.cq.id), next: self.cq.next() })
     }
 
-    fn arm(&mut self) -> Wake {
+    fn arm_wait(&mut self) -> WaitMethod {
         // What peers write and read completes nothing here, and more of it is likely to come.
         if std::mem::take(&mut self.stirred) {
-            return Wake::After(Duration(0));
+            return WaitMethod::After(Duration(0));
         }
-        if self.arm_streams() { Wake::Event } else { Wake::After(AGAIN) }
+        if self.arm_streams() { WaitMethod::Event } else { WaitMethod::After(AGAIN) }
     }
 
     fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {
@@ -577,13 +597,13 @@ impl Rail for SoftRail {
 
 impl Drop for SoftRail {
     fn drop(&mut self) {
-        use trunkline_fabric::Links;
+        use trunkline_fabric::LinkControl;
         for link in 0..self.links.len() {
             // Link numbers came from `create`, which counts in 32 bits.
-            self.destroy(LinkId(link as u32));
+            self.destroy_link(LinkId(link as u32));
         }
         self.shared.end_all_abandoned(self.nic);
-        self.shared.cqs.close(&self.cq);
+        self.shared.cqs.close_counter(&self.cq);
         self.shared.nics[self.nic].queues.fetch_sub(1, Ordering::Relaxed);
         self.shared.guards.remove(&self.guard);
     }

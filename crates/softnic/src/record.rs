@@ -3,7 +3,7 @@
 //! whatever bytes come in, the parser returns a record or `None`.
 
 use crate::claim::BYTES_MAX;
-use crate::error::Planted;
+use crate::error::PlantedBug;
 
 /// Most payload bytes inside a descriptor.
 pub(crate) const INLINE: usize = 96;
@@ -42,7 +42,7 @@ const AWAITED: u64 = 4;
 
 /// What a record asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Verb {
+pub(crate) enum RecordVerb {
     /// Write at an address of a region.
     Write { key: u64, addr: u64 },
     /// Bytes of a send, from `offset` of it.
@@ -67,7 +67,7 @@ pub(crate) enum Verb {
 
 /// Where the bytes of a record are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Payload {
+pub(crate) enum RecordPayload {
     /// In the descriptor.
     Inline { len: u32 },
     /// In the payload ring.
@@ -80,7 +80,7 @@ pub(crate) enum Payload {
     Streamed { len: u64, landed: bool },
 }
 
-impl Payload {
+impl RecordPayload {
     /// Bytes.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
@@ -93,11 +93,11 @@ impl Payload {
 
 /// A parsed descriptor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Record {
+pub(crate) struct RingRecord {
     /// What it asks for.
-    pub(crate) verb: Verb,
+    pub(crate) verb: RecordVerb,
     /// Its bytes.
-    pub(crate) payload: Payload,
+    pub(crate) payload: RecordPayload,
     /// Ends the operation.
     pub(crate) last: bool,
     /// The sender waits to hear that it was executed.
@@ -106,14 +106,14 @@ pub(crate) struct Record {
     pub(crate) imm: Option<u32>,
 }
 
-impl Record {
+impl RingRecord {
     /// Parses the words after the stamp. `words[0]`, the stamp, is not looked at.
     #[inline]
     pub(crate) fn parse(words: &[u64; WORDS]) -> Option<Self> {
-        Self::read::<false>(words)
+        Self::parse_words::<false>(words)
     }
 
-    /// The record, its key and its address, if it is a write with its bytes inside, as most are: what [`Record::parse`]
+    /// The record, its key and its address, if it is a write with its bytes inside, as most are: what [`RingRecord::parse`]
     /// says of it, found sooner.
     #[inline(always)]
     pub(crate) fn small_write(words: &[u64; WORDS]) -> Option<(Self, u64, u64)> {
@@ -127,8 +127,8 @@ impl Record {
             return None;
         }
         let imm = (flags & IMM != 0).then_some((head >> 32) as u32);
-        let verb = Verb::Write { key, addr };
-        let payload = Payload::Inline { len: inline as u32 };
+        let verb = RecordVerb::Write { key, addr };
+        let payload = RecordPayload::Inline { len: inline as u32 };
         let record = Self { verb, payload, last: flags & LAST != 0, awaited: flags & AWAITED != 0, imm };
         Some((record, key, addr))
     }
@@ -136,11 +136,11 @@ impl Record {
     /// Parses the same words at the head of a frame of a stream, where all bytes are behind the record.
     #[inline]
     pub(crate) fn parse_streamed(words: &[u64; WORDS]) -> Option<Self> {
-        Self::read::<true>(words)
+        Self::parse_words::<true>(words)
     }
 
     #[inline]
-    fn read<const STREAM: bool>(words: &[u64; WORDS]) -> Option<Self> {
+    fn parse_words<const STREAM: bool>(words: &[u64; WORDS]) -> Option<Self> {
         let head = words[1];
         let flags = (head >> 8) & 0xff;
         let inline = (head >> 24) & 0xff;
@@ -149,20 +149,22 @@ impl Record {
         }
         let form = (head >> 16) & 0xff;
         let payload = match form {
-            form::INLINE if !STREAM || inline == 0 => Payload::Inline { len: inline as u32 },
+            form::INLINE if !STREAM || inline == 0 => RecordPayload::Inline { len: inline as u32 },
             _ if inline != 0 => return None,
-            form::STREAMED if STREAM => Payload::Streamed { len: words[4], landed: false },
+            form::STREAMED if STREAM => RecordPayload::Streamed { len: words[4], landed: false },
             _ if STREAM => return None,
-            form::STAGED => Payload::Staged { offset: words[4] as u32, len: (words[4] >> 32) as u32 },
-            form::PLACED => Payload::Placed {
+            form::STAGED => RecordPayload::Staged { offset: words[4] as u32, len: (words[4] >> 32) as u32 },
+            form::PLACED => RecordPayload::Placed {
                 nic: u32::try_from(words[7]).ok()?,
                 key: words[4],
                 offset: words[5],
                 len: copied_len(words[6])?,
             },
-            form::PULLED | form::SHARED => {
-                Payload::Pulled { addr: words[4], len: copied_len(words[5])?, shared: form == form::SHARED }
-            }
+            form::PULLED | form::SHARED => RecordPayload::Pulled {
+                addr: words[4],
+                len: copied_len(words[5])?,
+                shared: form == form::SHARED,
+            },
             _ => return None,
         };
         let key = words[2];
@@ -174,18 +176,18 @@ impl Record {
             {
                 return None;
             }
-            opcode::WRITE => Verb::Write { key, addr },
-            opcode::SEND => Verb::Send { offset: addr },
-            opcode::REPLY => Verb::Reply { id: key, offset: addr },
-            opcode::MATCHED => Verb::Matched { grant: key, offset: addr },
+            opcode::WRITE => RecordVerb::Write { key, addr },
+            opcode::SEND => RecordVerb::Send { offset: addr },
+            opcode::REPLY => RecordVerb::Reply { id: key, offset: addr },
+            opcode::MATCHED => RecordVerb::Matched { grant: key, offset: addr },
             // What follows carries no payload: the words are the request.
             _ if form != form::INLINE || inline != 0 => return None,
-            opcode::READ => Verb::Read { key, addr, len: words[4], id: words[5] },
-            opcode::ADD => Verb::Add { key, addr, add: words[4], id: words[5] },
-            opcode::SWAP => Verb::Swap { key, addr, expect: words[4], id: words[5], swap: words[6] },
-            opcode::GRANT => Verb::Grant { key, len: addr, id: words[4] },
-            opcode::REVOKE if addr == 0 => Verb::Revoke { key, id: words[4] },
-            opcode::DECLINE if addr == 0 => Verb::Decline { grant: key },
+            opcode::READ => RecordVerb::Read { key, addr, len: words[4], id: words[5] },
+            opcode::ADD => RecordVerb::Add { key, addr, add: words[4], id: words[5] },
+            opcode::SWAP => RecordVerb::Swap { key, addr, expect: words[4], id: words[5], swap: words[6] },
+            opcode::GRANT => RecordVerb::Grant { key, len: addr, id: words[4] },
+            opcode::REVOKE if addr == 0 => RecordVerb::Revoke { key, id: words[4] },
+            opcode::DECLINE if addr == 0 => RecordVerb::Decline { grant: key },
             _ => return None,
         };
         let imm = (flags & IMM != 0).then_some((head >> 32) as u32);
@@ -194,13 +196,13 @@ impl Record {
 
     /// Whether the sender of a descriptor that parses waits to hear that it was executed.
     #[inline]
-    pub(crate) fn awaits(words: &[u64; WORDS]) -> bool {
+    pub(crate) fn awaits_ack(words: &[u64; WORDS]) -> bool {
         words[1] >> 8 & AWAITED != 0
     }
 
     /// Payload bytes of a descriptor that parses and whose payload is not inline.
     #[inline]
-    pub(crate) fn bytes(words: &[u64; WORDS]) -> u64 {
+    pub(crate) fn payload_bytes(words: &[u64; WORDS]) -> u64 {
         match (words[1] >> 16) & 0xff {
             form::STAGED => words[4] >> 32,
             form::PLACED => words[6],
@@ -210,56 +212,56 @@ impl Record {
 
     /// Words 1 to 7 of the descriptor; inline payload goes over the last four.
     #[inline(always)]
-    pub(crate) fn words(&self) -> [u64; 7] {
+    pub(crate) fn to_words(self) -> [u64; 7] {
         let mut a = 0;
         let mut b = 0;
         let mut c = 0;
         let mut d = 0;
         let (form, inline) = match self.payload {
-            Payload::Inline { len } => (form::INLINE, u64::from(len)),
-            Payload::Staged { offset, len } => {
+            RecordPayload::Inline { len } => (form::INLINE, u64::from(len)),
+            RecordPayload::Staged { offset, len } => {
                 a = u64::from(offset) | u64::from(len) << 32;
                 (form::STAGED, 0)
             }
-            Payload::Placed { nic, key, offset, len } => {
+            RecordPayload::Placed { nic, key, offset, len } => {
                 (a, b, c, d) = (key, offset, len, u64::from(nic));
                 (form::PLACED, 0)
             }
-            Payload::Pulled { addr, len, shared } => {
+            RecordPayload::Pulled { addr, len, shared } => {
                 (a, b) = (addr, len);
                 (if shared { form::SHARED } else { form::PULLED }, 0)
             }
-            Payload::Streamed { len, .. } => {
+            RecordPayload::Streamed { len, .. } => {
                 a = len;
                 (form::STREAMED, 0)
             }
         };
         let (opcode, key, addr) = match self.verb {
-            Verb::Write { key, addr } => (opcode::WRITE, key, addr),
-            Verb::Send { offset } => (opcode::SEND, 0, offset),
-            Verb::Reply { id, offset } => (opcode::REPLY, id, offset),
-            Verb::Matched { grant, offset } => (opcode::MATCHED, grant, offset),
-            Verb::Read { key, addr, len, id } => {
+            RecordVerb::Write { key, addr } => (opcode::WRITE, key, addr),
+            RecordVerb::Send { offset } => (opcode::SEND, 0, offset),
+            RecordVerb::Reply { id, offset } => (opcode::REPLY, id, offset),
+            RecordVerb::Matched { grant, offset } => (opcode::MATCHED, grant, offset),
+            RecordVerb::Read { key, addr, len, id } => {
                 (a, b) = (len, id);
                 (opcode::READ, key, addr)
             }
-            Verb::Add { key, addr, add, id } => {
+            RecordVerb::Add { key, addr, add, id } => {
                 (a, b) = (add, id);
                 (opcode::ADD, key, addr)
             }
-            Verb::Swap { key, addr, expect, swap, id } => {
+            RecordVerb::Swap { key, addr, expect, swap, id } => {
                 (a, b, c) = (expect, id, swap);
                 (opcode::SWAP, key, addr)
             }
-            Verb::Grant { key, len, id } => {
+            RecordVerb::Grant { key, len, id } => {
                 a = id;
                 (opcode::GRANT, key, len)
             }
-            Verb::Revoke { key, id } => {
+            RecordVerb::Revoke { key, id } => {
                 a = id;
                 (opcode::REVOKE, key, 0)
             }
-            Verb::Decline { grant } => (opcode::DECLINE, grant, 0),
+            RecordVerb::Decline { grant } => (opcode::DECLINE, grant, 0),
         };
         let flags = if self.last { LAST } else { 0 }
             | if self.imm.is_some() { IMM } else { 0 }
@@ -272,14 +274,14 @@ impl Record {
 /// Returns the length of a payload that the reader is to copy itself, unless it is longer than any writer names.
 #[inline]
 fn copied_len(len: u64) -> Option<u64> {
-    (len <= BYTES_MAX || Planted::named("soft-record-of-any-length").is_on()).then_some(len)
+    (len <= BYTES_MAX || PlantedBug::named("soft-record-of-any-length").is_on()).then_some(len)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{BYTES_MAX, Payload, Record, Verb, WORDS};
+    use super::{BYTES_MAX, RecordPayload, RecordVerb, RingRecord, WORDS};
 
     fn with(words: [u64; 7]) -> [u64; WORDS] {
         let mut all = [0; WORDS];
@@ -289,23 +291,19 @@ mod tests {
 
     #[test]
     fn the_first_line_has_the_documented_layout() {
-        let verb = Verb::Write { key: 0x1122, addr: 0x3344 };
-        let payload = Payload::Staged { offset: 0x55, len: 0x66 };
-        let record = Record { verb, payload, last: true, awaited: false, imm: Some(0x7788_99aa) };
-        assert_eq!(record.words(), [0x7788_99aa_0001_0301, 0x1122, 0x3344, 0x66_0000_0055, 0, 0, 0]);
+        let verb = RecordVerb::Write { key: 0x1122, addr: 0x3344 };
+        let payload = RecordPayload::Staged { offset: 0x55, len: 0x66 };
+        let record = RingRecord { verb, payload, last: true, awaited: false, imm: Some(0x7788_99aa) };
+        assert_eq!(record.to_words(), [0x7788_99aa_0001_0301, 0x1122, 0x3344, 0x66_0000_0055, 0, 0, 0]);
     }
 
-    fn payloads() -> impl Strategy<Value = Payload> {
+    fn payloads() -> impl Strategy<Value = RecordPayload> {
         prop_oneof![
-            (0u32..=96).prop_map(|len| Payload::Inline { len }),
-            any::<(u32, u32)>().prop_map(|(offset, len)| Payload::Staged { offset, len }),
-            (any::<(u32, u64, u64)>(), 0..=BYTES_MAX).prop_map(|((nic, key, offset), len)| Payload::Placed {
-                nic,
-                key,
-                offset,
-                len
-            }),
-            (any::<(u64, bool)>(), 0..=BYTES_MAX).prop_map(|((addr, shared), len)| Payload::Pulled {
+            (0u32..=96).prop_map(|len| RecordPayload::Inline { len }),
+            any::<(u32, u32)>().prop_map(|(offset, len)| RecordPayload::Staged { offset, len }),
+            (any::<(u32, u64, u64)>(), 0..=BYTES_MAX)
+                .prop_map(|((nic, key, offset), len)| RecordPayload::Placed { nic, key, offset, len }),
+            (any::<(u64, bool)>(), 0..=BYTES_MAX).prop_map(|((addr, shared), len)| RecordPayload::Pulled {
                 addr,
                 len,
                 shared
@@ -316,7 +314,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_words_are_a_record_or_nothing(words: [u64; WORDS]) {
-            let _ = Record::parse(&words);
+            let _ = RingRecord::parse(&words);
         }
 
         #[test]
@@ -332,15 +330,15 @@ mod tests {
                 words[6] %= BYTES_MAX + 1;
             }
             words[1] = op | flags << 8 | form << 16 | (words[1] & 0x7f00_0000);
-            let small = Record::small_write(&words);
-            if let Some(record) = Record::parse(&words) {
-                let verb = if let (Verb::Write { key, addr }, Payload::Inline { .. }) = (record.verb, record.payload) {
+            let small = RingRecord::small_write(&words);
+            if let Some(record) = RingRecord::parse(&words) {
+                let verb = if let (RecordVerb::Write { key, addr }, RecordPayload::Inline { .. }) = (record.verb, record.payload) {
                     Some((record, key, addr))
                 } else {
                     None
                 };
                 prop_assert_eq!(small, verb);
-                prop_assert_eq!(Record::parse(&with(record.words())), Some(record));
+                prop_assert_eq!(RingRecord::parse(&with(record.to_words())), Some(record));
             } else {
                 prop_assert_eq!(small, None);
             }
@@ -351,36 +349,36 @@ mod tests {
             let (length, other) = if form == 2 { (6, 7) } else { (5, 6) };
             let mut words = [0, 1 | form << 16, key, 0, 0, 0, 0, 0];
             (words[length], words[other]) = (len, 0);
-            prop_assert_eq!(Record::parse(&words), None);
+            prop_assert_eq!(RingRecord::parse(&words), None);
             words[length] = BYTES_MAX;
-            prop_assert!(Record::parse(&words).is_some());
+            prop_assert!(RingRecord::parse(&words).is_some());
         }
 
         #[test]
         fn records_with_payload_come_back(payload in payloads(), a: u64, b: u64, last: bool, imm: Option<u32>) {
             for verb in [
-                Verb::Write { key: a, addr: b },
-                Verb::Send { offset: b },
-                Verb::Reply { id: a, offset: b },
-                Verb::Matched { grant: a, offset: b },
+                RecordVerb::Write { key: a, addr: b },
+                RecordVerb::Send { offset: b },
+                RecordVerb::Reply { id: a, offset: b },
+                RecordVerb::Matched { grant: a, offset: b },
             ] {
-                let record = Record { verb, payload, last, awaited: !last, imm };
-                prop_assert_eq!(Record::parse(&with(record.words())), Some(record));
+                let record = RingRecord { verb, payload, last, awaited: !last, imm };
+                prop_assert_eq!(RingRecord::parse(&with(record.to_words())), Some(record));
             }
         }
 
         #[test]
         fn requests_come_back(key: u64, addr: u64, x: u64, y: u64, id: u64) {
             for verb in [
-                Verb::Read { key, addr, len: x, id },
-                Verb::Add { key, addr, add: x, id },
-                Verb::Swap { key, addr, expect: x, swap: y, id },
-                Verb::Grant { key, len: x, id },
-                Verb::Revoke { key, id },
-                Verb::Decline { grant: id },
+                RecordVerb::Read { key, addr, len: x, id },
+                RecordVerb::Add { key, addr, add: x, id },
+                RecordVerb::Swap { key, addr, expect: x, swap: y, id },
+                RecordVerb::Grant { key, len: x, id },
+                RecordVerb::Revoke { key, id },
+                RecordVerb::Decline { grant: id },
             ] {
-                let record = Record { verb, payload: Payload::Inline { len: 0 }, last: true, awaited: true, imm: None };
-                prop_assert_eq!(Record::parse(&with(record.words())), Some(record));
+                let record = RingRecord { verb, payload: RecordPayload::Inline { len: 0 }, last: true, awaited: true, imm: None };
+                prop_assert_eq!(RingRecord::parse(&with(record.to_words())), Some(record));
             }
         }
     }

@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use trunkline_fabric::{
-    Access, DeregisterError, Exported, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
+    AccessRights, DeregisterError, ExportedDmaBuf, LocalKey, MemoryRegistrar, RegionKeys, RegionPurpose,
+    RegisterError, RemoteKey,
 };
-use trunkline_mem::{Kind, MappedMemory, Memory, OutOfMemory, copy_shared, copy_shared_words};
+use trunkline_mem::{MappedMemory, MemoryKind, MemoryRange, OutOfMemory, copy_shared, copy_shared_words};
 use trunkline_proto::reserve::{try_filled, try_filled_with};
 
-use crate::error::Planted;
-use crate::nic::{NicState, Shared};
+use crate::error::PlantedBug;
+use crate::nic::{SharedFabric, SoftNic};
 
 /// Rights of a region, as bits.
 pub(crate) mod right {
@@ -29,7 +30,7 @@ pub(crate) mod right {
     pub(crate) const RELAXED: u32 = 8;
     /// Not a right: system calls of other processes can reach it.
     pub(crate) const DIRECT: u32 = 16;
-    /// Not a right: the bytes are mapped write-combined, and are reached by [`Table::copy_in`](super::Table::copy_in) and its like alone.
+    /// Not a right: the bytes are mapped write-combined, and are reached by [`RegionTable::copy_in`](super::RegionTable::copy_in) and its like alone.
     pub(crate) const MAPPED: u32 = 32;
 }
 
@@ -43,7 +44,7 @@ pub(crate) const PIECE: usize = 4096;
 /// One region. The keys are published last and withdrawn first; the rest changes only while both are 0 and no guard
 /// that saw them is held.
 #[repr(align(64))]
-struct Slot {
+struct RegionSlot {
     remote: AtomicU64,
     local: AtomicU64,
     start: AtomicUsize,
@@ -54,7 +55,7 @@ struct Slot {
 
 /// Bytes of a region that passed all checks; usable until the guard is left.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct CheckedPlace {
     /// First byte.
     pub(crate) at: *mut u8,
     /// Rights of the region.
@@ -62,25 +63,25 @@ pub(crate) struct Place {
 }
 
 /// All regions of one NIC.
-pub(crate) struct Table {
-    slots: Box<[Slot]>,
+pub(crate) struct RegionTable {
+    slots: Box<[RegionSlot]>,
     max: u32,
-    live: Mutex<Live>,
-    retired: Mutex<Retired>,
-    keep_all_retired: Planted,
+    live: Mutex<LiveRegions>,
+    retired: Mutex<RetiredKeys>,
+    keep_all_retired: PlantedBug,
     virtual_addresses: bool,
-    skip_key_check: Planted,
+    skip_key_check: PlantedBug,
 }
 
 /// Remote keys of regions that took writes and were retired, oldest first. Looked at only when a key leads nowhere.
 #[derive(Default)]
-struct Retired {
+struct RetiredKeys {
     order: VecDeque<u64>,
     keys: HashSet<u64>,
 }
 
-impl Retired {
-    fn add(&mut self, key: u64, keeps_all: Planted) {
+impl RetiredKeys {
+    fn add_key(&mut self, key: u64, keeps_all: PlantedBug) {
         if self.order.len() == RETIRED_MAX
             && !keeps_all.is_on()
             && let Some(oldest) = self.order.pop_front()
@@ -93,14 +94,14 @@ impl Retired {
 }
 
 /// What only registering and deregistering look at.
-struct Live {
+struct LiveRegions {
     /// By local key: the slot, and the memory, which stays mapped as long as it is here.
-    regions: HashMap<u64, (usize, Memory)>,
+    regions: HashMap<u64, (usize, MemoryRange)>,
     /// Slots in use, also those whose keys are already withdrawn.
     taken: Box<[bool]>,
 }
 
-impl Table {
+impl RegionTable {
     /// An empty table for `max` regions.
     ///
     /// # Errors
@@ -108,7 +109,7 @@ impl Table {
     pub(crate) fn new(max: u32, virtual_addresses: bool) -> Result<Self, OutOfMemory> {
         // Twice as many slots, so that a random key finds a free one within a few draws.
         let count = (max.max(1) as usize * 2).next_power_of_two();
-        let slot = || Slot {
+        let slot = || RegionSlot {
             remote: AtomicU64::new(0),
             local: AtomicU64::new(0),
             start: AtomicUsize::new(0),
@@ -119,23 +120,23 @@ impl Table {
         Ok(Self {
             slots: try_filled_with(count, slot)?,
             max,
-            live: Mutex::new(Live { regions: HashMap::new(), taken: try_filled(false, count)? }),
+            live: Mutex::new(LiveRegions { regions: HashMap::new(), taken: try_filled(false, count)? }),
             retired: Mutex::default(),
-            keep_all_retired: Planted::named("soft-keeps-all-retired-keys"),
+            keep_all_retired: PlantedBug::named("soft-keeps-all-retired-keys"),
             virtual_addresses,
-            skip_key_check: Planted::named("soft-skip-rkey-check"),
+            skip_key_check: PlantedBug::named("soft-skip-rkey-check"),
         })
     }
 
     #[inline]
-    fn slot(&self, key: u64) -> &Slot {
+    fn slot_of(&self, key: u64) -> &RegionSlot {
         &self.slots[(key as usize) & (self.slots.len() - 1)]
     }
 
     /// Looks a remote key up for `len` bytes at remote address `addr`. Call inside a guard.
     #[inline]
-    pub(crate) fn remote(&self, key: u64, addr: u64, len: u64, need: u32) -> Option<Place> {
-        let slot = self.slot(key);
+    pub(crate) fn find_remote(&self, key: u64, addr: u64, len: u64, need: u32) -> Option<CheckedPlace> {
+        let slot = self.slot_of(key);
         let found = slot.remote.load(Ordering::Acquire);
         if found == 0 || (found != key && !self.skip_key_check.is_on()) {
             return None;
@@ -145,33 +146,33 @@ impl Table {
             return None;
         }
         let offset = addr.wrapping_sub(slot.base.load(Ordering::Relaxed));
-        place(slot, offset, len, rights)
+        place_in_slot(slot, offset, len, rights)
     }
 
     /// Looks a local key up for `len` bytes at `offset`. Call inside a guard.
     #[inline]
-    pub(crate) fn local(&self, key: u64, offset: u64, len: u64) -> Option<Place> {
-        let slot = self.slot(key);
+    pub(crate) fn find_local(&self, key: u64, offset: u64, len: u64) -> Option<CheckedPlace> {
+        let slot = self.slot_of(key);
         if key == 0 || slot.local.load(Ordering::Acquire) != key {
             return None;
         }
-        place(slot, offset, len, slot.rights.load(Ordering::Relaxed))
+        place_in_slot(slot, offset, len, slot.rights.load(Ordering::Relaxed))
     }
 
     /// The local key of the region that has a remote key. Call inside a guard.
-    pub(crate) fn region(&self, remote: u64) -> Option<u64> {
-        let slot = self.slot(remote);
+    pub(crate) fn local_key(&self, remote: u64) -> Option<u64> {
+        let slot = self.slot_of(remote);
         let local = slot.local.load(Ordering::Acquire);
         (local != 0 && slot.remote.load(Ordering::Acquire) == remote).then_some(local)
     }
 
     /// Adds a region of these bytes; peers that go by virtual addresses call the first one `named`.
-    fn insert(&self, memory: &Memory, named: usize, rights: u32) -> Result<Keys, RegisterError> {
+    fn insert(&self, memory: &MemoryRange, named: usize, rights: u32) -> Result<RegionKeys, RegisterError> {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if live.regions.len() >= self.max as usize {
             return Err(RegisterError::Exhausted(self.max));
         }
-        let entry_bytes = size_of::<(u64, (usize, Memory))>();
+        let entry_bytes = size_of::<(u64, (usize, MemoryRange))>();
         live.regions
             .try_reserve(1)
             .map_err(|_| OutOfMemory { bytes: (live.regions.len() + 1) * entry_bytes })?;
@@ -197,16 +198,16 @@ impl Table {
         slot.local.store(local, Ordering::Release);
         live.taken[index] = true;
         live.regions.insert(local, (index, memory.clone()));
-        Ok(Keys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
+        Ok(RegionKeys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
     }
 
     /// The bytes from a place on, if they are mapped write-combined. Call inside a guard.
     #[cold]
-    fn mapping(&self, place: Place, len: usize) -> Option<MappedMemory> {
+    fn find_mapping(&self, place: CheckedPlace, len: usize) -> Option<MappedMemory> {
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         live.regions.values().find_map(|(_, memory)| {
             let offset = place.at.addr().checked_sub(memory.addr())? as u64;
-            let part = memory.mapped()?.part(offset, len as u64);
+            let part = memory.as_mapped()?.sub_range(offset, len as u64);
             part.ok()
         })
     }
@@ -216,7 +217,7 @@ impl Table {
     /// # Safety
     /// `from` is readable for `len` bytes, and the place was looked up for as many.
     #[inline]
-    pub(crate) unsafe fn copy_in(&self, place: Place, from: *const u8, len: usize, whole: bool) {
+    pub(crate) unsafe fn copy_in(&self, place: CheckedPlace, from: *const u8, len: usize, whole: bool) {
         if place.rights & right::MAPPED != 0 {
             // SAFETY: the caller's promise.
             return unsafe { self.copy_in_mapped(place, from, len) };
@@ -231,10 +232,10 @@ impl Table {
     }
 
     /// # Safety
-    /// As [`Table::copy_in`].
+    /// As [`RegionTable::copy_in`].
     #[cold]
-    unsafe fn copy_in_mapped(&self, place: Place, from: *const u8, len: usize) {
-        let Some(mapped) = self.mapping(place, len) else { return };
+    unsafe fn copy_in_mapped(&self, place: CheckedPlace, from: *const u8, len: usize) {
+        let Some(mapped) = self.find_mapping(place, len) else { return };
         let mut buffer = [0; PIECE];
         for at in (0..len).step_by(PIECE) {
             let piece = &mut buffer[..PIECE.min(len - at)];
@@ -250,7 +251,7 @@ impl Table {
     /// # Safety
     /// `to` is writable for `len` bytes, and the place was looked up for as many.
     #[inline]
-    pub(crate) unsafe fn copy_out(&self, place: Place, to: *mut u8, len: usize) {
+    pub(crate) unsafe fn copy_out(&self, place: CheckedPlace, to: *mut u8, len: usize) {
         if place.rights & right::MAPPED != 0 {
             // SAFETY: the caller's promise.
             return unsafe { self.copy_out_mapped(place, to, len) };
@@ -260,10 +261,10 @@ impl Table {
     }
 
     /// # Safety
-    /// As [`Table::copy_out`].
+    /// As [`RegionTable::copy_out`].
     #[cold]
-    unsafe fn copy_out_mapped(&self, place: Place, to: *mut u8, len: usize) {
-        let Some(mapped) = self.mapping(place, len) else { return };
+    unsafe fn copy_out_mapped(&self, place: CheckedPlace, to: *mut u8, len: usize) {
+        let Some(mapped) = self.find_mapping(place, len) else { return };
         let mut buffer = [0; PIECE];
         for at in (0..len).step_by(PIECE) {
             let piece = &mut buffer[..PIECE.min(len - at)];
@@ -278,9 +279,9 @@ impl Table {
     ///
     /// # Safety
     /// The place was looked up for 8 bytes, and is aligned.
-    pub(crate) unsafe fn update(&self, place: Place, f: impl Fn(u64) -> Option<u64>) -> u64 {
+    pub(crate) unsafe fn update_word(&self, place: CheckedPlace, f: impl Fn(u64) -> Option<u64>) -> u64 {
         if place.rights & right::MAPPED != 0 {
-            let old = self.mapping(place, 8).and_then(|mapped| mapped.update(0, f).ok());
+            let old = self.find_mapping(place, 8).and_then(|mapped| mapped.fetch_update(0, f).ok());
             return old.unwrap_or(0).to_le();
         }
         // SAFETY: the caller's promise.
@@ -301,7 +302,7 @@ impl Table {
     }
 
     /// Withdraws the keys of a region; returns whether it exists.
-    fn close(&self, key: u64, retire: bool) -> bool {
+    fn withdraw_keys(&self, key: u64, retire: bool) -> bool {
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(&(index, _)) = live.regions.get(&key) else { return false };
         let slot = &self.slots[index];
@@ -309,7 +310,7 @@ impl Table {
         // Known before it leads nowhere. A call that is repeated finds it withdrawn.
         if retire && remote != 0 && slot.rights.load(Ordering::Relaxed) & right::WRITE != 0 {
             let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-            retired.add(remote, self.keep_all_retired);
+            retired.add_key(remote, self.keep_all_retired);
         }
         slot.remote.store(0, Ordering::SeqCst);
         slot.local.store(0, Ordering::SeqCst);
@@ -317,7 +318,7 @@ impl Table {
     }
 
     /// Forgets a region that nobody uses any more.
-    fn forget(&self, key: u64) {
+    fn forget_region(&self, key: u64) {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((index, _)) = live.regions.remove(&key) {
             live.taken[index] = false;
@@ -326,23 +327,23 @@ impl Table {
 }
 
 #[inline]
-fn place(slot: &Slot, offset: u64, len: u64, rights: u32) -> Option<Place> {
+fn place_in_slot(slot: &RegionSlot, offset: u64, len: u64, rights: u32) -> Option<CheckedPlace> {
     let size = slot.len.load(Ordering::Relaxed);
     if offset.checked_add(len)? > size {
         return None;
     }
     let at = slot.start.load(Ordering::Relaxed).wrapping_add(offset as usize);
-    Some(Place { at: std::ptr::with_exposed_provenance_mut(at), rights })
+    Some(CheckedPlace { at: std::ptr::with_exposed_provenance_mut(at), rights })
 }
 
 /// Two unpredictable words.
 fn random_words() -> io::Result<[u64; 2]> {
-    let all = u128::from_le_bytes(random()?);
+    let all = u128::from_le_bytes(random_bytes()?);
     Ok([all as u64, (all >> 64) as u64])
 }
 
 /// Sixteen bytes from the operating system.
-pub(crate) fn random() -> io::Result<[u8; 16]> {
+pub(crate) fn random_bytes() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     let mut have = 0;
     while have < bytes.len() {
@@ -353,49 +354,60 @@ pub(crate) fn random() -> io::Result<[u8; 16]> {
 
 /// Registers memory for one rail.
 pub(crate) struct SoftRegistrar {
-    shared: Arc<Shared>,
+    shared: Arc<SharedFabric>,
     nic: usize,
     peer_time: Duration,
-    forgets_abandoned: Planted,
+    forgets_abandoned: PlantedBug,
 }
 
 impl SoftRegistrar {
     /// A registrar for NIC number `nic`.
-    pub(crate) fn new(shared: Arc<Shared>, nic: usize, peer_time: Duration) -> Self {
-        Self { shared, nic, peer_time, forgets_abandoned: Planted::named("soft-forgets-abandoned-regions") }
+    pub(crate) fn new(shared: Arc<SharedFabric>, nic: usize, peer_time: Duration) -> Self {
+        Self {
+            shared,
+            nic,
+            peer_time,
+            forgets_abandoned: PlantedBug::named("soft-forgets-abandoned-regions"),
+        }
     }
 }
 
 impl SoftRegistrar {
     /// Whether direct copies can use the memory.
-    fn reachable(&self, memory: &Memory) -> bool {
-        self.shared.any_reachable.is_on() || self.shared.itself.reaches(memory.addr(), memory.len())
+    fn is_reachable(&self, memory: &MemoryRange) -> bool {
+        self.shared.any_reachable.is_on() || self.shared.itself.can_reach(memory.addr(), memory.len())
     }
 
     /// Registers bytes that the CPU touches, or has mapped.
     fn insert(
         &self,
-        memory: &Memory,
+        memory: &MemoryRange,
         named: usize,
-        access: Access,
-        purpose: Purpose,
-    ) -> Result<Keys, RegisterError> {
-        let is_mapped = memory.kind() == Kind::Mapped && !Planted::named("soft-touches-mappings").is_on();
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
+        let is_mapped =
+            memory.kind() == MemoryKind::Mapped && !PlantedBug::named("soft-touches-mappings").is_on();
         self.shared.end_abandoned(self.nic);
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
         let rights = bit(access.write, right::WRITE)
             | bit(access.read, right::READ)
             | bit(access.atomic, right::ATOMIC)
-            | bit(purpose == Purpose::Data, right::RELAXED)
-            | bit(!is_mapped && self.reachable(memory), right::DIRECT)
+            | bit(purpose == RegionPurpose::Data, right::RELAXED)
+            | bit(!is_mapped && self.is_reachable(memory), right::DIRECT)
             | bit(is_mapped, right::MAPPED);
         self.shared.nics[self.nic].table.insert(memory, named, rights)
     }
 }
 
-impl Registrar for SoftRegistrar {
-    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
-        if !matches!(memory.kind(), Kind::Host | Kind::Mapped) {
+impl MemoryRegistrar for SoftRegistrar {
+    fn register(
+        &self,
+        memory: &MemoryRange,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
+        if !matches!(memory.kind(), MemoryKind::Host | MemoryKind::Mapped) {
             return Err(RegisterError::Kind(memory.kind()));
         }
         self.insert(memory, memory.addr(), access, purpose)
@@ -403,30 +415,30 @@ impl Registrar for SoftRegistrar {
 
     fn register_exported(
         &self,
-        memory: &Memory,
-        exported: Exported<'_>,
-        access: Access,
-        purpose: Purpose,
-    ) -> Result<Keys, RegisterError> {
+        memory: &MemoryRange,
+        exported: ExportedDmaBuf<'_>,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
         if !self.shared.config.takes_dmabufs {
             return Err(RegisterError::Kind(memory.kind()));
         }
         let offset =
-            if Planted::named("soft-maps-dmabufs-from-their-start").is_on() { 0 } else { exported.offset };
+            if PlantedBug::named("soft-maps-dmabufs-from-their-start").is_on() { 0 } else { exported.offset };
         let mapped = trunkline_mem::map_exported(memory, &exported.fd, offset);
         let mapped = mapped.map_err(|cause| RegisterError::Device {
             how: "as a dma-buf",
             why: cause.to_string(),
             remedy: "a NIC that is software reaches only dma-bufs that the CPU can map; unset TRUNKLINE_SOFT_DMABUF",
         })?;
-        let mapped = if Planted::named("soft-takes-dmabufs-by-their-address").is_on() {
+        let mapped = if PlantedBug::named("soft-takes-dmabufs-by-their-address").is_on() {
             memory.clone()
         } else {
             mapped
         };
         // Bytes written to a device may be invisible until a flush, for any purpose.
         let _ = purpose;
-        self.insert(&mapped, memory.addr(), access, Purpose::Data)
+        self.insert(&mapped, memory.addr(), access, RegionPurpose::Data)
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
@@ -444,12 +456,12 @@ impl Registrar for SoftRegistrar {
             && !self.forgets_abandoned.is_on()
         {
             // Of too many, those that find no place stay in the table.
-            self.shared.nics[self.nic].abandoned.keep(key);
+            self.shared.nics[self.nic].abandoned.keep_key(key);
         }
     }
 }
 
-impl Shared {
+impl SharedFabric {
     /// Withdraws the keys of a region, and forgets it when nobody is inside a copy of it any more.
     fn end_region(
         &self,
@@ -458,15 +470,15 @@ impl Shared {
         retire: bool,
         limit: Duration,
     ) -> Result<(), DeregisterError> {
-        let NicState { table, book, .. } = &self.nics[nic];
-        if !table.close(key.0, retire) {
+        let SoftNic { table, book, .. } = &self.nics[nic];
+        if !table.withdraw_keys(key.0, retire) {
             return Err(DeregisterError::Unknown);
         }
-        if !self.no_wait.is_on() && !self.guards.wait(limit) {
+        if !self.no_wait.is_on() && !self.guards.wait_until_left(limit) {
             return Err(DeregisterError::InUse { peer: std::process::id() });
         }
         book.end_region(key.0, limit).map_err(|peer| DeregisterError::InUse { peer })?;
-        table.forget(key.0);
+        table.forget_region(key.0);
         Ok(())
     }
 

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_mem::copy_shared;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 
-use crate::book::Pins;
-use crate::error::Planted;
-use crate::record::{INLINE, INLINE_AT, Record, WORDS};
-use crate::segment::{SLOT, Segment, reader, writer};
+use crate::book::LinkPins;
+use crate::error::PlantedBug;
+use crate::record::{INLINE, INLINE_AT, RingRecord, WORDS};
+use crate::segment::{RingSegment, SLOT, reader, writer};
 
 /// Alignment of staged payload.
 const LINE: u64 = 64;
@@ -42,13 +42,13 @@ pub(crate) mod side {
 
 /// The peer published something that it cannot have done.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Nonsense;
+pub(crate) struct InvalidPosition;
 
 /// The writing end.
-pub(crate) struct Producer {
-    segment: Arc<Segment>,
+pub(crate) struct RingProducer {
+    segment: Arc<RingSegment>,
     /// Pins of records that name memory of this side, and whether there are any.
-    pins: Option<Arc<Pins>>,
+    pins: Option<Arc<LinkPins>>,
     pinned: bool,
     head: u64,
     acked: u64,
@@ -60,26 +60,26 @@ pub(crate) struct Producer {
     farthest: u64,
     emptied: u64,
     ends: Box<[u64]>,
-    bugs: Bugs,
+    bugs: ProducerBugs,
 }
 
 /// The bugs that can be planted in a producer.
-struct Bugs {
-    early: Planted,
-    drop_last: Planted,
-    too_soon: Planted,
-    round: Planted,
-    rests_full: Planted,
-    rests_at_zero: Planted,
+struct ProducerBugs {
+    early: PlantedBug,
+    drop_last: PlantedBug,
+    too_soon: PlantedBug,
+    round: PlantedBug,
+    rests_full: PlantedBug,
+    rests_at_zero: PlantedBug,
 }
 
-impl Producer {
+impl RingProducer {
     /// A producer for the peer's segment, whose next record has position `start`.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(crate) fn new(segment: Segment, start: u64) -> Result<Self, OutOfMemory> {
-        let slots = segment.geometry().slots() as usize;
+    pub(crate) fn new(segment: RingSegment, start: u64) -> Result<Self, OutOfMemory> {
+        let slots = segment.geometry().slot_count() as usize;
         let ends = try_filled(start & !(LINE - 1), slots)?;
         Ok(Self {
             segment: Arc::new(segment),
@@ -94,26 +94,26 @@ impl Producer {
             farthest: 0,
             emptied: start,
             ends,
-            bugs: Bugs {
-                early: Planted::named("soft-publish-before-payload"),
-                drop_last: Planted::named("soft-drop-last-segment"),
-                too_soon: Planted::named("soft-begins-again-too-soon"),
-                round: Planted::named("soft-never-begins-again"),
-                rests_full: Planted::named("soft-rests-with-records"),
-                rests_at_zero: Planted::named("soft-rests-at-position-zero"),
+            bugs: ProducerBugs {
+                early: PlantedBug::named("soft-publish-before-payload"),
+                drop_last: PlantedBug::named("soft-drop-last-segment"),
+                too_soon: PlantedBug::named("soft-begins-again-too-soon"),
+                round: PlantedBug::named("soft-never-begins-again"),
+                rests_full: PlantedBug::named("soft-rests-with-records"),
+                rests_at_zero: PlantedBug::named("soft-rests-at-position-zero"),
             },
         })
     }
 
     /// Position of the next record.
     #[inline]
-    pub(crate) fn head(&self) -> u64 {
+    pub(crate) fn head_position(&self) -> u64 {
         self.head
     }
 
     /// Position up to which the peer has executed, as last seen.
     #[inline]
-    pub(crate) fn acked(&self) -> u64 {
+    pub(crate) fn acked_position(&self) -> u64 {
         self.acked
     }
 
@@ -124,13 +124,13 @@ impl Producer {
 
     /// Reads how far the peer is; whether that changed.
     #[inline]
-    pub(crate) fn refresh(&mut self) -> Result<bool, Nonsense> {
-        let consumed = u64::from_le(self.segment.word(reader::CONSUMED).load(Ordering::Acquire));
+    pub(crate) fn refresh_acked(&mut self) -> Result<bool, InvalidPosition> {
+        let consumed = u64::from_le(self.segment.shared_word(reader::CONSUMED).load(Ordering::Acquire));
         if consumed == self.acked {
             return Ok(false);
         }
         if consumed.wrapping_sub(self.acked) > self.head.wrapping_sub(self.acked) {
-            return Err(Nonsense);
+            return Err(InvalidPosition);
         }
         self.freed = self.ends[self.index(consumed.wrapping_sub(1))];
         self.acked = consumed;
@@ -145,25 +145,25 @@ impl Producer {
 
     /// The segment, to be shared with the pins of its records.
     #[inline]
-    pub(crate) fn segment(&self) -> &Arc<Segment> {
+    pub(crate) fn segment(&self) -> &Arc<RingSegment> {
         &self.segment
     }
 
     /// From now on, records may name memory of this side.
-    pub(crate) fn set_pins(&mut self, pins: Arc<Pins>) {
+    pub(crate) fn set_pins(&mut self, pins: Arc<LinkPins>) {
         self.pins = Some(pins);
     }
 
     /// The next record names memory of this side.
     #[inline]
-    pub(crate) fn pin(&mut self) {
+    pub(crate) fn pin_next(&mut self) {
         self.pinned = true;
     }
 
     /// Whether the peer has shown that it can read this side's memory.
     #[inline]
     pub(crate) fn peer_reaches(&self) -> bool {
-        u64::from_le(self.segment.word(reader::REACHES).load(Ordering::Relaxed)) == 1
+        u64::from_le(self.segment.shared_word(reader::REACHES).load(Ordering::Relaxed)) == 1
     }
 
     /// Whether a record can be written; looks at the peer's word only if it seems not.
@@ -171,21 +171,21 @@ impl Producer {
     pub(crate) fn has_room(&mut self) -> bool {
         let slots = self.ends.len() as u64;
         self.head.wrapping_sub(self.acked) < slots
-            || (self.refresh() == Ok(true) && self.head.wrapping_sub(self.acked) < slots)
+            || (self.refresh_acked() == Ok(true) && self.head.wrapping_sub(self.acked) < slots)
     }
 
     /// Finds room in the payload ring for up to `want` contiguous bytes: offset and length, or `None` for now.
     #[inline]
-    pub(crate) fn stage(&mut self, want: u32) -> Option<(u32, u32)> {
+    pub(crate) fn stage_payload(&mut self, want: u32) -> Option<(u32, u32)> {
         if self.unlooked == 0 {
             self.begin_again();
         }
-        let size = u64::from(self.segment.geometry().payload());
+        let size = u64::from(self.segment.geometry().payload_bytes());
         let offset = self.staged & (size - 1);
         let len = u64::from(want).min(size - offset).min(size / 2);
         let padded = len.next_multiple_of(LINE);
         let fits = |one: &Self| one.staged.wrapping_sub(one.freed) + padded <= size;
-        let room = fits(self) || (self.refresh() == Ok(true) && fits(self));
+        let room = fits(self) || (self.refresh_acked() == Ok(true) && fits(self));
         if !room {
             return None;
         }
@@ -198,8 +198,8 @@ impl Producer {
     #[inline(never)]
     fn begin_again(&mut self) {
         // What is nonsense is found out by who asks how far the peer is.
-        let _ = self.refresh();
-        let size = u64::from(self.segment.geometry().payload());
+        let _ = self.refresh_acked();
+        let size = u64::from(self.segment.geometry().payload_bytes());
         self.farthest = self.farthest.max(self.staged & (size - 1));
         if (self.acked != self.head && !self.bugs.too_soon.is_on()) || self.bugs.round.is_on() {
             self.unlooked = BUSY;
@@ -212,10 +212,10 @@ impl Producer {
     }
 
     /// Gives the pages of the ring back, if all that was in it was executed and there are enough of them.
-    pub(crate) fn rest(&mut self) {
-        let _ = self.refresh();
+    pub(crate) fn trim_idle_memory(&mut self) {
+        let _ = self.refresh_acked();
         let slots = self.ends.len() as u64;
-        let payload = u64::from(self.segment.geometry().payload());
+        let payload = u64::from(self.segment.geometry().payload_bytes());
         let farthest = self.farthest.max(self.staged & (payload - 1));
         let many = farthest > TOGETHER || self.head.wrapping_sub(self.emptied) > MANY;
         let full = self.acked != self.head && !self.bugs.rests_full.is_on();
@@ -228,10 +228,10 @@ impl Producer {
         (self.farthest, self.emptied) = (0, self.head);
     }
 
-    /// Has `copy` put `len` bytes into room that [`Producer::stage`] found.
+    /// Has `copy` put `len` bytes into room that [`RingProducer::stage_payload`] found.
     #[inline]
     pub(crate) fn fill_by(&mut self, offset: u32, len: u32, copy: impl FnOnce(*mut u8)) {
-        if let Some(to) = self.segment.payload(offset, len) {
+        if let Some(to) = self.segment.payload_range(offset, len) {
             copy(to.as_ptr());
         }
         let padded = u64::from(len).next_multiple_of(LINE);
@@ -241,7 +241,7 @@ impl Producer {
 
     /// Writes a record whose bytes, if any, are elsewhere. There must be room.
     #[inline]
-    pub(crate) fn push(&mut self, record: &Record) {
+    pub(crate) fn push(&mut self, record: &RingRecord) {
         // SAFETY: nothing is read from the pointer when there are no bytes.
         unsafe { self.push_inline(record, ptr::null(), 0) };
     }
@@ -251,15 +251,15 @@ impl Producer {
     /// # Safety
     /// `from` is readable for `len` bytes.
     #[inline(always)]
-    pub(crate) unsafe fn push_inline(&mut self, record: &Record, from: *const u8, len: usize) {
-        let slot = self.segment.slot(self.head).as_ptr();
-        let stamp = self.segment.stamp(self.head);
+    pub(crate) unsafe fn push_inline(&mut self, record: &RingRecord, from: *const u8, len: usize) {
+        let slot = self.segment.slot_at(self.head).as_ptr();
+        let stamp = self.segment.stamp_at(self.head);
         let next = self.head.wrapping_add(1);
         if self.bugs.early.is_on() {
             stamp.store(next.to_le(), Ordering::Release);
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
-        let words = record.words();
+        let words = record.to_words();
         let count = if len == 0 { 7 } else { 3 };
         for (index, word) in words.iter().enumerate().take(count) {
             // SAFETY: words 1 to 7 of the slot.
@@ -290,69 +290,70 @@ impl Producer {
     /// Receives the peer has posted so far.
     #[inline]
     pub(crate) fn peer_posted(&self) -> u64 {
-        u64::from_le(self.segment.word(reader::POSTED).load(Ordering::Acquire))
+        u64::from_le(self.segment.shared_word(reader::POSTED).load(Ordering::Acquire))
     }
 
     /// Why and where the peer refused a record, if it did.
     #[inline]
-    pub(crate) fn nak(&self) -> Option<(u64, u64)> {
-        let code = u64::from_le(self.segment.word(reader::NAK).load(Ordering::Acquire));
-        (code != 0).then(|| (code, u64::from_le(self.segment.word(reader::NAK_AT).load(Ordering::Relaxed))))
+    pub(crate) fn peer_nak(&self) -> Option<(u64, u64)> {
+        let code = u64::from_le(self.segment.shared_word(reader::NAK).load(Ordering::Acquire));
+        (code != 0)
+            .then(|| (code, u64::from_le(self.segment.shared_word(reader::NAK_AT).load(Ordering::Relaxed))))
     }
 
     /// The state of the peer's reading side.
     #[inline]
     pub(crate) fn peer_state(&self) -> u64 {
-        u64::from_le(self.segment.word(reader::STATE).load(Ordering::Acquire))
+        u64::from_le(self.segment.shared_word(reader::STATE).load(Ordering::Acquire))
     }
 
     /// Tells the peer that this side needs the memory file no more.
     pub(crate) fn publish_mapped(&self) {
-        self.segment.word(writer::MAPPED).store(1u64.to_le(), Ordering::Release);
+        self.segment.shared_word(writer::MAPPED).store(1u64.to_le(), Ordering::Release);
     }
 
     /// Publishes the state of this writing side.
     pub(crate) fn publish_state(&self, state: u64) {
-        self.segment.word(writer::STATE).store(state.to_le(), Ordering::Release);
+        self.segment.shared_word(writer::STATE).store(state.to_le(), Ordering::Release);
     }
 }
 
 /// The reading end.
-pub(crate) struct Consumer {
-    segment: Arc<Segment>,
+pub(crate) struct RingConsumer {
+    segment: Arc<RingSegment>,
     /// The memory file, until the writer has mapped it.
     file: Option<OwnedFd>,
     next: u64,
     published: u64,
 }
 
-impl Consumer {
+impl RingConsumer {
     /// The reader of its own new segment, which is all zero, and of its memory file; the first record has position
     /// `start`.
-    pub(crate) fn new(segment: Segment, file: Option<OwnedFd>, start: u64) -> Self {
+    pub(crate) fn new(segment: RingSegment, file: Option<OwnedFd>, start: u64) -> Self {
         // Zero is the stamp of one position; where that is in the first lap, its slot gets the stamp of its neighbour.
         // The others are left alone: memory that nobody has written takes none.
-        if ZERO_AT.wrapping_sub(start) < u64::from(segment.geometry().slots()) {
-            segment.stamp(ZERO_AT).store(ZERO_AT.to_le(), Ordering::Relaxed);
+        if ZERO_AT.wrapping_sub(start) < u64::from(segment.geometry().slot_count()) {
+            segment.stamp_at(ZERO_AT).store(ZERO_AT.to_le(), Ordering::Relaxed);
         }
-        segment.word(reader::CONSUMED).store(start.to_le(), Ordering::Release);
+        segment.shared_word(reader::CONSUMED).store(start.to_le(), Ordering::Release);
         Self { segment: Arc::new(segment), file, next: start, published: start }
     }
 
     /// The memory file, as long as the writer may need it.
-    pub(crate) fn file(&self) -> Option<&OwnedFd> {
+    pub(crate) fn memory_file(&self) -> Option<&OwnedFd> {
         self.file.as_ref()
     }
 
     /// Closes the memory file if the writer has mapped it.
     pub(crate) fn forget_file(&mut self) {
-        if u64::from_le(self.segment.word(writer::MAPPED).load(Ordering::Acquire)) == 1 {
+        if u64::from_le(self.segment.shared_word(writer::MAPPED).load(Ordering::Acquire)) == 1 {
             self.file = None;
         }
     }
 
     /// The segment, to hand to the peer.
-    pub(crate) fn segment(&self) -> &Arc<Segment> {
+    pub(crate) fn segment(&self) -> &Arc<RingSegment> {
         &self.segment
     }
 
@@ -364,34 +365,34 @@ impl Consumer {
 
     /// Whether a record waits.
     #[inline]
-    pub(crate) fn ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.ready_at(self.next)
     }
 
     /// Whether the record at a position, this one or one of the next, is here.
     #[inline]
     pub(crate) fn ready_at(&self, position: u64) -> bool {
-        u64::from_le(self.segment.stamp(position).load(Ordering::Acquire)) == position.wrapping_add(1)
+        u64::from_le(self.segment.stamp_at(position).load(Ordering::Acquire)) == position.wrapping_add(1)
     }
 
     /// Copies what the waiting record says, once.
     #[inline]
-    pub(crate) fn take(&self) -> [u64; WORDS] {
+    pub(crate) fn read_record(&self) -> [u64; WORDS] {
         self.take_at(self.next)
     }
 
     /// Where the inline payload of the waiting record is: [`INLINE`] bytes, which the peer may still change.
     #[inline]
-    pub(crate) fn inline(&self) -> *const u8 {
+    pub(crate) fn inline_payload(&self) -> *const u8 {
         const { assert!(INLINE_AT + INLINE <= SLOT) };
         // SAFETY: inside the slot.
-        unsafe { self.segment.slot(self.next).add(INLINE_AT) }.as_ptr()
+        unsafe { self.segment.slot_at(self.next).add(INLINE_AT) }.as_ptr()
     }
 
     /// Copies what the record at a position that is here says.
     #[inline]
     pub(crate) fn take_at(&self, position: u64) -> [u64; WORDS] {
-        let slot = self.segment.slot(position).as_ptr().cast::<u64>();
+        let slot = self.segment.slot_at(position).as_ptr().cast::<u64>();
         let mut words = [0; WORDS];
         for (index, word) in words.iter_mut().enumerate() {
             // SAFETY: inside the slot.
@@ -410,44 +411,44 @@ impl Consumer {
 
     /// Records executed but not yet published.
     #[inline]
-    pub(crate) fn unpublished(&self) -> u64 {
+    pub(crate) fn unpublished_records(&self) -> u64 {
         self.next.wrapping_sub(self.published)
     }
 
     /// Tells the producer how far this side is.
     #[inline]
-    pub(crate) fn publish(&mut self) {
-        self.segment.word(reader::CONSUMED).store(self.next.to_le(), Ordering::Release);
+    pub(crate) fn publish_consumed(&mut self) {
+        self.segment.shared_word(reader::CONSUMED).store(self.next.to_le(), Ordering::Release);
         self.published = self.next;
     }
 
     /// Tells the producer how many receives were posted so far.
     #[inline]
     pub(crate) fn publish_posted(&self, posted: u64) {
-        self.segment.word(reader::POSTED).store(posted.to_le(), Ordering::Release);
+        self.segment.shared_word(reader::POSTED).store(posted.to_le(), Ordering::Release);
     }
 
     /// Refuses the record at a position; nothing after it will be executed.
-    pub(crate) fn refuse(&mut self, code: u64, at: u64) {
-        self.segment.word(reader::NAK_AT).store(at.to_le(), Ordering::Relaxed);
-        self.segment.word(reader::NAK).store(code.to_le(), Ordering::Release);
-        self.publish();
+    pub(crate) fn publish_nak(&mut self, code: u64, at: u64) {
+        self.segment.shared_word(reader::NAK_AT).store(at.to_le(), Ordering::Relaxed);
+        self.segment.shared_word(reader::NAK).store(code.to_le(), Ordering::Release);
+        self.publish_consumed();
     }
 
     /// Publishes the state of this reading side.
     pub(crate) fn publish_state(&self, state: u64) {
-        self.segment.word(reader::STATE).store(state.to_le(), Ordering::Release);
+        self.segment.shared_word(reader::STATE).store(state.to_le(), Ordering::Release);
     }
 
     /// Tells the producer that this side can read its memory.
     pub(crate) fn publish_reach(&self) {
-        self.segment.word(reader::REACHES).store(1u64.to_le(), Ordering::Release);
+        self.segment.shared_word(reader::REACHES).store(1u64.to_le(), Ordering::Release);
     }
 
     /// The state of the peer's writing side.
     #[inline]
     pub(crate) fn peer_state(&self) -> u64 {
-        u64::from_le(self.segment.word(writer::STATE).load(Ordering::Acquire))
+        u64::from_le(self.segment.shared_word(writer::STATE).load(Ordering::Acquire))
     }
 }
 
@@ -458,26 +459,26 @@ mod tests {
 
     use trunkline_mem::copy_shared;
 
-    use super::{Consumer, Producer, TOGETHER};
-    use crate::record::{Payload, Record, Verb};
-    use crate::segment::{Geometry, Segment};
+    use super::{RingConsumer, RingProducer, TOGETHER};
+    use crate::record::{RecordPayload, RecordVerb, RingRecord};
+    use crate::segment::{RingSegment, SegmentGeometry};
 
     /// Both ends of a ring, its memory file, and the pieces that are under way.
     struct Ring {
-        tx: Producer,
-        rx: Consumer,
+        tx: RingProducer,
+        rx: RingConsumer,
         file: OwnedFd,
         sent: VecDeque<(u32, Vec<u8>)>,
     }
 
     impl Ring {
         fn new(payload: u32, start: u64) -> Self {
-            let geometry = Geometry::new(16, payload).unwrap();
-            let (mine, fd) = Segment::create(geometry).unwrap();
+            let geometry = SegmentGeometry::new(16, payload).unwrap();
+            let (mine, fd) = RingSegment::create_shared(geometry).unwrap();
             let file = fd.try_clone().unwrap();
-            let theirs = Segment::open(fd, geometry).unwrap().unwrap();
-            let tx = Producer::new(theirs, start).unwrap();
-            let rx = Consumer::new(mine, None, start);
+            let theirs = RingSegment::map_peer(fd, geometry).unwrap().unwrap();
+            let tx = RingProducer::new(theirs, start).unwrap();
+            let rx = RingConsumer::new(mine, None, start);
             Self { tx, rx, file, sent: VecDeque::new() }
         }
 
@@ -491,13 +492,13 @@ mod tests {
             if !self.tx.has_room() {
                 return None;
             }
-            let (offset, len) = self.tx.stage(want)?;
+            let (offset, len) = self.tx.stage_payload(want)?;
             let bytes = vec![value; len as usize];
             // SAFETY: that many bytes.
             self.tx.fill_by(offset, len, |to| unsafe { copy_shared(bytes.as_ptr(), to, len as usize) });
-            let verb = Verb::Send { offset: 0 };
-            let payload = Payload::Staged { offset, len };
-            self.tx.push(&Record { verb, payload, last: true, awaited: false, imm: None });
+            let verb = RecordVerb::Send { offset: 0 };
+            let payload = RecordPayload::Staged { offset, len };
+            self.tx.push(&RingRecord { verb, payload, last: true, awaited: false, imm: None });
             self.sent.push_back((offset, bytes));
             Some(u64::from(offset) + u64::from(len))
         }
@@ -505,13 +506,13 @@ mod tests {
         /// Takes the oldest piece, which must hold what was sent.
         fn take(&mut self) {
             let Some((offset, bytes)) = self.sent.pop_front() else { return };
-            assert!(self.rx.ready());
-            let at = self.rx.segment().payload(offset, bytes.len() as u32).unwrap();
+            assert!(self.rx.is_ready());
+            let at = self.rx.segment().payload_range(offset, bytes.len() as u32).unwrap();
             // SAFETY: inside the segment, and nobody writes meanwhile.
             let found = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes.len()) };
             assert_eq!(found, bytes, "overwritten at {offset}");
             self.rx.advance();
-            self.rx.publish();
+            self.rx.publish_consumed();
         }
     }
 
@@ -544,12 +545,12 @@ mod tests {
                 assert!((0..10).all(|value| ring.send(16 << 10, value).is_some()));
                 let busy = ring.taken();
                 // What is in it stays.
-                ring.tx.rest();
+                ring.tx.trim_idle_memory();
                 (0..5).for_each(|_| ring.take());
-                ring.tx.rest();
+                ring.tx.trim_idle_memory();
                 (0..5).for_each(|_| ring.take());
                 assert_eq!(ring.taken(), busy);
-                ring.tx.rest();
+                ring.tx.trim_idle_memory();
                 let rests = ring.taken();
                 assert!(busy >= 128 << 10 && rests <= 4096, "round {round}: {busy} bytes, then {rests}");
             }
@@ -563,14 +564,17 @@ mod tests {
             let mut ring = Ring::new(64 << 10, start);
             (0..4).for_each(|value| assert!(ring.send(16 << 10, value).is_some()));
             (0..4).for_each(|_| ring.take());
-            ring.tx.rest();
+            ring.tx.trim_idle_memory();
             for ahead in 0..16 {
-                assert!(!ring.rx.ready_at(ring.tx.head().wrapping_add(ahead)), "{start:#x}, {ahead} ahead");
+                assert!(
+                    !ring.rx.ready_at(ring.tx.head_position().wrapping_add(ahead)),
+                    "{start:#x}, {ahead} ahead"
+                );
             }
             for value in 0..40 {
                 assert!(ring.send(100, value).is_some());
                 ring.take();
-                assert!(!ring.rx.ready());
+                assert!(!ring.rx.is_ready());
             }
         }
     }

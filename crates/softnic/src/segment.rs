@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::claim::Claim;
-use crate::error::Planted;
+use crate::claim::CopyClaim;
+use crate::error::PlantedBug;
 
 /// Bytes of one descriptor.
 pub(crate) const SLOT: usize = 128;
@@ -51,12 +51,12 @@ pub(crate) mod writer {
 
 /// Sizes of a segment that are known to be usable.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Geometry {
+pub(crate) struct SegmentGeometry {
     slots: u32,
     payload: u32,
 }
 
-impl Geometry {
+impl SegmentGeometry {
     /// The smallest there is.
     pub(crate) const SMALLEST: Self = Self { slots: 16, payload: 4096 };
 
@@ -68,12 +68,12 @@ impl Geometry {
     }
 
     /// Descriptors.
-    pub(crate) fn slots(self) -> u32 {
+    pub(crate) fn slot_count(self) -> u32 {
         self.slots
     }
 
     /// Bytes of payload.
-    pub(crate) fn payload(self) -> u32 {
+    pub(crate) fn payload_bytes(self) -> u32 {
         self.payload
     }
 
@@ -81,63 +81,64 @@ impl Geometry {
         (SLOTS_AT + self.slots as usize * SLOT).next_multiple_of(PAGE)
     }
 
-    fn bytes(self) -> usize {
+    fn total_bytes(self) -> usize {
         self.payload_at() + self.payload as usize
     }
 }
 
 /// A mapped segment.
-pub(crate) struct Segment {
+pub(crate) struct RingSegment {
     base: NonNull<u8>,
-    geometry: Geometry,
+    geometry: SegmentGeometry,
 }
 
 // SAFETY: the mapping belongs to this value alone within Rust; other processes' accesses are the same from any thread.
-unsafe impl Send for Segment {}
+unsafe impl Send for RingSegment {}
 // SAFETY: shared use is through atomic words and `copy_shared`, as between processes.
-unsafe impl Sync for Segment {}
+unsafe impl Sync for RingSegment {}
 
-impl Segment {
+impl RingSegment {
     /// Makes a segment to read from, all zero, and its memory file, to hand to the writer.
-    pub(crate) fn create(geometry: Geometry) -> io::Result<(Self, OwnedFd)> {
-        let fd = if Planted::named("soft-executable-segments").is_on() {
+    pub(crate) fn create_shared(geometry: SegmentGeometry) -> io::Result<(Self, OwnedFd)> {
+        let fd = if PlantedBug::named("soft-executable-segments").is_on() {
             rustix::fs::memfd_create("trunkline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?
         } else {
             trunkline_mem::create_memory_file("trunkline")?
         };
-        rustix::fs::ftruncate(&fd, geometry.bytes() as u64)?;
+        rustix::fs::ftruncate(&fd, geometry.total_bytes() as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok((Self::mapped(&fd, geometry)?, fd))
+        Ok((Self::map_file(&fd, geometry)?, fd))
     }
 
     /// Makes a segment that has no writer.
-    pub(crate) fn unshared(geometry: Geometry) -> io::Result<Self> {
+    pub(crate) fn create_unshared(geometry: SegmentGeometry) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), geometry.bytes(), access, flags) }?;
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), geometry.total_bytes(), access, flags) }?;
         let Some(base) = NonNull::new(base.cast()) else { return Err(io::ErrorKind::OutOfMemory.into()) };
         Ok(Self { base, geometry })
     }
 
     /// Maps a peer's segment to write to. The seals make it impossible for the peer to cut it short afterwards.
-    pub(crate) fn open(fd: OwnedFd, geometry: Geometry) -> io::Result<Option<Self>> {
+    pub(crate) fn map_peer(fd: OwnedFd, geometry: SegmentGeometry) -> io::Result<Option<Self>> {
         let Ok(seals) = rustix::fs::fcntl_get_seals(&fd) else { return Ok(None) };
         let size = rustix::fs::fstat(&fd)?.st_size;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW)
-            || usize::try_from(size) != Ok(geometry.bytes())
+            || usize::try_from(size) != Ok(geometry.total_bytes())
         {
             return Ok(None);
         }
-        Self::mapped(&fd, geometry).map(Some)
+        Self::map_file(&fd, geometry).map(Some)
     }
 
-    fn mapped(fd: &OwnedFd, geometry: Geometry) -> io::Result<Self> {
+    fn map_file(fd: &OwnedFd, geometry: SegmentGeometry) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe {
             rustix::mm::mmap(
                 ptr::null_mut(),
-                geometry.bytes(),
+                geometry.total_bytes(),
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
                 fd,
@@ -149,13 +150,13 @@ impl Segment {
     }
 
     /// Its sizes.
-    pub(crate) fn geometry(&self) -> Geometry {
+    pub(crate) fn geometry(&self) -> SegmentGeometry {
         self.geometry
     }
 
     /// A published word, by one of the constants of [`reader`] and [`writer`].
     #[inline]
-    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+    pub(crate) fn shared_word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset < SLOTS_AT && offset.is_multiple_of(8));
         // SAFETY: the constants lie in the first page of the mapping.
         let at = unsafe { self.base.add(offset) };
@@ -165,7 +166,7 @@ impl Segment {
 
     /// The descriptor at a position; positions wrap around the ring.
     #[inline]
-    pub(crate) fn slot(&self, position: u64) -> NonNull<u8> {
+    pub(crate) fn slot_at(&self, position: u64) -> NonNull<u8> {
         let index = (position & u64::from(self.geometry.slots - 1)) as usize;
         // SAFETY: `index < slots`, so the whole slot is inside the mapping.
         unsafe { self.base.add(SLOTS_AT + index * SLOT) }
@@ -173,28 +174,28 @@ impl Segment {
 
     /// The stamp of the descriptor at a position.
     #[inline]
-    pub(crate) fn stamp(&self, position: u64) -> &AtomicU64 {
+    pub(crate) fn stamp_at(&self, position: u64) -> &AtomicU64 {
         // SAFETY: the slot's first word is aligned, mapped while `self` lives, and only accessed as an atomic word.
-        unsafe { AtomicU64::from_ptr(self.slot(position).as_ptr().cast()) }
+        unsafe { AtomicU64::from_ptr(self.slot_at(position).as_ptr().cast()) }
     }
 
     /// The claim of the descriptor at a position: its last four words.
     #[inline]
-    pub(crate) fn claim(&self, position: u64) -> Claim<'_> {
+    pub(crate) fn claim_at(&self, position: u64) -> CopyClaim<'_> {
         let word = |index: usize| {
             // SAFETY: `index < 16`, so inside the slot.
-            let at = unsafe { self.slot(position).add(index * 8) };
+            let at = unsafe { self.slot_at(position).add(index * 8) };
             // SAFETY: aligned, mapped while `self` lives, and only accessed as an atomic word when it is a claim.
             unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
         };
-        Claim { grant: word(12), pulled: word(13), pushed: word(14), taken: word(15) }
+        CopyClaim { grant: word(12), pulled: word(13), pushed: word(14), taken: word(15) }
     }
 
     /// Gives the pages of both rings back to the system: they are zero from then on.
     pub(crate) fn empty_rings(&self) {
         // SAFETY: behind the published words, inside the mapping.
         let start = unsafe { self.base.add(SLOTS_AT) };
-        let len = self.geometry.bytes() - SLOTS_AT;
+        let len = self.geometry.total_bytes() - SLOTS_AT;
         // SAFETY: a range of this mapping; both sides access it as a NIC would, and any byte may be zero. Where the
         // system refuses, nothing has changed.
         let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxRemove) };
@@ -202,7 +203,7 @@ impl Segment {
 
     /// `len` bytes of the payload ring at `offset`, if they lie inside it.
     #[inline]
-    pub(crate) fn payload(&self, offset: u32, len: u32) -> Option<NonNull<u8>> {
+    pub(crate) fn payload_range(&self, offset: u32, len: u32) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
         if end > self.geometry.payload {
             return None;
@@ -212,10 +213,10 @@ impl Segment {
     }
 }
 
-impl Drop for Segment {
+impl Drop for RingSegment {
     fn drop(&mut self) {
         // SAFETY: maps exactly this range since `mapped`, and nothing borrowed from it outlives `self`.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.geometry.bytes()) };
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.geometry.total_bytes()) };
     }
 }
 
@@ -232,7 +233,7 @@ mod tests {
             println!("SKIPPED segment_files_are_not_executable: this kernel has no MFD_NOEXEC_SEAL");
             return;
         }
-        let (_, fd) = Segment::create(Geometry::SMALLEST).unwrap();
+        let (_, fd) = RingSegment::create_shared(SegmentGeometry::SMALLEST).unwrap();
         assert_eq!(rustix::fs::fstat(&fd).unwrap().st_mode & 0o111, 0);
     }
 }

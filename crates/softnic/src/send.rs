@@ -1,17 +1,17 @@
 //! The requester and the writing half of the responder: turns jobs into records and staged bytes. Called by `post` for
 //! the first part of an operation and by `poll` for what did not fit; never waits.
 
-use trunkline_fabric::{Extent, LocalKey, Status};
+use trunkline_fabric::{LocalKey, OpStatus, RegionExtent};
 
-use crate::direct::Direct;
-use crate::job::{Body, Job, Kind, OwedReply};
-use crate::method::Method;
-use crate::qp::{Answer, Env, Flight, Qp, Wanted, Wire};
-use crate::queue::Queue;
-use crate::record::{INLINE, Payload, Record, Verb};
-use crate::register::{Place, right};
-use crate::ring::Producer;
-use crate::tcp::{self, Stream};
+use crate::direct::DirectCopier;
+use crate::job::{JobBody, JobKind, OwedReply, TransmitJob};
+use crate::method::SoftCopyMethod;
+use crate::qp::{AnswerWait, AwaitedAnswer, LinkWire, OutstandingOp, RailContext, SoftQp};
+use crate::queue::GrowingQueue;
+use crate::record::{INLINE, RecordPayload, RecordVerb, RingRecord};
+use crate::register::{CheckedPlace, right};
+use crate::ring::RingProducer;
+use crate::tcp::{self, LinkStream};
 
 /// Most bytes that one record names in place, so that a poll of the target stays short.
 const PLACE: u64 = crate::claim::BYTES_MAX;
@@ -22,7 +22,7 @@ const LONG: u32 = 4;
 
 /// How far a job came.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum TransmitStep {
     /// All of it is out.
     Done,
     /// The ring is full.
@@ -35,74 +35,76 @@ pub(crate) enum Step {
 
 /// What the transmitter needs to know of a link besides its ring.
 #[derive(Clone, Copy)]
-pub(crate) struct Manner {
+pub(crate) struct TransmitConfig {
     /// The wire.
-    pub(crate) wire: Wire,
+    pub(crate) wire: LinkWire,
     /// Bytes staged by one record.
     pub(crate) segment: u32,
 }
 
 /// Emits as much of a job as fits. Call inside a guard if the job has a body.
 #[inline]
-pub(crate) fn transmit(
-    tx: &mut Producer,
-    direct: &mut Option<Direct>,
-    env: &Env<'_>,
-    manner: Manner,
-    job: &mut Job,
+pub(crate) fn transmit_records(
+    tx: &mut RingProducer,
+    direct: &mut Option<DirectCopier>,
+    env: &RailContext<'_>,
+    manner: TransmitConfig,
+    job: &mut TransmitJob,
     budget: &mut u64,
-) -> Step {
+) -> TransmitStep {
     loop {
         if !tx.has_room() {
-            return Step::Full;
+            return TransmitStep::Full;
         }
-        if let Some(request) = request(job) {
+        if let Some(request) = request_record(job) {
             tx.push(&request);
             job.started = true;
-            return Step::Done;
+            return TransmitStep::Done;
         }
         let left = job.total - job.sent;
         if left <= INLINE as u64 {
-            return if finish_inline(tx, env, job) { Step::Done } else { Step::Bad };
+            return if finish_inline(tx, env, job) { TransmitStep::Done } else { TransmitStep::Bad };
         }
         if *budget == 0 {
-            return Step::Spent;
+            return TransmitStep::Spent;
         }
         let prefix = u64::from(job.prefix_len);
         if job.sent < prefix {
             let from = job.sent as usize;
             let len = INLINE.min((prefix - job.sent) as usize);
-            let record = record(job, Payload::Inline { len: len as u32 }, false);
-            let Some(bytes) = job.prefix.get(from..from + len) else { return Step::Bad };
+            let record = payload_record(job, RecordPayload::Inline { len: len as u32 }, false);
+            let Some(bytes) = job.prefix.get(from..from + len) else { return TransmitStep::Bad };
             // SAFETY: a slice of that length.
             unsafe { tx.push_inline(&record, bytes.as_ptr(), len) };
-            advance(job, len as u64);
+            advance_job(job, len as u64);
             continue;
         }
         let step = match (manner.wire, job.body) {
-            (Wire::Mem, Body::Local { key, offset }) if !is_mapped(env, key) => {
+            (LinkWire::Mem, JobBody::Local { key, offset }) if !is_mapped(env, key) => {
                 let len = left.min(PLACE);
                 let offset = offset + (job.sent - prefix);
                 // This side's keys mean something to the peer: both are in one fabric.
-                let payload = Payload::Placed { nic: env.nic as u32, key, offset, len };
-                tx.push(&record(job, payload, len == left));
-                advance(job, len);
+                let payload = RecordPayload::Placed { nic: env.nic as u32, key, offset, len };
+                tx.push(&payload_record(job, payload, len == left));
+                advance_job(job, len);
                 *budget = budget.saturating_sub(4096);
-                if len == left { Step::Done } else { continue }
+                if len == left { TransmitStep::Done } else { continue }
             }
-            (Wire::Shm, Body::Local { key, offset })
-                if matches!(job.method, Method::Pulled | Method::Shared) && direct.is_some() =>
+            (LinkWire::Shm, JobBody::Local { key, offset })
+                if matches!(job.method, SoftCopyMethod::Pulled | SoftCopyMethod::Shared)
+                    && direct.is_some() =>
             {
-                let Some(len) = name(tx, direct, env, job, (key, offset + (job.sent - prefix)), left) else {
-                    return Step::Bad;
+                let Some(len) = name_source(tx, direct, env, job, (key, offset + (job.sent - prefix)), left)
+                else {
+                    return TransmitStep::Bad;
                 };
                 *budget = budget.saturating_sub(4096);
-                if len == left { Step::Done } else { continue }
+                if len == left { TransmitStep::Done } else { continue }
             }
-            _ => match stage(tx, env, manner, job, left) {
+            _ => match stage_segment(tx, env, manner, job, left) {
                 Ok(len) => {
                     *budget = budget.saturating_sub(len);
-                    if len == left { Step::Done } else { continue }
+                    if len == left { TransmitStep::Done } else { continue }
                 }
                 Err(step) => step,
             },
@@ -112,48 +114,54 @@ pub(crate) fn transmit(
 }
 
 /// Names the next bytes of a job, in this side's memory at a local key and offset, for the target to copy; how many.
-fn name(
-    tx: &mut Producer,
-    direct: &mut Option<Direct>,
-    env: &Env<'_>,
-    job: &mut Job,
+fn name_source(
+    tx: &mut RingProducer,
+    direct: &mut Option<DirectCopier>,
+    env: &RailContext<'_>,
+    job: &mut TransmitJob,
     (key, offset): (u64, u64),
     left: u64,
 ) -> Option<u64> {
-    let share = job.method == Method::Shared;
+    let share = job.method == SoftCopyMethod::Shared;
     let len = left.min(if share { SHARE } else { PLACE });
     let addr = source(env, job, len)?.at.expose_provenance() as u64;
-    let shared = direct.as_mut()?.offer(tx.head(), key, offset, len, share);
-    tx.pin();
-    tx.push(&record(job, Payload::Pulled { addr, len, shared }, len == left));
-    advance(job, len);
+    let shared = direct.as_mut()?.offer_record(tx.head_position(), key, offset, len, share);
+    tx.pin_next();
+    tx.push(&payload_record(job, RecordPayload::Pulled { addr, len, shared }, len == left));
+    advance_job(job, len);
     Some(len)
 }
 
 /// Stages one segment.
 #[inline]
-fn stage(tx: &mut Producer, env: &Env<'_>, manner: Manner, job: &mut Job, left: u64) -> Result<u64, Step> {
-    let long = if job.method == Method::StagedLong { LONG } else { 1 };
+fn stage_segment(
+    tx: &mut RingProducer,
+    env: &RailContext<'_>,
+    manner: TransmitConfig,
+    job: &mut TransmitJob,
+    left: u64,
+) -> Result<u64, TransmitStep> {
+    let long = if job.method == SoftCopyMethod::StagedLong { LONG } else { 1 };
     let want = u32::try_from(left).unwrap_or(u32::MAX).min(manner.segment.saturating_mul(long));
-    let (offset, len) = tx.stage(want).ok_or(Step::Full)?;
-    let from = source(env, job, u64::from(len)).ok_or(Step::Bad)?;
+    let (offset, len) = tx.stage_payload(want).ok_or(TransmitStep::Full)?;
+    let from = source(env, job, u64::from(len)).ok_or(TransmitStep::Bad)?;
     let last = u64::from(len) == left;
     if !(last && tx.drops_last()) {
         // SAFETY: `source` found the bytes registered, and the caller holds the guard; there is room for as many.
-        tx.fill_by(offset, len, |to| unsafe { env.table().copy_out(from, to, len as usize) });
+        tx.fill_by(offset, len, |to| unsafe { env.region_table().copy_out(from, to, len as usize) });
     }
-    tx.push(&record(job, Payload::Staged { offset, len }, last));
-    advance(job, u64::from(len));
+    tx.push(&payload_record(job, RecordPayload::Staged { offset, len }, last));
+    advance_job(job, u64::from(len));
     Ok(u64::from(len))
 }
 
 /// Emits the last record of a job, with all that is left inside it.
 #[inline]
-fn finish_inline(tx: &mut Producer, env: &Env<'_>, job: &mut Job) -> bool {
+fn finish_inline(tx: &mut RingProducer, env: &RailContext<'_>, job: &mut TransmitJob) -> bool {
     let left = (job.total - job.sent) as usize;
     let from = job.sent as usize;
     let prefix = usize::from(job.prefix_len);
-    let record = record(job, Payload::Inline { len: left as u32 }, true);
+    let record = payload_record(job, RecordPayload::Inline { len: left as u32 }, true);
     if from + left <= prefix {
         // SAFETY: inside the prefix.
         let bytes = unsafe { job.prefix.as_ptr().add(from) };
@@ -169,7 +177,7 @@ fn finish_inline(tx: &mut Producer, env: &Env<'_>, job: &mut Job) -> bool {
         let Some(place) = source(env, job, (left - held) as u64) else { return false };
         let to = gathered[held..].as_mut_ptr();
         // SAFETY: `source` found the bytes registered, and `left <= INLINE`.
-        unsafe { env.table().copy_out(place, to, left - held) };
+        unsafe { env.region_table().copy_out(place, to, left - held) };
         // SAFETY: `left` bytes were gathered.
         unsafe { tx.push_inline(&record, gathered.as_ptr(), left) };
     }
@@ -180,145 +188,159 @@ fn finish_inline(tx: &mut Producer, env: &Env<'_>, job: &mut Job) -> bool {
 
 /// Whether a region of this side is mapped write-combined, so that its bytes are copied before they are named.
 #[inline]
-fn is_mapped(env: &Env<'_>, key: u64) -> bool {
-    env.table().local(key, 0, 0).is_some_and(|place| place.rights & right::MAPPED != 0)
+fn is_mapped(env: &RailContext<'_>, key: u64) -> bool {
+    env.region_table().find_local(key, 0, 0).is_some_and(|place| place.rights & right::MAPPED != 0)
 }
 
 /// The next `len` bytes of a job's body.
 #[inline]
-pub(crate) fn source(env: &Env<'_>, job: &Job, len: u64) -> Option<Place> {
+pub(crate) fn source(env: &RailContext<'_>, job: &TransmitJob, len: u64) -> Option<CheckedPlace> {
     let done = job.sent - u64::from(job.prefix_len);
     match job.body {
-        Body::Local { key, offset } => env.table().local(key, offset.checked_add(done)?, len),
-        Body::Exposed { key, addr } => env.table().remote(key, addr.wrapping_add(done), len, right::READ),
+        JobBody::Local { key, offset } => env.region_table().find_local(key, offset.checked_add(done)?, len),
+        JobBody::Exposed { key, addr } => {
+            env.region_table().find_remote(key, addr.wrapping_add(done), len, right::READ)
+        }
     }
 }
 
 #[inline]
-pub(crate) fn advance(job: &mut Job, len: u64) {
+pub(crate) fn advance_job(job: &mut TransmitJob, len: u64) {
     job.sent += len;
     job.started = true;
 }
 
 /// The record for the next bytes of a job.
 #[inline]
-pub(crate) fn record(job: &Job, payload: Payload, last: bool) -> Record {
+pub(crate) fn payload_record(job: &TransmitJob, payload: RecordPayload, last: bool) -> RingRecord {
     let (verb, imm) = match job.kind {
-        Kind::Write { to, imm } => (
-            Verb::Write { key: to.key.0, addr: to.addr.wrapping_add(job.sent) },
+        JobKind::Write { to, imm } => (
+            RecordVerb::Write { key: to.key.0, addr: to.addr.wrapping_add(job.sent) },
             if last { imm } else { None },
         ),
-        Kind::Send { imm } => (Verb::Send { offset: job.sent }, if last { imm } else { None }),
-        Kind::Matched { grant } => (Verb::Matched { grant, offset: job.sent }, None),
-        Kind::Reply { id } => (Verb::Reply { id, offset: job.sent }, None),
+        JobKind::Send { imm } => (RecordVerb::Send { offset: job.sent }, if last { imm } else { None }),
+        JobKind::Matched { grant } => (RecordVerb::Matched { grant, offset: job.sent }, None),
+        JobKind::Reply { id } => (RecordVerb::Reply { id, offset: job.sent }, None),
         // Requests have no bytes, see `request`.
-        Kind::Read { .. }
-        | Kind::Add { .. }
-        | Kind::Swap { .. }
-        | Kind::Decline { .. }
-        | Kind::Nop
-        | Kind::Wait { .. } => (Verb::Send { offset: 0 }, None),
+        JobKind::Read { .. }
+        | JobKind::Add { .. }
+        | JobKind::Swap { .. }
+        | JobKind::Decline { .. }
+        | JobKind::Nop
+        | JobKind::Wait { .. } => (RecordVerb::Send { offset: 0 }, None),
     };
-    Record { verb, payload, last, awaited: last && job.awaited, imm }
+    RingRecord { verb, payload, last, awaited: last && job.awaited, imm }
 }
 
 /// The only record of a job that carries no bytes.
 #[inline]
-pub(crate) fn request(job: &Job) -> Option<Record> {
+pub(crate) fn request_record(job: &TransmitJob) -> Option<RingRecord> {
     let id = job.flight;
     let verb = match job.kind {
-        Kind::Read { from, len } => Verb::Read { key: from.key.0, addr: from.addr, len, id },
-        Kind::Add { at, add } => Verb::Add { key: at.key.0, addr: at.addr, add, id },
-        Kind::Swap { at, expect, swap } => Verb::Swap { key: at.key.0, addr: at.addr, expect, swap, id },
-        Kind::Decline { grant } => Verb::Decline { grant },
-        Kind::Write { .. }
-        | Kind::Send { .. }
-        | Kind::Matched { .. }
-        | Kind::Reply { .. }
-        | Kind::Nop
-        | Kind::Wait { .. } => return None,
+        JobKind::Read { from, len } => RecordVerb::Read { key: from.key.0, addr: from.addr, len, id },
+        JobKind::Add { at, add } => RecordVerb::Add { key: at.key.0, addr: at.addr, add, id },
+        JobKind::Swap { at, expect, swap } => {
+            RecordVerb::Swap { key: at.key.0, addr: at.addr, expect, swap, id }
+        }
+        JobKind::Decline { grant } => RecordVerb::Decline { grant },
+        JobKind::Write { .. }
+        | JobKind::Send { .. }
+        | JobKind::Matched { .. }
+        | JobKind::Reply { .. }
+        | JobKind::Nop
+        | JobKind::Wait { .. } => return None,
     };
     // Requests are answered, which says enough.
-    let awaited = job.awaited && matches!(job.kind, Kind::Decline { .. });
-    Some(Record { verb, payload: Payload::Inline { len: 0 }, last: true, awaited, imm: None })
+    let awaited = job.awaited && matches!(job.kind, JobKind::Decline { .. });
+    Some(RingRecord { verb, payload: RecordPayload::Inline { len: 0 }, last: true, awaited, imm: None })
 }
 
-/// See [`Qp::parts`].
-pub(crate) struct Parts<'a> {
-    out: Out<'a>,
-    flights: &'a mut Queue<Flight>,
-    wanted: &'a mut Queue<Wanted>,
+/// See [`SoftQp::transmit_parts`].
+pub(crate) struct TransmitParts<'a> {
+    out: TransmitTarget<'a>,
+    flights: &'a mut GrowingQueue<OutstandingOp>,
+    wanted: &'a mut GrowingQueue<AwaitedAnswer>,
     sends: &'a mut u64,
 }
 
 /// Where jobs go.
-enum Out<'a> {
+enum TransmitTarget<'a> {
     /// Into the peer's ring.
-    Ring(&'a mut Producer, &'a mut Option<Direct>, Manner),
+    Ring(&'a mut RingProducer, &'a mut Option<DirectCopier>, TransmitConfig),
     /// Into frames.
-    Stream(&'a mut Stream),
+    Stream(&'a mut LinkStream),
 }
 
-impl Out<'_> {
+impl TransmitTarget<'_> {
     #[inline]
-    fn transmit(&mut self, env: &Env<'_>, job: &mut Job, budget: &mut u64) -> Step {
+    fn transmit_job(
+        &mut self,
+        env: &RailContext<'_>,
+        job: &mut TransmitJob,
+        budget: &mut u64,
+    ) -> TransmitStep {
         match self {
-            Self::Ring(tx, direct, manner) => transmit(tx, direct, env, *manner, job, budget),
-            Self::Stream(stream) => tcp::transmit(stream, env, job, budget),
+            Self::Ring(tx, direct, manner) => transmit_records(tx, direct, env, *manner, job, budget),
+            Self::Stream(stream) => tcp::transmit_frames(stream, env, job, budget),
         }
     }
 
     #[inline]
-    fn head(&self) -> u64 {
+    fn head_position(&self) -> u64 {
         match self {
-            Self::Ring(tx, ..) => tx.head(),
-            Self::Stream(stream) => stream.head(),
+            Self::Ring(tx, ..) => tx.head_position(),
+            Self::Stream(stream) => stream.head_position(),
         }
     }
 }
 
-/// The queues of jobs, to be used beside [`Parts`].
-pub(crate) struct Queues<'a> {
-    pending: &'a mut Queue<Job>,
-    replies: &'a mut Queue<OwedReply>,
+/// The queues of jobs, to be used beside [`TransmitParts`].
+pub(crate) struct JobQueues<'a> {
+    pending: &'a mut GrowingQueue<TransmitJob>,
+    replies: &'a mut GrowingQueue<OwedReply>,
 }
 
-impl Parts<'_> {
+impl TransmitParts<'_> {
     /// Emits what it can of a job that may begin or has begun, and books the result.
     #[inline]
-    pub(crate) fn drive(&mut self, env: &Env<'_>, job: &mut Job, budget: &mut u64) -> Step {
+    pub(crate) fn drive_job(
+        &mut self,
+        env: &RailContext<'_>,
+        job: &mut TransmitJob,
+        budget: &mut u64,
+    ) -> TransmitStep {
         let before = job.started;
         let step = match job.kind {
-            Kind::Nop => Step::Done,
-            _ => self.out.transmit(env, job, budget),
+            JobKind::Nop => TransmitStep::Done,
+            _ => self.out.transmit_job(env, job, budget),
         };
         if job.started && !before {
-            if matches!(job.kind, Kind::Send { .. }) {
+            if matches!(job.kind, JobKind::Send { .. }) {
                 *self.sends = self.sends.wrapping_add(1);
             }
             if let Some(into) = answer_place(job) {
-                self.wanted.push(Wanted { flight: job.flight, into, got: 0 });
+                self.wanted.push(AwaitedAnswer { flight: job.flight, into, got: 0 });
             }
         }
-        if step == Step::Done
-            && !matches!(job.kind, Kind::Reply { .. })
+        if step == TransmitStep::Done
+            && !matches!(job.kind, JobKind::Reply { .. })
             && let Some(flight) = self.flights.get_mut(job.flight)
         {
-            flight.end = self.out.head();
+            flight.end = self.out.head_position();
             flight.sent = true;
         }
         step
     }
 }
 
-impl Qp {
+impl SoftQp {
     /// Whether the next job may begin: a send needs a posted receive of the peer, a read a free place among the
     /// outstanding ones.
     #[inline]
-    pub(crate) fn may_begin(&mut self, kind: Kind) -> bool {
+    pub(crate) fn may_begin(&mut self, kind: JobKind) -> bool {
         match kind {
-            Kind::Send { .. } => self.may_send(),
-            Kind::Read { .. } | Kind::Add { .. } | Kind::Swap { .. } => !self.wanted.is_full(),
+            JobKind::Send { .. } => self.may_send(),
+            JobKind::Read { .. } | JobKind::Add { .. } | JobKind::Swap { .. } => !self.wanted.is_full(),
             _ => true,
         }
     }
@@ -338,91 +360,94 @@ impl Qp {
 
     /// The parts that a job changes while it goes out, apart from the queues that hold it.
     #[inline]
-    pub(crate) fn parts<'a>(&'a mut self, env: &Env<'_>) -> Option<(Parts<'a>, Queues<'a>)> {
-        let manner = Manner { wire: self.wire, segment: env.shared.config.segment };
+    pub(crate) fn transmit_parts<'a>(
+        &'a mut self,
+        env: &RailContext<'_>,
+    ) -> Option<(TransmitParts<'a>, JobQueues<'a>)> {
+        let manner = TransmitConfig { wire: self.wire, segment: env.shared.config.segment };
         let out = match &mut self.tx {
-            Some(tx) => Out::Ring(tx, &mut self.direct, manner),
-            None => Out::Stream(self.stream.as_mut()?),
+            Some(tx) => TransmitTarget::Ring(tx, &mut self.direct, manner),
+            None => TransmitTarget::Stream(self.stream.as_mut()?),
         };
         let flights = &mut self.flights;
         let wanted = &mut self.wanted;
         let sends = &mut self.sends;
-        let parts = Parts { out, flights, wanted, sends };
-        Some((parts, Queues { pending: &mut self.pending, replies: &mut self.replies }))
+        let parts = TransmitParts { out, flights, wanted, sends };
+        Some((parts, JobQueues { pending: &mut self.pending, replies: &mut self.replies }))
     }
 
     /// Continues answers, grants and pending operations, in that order, by so many bytes at most; whether any went.
     #[inline]
-    pub(crate) fn pump(&mut self, env: &Env<'_>, budget: u64) -> bool {
+    pub(crate) fn pump_jobs(&mut self, env: &RailContext<'_>, budget: u64) -> bool {
         let mut left = budget;
         self.pump_some(env, &mut left);
         left < budget
     }
 
-    fn pump_some(&mut self, env: &Env<'_>, budget: &mut u64) {
+    fn pump_some(&mut self, env: &RailContext<'_>, budget: &mut u64) {
         self.pump_replies(env, budget);
         self.pump_grants();
         while self.failure.is_none() {
             let Some(kind) = self.pending.front().map(|job| job.kind) else { return };
             let begun = self.pending.front().is_some_and(|job| job.started);
-            if let Kind::Wait { cq, index } = kind
+            if let JobKind::Wait { cq, index } = kind
                 && !self.end_wait(env, cq, index)
             {
                 return;
             }
             if !begun && !self.may_begin(kind) {
-                if matches!(kind, Kind::Send { .. }) {
+                if matches!(kind, JobKind::Send { .. }) {
                     self.receiver_not_ready(env);
                 }
                 return;
             }
             self.waiting = None;
-            let Some((mut parts, queues)) = self.parts(env) else { return };
-            let step = queues.pending.front_mut().map(|job| parts.drive(env, job, budget));
+            let Some((mut parts, queues)) = self.transmit_parts(env) else { return };
+            let step = queues.pending.front_mut().map(|job| parts.drive_job(env, job, budget));
             match step {
-                Some(Step::Done) => {
+                Some(TransmitStep::Done) => {
                     self.pending.pop();
                 }
-                Some(Step::Bad) => return self.fail_with(Status::LocalProtection, false, None),
+                Some(TransmitStep::Bad) => return self.fail_with(OpStatus::LocalProtection, false, None),
                 _ => return,
             }
         }
     }
 
-    fn pump_replies(&mut self, env: &Env<'_>, budget: &mut u64) {
+    fn pump_replies(&mut self, env: &RailContext<'_>, budget: &mut u64) {
         while !self.replies.is_empty() {
-            let Some((mut parts, queues)) = self.parts(env) else { return };
+            let Some((mut parts, queues)) = self.transmit_parts(env) else { return };
             let Some(reply) = queues.replies.front_mut() else { return };
             let mut job = reply.to_job();
-            let step = parts.drive(env, &mut job, budget);
+            let step = parts.drive_job(env, &mut job, budget);
             reply.sent = job.sent;
             match step {
-                Step::Done => {
+                TransmitStep::Done => {
                     self.replies.pop();
                 }
-                Step::Bad => {
+                TransmitStep::Bad => {
                     let at = reply.at;
-                    self.turn_down(crate::error::Nak::Access, at);
-                    return self.fail_with(Status::Flushed, false, None);
+                    self.turn_down(crate::error::NakReason::Access, at);
+                    return self.fail_with(OpStatus::Flushed, false, None);
                 }
-                Step::Full | Step::Spent => return,
+                TransmitStep::Full | TransmitStep::Spent => return,
             }
         }
     }
 
     fn pump_grants(&mut self) {
-        while let Some((key, id)) = self.matcher.revoked() {
-            if !self.push_bare(Verb::Revoke { key, id }) {
+        while let Some((key, id)) = self.matcher.oldest_revocation() {
+            if !self.push_bare(RecordVerb::Revoke { key, id }) {
                 return;
             }
             self.matcher.was_revoked();
         }
         while let Some(&id) = self.matcher.ungranted.front() {
-            let Some(receive) = self.matcher.receive(id).copied() else {
+            let Some(receive) = self.matcher.find_receive(id).copied() else {
                 self.matcher.ungranted.pop_front();
                 continue;
             };
-            let verb = Verb::Grant { key: receive.key, len: receive.into.len, id };
+            let verb = RecordVerb::Grant { key: receive.key, len: receive.into.len, id };
             if !self.push_bare(verb) {
                 return;
             }
@@ -431,9 +456,9 @@ impl Qp {
     }
 
     /// Sends a record that nobody waits for; false if there is no room.
-    fn push_bare(&mut self, verb: Verb) -> bool {
-        let payload = Payload::Inline { len: 0 };
-        let record = Record { verb, payload, last: true, awaited: false, imm: None };
+    fn push_bare(&mut self, verb: RecordVerb) -> bool {
+        let payload = RecordPayload::Inline { len: 0 };
+        let record = RingRecord { verb, payload, last: true, awaited: false, imm: None };
         let Some(tx) = &mut self.tx else {
             return self.stream.as_mut().is_some_and(|stream| stream.push_record(&record));
         };
@@ -444,33 +469,33 @@ impl Qp {
         room
     }
 
-    fn receiver_not_ready(&mut self, env: &Env<'_>) {
+    fn receiver_not_ready(&mut self, env: &RailContext<'_>) {
         let Some(limit) = env.shared.config.receiver_wait else { return };
         let since = *self.waiting.get_or_insert_with(std::time::Instant::now);
         if since.elapsed().as_nanos() > u128::from(limit.0) {
-            self.fail_with(Status::ReceiverNotReady, false, None);
+            self.fail_with(OpStatus::ReceiverNotReady, false, None);
         }
     }
 }
 
 /// Where the answer to a request goes, which its job keeps in the body.
 #[inline]
-fn answer_place(job: &Job) -> Option<Extent> {
-    let Body::Local { key, offset } = job.body else { return None };
+fn answer_place(job: &TransmitJob) -> Option<RegionExtent> {
+    let JobBody::Local { key, offset } = job.body else { return None };
     let len = match job.kind {
-        Kind::Read { len, .. } => len,
-        Kind::Add { .. } | Kind::Swap { .. } => 8,
+        JobKind::Read { len, .. } => len,
+        JobKind::Add { .. } | JobKind::Swap { .. } => 8,
         _ => return None,
     };
-    Some(Extent { key: LocalKey(key), offset, len })
+    Some(RegionExtent { key: LocalKey(key), offset, len })
 }
 
-impl Answer {
+impl AnswerWait {
     /// What an operation of a kind has to wait for.
     #[inline]
-    pub(crate) fn to(kind: Kind) -> Self {
+    pub(crate) fn expected_for(kind: JobKind) -> Self {
         match kind {
-            Kind::Read { .. } | Kind::Add { .. } | Kind::Swap { .. } => Self::Awaited,
+            JobKind::Read { .. } | JobKind::Add { .. } | JobKind::Swap { .. } => Self::Awaited,
             _ => Self::None,
         }
     }

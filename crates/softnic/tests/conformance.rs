@@ -5,10 +5,12 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use trunkline_fabric::conformance::Setup;
-use trunkline_fabric::trace::{Recorder, Traced, TracedRail};
-use trunkline_fabric::{Access, Exported, Fabric, Purpose, Rail as _, RailConfig, RegisterError};
-use trunkline_mem::Memory;
+use trunkline_fabric::conformance::ConformanceSetup;
+use trunkline_fabric::trace::{EventRecorder, TracedFabric, TracedRail};
+use trunkline_fabric::{
+    AccessRights, ExportedDmaBuf, Fabric, Rail as _, RailConfig, RegionPurpose, RegisterError,
+};
+use trunkline_mem::MemoryRange;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
@@ -25,22 +27,22 @@ impl Soft {
     }
 }
 
-impl Setup for Soft {
+impl ConformanceSetup for Soft {
     type Rail = SoftRail;
 
-    fn rails(&self, config: &RailConfig) -> (SoftRail, SoftRail) {
+    fn open_rails(&self, config: &RailConfig) -> (SoftRail, SoftRail) {
         let first = self.fabric();
-        let a = first.open(0, config).unwrap();
+        let a = first.open_rail(0, config).unwrap();
         if self.fabrics == 1 {
-            return (a, first.open(0, config).unwrap());
+            return (a, first.open_rail(0, config).unwrap());
         }
-        (a, self.fabric().open(0, config).unwrap())
+        (a, self.fabric().open_rail(0, config).unwrap())
     }
 
-    fn trio(&self, config: &RailConfig) -> Option<[SoftRail; 3]> {
+    fn open_trio(&self, config: &RailConfig) -> Option<[SoftRail; 3]> {
         let first = self.fabric();
         let other = if self.fabrics == 1 { &first } else { &self.fabric() };
-        let open = |fabric: &SoftFabric| fabric.open(0, config).unwrap();
+        let open = |fabric: &SoftFabric| fabric.open_rail(0, config).unwrap();
         Some([open(&first), open(&first), open(other)])
     }
 
@@ -53,23 +55,23 @@ impl Setup for Soft {
 struct Recorded(Soft);
 
 impl Recorded {
-    fn fabric(&self) -> Traced<SoftFabric> {
-        let recorder = Recorder::new(64, Mutant::NONE, Instant::default);
-        Traced::new(self.0.fabric(), Some(Arc::new(recorder)))
+    fn fabric(&self) -> TracedFabric<SoftFabric> {
+        let recorder = EventRecorder::new(64, Mutant::NONE, Instant::default);
+        TracedFabric::new(self.0.fabric(), Some(Arc::new(recorder)))
     }
 }
 
-impl Setup for Recorded {
+impl ConformanceSetup for Recorded {
     type Rail = TracedRail<SoftRail>;
 
-    fn rails(&self, config: &RailConfig) -> (Self::Rail, Self::Rail) {
-        let open = || self.fabric().open(0, config).unwrap();
+    fn open_rails(&self, config: &RailConfig) -> (Self::Rail, Self::Rail) {
+        let open = || self.fabric().open_rail(0, config).unwrap();
         (open(), open())
     }
 
-    fn trio(&self, config: &RailConfig) -> Option<[Self::Rail; 3]> {
+    fn open_trio(&self, config: &RailConfig) -> Option<[Self::Rail; 3]> {
         let (first, other) = (self.fabric(), self.fabric());
-        Some([&first, &first, &other].map(|fabric| fabric.open(0, config).unwrap()))
+        Some([&first, &first, &other].map(|fabric| fabric.open_rail(0, config).unwrap()))
     }
 }
 
@@ -204,16 +206,24 @@ mod dmabufs {
     #[test]
     fn a_descriptor_that_cannot_be_mapped_is_refused() {
         let ends =
-            Soft { config: CONFIG(), fabrics: 1 }.pair(&trunkline_fabric::conformance::default_config());
+            Soft { config: CONFIG(), fabrics: 1 }.open_pair(&trunkline_fabric::conformance::default_config());
         let (read, _write) = rustix::pipe::pipe().unwrap();
-        let exported = Exported { fd: read.as_fd(), offset: 0 };
-        let refused =
-            ends.a.registrar().register_exported(&Memory::heap(64), exported, Access::ALL, Purpose::Heap);
+        let exported = ExportedDmaBuf { fd: read.as_fd(), offset: 0 };
+        let refused = ends.a.registrar().register_exported(
+            &MemoryRange::heap(64),
+            exported,
+            AccessRights::ALL,
+            RegionPurpose::Heap,
+        );
         assert!(matches!(refused, Err(RegisterError::Device { .. })), "{refused:?}");
         let plain = Soft { config: SoftConfig::default(), fabrics: 1 };
-        let ends = plain.pair(&trunkline_fabric::conformance::default_config());
-        let refused =
-            ends.a.registrar().register_exported(&Memory::heap(64), exported, Access::ALL, Purpose::Heap);
+        let ends = plain.open_pair(&trunkline_fabric::conformance::default_config());
+        let refused = ends.a.registrar().register_exported(
+            &MemoryRange::heap(64),
+            exported,
+            AccessRights::ALL,
+            RegionPurpose::Heap,
+        );
         assert!(matches!(refused, Err(RegisterError::Kind(_))), "{refused:?}");
     }
 }

@@ -10,10 +10,10 @@ use std::os::unix::fs::FileExt;
 use common::{Random, connect, poll, rail};
 use proptest::prelude::*;
 use trunkline_fabric::{
-    Access, Extent, LinkAddress, LinkError, Links, Op, PassedFd, PeerProcess, PostError, Purpose, Rail,
-    Source, Status,
+    AccessRights, LinkAddress, LinkControl, LinkError, Op, OpSource, OpStatus, PassedFd, PeerProcess,
+    PostError, Rail, RegionExtent, RegionPurpose,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_softnic::{CopyMode, SoftConfig};
 
 const SLOTS_AT: u64 = 4096;
@@ -23,25 +23,35 @@ fn small() -> SoftConfig {
 }
 
 /// One victim with posted work, whose segment is then overwritten by `scribble`.
-fn attack(scribble: impl Fn(&std::fs::File, &mut Random), seed: u64) -> Vec<Status> {
+fn attack(scribble: impl Fn(&std::fs::File, &mut Random), seed: u64) -> Vec<OpStatus> {
     let (mut a, mut b) = (rail(small()), rail(small()));
     let (at_a, at_b) = connect(&mut a, &mut b);
-    let secret = Memory::heap(4096);
+    let secret = MemoryRange::heap(4096);
     let registrar = a.registrar();
-    let keys = registrar.register(&secret, Access::ALL, Purpose::Bounce).unwrap();
-    let into = Memory::heap(4096);
-    let into_keys = registrar.register(&into, Access::LOCAL, Purpose::Bounce).unwrap();
-    let extent = |len| Extent { key: into_keys.local, offset: 0, len };
-    let far = b.registrar().register(&Memory::heap(4096), Access::ALL, Purpose::Bounce).unwrap();
-    let from = trunkline_fabric::Remote { key: far.remote, addr: far.remote_base, purpose: Purpose::Data };
+    let keys = registrar.register(&secret, AccessRights::ALL, RegionPurpose::Bounce).unwrap();
+    let into = MemoryRange::heap(4096);
+    let into_keys = registrar.register(&into, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap();
+    let extent = |len| RegionExtent { key: into_keys.local, offset: 0, len };
+    let far =
+        b.registrar().register(&MemoryRange::heap(4096), AccessRights::ALL, RegionPurpose::Bounce).unwrap();
+    let from = trunkline_fabric::RemoteLocation {
+        key: far.remote,
+        addr: far.remote_base,
+        purpose: RegionPurpose::Data,
+    };
     a.post(at_a, 1, Op::Recv { into: extent(64) }, true).unwrap();
     a.post(at_a, 2, Op::Read { into: extent(64), from }, true).unwrap();
-    a.post(at_a, 3, Op::MatchedRecv { into: extent(64), key: trunkline_fabric::Match(4) }, true).unwrap();
-    a.post(at_a, 4, Op::MatchedSend { from: Source::Inline(&[1]), key: trunkline_fabric::Match(9) }, true)
-        .unwrap();
-    a.post(at_a, 5, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None }, true).unwrap();
-    let file = std::fs::File::from(a.address(at_a).unwrap().fd.unwrap().fd);
-    let victim = std::fs::File::from(b.address(at_b).unwrap().fd.unwrap().fd);
+    a.post(at_a, 3, Op::MatchedRecv { into: extent(64), key: trunkline_fabric::MatchKey(4) }, true).unwrap();
+    a.post(
+        at_a,
+        4,
+        Op::MatchedSend { from: OpSource::Inline(&[1]), key: trunkline_fabric::MatchKey(9) },
+        true,
+    )
+    .unwrap();
+    a.post(at_a, 5, Op::Send { head: &[1], body: OpSource::Inline(&[]), imm: None }, true).unwrap();
+    let file = std::fs::File::from(a.link_address(at_a).unwrap().fd.unwrap().fd);
+    let victim = std::fs::File::from(b.link_address(at_b).unwrap().fd.unwrap().fd);
     let mut random = Random(seed | 1);
     let mut seen = Vec::new();
     for _ in 0..40 {
@@ -99,7 +109,7 @@ fn random_records_with_good_stamps() {
             },
             seed,
         );
-        errors += usize::from(seen.iter().any(|status| !matches!(status, Status::Ok | Status::Flushed)));
+        errors += usize::from(seen.iter().any(|status| !matches!(status, OpStatus::Ok | OpStatus::Flushed)));
     }
     assert!(errors > 100, "nonsense is told: {errors}");
 }
@@ -118,18 +128,22 @@ fn record_lengths_that_overflow_are_refused() {
         let (mut a, mut b) = (rail(small()), rail(small()));
         let (at_a, _) = connect(&mut a, &mut b);
         let registrar = a.registrar();
-        let keys = registrar.register(&Memory::heap(4096), Access::ALL, Purpose::Bounce).unwrap();
+        let keys =
+            registrar.register(&MemoryRange::heap(4096), AccessRights::ALL, RegionPurpose::Bounce).unwrap();
         // Writes to a retired region go nowhere, so no region bounds their lengths.
         registrar.retire(keys.local).unwrap();
-        let into = registrar.register(&Memory::heap(64), Access::LOCAL, Purpose::Bounce).unwrap().local;
-        a.post(at_a, 1, Op::Recv { into: Extent { key: into, offset: 0, len: 64 } }, true).unwrap();
-        let file = std::fs::File::from(a.address(at_a).unwrap().fd.unwrap().fd);
+        let into = registrar
+            .register(&MemoryRange::heap(64), AccessRights::LOCAL, RegionPurpose::Bounce)
+            .unwrap()
+            .local;
+        a.post(at_a, 1, Op::Recv { into: RegionExtent { key: into, offset: 0, len: 64 } }, true).unwrap();
+        let file = std::fs::File::from(a.link_address(at_a).unwrap().fd.unwrap().fd);
         for position in 0..2 {
             let record = write_record(position, form, keys.remote.0, u64::MAX);
             file.write_at(&record, SLOTS_AT + position * 128).unwrap();
         }
         let status = common::poll_until("the error", || poll(&mut a).first().map(|one| one.status));
-        assert_ne!(status, Status::Ok, "payload form {form}");
+        assert_ne!(status, OpStatus::Ok, "payload form {form}");
         let executed = u64::from_le_bytes({
             let mut word = [0; 8];
             file.read_exact_at(&mut word, 128).unwrap();
@@ -143,35 +157,35 @@ fn record_lengths_that_overflow_are_refused() {
 fn impossible_progress_is_an_error() {
     let (mut a, mut b) = (rail(small()), rail(small()));
     let (at_a, at_b) = connect(&mut a, &mut b);
-    a.post(at_a, 4, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None }, true).unwrap();
+    a.post(at_a, 4, Op::Send { head: &[1], body: OpSource::Inline(&[]), imm: None }, true).unwrap();
     // The word in which b says how much it has executed.
-    let file = std::fs::File::from(b.address(at_b).unwrap().fd.unwrap().fd);
+    let file = std::fs::File::from(b.link_address(at_b).unwrap().fd.unwrap().fd);
     file.write_at(&1000u64.to_le_bytes(), 128).unwrap();
     let status = common::poll_until("the error", || poll(&mut a).first().map(|one| one.status));
-    assert!(matches!(status, Status::Other(_)));
-    assert_eq!(a.post(at_a, 1, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+    assert!(matches!(status, OpStatus::Other(_)));
+    assert_eq!(a.post(at_a, 1, Op::Nop, true), Err(PostError::Refused(OpStatus::Flushed)));
 }
 
 #[test]
 fn unsealed_and_short_segments_are_refused() {
     let (mut a, b) = (rail(small()), rail(small()));
     let mut b = b;
-    let at_b = b.create().unwrap();
-    let bytes = b.address(at_b).unwrap().bytes;
+    let at_b = b.create_link().unwrap();
+    let bytes = b.link_address(at_b).unwrap().bytes;
     let unsealed = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, 1 << 20).unwrap();
     let other = rail(SoftConfig::default());
     let mut other = other;
-    let at_other = other.create().unwrap();
-    let wrong_size = other.address(at_other).unwrap().fd;
+    let at_other = other.create_link().unwrap();
+    let wrong_size = other.link_address(at_other).unwrap().fd;
     let pipe = rustix::pipe::pipe().unwrap().0;
     for fd in [Some(unsealed.into()), wrong_size, Some(pipe.into())] {
-        let link = a.create().unwrap();
+        let link = a.create_link().unwrap();
         let refused = a.connect(link, LinkAddress { bytes: bytes.clone(), fd });
         assert!(matches!(refused, Err(LinkError::Address(_))), "{refused:?}");
-        a.destroy(link);
+        a.destroy_link(link);
     }
-    let link = a.create().unwrap();
+    let link = a.create_link().unwrap();
     let refused = a.connect(link, LinkAddress { bytes, fd: None });
     assert!(matches!(refused, Err(LinkError::Unreachable(_))));
 }
@@ -185,11 +199,11 @@ proptest! {
         garbled: bool,
     ) {
         let (mut a, mut b) = (rail(small()), rail(small()));
-        let (at_a, at_b) = (a.create().unwrap(), b.create().unwrap());
-        let mut address = b.address(at_b).unwrap();
+        let (at_a, at_b) = (a.create_link().unwrap(), b.create_link().unwrap());
+        let mut address = b.link_address(at_b).unwrap();
         if garbled { address.bytes = bytes } else { address.bytes[at] = byte }
         if a.connect(at_a, address).is_ok() {
-            let _ = a.post(at_a, 1, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None }, true);
+            let _ = a.post(at_a, 1, Op::Send { head: &[1], body: OpSource::Inline(&[]), imm: None }, true);
             poll(&mut a);
             poll(&mut b);
         }
@@ -204,22 +218,22 @@ fn sent_by(pid: Option<u32>, passed: PassedFd) -> PassedFd {
 #[test]
 fn a_repeated_own_address_is_refused() {
     let (mut a, mut other) = (rail(small()), rail(small()));
-    let (told, at_other) = (a.create().unwrap(), other.create().unwrap());
-    let bytes = a.address(told).unwrap().bytes;
+    let (told, at_other) = (a.create_link().unwrap(), other.create_link().unwrap());
+    let bytes = a.link_address(told).unwrap().bytes;
     // An attacker can repeat an address of ours, beside a ring that it writes itself.
     let parent = std::os::unix::process::parent_id();
     for sender in [Some(parent), None] {
-        let ring = other.address(at_other).unwrap().fd.unwrap();
-        let link = a.create().unwrap();
+        let ring = other.link_address(at_other).unwrap().fd.unwrap();
+        let link = a.create_link().unwrap();
         let fd = Some(sent_by(sender, ring));
         let refused = a.connect(link, LinkAddress { bytes: bytes.clone(), fd });
         assert!(matches!(refused, Err(LinkError::Address(_))), "sent by {sender:?}: {refused:?}");
-        a.destroy(link);
+        a.destroy_link(link);
     }
     // A link that does not exist (any more) is no link of this process either.
-    let (gone, link) = (a.create().unwrap(), a.create().unwrap());
-    let of_gone = a.address(gone).unwrap();
-    a.destroy(gone);
+    let (gone, link) = (a.create_link().unwrap(), a.create_link().unwrap());
+    let of_gone = a.link_address(gone).unwrap();
+    a.destroy_link(gone);
     let refused = a.connect(link, of_gone);
     assert!(matches!(refused, Err(LinkError::Address(_))), "{refused:?}");
 }
@@ -227,8 +241,8 @@ fn a_repeated_own_address_is_refused() {
 #[test]
 fn each_link_has_its_own_proof() {
     let mut a = rail(small());
-    let links = [a.create().unwrap(), a.create().unwrap()];
-    let proofs = links.map(|link| a.address(link).unwrap().bytes[64..80].to_vec());
+    let links = [a.create_link().unwrap(), a.create_link().unwrap()];
+    let proofs = links.map(|link| a.link_address(link).unwrap().bytes[64..80].to_vec());
     assert_ne!(proofs[0][..8], proofs[1][..8], "at another address");
     assert_ne!(proofs[0][8..], proofs[1][8..], "another word");
 }
@@ -237,25 +251,28 @@ fn each_link_has_its_own_proof() {
 fn a_process_without_the_proof_is_not_copied_from() {
     let config = SoftConfig { copy: CopyMode::Pull, ..SoftConfig::default() };
     let (mut a, mut b) = (rail(config.clone()), rail(config));
-    let (at_a, at_b) = (a.create().unwrap(), b.create().unwrap());
+    let (at_a, at_b) = (a.create_link().unwrap(), b.create_link().unwrap());
     // The kernel names a process that has neither link: both are in this one.
     let parent = Some(std::os::unix::process::parent_id());
     let sent = |LinkAddress { bytes, fd }| LinkAddress { bytes, fd: fd.map(|fd| sent_by(parent, fd)) };
-    a.connect(at_a, sent(b.address(at_b).unwrap())).unwrap();
-    b.connect(at_b, sent(a.address(at_a).unwrap())).unwrap();
-    let (from, to) = (Memory::heap(1 << 20), Memory::heap(1 << 20));
+    a.connect(at_a, sent(b.link_address(at_b).unwrap())).unwrap();
+    b.connect(at_b, sent(a.link_address(at_a).unwrap())).unwrap();
+    let (from, to) = (MemoryRange::heap(1 << 20), MemoryRange::heap(1 << 20));
     from.write(0, &[7; 1 << 20]).unwrap();
-    let local = b.registrar().register(&from, Access::LOCAL, Purpose::Bounce).unwrap().local;
-    let remote = a.registrar().register(&to, Access::ALL, Purpose::Bounce).unwrap();
-    let from = Source::Region(Extent { key: local, offset: 0, len: 1 << 20 });
-    let to_far =
-        trunkline_fabric::Remote { key: remote.remote, addr: remote.remote_base, purpose: Purpose::Data };
+    let local = b.registrar().register(&from, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap().local;
+    let remote = a.registrar().register(&to, AccessRights::ALL, RegionPurpose::Bounce).unwrap();
+    let from = OpSource::Region(RegionExtent { key: local, offset: 0, len: 1 << 20 });
+    let to_far = trunkline_fabric::RemoteLocation {
+        key: remote.remote,
+        addr: remote.remote_base,
+        purpose: RegionPurpose::Data,
+    };
     b.post(at_b, 1, Op::Write { from, to: to_far, imm: None }, true).unwrap();
     let status = common::poll_until("the write", || {
         poll(&mut a);
         poll(&mut b).first().map(|one| one.status)
     });
-    assert_eq!(status, Status::Ok, "its bytes are staged");
+    assert_eq!(status, OpStatus::Ok, "its bytes are staged");
     let mut got = vec![0; 1 << 20];
     to.read(0, &mut got).unwrap();
     assert!(got.iter().all(|byte| *byte == 7));

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use common::{connect, poll, poll_until, rail_config};
 use held::HeldStores;
 use trunkline_fabric::{
-    Access, Completion, Extent, Fabric, Keys, LinkId, Op, Purpose, Rail, Remote, Source, Status,
+    AccessRights, Completion, Fabric, LinkId, Op, OpSource, OpStatus, Rail, RegionExtent, RegionKeys,
+    RegionPurpose, RemoteLocation,
 };
-use trunkline_mem::{MappedMemory, Memory};
+use trunkline_mem::{MappedMemory, MemoryRange};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
 
 const SIZE: usize = 1 << 20;
@@ -26,9 +27,9 @@ struct MappedPair {
     link: LinkId,
     at_far: LinkId,
     held: Arc<HeldStores>,
-    mapped: Keys,
-    host: Memory,
-    local: Keys,
+    mapped: RegionKeys,
+    host: MemoryRange,
+    local: RegionKeys,
 }
 
 impl MappedPair {
@@ -36,15 +37,15 @@ impl MappedPair {
     fn new(config: &SoftConfig, is_mapped_near: bool) -> Self {
         // Of one fabric: links between two fabrics of one process copy nothing directly.
         let fabric = SoftFabric::new(config.clone()).unwrap();
-        let mut near = fabric.open(0, &rail_config()).unwrap();
-        let mut far = fabric.open(0, &rail_config()).unwrap();
+        let mut near = fabric.open_rail(0, &rail_config()).unwrap();
+        let mut far = fabric.open_rail(0, &rail_config()).unwrap();
         let held = Arc::new(HeldStores::unwatched(SIZE, 3));
         // SAFETY: the software NIC never uses the address; the test checks that.
         let mapped = unsafe { MappedMemory::new(1 << 40, SIZE, Arc::clone(&held) as Arc<_>) };
-        let host = Memory::heap(SIZE);
+        let host = MemoryRange::heap(SIZE);
         let (with_mapping, with_host) = if is_mapped_near { (&near, &far) } else { (&far, &near) };
-        let register = |rail: &SoftRail, memory: &Memory| {
-            Rail::registrar(rail).register(memory, Access::ALL, Purpose::Heap).unwrap()
+        let register = |rail: &SoftRail, memory: &MemoryRange| {
+            Rail::registrar(rail).register(memory, AccessRights::ALL, RegionPurpose::Heap).unwrap()
         };
         let (mapped, local) = (register(with_mapping, &mapped.to_memory()), register(with_host, &host));
         let (link, at_far) = connect(&mut near, &mut far);
@@ -61,7 +62,7 @@ impl MappedPair {
                 op = Some(again);
             }
             self.near.flush();
-            assert!(poll(&mut self.far).iter().all(|one| one.status == Status::Ok), "{:?}", self.at_far);
+            assert!(poll(&mut self.far).iter().all(|one| one.status == OpStatus::Ok), "{:?}", self.at_far);
             poll(&mut self.near).pop()
         })
     }
@@ -96,8 +97,12 @@ fn writes_and_reads_go_by_copies() {
             let mut pair = MappedPair::new(&config, near);
             let (bytes, what) = (bytes(len), format!("{:?} {:?} {near} {len}", config.wire, config.copy));
             let (this, that) = if near { (pair.mapped, pair.local) } else { (pair.local, pair.mapped) };
-            let extent = Extent { key: this.local, offset: 16, len: len as u64 };
-            let remote = Remote { key: that.remote, addr: that.remote_base + 64, purpose: Purpose::Heap };
+            let extent = RegionExtent { key: this.local, offset: 16, len: len as u64 };
+            let remote = RemoteLocation {
+                key: that.remote,
+                addr: that.remote_base + 64,
+                purpose: RegionPurpose::Heap,
+            };
             let (at_mapped, at_host) = if near { (16, 64) } else { (64, 16) };
             // Out of the one, into the other, and back.
             if near {
@@ -105,8 +110,8 @@ fn writes_and_reads_go_by_copies() {
             } else {
                 pair.host.write(at_host, &bytes).unwrap();
             }
-            let write = Op::Write { from: Source::Region(extent), to: remote, imm: None };
-            assert_eq!(pair.execute(write).status, Status::Ok, "{what}");
+            let write = Op::Write { from: OpSource::Region(extent), to: remote, imm: None };
+            assert_eq!(pair.execute(write).status, OpStatus::Ok, "{what}");
             let mut found = vec![0; len];
             pair.host.read(at_host, &mut found).unwrap();
             assert!(
@@ -120,7 +125,7 @@ fn writes_and_reads_go_by_copies() {
             } else {
                 pair.host.write(at_host, &cleared).unwrap();
             }
-            assert_eq!(pair.execute(Op::Read { into: extent, from: remote }).status, Status::Ok, "{what}");
+            assert_eq!(pair.execute(Op::Read { into: extent, from: remote }).status, OpStatus::Ok, "{what}");
             pair.host.read(at_host, &mut found).unwrap();
             assert!(
                 found == bytes && pair.held.image()[at_mapped..at_mapped + len] == bytes,
@@ -135,11 +140,14 @@ fn writes_and_reads_go_by_copies() {
 fn atomics_change_words_of_a_mapping() {
     for config in ways() {
         let mut pair = MappedPair::new(&config, false);
-        let at =
-            Remote { key: pair.mapped.remote, addr: pair.mapped.remote_base + 64, purpose: Purpose::Heap };
-        let old = Extent { key: pair.local.local, offset: 8, len: 8 };
-        assert_eq!(pair.execute(Op::FetchAdd { old, at, add: 5 }).status, Status::Ok);
-        assert_eq!(pair.execute(Op::CompareSwap { old, at, expect: 5, swap: 9 }).status, Status::Ok);
+        let at = RemoteLocation {
+            key: pair.mapped.remote,
+            addr: pair.mapped.remote_base + 64,
+            purpose: RegionPurpose::Heap,
+        };
+        let old = RegionExtent { key: pair.local.local, offset: 8, len: 8 };
+        assert_eq!(pair.execute(Op::FetchAdd { old, at, add: 5 }).status, OpStatus::Ok);
+        assert_eq!(pair.execute(Op::CompareSwap { old, at, expect: 5, swap: 9 }).status, OpStatus::Ok);
         assert_eq!(pair.host.load(8), Ok(5));
         assert_eq!((pair.held.image()[64], pair.held.held_back()), (9, 0));
     }

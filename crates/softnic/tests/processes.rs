@@ -21,10 +21,11 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal};
 use trunkline_fabric::{
-    Access, DeregisterError, Done, Extent, Fabric, Keys, LinkAddress, LinkId, Links, LocalKey, Op, PassedFd,
-    PeerProcess, Purpose, Rail, RailConfig, Registrar, Remote, RemoteKey, Source, Status,
+    AccessRights, CompletionKind, DeregisterError, Fabric, LinkAddress, LinkControl, LinkId, LocalKey,
+    MemoryRegistrar, Op, OpSource, OpStatus, PassedFd, PeerProcess, Rail, RailConfig, RegionExtent,
+    RegionKeys, RegionPurpose, RemoteKey, RemoteLocation,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_mem::ipc::{peer_pidfd, process_across};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
 
@@ -77,36 +78,40 @@ struct End {
     fabric: SoftFabric,
     rail: SoftRail,
     link: LinkId,
-    memory: Memory,
-    keys: Keys,
-    registrar: std::sync::Arc<dyn Registrar>,
-    peer: Remote,
+    memory: MemoryRange,
+    keys: RegionKeys,
+    registrar: std::sync::Arc<dyn MemoryRegistrar>,
+    peer: RemoteLocation,
 }
 
 impl End {
-    fn new(socket: impl AsFd, mode: CopyMode, access: Access) -> Self {
-        let config = RailConfig { peer_time: trunkline_proto::time::Duration::secs(1), ..rail_config() };
+    fn new(socket: impl AsFd, mode: CopyMode, access: AccessRights) -> Self {
+        let config = RailConfig { peer_time: trunkline_proto::time::Duration::from_secs(1), ..rail_config() };
         let fabric = SoftFabric::new(SoftConfig { copy: mode, ..SoftConfig::default() }).unwrap();
-        let mut rail = fabric.open(0, &config).unwrap();
-        let link = rail.create().unwrap();
-        let memory = Memory::heap(SIZE);
+        let mut rail = fabric.open_rail(0, &config).unwrap();
+        let link = rail.create_link().unwrap();
+        let memory = MemoryRange::heap(SIZE);
         let registrar = rail.registrar();
-        let keys = registrar.register(&memory, access, Purpose::Bounce).unwrap();
-        let address = rail.address(link).unwrap();
+        let keys = registrar.register(&memory, access, RegionPurpose::Bounce).unwrap();
+        let address = rail.link_address(link).unwrap();
         let mut hello = keys.remote.0.to_le_bytes().to_vec();
         hello.extend_from_slice(&keys.remote_base.to_le_bytes());
         hello.extend_from_slice(&address.bytes);
         send(&socket, &hello, address.fd.map(|passed| passed.fd));
         let (hello, fd) = receive(&socket);
         let word = |at: usize| u64::from_le_bytes(hello[at..at + 8].try_into().unwrap());
-        let peer = Remote { key: RemoteKey(word(0)), addr: word(8), purpose: Purpose::Data };
+        let peer = RemoteLocation { key: RemoteKey(word(0)), addr: word(8), purpose: RegionPurpose::Data };
         rail.connect(link, LinkAddress { bytes: hello[16..].to_vec(), fd }).unwrap();
         Self { fabric, rail, link, memory, keys, registrar, peer }
     }
 
     fn write(&mut self, offset: u64, len: u64, imm: Option<u32>) {
-        let from = Source::Region(Extent { key: self.keys.local, offset, len });
-        let to = Remote { key: self.peer.key, addr: self.peer.addr + offset, purpose: Purpose::Data };
+        let from = OpSource::Region(RegionExtent { key: self.keys.local, offset, len });
+        let to = RemoteLocation {
+            key: self.peer.key,
+            addr: self.peer.addr + offset,
+            purpose: RegionPurpose::Data,
+        };
         self.rail.post(self.link, 1, Op::Write { from, to, imm }, true).unwrap();
     }
 }
@@ -146,17 +151,17 @@ fn peer() {
     }
     let meeting = std::env::var(MEETING).unwrap();
     let socket = UnixStream::connect_addr(&SocketAddr::from_abstract_name(meeting).unwrap()).unwrap();
-    let mut end = End::new(&socket, mode, Access::ALL);
+    let mut end = End::new(&socket, mode, AccessRights::ALL);
     let started = Instant::now();
     let mut idle = 0u32;
     while started.elapsed() < Duration::from_secs(60) {
         idle += 1;
         for one in poll(&mut end.rail) {
             idle = 0;
-            if one.status != Status::Ok {
+            if one.status != OpStatus::Ok {
                 return;
             }
-            if one.done == Done::Written {
+            if one.done == CompletionKind::Written {
                 let at = u64::from(one.imm.unwrap()) * 4096;
                 let mut bytes = vec![0; one.len as usize];
                 end.memory.read(at, &mut bytes).unwrap();
@@ -165,7 +170,7 @@ fn peer() {
                 end.write(at, one.len, one.imm);
             }
         }
-        if end.rail.credits(end.link) == 0 {
+        if end.rail.post_credits(end.link) == 0 {
             return;
         }
         // Rarely: on a busy machine whoever yields is away for long, and never inside a copy.
@@ -209,8 +214,8 @@ fn exchange(end: &mut End) {
         end.write(at, len, Some(page));
         let told = poll_until("the answer", || {
             let seen = poll(&mut end.rail);
-            assert!(seen.iter().all(|one| one.status == Status::Ok), "{seen:?}");
-            seen.into_iter().find(|one| one.done == Done::Written)
+            assert!(seen.iter().all(|one| one.status == OpStatus::Ok), "{seen:?}");
+            seen.into_iter().find(|one| one.done == CompletionKind::Written)
         });
         assert_eq!((told.imm, told.len), (Some(page), len));
         let mut back = vec![0; len as usize];
@@ -221,9 +226,9 @@ fn exchange(end: &mut End) {
 
 fn exchange_with(mode: CopyMode, prefix: &[&str]) {
     let (mut child, socket) = start(mode, prefix);
-    let mut end = End::new(&socket, mode, Access::ALL);
+    let mut end = End::new(&socket, mode, AccessRights::ALL);
     exchange(&mut end);
-    end.rail.destroy(end.link);
+    end.rail.destroy_link(end.link);
     child.wait().unwrap();
 }
 
@@ -281,11 +286,11 @@ fn signal(child: &Child, signal: Signal) {
 /// Offers all memory to a peer that pulls, and stops it somewhere in the copy; whether it was inside one. Then it goes on, or is killed.
 fn stop_inside(mode: CopyMode, kill: bool, wait: Duration) -> bool {
     let (mut child, socket) = start(mode, &[]);
-    let mut end = End::new(&socket, mode, Access::ALL);
+    let mut end = End::new(&socket, mode, AccessRights::ALL);
     exchange(&mut end);
-    let source = Memory::heap(SIZE);
-    let key = end.registrar.register(&source, Access::LOCAL, Purpose::Bounce).unwrap().local;
-    let from = Source::Region(Extent { key, offset: 0, len: SIZE as u64 });
+    let source = MemoryRange::heap(SIZE);
+    let key = end.registrar.register(&source, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap().local;
+    let from = OpSource::Region(RegionExtent { key, offset: 0, len: SIZE as u64 });
     end.rail.post(end.link, 7, Op::Write { from, to: end.peer, imm: None }, true).unwrap();
     let until = Instant::now() + wait;
     let mut seen = Vec::new();
@@ -310,7 +315,7 @@ fn stop_inside(mode: CopyMode, kill: bool, wait: Duration) -> bool {
         seen.extend(poll(&mut end.rail));
         (!inside || end.registrar.deregister(key).is_ok()).then_some(())
     });
-    end.rail.fail(end.link);
+    end.rail.fail_link(end.link);
     poll_until("the end of the write", || {
         seen.extend(poll(&mut end.rail));
         seen.iter().find(|one| one.wr_id == 7).copied()
@@ -349,7 +354,7 @@ fn stop_inside_a_push(kill: bool, wait: Duration) -> Push {
     const LEN: u64 = 40 << 20;
     pin(0);
     let (mut child, socket) = start(CopyMode::Share, &[]);
-    let mut end = End::new(&socket, CopyMode::Share, Access::ALL);
+    let mut end = End::new(&socket, CopyMode::Share, AccessRights::ALL);
     end.await_answer(LEN, wait);
     signal(&child, Signal::STOP);
     let result = end.registrar.deregister(end.keys.local);
@@ -376,15 +381,18 @@ fn drop_inside_a_push(wait: Duration) -> Push {
     const LEN: u64 = 40 << 20;
     pin(0);
     let (mut child, socket) = start(CopyMode::Share, &[]);
-    let mut end = End::new(&socket, CopyMode::Share, Access::ALL);
+    let mut end = End::new(&socket, CopyMode::Share, AccessRights::ALL);
     end.await_answer(LEN, wait);
     signal(&child, Signal::STOP);
-    let regions = |end: &End| end.fabric.usage(0).regions;
+    let regions = |end: &End| end.fabric.nic_usage(0).regions;
     let before = regions(&end);
     end.registrar.abandon(end.keys.local);
     let push = if regions(&end) == before { Push::Inside } else { Push::Outside };
     let calls = |end: &End| {
-        let other = end.registrar.register(&Memory::heap(8), Access::LOCAL, Purpose::Bounce).unwrap();
+        let other = end
+            .registrar
+            .register(&MemoryRange::heap(8), AccessRights::LOCAL, RegionPurpose::Bounce)
+            .unwrap();
         end.registrar.deregister(other.local).unwrap();
         regions(end)
     };
@@ -405,12 +413,12 @@ fn fail_inside_a_push(wait: Duration) -> Push {
     const LEN: u64 = 40 << 20;
     pin(0);
     let (mut child, socket) = start(CopyMode::Share, &[]);
-    let mut end = End::new(&socket, CopyMode::Share, Access::ALL);
+    let mut end = End::new(&socket, CopyMode::Share, AccessRights::ALL);
     end.await_answer(LEN, wait);
     signal(&child, Signal::STOP);
-    let note = Extent { key: end.keys.local, offset: 0, len: 8 };
+    let note = RegionExtent { key: end.keys.local, offset: 0, len: 8 };
     end.rail.post(end.link, 9, Op::Recv { into: note }, true).unwrap();
-    end.rail.fail(end.link);
+    end.rail.fail_link(end.link);
     let until = Instant::now() + Duration::from_millis(100);
     let mut told = false;
     while Instant::now() < until {

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{Random, connect, poll, rail};
 use trunkline_fabric::{
-    Access, Extent, Fabric, Links, LocalKey, Op, Purpose, Rail, Registrar, Remote, RemoteKey, Source, Status,
+    AccessRights, Fabric, LinkControl, LocalKey, MemoryRegistrar, Op, OpSource, OpStatus, Rail, RegionExtent,
+    RegionPurpose, RemoteKey, RemoteLocation,
 };
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::{MemoryKind, MemoryRange};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
 
 const SIZE: usize = 128 << 10;
@@ -50,33 +51,40 @@ struct Now {
 }
 
 /// Uses whatever region there is as target or source, making a new link after each refusal.
-fn user(mut a: SoftRail, mut b: SoftRail, now: &Now, as_source: bool, other: Extent, to: Remote) {
+fn user(
+    mut a: SoftRail,
+    mut b: SoftRail,
+    now: &Now,
+    as_source: bool,
+    other: RegionExtent,
+    to: RemoteLocation,
+) {
     let (mut at_a, mut at_b) = connect(&mut a, &mut b);
     let mut flying = 0;
     while !now.stop.load(Ordering::Relaxed) {
         let key = now.key.load(Ordering::Acquire);
         if key != 0 && flying < 4 {
             let op = if as_source {
-                let from = Source::Region(Extent { key: LocalKey(key), offset: 0, len: SIZE as u64 });
+                let from = OpSource::Region(RegionExtent { key: LocalKey(key), offset: 0, len: SIZE as u64 });
                 Op::Write { from, to, imm: None }
             } else {
-                let to = Remote { key: RemoteKey(key), addr: 0, purpose: Purpose::Data };
-                Op::Write { from: Source::Region(other), to, imm: None }
+                let to = RemoteLocation { key: RemoteKey(key), addr: 0, purpose: RegionPurpose::Data };
+                Op::Write { from: OpSource::Region(other), to, imm: None }
             };
             flying += u32::from(a.post(at_a, 1, op, true).is_ok());
         }
         let mut failed = false;
         for one in poll(&mut a) {
             flying = flying.saturating_sub(1);
-            if one.status == Status::Ok {
+            if one.status == OpStatus::Ok {
                 now.hits.fetch_add(1, Ordering::Relaxed);
             }
-            failed |= one.status != Status::Ok;
+            failed |= one.status != OpStatus::Ok;
         }
         poll(&mut b);
         if failed {
-            a.destroy(at_a);
-            b.destroy(at_b);
+            a.destroy_link(at_a);
+            b.destroy_link(at_b);
             (at_a, at_b) = connect(&mut a, &mut b);
             flying = 0;
         }
@@ -91,16 +99,16 @@ fn direct(copy: CopyMode) -> SoftConfig {
 fn race(config: SoftConfig, fabrics: usize, as_source: bool, count: u64) {
     let first = SoftFabric::new(config.clone()).unwrap();
     let second = SoftFabric::new(config).unwrap();
-    let a = first.open(0, &common::rail_config()).unwrap();
-    let b = if fabrics == 1 { &first } else { &second }.open(0, &common::rail_config()).unwrap();
+    let a = first.open_rail(0, &common::rail_config()).unwrap();
+    let b = if fabrics == 1 { &first } else { &second }.open_rail(0, &common::rail_config()).unwrap();
     let (near, far) = (a.registrar(), b.registrar());
-    let here = Memory::heap(SIZE);
-    let keys = near.register(&here, Access::ALL, Purpose::Bounce).unwrap();
-    let there = Memory::heap(SIZE);
-    let there_keys = far.register(&there, Access::ALL, Purpose::Bounce).unwrap();
-    let other = Extent { key: keys.local, offset: 0, len: SIZE as u64 };
-    let to = Remote { key: there_keys.remote, addr: 0, purpose: Purpose::Data };
-    let registrar: Arc<dyn Registrar> = if as_source { near } else { far };
+    let here = MemoryRange::heap(SIZE);
+    let keys = near.register(&here, AccessRights::ALL, RegionPurpose::Bounce).unwrap();
+    let there = MemoryRange::heap(SIZE);
+    let there_keys = far.register(&there, AccessRights::ALL, RegionPurpose::Bounce).unwrap();
+    let other = RegionExtent { key: keys.local, offset: 0, len: SIZE as u64 };
+    let to = RemoteLocation { key: there_keys.remote, addr: 0, purpose: RegionPurpose::Data };
+    let registrar: Arc<dyn MemoryRegistrar> = if as_source { near } else { far };
     let now = Arc::new(Now::default());
     let seen = Arc::clone(&now);
     let thread = std::thread::spawn(move || user(a, b, &seen, as_source, other, to));
@@ -109,8 +117,8 @@ fn race(config: SoftConfig, fabrics: usize, as_source: bool, count: u64) {
     for round in 0..count {
         let at = map();
         // SAFETY: mapped until it is deregistered.
-        let memory = unsafe { Memory::from_raw(at, SIZE, Kind::Host) };
-        let keys = registrar.register(&memory, Access::WRITE, Purpose::Bounce).unwrap();
+        let memory = unsafe { MemoryRange::from_raw(at, SIZE, MemoryKind::Host) };
+        let keys = registrar.register(&memory, AccessRights::WRITE, RegionPurpose::Bounce).unwrap();
         now.key.store(if as_source { keys.local.0 } else { keys.remote.0 }, Ordering::Release);
         if round % 64 == 0 {
             // On a busy machine the other thread gets its turn.
@@ -169,24 +177,25 @@ fn sources_over_shared_memory() {
 fn a_key_is_not_found_by_its_neighbours() {
     let mut a = rail(SoftConfig::default());
     let mut b = rail(SoftConfig::default());
-    let memory = Memory::heap(64);
+    let memory = MemoryRange::heap(64);
     let registrar = b.registrar();
     let keys: Vec<u64> = (0..100)
-        .map(|_| registrar.register(&memory, Access::ALL, Purpose::Bounce).unwrap().remote.0)
+        .map(|_| registrar.register(&memory, AccessRights::ALL, RegionPurpose::Bounce).unwrap().remote.0)
         .collect();
     let bits: u32 = keys.iter().zip(&keys[1..]).map(|(one, next)| (one ^ next).count_ones()).sum();
     assert!((99 * 24..99 * 40).contains(&bits), "keys that follow each other differ in half their bits");
     for bit in 0..64 {
         let (at_a, at_b) = connect(&mut a, &mut b);
-        let to = Remote { key: RemoteKey(keys[0] ^ (1 << bit)), addr: 0, purpose: Purpose::Data };
-        a.post(at_a, 1, Op::Write { from: Source::Inline(&[1]), to, imm: None }, false).unwrap();
+        let to =
+            RemoteLocation { key: RemoteKey(keys[0] ^ (1 << bit)), addr: 0, purpose: RegionPurpose::Data };
+        a.post(at_a, 1, Op::Write { from: OpSource::Inline(&[1]), to, imm: None }, false).unwrap();
         let status = common::poll_until("the refusal", || {
             poll(&mut b);
             poll(&mut a).first().map(|one| one.status)
         });
-        assert_eq!(status, Status::RemoteAccess);
-        a.destroy(at_a);
-        b.destroy(at_b);
+        assert_eq!(status, OpStatus::RemoteAccess);
+        a.destroy_link(at_a);
+        b.destroy_link(at_b);
     }
     assert_eq!(memory.load(0), Ok(0));
 }

@@ -7,14 +7,17 @@ mod common;
 
 use common::{connect, poll, poll_until, rail_config};
 use rustix::mm::{MapFlags, ProtFlags};
-use trunkline_fabric::{Access, Done, Extent, Fabric as _, Op, Purpose, Rail, Remote, Source, Status};
-use trunkline_mem::{Kind, Memory};
+use trunkline_fabric::{
+    AccessRights, CompletionKind, Fabric as _, Op, OpSource, OpStatus, Rail, RegionExtent, RegionPurpose,
+    RemoteLocation,
+};
+use trunkline_mem::{MemoryKind, MemoryRange};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 
 const SIZE: usize = 1 << 20;
 
 /// Memory that system calls cannot reach from outside; `None` where the kernel has none.
-fn secret() -> Option<Memory> {
+fn secret() -> Option<MemoryRange> {
     // SAFETY: a system call without pointers.
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
@@ -33,7 +36,7 @@ fn secret() -> Option<Memory> {
         )
     };
     // SAFETY: mapped until the process ends.
-    Some(unsafe { Memory::from_raw(at.ok()?.expose_provenance(), SIZE, Kind::Host) })
+    Some(unsafe { MemoryRange::from_raw(at.ok()?.expose_provenance(), SIZE, MemoryKind::Host) })
 }
 
 fn byte(at: usize) -> u8 {
@@ -41,25 +44,25 @@ fn byte(at: usize) -> u8 {
 }
 
 /// Writes all of one memory to another, three times in a row; what arrived.
-fn copy(mode: CopyMode, from: &Memory, into: &Memory) -> Vec<u8> {
+fn copy(mode: CopyMode, from: &MemoryRange, into: &MemoryRange) -> Vec<u8> {
     // Both ends belong to one fabric: links between two fabrics of one process stage all bytes, so nothing would depend on the memory.
     let config = SoftConfig { copy: mode, wire: WireMode::Shm, ..SoftConfig::default() };
     let fabric = SoftFabric::new(config).unwrap();
-    let mut a = fabric.open(0, &rail_config()).unwrap();
-    let mut b = fabric.open(0, &rail_config()).unwrap();
+    let mut a = fabric.open_rail(0, &rail_config()).unwrap();
+    let mut b = fabric.open_rail(0, &rail_config()).unwrap();
     let (at_a, _) = connect(&mut a, &mut b);
-    let key = a.registrar().register(from, Access::LOCAL, Purpose::Bounce).unwrap().local;
-    let target = b.registrar().register(into, Access::WRITE, Purpose::Bounce).unwrap();
-    let to = Remote { key: target.remote, addr: target.remote_base, purpose: Purpose::Data };
+    let key = a.registrar().register(from, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap().local;
+    let target = b.registrar().register(into, AccessRights::WRITE, RegionPurpose::Bounce).unwrap();
+    let to = RemoteLocation { key: target.remote, addr: target.remote_base, purpose: RegionPurpose::Data };
     for _ in 0..3 {
-        let from = Source::Region(Extent { key, offset: 0, len: SIZE as u64 });
+        let from = OpSource::Region(RegionExtent { key, offset: 0, len: SIZE as u64 });
         a.post(at_a, 1, Op::Write { from, to, imm: Some(7) }, true).unwrap();
     }
     let (mut posted, mut written) = (0, 0);
     poll_until("the writes", || {
         for one in poll(&mut a).into_iter().chain(poll(&mut b)) {
-            assert_eq!(one.status, Status::Ok, "{mode:?}");
-            if one.done == Done::Written { written += 1 } else { posted += 1 }
+            assert_eq!(one.status, OpStatus::Ok, "{mode:?}");
+            if one.done == CompletionKind::Written { written += 1 } else { posted += 1 }
         }
         (posted == 3 && written == 3).then_some(())
     });
@@ -82,7 +85,7 @@ fn memory_that_others_cannot_reach_is_staged() {
     };
     let wanted: Vec<u8> = (0..SIZE).map(byte).collect();
     for mode in [CopyMode::Pull, CopyMode::Share, CopyMode::Auto] {
-        let usual = Memory::heap(SIZE);
+        let usual = MemoryRange::heap(SIZE);
         one.write(0, &wanted).unwrap();
         assert!(copy(mode, &one, &usual) == wanted, "out of it, {mode:?}");
         other.write(0, &vec![0; SIZE]).unwrap();

@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 
 use common::{connect, hello, poll, poll_until, rail, rail_config, waiting};
 use trunkline_fabric::{
-    Access, Extent, Fabric, LinkError, LinkId, Links, Op, Purpose, Rail, RailConfig, Remote, RemoteKey,
-    Source, Status,
+    AccessRights, Fabric, LinkControl, LinkError, LinkId, Op, OpSource, OpStatus, Rail, RailConfig,
+    RegionExtent, RegionPurpose, RemoteKey, RemoteLocation,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::time::Duration as Span;
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail, WireMode};
 
 /// More than the buffers of both sockets take.
 const LARGE: usize = 16 << 20;
-const TO: Remote = Remote { key: RemoteKey(7), addr: 0, purpose: Purpose::Data };
+const TO: RemoteLocation = RemoteLocation { key: RemoteKey(7), addr: 0, purpose: RegionPurpose::Data };
 
 /// A link whose other end is ours.
 struct Victim {
@@ -35,28 +35,29 @@ impl Victim {
     /// One that may go unanswered for so many seconds.
     fn new(limit: u64) -> Self {
         let fabric = SoftFabric::new(SoftConfig { wire: WireMode::Tcp, ..SoftConfig::default() }).unwrap();
-        let config = RailConfig { rail_time: Span::secs(limit), ..rail_config() };
-        let mut rail = fabric.open(0, &config).unwrap();
-        let mut other = fabric.open(0, &config).unwrap();
+        let config = RailConfig { rail_time: Span::from_secs(limit), ..rail_config() };
+        let mut rail = fabric.open_rail(0, &config).unwrap();
+        let mut other = fabric.open_rail(0, &config).unwrap();
         let (link, door, token) = waiting(&mut rail, &mut other);
-        rail.look(link).expect("nobody has dialled yet");
+        rail.check_link(link).expect("nobody has dialled yet");
         let mut peer = TcpStream::connect(door).unwrap();
         peer.write_all(&hello(&token)).unwrap();
-        poll_until("the link", || rail.is_up(link).unwrap().then_some(()));
+        poll_until("the link", || rail.poll_link_up(link).unwrap().then_some(()));
         Self { rail, link, peer }
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        let op = Op::Write { from: Source::Inline(bytes), to: TO, imm: None };
+        let op = Op::Write { from: OpSource::Inline(bytes), to: TO, imm: None };
         self.rail.post(self.link, 1, op, true).unwrap();
         self.rail.flush();
     }
 
     /// More than anybody takes who does not read.
     fn write_much(&mut self) {
-        let memory = Memory::heap(LARGE);
-        let keys = self.rail.registrar().register(&memory, Access::LOCAL, Purpose::Bounce).unwrap();
-        let from = Source::Region(Extent { key: keys.local, offset: 0, len: LARGE as u64 });
+        let memory = MemoryRange::heap(LARGE);
+        let keys =
+            self.rail.registrar().register(&memory, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap();
+        let from = OpSource::Region(RegionExtent { key: keys.local, offset: 0, len: LARGE as u64 });
         self.rail.post(self.link, 1, Op::Write { from, to: TO, imm: None }, true).unwrap();
         self.rail.flush();
     }
@@ -65,7 +66,7 @@ impl Victim {
     fn look_for(&mut self, seconds: u64) -> Result<(), (Duration, LinkError)> {
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(seconds) {
-            self.rail.look(self.link).map_err(|error| (started.elapsed(), error))?;
+            self.rail.check_link(self.link).map_err(|error| (started.elapsed(), error))?;
             assert_eq!(poll(&mut self.rail), [], "nothing completes");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -106,9 +107,9 @@ fn a_cut_cable_is_told_while_data_is_under_way() {
     victim.write(&[1; 8]);
     victim.is_told(1);
     // As the contract has it, `fail` comes next.
-    victim.rail.fail(victim.link);
+    victim.rail.fail_link(victim.link);
     let failed = poll_until("the end", || poll(&mut victim.rail).first().copied());
-    assert_ne!((failed.wr_id, failed.status), (1, Status::Ok));
+    assert_ne!((failed.wr_id, failed.status), (1, OpStatus::Ok));
 }
 
 #[test]
@@ -167,21 +168,21 @@ fn a_link_in_error_says_so() {
         for by_peer in [false, true] {
             let (link, at_other) = connect(&mut rail, &mut other);
             poll_until("the link", || {
-                let up = other.is_up(at_other).unwrap();
-                (rail.is_up(link).unwrap() && up).then_some(())
+                let up = other.poll_link_up(at_other).unwrap();
+                (rail.poll_link_up(link).unwrap() && up).then_some(())
             });
-            rail.look(link).unwrap();
+            rail.check_link(link).unwrap();
             if by_peer {
-                other.destroy(at_other);
+                other.destroy_link(at_other);
             } else {
-                rail.fail(link);
+                rail.fail_link(link);
             }
             poll_until("the error", || {
                 poll(&mut rail);
-                rail.look(link).is_err().then_some(())
+                rail.check_link(link).is_err().then_some(())
             });
-            rail.destroy(link);
-            assert!(matches!(rail.look(link), Err(LinkError::State)));
+            rail.destroy_link(link);
+            assert!(matches!(rail.check_link(link), Err(LinkError::State)));
         }
     }
 }

@@ -6,10 +6,10 @@ mod common;
 
 use common::{poll, poll_until, rail};
 use trunkline_fabric::{
-    Access, Done, Extent, Fabric, LinkId, Links, Op, Purpose, Rail, RailConfig, RecvOrder, Remote, Source,
-    Status,
+    AccessRights, CompletionKind, Fabric, LinkControl, LinkId, Op, OpSource, OpStatus, Rail, RailConfig,
+    RecvOrder, RegionExtent, RegionPurpose, RemoteLocation,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
 
 const SLOTS: u64 = 16;
@@ -25,16 +25,16 @@ fn stream(mode: CopyMode, count: u64) {
     let (at_a, at_b) = common::connect(&mut a, &mut b);
     let lens: Vec<u64> =
         (0..count).map(|n| [8, 24, 64, 96, 300, 5000, 70_000, SLOT][(n % 8) as usize]).collect();
-    let memory = Memory::heap((SLOTS * SLOT) as usize);
-    let keys = b.registrar().register(&memory, Access::WRITE, Purpose::Bounce).unwrap();
-    let to = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
+    let memory = MemoryRange::heap((SLOTS * SLOT) as usize);
+    let keys = b.registrar().register(&memory, AccessRights::WRITE, RegionPurpose::Bounce).unwrap();
+    let to = RemoteLocation { key: keys.remote, addr: keys.remote_base, purpose: RegionPurpose::Data };
     let sizes = lens.clone();
     let reader = std::thread::spawn(move || {
         let mut next = 0;
         while next < sizes.len() {
             for one in poll(&mut b) {
-                assert_eq!(one.status, Status::Ok);
-                if one.done != Done::Written {
+                assert_eq!(one.status, OpStatus::Ok);
+                if one.done != CompletionKind::Written {
                     continue;
                 }
                 let (message, len) = (next as u64, sizes[next]);
@@ -48,7 +48,7 @@ fn stream(mode: CopyMode, count: u64) {
                 // Tells the writer that the place is free.
                 let done = (next as u64).to_le_bytes();
                 let _ =
-                    b.post(at_b, 1, Op::Send { head: &done, body: Source::Inline(&[]), imm: None }, false);
+                    b.post(at_b, 1, Op::Send { head: &done, body: OpSource::Inline(&[]), imm: None }, false);
             }
         }
         (b, memory)
@@ -57,12 +57,12 @@ fn stream(mode: CopyMode, count: u64) {
     let _keep = reader.join().unwrap();
 }
 
-fn write(a: &mut SoftRail, link: LinkId, lens: &[u64], to: Remote) {
-    let source = Memory::heap((SLOTS * SLOT) as usize);
-    let keys = a.registrar().register(&source, Access::ALL, Purpose::Bounce).unwrap();
-    let note = Memory::heap(4096);
-    let note_keys = a.registrar().register(&note, Access::LOCAL, Purpose::Bounce).unwrap();
-    let into = Extent { key: note_keys.local, offset: 0, len: 8 };
+fn write(a: &mut SoftRail, link: LinkId, lens: &[u64], to: RemoteLocation) {
+    let source = MemoryRange::heap((SLOTS * SLOT) as usize);
+    let keys = a.registrar().register(&source, AccessRights::ALL, RegionPurpose::Bounce).unwrap();
+    let note = MemoryRange::heap(4096);
+    let note_keys = a.registrar().register(&note, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap();
+    let into = RegionExtent { key: note_keys.local, offset: 0, len: 8 };
     for _ in 0..32 {
         a.post(link, 0, Op::Recv { into }, true).unwrap();
     }
@@ -72,16 +72,16 @@ fn write(a: &mut SoftRail, link: LinkId, lens: &[u64], to: Remote) {
             let (offset, len) = (sent % SLOTS * SLOT, lens[sent as usize]);
             let bytes: Vec<u8> = (0..len).map(|at| byte(sent, at)).collect();
             source.write(offset, &bytes).unwrap();
-            let extent = Extent { key: keys.local, offset, len };
-            let to = Remote { key: to.key, addr: to.addr + offset, purpose: Purpose::Data };
-            let from = if len <= 96 { Source::Inline(&bytes) } else { Source::Region(extent) };
+            let extent = RegionExtent { key: keys.local, offset, len };
+            let to = RemoteLocation { key: to.key, addr: to.addr + offset, purpose: RegionPurpose::Data };
+            let from = if len <= 96 { OpSource::Inline(&bytes) } else { OpSource::Region(extent) };
             if a.post(link, 1, Op::Write { from, to, imm: Some(sent as u32) }, false).is_ok() {
                 sent += 1;
             }
         }
         for one in poll(a) {
-            assert_eq!(one.status, Status::Ok);
-            if one.done == Done::Received {
+            assert_eq!(one.status, OpStatus::Ok);
+            if one.done == CompletionKind::Received {
                 freed += 1;
                 a.post(link, 0, Op::Recv { into }, true).unwrap();
             }
@@ -114,12 +114,12 @@ fn ordered(wire: WireMode, order: RecvOrder) -> [(SoftRail, LinkId); 2] {
     let config = SoftConfig { wire, ..SoftConfig::default() };
     let open = || {
         let fabric = SoftFabric::new(config.clone()).unwrap();
-        fabric.open(0, &RailConfig { recv_order: order, ..common::rail_config() }).unwrap()
+        fabric.open_rail(0, &RailConfig { recv_order: order, ..common::rail_config() }).unwrap()
     };
     let (mut a, mut b) = (open(), open());
     let (at_a, at_b) = common::connect(&mut a, &mut b);
     poll_until("a connection", || {
-        let up = a.is_up(at_a).unwrap() && b.is_up(at_b).unwrap();
+        let up = a.poll_link_up(at_a).unwrap() && b.poll_link_up(at_b).unwrap();
         (poll(&mut a).is_empty() && poll(&mut b).is_empty() && up).then_some(())
     });
     [(a, at_a), (b, at_b)]
@@ -130,13 +130,13 @@ fn receives_take_sends_in_the_order_that_was_asked_for() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         for (order, expected) in [(RecvOrder::Posted, [1, 2, 3]), (RecvOrder::Any, [3, 4, 2])] {
             let [(mut a, at_a), (mut b, at_b)] = ordered(wire, order);
-            let memory = Memory::heap(64);
-            let keys = b.registrar().register(&memory, Access::LOCAL, Purpose::Bounce).unwrap();
-            let into = Extent { key: keys.local, offset: 0, len: 64 };
+            let memory = MemoryRange::heap(64);
+            let keys = b.registrar().register(&memory, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap();
+            let into = RegionExtent { key: keys.local, offset: 0, len: 64 };
             (1..4).for_each(|wr_id| b.post(at_b, wr_id, Op::Recv { into }, true).unwrap());
             let mut taken = Vec::new();
             for _ in 0..3 {
-                let send = Op::Send { head: &[1], body: Source::Inline(&[]), imm: None };
+                let send = Op::Send { head: &[1], body: OpSource::Inline(&[]), imm: None };
                 a.post(at_a, 9, send, false).unwrap();
                 taken.push(poll_until("a message", || {
                     poll(&mut a);
@@ -158,16 +158,16 @@ fn a_message_stays_with_the_receive_that_it_began_in() {
     const RECEIVES: u64 = 20;
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let [(mut a, at_a), (mut b, at_b)] = ordered(wire, RecvOrder::Any);
-        let (from, to) = (Memory::heap(LEN as usize), Memory::heap((RECEIVES * LEN) as usize));
+        let (from, to) = (MemoryRange::heap(LEN as usize), MemoryRange::heap((RECEIVES * LEN) as usize));
         let sent: Vec<u8> = (0..LEN).map(|at| byte(1, at) | 1).collect();
         from.write(0, &sent).unwrap();
-        let key = |rail: &SoftRail, memory: &Memory| {
-            rail.registrar().register(memory, Access::LOCAL, Purpose::Bounce).unwrap().local
+        let key = |rail: &SoftRail, memory: &MemoryRange| {
+            rail.registrar().register(memory, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap().local
         };
-        let (body, key) = (Extent { key: key(&a, &from), offset: 0, len: LEN }, key(&b, &to));
-        let op = |at: u64| Op::Recv { into: Extent { key, offset: at * LEN, len: LEN } };
+        let (body, key) = (RegionExtent { key: key(&a, &from), offset: 0, len: LEN }, key(&b, &to));
+        let op = |at: u64| Op::Recv { into: RegionExtent { key, offset: at * LEN, len: LEN } };
         b.post(at_b, 0, op(0), true).unwrap();
-        a.post(at_a, 9, Op::Send { head: &[], body: Source::Region(body), imm: None }, true).unwrap();
+        a.post(at_a, 9, Op::Send { head: &[], body: OpSource::Region(body), imm: None }, true).unwrap();
         let mut posted = 1;
         let taken = poll_until("a message", || {
             poll(&mut a);
@@ -195,12 +195,12 @@ fn a_nop_waits_for_what_came_before_and_for_nothing_else() {
         let config = SoftConfig { wire, ..SoftConfig::default() };
         let (mut a, mut b) = (rail(config.clone()), rail(config));
         let (at_a, at_b) = common::connect(&mut a, &mut b);
-        let up = |rail: &mut SoftRail, link| rail.is_up(link).unwrap();
+        let up = |rail: &mut SoftRail, link| rail.poll_link_up(link).unwrap();
         poll_until("the link", || (up(&mut a, at_a) & up(&mut b, at_b)).then_some(()));
-        let memory = Memory::heap(64);
-        let keys = b.registrar().register(&memory, Access::WRITE, Purpose::Bounce).unwrap();
-        let to = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
-        a.post(at_a, 1, Op::Write { from: Source::Inline(&[5; 8]), to, imm: None }, false).unwrap();
+        let memory = MemoryRange::heap(64);
+        let keys = b.registrar().register(&memory, AccessRights::WRITE, RegionPurpose::Bounce).unwrap();
+        let to = RemoteLocation { key: keys.remote, addr: keys.remote_base, purpose: RegionPurpose::Data };
+        a.post(at_a, 1, Op::Write { from: OpSource::Inline(&[5; 8]), to, imm: None }, false).unwrap();
         a.post(at_a, 2, Op::Nop, true).unwrap();
         a.flush();
         assert_eq!(poll(&mut a), [], "{wire:?}: nobody has taken it in");
@@ -208,7 +208,7 @@ fn a_nop_waits_for_what_came_before_and_for_nothing_else() {
             assert_eq!(poll(&mut b), []);
             poll(&mut a).pop()
         });
-        assert_eq!((done.wr_id, done.status), (2, Status::Ok), "{wire:?}");
+        assert_eq!((done.wr_id, done.status), (2, OpStatus::Ok), "{wire:?}");
         let mut bytes = [0; 8];
         memory.read(0, &mut bytes).unwrap();
         assert_eq!(bytes, [5; 8], "{wire:?}");

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use common::{Random, hello, place, poll, poll_until, rail, waiting};
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Keys, LinkId, Links, Op, PostError, Purpose, Rail, Remote, Source,
-    Status,
+    AccessRights, Completion, CompletionKind, LinkControl, LinkId, Op, OpSource, OpStatus, PostError, Rail,
+    RegionExtent, RegionKeys, RegionPurpose, RemoteLocation,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_softnic::{SoftConfig, SoftRail, WireMode};
 
 const HEAD: usize = 64;
@@ -68,13 +68,13 @@ impl Victim {
         let mut peer = TcpStream::connect(door).unwrap();
         peer.write_all(&hello(&token)).unwrap();
         peer.set_nonblocking(true).unwrap();
-        poll_until("the link", || rail.is_up(link).unwrap().then_some(()));
+        poll_until("the link", || rail.poll_link_up(link).unwrap().then_some(()));
         Self { rail, link, peer, inbox: Vec::new() }
     }
 
-    fn memory(&self, len: usize, access: Access) -> (Memory, Keys) {
-        let memory = Memory::heap(len);
-        let keys = self.rail.registrar().register(&memory, access, Purpose::Bounce).unwrap();
+    fn memory(&self, len: usize, access: AccessRights) -> (MemoryRange, RegionKeys) {
+        let memory = MemoryRange::heap(len);
+        let keys = self.rail.registrar().register(&memory, access, RegionPurpose::Bounce).unwrap();
         (memory, keys)
     }
 
@@ -136,7 +136,7 @@ impl Victim {
     /// Whether the link has failed.
     fn has_failed(&mut self) -> bool {
         let nop = self.rail.post(self.link, 99, Op::Nop, false);
-        nop == Err(PostError::Refused(Status::Flushed))
+        nop == Err(PostError::Refused(OpStatus::Flushed))
     }
 
     /// Polls until the link has failed; what it completed.
@@ -151,13 +151,13 @@ impl Victim {
     }
 
     fn send(&mut self, wr_id: u64) {
-        let op = Op::Send { head: &[1; 8], body: Source::Inline(&[]), imm: None };
+        let op = Op::Send { head: &[1; 8], body: OpSource::Inline(&[]), imm: None };
         self.rail.post(self.link, wr_id, op, true).unwrap();
         self.rail.flush();
     }
 }
 
-fn is_all(memory: &Memory, from: usize, byte: u8) -> bool {
+fn is_all(memory: &MemoryRange, from: usize, byte: u8) -> bool {
     let mut bytes = vec![!byte; memory.len() - from];
     memory.read(from as u64, &mut bytes).unwrap();
     bytes.iter().all(|found| *found == byte)
@@ -167,8 +167,8 @@ fn is_all(memory: &Memory, from: usize, byte: u8) -> bool {
 fn who_says_another_token_is_not_the_peer() {
     let (mut rail, link, door, token) = Victim::waiting();
     let (memory, keys) = {
-        let memory = Memory::heap(64);
-        let keys = rail.registrar().register(&memory, Access::ALL, Purpose::Bounce).unwrap();
+        let memory = MemoryRange::heap(64);
+        let keys = rail.registrar().register(&memory, AccessRights::ALL, RegionPurpose::Bounce).unwrap();
         (memory, keys)
     };
     let mut wrong = token.clone();
@@ -178,7 +178,7 @@ fn who_says_another_token_is_not_the_peer() {
     stranger.write_all(&[hello(&wrong), write.clone(), vec![7; 64]].concat()).unwrap();
     let until = Instant::now() + Duration::from_millis(100);
     while Instant::now() < until {
-        assert!(!rail.is_up(link).unwrap(), "a stranger is taken for the peer");
+        assert!(!rail.poll_link_up(link).unwrap(), "a stranger is taken for the peer");
         poll(&mut rail);
     }
     assert!(is_all(&memory, 0, 0));
@@ -193,7 +193,7 @@ fn who_says_another_token_is_not_the_peer() {
 #[test]
 fn what_was_executed_is_told_although_there_is_nothing_else_to_say() {
     let mut victim = Victim::new();
-    let (_memory, keys) = victim.memory(64, Access::ALL);
+    let (_memory, keys) = victim.memory(64, AccessRights::ALL);
     let write = |flags| bytes(head(WRITE | LAST | STREAMED | flags, keys.remote.0, keys.remote_base, 8));
     victim.say(&[write(AWAITED), vec![1; 8]].concat());
     let told = victim.next();
@@ -212,24 +212,24 @@ fn what_was_executed_is_told_although_there_is_nothing_else_to_say() {
 #[test]
 fn who_has_no_receive_left_hears_of_the_next_one() {
     let mut victim = Victim::new();
-    let (_memory, keys) = victim.memory(64, Access::LOCAL);
-    let into = Extent { key: keys.local, offset: 0, len: 64 };
+    let (_memory, keys) = victim.memory(64, AccessRights::LOCAL);
+    let into = RegionExtent { key: keys.local, offset: 0, len: 64 };
     for number in 1..4 {
         victim.rail.post(victim.link, number, Op::Recv { into }, true).unwrap();
         let told = victim.next();
         assert_eq!((told[0], told[7]), (ACK, number));
         let seen = victim.say(&[bytes(head(SEND | LAST | STREAMED, 0, 0, 4)), vec![1; 4]].concat());
         let seen = seen.first().copied().unwrap_or_else(|| victim.completion());
-        assert_eq!((seen.wr_id, seen.status, seen.len), (number, Status::Ok, 4));
+        assert_eq!((seen.wr_id, seen.status, seen.len), (number, OpStatus::Ok, 4));
     }
 }
 
 #[test]
 fn a_large_write_without_the_right_lands_nowhere() {
     let len = 1 << 18;
-    let all = Access::ALL;
+    let all = AccessRights::ALL;
     for (what, access, key, addr, claimed) in [
-        ("no right", Access { write: false, ..all }, 0, 0, len as u64),
+        ("no right", AccessRights { write: false, ..all }, 0, 0, len as u64),
         ("wrong key", all, 1 << 40, 0, len as u64),
         ("before the start", all, 0, u64::MAX - 7, len as u64),
         ("past the end", all, 0, len as u64 - 64, len as u64),
@@ -254,8 +254,8 @@ fn a_large_write_without_the_right_lands_nowhere() {
 fn memory_that_is_deregistered_in_the_middle_takes_nothing_more() {
     for op in [WRITE, SEND] {
         let mut victim = Victim::new();
-        let (memory, keys) = victim.memory(LARGE, Access::ALL);
-        let into = Extent { key: keys.local, offset: 0, len: LARGE as u64 };
+        let (memory, keys) = victim.memory(LARGE, AccessRights::ALL);
+        let into = RegionExtent { key: keys.local, offset: 0, len: LARGE as u64 };
         victim.rail.post(victim.link, 1, Op::Recv { into }, true).unwrap();
         let (key, addr) = if op == WRITE { (keys.remote.0, keys.remote_base) } else { (0, 0) };
         victim.say(&bytes(head(op | LAST | STREAMED, key, addr, LARGE as u64)));
@@ -272,17 +272,17 @@ fn memory_that_is_deregistered_in_the_middle_takes_nothing_more() {
         let mut seen = victim.say(&vec![0x66; LARGE / 2]);
         seen.extend(victim.fails());
         assert!(is_all(&memory, 0, 0), "bytes landed after the end of the registration");
-        assert!(seen.iter().all(|one| one.status != Status::Ok), "{seen:?}");
+        assert!(seen.iter().all(|one| one.status != OpStatus::Ok), "{seen:?}");
     }
 }
 
 #[test]
 fn memory_that_is_deregistered_meanwhile_is_not_sent() {
     let mut victim = Victim::new();
-    let (memory, keys) = victim.memory(LARGE, Access::LOCAL);
+    let (memory, keys) = victim.memory(LARGE, AccessRights::LOCAL);
     memory.write(0, &vec![0x11; LARGE]).unwrap();
-    let from = Source::Region(Extent { key: keys.local, offset: 0, len: LARGE as u64 });
-    let to = Remote { key: trunkline_fabric::RemoteKey(7), addr: 0, purpose: Purpose::Data };
+    let from = OpSource::Region(RegionExtent { key: keys.local, offset: 0, len: LARGE as u64 });
+    let to = RemoteLocation { key: trunkline_fabric::RemoteKey(7), addr: 0, purpose: RegionPurpose::Data };
     victim.rail.post(victim.link, 1, Op::Write { from, to, imm: None }, true).unwrap();
     // As much as the sockets take.
     assert_eq!(victim.linger(), []);
@@ -297,7 +297,7 @@ fn memory_that_is_deregistered_meanwhile_is_not_sent() {
     assert!(victim.inbox.len() > HEAD, "it had begun");
     assert!(!victim.inbox.contains(&0x99), "bytes of a region that had ended were sent");
     let told: Vec<_> = seen.iter().map(|one| (one.wr_id, one.status)).collect();
-    assert_eq!(told, [(1, Status::LocalProtection)]);
+    assert_eq!(told, [(1, OpStatus::LocalProtection)]);
 }
 
 #[test]
@@ -312,8 +312,8 @@ fn nobody_is_believed_to_have_executed_what_was_not_sent() {
             seen.push(victim.completion());
         }
         let told: Vec<_> = seen.iter().map(|one| (one.wr_id, one.done)).collect();
-        assert_eq!(told, [(5, Done::Posted)], "{beyond}");
-        assert_ne!(seen[0].status, Status::Ok, "{beyond}");
+        assert_eq!(told, [(5, CompletionKind::Posted)], "{beyond}");
+        assert_ne!(seen[0].status, OpStatus::Ok, "{beyond}");
         assert!(victim.has_failed());
     }
 }
@@ -329,13 +329,13 @@ fn a_refusal_fails_the_operation_it_names_and_flushes_the_rest() {
     let mut seen = victim.say(&bytes([NAK, 1, 1, 0, 0, 0, 1, 10]));
     seen.extend(victim.fails());
     let told: Vec<_> = seen.iter().map(|one| (one.wr_id, one.status)).collect();
-    assert_eq!(told, [(1, Status::Ok), (2, Status::RemoteAccess), (3, Status::Flushed)]);
+    assert_eq!(told, [(1, OpStatus::Ok), (2, OpStatus::RemoteAccess), (3, OpStatus::Flushed)]);
 }
 
 #[test]
 fn a_refusal_in_the_middle_of_a_payload_is_payload() {
     let mut victim = Victim::new();
-    let (memory, keys) = victim.memory(1 << 17, Access::ALL);
+    let (memory, keys) = victim.memory(1 << 17, AccessRights::ALL);
     let len = 1 << 17;
     victim.say(&bytes(head(WRITE | LAST | IMM | STREAMED, keys.remote.0, keys.remote_base, len)));
     victim.say(&vec![0xa1; 1000]);
@@ -345,7 +345,7 @@ fn a_refusal_in_the_middle_of_a_payload_is_payload() {
     assert!(!victim.has_failed());
     let seen = victim.say(&vec![0xa1; len as usize - 1000 - HEAD]);
     let written = seen.first().copied().unwrap_or_else(|| victim.completion());
-    assert_eq!((written.done, written.status, written.len), (Done::Written, Status::Ok, len));
+    assert_eq!((written.done, written.status, written.len), (CompletionKind::Written, OpStatus::Ok, len));
     let mut there = vec![0; HEAD];
     memory.read(1000, &mut there).unwrap();
     assert_eq!(there, nak);
@@ -355,7 +355,7 @@ fn a_refusal_in_the_middle_of_a_payload_is_payload() {
 fn half_a_frame_and_silence_is_waited_for() {
     for cut in [1, 40, HEAD, HEAD + 3] {
         let mut victim = Victim::new();
-        let (memory, keys) = victim.memory(64, Access::ALL);
+        let (memory, keys) = victim.memory(64, AccessRights::ALL);
         let frame = [bytes(head(WRITE | LAST | STREAMED, keys.remote.0, keys.remote_base, 64)), vec![9; 64]];
         let frame = frame.concat();
         victim.say(&frame[..cut]);
@@ -375,7 +375,7 @@ fn of_a_long_write_nothing_is_kept_back() {
     const LEN: usize = 64 << 10;
     for cut in [1, 1001, 4095] {
         let mut victim = Victim::new();
-        let (memory, keys) = victim.memory(LEN, Access::ALL);
+        let (memory, keys) = victim.memory(LEN, AccessRights::ALL);
         let head = head(WRITE | LAST | STREAMED, keys.remote.0, keys.remote_base, LEN as u64);
         victim.say(&[&bytes(head)[..], &vec![0xee; cut]].concat());
         victim.linger();
@@ -409,7 +409,7 @@ fn no_word_of_memory_is_seen_half_written() {
         (5, 4001, 3997),
     ] {
         let mut victim = Victim::new();
-        let (memory, keys) = victim.memory(ROOM, Access::ALL);
+        let (memory, keys) = victim.memory(ROOM, AccessRights::ALL);
         let begin = memory.addr() % 8 + at;
         victim.say(&bytes(head(
             WRITE | LAST | STREAMED,
@@ -439,11 +439,11 @@ fn no_word_of_memory_is_seen_half_written() {
 #[test]
 fn a_connection_that_is_cut_in_a_word_fails() {
     let mut victim = Victim::new();
-    let (memory, keys) = victim.memory(64, Access::ALL);
+    let (memory, keys) = victim.memory(64, AccessRights::ALL);
     victim.say(&bytes(head(WRITE | LAST | STREAMED, keys.remote.0, keys.remote_base, 64)));
     victim.say(&[0x77; 13]);
     victim.linger();
-    victim.peer = TcpStream::connect(place(&victim.rail.address(victim.link).unwrap()).0).unwrap();
+    victim.peer = TcpStream::connect(place(&victim.rail.link_address(victim.link).unwrap()).0).unwrap();
     victim.fails();
     assert!(is_all(&memory, 8, 0));
 }
@@ -452,8 +452,8 @@ fn a_connection_that_is_cut_in_a_word_fails() {
 fn a_connection_that_is_cut_in_a_payload_delivers_nothing_of_it() {
     for (came, reset) in [(0, false), (5000, false), (100_000, false), (100_000, true)] {
         let mut victim = Victim::new();
-        let (memory, keys) = victim.memory(1 << 18, Access::ALL);
-        let into = Extent { key: keys.local, offset: 0, len: 1 << 17 };
+        let (memory, keys) = victim.memory(1 << 18, AccessRights::ALL);
+        let into = RegionExtent { key: keys.local, offset: 0, len: 1 << 17 };
         victim.rail.post(victim.link, 1, Op::Recv { into }, true).unwrap();
         if !reset {
             victim.next();
@@ -463,11 +463,11 @@ fn a_connection_that_is_cut_in_a_payload_delivers_nothing_of_it() {
         }
         let mut seen = victim.say(&bytes(head(SEND | LAST | STREAMED, 0, 0, 1 << 17)));
         seen.extend(victim.say(&vec![0x77; came]));
-        victim.peer = TcpStream::connect(place(&victim.rail.address(victim.link).unwrap()).0).unwrap();
+        victim.peer = TcpStream::connect(place(&victim.rail.link_address(victim.link).unwrap()).0).unwrap();
         seen.extend(victim.fails());
         let told: Vec<_> = seen.iter().map(|one| (one.wr_id, one.done)).collect();
-        assert_eq!(told, [(1, Done::Received)]);
-        assert!(seen.iter().all(|one| one.status != Status::Ok), "{seen:?}");
+        assert_eq!(told, [(1, CompletionKind::Received)]);
+        assert!(seen.iter().all(|one| one.status != OpStatus::Ok), "{seen:?}");
         assert!(is_all(&memory, 1 << 17, 0));
     }
 }
@@ -478,13 +478,14 @@ fn random_heads_are_an_error_at_most() {
     for seed in 1..160_u64 {
         let mut victim = Victim::new();
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let (secret, _) = victim.memory(4096, Access::ALL);
-        let (into, keys) = victim.memory(4096, Access::LOCAL);
-        let extent = Extent { key: keys.local, offset: 0, len: 64 };
+        let (secret, _) = victim.memory(4096, AccessRights::ALL);
+        let (into, keys) = victim.memory(4096, AccessRights::LOCAL);
+        let extent = RegionExtent { key: keys.local, offset: 0, len: 64 };
         for wr_id in 0..4 {
             victim.rail.post(victim.link, wr_id, Op::Recv { into: extent }, true).unwrap();
         }
-        let from = Remote { key: trunkline_fabric::RemoteKey(5), addr: 0, purpose: Purpose::Data };
+        let from =
+            RemoteLocation { key: trunkline_fabric::RemoteKey(5), addr: 0, purpose: RegionPurpose::Data };
         victim.rail.post(victim.link, 9, Op::Read { into: extent, from }, true).unwrap();
         for _ in 0..20 {
             let mut words: [u64; 8] = std::array::from_fn(|_| {

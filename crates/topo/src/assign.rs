@@ -5,15 +5,15 @@
 //! The rule is that of NVSHMEM's host library, so that its users find the NICs they had. It has two passes, with ties broken
 //! by order alone: rows are GPUs by address, columns NICs by address and name. Unlike there, no GPU gets a NIC twice.
 
-use crate::distance::{Class, Distance, Place};
-use crate::mutant::planted;
+use crate::distance::{DeviceLocation, Distance, DistanceClass};
+use crate::mutant::is_planted;
 
 /// Most NICs of one GPU.
 pub const PER_GPU_MAX: usize = 16;
 
 /// A NIC that a GPU uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Pick {
+pub struct AssignedNic {
     /// Its column.
     pub nic: usize,
     /// How far it is.
@@ -22,13 +22,13 @@ pub struct Pick {
 
 /// The NICs of each GPU.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Assignment {
+pub struct NicAssignment {
     per_gpu: usize,
-    rows: Vec<Vec<Pick>>,
+    rows: Vec<Vec<AssignedNic>>,
     used: Vec<usize>,
 }
 
-impl Assignment {
+impl NicAssignment {
     /// How many NICs a GPU may use: the node's NICs shared out over its GPUs, at least one, at most `most`.
     #[must_use]
     pub const fn per_gpu(&self) -> usize {
@@ -38,13 +38,13 @@ impl Assignment {
     /// The NICs of a GPU, in the order in which they are to be used. Never empty if there is a NIC; empty for a row that is
     /// none.
     #[must_use]
-    pub fn of(&self, gpu: usize) -> &[Pick] {
+    pub fn gpu_nics(&self, gpu: usize) -> &[AssignedNic] {
         self.rows.get(gpu).map_or(&[], Vec::as_slice)
     }
 
     /// How many GPUs use a NIC.
     #[must_use]
-    pub fn users(&self, nic: usize) -> usize {
+    pub fn user_count(&self, nic: usize) -> usize {
         self.used.get(nic).copied().unwrap_or(0)
     }
 
@@ -52,18 +52,18 @@ impl Assignment {
     /// may ask.
     #[must_use]
     pub fn is_close(&self, gpu: usize) -> bool {
-        self.of(gpu).first().is_some_and(|pick| pick.distance.class() == Class::Switch)
+        self.gpu_nics(gpu).first().is_some_and(|pick| pick.distance.distance_class() == DistanceClass::Switch)
     }
 }
 
-impl Assignment {
+impl NicAssignment {
     /// The same with other numbers for the NICs: column `n` is called `names[n]`, each below `nics`.
-    pub(crate) fn renumbered(self, names: &[usize], nics: usize) -> Self {
+    pub(crate) fn renumber_nics(self, names: &[usize], nics: usize) -> Self {
         let mut used = vec![0; nics];
         for (column, users) in self.used.into_iter().enumerate() {
             used[names[column]] = users;
         }
-        let name = |pick: Pick| Pick { nic: names[pick.nic], ..pick };
+        let name = |pick: AssignedNic| AssignedNic { nic: names[pick.nic], ..pick };
         let rows = self.rows.into_iter().map(|row| row.into_iter().map(name).collect()).collect();
         Self { rows, used, ..self }
     }
@@ -71,7 +71,7 @@ impl Assignment {
 
 /// A GPU and a NIC.
 #[derive(Clone, Copy, Debug)]
-struct Pair {
+struct GpuNicPair {
     row: usize,
     nic: usize,
     distance: Distance,
@@ -80,34 +80,34 @@ struct Pair {
 /// Assigns NICs to GPUs. `gpus` and `nics` are in the order that breaks ties; `most` is a further limit for one GPU, from 1 to
 /// [`PER_GPU_MAX`].
 #[must_use]
-pub fn assign(gpus: &[Place], nics: &[Place], most: usize) -> Assignment {
-    let per_gpu = share(gpus.len(), nics.len(), most);
-    let mut result = Assignment { per_gpu, rows: vec![Vec::new(); gpus.len()], used: vec![0; nics.len()] };
-    let pairs = pairs(gpus, nics);
+pub fn assign_nics(gpus: &[DeviceLocation], nics: &[DeviceLocation], most: usize) -> NicAssignment {
+    let per_gpu = nics_per_gpu(gpus.len(), nics.len(), most);
+    let mut result = NicAssignment { per_gpu, rows: vec![Vec::new(); gpus.len()], used: vec![0; nics.len()] };
+    let pairs = sorted_pairs(gpus, nics);
     take_nearest(&pairs, &mut result);
-    if !planted("topo-no-balance") {
-        balance(&pairs, &mut result);
+    if !is_planted("topo-no-balance") {
+        balance_nics(&pairs, &mut result);
     }
     result
 }
 
 /// NICs for each GPU.
-fn share(gpus: usize, nics: usize, most: usize) -> usize {
+fn nics_per_gpu(gpus: usize, nics: usize, most: usize) -> usize {
     (nics / gpus.max(1)).clamp(1, most.clamp(1, PER_GPU_MAX))
 }
 
 /// All pairs: near ones first, then by row, then by column.
-fn pairs(gpus: &[Place], nics: &[Place]) -> Vec<Pair> {
-    let of_row = |(row, gpu): (usize, &Place)| {
-        let pair = move |(nic, place): (usize, &Place)| (row, nic, Distance::between(gpu, place));
+fn sorted_pairs(gpus: &[DeviceLocation], nics: &[DeviceLocation]) -> Vec<GpuNicPair> {
+    let of_row = |(row, gpu): (usize, &DeviceLocation)| {
+        let pair = move |(nic, place): (usize, &DeviceLocation)| (row, nic, Distance::between(gpu, place));
         nics.iter()
             .enumerate()
             .map(pair)
-            .map(|(row, nic, distance)| Pair { row, nic, distance })
+            .map(|(row, nic, distance)| GpuNicPair { row, nic, distance })
             .collect::<Vec<_>>()
     };
-    let mut all: Vec<Pair> = gpus.iter().enumerate().flat_map(of_row).collect();
-    if planted("topo-last-column-first") {
+    let mut all: Vec<GpuNicPair> = gpus.iter().enumerate().flat_map(of_row).collect();
+    if is_planted("topo-last-column-first") {
         all.sort_by_key(|pair| (pair.distance, pair.row, usize::MAX - pair.nic));
     } else {
         all.sort_by_key(|pair| (pair.distance, pair.row, pair.nic));
@@ -117,15 +117,15 @@ fn pairs(gpus: &[Place], nics: &[Place]) -> Vec<Pair> {
 
 /// First pass: each row takes pairs as they come, until one is of a worse class than its first. Which NICs others took is
 /// not looked at.
-fn take_nearest(pairs: &[Pair], result: &mut Assignment) {
-    for &Pair { row, nic, distance } in pairs {
+fn take_nearest(pairs: &[GpuNicPair], result: &mut NicAssignment) {
+    for &GpuNicPair { row, nic, distance } in pairs {
         let taken = &mut result.rows[row];
-        let first = taken.first().map(|first| first.distance.class());
+        let first = taken.first().map(|first| first.distance.distance_class());
         // What is worse than the first stays unused: the list is sorted, so nothing better comes after it.
-        let worse =
-            first.is_some_and(|first| distance.class() < first) && !planted("topo-fills-up-with-far-ones");
+        let worse = first.is_some_and(|first| distance.distance_class() < first)
+            && !is_planted("topo-fills-up-with-far-ones");
         if taken.len() < result.per_gpu && !worse {
-            taken.push(Pick { nic, distance });
+            taken.push(AssignedNic { nic, distance });
             result.used[nic] += 1;
         }
     }
@@ -133,14 +133,14 @@ fn take_nearest(pairs: &[Pair], result: &mut Assignment) {
 
 /// Second pass: row by row, slot by slot, a NIC that several use is given up for one of the same class that at least two
 /// fewer use; and that one for a further one, until one is found that nobody else uses.
-fn balance(pairs: &[Pair], result: &mut Assignment) {
+fn balance_nics(pairs: &[GpuNicPair], result: &mut NicAssignment) {
     let rows = result.rows.len();
-    let mut of_row: Vec<Vec<Pair>> = vec![Vec::new(); rows];
+    let mut of_row: Vec<Vec<GpuNicPair>> = vec![Vec::new(); rows];
     for &pair in pairs {
         of_row[pair.row].push(pair);
     }
     for at in 0..rows {
-        let row = if planted("topo-last-row-first") { rows - 1 - at } else { at };
+        let row = if is_planted("topo-last-row-first") { rows - 1 - at } else { at };
         for slot in 0..result.rows[row].len() {
             move_slot(&of_row[row], row, slot, result);
         }
@@ -148,21 +148,22 @@ fn balance(pairs: &[Pair], result: &mut Assignment) {
 }
 
 /// One slot of the second pass. `pairs` are those of its row.
-fn move_slot(pairs: &[Pair], row: usize, slot: usize, result: &mut Assignment) {
-    let class = result.rows[row][slot].distance.class();
-    let fewer = if planted("topo-moves-for-nothing") { 1 } else { 2 };
-    for &Pair { nic, distance, .. } in pairs {
+fn move_slot(pairs: &[GpuNicPair], row: usize, slot: usize, result: &mut NicAssignment) {
+    let class = result.rows[row][slot].distance.distance_class();
+    let fewer = if is_planted("topo-moves-for-nothing") { 1 } else { 2 };
+    for &GpuNicPair { nic, distance, .. } in pairs {
         let now = result.rows[row][slot].nic;
-        let is_worse = distance.class() < class && !planted("topo-balances-to-far-ones");
+        let is_worse = distance.distance_class() < class && !is_planted("topo-balances-to-far-ones");
         if is_worse || result.used[now] < 2 {
             return;
         }
-        let has_it = result.rows[row].iter().any(|pick| pick.nic == nic) && !planted("topo-same-nic-twice");
+        let has_it =
+            result.rows[row].iter().any(|pick| pick.nic == nic) && !is_planted("topo-same-nic-twice");
         if !has_it && result.used[now] >= result.used[nic] + fewer {
             result.used[now] -= 1;
             result.used[nic] += 1;
-            result.rows[row][slot] = Pick { nic, distance };
-            if planted("topo-stops-after-one-move") {
+            result.rows[row][slot] = AssignedNic { nic, distance };
+            if is_planted("topo-stops-after-one-move") {
                 return;
             }
         }
@@ -177,27 +178,27 @@ mod tests {
     use crate::distance::NumaNode;
     use crate::pci::PciPath;
 
-    fn place(path: &str) -> Place {
+    fn place(path: &str) -> DeviceLocation {
         let (path, node) = path.split_once(' ').unwrap_or((path, "0"));
-        Place { path: PciPath::parse(&format!("devices/{path}")), numa: NumaNode::parse(node) }
+        DeviceLocation { path: PciPath::parse(&format!("devices/{path}")), numa: NumaNode::parse(node) }
     }
 
-    fn places(paths: &[&str]) -> Vec<Place> {
+    fn places(paths: &[&str]) -> Vec<DeviceLocation> {
         paths.iter().map(|path| place(path)).collect()
     }
 
     /// Places on one bus, all equally far from each other.
-    fn flat(range: std::ops::Range<u8>) -> Vec<Place> {
+    fn flat(range: std::ops::Range<u8>) -> Vec<DeviceLocation> {
         range.map(|at| place(&format!("pci0000:00/0000:00:{at:02x}.0"))).collect()
     }
 
     /// The columns of each row.
-    fn columns(result: &Assignment) -> Vec<Vec<usize>> {
+    fn columns(result: &NicAssignment) -> Vec<Vec<usize>> {
         result.rows.iter().map(|row| row.iter().map(|pick| pick.nic).collect()).collect()
     }
 
-    fn assigned(gpus: &[Place], nics: &[Place]) -> Vec<Vec<usize>> {
-        columns(&assign(gpus, nics, PER_GPU_MAX))
+    fn assigned(gpus: &[DeviceLocation], nics: &[DeviceLocation]) -> Vec<Vec<usize>> {
+        columns(&assign_nics(gpus, nics, PER_GPU_MAX))
     }
 
     const SWITCH: &str = "pci0000:10/0000:10:01.0/0000:11:00.0/";
@@ -223,7 +224,7 @@ mod tests {
             (0, 8, 16, 8),
             (4, 0, 16, 1),
         ] {
-            assert_eq!(share(gpus, nics, most), part, "{gpus} {nics} {most}");
+            assert_eq!(nics_per_gpu(gpus, nics, most), part, "{gpus} {nics} {most}");
         }
     }
 
@@ -241,13 +242,13 @@ mod tests {
             &below(2),
             "pci0000:80/0000:80:03.0/0000:83:00.0 1",
         ]);
-        let order: Vec<_> = pairs(&gpus, &nics).iter().map(|pair| (pair.row, pair.nic)).collect();
+        let order: Vec<_> = sorted_pairs(&gpus, &nics).iter().map(|pair| (pair.row, pair.nic)).collect();
         assert_eq!(order, [(0, 1), (0, 2), (1, 0), (1, 3), (0, 0), (0, 3), (1, 1), (1, 2)]);
     }
 
     #[test]
     fn ties_go_to_the_first_column() {
-        let result = assign(&flat(0..1), &flat(8..11), 1);
+        let result = assign_nics(&flat(0..1), &flat(8..11), 1);
         assert_eq!(columns(&result), [[0]]);
     }
 
@@ -255,10 +256,13 @@ mod tests {
     fn one_switch_comes_before_several() {
         let gpus = places(&[&below(0)]);
         let nics = places(&[CASCADE, &below(1)]);
-        let result = assign(&gpus, &nics, 2);
+        let result = assign_nics(&gpus, &nics, 2);
         assert_eq!(
-            result.of(0),
-            [Pick { nic: 1, distance: Distance::Pix }, Pick { nic: 0, distance: Distance::Pxb }]
+            result.gpu_nics(0),
+            [
+                AssignedNic { nic: 1, distance: Distance::Pix },
+                AssignedNic { nic: 0, distance: Distance::Pxb }
+            ]
         );
     }
 
@@ -268,7 +272,7 @@ mod tests {
         let gpus = places(&[&below(0), &below(3)]);
         assert_eq!(assigned(&gpus, &places(&[&below(1), CASCADE])), [[1], [0]]);
         // A second NIC further down is taken beside the first.
-        assert_eq!(columns(&assign(&gpus[..1], &places(&[&below(1), CASCADE]), 2)), [[0, 1]]);
+        assert_eq!(columns(&assign_nics(&gpus[..1], &places(&[&below(1), CASCADE]), 2)), [[0, 1]]);
     }
 
     #[test]
@@ -279,22 +283,22 @@ mod tests {
             "pci0000:10/0000:10:02.0/0000:40:00.0",
             "pci0000:80/0000:80:02.0/0000:82:00.0",
         ]);
-        let result = assign(&gpus, &nics, 3);
+        let result = assign_nics(&gpus, &nics, 3);
         assert_eq!((result.per_gpu(), columns(&result)), (3, vec![vec![0]]));
     }
 
     #[test]
     fn far_is_better_than_none() {
         let gpus = places(&["pci0000:10/0000:10:01.0/0000:11:00.0 0"]);
-        let result = assign(&gpus, &places(&["pci0000:80/0000:80:02.0/0000:82:00.0 1"]), 1);
-        assert_eq!(result.of(0), [Pick { nic: 0, distance: Distance::Sys }]);
+        let result = assign_nics(&gpus, &places(&["pci0000:80/0000:80:02.0/0000:82:00.0 1"]), 1);
+        assert_eq!(result.gpu_nics(0), [AssignedNic { nic: 0, distance: Distance::Sys }]);
         assert!(!result.is_close(0));
     }
 
     #[test]
     fn the_first_pass_does_not_look_at_others() {
-        let mut result = Assignment { per_gpu: 1, rows: vec![Vec::new(); 3], used: vec![0; 3] };
-        take_nearest(&pairs(&flat(0..3), &flat(8..11)), &mut result);
+        let mut result = NicAssignment { per_gpu: 1, rows: vec![Vec::new(); 3], used: vec![0; 3] };
+        take_nearest(&sorted_pairs(&flat(0..3), &flat(8..11)), &mut result);
         assert_eq!((columns(&result), result.used), (vec![vec![0]; 3], vec![3, 0, 0]));
     }
 
@@ -339,16 +343,16 @@ mod tests {
 
     #[test]
     fn slots_stay_in_their_order() {
-        let result = assign(&flat(0..2), &flat(8..12), PER_GPU_MAX);
+        let result = assign_nics(&flat(0..2), &flat(8..12), PER_GPU_MAX);
         assert_eq!((result.per_gpu(), columns(&result)), (2, vec![vec![2, 3], vec![0, 1]]));
     }
 
     #[test]
     fn without_gpus_or_nics_there_is_nothing() {
-        assert_eq!(columns(&assign(&[], &flat(0..4), 16)), Vec::<Vec<usize>>::new());
-        let none = assign(&flat(0..2), &[], 16);
+        assert_eq!(columns(&assign_nics(&[], &flat(0..4), 16)), Vec::<Vec<usize>>::new());
+        let none = assign_nics(&flat(0..2), &[], 16);
         assert_eq!(
-            (columns(&none), none.users(0), none.of(7), none.is_close(0)),
+            (columns(&none), none.user_count(0), none.gpu_nics(7), none.is_close(0)),
             (vec![vec![]; 2], 0, &[][..], false)
         );
     }
@@ -356,16 +360,16 @@ mod tests {
     #[test]
     fn gpus_of_other_jobs_count() {
         // Eight GPUs; a job for each that balanced only over itself would take NIC 0 every time.
-        let result = assign(&flat(0..8), &flat(8..16), PER_GPU_MAX);
-        let mut nics: Vec<usize> = (0..8).map(|row| result.of(row)[0].nic).collect();
+        let result = assign_nics(&flat(0..8), &flat(8..16), PER_GPU_MAX);
+        let mut nics: Vec<usize> = (0..8).map(|row| result.gpu_nics(row)[0].nic).collect();
         nics.sort_unstable();
         assert_eq!(nics, (0..8).collect::<Vec<_>>());
-        let alone = assign(&flat(3..4), &flat(8..16), 1);
-        assert_eq!(alone.of(0)[0].nic, 0);
+        let alone = assign_nics(&flat(3..4), &flat(8..16), 1);
+        assert_eq!(alone.gpu_nics(0)[0].nic, 0);
     }
 
     /// The rule as published, with the NIC that a row may get twice.
-    fn published(gpus: &[Place], nics: &[Place], per_gpu: usize) -> Vec<Vec<usize>> {
+    fn published(gpus: &[DeviceLocation], nics: &[DeviceLocation], per_gpu: usize) -> Vec<Vec<usize>> {
         let mut list = Vec::new();
         for (row, gpu) in gpus.iter().enumerate() {
             for (nic, place) in nics.iter().enumerate() {
@@ -381,7 +385,7 @@ mod tests {
                 continue;
             }
             let first = slots[row].first().map_or(Distance::Sys, |slot| slot.1);
-            if distance.class() < first.class() {
+            if distance.distance_class() < first.distance_class() {
                 closed[row] = true;
             } else {
                 slots[row].push((nic, distance));
@@ -392,7 +396,7 @@ mod tests {
             for slot in slots {
                 for &(distance, _, nic) in list.iter().filter(|pair| pair.1 == row) {
                     let (now, at) = *slot;
-                    if used[now] < 2 || distance.class() < at.class() {
+                    if used[now] < 2 || distance.distance_class() < at.distance_class() {
                         break;
                     }
                     if used[now] >= used[nic] + 2 {
@@ -410,7 +414,7 @@ mod tests {
         rows.iter().any(|row| row.iter().enumerate().any(|(at, nic)| row[..at].contains(nic)))
     }
 
-    fn any_place() -> impl Strategy<Value = Place> {
+    fn any_place() -> impl Strategy<Value = DeviceLocation> {
         let hops = prop::collection::vec(0_u8..2, 0..4);
         (0_u8..3, hops, any::<u8>(), 0_u8..3, prop::bool::weighted(0.9)).prop_map(
             |(bridge, hops, own, node, seen)| {
@@ -418,28 +422,28 @@ mod tests {
                     hops.iter().enumerate().map(|(at, hop)| format!("/0000:0{at}:0{hop}.0")).collect();
                 let path = format!("devices/pci0000:0{bridge}{hops}/0000:{own:02x}:1f.7");
                 let numa = if node < 2 { NumaNode::parse(&node.to_string()) } else { None };
-                Place { path: PciPath::parse(&path).filter(|_| seen), numa }
+                DeviceLocation { path: PciPath::parse(&path).filter(|_| seen), numa }
             },
         )
     }
 
-    fn some_places(most: usize) -> impl Strategy<Value = Vec<Place>> {
+    fn some_places(most: usize) -> impl Strategy<Value = Vec<DeviceLocation>> {
         prop::collection::vec(any_place(), 1..=most)
     }
 
     proptest! {
         #[test]
         fn every_gpu_gets_a_nic_of_its_best_class(gpus in some_places(10), nics in some_places(20), most in 1_usize..20) {
-            let result = assign(&gpus, &nics, most);
+            let result = assign_nics(&gpus, &nics, most);
             for (row, gpu) in gpus.iter().enumerate() {
-                let classes = nics.iter().map(|nic| Distance::between(gpu, nic).class());
+                let classes = nics.iter().map(|nic| Distance::between(gpu, nic).distance_class());
                 let best = classes.clone().max().unwrap();
                 let reachable = classes.filter(|class| *class == best).count();
-                let picks = result.of(row);
+                let picks = result.gpu_nics(row);
                 prop_assert_eq!(picks.len(), result.per_gpu().min(reachable));
                 for pick in picks {
                     prop_assert_eq!(pick.distance, Distance::between(gpu, &nics[pick.nic]));
-                    prop_assert_eq!(pick.distance.class(), best);
+                    prop_assert_eq!(pick.distance.distance_class(), best);
                 }
             }
             prop_assert!(!repeats(&columns(&result)));
@@ -447,36 +451,36 @@ mod tests {
 
         #[test]
         fn users_are_counted(gpus in some_places(10), nics in some_places(20)) {
-            let result = assign(&gpus, &nics, PER_GPU_MAX);
+            let result = assign_nics(&gpus, &nics, PER_GPU_MAX);
             for nic in 0..nics.len() {
-                let users = (0..gpus.len()).filter(|&row| result.of(row).iter().any(|pick| pick.nic == nic)).count();
-                prop_assert_eq!(result.users(nic), users);
+                let users = (0..gpus.len()).filter(|&row| result.gpu_nics(row).iter().any(|pick| pick.nic == nic)).count();
+                prop_assert_eq!(result.user_count(nic), users);
             }
         }
 
         #[test]
         fn equal_nics_are_used_equally(gpus in 1_u8..16, nics in 1_u8..16) {
-            let result = assign(&flat(0..gpus), &flat(16..16 + nics), PER_GPU_MAX);
-            let users: Vec<usize> = (0..usize::from(nics)).map(|nic| result.users(nic)).collect();
+            let result = assign_nics(&flat(0..gpus), &flat(16..16 + nics), PER_GPU_MAX);
+            let users: Vec<usize> = (0..usize::from(nics)).map(|nic| result.user_count(nic)).collect();
             let (least, most) = (users.iter().min().unwrap(), users.iter().max().unwrap());
             prop_assert!(most - least <= 1, "{:?}", users);
         }
 
         #[test]
         fn the_second_pass_makes_no_nic_busier_than_the_busiest(gpus in some_places(10), nics in some_places(20)) {
-            let mut result = Assignment { per_gpu: share(gpus.len(), nics.len(), 16), rows: vec![Vec::new(); gpus.len()], used: vec![0; nics.len()] };
-            let pairs = pairs(&gpus, &nics);
+            let mut result = NicAssignment { per_gpu: nics_per_gpu(gpus.len(), nics.len(), 16), rows: vec![Vec::new(); gpus.len()], used: vec![0; nics.len()] };
+            let pairs = sorted_pairs(&gpus, &nics);
             take_nearest(&pairs, &mut result);
             let before = result.used.iter().max().copied();
-            balance(&pairs, &mut result);
+            balance_nics(&pairs, &mut result);
             prop_assert!(result.used.iter().max().copied() <= before);
         }
 
         #[test]
         fn it_is_the_published_rule_where_that_repeats_none(gpus in some_places(10), nics in some_places(20), most in 1_usize..17) {
-            let theirs = published(&gpus, &nics, share(gpus.len(), nics.len(), most));
+            let theirs = published(&gpus, &nics, nics_per_gpu(gpus.len(), nics.len(), most));
             if !repeats(&theirs) {
-                prop_assert_eq!(columns(&assign(&gpus, &nics, most)), theirs);
+                prop_assert_eq!(columns(&assign_nics(&gpus, &nics, most)), theirs);
             }
         }
     }

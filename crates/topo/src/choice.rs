@@ -4,14 +4,14 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 
-use crate::Interface;
+use crate::NetworkInterface;
 
 /// Most interfaces that are used at once.
 const INTERFACES_MAX: usize = 16;
 
 /// A variable of the environment that is read here.
 #[derive(Clone, Copy, Debug)]
-pub struct Variable {
+pub struct InterfaceVariable {
     /// Its name.
     pub name: &'static str,
     /// What it may hold.
@@ -20,14 +20,14 @@ pub struct Variable {
     pub doc: &'static str,
 }
 
-/// The variables of [`Choice::read`].
-pub const VARIABLES: &[Variable] = &[
-    Variable {
+/// The variables of [`InterfaceChoice::from_environment`].
+pub const VARIABLES: &[InterfaceVariable] = &[
+    InterfaceVariable {
         name: "NCCL_SOCKET_IFNAME",
         range: "prefixes, separated by commas; ^ before the list: all but these; = before it: whole names",
         doc: "network interfaces to reach other hosts by; unset: those whose names begin with ib, else all but lo, docker and virbr, else these",
     },
-    Variable {
+    InterfaceVariable {
         name: "NCCL_SOCKET_FAMILY",
         range: "AF_INET or AF_INET6",
         doc: "use only addresses of IPv4, or of IPv6; unset: the first address of each interface",
@@ -36,7 +36,7 @@ pub const VARIABLES: &[Variable] = &[
 
 /// Only one kind of address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Family {
+pub enum AddressFamily {
     /// IPv4.
     V4,
     /// IPv6.
@@ -45,13 +45,13 @@ pub enum Family {
 
 /// Which interfaces to use.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Choice {
-    names: Option<Names>,
-    family: Option<Family>,
+pub struct InterfaceChoice {
+    names: Option<InterfaceNames>,
+    family: Option<AddressFamily>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Names {
+struct InterfaceNames {
     /// All but these.
     except: bool,
     /// Whole names instead of prefixes.
@@ -78,14 +78,14 @@ pub enum ChoiceError {
     Nothing(String, String),
 }
 
-impl Choice {
+impl InterfaceChoice {
     /// Reads the [`VARIABLES`] by `lookup`.
     ///
     /// # Errors
     /// [`ChoiceError::Value`] names the variable.
-    pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ChoiceError> {
+    pub fn from_environment(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ChoiceError> {
         let [names, family] = [0, 1].map(|index| {
-            let Variable { name, range, .. } = VARIABLES[index];
+            let InterfaceVariable { name, range, .. } = VARIABLES[index];
             let value = lookup(name).filter(|value| !value.is_empty());
             let bad = |value: OsString| ChoiceError::Value {
                 name,
@@ -94,11 +94,11 @@ impl Choice {
             };
             value.map(|value| value.into_string().map_err(bad)).transpose()
         });
-        let names = names?.map(|text| Names::parse(&text));
+        let names = names?.map(|text| InterfaceNames::parse(&text));
         let family = family?;
         let family = family.map(|value| match value.as_str() {
-            "AF_INET" => Ok(Family::V4),
-            "AF_INET6" => Ok(Family::V6),
+            "AF_INET" => Ok(AddressFamily::V4),
+            "AF_INET6" => Ok(AddressFamily::V6),
             _ => Err(ChoiceError::Value { name: VARIABLES[1].name, value, range: VARIABLES[1].range }),
         });
         Ok(Self { names, family: family.transpose()? })
@@ -109,10 +109,15 @@ impl Choice {
     ///
     /// # Errors
     /// [`ChoiceError::Nothing`] if there was a wish and nothing fits it. Without one, an empty list is no error.
-    pub fn of<'a>(&self, all: &'a [Interface]) -> Result<Vec<(&'a Interface, IpAddr)>, ChoiceError> {
-        let usable = |one: &'a Interface| Some((one, self.address(one)?));
+    pub fn select_interfaces<'a>(
+        &self,
+        all: &'a [NetworkInterface],
+    ) -> Result<Vec<(&'a NetworkInterface, IpAddr)>, ChoiceError> {
+        let usable = |one: &'a NetworkInterface| Some((one, self.pick_address(one)?));
         let found: Vec<_> = match &self.names {
-            Some(names) => all.iter().filter(|one| names.fit(&one.name)).filter_map(usable).collect(),
+            Some(names) => {
+                all.iter().filter(|one| names.matches_name(&one.name)).filter_map(usable).collect()
+            }
             None => ORDER
                 .iter()
                 .map(|class| all.iter().filter(|one| class(one)).filter_map(usable).collect::<Vec<_>>())
@@ -121,30 +126,30 @@ impl Choice {
         };
         if found.is_empty() && *self != Self::default() {
             let have: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
-            return Err(ChoiceError::Nothing(self.wish(), have.join(", ")));
+            return Err(ChoiceError::Nothing(self.describe_filter(), have.join(", ")));
         }
         Ok(found.into_iter().take(INTERFACES_MAX).collect())
     }
 
     /// Whether the wish for names leaves an interface in; without one, every interface is.
     #[must_use]
-    pub fn takes(&self, name: &str) -> bool {
-        self.names.as_ref().is_none_or(|names| names.fit(name))
+    pub fn includes_name(&self, name: &str) -> bool {
+        self.names.as_ref().is_none_or(|names| names.matches_name(name))
     }
 
-    fn address(&self, one: &Interface) -> Option<IpAddr> {
+    fn pick_address(&self, one: &NetworkInterface) -> Option<IpAddr> {
         let fits = |address: &&IpAddr| match self.family {
             None => true,
-            Some(Family::V4) => address.is_ipv4(),
-            Some(Family::V6) => address.is_ipv6(),
+            Some(AddressFamily::V4) => address.is_ipv4(),
+            Some(AddressFamily::V6) => address.is_ipv6(),
         };
         one.addresses.iter().find(fits).copied()
     }
 
-    fn wish(&self) -> String {
+    fn describe_filter(&self) -> String {
         let names = self.names.as_ref().map(|names| format!("{}={names}", VARIABLES[0].name));
         let family = self.family.map(|family| {
-            let value = if family == Family::V4 { "AF_INET" } else { "AF_INET6" };
+            let value = if family == AddressFamily::V4 { "AF_INET" } else { "AF_INET6" };
             format!("{}={value}", VARIABLES[1].name)
         });
         names.into_iter().chain(family).collect::<Vec<_>>().join(" and ")
@@ -152,7 +157,7 @@ impl Choice {
 }
 
 /// Classes of interfaces, the best first.
-const ORDER: &[fn(&Interface) -> bool] = &[
+const ORDER: &[fn(&NetworkInterface) -> bool] = &[
     |one| one.name.starts_with("ib"),
     |one| !one.loopback && !is_inner(&one.name),
     |one| !one.loopback,
@@ -164,7 +169,7 @@ fn is_inner(name: &str) -> bool {
     name.starts_with("docker") || name.starts_with("virbr")
 }
 
-impl Names {
+impl InterfaceNames {
     fn parse(text: &str) -> Self {
         let (except, text) = text.strip_prefix('^').map_or((false, text), |text| (true, text));
         let (whole, text) = text.strip_prefix('=').map_or((false, text), |text| (true, text));
@@ -172,13 +177,13 @@ impl Names {
         Self { except, whole, names }
     }
 
-    fn fit(&self, name: &str) -> bool {
+    fn matches_name(&self, name: &str) -> bool {
         let fits = |wish: &String| if self.whole { name == wish } else { name.starts_with(wish.as_str()) };
         self.names.iter().any(fits) != self.except
     }
 }
 
-impl std::fmt::Display for Names {
+impl std::fmt::Display for InterfaceNames {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let except = if self.except { "^" } else { "" };
         let whole = if self.whole { "=" } else { "" };
@@ -192,8 +197,8 @@ mod tests {
 
     use super::*;
 
-    fn host() -> Vec<Interface> {
-        let one = |name: &str, addresses: &[&str]| Interface {
+    fn host() -> Vec<NetworkInterface> {
+        let one = |name: &str, addresses: &[&str]| NetworkInterface {
             name: name.to_owned(),
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             speed_mbps: None,
@@ -211,10 +216,10 @@ mod tests {
     fn choose(
         names: Option<&str>,
         family: Option<&str>,
-        all: &[Interface],
+        all: &[NetworkInterface],
     ) -> Result<Vec<String>, ChoiceError> {
         let lookup = |name: &str| if name.ends_with("IFNAME") { names } else { family }.map(OsString::from);
-        let chosen = Choice::read(lookup)?.of(all)?;
+        let chosen = InterfaceChoice::from_environment(lookup)?.select_interfaces(all)?;
         Ok(chosen.into_iter().map(|(one, address)| format!("{} {address}", one.name)).collect())
     }
 
@@ -228,17 +233,19 @@ mod tests {
         assert_eq!(chosen("=eth1,lo"), "lo 127.0.0.1, eth1 2001:db8:1::1");
         assert_eq!(chosen("^eth,docker"), "lo 127.0.0.1");
         assert_eq!(chosen("^=eth1,lo"), "docker0 172.17.0.1, eth0 192.0.2.1, eth10 192.0.2.10");
-        let takes = |names: &str, name| Choice { names: Some(Names::parse(names)), family: None }.takes(name);
+        let takes = |names: &str, name| {
+            InterfaceChoice { names: Some(InterfaceNames::parse(names)), family: None }.includes_name(name)
+        };
         assert!(takes("eth", "eth1") && !takes("^eth", "eth1") && !takes("=eth", "eth1"));
-        assert!(Choice::default().takes("docker0"));
+        assert!(InterfaceChoice::default().includes_name("docker0"));
     }
 
     #[test]
     fn without_a_wish_the_best_class_is_taken() {
         let mut all = host();
-        let chosen = |all: &[Interface]| choose(None, None, all).unwrap().join(", ");
+        let chosen = |all: &[NetworkInterface]| choose(None, None, all).unwrap().join(", ");
         assert_eq!(chosen(&all), "eth0 192.0.2.1, eth1 2001:db8:1::1, eth10 192.0.2.10");
-        all.push(Interface { name: "ib0".to_owned(), ..all[2].clone() });
+        all.push(NetworkInterface { name: "ib0".to_owned(), ..all[2].clone() });
         assert_eq!(chosen(&all), "ib0 192.0.2.1");
         all.truncate(2);
         assert_eq!(chosen(&all), "docker0 172.17.0.1");
@@ -271,15 +278,15 @@ mod tests {
     #[test]
     fn no_more_than_sixteen() {
         let many: Vec<_> =
-            (0..40).map(|n| Interface { name: format!("eth{n}"), ..host()[2].clone() }).collect();
+            (0..40).map(|n| NetworkInterface { name: format!("eth{n}"), ..host()[2].clone() }).collect();
         assert_eq!(choose(None, None, &many).unwrap().len(), INTERFACES_MAX);
     }
 
     proptest! {
         #[test]
         fn wishes_print_as_they_were(text in "\\^?=?[a-z0-9]{0,4}(,[a-z0-9]{0,4}){0,3}") {
-            let names = Names::parse(&text);
-            prop_assert_eq!(Names::parse(&names.to_string()), names);
+            let names = InterfaceNames::parse(&text);
+            prop_assert_eq!(InterfaceNames::parse(&names.to_string()), names);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::mutant::planted;
+use crate::mutant::is_planted;
 use crate::pci::PciPath;
 
 /// Most NUMA nodes that Linux is built for.
@@ -19,7 +19,7 @@ impl NumaNode {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
-        if planted("topo-unknown-node-is-zero") && text == "-1" {
+        if is_planted("topo-unknown-node-is-zero") && text == "-1" {
             return Some(Self(0));
         }
         text.parse().ok().filter(|&node| node < NODES_MAX).map(Self)
@@ -27,14 +27,14 @@ impl NumaNode {
 
     /// Its number.
     #[must_use]
-    pub const fn number(self) -> u16 {
+    pub const fn node_number(self) -> u16 {
         self.0
     }
 }
 
 /// Where a device is, as far as anybody told.
 #[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Place {
+pub struct DeviceLocation {
     /// Its way from a host bridge; `None` for what is on no PCI bus, or where the tree is hidden.
     pub path: Option<PciPath>,
     /// Its NUMA node, if the kernel knows it.
@@ -58,7 +58,7 @@ pub enum Distance {
 
 /// Distances of which none is better than another, the best last.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Class {
+pub enum DistanceClass {
     /// [`Distance::Sys`].
     Machine,
     /// [`Distance::Node`].
@@ -79,9 +79,9 @@ impl Distance {
     /// [`Distance::Phb`], all of the GPU's but its last bridge is [`Distance::Pix`], anything else [`Distance::Pxb`]. Without a
     /// common host bridge the NUMA nodes decide; two unknown ones count as one, because a machine with one node says -1.
     #[must_use]
-    pub fn between(gpu: &Place, nic: &Place) -> Self {
+    pub fn between(gpu: &DeviceLocation, nic: &DeviceLocation) -> Self {
         let shared = match (&gpu.path, &nic.path) {
-            (Some(gpu), Some(nic)) if gpu.root() == nic.root() => Some((gpu.hops(), nic.hops())),
+            (Some(gpu), Some(nic)) if gpu.root_path() == nic.root_path() => Some((gpu.hops(), nic.hops())),
             _ => None,
         };
         let Some((gpu_hops, nic_hops)) = shared else {
@@ -100,13 +100,13 @@ impl Distance {
 
     /// How good it is.
     #[must_use]
-    pub fn class(self) -> Class {
+    pub fn distance_class(self) -> DistanceClass {
         match self {
-            Self::Pxb if planted("topo-pxb-is-worse-than-pix") => Class::Bridge,
-            Self::Pix | Self::Pxb => Class::Switch,
-            Self::Phb => Class::Bridge,
-            Self::Node => Class::Node,
-            Self::Sys => Class::Machine,
+            Self::Pxb if is_planted("topo-pxb-is-worse-than-pix") => DistanceClass::Bridge,
+            Self::Pix | Self::Pxb => DistanceClass::Switch,
+            Self::Phb => DistanceClass::Bridge,
+            Self::Node => DistanceClass::Node,
+            Self::Sys => DistanceClass::Machine,
         }
     }
 
@@ -141,8 +141,8 @@ mod tests {
 
     use super::*;
 
-    fn place(path: &str, numa: &str) -> Place {
-        Place { path: PciPath::parse(&format!("devices/{path}")), numa: NumaNode::parse(numa) }
+    fn place(path: &str, numa: &str) -> DeviceLocation {
+        DeviceLocation { path: PciPath::parse(&format!("devices/{path}")), numa: NumaNode::parse(numa) }
     }
 
     fn between(gpu: (&str, &str), nic: (&str, &str)) -> Distance {
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn nodes_are_numbers_or_unknown() {
         assert_eq!(
-            ["0", "3\n", "1023"].map(|text| NumaNode::parse(text).map(NumaNode::number)),
+            ["0", "3\n", "1023"].map(|text| NumaNode::parse(text).map(NumaNode::node_number)),
             [Some(0), Some(3), Some(1023)]
         );
         for text in ["", "-1", "-1\n", "1024", "99999999999", "one", "0x0", "1 2", "\u{0}"] {
@@ -212,11 +212,11 @@ mod tests {
 
     #[test]
     fn a_hidden_tree_leaves_the_nodes() {
-        let nowhere = Place { path: None, numa: NumaNode::parse("1") };
+        let nowhere = DeviceLocation { path: None, numa: NumaNode::parse("1") };
         let gpu = place("pci0000:16/0000:16:01.0/0000:17:00.0", "1");
         assert_eq!(Distance::between(&gpu, &nowhere), Distance::Node);
         assert_eq!(Distance::between(&nowhere, &nowhere), Distance::Node);
-        assert_eq!(Distance::between(&nowhere, &Place::default()), Distance::Sys);
+        assert_eq!(Distance::between(&nowhere, &DeviceLocation::default()), Distance::Sys);
     }
 
     /// Each device in a domain of its own below a folder of the hypervisor's: slashes would call them neighbours.
@@ -244,7 +244,7 @@ mod tests {
                 format!("/sys/devices/pci0000:0{root}{}", hops.collect::<String>())
             };
             let (gpu, nic) = (path(roots.0, &gpu), path(roots.1, &nic));
-            let place = |path: &str, numa: &str| Place {
+            let place = |path: &str, numa: &str| DeviceLocation {
                 path: PciPath::parse(path.trim_start_matches("/sys")),
                 numa: NumaNode::parse(numa),
             };

@@ -9,7 +9,7 @@ use nix::net::if_::InterfaceFlags;
 
 /// A network interface that is up and has an address.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Interface {
+pub struct NetworkInterface {
     /// As `ip link` shows it.
     pub name: String,
     /// In the kernel's order; without IPv6 addresses that mean something on their own link only.
@@ -24,18 +24,18 @@ pub struct Interface {
 ///
 /// # Errors
 /// When the kernel does not list them.
-pub fn interfaces() -> io::Result<Vec<Interface>> {
-    let mut found: Vec<Interface> = Vec::new();
+pub fn list_interfaces() -> io::Result<Vec<NetworkInterface>> {
+    let mut found: Vec<NetworkInterface> = Vec::new();
     for entry in getifaddrs()? {
         // Whether the cable is in is known only some time after that.
         let up = entry.flags.contains(InterfaceFlags::IFF_UP);
-        let Some(address) = entry.address.as_ref().filter(|_| up).and_then(ip) else { continue };
+        let Some(address) = entry.address.as_ref().filter(|_| up).and_then(usable_ip) else { continue };
         if let Some(known) = found.iter_mut().find(|known| known.name == entry.interface_name) {
             known.addresses.push(address);
             continue;
         }
-        found.push(Interface {
-            speed_mbps: speed(Path::new("/sys/class/net"), &entry.interface_name),
+        found.push(NetworkInterface {
+            speed_mbps: read_speed(Path::new("/sys/class/net"), &entry.interface_name),
             name: entry.interface_name,
             addresses: vec![address],
             loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
@@ -44,7 +44,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(found)
 }
 
-fn ip(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
+fn usable_ip(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
     if let Some(v4) = address.as_sockaddr_in() {
         return Some(IpAddr::V4(v4.ip()));
     }
@@ -53,7 +53,7 @@ fn ip(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
     (!v6.is_unicast_link_local()).then_some(IpAddr::V6(v6))
 }
 
-fn speed(sys: &Path, name: &str) -> Option<u32> {
+fn read_speed(sys: &Path, name: &str) -> Option<u32> {
     // Virtual interfaces have none: the kernel says -1 or refuses.
     std::fs::read_to_string(sys.join(name).join("speed")).ok()?.trim().parse().ok().filter(|&speed| speed > 0)
 }
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_loopback_interface_is_there() {
-        let all = interfaces().unwrap();
+        let all = list_interfaces().unwrap();
         let loopback = all.iter().find(|one| one.loopback).unwrap();
         assert!(loopback.addresses.iter().all(IpAddr::is_loopback), "{loopback:?}");
         assert!(all.iter().all(|one| !one.addresses.is_empty()));
@@ -77,7 +77,7 @@ mod tests {
             std::fs::create_dir_all(dir.join(name)).unwrap();
             std::fs::write(dir.join(name).join("speed"), text).unwrap();
         }
-        let found = ["fast", "virtual", "odd", "gone"].map(|name| speed(&dir, name));
+        let found = ["fast", "virtual", "odd", "gone"].map(|name| read_speed(&dir, name));
         std::fs::remove_dir_all(&dir).unwrap();
         assert_eq!(found, [Some(100_000), None, None, None]);
     }

@@ -15,12 +15,12 @@ mod speed;
 mod sysfs;
 mod topology;
 
-pub use assign::{Assignment, PER_GPU_MAX, Pick, assign};
-pub use choice::{Choice, ChoiceError, Family, VARIABLES, Variable};
-pub use distance::{Class, Distance, NumaNode, Place};
-pub use interface::{Interface, interfaces};
+pub use assign::{AssignedNic, NicAssignment, PER_GPU_MAX, assign_nics};
+pub use choice::{AddressFamily, ChoiceError, InterfaceChoice, InterfaceVariable, VARIABLES};
+pub use distance::{DeviceLocation, Distance, DistanceClass, NumaNode};
+pub use interface::{NetworkInterface, list_interfaces};
 pub use pci::{AddressError, PciAddress, PciPath};
 pub use rank::{RankPlacement, gpu_of_rank};
 pub use speed::{SPEED_UNKNOWN_MBPS, share_speeds};
-pub use sysfs::{GPUS_MAX, NICS_MAX, ReadError, read, read_numa_node};
-pub use topology::{Gpu, GpusBy, Name, Nic, NicKind, Topology};
+pub use sysfs::{GPUS_MAX, NICS_MAX, ReadError, read_numa_node, read_topology};
+pub use topology::{DeviceName, GpusBy, NicKind, NodeGpu, NodeNic, NodeTopology};

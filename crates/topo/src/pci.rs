@@ -29,8 +29,8 @@ impl FromStr for PciAddress {
         let (bus, function) = text.rsplit_once('.').ok_or(AddressError)?;
         let (bus, device) = bus.rsplit_once(':').ok_or(AddressError)?;
         let (domain, bus) = bus_of(bus)?;
-        let device = hex(device, 2..=2)?;
-        let function = hex(function, 1..=1)?;
+        let device = parse_hex(device, 2..=2)?;
+        let function = parse_hex(function, 1..=1)?;
         match (u8::try_from(device), u8::try_from(function)) {
             (Ok(device @ 0..=31), Ok(function @ 0..=7)) => Ok(Self { domain, bus, device, function }),
             _ => Err(AddressError),
@@ -48,13 +48,13 @@ impl fmt::Display for PciAddress {
 impl PciAddress {
     /// Its domain and bus, as `/sys/class/pci_bus` names them.
     #[must_use]
-    pub fn bus(&self) -> String {
+    pub fn bus_name(&self) -> String {
         format!("{:04x}:{:02x}", self.domain, self.bus)
     }
 
     /// Its card: the place without the function.
     #[must_use]
-    pub fn card(&self) -> String {
+    pub fn card_name(&self) -> String {
         format!("{:04x}:{:02x}:{:02x}", self.domain, self.bus, self.device)
     }
 }
@@ -62,12 +62,12 @@ impl PciAddress {
 /// `domain:bus`.
 fn bus_of(text: &str) -> Result<(u32, u8), AddressError> {
     let (domain, bus) = text.split_once(':').ok_or(AddressError)?;
-    let bus = u8::try_from(hex(bus, 2..=2)?).map_err(|_| AddressError)?;
-    Ok((hex(domain, 4..=8)?, bus))
+    let bus = u8::try_from(parse_hex(bus, 2..=2)?).map_err(|_| AddressError)?;
+    Ok((parse_hex(domain, 4..=8)?, bus))
 }
 
 /// A number of so many hexadecimal digits and nothing else: no sign, no space.
-fn hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Result<u32, AddressError> {
+fn parse_hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Result<u32, AddressError> {
     if !digits.contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(AddressError);
     }
@@ -104,20 +104,20 @@ impl PciPath {
 
     /// The device.
     #[must_use]
-    pub fn address(&self) -> PciAddress {
+    pub fn device_address(&self) -> PciAddress {
         // Never empty: `parse` sees to it.
         self.hops[self.hops.len() - 1]
     }
 
     /// The host bridge, as people say it: `0000:16`.
     #[must_use]
-    pub fn bridge(&self) -> &str {
+    pub fn bridge_name(&self) -> &str {
         &self.bridge
     }
 
     /// What tells host bridges apart.
     #[must_use]
-    pub fn root(&self) -> &str {
+    pub fn root_path(&self) -> &str {
         &self.root
     }
 
@@ -129,7 +129,7 @@ impl PciPath {
 
     /// The device's folder, relative to sysfs.
     #[must_use]
-    pub fn folder(&self) -> String {
+    pub fn sysfs_folder(&self) -> String {
         self.hops.iter().fold(self.root.clone(), |path, hop| format!("{path}/{hop}"))
     }
 }
@@ -195,14 +195,17 @@ mod tests {
     fn paths_end_at_the_last_place_on_a_bus() {
         let path = PciPath::parse("devices/pci0000:00/0000:00:03.0/virtio2").unwrap();
         assert_eq!(
-            (path.bridge(), path.hops().len(), path.address().bus().as_str()),
+            (path.bridge_name(), path.hops().len(), path.device_address().bus_name().as_str()),
             ("0000:00", 1, "0000:00")
         );
-        assert_eq!(path.folder(), "devices/pci0000:00/0000:00:03.0");
+        assert_eq!(path.sysfs_folder(), "devices/pci0000:00/0000:00:03.0");
         let vmd = PciPath::parse("/devices/pci0000:ae/0000:ae:05.5/pci10000:00/10000:00:02.0/10000:01:00.0")
             .unwrap();
-        assert_eq!((vmd.bridge(), vmd.root()), ("10000:00", "devices/pci0000:ae/0000:ae:05.5/pci10000:00"));
-        assert_eq!(vmd.address().to_string(), "10000:01:00.0");
+        assert_eq!(
+            (vmd.bridge_name(), vmd.root_path()),
+            ("10000:00", "devices/pci0000:ae/0000:ae:05.5/pci10000:00")
+        );
+        assert_eq!(vmd.device_address().to_string(), "10000:01:00.0");
     }
 
     #[test]
@@ -236,7 +239,7 @@ mod tests {
                 prop_assert_eq!(address.to_string().parse(), Ok(address));
             }
             if let Some(path) = PciPath::parse(&path) {
-                prop_assert_eq!(PciPath::parse(&path.folder()).map(|again| again.hops), Some(path.hops));
+                prop_assert_eq!(PciPath::parse(&path.sysfs_folder()).map(|again| again.hops), Some(path.hops));
             }
         }
     }

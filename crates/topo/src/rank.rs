@@ -1,14 +1,14 @@
 //! Which NICs a rank of a job uses: those of its GPU, or those near its processors. Pure, like `assign`; front ends whose users name
 //! no NIC ask once, at start. It knows neither fabrics nor environments.
 
-use crate::distance::{Distance, NumaNode, Place};
-use crate::mutant::planted;
-use crate::topology::Topology;
+use crate::distance::{DeviceLocation, Distance, NumaNode};
+use crate::mutant::is_planted;
+use crate::topology::NodeTopology;
 
 /// Where a rank of a job runs on its node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RankPlacement {
-    /// Row of its GPU in [`Topology::gpus`], if it uses one.
+    /// Row of its GPU in [`NodeTopology::gpus`], if it uses one.
     pub gpu: Option<usize>,
     /// NUMA node of all processors that it may run on; `None` if there are several, or it is unknown.
     pub numa: Option<NumaNode>,
@@ -18,25 +18,26 @@ pub struct RankPlacement {
     pub local_size: usize,
 }
 
-impl Topology {
+impl NodeTopology {
     /// The NICs of a rank out of `candidates`, by their places in [`Self::nics`], the one to use first in front; at most `most`. Empty
     /// only without candidates.
     ///
-    /// A rank with a GPU uses that GPU's NICs ([`Self::assign`]). A rank without one uses its share of the NICs that are nearest to its
+    /// A rank with a GPU uses that GPU's NICs (`assign_nics`). A rank without one uses its share of the NICs that are nearest to its
     /// processors: ranks with consecutive numbers use consecutive NICs.
     #[must_use]
     pub fn nics_of_rank(&self, candidates: &[usize], rank: &RankPlacement, most: usize) -> Vec<usize> {
         if let Some(gpu) = rank.gpu.filter(|&gpu| gpu < self.gpus().len()) {
-            return self.assign(candidates, most).of(gpu).iter().map(|pick| pick.nic).collect();
+            return self.assign_nics(candidates, most).gpu_nics(gpu).iter().map(|pick| pick.nic).collect();
         }
-        let place = Place { path: None, numa: rank.numa };
+        let place = DeviceLocation { path: None, numa: rank.numa };
         let known: Vec<usize> = candidates.iter().copied().filter(|&at| at < self.nics().len()).collect();
         let distance = |at: usize| Distance::between(&place, &self.nics()[at].place);
         let Some(nearest) = known.iter().map(|&at| distance(at)).min() else { return Vec::new() };
-        let is_near = |&at: &usize| distance(at) == nearest || planted("topo-ranks-use-far-nics");
+        let is_near = |&at: &usize| distance(at) == nearest || is_planted("topo-ranks-use-far-nics");
         let near: Vec<usize> = known.iter().copied().filter(is_near).collect();
         let share = (known.len() / rank.local_size.max(1)).clamp(1, most.max(1)).min(near.len());
-        let first = if planted("topo-ranks-share-one-nic") { 0 } else { rank.local_rank.wrapping_mul(share) };
+        let first =
+            if is_planted("topo-ranks-share-one-nic") { 0 } else { rank.local_rank.wrapping_mul(share) };
         (0..share).map(|at| near[(first % near.len() + at) % near.len()]).collect()
     }
 }

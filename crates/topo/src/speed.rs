@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use crate::Interface;
-use crate::mutant::planted;
+use crate::NetworkInterface;
+use crate::mutant::is_planted;
 
 /// Mb/s of an interface whose driver reports no speed, or one that cannot be: NCCL's socket transport takes 10 Gb/s for it.
 pub const SPEED_UNKNOWN_MBPS: u32 = 10_000;
@@ -16,7 +16,7 @@ const SPEED_MIN_MBPS: u32 = 1_000;
 /// there are more NICs. A NIC without an address connects processes of this host alone, so that no interface limits it; it
 /// reports [`SPEED_UNKNOWN_MBPS`].
 #[must_use]
-pub fn share_speeds(all: &[Interface], addresses: &[IpAddr], nics: usize) -> Vec<u32> {
+pub fn share_speeds(all: &[NetworkInterface], addresses: &[IpAddr], nics: usize) -> Vec<u32> {
     let interface_of = |nic: usize| {
         let address = addresses[nic.checked_rem(addresses.len())?];
         all.iter().position(|one| one.addresses.contains(&address))
@@ -25,14 +25,14 @@ pub fn share_speeds(all: &[Interface], addresses: &[IpAddr], nics: usize) -> Vec
     let share = |interface: &Option<usize>| {
         let Some(at) = *interface else { return SPEED_UNKNOWN_MBPS };
         let sharing = used.iter().filter(|other| *other == interface).count();
-        let sharing = if planted("speed-not-divided") { 1 } else { sharing };
-        plausible(all[at].speed_mbps) / u32::try_from(sharing).unwrap_or(u32::MAX)
+        let sharing = if is_planted("speed-not-divided") { 1 } else { sharing };
+        plausible_speed(all[at].speed_mbps) / u32::try_from(sharing).unwrap_or(u32::MAX)
     };
     used.iter().map(share).collect()
 }
 
-fn plausible(speed_mbps: Option<u32>) -> u32 {
-    let least = if planted("speed-believes-virtual-drivers") { 1 } else { SPEED_MIN_MBPS };
+fn plausible_speed(speed_mbps: Option<u32>) -> u32 {
+    let least = if is_planted("speed-believes-virtual-drivers") { 1 } else { SPEED_MIN_MBPS };
     speed_mbps.filter(|&speed| speed >= least).unwrap_or(SPEED_UNKNOWN_MBPS)
 }
 
@@ -45,8 +45,8 @@ mod tests {
     }
 
     /// Interfaces with these speeds; the first has the address 192.0.2.0.
-    fn interfaces(speeds: &[Option<u32>]) -> Vec<Interface> {
-        let one = |(at, &speed_mbps): (usize, &Option<u32>)| Interface {
+    fn interfaces(speeds: &[Option<u32>]) -> Vec<NetworkInterface> {
+        let one = |(at, &speed_mbps): (usize, &Option<u32>)| NetworkInterface {
             name: format!("eth{at}"),
             addresses: vec![address(at as u8)],
             speed_mbps,

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::distance::{NumaNode, Place};
-use crate::mutant::planted;
+use crate::distance::{DeviceLocation, NumaNode};
+use crate::mutant::is_planted;
 use crate::pci::{PciAddress, PciPath};
 use crate::rank::holds_all;
-use crate::topology::{Gpu, GpusBy, Name, Nic, NicKind, Topology};
+use crate::topology::{DeviceName, GpusBy, NicKind, NodeGpu, NodeNic, NodeTopology};
 
 /// Most GPUs of a node.
 pub const GPUS_MAX: usize = 256;
@@ -55,24 +55,24 @@ pub enum ReadError {
 ///
 /// # Errors
 /// When there is no tree, or more in it than a node has. Anything else that is strange is left out.
-pub fn read(root: &Path, known: &[PciAddress]) -> Result<Topology, ReadError> {
+pub fn read_topology(root: &Path, known: &[PciAddress]) -> Result<NodeTopology, ReadError> {
     let at_root = |source| ReadError::Root { root: root.to_owned(), source };
-    let tree = Tree { root: root.canonicalize().map_err(at_root)? };
+    let tree = SysfsTree { root: root.canonicalize().map_err(at_root)? };
     // A file instead of a folder has no entries to be missing.
     std::fs::read_dir(&tree.root).map_err(at_root)?;
-    let (gpus, gpus_by) = tree.gpus(known)?;
-    let (nics, unusable) = tree.nics()?;
-    Ok(Topology::new(gpus, gpus_by, nics).with_unusable(unusable))
+    let (gpus, gpus_by) = tree.read_gpus(known)?;
+    let (nics, unusable) = tree.read_nics()?;
+    Ok(NodeTopology::new(gpus, gpus_by, nics).with_unusable(unusable))
 }
 
 /// The NUMA node that has all of these processors, in the tree below `root`; `None` if no node has, or the tree does not tell.
 #[must_use]
 pub fn read_numa_node(root: &Path, processors: &[usize]) -> Option<NumaNode> {
-    let tree = Tree { root: root.canonicalize().ok()? };
+    let tree = SysfsTree { root: root.canonicalize().ok()? };
     let folder = "devices/system/node";
-    let names = tree.entries(folder).ok()?;
+    let names = tree.list_entries(folder).ok()?;
     let has_all = |name: &String| {
-        let list = tree.text(&format!("{folder}/{name}/cpulist"));
+        let list = tree.read_text(&format!("{folder}/{name}/cpulist"));
         list.is_some_and(|list| holds_all(&list, processors))
     };
     let name = names.iter().filter(|name| name.starts_with("node")).find(|name| has_all(name))?;
@@ -80,56 +80,58 @@ pub fn read_numa_node(root: &Path, processors: &[usize]) -> Option<NumaNode> {
 }
 
 /// The tree, by its real path.
-struct Tree {
+struct SysfsTree {
     root: PathBuf,
 }
 
-impl Tree {
-    fn gpus(&self, known: &[PciAddress]) -> Result<(Vec<Gpu>, GpusBy), ReadError> {
+impl SysfsTree {
+    fn read_gpus(&self, known: &[PciAddress]) -> Result<(Vec<NodeGpu>, GpusBy), ReadError> {
         let mut found = Vec::new();
         for driver in GPU_DRIVERS {
             // Beside devices there are files to control the driver.
-            let entries = self.entries(&format!("bus/pci/drivers/{driver}"))?;
+            let entries = self.list_entries(&format!("bus/pci/drivers/{driver}"))?;
             found.extend(entries.iter().filter_map(|name| name.parse::<PciAddress>().ok()));
         }
         found.retain(|&gpu| {
-            self.class(gpu).is_none_or(|class| GPU_CLASSES.contains(&(class >> 16)))
-                || planted("topo-counts-sound-cards")
+            self.read_class(gpu).is_none_or(|class| GPU_CLASSES.contains(&(class >> 16)))
+                || is_planted("topo-counts-sound-cards")
         });
         let mut by = GpusBy::Driver;
         if found.is_empty() {
-            let all = self.entries("bus/pci/devices")?;
+            let all = self.list_entries("bus/pci/devices")?;
             found = all.iter().filter_map(|name| name.parse().ok()).collect();
             found.retain(|&gpu| self.looks_like_gpu(gpu));
             by = GpusBy::Class;
         }
-        if found.is_empty() || (planted("topo-own-gpus-only") && !known.is_empty()) {
+        if found.is_empty() || (is_planted("topo-own-gpus-only") && !known.is_empty()) {
             found = known.to_vec();
             by = if known.is_empty() { GpusBy::Nobody } else { GpusBy::Caller };
         }
         found.sort_unstable();
         found.dedup();
-        if found.len() > GPUS_MAX && !planted("topo-takes-any-number") {
+        if found.len() > GPUS_MAX && !is_planted("topo-takes-any-number") {
             return Err(ReadError::TooMany { what: "GPUs", limit: GPUS_MAX });
         }
-        Ok((found.into_iter().map(|address| self.gpu(address)).collect(), by))
+        Ok((found.into_iter().map(|address| self.read_gpu(address)).collect(), by))
     }
 
-    fn gpu(&self, address: PciAddress) -> Gpu {
-        let folder = self.real(&format!("bus/pci/devices/{address}"));
+    fn read_gpu(&self, address: PciAddress) -> NodeGpu {
+        let folder = self.resolve_path(&format!("bus/pci/devices/{address}"));
         // The folder of the bus leads to the bridge above it.
-        let above = || self.real(&format!("class/pci_bus/{}/device/{address}", address.bus()));
+        let above = || self.resolve_path(&format!("class/pci_bus/{}/device/{address}", address.bus_name()));
         let folder = folder
             .or_else(above)
-            .filter(|path| PciPath::parse(path).is_some_and(|at| at.address() == address));
-        let id = self.hex(address, "vendor").zip(self.hex(address, "device"));
+            .filter(|path| PciPath::parse(path).is_some_and(|at| at.device_address() == address));
+        let id = self.read_hex(address, "vendor").zip(self.read_hex(address, "device"));
         let id =
             id.and_then(|(vendor, device)| Some((u16::try_from(vendor).ok()?, u16::try_from(device).ok()?)));
         let place = match folder {
-            Some(folder) => self.place(&folder),
-            None => Place { path: None, numa: self.numa(&format!("bus/pci/devices/{address}")) },
+            Some(folder) => self.locate_device(&folder),
+            None => {
+                DeviceLocation { path: None, numa: self.numa_node_of(&format!("bus/pci/devices/{address}")) }
+            }
         };
-        Gpu { address, place, id }
+        NodeGpu { address, place, id }
     }
 
     /// A GPU of a vendor we know, which no other driver has: one that is given to a virtual machine does not count.
@@ -138,34 +140,34 @@ impl Tree {
         let other = driver.is_some_and(|link| {
             link.file_name().is_none_or(|name| !GPU_DRIVERS.iter().any(|driver| name == *driver))
         });
-        let vendor = self.hex(address, "vendor");
+        let vendor = self.read_hex(address, "vendor");
         !other
             && GPU_VENDORS.iter().any(|&known| vendor == Some(known.into()))
-            && self.class(address).is_some_and(|class| GPU_CLASSES.contains(&(class >> 16)))
+            && self.read_class(address).is_some_and(|class| GPU_CLASSES.contains(&(class >> 16)))
     }
 
-    fn class(&self, address: PciAddress) -> Option<u32> {
-        self.hex(address, "class").filter(|class| *class <= 0xff_ffff)
+    fn read_class(&self, address: PciAddress) -> Option<u32> {
+        self.read_hex(address, "class").filter(|class| *class <= 0xff_ffff)
     }
 
     /// A number that the kernel writes with 0x, of a device.
-    fn hex(&self, address: PciAddress, file: &str) -> Option<u32> {
-        let text = self.text(&format!("bus/pci/devices/{address}/{file}"))?;
+    fn read_hex(&self, address: PciAddress, file: &str) -> Option<u32> {
+        let text = self.read_text(&format!("bus/pci/devices/{address}/{file}"))?;
         let digits = text.trim().strip_prefix("0x").filter(|digits| !digits.starts_with('+'))?;
         u32::from_str_radix(digits, 16).ok()
     }
 
     /// NICs, and how many devices have names that are none.
-    fn nics(&self) -> Result<(Vec<Nic>, usize), ReadError> {
+    fn read_nics(&self) -> Result<(Vec<NodeNic>, usize), ReadError> {
         let mut nics = Vec::new();
         let mut unusable = 0;
         for (class, kind) in
             [("infiniband", NicKind::Rdma), ("cxi", NicKind::Cxi), ("net", NicKind::Interface)]
         {
             let mut found = Vec::new();
-            for entry in self.entries(&format!("class/{class}"))? {
-                match Name::new(&entry) {
-                    Some(name) => found.extend(self.nic(class, kind, name)),
+            for entry in self.list_entries(&format!("class/{class}"))? {
+                match DeviceName::new(&entry) {
+                    Some(name) => found.extend(self.read_nic(class, kind, name)),
                     None => unusable += 1,
                 }
             }
@@ -174,44 +176,47 @@ impl Tree {
             }
             nics.extend(found);
         }
-        Ok((joined(nics), unusable))
+        Ok((merge_interfaces(nics), unusable))
     }
 
-    fn nic(&self, class: &str, kind: NicKind, name: Name) -> Option<Nic> {
+    fn read_nic(&self, class: &str, kind: NicKind, name: DeviceName) -> Option<NodeNic> {
         let folder = format!("class/{class}/{name}");
-        let device = self.real(&format!("{folder}/device"));
+        let device = self.resolve_path(&format!("{folder}/device"));
         // Loopback, bridges and tunnels have no device. RDMA in software has none either, and is one all the same.
         if device.is_none() && kind == NicKind::Interface {
             return None;
         }
         // Where a link leads to something that is no folder, the class has a stray file.
-        if device.is_none() && !self.real(&folder).is_some_and(|path| self.root.join(path).is_dir()) {
+        if device.is_none() && !self.resolve_path(&folder).is_some_and(|path| self.root.join(path).is_dir()) {
             return None;
         }
         let speed_mbps = match kind {
-            NicKind::Rdma => self.text(&format!("{folder}/ports/1/rate")).as_deref().and_then(rate),
-            NicKind::Interface => self.text(&format!("{folder}/speed")).as_deref().and_then(speed),
+            NicKind::Rdma => {
+                self.read_text(&format!("{folder}/ports/1/rate")).as_deref().and_then(parse_rate)
+            }
+            NicKind::Interface => self.read_text(&format!("{folder}/speed")).as_deref().and_then(parse_speed),
             NicKind::Cxi => None,
         };
-        let place = device.map(|device| self.place(&device)).unwrap_or_default();
-        Some(Nic { name, kind, place, interfaces: Vec::new(), speed_mbps })
+        let place = device.map(|device| self.locate_device(&device)).unwrap_or_default();
+        Some(NodeNic { name, kind, place, interfaces: Vec::new(), speed_mbps })
     }
 
     /// Where the device with a folder is.
-    fn place(&self, folder: &str) -> Place {
+    fn locate_device(&self, folder: &str) -> DeviceLocation {
         let path = PciPath::parse(folder);
         // What hangs on a PCI device, as virtio does, has no node of its own.
-        let of_node = path.as_ref().map_or_else(|| folder.to_owned(), PciPath::folder);
-        Place { numa: self.numa(&of_node), path }
+        let of_node = path.as_ref().map_or_else(|| folder.to_owned(), PciPath::sysfs_folder);
+        DeviceLocation { numa: self.numa_node_of(&of_node), path }
     }
 
-    fn numa(&self, folder: &str) -> Option<NumaNode> {
-        self.text(&format!("{folder}/numa_node")).as_deref().and_then(NumaNode::parse)
+    fn numa_node_of(&self, folder: &str) -> Option<NumaNode> {
+        self.read_text(&format!("{folder}/numa_node")).as_deref().and_then(NumaNode::parse)
     }
 
     /// Names of a folder's entries; none if it is not there. Those that are no UTF-8 are replaced by what is no name.
-    fn entries(&self, folder: &str) -> Result<Vec<String>, ReadError> {
-        let Some(entries) = self.real(folder).and_then(|path| std::fs::read_dir(self.root.join(path)).ok())
+    fn list_entries(&self, folder: &str) -> Result<Vec<String>, ReadError> {
+        let Some(entries) =
+            self.resolve_path(folder).and_then(|path| std::fs::read_dir(self.root.join(path)).ok())
         else {
             return Ok(Vec::new());
         };
@@ -226,8 +231,8 @@ impl Tree {
     }
 
     /// The beginning of a file inside the tree.
-    fn text(&self, path: &str) -> Option<String> {
-        let path = self.root.join(self.real(path)?);
+    fn read_text(&self, path: &str) -> Option<String> {
+        let path = self.root.join(self.resolve_path(path)?);
         // A pipe would be waited for.
         if !std::fs::metadata(&path).ok()?.is_file() {
             return None;
@@ -235,7 +240,8 @@ impl Tree {
         let mut bytes = Vec::new();
         std::fs::File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
         // The kernel calls each file a page long, so copies end with zeros.
-        if let Some(end) = bytes.iter().position(|byte| *byte == 0).filter(|_| !planted("topo-reads-padding"))
+        if let Some(end) =
+            bytes.iter().position(|byte| *byte == 0).filter(|_| !is_planted("topo-reads-padding"))
         {
             bytes.truncate(end);
         }
@@ -243,9 +249,9 @@ impl Tree {
     }
 
     /// Where a path leads, relative to the root; `None` if it leads nowhere, in circles, or out of the tree.
-    fn real(&self, path: &str) -> Option<String> {
+    fn resolve_path(&self, path: &str) -> Option<String> {
         let real = self.root.join(path).canonicalize().ok()?;
-        if planted("topo-leaves-the-tree") {
+        if is_planted("topo-leaves-the-tree") {
             return real.strip_prefix(&self.root).unwrap_or(&real).to_str().map(str::to_owned);
         }
         real.strip_prefix(&self.root).ok()?.to_str().map(str::to_owned)
@@ -253,16 +259,16 @@ impl Tree {
 }
 
 /// Network interfaces of a NIC's function become part of it; the others stay for themselves.
-fn joined(mut nics: Vec<Nic>) -> Vec<Nic> {
+fn merge_interfaces(mut nics: Vec<NodeNic>) -> Vec<NodeNic> {
     let interfaces = nics.extract_if(.., |nic| nic.kind == NicKind::Interface).collect::<Vec<_>>();
     let mut owners: BTreeMap<PciAddress, Vec<usize>> = BTreeMap::new();
     for (at, nic) in nics.iter().enumerate() {
-        if let Some(address) = nic.address() {
+        if let Some(address) = nic.pci_address() {
             owners.entry(address).or_default().push(at);
         }
     }
     for interface in interfaces {
-        let owners = interface.address().and_then(|address| owners.get(&address));
+        let owners = interface.pci_address().and_then(|address| owners.get(&address));
         let Some(owners) = owners else {
             nics.push(interface);
             continue;
@@ -279,12 +285,12 @@ fn joined(mut nics: Vec<Nic>) -> Vec<Nic> {
 }
 
 /// Mb/s of an interface; the kernel says -1 where it does not know.
-fn speed(text: &str) -> Option<u32> {
+fn parse_speed(text: &str) -> Option<u32> {
     text.trim().parse().ok().filter(|&speed| speed > 0)
 }
 
 /// Mb/s of a port: `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`.
-fn rate(text: &str) -> Option<u32> {
+fn parse_rate(text: &str) -> Option<u32> {
     let (number, unit) = text.trim().split_once(' ')?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
     let tenths = tenths.parse::<u32>().ok().filter(|&tenths| tenths < 10)?;

@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-use crate::assign::{Assignment, assign};
-use crate::distance::Place;
-use crate::mutant::planted;
+use crate::assign::{NicAssignment, assign_nics};
+use crate::distance::DeviceLocation;
+use crate::mutant::is_planted;
 use crate::pci::PciAddress;
 
 /// Longest name of a device.
@@ -13,9 +13,9 @@ const NAME_MAX: usize = 64;
 
 /// A name of a device: 1 to 64 letters that can be seen, of ASCII and without slashes.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Name(String);
+pub struct DeviceName(String);
 
-impl Name {
+impl DeviceName {
     /// `None` for what is no such name.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
@@ -32,7 +32,7 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
@@ -40,11 +40,11 @@ impl fmt::Display for Name {
 
 /// A GPU.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Gpu {
+pub struct NodeGpu {
     /// Its place on the bus, by which everybody knows it.
     pub address: PciAddress,
     /// Where it is.
-    pub place: Place,
+    pub place: DeviceLocation,
     /// Vendor and device as PCI numbers them, if they can be read.
     pub id: Option<(u16, u16)>,
 }
@@ -62,29 +62,29 @@ pub enum NicKind {
 
 /// A NIC.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Nic {
+pub struct NodeNic {
     /// The kernel's name of it.
-    pub name: Name,
+    pub name: DeviceName,
     /// By what it is reached.
     pub kind: NicKind,
     /// Where it is. On no bus if it is none of hardware, or the tree is hidden.
-    pub place: Place,
+    pub place: DeviceLocation,
     /// Network interfaces of the same PCI function.
-    pub interfaces: Vec<Name>,
+    pub interfaces: Vec<DeviceName>,
     /// Speed of its first port in Mb/s, where the kernel tells it.
     pub speed_mbps: Option<u32>,
 }
 
-impl Nic {
+impl NodeNic {
     /// Its place on the bus.
     #[must_use]
-    pub fn address(&self) -> Option<PciAddress> {
-        self.place.path.as_ref().map(crate::pci::PciPath::address)
+    pub fn pci_address(&self) -> Option<PciAddress> {
+        self.place.path.as_ref().map(crate::pci::PciPath::device_address)
     }
 
     /// NICs of which only the best are assigned: those for RDMA before others, and hardware before software.
-    fn tier(&self) -> u8 {
-        match (self.kind, self.address().is_some()) {
+    fn nic_tier(&self) -> u8 {
+        match (self.kind, self.pci_address().is_some()) {
             (NicKind::Rdma | NicKind::Cxi, true) => 0,
             (NicKind::Rdma | NicKind::Cxi, false) => 1,
             (NicKind::Interface, _) => 2,
@@ -109,23 +109,23 @@ pub enum GpusBy {
 /// The GPUs and NICs of a node, each in the order that breaks ties: GPUs by address; NICs by address and name, those without
 /// an address last. Whoever reads the same node has the same value.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Topology {
-    gpus: Vec<Gpu>,
+pub struct NodeTopology {
+    gpus: Vec<NodeGpu>,
     gpus_by: GpusBy,
-    nics: Vec<Nic>,
+    nics: Vec<NodeNic>,
     unusable: usize,
 }
 
-impl Topology {
+impl NodeTopology {
     /// Takes what was found in any order. GPUs of one address and NICs of one kind and name count once.
     #[must_use]
-    pub fn new(mut gpus: Vec<Gpu>, gpus_by: GpusBy, mut nics: Vec<Nic>) -> Self {
-        if !planted("topo-gpus-as-found") {
+    pub fn new(mut gpus: Vec<NodeGpu>, gpus_by: GpusBy, mut nics: Vec<NodeNic>) -> Self {
+        if !is_planted("topo-gpus-as-found") {
             gpus.sort_by_key(|gpu| gpu.address);
         }
         gpus.dedup_by_key(|gpu| gpu.address);
         nics.sort_by(|a, b| {
-            let key = |nic: &Nic| (nic.address().is_none(), nic.address());
+            let key = |nic: &NodeNic| (nic.pci_address().is_none(), nic.pci_address());
             (key(a), &a.name, a.kind).cmp(&(key(b), &b.name, b.kind))
         });
         nics.dedup_by(|a, b| (a.kind, &a.name) == (b.kind, &b.name));
@@ -138,7 +138,7 @@ impl Topology {
 
     /// Its GPUs, by address.
     #[must_use]
-    pub fn gpus(&self) -> &[Gpu] {
+    pub fn gpus(&self) -> &[NodeGpu] {
         &self.gpus
     }
 
@@ -150,13 +150,13 @@ impl Topology {
 
     /// Its NICs, by address and name.
     #[must_use]
-    pub fn nics(&self) -> &[Nic] {
+    pub fn nics(&self) -> &[NodeNic] {
         &self.nics
     }
 
     /// Devices that were left out because their names are none that a kernel gives.
     #[must_use]
-    pub const fn unusable(&self) -> usize {
+    pub const fn unusable_count(&self) -> usize {
         self.unusable
     }
 
@@ -170,14 +170,14 @@ impl Topology {
     /// first, then RDMA devices in software, then network interfaces. NICs slower than half of the fastest are left out: a transfer that is
     /// spread over both would wait for the slow one.
     #[must_use]
-    pub fn candidates(&self, takes: impl Fn(&Nic) -> bool) -> Vec<usize> {
+    pub fn candidate_nics(&self, takes: impl Fn(&NodeNic) -> bool) -> Vec<usize> {
         let taken = || self.nics.iter().enumerate().filter(|(_, nic)| takes(nic));
-        let best = taken().map(|(_, nic)| nic.tier()).min();
-        let of_tier = || taken().filter(|(_, nic)| Some(nic.tier()) == best);
+        let best = taken().map(|(_, nic)| nic.nic_tier()).min();
+        let of_tier = || taken().filter(|(_, nic)| Some(nic.nic_tier()) == best);
         let fastest = of_tier().filter_map(|(_, nic)| nic.speed_mbps).max().unwrap_or(0);
-        let is_fast = |nic: &Nic| {
+        let is_fast = |nic: &NodeNic| {
             nic.speed_mbps.is_none_or(|speed| speed.saturating_mul(2) >= fastest)
-                || planted("topo-takes-slow-nics")
+                || is_planted("topo-takes-slow-nics")
         };
         of_tier().filter(|(_, nic)| is_fast(nic)).map(|(at, _)| at).collect()
     }
@@ -186,11 +186,11 @@ impl Topology {
     ///
     /// All processes of a node get the same answer if they say yes to the same NICs: who asks is no argument.
     #[must_use]
-    pub fn assign(&self, candidates: &[usize], most: usize) -> Assignment {
-        let gpus: Vec<Place> = self.gpus.iter().map(|gpu| gpu.place.clone()).collect();
+    pub fn assign_nics(&self, candidates: &[usize], most: usize) -> NicAssignment {
+        let gpus: Vec<DeviceLocation> = self.gpus.iter().map(|gpu| gpu.place.clone()).collect();
         let known: Vec<usize> = candidates.iter().copied().filter(|&at| at < self.nics.len()).collect();
-        let nics: Vec<Place> = known.iter().map(|&at| self.nics[at].place.clone()).collect();
-        assign(&gpus, &nics, most).renumbered(&known, self.nics.len())
+        let nics: Vec<DeviceLocation> = known.iter().map(|&at| self.nics[at].place.clone()).collect();
+        assign_nics(&gpus, &nics, most).renumber_nics(&known, self.nics.len())
     }
 }
 
@@ -201,22 +201,22 @@ mod tests {
     use super::*;
     use crate::pci::PciPath;
 
-    fn place(path: &str) -> Place {
-        Place { path: PciPath::parse(&format!("devices/{path}")), numa: None }
+    fn place(path: &str) -> DeviceLocation {
+        DeviceLocation { path: PciPath::parse(&format!("devices/{path}")), numa: None }
     }
 
-    fn gpu(bus: u8) -> Gpu {
+    fn gpu(bus: u8) -> NodeGpu {
         let address = format!("0000:{bus:02x}:00.0");
-        Gpu {
+        NodeGpu {
             place: place(&format!("pci0000:00/0000:00:01.0/{address}")),
             address: address.parse().unwrap(),
             id: None,
         }
     }
 
-    fn nic(kind: NicKind, name: &str, path: &str) -> Nic {
-        Nic {
-            name: Name::new(name).unwrap(),
+    fn nic(kind: NicKind, name: &str, path: &str) -> NodeNic {
+        NodeNic {
+            name: DeviceName::new(name).unwrap(),
             kind,
             place: place(path),
             interfaces: Vec::new(),
@@ -224,18 +224,18 @@ mod tests {
         }
     }
 
-    fn names(topology: &Topology, of: &[usize]) -> Vec<String> {
+    fn names(topology: &NodeTopology, of: &[usize]) -> Vec<String> {
         of.iter().map(|&at| topology.nics()[at].name.to_string()).collect()
     }
 
     #[test]
     fn names_are_those_a_kernel_gives() {
         for text in ["mlx5_0", "a", "ib0.8001", &"n".repeat(NAME_MAX)] {
-            assert_eq!(Name::new(text).unwrap().as_str(), text);
+            assert_eq!(DeviceName::new(text).unwrap().as_str(), text);
         }
         for text in ["", ".", "..", "a/b", "a b", "a\n", "\u{1b}[31m", "caf\u{e9}", &"n".repeat(NAME_MAX + 1)]
         {
-            assert_eq!(Name::new(text), None, "{text:?}");
+            assert_eq!(DeviceName::new(text), None, "{text:?}");
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
             nic(NicKind::Rdma, "mlx5_10", "pci0000:00/0000:00:02.0"),
             nic(NicKind::Rdma, "mlx5_1", "pci0000:00/0000:00:02.0"),
         ];
-        let topology = Topology::new(vec![gpu(9), gpu(0x10), gpu(9), gpu(3)], GpusBy::Driver, nics);
+        let topology = NodeTopology::new(vec![gpu(9), gpu(0x10), gpu(9), gpu(3)], GpusBy::Driver, nics);
         let gpus: Vec<_> = topology.gpus().iter().map(|gpu| gpu.address.to_string()).collect();
         assert_eq!(gpus, ["0000:03:00.0", "0000:09:00.0", "0000:10:00.0"]);
         assert_eq!(names(&topology, &[0, 1, 2, 3]), ["mlx5_1", "mlx5_10", "mlx5_9", "nowhere"]);
@@ -265,8 +265,8 @@ mod tests {
             nic(NicKind::Rdma, "mlx5_0", &bus(2)),
             nic(NicKind::Interface, "hv0", "vmbus"),
         ];
-        let topology = Topology::new(vec![gpu(9)], GpusBy::Driver, nics);
-        let best = |takes: fn(&Nic) -> bool| names(&topology, &topology.candidates(takes));
+        let topology = NodeTopology::new(vec![gpu(9)], GpusBy::Driver, nics);
+        let best = |takes: fn(&NodeNic) -> bool| names(&topology, &topology.candidate_nics(takes));
         assert_eq!(best(|_| true), ["mlx5_0", "cxi0"]);
         assert_eq!(best(|nic| nic.name.as_str() != "mlx5_0"), ["cxi0"]);
         assert_eq!(best(|nic| nic.kind != NicKind::Cxi && nic.name.as_str() != "mlx5_0"), ["rxe0"]);
@@ -280,11 +280,11 @@ mod tests {
             nic(NicKind::Interface, "eth0", "pci0000:00/0000:00:01.0"),
             nic(NicKind::Rdma, "mlx5_0", "pci0000:00/0000:00:02.0"),
         ];
-        let topology = Topology::new(vec![gpu(9)], GpusBy::Driver, nics);
-        let result = topology.assign(&topology.candidates(|_| true), 16);
-        assert_eq!((result.of(0)[0].nic, result.users(0), result.users(1)), (1, 0, 1));
+        let topology = NodeTopology::new(vec![gpu(9)], GpusBy::Driver, nics);
+        let result = topology.assign_nics(&topology.candidate_nics(|_| true), 16);
+        assert_eq!((result.gpu_nics(0)[0].nic, result.user_count(0), result.user_count(1)), (1, 0, 1));
         // A number that is none is no NIC.
-        assert!(topology.assign(&[7], 16).of(0).is_empty());
+        assert!(topology.assign_nics(&[7], 16).gpu_nics(0).is_empty());
     }
 
     proptest! {
@@ -296,8 +296,8 @@ mod tests {
         ) {
             let of = |gpus: &[u8], nics: &[u8]| {
                 let nics = nics.iter().map(|&at| nic(NicKind::Rdma, &format!("mlx5_{at}"), &format!("pci0000:00/0000:00:0{}.0/0000:{:02x}:00.0", at % 3, 0x40 + at / 2)));
-                let topology = Topology::new(gpus.iter().map(|&bus| gpu(bus)).collect(), GpusBy::Driver, nics.collect());
-                let result = topology.assign(&topology.candidates(|_| true), PER_GPU);
+                let topology = NodeTopology::new(gpus.iter().map(|&bus| gpu(bus)).collect(), GpusBy::Driver, nics.collect());
+                let result = topology.assign_nics(&topology.candidate_nics(|_| true), PER_GPU);
                 (topology, result)
             };
             let (gpus, nics) = (&gpus[..counts.0], &nics[..counts.1]);

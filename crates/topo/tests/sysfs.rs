@@ -11,25 +11,25 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use trunkline_topo::{
-    Distance, GPUS_MAX, GpusBy, NICS_MAX, NicKind, NumaNode, PER_GPU_MAX, PciAddress, RankPlacement,
-    Topology, read, read_numa_node,
+    Distance, GPUS_MAX, GpusBy, NICS_MAX, NicKind, NodeTopology, NumaNode, PER_GPU_MAX, PciAddress,
+    RankPlacement, read_numa_node, read_topology,
 };
 
 fn address(text: &str) -> PciAddress {
     text.parse().unwrap()
 }
 
-fn topology(root: &TempDir) -> Topology {
-    read(root.path(), &[]).unwrap()
+fn topology(root: &TempDir) -> NodeTopology {
+    read_topology(root.path(), &[]).unwrap()
 }
 
 /// The names of each GPU's NICs, and how far the first is.
-fn uses(topology: &Topology) -> Vec<(Vec<&str>, Option<Distance>)> {
-    let result = topology.assign(&topology.candidates(|_| true), PER_GPU_MAX);
+fn uses(topology: &NodeTopology) -> Vec<(Vec<&str>, Option<Distance>)> {
+    let result = topology.assign_nics(&topology.candidate_nics(|_| true), PER_GPU_MAX);
     let name = |at: usize| topology.nics()[at].name.as_str();
     (0..topology.gpus().len())
         .map(|gpu| {
-            let picks = result.of(gpu);
+            let picks = result.gpu_nics(gpu);
             (picks.iter().map(|pick| name(pick.nic)).collect(), picks.first().map(|pick| pick.distance))
         })
         .collect()
@@ -82,9 +82,9 @@ fn processors_with_a_host_bridge_for_each_device_go_by_node() {
         ]
     );
     let compute = ["mlx5_0", "mlx5_1", "mlx5_4", "mlx5_5"];
-    let candidates = found.candidates(|nic| compute.contains(&nic.name.as_str()));
-    let result = found.assign(&candidates, PER_GPU_MAX);
-    let nics: Vec<_> = (0..4).map(|gpu| found.nics()[result.of(gpu)[0].nic].name.as_str()).collect();
+    let candidates = found.candidate_nics(|nic| compute.contains(&nic.name.as_str()));
+    let result = found.assign_nics(&candidates, PER_GPU_MAX);
+    let nics: Vec<_> = (0..4).map(|gpu| found.nics()[result.gpu_nics(gpu)[0].nic].name.as_str()).collect();
     assert_eq!((result.per_gpu(), nics), (1, vec!["mlx5_1", "mlx5_0", "mlx5_5", "mlx5_4"]));
 }
 
@@ -176,7 +176,8 @@ fn functions_that_are_no_display_are_no_gpus() {
 fn without_a_gpu_there_are_nics() {
     let found = topology(&machine::tree("laptop"));
     assert_eq!((found.gpus().len(), found.gpus_by()), (0, GpusBy::Nobody));
-    let nics: Vec<_> = found.nics().iter().map(|nic| (nic.name.as_str(), nic.kind, nic.address())).collect();
+    let nics: Vec<_> =
+        found.nics().iter().map(|nic| (nic.name.as_str(), nic.kind, nic.pci_address())).collect();
     assert_eq!(
         nics,
         [("wlan0", NicKind::Interface, Some(address("0000:00:14.3"))), ("rxe0", NicKind::Rdma, None)]
@@ -191,13 +192,13 @@ fn the_callers_gpus_count_where_the_tree_shows_none() {
         root.path(),
     );
     let known = [address("0000:00:06.0"), address("0000:00:05.0")];
-    let found = read(root.path(), &known).unwrap();
+    let found = read_topology(root.path(), &known).unwrap();
     assert_eq!((found.gpus_by(), found.gpus()[0].address), (GpusBy::Caller, known[1]));
     // Nothing is known of where they are, and yet they do not take the same.
     assert_eq!(uses(&found), [(vec!["mlx5_1"], Some(Distance::Sys)), (vec!["mlx5_0"], Some(Distance::Sys))]);
     // On a node that shows its GPUs they do not count.
     let shown = machine::tree("one-nic");
-    assert_eq!(read(shown.path(), &known).unwrap(), topology(&shown));
+    assert_eq!(read_topology(shown.path(), &known).unwrap(), topology(&shown));
 }
 
 /// Each process knows another GPU as its own, and reads the tree by itself.
@@ -208,7 +209,7 @@ fn all_processes_get_the_same_answer() {
         let all = topology(&root);
         let table = uses(&all);
         for gpu in all.gpus() {
-            let own = read(root.path(), &[gpu.address]).unwrap();
+            let own = read_topology(root.path(), &[gpu.address]).unwrap();
             assert_eq!(uses(&own), table, "{name}");
             assert_eq!(own.find_gpu(gpu.address), all.find_gpu(gpu.address));
         }
@@ -237,16 +238,16 @@ fn the_order_of_folders_changes_nothing() {
 #[test]
 fn a_tree_that_is_none_is_refused() {
     let root = machine::room();
-    let error = read(&root.path().join("gone"), &[]).unwrap_err().to_string();
+    let error = read_topology(&root.path().join("gone"), &[]).unwrap_err().to_string();
     assert!(error.contains("gone: No such file"), "{error}");
     fs::write(root.path().join("file"), "").unwrap();
-    let error = read(&root.path().join("file"), &[]).unwrap_err().to_string();
+    let error = read_topology(&root.path().join("file"), &[]).unwrap_err().to_string();
     assert!(error.contains("file: Not a directory"), "{error}");
-    assert_eq!(topology(&root), Topology::default());
+    assert_eq!(topology(&root), NodeTopology::default());
 }
 
 /// Writes a machine of one GPU and one NIC, and what else a test wants.
-fn spoiled(spoil: impl Fn(&Path)) -> Topology {
+fn spoiled(spoil: impl Fn(&Path)) -> NodeTopology {
     let root = machine::room();
     machine::write(
         "pci0000:00 numa=1\n  0000:00:05.0 gpu=nvidia id=10de:2330\n  0000:00:0d.0 rdma=mlx5_0 rate=400\n",
@@ -306,7 +307,7 @@ fn of_a_file_only_the_beginning_is_read() {
             let node = root.join("devices/pci0000:00/0000:00:05.0/numa_node");
             fs::write(node, format!("2{}x", " ".repeat(spaces))).unwrap();
         });
-        found.gpus()[0].place.numa.map(NumaNode::number)
+        found.gpus()[0].place.numa.map(NumaNode::node_number)
     };
     assert_eq!((padded(254), padded(255)), (None, Some(2)));
 }
@@ -322,7 +323,7 @@ fn copies_that_end_with_zeros_are_read() {
         }
     });
     let gpu = &found.gpus()[0];
-    assert_eq!((gpu.place.numa.unwrap().number(), gpu.id), (1, Some((0x10de, 0x2330))));
+    assert_eq!((gpu.place.numa.unwrap().node_number(), gpu.id), (1, Some((0x10de, 0x2330))));
 }
 
 #[test]
@@ -358,7 +359,7 @@ fn names_that_are_none_are_left_out_and_counted() {
         fs::write(root.join("class/infiniband/abi_version"), "1").unwrap();
     });
     let names: Vec<_> = found.nics().iter().map(|nic| nic.name.as_str()).collect();
-    assert_eq!((names, found.unusable()), (vec!["mlx5_0"], 3));
+    assert_eq!((names, found.unusable_count()), (vec!["mlx5_0"], 3));
 }
 
 #[test]
@@ -367,8 +368,8 @@ fn the_bus_leads_to_a_gpu_that_is_not_listed() {
         fs::remove_dir_all(root.join("bus/pci/devices")).unwrap();
     });
     let gpu = &found.gpus()[0];
-    assert_eq!(gpu.place.path.as_ref().unwrap().folder(), "devices/pci0000:00/0000:00:05.0");
-    assert_eq!(gpu.place.numa.unwrap().number(), 1);
+    assert_eq!(gpu.place.path.as_ref().unwrap().sysfs_folder(), "devices/pci0000:00/0000:00:05.0");
+    assert_eq!(gpu.place.numa.unwrap().node_number(), 1);
 }
 
 #[test]
@@ -384,7 +385,7 @@ fn a_link_to_another_device_is_no_place_of_this_one() {
 }
 
 /// A tree with so many GPUs and NICs, or the refusal.
-fn many(gpus: usize, nics: usize) -> Result<Topology, String> {
+fn many(gpus: usize, nics: usize) -> Result<NodeTopology, String> {
     let root = machine::room();
     let drivers = root.path().join("bus/pci/drivers/nvidia");
     fs::create_dir_all(&drivers).unwrap();
@@ -394,27 +395,27 @@ fn many(gpus: usize, nics: usize) -> Result<Topology, String> {
     for at in 0..nics {
         fs::create_dir_all(root.path().join(format!("class/infiniband/rxe{at}"))).unwrap();
     }
-    read(root.path(), &[]).map_err(|error| error.to_string())
+    read_topology(root.path(), &[]).map_err(|error| error.to_string())
 }
 
 #[test]
 fn more_than_a_node_has_is_refused() {
     let most = many(GPUS_MAX, NICS_MAX).unwrap();
     assert_eq!((most.gpus().len(), most.nics().len()), (GPUS_MAX, NICS_MAX));
-    let result = most.assign(&most.candidates(|_| true), PER_GPU_MAX);
-    assert!((0..GPUS_MAX).all(|gpu| result.of(gpu).len() == 2));
+    let result = most.assign_nics(&most.candidate_nics(|_| true), PER_GPU_MAX);
+    assert!((0..GPUS_MAX).all(|gpu| result.gpu_nics(gpu).len() == 2));
     assert_eq!(many(GPUS_MAX + 1, 0).unwrap_err(), "more than 256 GPUs");
     assert_eq!(many(0, NICS_MAX + 1).unwrap_err(), "more than 512 NICs and network interfaces");
     assert_eq!(many(4097, 0).unwrap_err(), "more than 4096 entries in a folder of sysfs");
     let known: Vec<_> =
         (0..=GPUS_MAX).map(|at| address(&format!("0000:{:02x}:{:02x}.0", at / 32, at % 32))).collect();
     let root = machine::room();
-    assert_eq!(read(root.path(), &known).unwrap_err().to_string(), "more than 256 GPUs");
+    assert_eq!(read_topology(root.path(), &known).unwrap_err().to_string(), "more than 256 GPUs");
 }
 
 /// The NICs of a rank without a GPU, by name.
-fn names_of_rank(topology: &Topology, rank: RankPlacement, most: usize) -> Vec<&str> {
-    let nics = topology.nics_of_rank(&topology.candidates(|_| true), &rank, most);
+fn names_of_rank(topology: &NodeTopology, rank: RankPlacement, most: usize) -> Vec<&str> {
+    let nics = topology.nics_of_rank(&topology.candidate_nics(|_| true), &rank, most);
     nics.into_iter().map(|at| topology.nics()[at].name.as_str()).collect()
 }
 
@@ -444,7 +445,7 @@ fn ranks_without_gpus_share_out_the_nics_of_their_node() {
     assert_eq!(of("-1", 0, 1).len(), 4, "all are equally far: as many as may be");
     let crowd: Vec<_> = (0..4).map(|rank| of("3", rank, 64)).collect();
     assert_eq!(crowd, [["mlx5_0"], ["mlx5_1"], ["mlx5_0"], ["mlx5_1"]]);
-    assert!(Topology::default().nics_of_rank(&[], &RankPlacement::default(), 4).is_empty());
+    assert!(NodeTopology::default().nics_of_rank(&[], &RankPlacement::default(), 4).is_empty());
 }
 
 #[test]
@@ -452,7 +453,7 @@ fn nics_slower_than_half_of_the_fastest_are_left_out() {
     let root = tree_of(&[("mlx5_0", "400"), ("mlx5_1", "200"), ("mlx5_2", "100"), ("mlx5_3", "")]);
     let topology = topology(&root);
     let names: Vec<_> =
-        topology.candidates(|_| true).into_iter().map(|at| topology.nics()[at].name.as_str()).collect();
+        topology.candidate_nics(|_| true).into_iter().map(|at| topology.nics()[at].name.as_str()).collect();
     assert_eq!(names, ["mlx5_0", "mlx5_1", "mlx5_3"]);
 }
 
@@ -477,7 +478,7 @@ fn the_node_of_processors_is_the_one_that_has_them_all() {
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("cpulist"), list).unwrap();
     }
-    let node = |processors: &[usize]| read_numa_node(root.path(), processors).map(NumaNode::number);
+    let node = |processors: &[usize]| read_numa_node(root.path(), processors).map(NumaNode::node_number);
     assert_eq!(node(&[1, 9]), Some(0));
     assert_eq!(node(&[4, 5, 15]), Some(1));
     assert_eq!(node(&[3, 4]), None, "of two nodes");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use trunkline::World;
-use trunkline::device::{Kernel, KernelError, Mode, WindowConfig, With};
+use trunkline::device::{ExecutorMode, Kernel, KernelError, PutNotification, WindowConfig};
 
 /// Tokens of a rank, and words of each.
 const TOKENS: usize = 500;
@@ -25,14 +25,15 @@ fn dispatch(kernel: &Kernel<'_>, routed: &mut [Vec<Token>]) -> Result<(), Kernel
     let (rank, size) = (kernel.rank(), kernel.size());
     let row = |area: usize, rank: usize| ((area * size + rank) as u64) * ROW;
     for (expert, tokens) in routed.iter().enumerate() {
-        let (bytes, with) = (bytemuck::cast_slice(tokens), With::signal_by(SENT, tokens.len() as u64 + 1));
+        let (bytes, with) =
+            (bytemuck::cast_slice(tokens), PutNotification::signal_by(SENT, tokens.len() as u64 + 1));
         kernel.put_bytes(expert, row(1, rank), row(0, expert), bytes, with)?;
     }
     for by in 0..size {
         let mut came = vec![[0; WORDS]; kernel.take_signal(by, SENT, 1)? as usize - 1];
         kernel.read(row(1, by), bytemuck::cast_slice_mut(&mut came))?;
         came.iter_mut().for_each(|token| change(token, rank));
-        kernel.put_bytes(by, row(2, rank), row(1, by), bytemuck::cast_slice(&came), With::NONE)?;
+        kernel.put_bytes(by, row(2, rank), row(1, by), bytemuck::cast_slice(&came), PutNotification::NONE)?;
     }
     kernel.barrier(0)?; // all have done so: what is for this rank is there
     for (expert, tokens) in routed.iter_mut().enumerate() {
@@ -59,7 +60,7 @@ fn token(rank: usize, at: usize, round: u64) -> Token {
 }
 
 fn run(world: &World) -> Result<(), Box<dyn std::error::Error>> {
-    let devices = world.devices(Mode::Thread)?;
+    let devices = world.devices(ExecutorMode::Thread)?;
     let bytes = 3 * world.size() as u64 * ROW;
     let window = devices.window(world, WindowConfig { bytes, signals: 1, ..WindowConfig::default() })?;
     let began = Instant::now();

@@ -5,7 +5,7 @@
 use std::process::{Command, ExitCode, Stdio};
 
 use trunkline::World;
-use trunkline::device::{GuestCard, GuestWindow, Kernel, KernelError, WindowConfig, With};
+use trunkline::device::{GuestCard, GuestWindow, Kernel, KernelError, PutNotification, WindowConfig};
 
 const ROUNDS: u64 = 100;
 
@@ -15,7 +15,7 @@ fn sum_around(kernel: &Kernel<'_>) -> Result<u64, KernelError> {
     let (before, next) = ((rank + size - 1) % size, (rank + 1) % size);
     let (mut number, mut sum) = (rank as u64 + 1, 0);
     for _ in 0..size {
-        kernel.put_bytes(next, 8, 0, &number.to_le_bytes(), With::signal(0))?;
+        kernel.put_bytes(next, 8, 0, &number.to_le_bytes(), PutNotification::signal(0))?;
         kernel.take_signal(before, 0, 1)?;
         let mut came = [0; 8];
         kernel.read(8, &mut came)?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use trunkline::World;
-use trunkline::device::{Kernel, KernelError, Mode, WindowConfig};
+use trunkline::device::{ExecutorMode, Kernel, KernelError, WindowConfig};
 
 const CELLS: usize = 1000;
 const STEPS: usize = 500;
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 fn run(world: &World) -> Result<(), Box<dyn std::error::Error>> {
     let (rank, size) = (world.rank(), world.size());
     let (first, end) = (rank * CELLS / size, (rank + 1) * CELLS / size);
-    let devices = world.devices(Mode::Thread)?;
+    let devices = world.devices(ExecutorMode::Thread)?;
     let window = devices.window(world, WindowConfig { chunks: 4, chunk: 16, ..WindowConfig::default() })?;
     let rod = world.alloc::<f64>(CELLS)?;
     let mut cells: Vec<f64> = (first..end).map(start).collect();

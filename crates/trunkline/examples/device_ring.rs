@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use trunkline::World;
-use trunkline::device::{Kernel, KernelError, Mode, WindowConfig};
+use trunkline::device::{ExecutorMode, Kernel, KernelError, WindowConfig};
 
 const NUMBERS: usize = 100_000;
 const ROUNDS: u64 = 10;
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn run(world: &World) -> Result<(), Box<dyn std::error::Error>> {
-    let devices = world.devices(Mode::Thread)?;
+    let devices = world.devices(ExecutorMode::Thread)?;
     let streams = WindowConfig { lanes: 2, chunks: 8, chunk: 16 << 10, ..WindowConfig::default() };
     let window = devices.window(world, streams)?;
     let number = |rank: usize, at: usize, round: u64| (rank as u64 + 1) * (at as u64 + round);

@@ -2,12 +2,12 @@
 //! same order; each call begins with a look that the others make it, too.
 
 use bytemuck::Pod;
-use trunkline_proto::ranges::rounded;
+use trunkline_proto::ranges::rounded_size;
 
 use crate::atomics::word_at;
 use crate::error::Error;
 use crate::shared::{INNER, WORDS};
-use crate::signal::{SignalOp, Whom};
+use crate::signal::{ExpectedRanks, SignalOp};
 use crate::symmetric::{Symmetric, SymmetricSlice};
 use crate::world::World;
 
@@ -18,7 +18,7 @@ const _: () = assert!(trunkline_bootstrap::RANKS_MAX <= 1 << ROUNDS_MAX);
 
 /// A collective call, with what must be the same on all ranks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Call {
+pub(crate) enum CollectiveCall {
     Barrier,
     Sync,
     Finish,
@@ -28,9 +28,9 @@ pub(crate) enum Call {
     AllGather { offset: u64, count: usize },
 }
 
-impl Call {
+impl CollectiveCall {
     /// A short name of it: FNV-1a of its parts.
-    fn digest(self) -> u32 {
+    fn to_digest(self) -> u32 {
         let parts = match self {
             Self::Barrier => [1, 0, 0],
             Self::Sync => [2, 0, 0],
@@ -53,14 +53,14 @@ impl World {
     /// them in turns: a rank is at most one meeting ahead of who has not looked yet.
     ///
     /// It needs all ranks, so the death of any that this one signals or hears ends it; but who finishes leaves as soon as it may.
-    pub(crate) fn meet(&self, call: Call) -> Result<(), Error> {
+    pub(crate) fn synchronize_ranks(&self, call: CollectiveCall) -> Result<(), Error> {
         let rank = self.rank();
         let size = self.size();
         let meeting = self.meetings.get().wrapping_add(1);
         self.meetings.set(meeting);
-        let digest = call.digest();
+        let digest = call.to_digest();
         let value = u64::from(meeting) << 32 | u64::from(digest);
-        let needed = if crate::planted("api-barriers-have-one-round") { size.min(2) } else { size };
+        let needed = if crate::is_planted("api-barriers-have-one-round") { size.min(2) } else { size };
         let rounds = || (0_u32..).take_while(|round| 1_usize << round < needed);
         let partners = |round| {
             let step = 1_usize << round;
@@ -69,15 +69,15 @@ impl World {
         let all: Vec<usize> = rounds().flat_map(partners).collect();
         for round in rounds() {
             let [to, from] = partners(round);
-            let leaves = matches!(call, Call::Finish);
-            let whom = if leaves { Whom::Rank(from) } else { Whom::Ranks(&all) };
+            let leaves = matches!(call, CollectiveCall::Finish);
+            let whom = if leaves { ExpectedRanks::Rank(from) } else { ExpectedRanks::Ranks(&all) };
             let offset = (u64::from(round) * 2 + u64::from(meeting & 1)) * 8;
             self.signal_word(to, word_at::<u64>(INNER, offset)?, SignalOp::Set, value)?;
             let theirs = self.wait_for(whom, || {
                 let now = self.inner_word(offset);
                 (now >> 32 == u64::from(meeting)).then_some(now as u32)
             })?;
-            if theirs != digest && !crate::planted("api-calls-are-not-compared") {
+            if theirs != digest && !crate::is_planted("api-calls-are-not-compared") {
                 // The others are to see it, too, and what this rank has begun goes on with its calls only.
                 let _ = self.quiet();
                 return Err(Error::Differ { rank: from });
@@ -92,10 +92,10 @@ impl World {
     /// # Errors
     /// As [`quiet`](crate::Context::quiet); [`Error::Gone`], [`Error::Differ`].
     pub fn barrier(&self) -> Result<(), Error> {
-        if !crate::planted("api-barriers-are-loud") {
+        if !crate::is_planted("api-barriers-are-loud") {
             self.quiet()?;
         }
-        self.meet(Call::Barrier)
+        self.synchronize_ranks(CollectiveCall::Barrier)
     }
 
     /// Waits until all ranks have come here, and for nothing else.
@@ -103,7 +103,7 @@ impl World {
     /// # Errors
     /// [`Error::Gone`], [`Error::Differ`].
     pub fn sync(&self) -> Result<(), Error> {
-        self.meet(Call::Sync)
+        self.synchronize_ranks(CollectiveCall::Sync)
     }
 
     /// Memory for `len` elements on each rank, all bytes zero. All ranks call it with the same number, and it comes back when all
@@ -121,23 +121,23 @@ impl World {
         let reserved = self.ranges.borrow_mut().reserve_gap();
         if let Err(lack) = reserved {
             // The others need not wait for this rank.
-            let _ = self.meet(Call::Alloc { offset: u64::MAX, bytes });
+            let _ = self.synchronize_ranks(CollectiveCall::Alloc { offset: u64::MAX, bytes });
             return Err(Error::Allocate(lack));
         }
-        let fresh = self.ranges.borrow().fresh();
-        let taken = self.ranges.borrow_mut().take(bytes);
+        let fresh = self.ranges.borrow().fresh_offset();
+        let taken = self.ranges.borrow_mut().allocate_range(bytes);
         let Some(offset) = taken else {
-            let free = self.ranges.borrow().free();
-            let size = self.shared().heap.len() as u64;
+            let free = self.ranges.borrow().free_bytes();
+            let size = self.shared_world().heap.len() as u64;
             return Err(Error::Heap { asked: bytes, free, size });
         };
-        let slice = SymmetricSlice::new(self.shared().heap.clone(), offset, len);
-        if !crate::planted("api-memory-is-as-it-was") {
+        let slice = SymmetricSlice::new(self.shared_world().heap.clone(), offset, len);
+        if !crate::is_planted("api-memory-is-as-it-was") {
             // What was never taken is zero, and takes no memory before it is used.
             let used = fresh.saturating_sub(offset).div_ceil(size_of::<T>() as u64);
             slice.clear(len.min(used as usize));
         }
-        self.meet(Call::Alloc { offset, bytes })?;
+        self.synchronize_ranks(CollectiveCall::Alloc { offset, bytes })?;
         Ok(slice)
     }
 
@@ -155,15 +155,15 @@ impl World {
     /// # Errors
     /// As [`barrier`](Self::barrier).
     pub fn free<T: Pod>(&self, slice: SymmetricSlice<T>) -> Result<(), Error> {
-        if !slice.is_in(&self.shared().heap) {
+        if !slice.is_in(&self.shared_world().heap) {
             return Err(Error::Argument("the symmetric object is of another world"));
         }
-        let offset = slice.offset();
+        let offset = slice.heap_offset();
         self.quiet()?;
-        self.meet(Call::Free { offset })?;
+        self.synchronize_ranks(CollectiveCall::Free { offset })?;
         let bytes = (slice.len() * size_of::<T>()) as u64;
-        debug_assert!(rounded(bytes).is_some());
-        self.ranges.borrow_mut().give(offset, bytes);
+        debug_assert!(rounded_size(bytes).is_some());
+        self.ranges.borrow_mut().release_range(offset, bytes);
         Ok(())
     }
 
@@ -181,9 +181,9 @@ impl World {
     /// # Errors
     /// As [`barrier`](Self::barrier).
     pub fn broadcast<T: Pod>(&self, root: usize, slice: &SymmetricSlice<T>) -> Result<(), Error> {
-        self.member(root)?;
+        self.member_id(root)?;
         self.quiet()?;
-        self.meet(Call::Broadcast { root, offset: slice.offset() })?;
+        self.synchronize_ranks(CollectiveCall::Broadcast { root, offset: slice.heap_offset() })?;
         if self.rank() == root {
             for rank in (0..self.size()).filter(|&rank| rank != root) {
                 self.put_nbi(rank, slice, slice, slice.len())?;
@@ -200,9 +200,9 @@ impl World {
     pub fn all_gather<T: Pod>(&self, mine: &[T], all: &SymmetricSlice<T>) -> Result<(), Error> {
         let count = mine.len();
         let whole = count.checked_mul(self.size()).ok_or(Error::Argument("no object is that long"))?;
-        self.offset(all.at(0), whole)?;
+        self.heap_offset(all.at(0), whole)?;
         self.quiet()?;
-        self.meet(Call::AllGather { offset: all.offset(), count })?;
+        self.synchronize_ranks(CollectiveCall::AllGather { offset: all.heap_offset(), count })?;
         let first = self.rank() * count;
         all.write(first, mine);
         for step in 1..self.size() {

@@ -4,7 +4,7 @@ use std::io;
 
 use trunkline_engine::rma::RmaError;
 use trunkline_mem::OutOfMemory;
-use trunkline_runtime::{ChooseError, JobError};
+use trunkline_runtime::{ChooseError, MembershipError};
 
 /// Why a call failed. Each says what helps, where something does.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +12,7 @@ use trunkline_runtime::{ChooseError, JobError};
 pub enum Error {
     /// This process is no rank of a world: what the environment says cannot be, or the ranks did not meet.
     #[error(transparent)]
-    Join(#[from] JobError),
+    Join(#[from] MembershipError),
     /// The engine cannot start.
     #[error("cannot start: {0}")]
     Start(#[source] RmaError),

@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
-use trunkline_bootstrap::{Environment, RANKS_MAX, Secret, own};
-use trunkline_runtime::JobError;
+use trunkline_bootstrap::{JobEnvironment, JobSecret, RANKS_MAX, own};
+use trunkline_runtime::MembershipError;
 
 use crate::error::Error;
 use crate::world::World;
@@ -74,7 +74,8 @@ pub fn is_rank() -> Result<bool, Error> {
             return Err(Error::Spawn(io::Error::other("who started this rank is gone")));
         }
     }
-    Ok(Environment::read().map_err(JobError::from)?.is_some() || std::env::var_os(own::RANK).is_some())
+    Ok(JobEnvironment::read().map_err(MembershipError::from)?.is_some()
+        || std::env::var_os(own::RANK).is_some())
 }
 
 /// Starts this program so many times, with the same arguments, as the ranks of a job on this host, and waits for their ends. The exit
@@ -87,10 +88,10 @@ pub fn start_ranks(ranks: usize) -> Result<ExitCode, Error> {
         return Err(Error::Argument("a job has 1 to 4096 ranks"));
     }
     let port = trunkline_bootstrap::free_port().map_err(Error::Spawn)?;
-    let secret = Secret::random().map_err(Error::Spawn)?.to_hex();
+    let secret = JobSecret::random().map_err(Error::Spawn)?.to_hex();
     let own = std::env::current_exe().map_err(Error::Spawn)?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let mut children = Children(Vec::with_capacity(ranks));
+    let mut children = RankProcesses(Vec::with_capacity(ranks));
     for rank in 0..ranks {
         let mut command = Command::new(&own);
         command.args(&arguments);
@@ -100,14 +101,14 @@ pub fn start_ranks(ranks: usize) -> Result<ExitCode, Error> {
         command.env(PARENT, std::process::id().to_string());
         children.0.push(Some(command.spawn().map_err(Error::Spawn)?));
     }
-    children.wait().map_err(Error::Spawn)
+    children.wait_for_ranks().map_err(Error::Spawn)
 }
 
 /// Ranks that were started; what is left of them is killed.
-struct Children(Vec<Option<Child>>);
+struct RankProcesses(Vec<Option<Child>>);
 
-impl Children {
-    fn wait(mut self) -> io::Result<ExitCode> {
+impl RankProcesses {
+    fn wait_for_ranks(mut self) -> io::Result<ExitCode> {
         let mut failed = None;
         let mut until = None;
         while self.0.iter().any(Option::is_some) {
@@ -129,7 +130,7 @@ impl Children {
     }
 }
 
-impl Drop for Children {
+impl Drop for RankProcesses {
     fn drop(&mut self) {
         for child in self.0.iter_mut().flatten() {
             let _ = child.kill();

@@ -34,7 +34,7 @@
 //!   has it, or, for words of 8 bytes where every rank has one NIC that does so by itself, and no other, that NIC
 //!   (`TRUNKLINE_ATOMICS=owner`: always the rank). Puts into the same word are whole, too, but one between the parts of an atomic may be lost; so may a signal's change
 //!   where NICs execute: a word is for atomics or for signals.
-//! - *Progress.* A rank that computes is served by a thread beside it ([`Builder::passive`]), which sleeps up to four milliseconds at a
+//! - *Progress.* A rank that computes is served by a thread beside it ([`WorldBuilder::passive`]), which sleeps up to four milliseconds at a
 //!   time when nothing comes, up to one when something came lately. A rank that waits in a call of this crate serves by itself, at once. What a
 //!   rank has begun goes on with its own calls and by that thread, and is out after a quiet at the latest.
 //! - *Death.* A call that waits for a rank which dies ends with [`Error::Gone`] or [`Error::Failed`], never hangs. A rank that is stopped, or
@@ -75,20 +75,20 @@ mod world;
 
 /// Whether a bug is planted; never in a build without the feature.
 #[inline]
-fn planted(name: &str) -> bool {
+fn is_planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }
 
-pub use atomics::Fetching;
+pub use atomics::FetchOp;
 pub use bytemuck::{Pod, Zeroable};
 pub use context::Context;
 pub use error::Error;
 pub use launch::{is_rank, launch, start_ranks};
-pub use pending::Pending;
-pub use signal::{Compare, SignalOp, Whom};
+pub use pending::PendingFetch;
+pub use signal::{Compare, ExpectedRanks, SignalOp};
 pub use strided::Strides;
-pub use symmetric::{Place, Symmetric, SymmetricSlice};
-pub use trunkline_fabric::Level;
-pub use trunkline_runtime::Carrier;
+pub use symmetric::{ElementPlace, Symmetric, SymmetricSlice};
+pub use trunkline_fabric::LogLevel;
+pub use trunkline_runtime::JobCarrier;
 pub use word::{Integer, Word};
-pub use world::{Builder, World};
+pub use world::{World, WorldBuilder};

@@ -3,11 +3,11 @@
 
 use std::marker::PhantomData;
 
-use trunkline_engine::rma::Fetch;
+use trunkline_engine::rma::FetchHandle;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::wait::until;
+use crate::wait::wait_until;
 use crate::word::Word;
 
 /// Values of a context that may be asked for and not collected.
@@ -15,16 +15,16 @@ pub(crate) const FETCHES_MAX: usize = 64;
 
 /// How one stands.
 #[derive(Clone, Copy, Debug)]
-enum Entry {
+enum FetchEntry {
     Free,
-    Asked(Fetch),
+    Asked(FetchHandle),
     Known(u64),
 }
 
 /// Those of a context.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
-    entries: Vec<Entry>,
+pub(crate) struct FetchTable {
+    entries: Vec<FetchEntry>,
     /// How many are asked for and not known.
     asked: usize,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Table {
 /// dropped; the atomic is executed in any case.
 #[derive(Debug)]
 #[must_use = "the value is given up"]
-pub struct Pending<'a, T> {
+pub struct PendingFetch<'a, T> {
     context: &'a Context,
     at: usize,
     value: PhantomData<T>,
@@ -41,18 +41,18 @@ pub struct Pending<'a, T> {
 
 impl Context {
     /// Takes in the values that are known, so that other atomics can have their places.
-    pub(crate) fn collect(&self) -> Result<(), Error> {
+    pub(crate) fn collect_ready_fetches(&self) -> Result<(), Error> {
         let mut table = self.fetches.borrow_mut();
         if table.asked == 0 {
             return Ok(());
         }
-        let forgets = crate::planted("api-forgets-values");
-        let Table { entries, asked } = &mut *table;
+        let forgets = crate::is_planted("api-forgets-values");
+        let FetchTable { entries, asked } = &mut *table;
         for entry in entries {
-            if let Entry::Asked(fetch) = *entry
-                && let Ok(Some(value)) = self.shared.job.found(self.id, fetch)
+            if let FetchEntry::Asked(fetch) = *entry
+                && let Ok(Some(value)) = self.shared.job.collect_ready_fetch(self.id, fetch)
             {
-                *entry = Entry::Known(if forgets { 0 } else { value });
+                *entry = FetchEntry::Known(if forgets { 0 } else { value });
                 *asked -= 1;
             }
         }
@@ -62,7 +62,7 @@ impl Context {
     /// Whether another value may be asked for.
     pub(crate) fn has_room(&self) -> Result<(), Error> {
         let table = self.fetches.borrow();
-        let used = table.entries.iter().filter(|entry| !matches!(entry, Entry::Free)).count();
+        let used = table.entries.iter().filter(|entry| !matches!(entry, FetchEntry::Free)).count();
         if used < FETCHES_MAX {
             return Ok(());
         }
@@ -70,27 +70,27 @@ impl Context {
     }
 
     /// Keeps one that was asked for.
-    pub(crate) fn keep<T: Word>(&self, entry: Result<Fetch, u64>) -> Pending<'_, T> {
+    pub(crate) fn keep_fetch<T: Word>(&self, entry: Result<FetchHandle, u64>) -> PendingFetch<'_, T> {
         let mut table = self.fetches.borrow_mut();
         table.asked += usize::from(entry.is_ok());
-        let entry = entry.map_or_else(Entry::Known, Entry::Asked);
-        let free = table.entries.iter().position(|entry| matches!(entry, Entry::Free));
+        let entry = entry.map_or_else(FetchEntry::Known, FetchEntry::Asked);
+        let free = table.entries.iter().position(|entry| matches!(entry, FetchEntry::Free));
         let at = free.unwrap_or(table.entries.len());
         match table.entries.get_mut(at) {
             Some(place) => *place = entry,
             None => table.entries.push(entry),
         }
-        Pending { context: self, at, value: PhantomData }
+        PendingFetch { context: self, at, value: PhantomData }
     }
 }
 
-impl<T: Word> Pending<'_, T> {
+impl<T: Word> PendingFetch<'_, T> {
     /// Waits for the value.
     ///
     /// # Errors
     /// [`Error::Gone`].
     pub fn wait(self) -> Result<T, Error> {
-        until(self.context, || self.poll())
+        wait_until(self.context, || self.poll())
     }
 
     /// The value, if it is known.
@@ -99,29 +99,29 @@ impl<T: Word> Pending<'_, T> {
     /// As [`wait`](Self::wait).
     pub fn poll(&self) -> Result<Option<T>, Error> {
         let mut table = self.context.fetches.borrow_mut();
-        let Table { entries, asked } = &mut *table;
+        let FetchTable { entries, asked } = &mut *table;
         match entries.get_mut(self.at) {
-            Some(Entry::Known(value)) => Ok(Some(T::from_word(*value))),
-            Some(entry @ Entry::Asked(_)) => {
-                let Entry::Asked(fetch) = *entry else { return Ok(None) };
-                let Some(value) = self.context.shared.job.fetched(self.context.id, fetch)? else {
+            Some(FetchEntry::Known(value)) => Ok(Some(T::from_word(*value))),
+            Some(entry @ FetchEntry::Asked(_)) => {
+                let FetchEntry::Asked(fetch) = *entry else { return Ok(None) };
+                let Some(value) = self.context.shared.job.collect_fetch(self.context.id, fetch)? else {
                     return Ok(None);
                 };
-                *entry = Entry::Known(value);
+                *entry = FetchEntry::Known(value);
                 *asked -= 1;
                 Ok(Some(T::from_word(value)))
             }
-            Some(Entry::Free) | None => Err(Error::Argument("this value is not asked for")),
+            Some(FetchEntry::Free) | None => Err(Error::Argument("this value is not asked for")),
         }
     }
 }
 
-impl<T> Drop for Pending<'_, T> {
+impl<T> Drop for PendingFetch<'_, T> {
     fn drop(&mut self) {
         let mut table = self.context.fetches.borrow_mut();
         let Some(entry) = table.entries.get_mut(self.at) else { return };
-        let was = std::mem::replace(entry, Entry::Free);
-        if let Entry::Asked(fetch) = was {
+        let was = std::mem::replace(entry, FetchEntry::Free);
+        if let FetchEntry::Asked(fetch) = was {
             table.asked -= 1;
             // A context that is gone keeps nothing.
             let _ = self.context.shared.job.give_up(self.context.id, fetch);

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use trunkline_engine::rma::ContextId;
-use trunkline_mem::Memory;
-use trunkline_proto::wire::rma::word::Width;
-use trunkline_runtime::Running;
+use trunkline_mem::MemoryRange;
+use trunkline_proto::wire::rma::word::WordWidth;
+use trunkline_runtime::FabricJob;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -24,36 +24,41 @@ pub(crate) const CONTEXTS: usize = 16;
 pub(crate) const INNER_BYTES: u64 = WORDS + CONTEXTS as u64 * STAGE;
 
 /// The engine, the memory, and which contexts are free.
-pub(crate) struct Shared {
-    pub(crate) job: Running,
+pub(crate) struct SharedWorld {
+    pub(crate) job: FabricJob,
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    pub(crate) heap: Memory,
-    pub(crate) inner: Memory,
+    pub(crate) heap: MemoryRange,
+    pub(crate) inner: MemoryRange,
     /// What others do to this rank's memory goes on in its calls only, which do not hear of it.
     pub(crate) unseen: bool,
     /// This rank may change its own words of 8 bytes beside what others ask for.
     pub(crate) executes: bool,
-    places: Mutex<Places>,
+    places: Mutex<ContextPool>,
 }
 
 /// The engine's contexts stay for ever, so they are used again.
 #[derive(Default)]
-struct Places {
+struct ContextPool {
     made: usize,
     /// With the bytes of their stages that may still be in use.
     free: Vec<(ContextId, usize, u64)>,
 }
 
-impl Shared {
-    pub(crate) fn new(job: Running, (rank, size): (usize, usize), heap: Memory, inner: Memory) -> Arc<Self> {
-        let unseen = job.works_unseen() && !crate::planted("api-sleeps-through-work");
-        let executes = job.executes(Width::Eight);
+impl SharedWorld {
+    pub(crate) fn new(
+        job: FabricJob,
+        (rank, size): (usize, usize),
+        heap: MemoryRange,
+        inner: MemoryRange,
+    ) -> Arc<Self> {
+        let unseen = job.works_unseen() && !crate::is_planted("api-sleeps-through-work");
+        let executes = job.can_execute_locally(WordWidth::Eight);
         Arc::new(Self { job, rank, size, heap, inner, unseen, executes, places: Mutex::default() })
     }
 
     /// A context that nobody has.
-    pub(crate) fn context(self: &Arc<Self>) -> Result<Context, Error> {
+    pub(crate) fn acquire_context(self: &Arc<Self>) -> Result<Context, Error> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let (id, place, staged) = match places.free.pop() {
             Some(free) => free,
@@ -61,7 +66,7 @@ impl Shared {
                 return Err(Error::Argument("a world has 16 contexts at most; drop one that is not used"));
             }
             None => {
-                let id = self.job.context()?;
+                let id = self.job.create_context()?;
                 places.made += 1;
                 (id, places.made - 1, 0)
             }
@@ -70,12 +75,12 @@ impl Shared {
         Context::new(Arc::clone(self), id, place, staged)
     }
 
-    pub(crate) fn give_back(&self, id: ContextId, place: usize, staged: u64) {
+    pub(crate) fn release_context(&self, id: ContextId, place: usize, staged: u64) {
         self.places.lock().unwrap_or_else(PoisonError::into_inner).free.push((id, place, staged));
     }
 
     /// Where the stage of a context begins, in the inner heap.
-    pub(crate) fn stage(&self, place: usize) -> u64 {
+    pub(crate) fn stage_offset(&self, place: usize) -> u64 {
         WORDS + place as u64 * STAGE
     }
 }

@@ -1,17 +1,17 @@
 //! Signals, which come after all that was put before them, and waiting for words of this rank to change.
 
 use bytemuck::Pod;
-use trunkline_engine::rma::{Local, Source};
-use trunkline_proto::wire::rma::signal::Update;
-use trunkline_proto::wire::rma::word::Word as Named;
+use trunkline_engine::rma::{HeapRange, PutSource};
+use trunkline_proto::wire::rma::signal::SignalUpdate;
+use trunkline_proto::wire::rma::word::SymmetricWord as Named;
 
 use crate::atomics::word_at;
 use crate::context::Context;
 use crate::error::Error;
 use crate::shared::{HEAP, STAGE};
-use crate::symmetric::Place;
-use crate::wait::{until, until_moved};
-use crate::word::{Word, load};
+use crate::symmetric::ElementPlace;
+use crate::wait::{until_moved, wait_until};
+use crate::word::{Word, load_word};
 
 /// What a signal does to its word.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -43,20 +43,20 @@ pub enum Compare {
 
 /// Who is to change the word that a call waits for: when one of them is gone the wait is over. A number means that rank.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Whom<'a> {
+pub enum ExpectedRanks<'a> {
     /// This rank.
     Rank(usize),
     /// Each of these.
     Ranks(&'a [usize]),
 }
 
-impl From<usize> for Whom<'_> {
+impl From<usize> for ExpectedRanks<'_> {
     fn from(rank: usize) -> Self {
         Self::Rank(rank)
     }
 }
 
-impl<'a> From<&'a [usize]> for Whom<'a> {
+impl<'a> From<&'a [usize]> for ExpectedRanks<'a> {
     fn from(ranks: &'a [usize]) -> Self {
         Self::Ranks(ranks)
     }
@@ -82,8 +82,8 @@ impl Compare {
 }
 
 impl SignalOp {
-    const fn engine(self) -> trunkline_proto::wire::rma::signal::SignalOp {
-        use trunkline_proto::wire::rma::signal::SignalOp as Op;
+    const fn to_update_op(self) -> trunkline_proto::wire::rma::signal::UpdateOp {
+        use trunkline_proto::wire::rma::signal::UpdateOp as Op;
         match self {
             Self::Set => Op::Set,
             Self::Add => Op::Add,
@@ -101,11 +101,11 @@ impl Context {
     pub fn signal<'a>(
         &self,
         rank: usize,
-        at: impl Into<Place<'a, u64>>,
+        at: impl Into<ElementPlace<'a, u64>>,
         op: SignalOp,
         value: u64,
     ) -> Result<(), Error> {
-        let offset = self.offset(at.into(), 1)?;
+        let offset = self.heap_offset(at.into(), 1)?;
         self.signal_word(rank, word_at::<u64>(HEAP, offset)?, op, value)
     }
 
@@ -117,14 +117,16 @@ impl Context {
         op: SignalOp,
         value: u64,
     ) -> Result<(), Error> {
-        let member = self.member(rank)?;
-        let update = Update::new(op.engine(), word, value)
+        let member = self.member_id(rank)?;
+        let update = SignalUpdate::new(op.to_update_op(), word, value)
             .ok_or(Error::Argument("the value is wider than the word"))?;
         if rank == self.rank() {
             let memory = if word.heap() == HEAP { &self.shared.heap } else { &self.shared.inner };
-            return self.local(memory.update(word.offset(), |old| update.apply(old))).map(drop);
+            return self
+                .map_bounds_error(memory.fetch_update(word.offset(), |old| update.apply_to(old)))
+                .map(drop);
         }
-        until(self, || Ok(self.shared.job.signal(self.id, member, update)?.then_some(())))
+        wait_until(self, || Ok(self.shared.job.send_signal(self.id, member, update)?.then_some(())))
     }
 
     /// Writes elements to a rank and signals it behind them.
@@ -134,37 +136,49 @@ impl Context {
     pub fn put_signal<'a, 'b, T: Pod>(
         &self,
         rank: usize,
-        to: impl Into<Place<'a, T>>,
+        to: impl Into<ElementPlace<'a, T>>,
         from: &[T],
-        (at, op, value): (impl Into<Place<'b, u64>>, SignalOp, u64),
+        (at, op, value): (impl Into<ElementPlace<'b, u64>>, SignalOp, u64),
     ) -> Result<(), Error> {
         let bytes: &[u8] = bytemuck::cast_slice(from);
-        let to = self.offset(to.into(), from.len())?;
+        let to = self.heap_offset(to.into(), from.len())?;
         if rank == self.rank() || bytes.is_empty() || bytes.len() as u64 > STAGE {
             self.put_bytes(rank, to, bytes)?;
             return self.signal(rank, at, op, value);
         }
-        let update = self.update(at, op, value)?;
+        let update = self.signal_update(at, op, value)?;
         if bytes.len() <= self.inline_max {
-            return self.put_then_signal(rank, to, Source::Bytes(bytes), update);
+            return self.put_then_signal(rank, to, PutSource::Bytes(bytes), update);
         }
-        let staged = self.stage(bytes.len() as u64)?;
-        self.local(self.shared.inner.write(staged.offset, bytes))?;
-        self.put_then_signal(rank, to, Source::Heap(staged), update)
+        let staged = self.allocate_stage(bytes.len() as u64)?;
+        self.map_bounds_error(self.shared.inner.write(staged.offset, bytes))?;
+        self.put_then_signal(rank, to, PutSource::Heap(staged), update)
     }
 
     /// What a signal to a word of the heap does.
-    fn update<'a>(&self, at: impl Into<Place<'a, u64>>, op: SignalOp, value: u64) -> Result<Update, Error> {
-        let offset = self.offset(at.into(), 1)?;
+    fn signal_update<'a>(
+        &self,
+        at: impl Into<ElementPlace<'a, u64>>,
+        op: SignalOp,
+        value: u64,
+    ) -> Result<SignalUpdate, Error> {
+        let offset = self.heap_offset(at.into(), 1)?;
         let word = word_at::<u64>(HEAP, offset)?;
-        Update::new(op.engine(), word, value).ok_or(Error::Argument("the value is wider than the word"))
+        SignalUpdate::new(op.to_update_op(), word, value)
+            .ok_or(Error::Argument("the value is wider than the word"))
     }
 
     /// One call of the engine for both.
-    fn put_then_signal(&self, rank: usize, to: u64, from: Source<'_>, update: Update) -> Result<(), Error> {
-        let member = self.member(rank)?;
+    fn put_then_signal(
+        &self,
+        rank: usize,
+        to: u64,
+        from: PutSource<'_>,
+        update: SignalUpdate,
+    ) -> Result<(), Error> {
+        let member = self.member_id(rank)?;
         let job = &self.shared.job;
-        until(self, || Ok(job.put_signal(self.id, member, (HEAP, to), from, update)?.then_some(())))
+        wait_until(self, || Ok(job.put_signal(self.id, member, (HEAP, to), from, update)?.then_some(())))
     }
 
     /// The same from elements of this rank's part of a symmetric object, which are not copied: they must stay as they are until a
@@ -175,18 +189,18 @@ impl Context {
     pub fn put_signal_nbi<'a, 'b, 'c, T: Pod>(
         &self,
         rank: usize,
-        to: impl Into<Place<'a, T>>,
-        (from, count): (impl Into<Place<'b, T>>, usize),
-        (at, op, value): (impl Into<Place<'c, u64>>, SignalOp, u64),
+        to: impl Into<ElementPlace<'a, T>>,
+        (from, count): (impl Into<ElementPlace<'b, T>>, usize),
+        (at, op, value): (impl Into<ElementPlace<'c, u64>>, SignalOp, u64),
     ) -> Result<(), Error> {
         if rank == self.rank() || count == 0 {
             self.put_nbi(rank, to, from, count)?;
             return self.signal(rank, at, op, value);
         }
-        let to = self.offset(to.into(), count)?;
-        let offset = self.offset(from.into(), count)?;
-        let from = Local { heap: HEAP, offset, len: (count * size_of::<T>()) as u64 };
-        self.put_then_signal(rank, to, Source::Heap(from), self.update(at, op, value)?)
+        let to = self.heap_offset(to.into(), count)?;
+        let offset = self.heap_offset(from.into(), count)?;
+        let from = HeapRange { heap: HEAP, offset, len: (count * size_of::<T>()) as u64 };
+        self.put_then_signal(rank, to, PutSource::Heap(from), self.signal_update(at, op, value)?)
     }
 
     /// Waits until a word of this rank compares so with `value`, which another rank is to bring about; what it is then. Goes on with what
@@ -196,13 +210,13 @@ impl Context {
     /// [`Error::Gone`]: who was to change it cannot any more. What it sent before counts.
     pub fn wait_until<'a, 'b, T: Word>(
         &self,
-        at: impl Into<Place<'a, T>>,
+        at: impl Into<ElementPlace<'a, T>>,
         compare: Compare,
         value: T,
-        from: impl Into<Whom<'b>>,
+        from: impl Into<ExpectedRanks<'b>>,
     ) -> Result<T, Error> {
-        let offset = self.offset(at.into(), 1)?;
-        let look = || T::from_word(load::<T>(&self.shared.heap, offset));
+        let offset = self.heap_offset(at.into(), 1)?;
+        let look = || T::from_word(load_word::<T>(&self.shared.heap, offset));
         self.wait_for(from.into(), || {
             let now = look();
             compare.holds(&now, &value).then_some(now)
@@ -215,12 +229,12 @@ impl Context {
     /// As [`put`](Self::put).
     pub fn test<'a, T: Word>(
         &self,
-        at: impl Into<Place<'a, T>>,
+        at: impl Into<ElementPlace<'a, T>>,
         compare: Compare,
         value: T,
     ) -> Result<bool, Error> {
-        let offset = self.offset(at.into(), 1)?;
-        let holds = || compare.holds(&T::from_word(load::<T>(&self.shared.heap, offset)), &value);
+        let offset = self.heap_offset(at.into(), 1)?;
+        let holds = || compare.holds(&T::from_word(load_word::<T>(&self.shared.heap, offset)), &value);
         if holds() {
             return Ok(true);
         }
@@ -231,19 +245,19 @@ impl Context {
     /// Waits until `look` finds something, which these ranks are to bring about.
     pub(crate) fn wait_for<T>(
         &self,
-        from: Whom<'_>,
+        from: ExpectedRanks<'_>,
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<T, Error> {
         let one;
         let ranks = match from {
-            Whom::Ranks(ranks) => ranks,
-            Whom::Rank(rank) => {
+            ExpectedRanks::Ranks(ranks) => ranks,
+            ExpectedRanks::Rank(rank) => {
                 one = [rank];
                 &one
             }
         };
         for &rank in ranks {
-            self.member(rank)?;
+            self.member_id(rank)?;
         }
         let mut looks = 0_u32;
         until_moved(self, |waiting| {
@@ -251,11 +265,11 @@ impl Context {
                 return Ok(Some(found));
             }
             if self.progress()? {
-                waiting.moved();
+                waiting.reset_backoff();
             }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS)
-                && !crate::planted("api-waits-for-the-dead")
+                && !crate::is_planted("api-waits-for-the-dead")
                 && let Err(gone) = self.are_there(ranks)
             {
                 // What they sent before they went has come.
@@ -269,7 +283,7 @@ impl Context {
     fn are_there(&self, ranks: &[usize]) -> Result<(), Error> {
         for &rank in ranks {
             if rank != self.rank() {
-                self.shared.job.reaches(self.id, self.member(rank)?)?;
+                self.shared.job.connect_member(self.id, self.member_id(rank)?)?;
             }
         }
         Ok(())
@@ -277,6 +291,6 @@ impl Context {
 
     /// A word of the inner heap of this rank.
     pub(crate) fn inner_word(&self, offset: u64) -> u64 {
-        load::<u64>(&self.shared.inner, offset)
+        load_word::<u64>(&self.shared.inner, offset)
     }
 }

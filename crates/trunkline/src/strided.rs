@@ -5,7 +5,7 @@ use trunkline_proto::reserve::try_filled;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::symmetric::Place;
+use crate::symmetric::ElementPlace;
 
 /// Elements from one to the next of a strided transfer, at either end; 1 is a row.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Strides {
 const PACKED: usize = 512;
 
 /// How many elements a run of `count` reaches over.
-fn reach(count: usize, stride: usize) -> Result<usize, Error> {
+fn strided_extent(count: usize, stride: usize) -> Result<usize, Error> {
     let far = count.saturating_sub(1).checked_mul(stride).and_then(|last| last.checked_add(count.min(1)));
     far.filter(|_| stride > 0).ok_or(Error::Argument("a stride is at least 1, and no object is that long"))
 }
@@ -33,21 +33,21 @@ impl Context {
     pub fn put_strided<'a, T: Pod>(
         &self,
         rank: usize,
-        to: impl Into<Place<'a, T>>,
+        to: impl Into<ElementPlace<'a, T>>,
         from: &[T],
         strides: Strides,
         count: usize,
     ) -> Result<(), Error> {
         let to = to.into();
-        if from.len() < reach(count, strides.local)? {
+        if from.len() < strided_extent(count, strides.local)? {
             return Err(Error::Argument("fewer elements than the strides reach over"));
         }
-        self.offset(to, reach(count, strides.remote)?)?;
+        self.heap_offset(to, strided_extent(count, strides.remote)?)?;
         if strides.remote > 1 {
             // Each goes by itself: between them is what others may write.
             return (0..count).try_for_each(|at| {
                 let one = std::slice::from_ref(&from[at * strides.local]);
-                self.put(rank, to.further(at * strides.remote), one)
+                self.put(rank, to.offset_by(at * strides.remote), one)
             });
         }
         if strides.local == 1 {
@@ -59,7 +59,7 @@ impl Context {
             for (at, place) in packed[..some].iter_mut().enumerate() {
                 *place = from[(first + at) * strides.local];
             }
-            self.put(rank, to.further(first), &packed[..some])?;
+            self.put(rank, to.offset_by(first), &packed[..some])?;
         }
         Ok(())
     }
@@ -71,20 +71,25 @@ impl Context {
     pub fn get_strided<'a, T: Pod>(
         &self,
         rank: usize,
-        from: impl Into<Place<'a, T>>,
+        from: impl Into<ElementPlace<'a, T>>,
         into: &mut [T],
         strides: Strides,
         count: usize,
     ) -> Result<(), Error> {
         let from = from.into();
-        if into.len() < reach(count, strides.local)? {
+        if into.len() < strided_extent(count, strides.local)? {
             return Err(Error::Argument("fewer elements than the strides reach over"));
         }
-        self.offset(from, reach(count, strides.remote)?)?;
+        self.heap_offset(from, strided_extent(count, strides.remote)?)?;
         let mut packed = try_filled(T::zeroed(), PACKED.min(count)).map_err(Error::Allocate)?;
         for first in (0..count).step_by(PACKED) {
             let some = PACKED.min(count - first);
-            self.get_every(rank, from.further(first * strides.remote), strides.remote, &mut packed[..some])?;
+            self.get_every(
+                rank,
+                from.offset_by(first * strides.remote),
+                strides.remote,
+                &mut packed[..some],
+            )?;
             for (at, value) in packed[..some].iter().enumerate() {
                 into[(first + at) * strides.local] = *value;
             }
@@ -96,7 +101,7 @@ impl Context {
     fn get_every<T: Pod>(
         &self,
         rank: usize,
-        from: Place<'_, T>,
+        from: ElementPlace<'_, T>,
         stride: usize,
         into: &mut [T],
     ) -> Result<(), Error> {
@@ -105,22 +110,22 @@ impl Context {
             return into
                 .chunks_mut(span)
                 .enumerate()
-                .try_for_each(|(at, some)| self.get(rank, from.further(at * stride), some));
+                .try_for_each(|(at, some)| self.get(rank, from.offset_by(at * stride), some));
         }
-        let member = self.member(rank)?;
+        let member = self.member_id(rank)?;
         let bytes = size_of::<T>() as u64;
-        let staged = self.stage(bytes * into.len() as u64)?;
+        let staged = self.allocate_stage(bytes * into.len() as u64)?;
         for at in 0..into.len() {
-            let one = trunkline_engine::rma::Local {
+            let one = trunkline_engine::rma::HeapRange {
                 offset: staged.offset + at as u64 * bytes,
                 len: bytes,
                 ..staged
             };
-            self.get_local(member, self.offset(from.further(at * stride), 1)?, one)?;
+            self.get_local(member, self.heap_offset(from.offset_by(at * stride), 1)?, one)?;
         }
         self.quiet_rank(rank)?;
-        self.local(self.shared.inner.read(staged.offset, bytemuck::cast_slice_mut(into)))?;
-        self.unstage(staged);
+        self.map_bounds_error(self.shared.inner.read(staged.offset, bytemuck::cast_slice_mut(into)))?;
+        self.free_stage(staged);
         Ok(())
     }
 }

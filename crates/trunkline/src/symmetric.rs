@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::reserve::try_filled;
 
 use crate::error::Error;
@@ -20,7 +20,7 @@ use crate::word::Word;
 /// Dropping it frees nothing, as ranks might drop in different orders: [`World::free`](crate::World::free) does, or the
 /// end of the world.
 pub struct SymmetricSlice<T> {
-    heap: Memory,
+    heap: MemoryRange,
     offset: u64,
     len: usize,
     element: PhantomData<fn() -> T>,
@@ -28,22 +28,22 @@ pub struct SymmetricSlice<T> {
 
 /// An element of a symmetric object, and those after it up to the object's end: where a put begins, or what an atomic changes.
 #[derive(Debug)]
-pub struct Place<'a, T> {
+pub struct ElementPlace<'a, T> {
     slice: &'a SymmetricSlice<T>,
     index: usize,
 }
 
-impl<T> Clone for Place<'_, T> {
+impl<T> Clone for ElementPlace<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Place<'_, T> {}
+impl<T> Copy for ElementPlace<'_, T> {}
 
 impl<T: Pod> SymmetricSlice<T> {
     /// The bytes at `offset` of the heap, which are taken.
-    pub(crate) fn new(heap: Memory, offset: u64, len: usize) -> Self {
+    pub(crate) fn new(heap: MemoryRange, offset: u64, len: usize) -> Self {
         Self { heap, offset, len, element: PhantomData }
     }
 
@@ -62,19 +62,19 @@ impl<T: Pod> SymmetricSlice<T> {
     /// The element of that number, on whichever rank a call names. One that is not there is refused by that call.
     #[inline]
     #[must_use]
-    pub fn at(&self, index: usize) -> Place<'_, T> {
-        Place { slice: self, index }
+    pub fn at(&self, index: usize) -> ElementPlace<'_, T> {
+        ElementPlace { slice: self, index }
     }
 
-    pub(crate) fn offset(&self) -> u64 {
+    pub(crate) fn heap_offset(&self) -> u64 {
         self.offset
     }
 
-    pub(crate) fn is_in(&self, heap: &Memory) -> bool {
+    pub(crate) fn is_in(&self, heap: &MemoryRange) -> bool {
         self.heap.addr() == heap.addr()
     }
 
-    fn own(&self, index: usize, count: usize) -> u64 {
+    fn own_offset(&self, index: usize, count: usize) -> u64 {
         assert!(
             index.checked_add(count).is_some_and(|end| end <= self.len),
             "{count} elements from {index} on do not lie in a symmetric object of {}",
@@ -89,7 +89,7 @@ impl<T: Pod> SymmetricSlice<T> {
     /// When they are not all there, as slices do.
     #[inline]
     pub fn read(&self, index: usize, into: &mut [T]) {
-        let offset = self.own(index, into.len());
+        let offset = self.own_offset(index, into.len());
         let read = self.heap.read(offset, bytemuck::cast_slice_mut(into));
         debug_assert!(read.is_ok());
     }
@@ -100,7 +100,7 @@ impl<T: Pod> SymmetricSlice<T> {
     /// As [`read`](Self::read).
     #[inline]
     pub fn write(&self, index: usize, from: &[T]) {
-        let offset = self.own(index, from.len());
+        let offset = self.own_offset(index, from.len());
         let written = self.heap.write(offset, bytemuck::cast_slice(from));
         debug_assert!(written.is_ok());
     }
@@ -118,7 +118,7 @@ impl<T: Pod> SymmetricSlice<T> {
     /// # Errors
     /// [`Error::Allocate`].
     pub fn try_to_vec(&self) -> Result<Vec<T>, Error> {
-        if crate::planted("api-aborts-without-memory") {
+        if crate::is_planted("api-aborts-without-memory") {
             return Ok(self.to_vec());
         }
         let mut all = try_filled(T::zeroed(), self.len).map_err(Error::Allocate)?.into_vec();
@@ -152,8 +152,8 @@ impl<T: Word> SymmetricSlice<T> {
     #[inline]
     #[must_use]
     pub fn load(&self, index: usize) -> T {
-        let offset = self.own(index, 1);
-        T::from_word(crate::word::load::<T>(&self.heap, offset))
+        let offset = self.own_offset(index, 1);
+        T::from_word(crate::word::load_word::<T>(&self.heap, offset))
     }
 
     /// Writes one element of this rank, whole; who sees it sees what this rank has written before.
@@ -162,8 +162,8 @@ impl<T: Word> SymmetricSlice<T> {
     /// As [`read`](Self::read).
     #[inline]
     pub fn store(&self, index: usize, value: T) {
-        let offset = self.own(index, 1);
-        crate::word::store::<T>(&self.heap, offset, value.to_word());
+        let offset = self.own_offset(index, 1);
+        crate::word::store_word::<T>(&self.heap, offset, value.to_word());
     }
 }
 
@@ -173,10 +173,10 @@ impl<T> fmt::Debug for SymmetricSlice<T> {
     }
 }
 
-impl<'a, T: Pod> Place<'a, T> {
+impl<'a, T: Pod> ElementPlace<'a, T> {
     /// Where `count` elements from here on begin, in bytes of the heap.
     #[inline]
-    pub(crate) fn range(self, count: usize) -> Result<u64, Error> {
+    pub(crate) fn checked_offset(self, count: usize) -> Result<u64, Error> {
         let index = self.index;
         let len = self.slice.len;
         match index.checked_add(count) {
@@ -187,16 +187,16 @@ impl<'a, T: Pod> Place<'a, T> {
 
     /// The element `by` further on.
     #[inline]
-    pub(crate) fn further(self, by: usize) -> Self {
+    pub(crate) fn offset_by(self, by: usize) -> Self {
         Self { index: self.index.saturating_add(by), ..self }
     }
 
-    pub(crate) fn slice(self) -> &'a SymmetricSlice<T> {
+    pub(crate) fn symmetric_slice(self) -> &'a SymmetricSlice<T> {
         self.slice
     }
 }
 
-impl<'a, T: Pod> From<&'a SymmetricSlice<T>> for Place<'a, T> {
+impl<'a, T: Pod> From<&'a SymmetricSlice<T>> for ElementPlace<'a, T> {
     /// The first element.
     #[inline]
     fn from(slice: &'a SymmetricSlice<T>) -> Self {
@@ -233,7 +233,7 @@ impl<T: Word> Symmetric<T> {
     }
 }
 
-impl<'a, T: Pod> From<&'a Symmetric<T>> for Place<'a, T> {
+impl<'a, T: Pod> From<&'a Symmetric<T>> for ElementPlace<'a, T> {
     #[inline]
     fn from(value: &'a Symmetric<T>) -> Self {
         value.0.at(0)

@@ -1,12 +1,12 @@
 //! How a call of this crate waits: by the one policy of front ends with symmetric memory.
 
-use trunkline_engine::Waiting;
+use trunkline_engine::WaitBackoff;
 
 use crate::context::Context;
 use crate::error::Error;
 
 /// Tries until there is something.
-pub(crate) fn until<T>(
+pub(crate) fn wait_until<T>(
     context: &Context,
     mut attempt: impl FnMut() -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
@@ -16,7 +16,7 @@ pub(crate) fn until<T>(
 /// The same, where an attempt also says when anything moved, for others or for itself: then more is likely to come at once.
 pub(crate) fn until_moved<T>(
     context: &Context,
-    attempt: impl FnMut(&mut Waiting) -> Result<Option<T>, Error>,
+    attempt: impl FnMut(&mut WaitBackoff) -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
-    context.shared.job.until(context.id, context.shared.unseen, attempt)
+    context.shared.job.wait_until(context.id, context.shared.unseen, attempt)
 }

@@ -1,16 +1,16 @@
 //! The types that atomics, signals and waits work on: those that OpenSHMEM has them for.
 
 use bytemuck::Pod;
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 
-use trunkline_proto::rma::atomic::Type;
-use trunkline_proto::wire::rma::word::Width;
+use trunkline_proto::rma::atomic::AtomicType;
+use trunkline_proto::wire::rma::word::WordWidth;
 
 mod sealed {
     /// Keeps [`Word`](super::Word) to the types of this file.
     pub trait Sealed {
         /// How the engine calls it.
-        const TYPE: trunkline_proto::rma::atomic::Type;
+        const TYPE: trunkline_proto::rma::atomic::AtomicType;
     }
 }
 
@@ -37,7 +37,7 @@ pub trait Integer: Word {
 macro_rules! word {
     ($($type:ty, $name:ident, $to:expr, $from:expr;)*) => {$(
         impl Sealed for $type {
-            const TYPE: Type = Type::$name;
+            const TYPE: AtomicType = AtomicType::$name;
         }
         impl Word for $type {
             #[inline]
@@ -78,10 +78,10 @@ const _: () = assert!(size_of::<usize>() == 8);
 
 /// The word at `offset`, which is there.
 #[inline]
-pub(crate) fn load<T: Word>(memory: &Memory, offset: u64) -> u64 {
-    let word = match T::TYPE.width() {
-        Width::Eight => memory.load(offset),
-        Width::Four => memory.update_half(offset, |_| None).map(u64::from),
+pub(crate) fn load_word<T: Word>(memory: &MemoryRange, offset: u64) -> u64 {
+    let word = match T::TYPE.word_width() {
+        WordWidth::Eight => memory.load(offset),
+        WordWidth::Four => memory.update_half(offset, |_| None).map(u64::from),
     };
     debug_assert!(word.is_ok());
     word.unwrap_or_default()
@@ -89,10 +89,10 @@ pub(crate) fn load<T: Word>(memory: &Memory, offset: u64) -> u64 {
 
 /// The same, written.
 #[inline]
-pub(crate) fn store<T: Word>(memory: &Memory, offset: u64, bits: u64) {
-    let stored = match T::TYPE.width() {
-        Width::Eight => memory.store(offset, bits),
-        Width::Four => memory.update_half(offset, |_| Some(bits as u32)).map(drop),
+pub(crate) fn store_word<T: Word>(memory: &MemoryRange, offset: u64, bits: u64) {
+    let stored = match T::TYPE.word_width() {
+        WordWidth::Eight => memory.store(offset, bits),
+        WordWidth::Four => memory.update_half(offset, |_| Some(bits as u32)).map(drop),
     };
     debug_assert!(stored.is_ok());
 }

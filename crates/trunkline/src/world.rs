@@ -5,21 +5,21 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trunkline_engine::{Helper, Nics};
-use trunkline_fabric::Level;
-use trunkline_mem::Memory;
-use trunkline_proto::ranges::Ranges;
-use trunkline_runtime::{Carrier, Member};
+use trunkline_engine::{CommNics, HelperThread};
+use trunkline_fabric::LogLevel;
+use trunkline_mem::MemoryRange;
+use trunkline_proto::ranges::HeapRanges;
+use trunkline_runtime::{JobCarrier, JobMember};
 
-use crate::collective::Call;
+use crate::collective::CollectiveCall;
 use crate::context::Context;
 use crate::error::Error;
-use crate::shared::{INNER_BYTES, Shared};
+use crate::shared::{INNER_BYTES, SharedWorld};
 
 /// Passive progress is what programs of this kind expect.
 const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
 
-type Log = Box<dyn Fn(Level, &str) + Send + Sync>;
+type LogHandler = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
 
 /// This process as a rank of a job: the symmetric heap, what ranks do together, and a [`Context`] of its own, whose methods it
 /// has, too.
@@ -30,29 +30,29 @@ type Log = Box<dyn Fn(Level, &str) + Send + Sync>;
 /// calls [`finish`](Self::finish).
 pub struct World {
     context: Context,
-    carrier: Carrier,
+    carrier: JobCarrier,
     /// Meetings so far.
     pub(crate) meetings: Cell<u32>,
-    pub(crate) ranges: RefCell<Ranges>,
-    helper: Option<Helper>,
+    pub(crate) ranges: RefCell<HeapRanges>,
+    helper: Option<HelperThread>,
 }
 
 /// How a world is to be; see [`World::builder`].
-pub struct Builder {
+pub struct WorldBuilder {
     heap: Option<u64>,
-    nics: Option<Nics>,
+    nics: Option<CommNics>,
     passive: Option<bool>,
     meeting: Duration,
-    log: Log,
+    log: LogHandler,
 }
 
-impl std::fmt::Debug for Builder {
+impl std::fmt::Debug for WorldBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Builder {{ heap: {:?}, nics: {:?}, passive: {:?} }}", self.heap, self.nics, self.passive)
     }
 }
 
-impl Builder {
+impl WorldBuilder {
     /// Bytes of the symmetric heap; the same on all ranks [default: `TRUNKLINE_HEAP_BYTES`, or 64 MiB].
     #[must_use]
     pub fn heap(self, bytes: u64) -> Self {
@@ -65,7 +65,7 @@ impl Builder {
     /// # Errors
     /// [`Error::Argument`] if there are none, more than four, or one twice.
     pub fn nics(self, numbers: &[usize]) -> Result<Self, Error> {
-        let nics = Nics::new(numbers).ok_or(Error::Argument("a world has one to four different NICs"))?;
+        let nics = CommNics::new(numbers).ok_or(Error::Argument("a world has one to four different NICs"))?;
         Ok(Self { nics: Some(nics), ..self })
     }
 
@@ -85,7 +85,7 @@ impl Builder {
 
     /// Where lines for people go [default: warnings to standard error].
     #[must_use]
-    pub fn log(self, log: impl Fn(Level, &str) + Send + Sync + 'static) -> Self {
+    pub fn log(self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         Self { log: Box::new(log), ..self }
     }
 
@@ -101,41 +101,41 @@ impl Builder {
         let passive = params.progress_thread;
         let heap_bytes = params.heap_bytes;
         let heap_bytes = usize::try_from(heap_bytes).map_err(|_| Error::Argument("no heap is that large"))?;
-        let (job, mut member) = Member::join(params, self.nics, self.meeting, "Rust program", self.log)?;
-        let heap = Memory::try_heap(heap_bytes)?;
-        let inner = Memory::try_heap(INNER_BYTES as usize)?;
+        let (job, mut member) = JobMember::join(params, self.nics, self.meeting, "Rust program", self.log)?;
+        let heap = MemoryRange::try_heap(heap_bytes)?;
+        let inner = MemoryRange::try_heap(INNER_BYTES as usize)?;
         for memory in [&heap, &inner] {
             job.add_heap(memory.clone()).map_err(Error::Start)?;
         }
         let helper = if passive { Some(job.serve_beside().map_err(Error::Thread)?) } else { None };
-        let ranges = RefCell::new(Ranges::new(heap_bytes as u64));
+        let ranges = RefCell::new(HeapRanges::new(heap_bytes as u64));
         // Who begins something finds all heaps of all.
         member.barrier()?;
-        let Member { carrier, rank, size, .. } = member;
-        let context = Shared::new(job, (rank, size), heap, inner).context()?;
+        let JobMember { carrier, rank, size, .. } = member;
+        let context = SharedWorld::new(job, (rank, size), heap, inner).acquire_context()?;
         Ok(World { context, carrier, meetings: Cell::new(0), ranges, helper })
     }
 }
 
 impl World {
-    /// Starts with what the environment says; see [`Builder::start`].
+    /// Starts with what the environment says; see [`WorldBuilder::start`].
     ///
     /// # Errors
-    /// As [`Builder::start`].
+    /// As [`WorldBuilder::start`].
     pub fn start() -> Result<Self, Error> {
         Self::builder().start()
     }
 
     /// How a world is to be.
     #[must_use]
-    pub fn builder() -> Builder {
+    pub fn builder() -> WorldBuilder {
         let warn = |level, line: &str| {
-            if level == Level::Warn {
+            if level == LogLevel::Warn {
                 eprintln!("trunkline: {line}");
             }
         };
         let meeting = Duration::from_secs(120);
-        Builder { heap: None, nics: None, passive: None, meeting, log: Box::new(warn) }
+        WorldBuilder { heap: None, nics: None, passive: None, meeting, log: Box::new(warn) }
     }
 
     /// A context for another thread, or for operations that are to be waited for apart from others. A world has 16 at most at a time, its own
@@ -144,12 +144,12 @@ impl World {
     /// # Errors
     /// [`Error::Argument`] if there are 16, [`Error::Engine`] if the NIC has no room.
     pub fn context(&self) -> Result<Context, Error> {
-        self.context.shared.context()
+        self.context.shared.acquire_context()
     }
 
     /// What carries the data.
     #[must_use]
-    pub fn carrier(&self) -> &Carrier {
+    pub fn carrier(&self) -> &JobCarrier {
         &self.carrier
     }
 
@@ -159,7 +159,7 @@ impl World {
         self.helper.is_some()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared_world(&self) -> &Arc<SharedWorld> {
         &self.context.shared
     }
 
@@ -169,7 +169,7 @@ impl World {
     /// As [`barrier`](Self::barrier).
     pub fn finish(self) -> Result<(), Error> {
         self.quiet()?;
-        self.meet(Call::Finish)?;
+        self.synchronize_ranks(CollectiveCall::Finish)?;
         // Others may be waiting for what this rank owes them. Those that need nothing more are gone, and took what was for them.
         let _ = (0..self.size()).find(|_| self.quiet().is_ok());
         Ok(())

@@ -10,7 +10,7 @@ const MESSAGE_MAX: u64 = 1 << 31;
 
 /// The capabilities of a port whose links take `depth` operations, and whose device registers `regions` and reaches that memory
 /// of GPUs.
-pub(crate) fn of(
+pub(crate) fn port_caps(
     device: &DeviceAttr,
     port: &PortAttr,
     depth: u32,

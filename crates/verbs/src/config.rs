@@ -8,7 +8,7 @@ use crate::HcaFilter;
 /// A variable holds what it must not.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{name}{}\"{value}\" {why}", if .name.is_empty() { "" } else { " = " })]
-pub struct ConfigError {
+pub struct VerbsConfigError {
     /// The variable.
     pub name: String,
     /// What it holds, or the part of that which is wrong.
@@ -17,15 +17,15 @@ pub struct ConfigError {
     pub why: String,
 }
 
-impl ConfigError {
-    pub(crate) fn bad(value: &str, why: impl Into<String>) -> Self {
+impl VerbsConfigError {
+    pub(crate) fn bad_value(value: &str, why: impl Into<String>) -> Self {
         Self { name: String::new(), value: value.to_owned(), why: why.into() }
     }
 }
 
 /// A family of addresses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Family {
+pub enum GidFamily {
     /// IPv4.
     V4,
     /// IPv6.
@@ -34,18 +34,18 @@ pub enum Family {
 
 /// The addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Range {
+pub struct GidRange {
     base: IpAddr,
     bits: u8,
 }
 
-impl Range {
+impl GidRange {
     /// Parses `address/bits`.
     ///
     /// # Errors
-    /// [`ConfigError`], without the variable's name.
-    pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let bad = || ConfigError::bad(text, "is no address range like 10.1.0.0/16");
+    /// [`VerbsConfigError`], without the variable's name.
+    pub fn parse(text: &str) -> Result<Self, VerbsConfigError> {
+        let bad = || VerbsConfigError::bad_value(text, "is no address range like 10.1.0.0/16");
         let (base, bits) = text.split_once('/').ok_or_else(bad)?;
         let base: IpAddr = base.parse().map_err(|_| bad())?;
         let bits: u8 = bits.parse().map_err(|_| bad())?;
@@ -55,8 +55,8 @@ impl Range {
 
     /// Its family.
     #[must_use]
-    pub fn family(&self) -> Family {
-        if self.base.is_ipv4() { Family::V4 } else { Family::V6 }
+    pub fn gid_family(&self) -> GidFamily {
+        if self.base.is_ipv4() { GidFamily::V4 } else { GidFamily::V6 }
     }
 
     /// Whether an address is in it.
@@ -73,7 +73,7 @@ impl Range {
 
 /// Whether data regions are registered for relaxed ordering on the bus.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Ordering {
+pub enum BusOrdering {
     /// Never.
     Strict,
     /// Where the library has the call for it.
@@ -82,7 +82,7 @@ pub enum Ordering {
 
 /// Whether a network may send the packets of one write over several ways.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Routing {
+pub enum PacketRouting {
     /// As it is usual: on InfiniBand they may, on Ethernet they may not.
     Usual,
     /// They may.
@@ -103,9 +103,9 @@ pub struct VerbsConfig {
     /// On InfiniBand, the address to use where routers are asked to forward by it.
     pub routable_gid_index: u32,
     /// The wanted family of the address.
-    pub family: Family,
+    pub family: GidFamily,
     /// Where the address should be in.
-    pub range: Option<Range>,
+    pub range: Option<GidRange>,
     /// The wanted version of RoCE, 1 or 2.
     pub roce_version: u8,
     /// How long an acknowledgement may take: 4.096 us times two to this, 1 to 31. Not given: as long as the rail's time
@@ -122,7 +122,7 @@ pub struct VerbsConfig {
     /// The same for what the receiving end of a connection sends; not given is the connection's.
     pub record_class: Option<u8>,
     /// Whether packets of one write may take several ways.
-    pub routing: Routing,
+    pub routing: PacketRouting,
     /// Where they may: a longer write goes without its immediate, which follows by itself, because such packets keep to one
     /// way.
     pub adaptive_above: u64,
@@ -133,7 +133,7 @@ pub struct VerbsConfig {
     /// Whether NICs may be fused.
     pub merge_nics: bool,
     /// Ordering of data on the bus.
-    pub ordering: Ordering,
+    pub ordering: BusOrdering,
     /// Whether what a device tells by itself ends links.
     pub async_events: bool,
     /// Whether writes into memory of a GPU are flushed when that is asked for; else asking is all it takes.
@@ -155,7 +155,7 @@ impl Default for VerbsConfig {
             hca: HcaFilter::default(),
             gid_index: None,
             routable_gid_index: 1,
-            family: Family::V4,
+            family: GidFamily::V4,
             range: None,
             roce_version: 2,
             timeout: None,
@@ -164,12 +164,12 @@ impl Default for VerbsConfig {
             service_level: None,
             traffic_class: None,
             record_class: None,
-            routing: Routing::Usual,
+            routing: PacketRouting::Usual,
             adaptive_above: 8192,
             ece: true,
             merge_functions: true,
             merge_nics: true,
-            ordering: Ordering::Relaxed,
+            ordering: BusOrdering::Relaxed,
             async_events: true,
             device_flush: true,
             root: PathBuf::from("/"),
@@ -181,43 +181,51 @@ impl Default for VerbsConfig {
 }
 
 /// Sets one value from a variable's text.
-type Set = fn(&mut VerbsConfig, &str) -> Result<(), ConfigError>;
+type VariableSetter = fn(&mut VerbsConfig, &str) -> Result<(), VerbsConfigError>;
 
 /// The variables, without `NCCL_` and `TRUNKLINE_`, and what each sets.
-const VARIABLES: &[(&str, Set)] = &[
-    ("IB_DISABLE", |config, text| flag(text).map(|on| config.disabled = on)),
+const VARIABLES: &[(&str, VariableSetter)] = &[
+    ("IB_DISABLE", |config, text| parse_flag(text).map(|on| config.disabled = on)),
     ("IB_HCA", |config, text| HcaFilter::parse(text).map(|list| config.hca = list)),
-    ("IB_GID_INDEX", |config, text| optional(text, 255).map(|found| config.gid_index = found)),
+    ("IB_GID_INDEX", |config, text| parse_optional(text, 255).map(|found| config.gid_index = found)),
     ("IB_ROUTABLE_FLID_GID_INDEX", |config, text| {
-        number(text, 0, 255).map(|found| config.routable_gid_index = found)
+        parse_number(text, 0, 255).map(|found| config.routable_gid_index = found)
     }),
-    ("IB_ADDR_FAMILY", |config, text| family(text).map(|found| config.family = found)),
-    ("IB_ADDR_RANGE", |config, text| Range::parse(text).map(|found| config.range = Some(found))),
-    ("IB_ROCE_VERSION_NUM", |config, text| number(text, 1, 2).map(|found| config.roce_version = found as u8)),
-    ("IB_TIMEOUT", |config, text| number(text, 1, 31).map(|found| config.timeout = Some(found as u8))),
-    ("IB_RETRY_CNT", |config, text| number(text, 0, 7).map(|found| config.retries = found as u8)),
-    ("IB_PKEY", |config, text| number(text, 0, 65535).map(|found| config.pkey_index = found as u16)),
-    ("IB_SL", |config, text| optional(text, 15).map(|sl| config.service_level = sl.map(|sl| sl as u8))),
-    ("IB_TC", |config, text| optional(text, 255).map(|tc| config.traffic_class = tc.map(|tc| tc as u8))),
-    ("IB_FIFO_TC", |config, text| optional(text, 255).map(|tc| config.record_class = tc.map(|tc| tc as u8))),
-    ("IB_ADAPTIVE_ROUTING", |config, text| routing(text).map(|found| config.routing = found)),
-    ("IB_AR_THRESHOLD", |config, text| number(text, 0, u32::MAX).map(|n| config.adaptive_above = n.into())),
-    ("IB_ECE_ENABLE", |config, text| flag(text).map(|on| config.ece = on)),
-    ("IB_MERGE_VFS", |config, text| flag(text).map(|on| config.merge_functions = on)),
-    ("IB_MERGE_NICS", |config, text| flag(text).map(|on| config.merge_nics = on)),
-    ("IB_USE_INLINE", |_, text| flag(text).map(drop)),
+    ("IB_ADDR_FAMILY", |config, text| parse_family(text).map(|found| config.family = found)),
+    ("IB_ADDR_RANGE", |config, text| GidRange::parse(text).map(|found| config.range = Some(found))),
+    ("IB_ROCE_VERSION_NUM", |config, text| {
+        parse_number(text, 1, 2).map(|found| config.roce_version = found as u8)
+    }),
+    ("IB_TIMEOUT", |config, text| parse_number(text, 1, 31).map(|found| config.timeout = Some(found as u8))),
+    ("IB_RETRY_CNT", |config, text| parse_number(text, 0, 7).map(|found| config.retries = found as u8)),
+    ("IB_PKEY", |config, text| parse_number(text, 0, 65535).map(|found| config.pkey_index = found as u16)),
+    ("IB_SL", |config, text| parse_optional(text, 15).map(|sl| config.service_level = sl.map(|sl| sl as u8))),
+    ("IB_TC", |config, text| {
+        parse_optional(text, 255).map(|tc| config.traffic_class = tc.map(|tc| tc as u8))
+    }),
+    ("IB_FIFO_TC", |config, text| {
+        parse_optional(text, 255).map(|tc| config.record_class = tc.map(|tc| tc as u8))
+    }),
+    ("IB_ADAPTIVE_ROUTING", |config, text| parse_routing(text).map(|found| config.routing = found)),
+    ("IB_AR_THRESHOLD", |config, text| {
+        parse_number(text, 0, u32::MAX).map(|n| config.adaptive_above = n.into())
+    }),
+    ("IB_ECE_ENABLE", |config, text| parse_flag(text).map(|on| config.ece = on)),
+    ("IB_MERGE_VFS", |config, text| parse_flag(text).map(|on| config.merge_functions = on)),
+    ("IB_MERGE_NICS", |config, text| parse_flag(text).map(|on| config.merge_nics = on)),
+    ("IB_USE_INLINE", |_, text| parse_flag(text).map(drop)),
     ("IB_PCI_RELAXED_ORDERING", |config, text| {
-        let relaxed = number(text, 0, 2)? > 0;
-        config.ordering = if relaxed { Ordering::Relaxed } else { Ordering::Strict };
+        let relaxed = parse_number(text, 0, 2)? > 0;
+        config.ordering = if relaxed { BusOrdering::Relaxed } else { BusOrdering::Strict };
         Ok(())
     }),
-    ("IB_RETURN_ASYNC_EVENTS", |config, text| flag(text).map(|on| config.async_events = on)),
-    ("GDR_FLUSH_DISABLE", |config, text| flag(text).map(|off| config.device_flush = !off)),
+    ("IB_RETURN_ASYNC_EVENTS", |config, text| parse_flag(text).map(|on| config.async_events = on)),
+    ("GDR_FLUSH_DISABLE", |config, text| parse_flag(text).map(|off| config.device_flush = !off)),
 ];
 
 impl VerbsConfig {
     /// The variables that [`VerbsConfig::read`] asks for by our own names.
-    pub fn variables() -> impl Iterator<Item = String> {
+    pub fn variable_names() -> impl Iterator<Item = String> {
         VARIABLES.iter().map(|(variable, _)| format!("TRUNKLINE_{variable}"))
     }
 
@@ -225,15 +233,16 @@ impl VerbsConfig {
     /// as not set.
     ///
     /// # Errors
-    /// [`ConfigError`] names the variable.
-    pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+    /// [`VerbsConfigError`] names the variable.
+    pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<Self, VerbsConfigError> {
         let mut config = Self::default();
         let mut range_from = String::new();
         for (variable, set) in VARIABLES {
             for family in ["TRUNKLINE", "NCCL"] {
                 let name = format!("{family}_{variable}");
                 let Some(text) = look_up(&name).filter(|text| !text.trim().is_empty()) else { continue };
-                set(&mut config, text.trim()).map_err(|error| ConfigError { name: name.clone(), ..error })?;
+                set(&mut config, text.trim())
+                    .map_err(|error| VerbsConfigError { name: name.clone(), ..error })?;
                 if *variable == "IB_ADDR_RANGE" {
                     range_from = name;
                 }
@@ -241,7 +250,7 @@ impl VerbsConfig {
             }
         }
         match config.range {
-            Some(range) if range.family() != config.family => Err(ConfigError {
+            Some(range) if range.gid_family() != config.family => Err(VerbsConfigError {
                 name: range_from,
                 value: format!("{}/{}", range.base, range.bits),
                 why: "is of another family than NCCL_IB_ADDR_FAMILY says".to_owned(),
@@ -252,40 +261,40 @@ impl VerbsConfig {
 }
 
 /// A whole number from `least` to `most`.
-fn number(text: &str, least: u32, most: u32) -> Result<u32, ConfigError> {
+fn parse_number(text: &str, least: u32, most: u32) -> Result<u32, VerbsConfigError> {
     match text.parse::<u32>() {
         Ok(found) if (least..=most).contains(&found) => Ok(found),
-        _ => Err(ConfigError::bad(text, format!("is no number from {least} to {most}"))),
+        _ => Err(VerbsConfigError::bad_value(text, format!("is no number from {least} to {most}"))),
     }
 }
 
 /// The same from 0, where a negative one stands for nothing.
-fn optional(text: &str, most: u32) -> Result<Option<u32>, ConfigError> {
+fn parse_optional(text: &str, most: u32) -> Result<Option<u32>, VerbsConfigError> {
     if text.parse::<i64>().is_ok_and(|found| found < 0) {
         return Ok(None);
     }
-    number(text, 0, most).map(Some)
+    parse_number(text, 0, most).map(Some)
 }
 
-fn flag(text: &str) -> Result<bool, ConfigError> {
-    number(text, 0, 1).map(|on| on == 1)
+fn parse_flag(text: &str) -> Result<bool, VerbsConfigError> {
+    parse_number(text, 0, 1).map(|on| on == 1)
 }
 
 /// Whether a network routes adaptively, where -2 stands for what is usual.
-fn routing(text: &str) -> Result<Routing, ConfigError> {
+fn parse_routing(text: &str) -> Result<PacketRouting, VerbsConfigError> {
     match text {
-        "-2" => Ok(Routing::Usual),
-        "0" => Ok(Routing::Fixed),
-        "1" => Ok(Routing::Adaptive),
-        _ => Err(ConfigError::bad(text, "is none of 0, 1 and -2")),
+        "-2" => Ok(PacketRouting::Usual),
+        "0" => Ok(PacketRouting::Fixed),
+        "1" => Ok(PacketRouting::Adaptive),
+        _ => Err(VerbsConfigError::bad_value(text, "is none of 0, 1 and -2")),
     }
 }
 
-fn family(text: &str) -> Result<Family, ConfigError> {
+fn parse_family(text: &str) -> Result<GidFamily, VerbsConfigError> {
     match text {
-        "AF_INET" => Ok(Family::V4),
-        "AF_INET6" => Ok(Family::V6),
-        _ => Err(ConfigError::bad(text, "is neither AF_INET nor AF_INET6")),
+        "AF_INET" => Ok(GidFamily::V4),
+        "AF_INET6" => Ok(GidFamily::V6),
+        _ => Err(VerbsConfigError::bad_value(text, "is neither AF_INET nor AF_INET6")),
     }
 }
 
@@ -293,7 +302,7 @@ fn family(text: &str) -> Result<Family, ConfigError> {
 mod tests {
     use super::*;
 
-    fn read(set: &[(&str, &str)]) -> Result<VerbsConfig, ConfigError> {
+    fn read(set: &[(&str, &str)]) -> Result<VerbsConfig, VerbsConfigError> {
         VerbsConfig::read(|name| {
             set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned())
         })
@@ -308,7 +317,7 @@ mod tests {
             ("IB_GID_INDEX", "3", VerbsConfig { gid_index: Some(3), ..usual.clone() }),
             ("IB_GID_INDEX", "-1", usual.clone()),
             ("IB_ROUTABLE_FLID_GID_INDEX", "0", VerbsConfig { routable_gid_index: 0, ..usual.clone() }),
-            ("IB_ADDR_FAMILY", "AF_INET6", VerbsConfig { family: Family::V6, ..usual.clone() }),
+            ("IB_ADDR_FAMILY", "AF_INET6", VerbsConfig { family: GidFamily::V6, ..usual.clone() }),
             ("IB_ROCE_VERSION_NUM", "1", VerbsConfig { roce_version: 1, ..usual.clone() }),
             ("IB_TIMEOUT", "22", VerbsConfig { timeout: Some(22), ..usual.clone() }),
             ("IB_RETRY_CNT", "0", VerbsConfig { retries: 0, ..usual.clone() }),
@@ -319,15 +328,15 @@ mod tests {
             ("IB_DISABLE", "1", VerbsConfig { disabled: true, ..usual.clone() }),
             ("IB_FIFO_TC", "0", VerbsConfig { record_class: Some(0), ..usual.clone() }),
             ("IB_FIFO_TC", "-1", usual.clone()),
-            ("IB_ADAPTIVE_ROUTING", "1", VerbsConfig { routing: Routing::Adaptive, ..usual.clone() }),
-            ("IB_ADAPTIVE_ROUTING", "0", VerbsConfig { routing: Routing::Fixed, ..usual.clone() }),
+            ("IB_ADAPTIVE_ROUTING", "1", VerbsConfig { routing: PacketRouting::Adaptive, ..usual.clone() }),
+            ("IB_ADAPTIVE_ROUTING", "0", VerbsConfig { routing: PacketRouting::Fixed, ..usual.clone() }),
             ("IB_ADAPTIVE_ROUTING", "-2", usual.clone()),
             ("IB_AR_THRESHOLD", "0", VerbsConfig { adaptive_above: 0, ..usual.clone() }),
             ("IB_ECE_ENABLE", "0", VerbsConfig { ece: false, ..usual.clone() }),
             ("IB_MERGE_VFS", "0", VerbsConfig { merge_functions: false, ..usual.clone() }),
             ("IB_MERGE_NICS", "0", VerbsConfig { merge_nics: false, ..usual.clone() }),
             ("IB_USE_INLINE", "1", usual.clone()),
-            ("IB_PCI_RELAXED_ORDERING", "0", VerbsConfig { ordering: Ordering::Strict, ..usual.clone() }),
+            ("IB_PCI_RELAXED_ORDERING", "0", VerbsConfig { ordering: BusOrdering::Strict, ..usual.clone() }),
             ("IB_PCI_RELAXED_ORDERING", "2", usual.clone()),
             ("IB_RETURN_ASYNC_EVENTS", "0", VerbsConfig { async_events: false, ..usual.clone() }),
             ("GDR_FLUSH_DISABLE", "1", VerbsConfig { device_flush: false, ..usual.clone() }),
@@ -343,7 +352,7 @@ mod tests {
         let range = read(&[("NCCL_IB_ADDR_RANGE", "10.1.0.0/16")]).unwrap().range.unwrap();
         let inside = |text: &str| range.contains(text.parse().unwrap());
         assert!(inside("10.1.255.1") && !inside("10.2.0.1") && !inside("::ffff:10.1.0.1"));
-        assert_eq!(range.family(), Family::V4);
+        assert_eq!(range.gid_family(), GidFamily::V4);
     }
 
     #[test]
@@ -392,7 +401,7 @@ mod tests {
 
     #[test]
     fn ranges_compare_just_their_bits() {
-        let contains = |range: &str, ip: &str| Range::parse(range).unwrap().contains(ip.parse().unwrap());
+        let contains = |range: &str, ip: &str| GidRange::parse(range).unwrap().contains(ip.parse().unwrap());
         assert!(contains("0.0.0.0/0", "255.1.2.3"));
         assert!(contains("10.77.0.1/32", "10.77.0.1") && !contains("10.77.0.1/32", "10.77.0.0"));
         assert!(contains("fd77::/127", "fd77::1") && !contains("fd77::/127", "fd77::2"));

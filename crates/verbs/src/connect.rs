@@ -4,22 +4,25 @@
 use std::io;
 use std::sync::Arc;
 
-use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, Mr, OpenError, Rail, RailConfig};
-use trunkline_mem::Memory;
+use trunkline_fabric::{
+    AccessRights, LinkAddress, LinkControl, LinkError, LinkId, Rail, RailConfig, RailOpenError,
+    RegisteredRegion,
+};
+use trunkline_mem::MemoryRange;
 use trunkline_proto::reserve::{try_grow, try_vec};
 use trunkline_sys::verbs::{Ece, LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND};
 
 use crate::cq::CompletionQueue;
-use crate::device::{Port, PortAddress};
-use crate::error::Planted;
+use crate::device::{PortAddress, VerbsPort};
+use crate::error::VerbsMutant;
 use crate::grant;
-use crate::ladder::{self, Limits, Ours, Rung, Theirs};
-use crate::link::{InlineStaging, LINKS_MAX, Link, State};
-use crate::qp::Qp;
-use crate::queue::Queue;
-use crate::receives::Receives;
+use crate::ladder::{self, LocalQpAttrs, PeerQpAttrs, QpAttrLimits, QpTransition};
+use crate::link::{InlineStaging, LINKS_MAX, VerbsLink, VerbsLinkStage};
+use crate::qp::VerbsQp;
+use crate::queue::WorkQueue;
+use crate::receives::PostedReceives;
 use crate::register::VerbsRegistrar;
-use crate::stage::{COPIED_MAX, Chain, ROOM, Stage};
+use crate::stage::{COPIED_MAX, ROOM, RequestChain, RequestStage};
 use crate::{VerbsConfig, VerbsRail};
 
 const NO_ECE: Ece = Ece { vendor_id: 0, options: 0, comp_mask: 0 };
@@ -32,7 +35,7 @@ const READS_MAX: u8 = 16;
 
 /// What a link tells its peer; the layout is in docs/wire.md.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Address {
+pub(crate) struct VerbsLinkAddress {
     /// Whether the port is on InfiniBand; else it is on Ethernet.
     pub(crate) infiniband: bool,
     /// Largest packet, 1 for 256 bytes to 5 for 4096.
@@ -53,8 +56,8 @@ pub(crate) struct Address {
     pub(crate) ece: Option<Ece>,
 }
 
-impl Address {
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+impl VerbsLinkAddress {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BYTES);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
@@ -79,7 +82,7 @@ impl Address {
         if bytes[..8] != MAGIC {
             return Err("it is not of an RDMA device");
         }
-        if bytes[8..10] != VERSION.to_le_bytes() && !Planted::named("verbs-takes-any-version").is_on() {
+        if bytes[8..10] != VERSION.to_le_bytes() && !VerbsMutant::named("verbs-takes-any-version").is_on() {
             return Err("its version is another");
         }
         let infiniband = match bytes[10] {
@@ -121,7 +124,7 @@ impl Address {
     }
 }
 
-fn system(what: &'static str) -> impl Fn(io::Error) -> LinkError {
+fn system_error(what: &'static str) -> impl Fn(io::Error) -> LinkError {
     move |source| LinkError::System { what, source }
 }
 
@@ -137,8 +140,8 @@ fn packet_number() -> io::Result<u32> {
 }
 
 /// Completions that a link can have waiting; one is of what ends it.
-fn completions(config: &RailConfig, places: u32) -> u32 {
-    let forgets = Planted::named("verbs-forgets-room-for-receives").is_on();
+fn completions_per_link(config: &RailConfig, places: u32) -> u32 {
+    let forgets = VerbsMutant::named("verbs-forgets-room-for-receives").is_on();
     config
         .depth
         .saturating_mul(places)
@@ -149,24 +152,24 @@ fn completions(config: &RailConfig, places: u32) -> u32 {
 impl VerbsRail {
     /// Opens a port.
     pub(crate) fn new(
-        port: &Arc<Port>,
+        port: &Arc<VerbsPort>,
         verbs: &Arc<VerbsConfig>,
         config: &RailConfig,
         caps: trunkline_fabric::Caps,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, RailOpenError> {
         let places = if port.adaptive { 2 } else { 1 };
-        let each = completions(config, places);
+        let each = completions_per_link(config, places);
         let links = config.links.clamp(1, caps.links_max.clamp(1, LINKS_MAX));
         let fits = caps.completions_max / each.max(1);
         if fits == 0 {
             let limit = caps.completions_max.into();
-            return Err(OpenError::Exhausted { what: "the completions of a queue", limit });
+            return Err(RailOpenError::Exhausted { what: "the completions of a queue", limit });
         }
         let links = links.min(fits);
-        let stage = Stage::new()?;
+        let stage = RequestStage::new()?;
         let dirty = try_vec(2 * ROOM)?;
         let cq = CompletionQueue::new(&port.device, links * each)
-            .map_err(|source| OpenError::System { what: "making a completion queue", source })?;
+            .map_err(|source| RailOpenError::System { what: "making a completion queue", source })?;
         Ok(Self {
             links: Vec::new(),
             flusher: None,
@@ -184,62 +187,70 @@ impl VerbsRail {
             config: RailConfig { links, ..*config },
             caps,
             adaptive_above: if port.adaptive { verbs.adaptive_above } else { u64::MAX },
-            keeps_lent: Planted::named("verbs-keeps-lent-receives"),
-            keeps_leftovers: Planted::named("verbs-keeps-leftovers"),
-            polls_twice: Planted::named("verbs-polls-twice"),
+            keeps_lent: VerbsMutant::named("verbs-keeps-lent-receives"),
+            keeps_leftovers: VerbsMutant::named("verbs-keeps-leftovers"),
+            polls_twice: VerbsMutant::named("verbs-polls-twice"),
         })
     }
 
-    fn found(&self, link: LinkId) -> Result<&Link, LinkError> {
-        self.link(link).ok_or(LinkError::State)
+    fn require_link(&self, link: LinkId) -> Result<&VerbsLink, LinkError> {
+        self.find_link(link).ok_or(LinkError::State)
     }
 
     /// Places in its queue that an operation of a link may take.
-    fn places(&self) -> u32 {
+    fn places_per_op(&self) -> u32 {
         if self.port.adaptive { 2 } else { 1 }
     }
 
-    fn infiniband(&self) -> bool {
+    fn is_infiniband(&self) -> bool {
         self.port.first.attr.link_layer != LINK_LAYER_ETHERNET
     }
 
     /// The facts of this side that the rungs need, whose port is reached by this address.
-    pub(crate) fn ours(&self, psn: u32, at: &PortAddress) -> Ours {
+    pub(crate) fn local_attrs(&self, psn: u32, at: &PortAddress) -> LocalQpAttrs {
         let device = &self.port.device.attr;
         let most = |limit: i32| u8::try_from(limit).unwrap_or(READS_MAX).min(READS_MAX);
         let verbs = &self.verbs;
-        Ours {
+        LocalQpAttrs {
             port: self.port.number,
             pkey_index: verbs.pkey_index,
             gid_index: at.gid.index as u8,
             service_level: verbs.service_level.unwrap_or(0),
             traffic_class: verbs.traffic_class.or(self.config.traffic_class).unwrap_or(0),
-            timeout: verbs.timeout.unwrap_or_else(|| ladder::timeout(self.config.rail_time.0, verbs.retries)),
+            timeout: verbs
+                .timeout
+                .unwrap_or_else(|| ladder::ack_timeout(self.config.rail_time.0, verbs.retries)),
             retries: verbs.retries,
             psn,
             reads: most(device.max_qp_init_rd_atom),
             serves: most(device.max_qp_rd_atom),
-            global: !self.infiniband(),
+            global: !self.is_infiniband(),
         }
     }
 
     /// What the rungs are held to.
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn attr_limits(&self) -> QpAttrLimits {
         let device = &self.port.device.attr;
         let byte = |limit: i32| u8::try_from(limit).unwrap_or(u8::MAX);
         let reads = byte(device.max_qp_init_rd_atom);
         let serves = byte(device.max_qp_rd_atom);
-        Limits::of(device.phys_port_cnt, reads, serves, &self.port.first.attr, self.infiniband())
+        QpAttrLimits::from_port(
+            device.phys_port_cnt,
+            reads,
+            serves,
+            &self.port.first.attr,
+            self.is_infiniband(),
+        )
     }
 
     /// A queue pair that takes receives.
-    fn pair(&self, psn: u32, pipeline: Option<u32>, at: &PortAddress) -> Result<Qp, LinkError> {
+    fn create_qp(&self, psn: u32, pipeline: Option<u32>, at: &PortAddress) -> Result<VerbsQp, LinkError> {
         let RailConfig { depth, recv_depth, .. } = self.config;
-        let cap = grant::sizes(depth, recv_depth, self.places(), self.port.grant.inline);
+        let cap = grant::qp_sizes(depth, recv_depth, self.places_per_op(), self.port.grant.inline);
         let device = &self.port.device;
-        let qp = device
-            .pipelines
-            .on(device.pd(), pipeline, || Qp::new(device, &self.cq, cap, self.port.grant.extended));
+        let qp = device.pipelines.create_on(device.protection_domain(), pipeline, || {
+            VerbsQp::new(device, &self.cq, cap, self.port.grant.extended)
+        });
         let qp = qp.map_err(|error| match (error.raw_os_error(), pipeline) {
             (Some(libc::ENOMEM), Some(pipeline)) if self.caps.pipelines > 1 => {
                 LinkError::PipelineExhausted { pipeline, limit: self.caps.links_max / self.caps.pipelines }
@@ -250,59 +261,65 @@ impl VerbsRail {
             },
             _ => LinkError::System { what: "making a queue pair", source: error },
         })?;
-        let (attr, mask) = ladder::init(&self.ours(psn, at));
+        let (attr, mask) = ladder::init_attrs(&self.local_attrs(psn, at));
         qp.modify(&attr, mask).map_err(|error| {
-            system("preparing a queue pair")(ladder::blame(Rung::Init, &attr, &self.limits(), &error))
+            system_error("preparing a queue pair")(ladder::explain_refusal(
+                QpTransition::Init,
+                &attr,
+                &self.attr_limits(),
+                &error,
+            ))
         })?;
         Ok(qp)
     }
 
     /// Memory for payload that a device with so much inline room does not copy itself.
     fn stage_inline(&self, inline: usize) -> Result<InlineStaging, LinkError> {
-        let places = self.places() * self.config.depth.max(1);
+        let places = self.places_per_op() * self.config.depth.max(1);
         let most = u64::from(self.caps.inline_max);
         // A head and a body may both be copied; where the device does that, heads alone have a place.
         let stride = if inline as u64 >= 2 * most { most } else { 2 * most };
         let len = u64::from(places) * stride;
-        let memory = Memory::try_heap(usize::try_from(len).unwrap_or(usize::MAX))?;
-        let region = Mr::register(&self.registrar(), memory, Access::LOCAL)
-            .map_err(|error| system("registering memory for a link")(io::Error::other(error)))?;
-        let base = self.port.device.regions.place(region.extent(0, len)).ok_or(LinkError::State)?;
+        let memory = MemoryRange::try_heap(usize::try_from(len).unwrap_or(usize::MAX))?;
+        let region = RegisteredRegion::register(&self.registrar(), memory, AccessRights::LOCAL)
+            .map_err(|error| system_error("registering memory for a link")(io::Error::other(error)))?;
+        let base =
+            self.port.device.regions.resolve_extent(region.extent_at(0, len)).ok_or(LinkError::State)?;
         Ok(InlineStaging { region, base, stride })
     }
 
-    fn make(&mut self, id: LinkId, pipeline: Option<u32>) -> Result<Link, LinkError> {
+    fn make_link(&mut self, id: LinkId, pipeline: Option<u32>) -> Result<VerbsLink, LinkError> {
         let RailConfig { depth, recv_depth, .. } = self.config;
         // Before the queue pair, which a refusal would have to give back.
-        let queue = Queue::new(depth * self.places())?;
-        let receives = Receives::new(recv_depth)?;
-        let psn = packet_number().map_err(system("getrandom"))?;
+        let queue = WorkQueue::new(depth * self.places_per_op())?;
+        let receives = PostedReceives::new(recv_depth)?;
+        let psn = packet_number().map_err(system_error("getrandom"))?;
         let at = self.port.read_address()?;
-        let qp = self.pair(psn, pipeline, &at)?;
-        let ece = if self.verbs.ece { qp.ece() } else { None };
-        let overrates = Planted::named("verbs-inline-too-small").is_on();
+        let qp = self.create_qp(psn, pipeline, &at)?;
+        let ece = if self.verbs.ece { qp.query_ece() } else { None };
+        let overrates = VerbsMutant::named("verbs-inline-too-small").is_on();
         let inline = if overrates { COPIED_MAX } else { self.port.grant.inline as usize };
         let staging = self.stage_inline(inline)?;
         self.lives += 1;
-        Ok(Link {
+        Ok(VerbsLink {
             id,
             pipeline: qp.pipeline(),
             qp,
             queue,
             half: None,
-            chain: Chain::EMPTY,
+            chain: RequestChain::EMPTY,
             psn,
             ece,
-            state: State::New,
+            state: VerbsLinkStage::New,
             depth,
             flushes: 0,
             receives,
-            receive_chain: Chain::EMPTY,
+            receive_chain: RequestChain::EMPTY,
             broken: None,
-            trusts_device: Planted::named("verbs-trusts-broken-pairs"),
-            forgets_mark: Planted::named("verbs-waits-for-untold-work"),
-            tells_halves: Planted::named("verbs-tells-halves"),
-            loses_halves: Planted::named("verbs-loses-what-failed"),
+            trusts_device: VerbsMutant::named("verbs-trusts-broken-pairs"),
+            forgets_mark: VerbsMutant::named("verbs-waits-for-untold-work"),
+            tells_halves: VerbsMutant::named("verbs-tells-halves"),
+            loses_halves: VerbsMutant::named("verbs-loses-what-failed"),
             life: self.lives,
             refusal: None,
             at,
@@ -312,9 +329,9 @@ impl VerbsRail {
     }
 
     /// Moves the queue pair of a link up to full service; what its device then adds to the standard.
-    fn climb(&self, link: &Link, peer: &Address) -> Result<Option<Ece>, LinkError> {
-        let mut ours = self.ours(link.psn, &link.at);
-        if self.config.receives && !Planted::named("verbs-receivers-choose-their-class").is_on() {
+    fn connect_qp(&self, link: &VerbsLink, peer: &VerbsLinkAddress) -> Result<Option<Ece>, LinkError> {
+        let mut ours = self.local_attrs(link.psn, &link.at);
+        if self.config.receives && !VerbsMutant::named("verbs-receivers-choose-their-class").is_on() {
             // Who sends the messages decides for both.
             (ours.traffic_class, ours.service_level) = peer.class;
             ours.traffic_class = self.verbs.record_class.unwrap_or(ours.traffic_class);
@@ -323,25 +340,31 @@ impl VerbsRail {
         ours.global |= peer.gid[..8] != link.at.gid.raw[..8] && peer.gid != [0; 16];
         ours.reads = ours.reads.min(peer.serves);
         let mtu = peer.mtu.min(link.at.attr.active_mtu as u8);
-        let theirs = Theirs { number: peer.number, psn: peer.psn, mtu, lid: peer.lid, gid: peer.gid };
-        let agrees = link.ece.and(peer.ece).filter(|_| !Planted::named("verbs-ignores-extensions").is_on());
+        let theirs = PeerQpAttrs { number: peer.number, psn: peer.psn, mtu, lid: peer.lid, gid: peer.gid };
+        let agrees =
+            link.ece.and(peer.ece).filter(|_| !VerbsMutant::named("verbs-ignores-extensions").is_on());
         if let Some(ece) = agrees {
-            link.qp.set_ece(ece).map_err(system("setting what the devices add to the standard (ECE)"))?;
+            link.qp
+                .set_ece(ece)
+                .map_err(system_error("setting what the devices add to the standard (ECE)"))?;
         }
-        let limits = self.limits();
-        let rungs = [(Rung::Receive, ladder::receive(&ours, &theirs)), (Rung::Send, ladder::send(&ours))];
+        let limits = self.attr_limits();
+        let rungs = [
+            (QpTransition::Receive, ladder::rtr_attrs(&ours, &theirs)),
+            (QpTransition::Send, ladder::rts_attrs(&ours)),
+        ];
         for (rung, (attr, mask)) in rungs {
             link.qp.modify(&attr, mask).map_err(|error| {
-                system("connecting a queue pair")(ladder::blame(rung, &attr, &limits, &error))
+                system_error("connecting a queue pair")(ladder::explain_refusal(rung, &attr, &limits, &error))
             })?;
         }
         // What came of it is for the end that asked.
-        Ok(agrees.and_then(|_| link.qp.ece()))
+        Ok(agrees.and_then(|_| link.qp.query_ece()))
     }
 }
 
-impl Links for VerbsRail {
-    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+impl LinkControl for VerbsRail {
+    fn create_link_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
         let pipelines = self.caps.pipelines;
         if let Some(asked) = pipeline.filter(|asked| *asked >= pipelines) {
             return Err(LinkError::NoSuchPipeline { asked, pipelines });
@@ -355,7 +378,7 @@ impl Links for VerbsRail {
         let listed = self.refused.len();
         try_grow(&mut self.refused, (place + 1).saturating_sub(listed))?;
         let id = LinkId(place as u32);
-        let link = Box::new(self.make(id, pipeline)?);
+        let link = Box::new(self.make_link(id, pipeline)?);
         if place == self.links.len() {
             self.links.push(Some(link));
         } else {
@@ -365,18 +388,18 @@ impl Links for VerbsRail {
         Ok(id)
     }
 
-    fn pipeline(&self, link: LinkId) -> Option<u32> {
-        self.link(link).map(|link| link.pipeline)
+    fn link_pipeline(&self, link: LinkId) -> Option<u32> {
+        self.find_link(link).map(|link| link.pipeline)
     }
 
-    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
-        let found = self.found(link)?;
+    fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        let found = self.require_link(link)?;
         let PortAddress { attr, gid } = found.at;
-        let ours = self.ours(0, &found.at);
-        let address = Address {
+        let ours = self.local_attrs(0, &found.at);
+        let address = VerbsLinkAddress {
             infiniband: attr.link_layer == LINK_LAYER_INFINIBAND,
             mtu: attr.active_mtu as u8,
-            number: found.qp.number(),
+            number: found.qp.qp_number(),
             psn: found.psn,
             lid: attr.lid,
             serves: ours.serves,
@@ -384,33 +407,33 @@ impl Links for VerbsRail {
             class: (ours.traffic_class, ours.service_level),
             ece: found.ece,
         };
-        Ok(LinkAddress { bytes: address.bytes(), fd: None })
+        Ok(LinkAddress { bytes: address.to_bytes(), fd: None })
     }
 
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
-        let address = Address::parse(&peer.bytes).map_err(LinkError::Address)?;
-        let found = self.found(link)?;
-        if found.state != State::New {
+        let address = VerbsLinkAddress::parse(&peer.bytes).map_err(LinkError::Address)?;
+        let found = self.require_link(link)?;
+        if found.state != VerbsLinkStage::New {
             return Err(LinkError::State);
         }
-        if address.infiniband != self.infiniband() {
+        if address.infiniband != self.is_infiniband() {
             return Err(LinkError::Unreachable("one port is on InfiniBand and the other on Ethernet"));
         }
-        let ece = self.climb(found, &address)?;
+        let ece = self.connect_qp(found, &address)?;
         if let Some(Some(found)) = self.links.get_mut(link.0 as usize) {
-            (found.state, found.ece) = (State::Up, ece);
+            (found.state, found.ece) = (VerbsLinkStage::Up, ece);
         }
         Ok(())
     }
 
-    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+    fn check_link(&mut self, link: LinkId) -> Result<(), LinkError> {
         let device = &self.port.device;
         if self.verbs.async_events {
             let calls = device.calls();
-            device.faults.take(device.context(), calls.get_async_event, calls.ack_async_event);
+            device.faults.take_events(device.context(), calls.get_async_event, calls.ack_async_event);
         }
         let Some(Some(found)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
-        if let Some(why) = found.qp.fault().or_else(|| self.cq.fault()) {
+        if let Some(why) = found.qp.fault_reason().or_else(|| self.cq.fault_reason()) {
             found.break_down();
             return Err(LinkError::Unreachable(why));
         }
@@ -418,7 +441,7 @@ impl Links for VerbsRail {
             found.break_down();
             return Err(LinkError::Unreachable("the device is lost"));
         }
-        if found.state == State::Error {
+        if found.state == VerbsLinkStage::Error {
             return Err(LinkError::State);
         }
         let limit = std::time::Duration::from_nanos(self.config.rail_time.0);
@@ -428,7 +451,7 @@ impl Links for VerbsRail {
         }
     }
 
-    fn fail(&mut self, link: LinkId) {
+    fn fail_link(&mut self, link: LinkId) {
         // What was posted before comes back from the device like the rest.
         self.ring_all();
         if let Some(Some(found)) = self.links.get_mut(link.0 as usize) {
@@ -436,21 +459,21 @@ impl Links for VerbsRail {
         }
     }
 
-    fn is_quiet(&mut self, link: LinkId) -> bool {
+    fn poll_link_quiet(&mut self, link: LinkId) -> bool {
         let found = self.links.get_mut(link.0 as usize).and_then(Option::as_deref_mut);
-        found.is_none_or(Link::is_quiet)
+        found.is_none_or(VerbsLink::is_quiet)
     }
 
-    fn destroy(&mut self, link: LinkId) {
+    fn destroy_link(&mut self, link: LinkId) {
         self.ring_all();
         let place = link.0 as usize;
         let Some(found) = self.links.get_mut(place).and_then(Option::take) else { return };
         self.live -= 1;
         self.refused.retain(|refused| *refused != link.0);
-        let number = found.qp.number();
+        let number = found.qp.qp_number();
         drop(found);
         let keeps = self.keeps_leftovers.is_on();
-        self.leftovers |= !self.cq.sift(|wc| keeps || wc.qp_num != number);
+        self.leftovers |= !self.cq.retain_completions(|wc| keeps || wc.qp_num != number);
     }
 }
 
@@ -460,8 +483,8 @@ mod tests {
 
     use super::*;
 
-    fn address() -> Address {
-        Address {
+    fn address() -> VerbsLinkAddress {
+        VerbsLinkAddress {
             infiniband: false,
             mtu: 5,
             number: 0xff_ffff,
@@ -476,9 +499,9 @@ mod tests {
 
     #[test]
     fn an_address_that_cannot_be_is_refused() {
-        let good = address().bytes();
+        let good = address().to_bytes();
         assert_eq!(good.len(), BYTES);
-        assert_eq!(Address::parse(&good), Ok(address()));
+        assert_eq!(VerbsLinkAddress::parse(&good), Ok(address()));
         let bad: &[(usize, &[u8], &str)] = &[
             (0, b"X", "not of an RDMA device"),
             (8, &[2], "version"),
@@ -499,19 +522,19 @@ mod tests {
         for (at, change, why) in bad {
             let mut bytes = good.clone();
             bytes[*at..*at + change.len()].copy_from_slice(change);
-            let error = Address::parse(&bytes).unwrap_err();
+            let error = VerbsLinkAddress::parse(&bytes).unwrap_err();
             assert!(error.contains(why), "{error} instead of {why}");
         }
-        assert!(Address::parse(&good[1..]).is_err());
-        assert!(Address::parse(&[&good[..], &[0]].concat()).is_err());
+        assert!(VerbsLinkAddress::parse(&good[1..]).is_err());
+        assert!(VerbsLinkAddress::parse(&[&good[..], &[0]].concat()).is_err());
     }
 
     proptest! {
         #[test]
         fn what_parses_prints_as_it_was(mut bytes in proptest::collection::vec(any::<u8>(), BYTES)) {
-            bytes[..10].copy_from_slice(&address().bytes()[..10]);
-            if let Ok(parsed) = Address::parse(&bytes) {
-                prop_assert_eq!(parsed.bytes(), bytes);
+            bytes[..10].copy_from_slice(&address().to_bytes()[..10]);
+            if let Ok(parsed) = VerbsLinkAddress::parse(&bytes) {
+                prop_assert_eq!(parsed.to_bytes(), bytes);
             }
         }
     }
@@ -523,14 +546,14 @@ mod tests {
             recv_depth,
             recv_order: trunkline_fabric::RecvOrder::Any,
             links: 1,
-            peer_time: trunkline_proto::time::Duration::secs(1),
-            rail_time: trunkline_proto::time::Duration::secs(1),
+            peer_time: trunkline_proto::time::Duration::from_secs(1),
+            rail_time: trunkline_proto::time::Duration::from_secs(1),
             receives: false,
             traffic_class: None,
             many: false,
         };
-        assert_eq!(completions(&config(64, 10), 1), 64 + 10 + 1);
-        assert_eq!(completions(&config(1, 0), 1), 2);
-        assert_eq!(completions(&config(u32::MAX, 5), 2), u32::MAX);
+        assert_eq!(completions_per_link(&config(64, 10), 1), 64 + 10 + 1);
+        assert_eq!(completions_per_link(&config(1, 0), 1), 2);
+        assert_eq!(completions_per_link(&config(u32::MAX, 5), 2), u32::MAX);
     }
 }

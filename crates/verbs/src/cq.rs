@@ -9,15 +9,15 @@ use std::sync::atomic::Ordering;
 
 use trunkline_sys::verbs::{CompChannel, Cq, PollCq, ReqNotifyCq, Wc};
 
-use crate::device::{Device, last_error};
-use crate::events::Fault;
+use crate::device::{VerbsDevice, last_error};
+use crate::events::ObjectFault;
 
 /// Completions that one call takes at most.
 const BATCH: usize = 32;
 
 /// A completion queue, and what was taken out of it and not yet told.
 pub(crate) struct CompletionQueue {
-    device: Arc<Device>,
+    device: Arc<VerbsDevice>,
     raw: *mut Cq,
     channel: *mut CompChannel,
     /// A duplicate of the channel's descriptor: who waits for it may do so longer than the channel lives.
@@ -25,7 +25,7 @@ pub(crate) struct CompletionQueue {
     poll: PollCq,
     notify: ReqNotifyCq,
     capacity: u32,
-    fault: Arc<Fault>,
+    fault: Arc<ObjectFault>,
     /// The last batch, and how much of it has been told.
     batch: Box<[Wc; BATCH]>,
     told: usize,
@@ -42,8 +42,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// The system's error.
-    pub(crate) fn new(device: &Arc<Device>, capacity: u32) -> io::Result<Self> {
-        let ops = device.ops();
+    pub(crate) fn new(device: &Arc<VerbsDevice>, capacity: u32) -> io::Result<Self> {
+        let ops = device.context_ops();
         let (Some(poll), Some(notify)) = (ops.poll_cq, ops.req_notify_cq) else {
             return Err(io::ErrorKind::Unsupported.into());
         };
@@ -56,7 +56,7 @@ impl CompletionQueue {
         // SAFETY: it was just made.
         let raw_descriptor = unsafe { (*channel).fd };
         // SAFETY: the channel is open, and nothing closes it meanwhile.
-        let descriptor = match unsafe { duplicate(raw_descriptor) } {
+        let descriptor = match unsafe { duplicate_descriptor(raw_descriptor) } {
             Ok(descriptor) => Arc::new(descriptor),
             Err(error) => {
                 // SAFETY: nothing uses it.
@@ -82,7 +82,7 @@ impl CompletionQueue {
             poll,
             notify,
             capacity,
-            fault: device.faults.add(raw),
+            fault: device.faults.watch_object(raw),
             batch: Box::new([Wc::ZERO; BATCH]),
             told: 0,
             taken: 0,
@@ -91,18 +91,18 @@ impl CompletionQueue {
     }
 
     /// The library's object.
-    pub(crate) fn raw(&self) -> *mut Cq {
+    pub(crate) fn as_raw(&self) -> *mut Cq {
         self.raw
     }
 
     /// Why the device gave it up, if it did.
-    pub(crate) fn fault(&self) -> Option<&'static str> {
-        self.fault.why()
+    pub(crate) fn fault_reason(&self) -> Option<&'static str> {
+        self.fault.fault_reason()
     }
 
     /// The oldest completion that has not been told.
     #[inline]
-    pub(crate) fn oldest(&self) -> Option<Wc> {
+    pub(crate) fn oldest_completion(&self) -> Option<Wc> {
         match self.kept.front() {
             Some(kept) => Some(*kept),
             None => (self.told < self.taken).then(|| self.batch[self.told]),
@@ -111,7 +111,7 @@ impl CompletionQueue {
 
     /// It was told.
     #[inline]
-    pub(crate) fn tell(&mut self) {
+    pub(crate) fn pop_oldest(&mut self) {
         if self.kept.pop_front().is_none() {
             self.told += 1;
         }
@@ -119,7 +119,7 @@ impl CompletionQueue {
 
     /// Takes the next batch, once all was told; whether there may be more behind it.
     #[inline]
-    pub(crate) fn refill(&mut self) -> bool {
+    pub(crate) fn poll_batch(&mut self) -> bool {
         let room = c_int::try_from(BATCH).unwrap_or(c_int::MAX);
         // SAFETY: the queue lives as long as this, and the batch has room for so many.
         let count = unsafe { (self.poll)(self.raw, room, self.batch.as_mut_ptr()) };
@@ -130,7 +130,7 @@ impl CompletionQueue {
 
     /// Takes all there is out and keeps what `wanted` says; for links that are destroyed, which a provider may leave
     /// completions of behind. False where memory ends before the completions do: the rest stays with the device.
-    pub(crate) fn sift(&mut self, wanted: impl Fn(&Wc) -> bool) -> bool {
+    pub(crate) fn retain_completions(&mut self, wanted: impl Fn(&Wc) -> bool) -> bool {
         self.kept.retain(|wc| wanted(wc));
         // More than it holds cannot come: no operation is posted meanwhile. The first round is of the batch that was taken before.
         for _ in 0..=1 + self.capacity as usize / BATCH {
@@ -138,7 +138,7 @@ impl CompletionQueue {
                 return false;
             }
             self.kept.extend(self.batch[self.told..self.taken].iter().filter(|wc| wanted(wc)));
-            self.refill();
+            self.poll_batch();
             if self.taken == 0 {
                 break;
             }
@@ -146,13 +146,13 @@ impl CompletionQueue {
         true
     }
 
-    /// The descriptor that [`CompletionQueue::arm`] arms.
-    pub(crate) fn descriptor(&self) -> &Arc<OwnedFd> {
+    /// The descriptor that [`CompletionQueue::request_notify`] arms.
+    pub(crate) fn wait_descriptor(&self) -> &Arc<OwnedFd> {
         &self.descriptor
     }
 
     /// Asks for the descriptor to become readable with the next completion. Completions that have arrived already do not make it readable.
-    pub(crate) fn arm(&mut self) {
+    pub(crate) fn request_notify(&mut self) {
         while is_readable(&self.descriptor) {
             let mut cq = std::ptr::null_mut();
             let mut user = std::ptr::null_mut();
@@ -174,7 +174,7 @@ impl CompletionQueue {
 ///
 /// # Safety
 /// It is open, or negative.
-unsafe fn duplicate(descriptor: i32) -> io::Result<OwnedFd> {
+unsafe fn duplicate_descriptor(descriptor: i32) -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::from(io::ErrorKind::InvalidData));
     }

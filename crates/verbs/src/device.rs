@@ -7,26 +7,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use trunkline_fabric::{Abandoned, DeviceReach, LinkError};
+use trunkline_fabric::{AbandonedKeys, DeviceReach, LinkError};
 use trunkline_sys::verbs::{
     ABI_IS_EXTENDED, Calls, Context, ContextOps, Device as RawDevice, DeviceAttr, GID_TYPE_ROCE_V1,
     GID_TYPE_ROCE_V2, Gid, GidEntry, Pd, PortAttr, PortAttrEx, VerbsContext,
 };
 
-use crate::error::Planted;
-use crate::events::Faults;
-use crate::flusher::Flusher;
+use crate::error::VerbsMutant;
+use crate::events::DeviceFaults;
+use crate::flusher::PortFlusher;
 use crate::grant::QueueGrant;
-use crate::pipelines::Pipelines;
-use crate::register::Table;
-use crate::{Library, VerbsConfig, gid, reach};
+use crate::pipelines::DevicePipelines;
+use crate::register::MrTable;
+use crate::{VerbsConfig, VerbsLibrary, gid, reach};
 
 /// Most entries that are read of a port's table of addresses.
 const GIDS_MAX: u32 = 256;
 
 /// A device that is open.
-pub(crate) struct Device {
-    library: Arc<Library>,
+pub(crate) struct VerbsDevice {
+    library: Arc<VerbsLibrary>,
     context: *mut Context,
     pd: *mut Pd,
     /// Its limits.
@@ -36,15 +36,15 @@ pub(crate) struct Device {
     /// Its folder in sysfs.
     pub(crate) folder: PathBuf,
     /// What it tells by itself.
-    pub(crate) faults: Faults,
+    pub(crate) faults: DeviceFaults,
     /// Regions that are registered on it.
-    pub(crate) regions: Table,
+    pub(crate) regions: MrTable,
     /// Those whose owners are gone, and that the device would not end.
-    pub(crate) abandoned: Abandoned,
+    pub(crate) abandoned: AbandonedKeys,
     /// Memory of GPUs that it reaches.
     pub(crate) reach: DeviceReach,
     /// Its pipelines.
-    pub(crate) pipelines: Pipelines,
+    pub(crate) pipelines: DevicePipelines,
     /// Queue pairs in use by this process.
     pub(crate) queue_pairs: AtomicU32,
     /// Completion queues in use by this process.
@@ -52,9 +52,9 @@ pub(crate) struct Device {
 }
 
 // SAFETY: libibverbs may be called from any thread; the objects behind the pointers lock themselves.
-unsafe impl Send for Device {}
+unsafe impl Send for VerbsDevice {}
 // SAFETY: as above.
-unsafe impl Sync for Device {}
+unsafe impl Sync for VerbsDevice {}
 
 /// The system's error of a call that tells by a null pointer.
 pub(crate) fn last_error() -> io::Error {
@@ -65,7 +65,7 @@ pub(crate) fn last_error() -> io::Error {
 }
 
 /// The error of a call that returns its number.
-pub(crate) fn errno(code: c_int) -> io::Result<()> {
+pub(crate) fn check_code(code: c_int) -> io::Result<()> {
     match code {
         0 => Ok(()),
         // Some tell it by -1 and the thread's error.
@@ -74,7 +74,7 @@ pub(crate) fn errno(code: c_int) -> io::Result<()> {
     }
 }
 
-impl Device {
+impl VerbsDevice {
     /// Opens a device of the list.
     ///
     /// # Errors
@@ -83,12 +83,12 @@ impl Device {
     /// # Safety
     /// `raw` is an entry of a list of devices of this library that has not been freed.
     pub(crate) unsafe fn open(
-        library: &Arc<Library>,
+        library: &Arc<VerbsLibrary>,
         raw: *mut RawDevice,
         config: &VerbsConfig,
     ) -> io::Result<Self> {
         let (faults, regions) =
-            Faults::new().and_then(|faults| Ok((faults, Table::new()?))).map_err(io::Error::other)?;
+            DeviceFaults::new().and_then(|faults| Ok((faults, MrTable::new()?))).map_err(io::Error::other)?;
         let calls = library.calls();
         // SAFETY: the caller's promise.
         let name = unsafe { (calls.get_device_name)(raw) };
@@ -115,7 +115,7 @@ impl Device {
         // SAFETY: all zeros are such attributes.
         let mut attr: DeviceAttr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, and the attributes are whole.
-        let queried = errno(unsafe { (calls.query_device)(context, &raw mut attr) });
+        let queried = check_code(unsafe { (calls.query_device)(context, &raw mut attr) });
         // SAFETY: the context is open.
         let events = unsafe { (*context).async_fd };
         let mut device = Self {
@@ -125,15 +125,15 @@ impl Device {
             attr,
             name,
             folder,
-            faults: faults.over(events),
-            regions: regions.limited(attr.max_mr.unsigned_abs()),
-            abandoned: Abandoned::default(),
+            faults: faults.with_descriptor(events),
+            regions: regions.with_limit(attr.max_mr.unsigned_abs()),
+            abandoned: AbandonedKeys::default(),
             reach: DeviceReach::default(),
-            pipelines: Pipelines::of(library.ionic(), context),
+            pipelines: DevicePipelines::from_context(library.ionic_calls(), context),
             queue_pairs: AtomicU32::new(0),
             queues: AtomicU32::new(0),
         };
-        device.reach = reach::of(&device, config);
+        device.reach = reach::device_reach(&device, config);
         queried.map(|()| device)
     }
 
@@ -150,19 +150,19 @@ impl Device {
 
     /// Its domain.
     #[inline]
-    pub(crate) fn pd(&self) -> *mut Pd {
+    pub(crate) fn protection_domain(&self) -> *mut Pd {
         self.pd
     }
 
     /// What is called for each message.
     #[inline]
-    pub(crate) fn ops(&self) -> &ContextOps {
+    pub(crate) fn context_ops(&self) -> &ContextOps {
         // SAFETY: the context is open as long as this lives, and its table does not change.
         unsafe { &(*self.context).ops }
     }
 
     /// The newer slots of the context, where `reach`, counted from its end, lies inside.
-    pub(crate) fn extended(&self, reach: usize) -> Option<*const VerbsContext> {
+    pub(crate) fn extended_context(&self, reach: usize) -> Option<*const VerbsContext> {
         // SAFETY: the context is open.
         let mark = unsafe { (*self.context).abi_compat };
         if mark.addr() != ABI_IS_EXTENDED {
@@ -176,12 +176,12 @@ impl Device {
     }
 
     /// The attributes of a port.
-    pub(crate) fn port(&self, port: u8) -> io::Result<PortAttrEx> {
+    pub(crate) fn query_port(&self, port: u8) -> io::Result<PortAttrEx> {
         // A library that is older than a field leaves it as it is.
         // SAFETY: all zeros are such attributes.
         let mut attr: PortAttrEx = unsafe { std::mem::zeroed() };
         let at = std::mem::offset_of!(VerbsContext, query_port);
-        let newer = self.extended(size_of::<VerbsContext>() - at).and_then(|whole| {
+        let newer = self.extended_context(size_of::<VerbsContext>() - at).and_then(|whole| {
             // SAFETY: the slot lies inside what the library has.
             unsafe { (*whole).query_port }
         });
@@ -193,17 +193,17 @@ impl Device {
             // SAFETY: the context is open; the call fills the beginning of the attributes.
             None => unsafe { (self.calls().query_port)(self.context, port, (&raw mut attr).cast()) },
         };
-        errno(code)?;
+        check_code(code)?;
         Ok(attr)
     }
 
     /// The entries of a port's table of addresses that are set.
-    pub(crate) fn gids(&self, port: u8, attr: &PortAttr) -> Vec<gid::Entry> {
+    pub(crate) fn query_gids(&self, port: u8, attr: &PortAttr) -> Vec<gid::GidTableEntry> {
         let most = attr.gid_tbl_len.unsigned_abs().min(GIDS_MAX);
-        (0..most).filter_map(|index| self.gid(port, index)).collect()
+        (0..most).filter_map(|index| self.query_gid(port, index)).collect()
     }
 
-    fn gid(&self, port: u8, index: u32) -> Option<gid::Entry> {
+    fn query_gid(&self, port: u8, index: u32) -> Option<gid::GidTableEntry> {
         if let Some(query) = self.calls().query_gid_ex {
             // SAFETY: all zeros are such an entry.
             let mut entry: GidEntry = unsafe { std::mem::zeroed() };
@@ -215,20 +215,20 @@ impl Device {
                 GID_TYPE_ROCE_V2 => 2,
                 _ => 0,
             };
-            return (found == 0).then_some(gid::Entry { index, raw: entry.gid.raw, roce });
+            return (found == 0).then_some(gid::GidTableEntry { index, raw: entry.gid.raw, roce });
         }
         let mut gid = Gid { raw: [0; 16] };
         // SAFETY: the context is open; the address is whole.
         let found = unsafe { (self.calls().query_gid)(self.context, port, index as c_int, &raw mut gid) };
-        let roce = match std::fs::read_to_string(self.gid_type(port, index)) {
+        let roce = match std::fs::read_to_string(self.gid_type_path(port, index)) {
             Ok(text) if text.contains("v2") => 2,
             Ok(text) if text.contains("RoCE") => 1,
             _ => 0,
         };
-        (found == 0 && gid.raw != [0; 16]).then_some(gid::Entry { index, raw: gid.raw, roce })
+        (found == 0 && gid.raw != [0; 16]).then_some(gid::GidTableEntry { index, raw: gid.raw, roce })
     }
 
-    fn gid_type(&self, port: u8, index: u32) -> PathBuf {
+    fn gid_type_path(&self, port: u8, index: u32) -> PathBuf {
         self.folder.join(format!("ports/{port}/gid_attrs/types/{index}"))
     }
 
@@ -249,7 +249,7 @@ fn first_function(path: &Path, merges: bool) -> Option<String> {
     Some(if merges { format!("{bus}:00.0") } else { format!("{card}.0") })
 }
 
-impl Drop for Device {
+impl Drop for VerbsDevice {
     fn drop(&mut self) {
         self.regions.end_all(self.calls());
         // SAFETY: all that was made of the domain held this device, and is gone.
@@ -260,9 +260,9 @@ impl Drop for Device {
 }
 
 /// A port that is in use.
-pub(crate) struct Port {
+pub(crate) struct VerbsPort {
     /// Its device.
-    pub(crate) device: Arc<Device>,
+    pub(crate) device: Arc<VerbsDevice>,
     /// Its number, from 1.
     pub(crate) number: u8,
     /// What users choose.
@@ -272,11 +272,11 @@ pub(crate) struct Port {
     /// Its speed then.
     pub(crate) speed_mbps: u32,
     /// The address that was read last.
-    pub(crate) last_gid: Mutex<gid::Entry>,
+    pub(crate) last_gid: Mutex<gid::GidTableEntry>,
     /// The sizes that the device granted to its queue pairs.
     pub(crate) grant: QueueGrant,
     /// What flushes, while somebody does.
-    pub(crate) flusher: Mutex<Weak<Flusher>>,
+    pub(crate) flusher: Mutex<Weak<PortFlusher>>,
     /// Whether the network may send the packets of one write over several ways.
     pub(crate) adaptive: bool,
 }
@@ -287,10 +287,10 @@ pub(crate) struct PortAddress {
     /// The attributes of the port, among them its local address on InfiniBand.
     pub(crate) attr: PortAttr,
     /// Its global address.
-    pub(crate) gid: gid::Entry,
+    pub(crate) gid: gid::GidTableEntry,
 }
 
-impl Port {
+impl VerbsPort {
     /// Reads the address by which peers reach the port now. Called for each link that is created, because a RoCE port whose interface gets
     /// another address has it at another place of its table.
     ///
@@ -298,14 +298,14 @@ impl Port {
     /// The system's; [`LinkError::Unreachable`] while the address that the port had is gone and no other of its kind has come,
     /// so that the caller tries again later.
     pub(crate) fn read_address(&self) -> Result<PortAddress, LinkError> {
-        if Planted::named("verbs-gid-read-once").is_on() {
+        if VerbsMutant::named("verbs-gid-read-once").is_on() {
             return Ok(self.first);
         }
         let attr = self.read_attributes()?;
         let mut last = self.last_gid.lock().unwrap_or_else(PoisonError::into_inner);
         // One question to the kernel in place of one for each entry of the table.
-        if self.device.gid(self.number, last.index) != Some(*last) {
-            let takes_any = Planted::named("verbs-takes-any-address").is_on();
+        if self.device.query_gid(self.number, last.index) != Some(*last) {
+            let takes_any = VerbsMutant::named("verbs-takes-any-address").is_on();
             let found = self.choose_gid(&attr);
             let found = found.filter(|found| found.may_replace(&self.first.gid) || takes_any);
             *last = found.ok_or(LinkError::Unreachable(
@@ -318,7 +318,7 @@ impl Port {
     /// Reads the address by which the port reaches itself. While the address that peers use is gone, any other does.
     ///
     /// # Errors
-    /// As [`Port::read_address`], where the port has no address at all.
+    /// As [`VerbsPort::read_address`], where the port has no address at all.
     pub(crate) fn read_own_address(&self) -> Result<PortAddress, LinkError> {
         self.read_address().or_else(|error| {
             let attr = self.read_attributes()?;
@@ -330,13 +330,13 @@ impl Port {
     fn read_attributes(&self) -> Result<PortAttr, LinkError> {
         let what = "reading the attributes of a port";
         self.device
-            .port(self.number)
+            .query_port(self.number)
             .map(|port| port.attr)
             .map_err(|source| LinkError::System { what, source })
     }
 
-    fn choose_gid(&self, attr: &PortAttr) -> Option<gid::Entry> {
-        gid::choose(attr.link_layer, &self.device.gids(self.number, attr), &self.config)
+    fn choose_gid(&self, attr: &PortAttr) -> Option<gid::GidTableEntry> {
+        gid::choose_gid(attr.link_layer, &self.device.query_gids(self.number, attr), &self.config)
     }
 }
 
@@ -359,8 +359,8 @@ mod tests {
 
     #[test]
     fn errors_are_told_in_either_way() {
-        assert!(errno(0).is_ok());
-        assert_eq!(errno(22).unwrap_err().raw_os_error(), Some(22));
-        assert_eq!(errno(-22).unwrap_err().raw_os_error(), Some(22));
+        assert!(check_code(0).is_ok());
+        assert_eq!(check_code(22).unwrap_err().raw_os_error(), Some(22));
+        assert_eq!(check_code(-22).unwrap_err().raw_os_error(), Some(22));
     }
 }

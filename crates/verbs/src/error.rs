@@ -1,12 +1,12 @@
 //! Why there is no NIC, what a work completion's status means, and the planted bugs.
 
-use trunkline_fabric::Status;
+use trunkline_fabric::OpStatus;
 use trunkline_sys::verbs::wc_status;
 
 /// There is nothing that this fabric could use, and why.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Missing {
+pub enum VerbsUnavailable {
     /// rdma-core is not installed.
     #[error("libibverbs.so.1 cannot be opened ({0}); Debian: packages libibverbs1 and ibverbs-providers")]
     Library(String),
@@ -31,7 +31,7 @@ pub enum Missing {
 
 /// What was posted, as far as the meaning of an error depends on it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum What {
+pub(crate) enum PostedKind {
     /// A send, which has to fit its receive.
     Send,
     /// A read, write or atomic.
@@ -41,32 +41,37 @@ pub(crate) enum What {
 }
 
 /// The contract's word for the status of a work completion that is not success.
-pub(crate) fn status(code: u32, what: What) -> Status {
+pub(crate) fn completion_status(code: u32, what: PostedKind) -> OpStatus {
     match (code, what) {
-        (wc_status::WR_FLUSH_ERR, _) => Status::Flushed,
+        (wc_status::WR_FLUSH_ERR, _) => OpStatus::Flushed,
         // Soft-RoCE gives a receive what it tells the sender, and from the second packet on calls it an operation that
         // the receiver cannot do.
-        (wc_status::LOC_LEN_ERR | wc_status::REM_INV_REQ_ERR | wc_status::LOC_QP_OP_ERR, What::Receive)
-        | (wc_status::REM_INV_REQ_ERR | wc_status::REM_OP_ERR, What::Send) => Status::TooLong,
+        (
+            wc_status::LOC_LEN_ERR | wc_status::REM_INV_REQ_ERR | wc_status::LOC_QP_OP_ERR,
+            PostedKind::Receive,
+        )
+        | (wc_status::REM_INV_REQ_ERR | wc_status::REM_OP_ERR, PostedKind::Send) => OpStatus::TooLong,
         // A word that is not aligned is an invalid request to some, and an access error to others.
-        (wc_status::REM_INV_REQ_ERR, What::OneSided) | (wc_status::REM_ACCESS_ERR, _) => Status::RemoteAccess,
-        (wc_status::LOC_PROT_ERR | wc_status::LOC_ACCESS_ERR, _) => Status::LocalProtection,
-        (wc_status::RETRY_EXC_ERR, _) => Status::PeerDead,
-        (wc_status::RNR_RETRY_EXC_ERR, _) => Status::ReceiverNotReady,
-        (other, _) => Status::Other(other),
+        (wc_status::REM_INV_REQ_ERR, PostedKind::OneSided) | (wc_status::REM_ACCESS_ERR, _) => {
+            OpStatus::RemoteAccess
+        }
+        (wc_status::LOC_PROT_ERR | wc_status::LOC_ACCESS_ERR, _) => OpStatus::LocalProtection,
+        (wc_status::RETRY_EXC_ERR, _) => OpStatus::PeerDead,
+        (wc_status::RNR_RETRY_EXC_ERR, _) => OpStatus::ReceiverNotReady,
+        (other, _) => OpStatus::Other(other),
     }
 }
 
-/// [`Status::Other`]: the device took less than what was posted; the number of the system's error is added.
+/// [`OpStatus::Other`]: the device took less than what was posted; the number of the system's error is added.
 pub(crate) const NOT_POSTED: u32 = 1 << 16;
-/// [`Status::Other`]: an operation that this fabric does not have.
+/// [`OpStatus::Other`]: an operation that this fabric does not have.
 pub(crate) const UNSUPPORTED: u32 = 1 << 17;
 
 /// A planted bug. Without the feature `mutants` it is never on, and costs nothing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Planted(bool);
+pub(crate) struct VerbsMutant(bool);
 
-impl Planted {
+impl VerbsMutant {
     /// The bug with a name; asked for when things are made.
     pub(crate) fn named(name: &str) -> Self {
         Self(cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name))
@@ -85,14 +90,26 @@ mod tests {
 
     #[test]
     fn what_failed_decides_what_an_invalid_request_is() {
-        assert_eq!(status(wc_status::REM_INV_REQ_ERR, What::Send), Status::TooLong);
-        assert_eq!(status(wc_status::REM_INV_REQ_ERR, What::OneSided), Status::RemoteAccess);
-        assert_eq!(status(wc_status::LOC_LEN_ERR, What::Receive), Status::TooLong);
-        assert_eq!(status(wc_status::REM_OP_ERR, What::Send), Status::TooLong);
-        assert_eq!(status(wc_status::REM_OP_ERR, What::OneSided), Status::Other(wc_status::REM_OP_ERR));
-        assert_eq!(status(wc_status::LOC_LEN_ERR, What::Send), Status::Other(wc_status::LOC_LEN_ERR));
-        assert_eq!(status(wc_status::RETRY_EXC_ERR, What::Send), Status::PeerDead);
-        assert_eq!(status(wc_status::WR_FLUSH_ERR, What::OneSided), Status::Flushed);
-        assert_eq!(status(wc_status::FATAL_ERR, What::OneSided), Status::Other(wc_status::FATAL_ERR));
+        assert_eq!(completion_status(wc_status::REM_INV_REQ_ERR, PostedKind::Send), OpStatus::TooLong);
+        assert_eq!(
+            completion_status(wc_status::REM_INV_REQ_ERR, PostedKind::OneSided),
+            OpStatus::RemoteAccess
+        );
+        assert_eq!(completion_status(wc_status::LOC_LEN_ERR, PostedKind::Receive), OpStatus::TooLong);
+        assert_eq!(completion_status(wc_status::REM_OP_ERR, PostedKind::Send), OpStatus::TooLong);
+        assert_eq!(
+            completion_status(wc_status::REM_OP_ERR, PostedKind::OneSided),
+            OpStatus::Other(wc_status::REM_OP_ERR)
+        );
+        assert_eq!(
+            completion_status(wc_status::LOC_LEN_ERR, PostedKind::Send),
+            OpStatus::Other(wc_status::LOC_LEN_ERR)
+        );
+        assert_eq!(completion_status(wc_status::RETRY_EXC_ERR, PostedKind::Send), OpStatus::PeerDead);
+        assert_eq!(completion_status(wc_status::WR_FLUSH_ERR, PostedKind::OneSided), OpStatus::Flushed);
+        assert_eq!(
+            completion_status(wc_status::FATAL_ERR, PostedKind::OneSided),
+            OpStatus::Other(wc_status::FATAL_ERR)
+        );
     }
 }

@@ -1,5 +1,5 @@
 //! What a device tells by itself: asynchronous events, turned into faults of the links they are about. Asked for by
-//! [`Links::look`](trunkline_fabric::Links::look), now and then; no thread waits for them, and no message pays for them.
+//! [`LinkControl::check_link`](trunkline_fabric::LinkControl::check_link), now and then; no thread waits for them, and no message pays for them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_sys::verbs::{AckAsyncEvent, AsyncEvent, Context, GetAsyncEvent, event};
 
-use crate::error::Planted;
+use crate::error::VerbsMutant;
 
 /// Most events taken in one look.
 const TAKEN_MAX: u32 = 64;
@@ -20,7 +20,7 @@ const PORTS: usize = 256;
 
 /// What an event says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum News {
+pub(crate) enum VerbsEvent {
     /// A queue pair or a completion queue has failed.
     Object(&'static str),
     /// The whole device has.
@@ -34,87 +34,87 @@ pub(crate) enum News {
 }
 
 /// The meaning of an event's number.
-pub(crate) fn meaning(event_type: u32) -> News {
+pub(crate) fn event_meaning(event_type: u32) -> VerbsEvent {
     match event_type {
-        event::CQ_ERR => News::Object("its completion queue is lost"),
-        event::QP_FATAL => News::Object("the device gave its queue pair up"),
-        event::QP_REQ_ERR => News::Object("the peer asked for what makes no sense"),
-        event::QP_ACCESS_ERR => News::Object("the peer reached for memory that it may not"),
-        event::PATH_MIG_ERR => News::Object("it could not move to another path"),
-        event::DEVICE_FATAL => News::Device,
-        event::PORT_ERR => News::PortDown,
-        event::PORT_ACTIVE => News::PortUp,
-        _ => News::Other,
+        event::CQ_ERR => VerbsEvent::Object("its completion queue is lost"),
+        event::QP_FATAL => VerbsEvent::Object("the device gave its queue pair up"),
+        event::QP_REQ_ERR => VerbsEvent::Object("the peer asked for what makes no sense"),
+        event::QP_ACCESS_ERR => VerbsEvent::Object("the peer reached for memory that it may not"),
+        event::PATH_MIG_ERR => VerbsEvent::Object("it could not move to another path"),
+        event::DEVICE_FATAL => VerbsEvent::Device,
+        event::PORT_ERR => VerbsEvent::PortDown,
+        event::PORT_ACTIVE => VerbsEvent::PortUp,
+        _ => VerbsEvent::Other,
     }
 }
 
 /// Whether something has failed, as its owner looks at it: 0, or 1 and the number of the event.
 #[derive(Debug, Default)]
-pub(crate) struct Fault(AtomicU32);
+pub(crate) struct ObjectFault(AtomicU32);
 
-impl Fault {
+impl ObjectFault {
     /// Why it has failed, if it has.
-    pub(crate) fn why(&self) -> Option<&'static str> {
+    pub(crate) fn fault_reason(&self) -> Option<&'static str> {
         let code = self.0.load(Ordering::Relaxed).checked_sub(1)?;
-        match meaning(code) {
-            News::Object(why) => Some(why),
+        match event_meaning(code) {
+            VerbsEvent::Object(why) => Some(why),
             _ => None,
         }
     }
 }
 
 /// The events of one device.
-pub(crate) struct Faults {
+pub(crate) struct DeviceFaults {
     /// Whether the descriptor can be asked without waiting.
     asks: bool,
-    state: Mutex<State>,
+    state: Mutex<FaultTable>,
     dead: AtomicBool,
-    keeps: Planted,
-    deaf: Planted,
+    keeps: VerbsMutant,
+    deaf: VerbsMutant,
 }
 
-struct State {
+struct FaultTable {
     /// By the address of the object.
-    objects: HashMap<usize, Arc<Fault>>,
+    objects: HashMap<usize, Arc<ObjectFault>>,
     /// Since when ports are down.
     down: Box<[Option<Instant>]>,
 }
 
-impl Faults {
+impl DeviceFaults {
     /// Those of a device that is not open yet.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new() -> Result<Self, OutOfMemory> {
-        let state = State { objects: HashMap::new(), down: try_filled(None, PORTS)? };
+        let state = FaultTable { objects: HashMap::new(), down: try_filled(None, PORTS)? };
         Ok(Self {
             asks: false,
             state: Mutex::new(state),
             dead: AtomicBool::new(false),
-            keeps: Planted::named("verbs-keeps-events"),
-            deaf: Planted::named("verbs-is-deaf-to-events"),
+            keeps: VerbsMutant::named("verbs-keeps-events"),
+            deaf: VerbsMutant::named("verbs-is-deaf-to-events"),
         })
     }
 
     /// The same, of those that come over a descriptor of the device.
-    pub(crate) fn over(self, events: i32) -> Self {
-        Self { asks: unblock(events), ..self }
+    pub(crate) fn with_descriptor(self, events: i32) -> Self {
+        Self { asks: set_nonblocking(events), ..self }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock_table(&self) -> std::sync::MutexGuard<'_, FaultTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where events about an object go from now on.
-    pub(crate) fn add<T>(&self, object: *mut T) -> Arc<Fault> {
-        let fault = Arc::new(Fault::default());
-        self.state().objects.insert(object.addr(), Arc::clone(&fault));
+    pub(crate) fn watch_object<T>(&self, object: *mut T) -> Arc<ObjectFault> {
+        let fault = Arc::new(ObjectFault::default());
+        self.lock_table().objects.insert(object.addr(), Arc::clone(&fault));
         fault
     }
 
     /// The object is about to be destroyed.
     pub(crate) fn remove<T>(&self, object: *mut T) {
-        self.state().objects.remove(&object.addr());
+        self.lock_table().objects.remove(&object.addr());
     }
 
     /// Whether the device is lost.
@@ -124,23 +124,23 @@ impl Faults {
 
     /// Since when a port is down, if it is.
     pub(crate) fn down_since(&self, port: u8) -> Option<Instant> {
-        self.state().down[usize::from(port)]
+        self.lock_table().down[usize::from(port)]
     }
 
     /// Takes the events that are there.
-    pub(crate) fn take(&self, context: *mut Context, get: GetAsyncEvent, ack: AckAsyncEvent) {
+    pub(crate) fn take_events(&self, context: *mut Context, get: GetAsyncEvent, ack: AckAsyncEvent) {
         if !self.asks {
             return;
         }
         // Held, so that an object is not destroyed between its event and the handing back.
-        let mut state = self.state();
+        let mut state = self.lock_table();
         for _ in 0..TAKEN_MAX {
             let mut event = AsyncEvent { element: std::ptr::null_mut(), event_type: 0 };
             // SAFETY: the context is open, and the event is whole. The descriptor does not wait.
             if unsafe { get(context, &raw mut event) } != 0 {
                 return;
             }
-            self.note(&mut state, &event);
+            self.note_event(&mut state, &event);
             if self.keeps.is_on() {
                 continue;
             }
@@ -149,28 +149,28 @@ impl Faults {
         }
     }
 
-    fn note(&self, state: &mut State, event: &AsyncEvent) {
+    fn note_event(&self, state: &mut FaultTable, event: &AsyncEvent) {
         if self.deaf.is_on() {
             return;
         }
         // The union's other side is a port's number in its low half.
         let port = usize::from(event.element.addr() as u8);
-        match meaning(event.event_type) {
-            News::Object(_) => {
+        match event_meaning(event.event_type) {
+            VerbsEvent::Object(_) => {
                 if let Some(fault) = state.objects.get(&event.element.addr()) {
                     fault.0.store(event.event_type + 1, Ordering::Relaxed);
                 }
             }
-            News::Device => self.dead.store(true, Ordering::Relaxed),
-            News::PortDown => state.down[port] = Some(Instant::now()),
-            News::PortUp => state.down[port] = None,
-            News::Other => {}
+            VerbsEvent::Device => self.dead.store(true, Ordering::Relaxed),
+            VerbsEvent::PortDown => state.down[port] = Some(Instant::now()),
+            VerbsEvent::PortUp => state.down[port] = None,
+            VerbsEvent::Other => {}
         }
     }
 }
 
 /// Makes reads of a descriptor return at once; whether it could.
-fn unblock(fd: i32) -> bool {
+fn set_nonblocking(fd: i32) -> bool {
     if fd < 0 {
         return false;
     }
@@ -190,29 +190,29 @@ mod tests {
 
     #[test]
     fn events_reach_the_link_they_are_about() {
-        let faults = Faults::new().unwrap();
-        let one = faults.add(0x1000 as *mut u8);
-        let two = faults.add(0x2000 as *mut u8);
-        let mut state = faults.state();
-        faults.note(&mut state, &event(0x2000, event::COMM_EST));
-        assert_eq!((one.why(), two.why()), (None, None));
-        faults.note(&mut state, &event(0x2000, event::QP_ACCESS_ERR));
-        assert_eq!(one.why(), None);
-        assert_eq!(two.why(), Some("the peer reached for memory that it may not"));
+        let faults = DeviceFaults::new().unwrap();
+        let one = faults.watch_object(0x1000 as *mut u8);
+        let two = faults.watch_object(0x2000 as *mut u8);
+        let mut state = faults.lock_table();
+        faults.note_event(&mut state, &event(0x2000, event::COMM_EST));
+        assert_eq!((one.fault_reason(), two.fault_reason()), (None, None));
+        faults.note_event(&mut state, &event(0x2000, event::QP_ACCESS_ERR));
+        assert_eq!(one.fault_reason(), None);
+        assert_eq!(two.fault_reason(), Some("the peer reached for memory that it may not"));
         state.objects.remove(&0x1000);
-        faults.note(&mut state, &event(0x1000, event::QP_FATAL));
-        assert_eq!(one.why(), None, "it is gone");
+        faults.note_event(&mut state, &event(0x1000, event::QP_FATAL));
+        assert_eq!(one.fault_reason(), None, "it is gone");
         assert!(!faults.is_dead());
-        faults.note(&mut state, &event(0, event::DEVICE_FATAL));
+        faults.note_event(&mut state, &event(0, event::DEVICE_FATAL));
         assert!(faults.is_dead());
     }
 
     #[test]
     fn a_port_is_down_until_it_is_up() {
-        let faults = Faults::new().unwrap();
-        faults.note(&mut faults.state(), &event(2, event::PORT_ERR));
+        let faults = DeviceFaults::new().unwrap();
+        faults.note_event(&mut faults.lock_table(), &event(2, event::PORT_ERR));
         assert!(faults.down_since(1).is_none() && faults.down_since(2).is_some());
-        faults.note(&mut faults.state(), &event(2, event::PORT_ACTIVE));
+        faults.note_event(&mut faults.lock_table(), &event(2, event::PORT_ACTIVE));
         assert!(faults.down_since(2).is_none());
     }
 }

@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
-use trunkline_mem::gpu::Gpus;
-use trunkline_proto::wire::status::Usage;
+use trunkline_fabric::{Fabric, NicPort, RailConfig, RailOpenError};
+use trunkline_mem::gpu::VendorDrivers;
+use trunkline_proto::wire::status::NicUsage;
 use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, TRANSPORT_IB};
 
-use crate::config::Routing;
-use crate::device::{Device, Port, PortAddress};
+use crate::config::PacketRouting;
+use crate::device::{PortAddress, VerbsDevice, VerbsPort};
 use crate::grant::QueueGrant;
-use crate::{Library, Missing, VerbsConfig, VerbsRail, caps, gid, speed};
+use crate::{VerbsConfig, VerbsLibrary, VerbsRail, VerbsUnavailable, caps, gid, speed};
 
 /// RDMA devices of this host.
 pub struct VerbsFabric {
-    ports: Vec<Arc<Port>>,
-    nics: Vec<Nic>,
+    ports: Vec<Arc<VerbsPort>>,
+    nics: Vec<NicPort>,
     config: Arc<VerbsConfig>,
     notes: Vec<String>,
 }
@@ -26,21 +26,21 @@ impl VerbsFabric {
     /// Opens rdma-core and the devices that `config` takes.
     ///
     /// # Errors
-    /// [`Missing`] says what there is not.
-    pub fn new(config: VerbsConfig) -> Result<Self, Missing> {
+    /// [`VerbsUnavailable`] says what there is not.
+    pub fn new(config: VerbsConfig) -> Result<Self, VerbsUnavailable> {
         if config.disabled {
-            return Err(Missing::Disabled);
+            return Err(VerbsUnavailable::Disabled);
         }
-        Self::with_library(Arc::new(Library::open()?), config)
+        Self::with_library(Arc::new(VerbsLibrary::open()?), config)
     }
 
     /// The same with a library that is open.
     ///
     /// # Errors
     /// As [`VerbsFabric::new`].
-    pub fn with_library(library: Arc<Library>, config: VerbsConfig) -> Result<Self, Missing> {
+    pub fn with_library(library: Arc<VerbsLibrary>, config: VerbsConfig) -> Result<Self, VerbsUnavailable> {
         if config.disabled {
-            return Err(Missing::Disabled);
+            return Err(VerbsUnavailable::Disabled);
         }
         let devices = open_all(&library, &config)?;
         let ports = Vec::new();
@@ -54,47 +54,47 @@ impl VerbsFabric {
                 Err(why) => left_out.push(why),
             }
         }
-        if found.ports.is_empty() { Err(Missing::Ports(left_out.join("; "))) } else { Ok(found) }
+        if found.ports.is_empty() { Err(VerbsUnavailable::Ports(left_out.join("; "))) } else { Ok(found) }
     }
 
     /// The request to each NIC and its grant, a line per NIC, for the log of the caller that opens the fabric.
     #[must_use]
-    pub fn notes(&self) -> &[String] {
+    pub fn grant_notes(&self) -> &[String] {
         &self.notes
     }
 
     /// Whether a NIC reaches memory of GPUs, as far as device and kernel are concerned.
     #[must_use]
     pub fn reaches_devices(&self) -> bool {
-        self.nics.iter().any(|nic| nic.caps.devices.any())
+        self.nics.iter().any(|nic| nic.caps.devices.reaches_any())
     }
 
     /// Leaves of the memory of GPUs that NICs reach what is of use with these drivers. Not called, it is all that the
     /// devices reach.
     #[must_use]
-    pub fn with_gpus(mut self, gpus: &Gpus) -> Self {
+    pub fn with_gpus(mut self, gpus: &VendorDrivers) -> Self {
         for nic in &mut self.nics {
-            nic.caps.devices = nic.caps.devices.with(gpus);
+            nic.caps.devices = nic.caps.devices.limit_to_gpus(gpus);
         }
         self
     }
 
-    fn take_device(&mut self, device: &Arc<Device>, left_out: &mut Vec<String>) {
+    fn take_device(&mut self, device: &Arc<VerbsDevice>, left_out: &mut Vec<String>) {
         let pci_path = device.pci_path(self.config.merge_functions);
         let before = self.devices_at(pci_path.as_deref(), &device.name);
         for number in 1..=device.attr.phys_port_cnt {
-            let name = name(&device.name, number);
-            if !self.config.hca.takes(&device.name, number.into()) {
+            let name = nic_name(&device.name, number);
+            if !self.config.hca.matches_port(&device.name, number.into()) {
                 left_out.push(format!("{name} is not chosen"));
                 continue;
             }
-            match usable(device, number, &self.config) {
+            match usable_port(device, number, &self.config) {
                 Ok(port) => {
-                    let memory = (device.regions.max(), device.reach);
-                    let mut caps = caps::of(&device.attr, &port.first.attr, port.grant.depth, memory);
-                    self.notes.push(port.grant.line(&name));
-                    caps.pipelines = device.pipelines.count();
-                    self.nics.push(Nic {
+                    let memory = (device.regions.regions_max(), device.reach);
+                    let mut caps = caps::port_caps(&device.attr, &port.first.attr, port.grant.depth, memory);
+                    self.notes.push(port.grant.log_line(&name));
+                    caps.pipelines = device.pipelines.pipeline_count();
+                    self.nics.push(NicPort {
                         name,
                         pci_path: pci_path.clone(),
                         guid: u64::from_be(device.attr.sys_image_guid),
@@ -115,7 +115,7 @@ impl VerbsFabric {
     /// Other devices at the same place, of which there is more than one if the functions of a card count as one: their ports
     /// come first.
     fn devices_at(&self, place: Option<&str>, name: &str) -> u32 {
-        let there = |(nic, port): (&Nic, &Arc<Port>)| {
+        let there = |(nic, port): (&NicPort, &Arc<VerbsPort>)| {
             let there = nic.pci_path.as_deref() == place && port.device.name != name;
             there.then(|| port.device.name.clone())
         };
@@ -129,12 +129,15 @@ impl VerbsFabric {
 }
 
 /// Every device that can be opened, or why one cannot.
-fn open_all(library: &Arc<Library>, config: &VerbsConfig) -> Result<Vec<Result<Device, String>>, Missing> {
+fn open_all(
+    library: &Arc<VerbsLibrary>,
+    config: &VerbsConfig,
+) -> Result<Vec<Result<VerbsDevice, String>>, VerbsUnavailable> {
     let mut count = 0;
     // SAFETY: the count is a whole number.
     let list = unsafe { (library.calls().get_device_list)(&raw mut count) };
     if list.is_null() {
-        return Err(Missing::Devices);
+        return Err(VerbsUnavailable::Devices);
     }
     let mut devices = Vec::new();
     for at in 0..usize::try_from(count).unwrap_or(0) {
@@ -148,22 +151,26 @@ fn open_all(library: &Arc<Library>, config: &VerbsConfig) -> Result<Vec<Result<D
             continue;
         }
         // SAFETY: the list has not been freed.
-        let device = unsafe { Device::open(library, raw, config) };
+        let device = unsafe { VerbsDevice::open(library, raw, config) };
         devices.push(device.map_err(|error| format!("device {at} cannot be opened ({error})")));
     }
     // SAFETY: the list was made above; open devices stay.
     unsafe { (library.calls().free_device_list)(list) };
-    if devices.is_empty() { Err(Missing::Devices) } else { Ok(devices) }
+    if devices.is_empty() { Err(VerbsUnavailable::Devices) } else { Ok(devices) }
 }
 
 /// The second and further ports of a device have their number in the name.
-fn name(device: &str, port: u8) -> String {
+fn nic_name(device: &str, port: u8) -> String {
     if port == 1 { device.to_owned() } else { format!("{device}:{port}") }
 }
 
 /// A port, if it can be used; else why not.
-fn usable(device: &Arc<Device>, number: u8, config: &Arc<VerbsConfig>) -> Result<Port, String> {
-    let told = device.port(number).map_err(|error| format!("does not tell what it is ({error})"))?;
+fn usable_port(
+    device: &Arc<VerbsDevice>,
+    number: u8,
+    config: &Arc<VerbsConfig>,
+) -> Result<VerbsPort, String> {
+    let told = device.query_port(number).map_err(|error| format!("does not tell what it is ({error})"))?;
     let attr = told.attr;
     let speed_mbps = speed::of_port(&told);
     if attr.state != PORT_ACTIVE {
@@ -172,7 +179,7 @@ fn usable(device: &Arc<Device>, number: u8, config: &Arc<VerbsConfig>) -> Result
     if ![LINK_LAYER_INFINIBAND, LINK_LAYER_ETHERNET].contains(&attr.link_layer) {
         return Err("is neither on InfiniBand nor on Ethernet".to_owned());
     }
-    let gid = gid::choose(attr.link_layer, &device.gids(number, &attr), config);
+    let gid = gid::choose_gid(attr.link_layer, &device.query_gids(number, &attr), config);
     let gid = gid.ok_or_else(|| match config.gid_index {
         Some(index) => format!("has no address with index {index} (NCCL_IB_GID_INDEX)"),
         None => "has no address".to_owned(),
@@ -181,14 +188,14 @@ fn usable(device: &Arc<Device>, number: u8, config: &Arc<VerbsConfig>) -> Result
         return Err(format!("has no partition key with index {} (NCCL_IB_PKEY)", config.pkey_index));
     }
     let adaptive = match config.routing {
-        Routing::Usual => attr.link_layer == LINK_LAYER_INFINIBAND,
-        Routing::Adaptive => true,
-        Routing::Fixed => false,
+        PacketRouting::Usual => attr.link_layer == LINK_LAYER_INFINIBAND,
+        PacketRouting::Adaptive => true,
+        PacketRouting::Fixed => false,
     };
     // A write whose immediate goes by itself is two requests.
     let places = if adaptive { 2 } else { 1 };
-    let grant = QueueGrant::find(device, config, places)?;
-    Ok(Port {
+    let grant = QueueGrant::probe_grant(device, config, places)?;
+    Ok(VerbsPort {
         device: Arc::clone(device),
         number,
         config: Arc::clone(config),
@@ -204,24 +211,24 @@ fn usable(device: &Arc<Device>, number: u8, config: &Arc<VerbsConfig>) -> Result
 impl Fabric for VerbsFabric {
     type Rail = VerbsRail;
 
-    fn name(&self) -> &'static str {
+    fn fabric_name(&self) -> &'static str {
         "verbs"
     }
 
-    fn nics(&self) -> &[Nic] {
+    fn nics(&self) -> &[NicPort] {
         &self.nics
     }
 
-    fn fuses(&self) -> bool {
+    fn can_fuse_nics(&self) -> bool {
         self.config.merge_nics
     }
 
-    fn usage(&self, nic: usize) -> Usage {
+    fn nic_usage(&self, nic: usize) -> NicUsage {
         let (Some(found), Some(port)) = (self.nics.get(nic), self.ports.get(nic)) else {
-            return Usage::default();
+            return NicUsage::default();
         };
         let device = &port.device;
-        Usage {
+        NicUsage {
             queue_pairs: device.queue_pairs.load(Ordering::Relaxed),
             queue_pairs_max: device.attr.max_qp.unsigned_abs(),
             completion_queues: device.queues.load(Ordering::Relaxed),
@@ -230,13 +237,13 @@ impl Fabric for VerbsFabric {
         }
     }
 
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<VerbsRail, OpenError> {
+    fn open_rail(&self, nic: usize, config: &RailConfig) -> Result<VerbsRail, RailOpenError> {
         let (Some(found), Some(port)) = (self.nics.get(nic), self.ports.get(nic)) else {
-            return Err(OpenError::NoSuchNic(nic));
+            return Err(RailOpenError::NoSuchNic(nic));
         };
         let limit = found.caps.depth_max;
         if config.depth.max(config.recv_depth) > limit {
-            return Err(OpenError::Exhausted { what: "the depth of a queue pair", limit: limit.into() });
+            return Err(RailOpenError::Exhausted { what: "the depth of a queue pair", limit: limit.into() });
         }
         VerbsRail::new(port, &self.config, config, found.caps)
     }
@@ -248,6 +255,9 @@ mod tests {
 
     #[test]
     fn first_ports_have_the_name_of_their_device() {
-        assert_eq!((name("mlx5_0", 1), name("mlx5_0", 2)), ("mlx5_0".to_owned(), "mlx5_0:2".to_owned()));
+        assert_eq!(
+            (nic_name("mlx5_0", 1), nic_name("mlx5_0", 2)),
+            ("mlx5_0".to_owned(), "mlx5_0:2".to_owned())
+        );
     }
 }

@@ -1,13 +1,14 @@
 //! What the fuzz target of this crate does with its input: link addresses. Whatever parses must print to what parses to the
 //! same.
 
-use trunkline_proto::fuzzing::{Target, variants};
+use trunkline_proto::fuzzing::{FuzzTarget, make_variants};
 use trunkline_sys::verbs::Ece;
 
-use crate::connect::Address;
+use crate::connect::VerbsLinkAddress;
 
 /// The targets of this crate.
-pub const TARGETS: &[Target] = &[Target { name: "verbs_address", check: address, seeds: address_seeds }];
+pub const TARGETS: &[FuzzTarget] =
+    &[FuzzTarget { name: "verbs_address", check: check_address, seeds: address_seeds }];
 
 /// Runs the target of that name.
 ///
@@ -17,15 +18,15 @@ pub fn run(name: &str, bytes: &[u8]) {
     trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
 }
 
-fn address(bytes: &[u8]) {
-    let Ok(parsed) = Address::parse(bytes) else { return };
-    assert_eq!(parsed.bytes(), bytes);
-    assert_eq!(Address::parse(&parsed.bytes()), Ok(parsed));
+fn check_address(bytes: &[u8]) {
+    let Ok(parsed) = VerbsLinkAddress::parse(bytes) else { return };
+    assert_eq!(parsed.to_bytes(), bytes);
+    assert_eq!(VerbsLinkAddress::parse(&parsed.to_bytes()), Ok(parsed));
 }
 
 fn address_seeds() -> Vec<Vec<u8>> {
     let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 77, 0, 1];
-    let roce = Address {
+    let roce = VerbsLinkAddress {
         infiniband: false,
         mtu: 5,
         number: 17,
@@ -37,6 +38,6 @@ fn address_seeds() -> Vec<Vec<u8>> {
         ece: None,
     };
     let ece = Some(Ece { vendor_id: 0x15b3, options: 3, comp_mask: 0 });
-    let infiniband = Address { infiniband: true, lid: 7, gid: [0; 16], class: (0, 15), ece, ..roce };
-    variants(&[roce, infiniband].map(|one| one.bytes()))
+    let infiniband = VerbsLinkAddress { infiniband: true, lid: 7, gid: [0; 16], class: (0, 15), ece, ..roce };
+    make_variants(&[roce, infiniband].map(|one| one.to_bytes()))
 }

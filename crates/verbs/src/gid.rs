@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND};
 
-use crate::config::{Family, VerbsConfig};
-use crate::error::Planted;
+use crate::config::{GidFamily, VerbsConfig};
+use crate::error::VerbsMutant;
 
 /// An entry of a port's table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct GidTableEntry {
     /// Its place in the table.
     pub(crate) index: u32,
     /// The address, as it travels.
@@ -19,35 +19,39 @@ pub(crate) struct Entry {
     pub(crate) roce: u8,
 }
 
-impl Entry {
-    fn ip(&self) -> IpAddr {
+impl GidTableEntry {
+    fn ip_address(&self) -> IpAddr {
         Ipv6Addr::from(self.raw).to_canonical()
     }
 
-    fn family(&self) -> Family {
-        match self.ip() {
-            IpAddr::V4(_) => Family::V4,
-            IpAddr::V6(_) => Family::V6,
+    fn gid_family(&self) -> GidFamily {
+        match self.ip_address() {
+            IpAddr::V4(_) => GidFamily::V4,
+            IpAddr::V6(_) => GidFamily::V6,
         }
     }
 
     /// Whether links may use it after `before`, the port's first address, has left the table: it is of the same kind and
     /// reaches as far. While an interface has no other address, its link-local one does not.
     pub(crate) fn may_replace(&self, before: &Self) -> bool {
-        self.family() == before.family()
+        self.gid_family() == before.gid_family()
             && self.roce == before.roce
-            && (self.routable() || !before.routable())
+            && (self.is_routable() || !before.is_routable())
     }
 
     /// Whether it is set, and reaches beyond its own cable.
-    fn routable(&self) -> bool {
+    fn is_routable(&self) -> bool {
         let set = self.raw[8..] != [0; 8];
         set && !Ipv6Addr::from(self.raw).is_unicast_link_local()
     }
 }
 
 /// The entry to use of a port on this link layer.
-pub(crate) fn choose(link_layer: u8, table: &[Entry], config: &VerbsConfig) -> Option<Entry> {
+pub(crate) fn choose_gid(
+    link_layer: u8,
+    table: &[GidTableEntry],
+    config: &VerbsConfig,
+) -> Option<GidTableEntry> {
     match link_layer {
         LINK_LAYER_INFINIBAND => of_infiniband(table, config),
         LINK_LAYER_ETHERNET => of_roce(table, config),
@@ -59,21 +63,21 @@ pub(crate) fn choose(link_layer: u8, table: &[Entry], config: &VerbsConfig) -> O
 ///
 /// A forced index is taken if it is there. Else the first entry gives way to one of the wanted family in the wanted range,
 /// and that to one with the wanted version of RoCE, if it is routable.
-pub(crate) fn of_roce(table: &[Entry], config: &VerbsConfig) -> Option<Entry> {
+pub(crate) fn of_roce(table: &[GidTableEntry], config: &VerbsConfig) -> Option<GidTableEntry> {
     if let Some(forced) = config.gid_index {
         return table.iter().find(|one| one.index == forced).copied();
     }
     let mut best = *table.first()?;
     for candidate in &table[1..] {
-        let wanted = candidate.family() == config.family
-            && config.range.is_none_or(|range| range.contains(candidate.ip()));
+        let wanted = candidate.gid_family() == config.family
+            && config.range.is_none_or(|range| range.contains(candidate.ip_address()));
         if !wanted {
             continue;
         }
-        let other = best.family() != config.family;
-        let newer = candidate.routable()
-            && (candidate.roce != best.roce || !best.routable())
-            && (candidate.roce == config.roce_version || Planted::named("verbs-takes-any-roce").is_on());
+        let other = best.gid_family() != config.family;
+        let newer = candidate.is_routable()
+            && (candidate.roce != best.roce || !best.is_routable())
+            && (candidate.roce == config.roce_version || VerbsMutant::named("verbs-takes-any-roce").is_on());
         if other || newer {
             best = *candidate;
         }
@@ -82,7 +86,7 @@ pub(crate) fn of_roce(table: &[Entry], config: &VerbsConfig) -> Option<Entry> {
 }
 
 /// The entry of an InfiniBand port to use: the routable one if it names a subnet to route by, else the first.
-pub(crate) fn of_infiniband(table: &[Entry], config: &VerbsConfig) -> Option<Entry> {
+pub(crate) fn of_infiniband(table: &[GidTableEntry], config: &VerbsConfig) -> Option<GidTableEntry> {
     let at = |index: u32| table.iter().find(|one| one.index == index).copied();
     if let Some(forced) = config.gid_index {
         return at(forced);
@@ -94,26 +98,26 @@ pub(crate) fn of_infiniband(table: &[Entry], config: &VerbsConfig) -> Option<Ent
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Range;
+    use crate::config::GidRange;
 
-    fn entry(index: u32, address: &str, roce: u8) -> Entry {
+    fn entry(index: u32, address: &str, roce: u8) -> GidTableEntry {
         let raw = match address.parse().unwrap() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
         };
-        Entry { index, raw, roce }
+        GidTableEntry { index, raw, roce }
     }
 
-    fn chosen(table: &[Entry], config: &VerbsConfig) -> Option<u32> {
+    fn chosen(table: &[GidTableEntry], config: &VerbsConfig) -> Option<u32> {
         of_roce(table, config).map(|one| one.index)
     }
 
-    fn range(text: &str) -> Option<Range> {
-        Some(Range::parse(text).unwrap())
+    fn range(text: &str) -> Option<GidRange> {
+        Some(GidRange::parse(text).unwrap())
     }
 
     /// As a port with two addresses has it: each of them with both versions, after the one that is always there.
-    fn table() -> Vec<Entry> {
+    fn table() -> Vec<GidTableEntry> {
         vec![
             entry(0, "fe80::5", 1),
             entry(1, "fe80::5", 2),
@@ -132,13 +136,13 @@ mod tests {
         assert_eq!(chosen(&table(), &usual), Some(3), "IPv4, version 2");
         let old = VerbsConfig { roce_version: 1, ..usual.clone() };
         assert_eq!(chosen(&table(), &old), Some(2));
-        let six = VerbsConfig { family: Family::V6, ..usual.clone() };
+        let six = VerbsConfig { family: GidFamily::V6, ..usual.clone() };
         assert_eq!(chosen(&table(), &six), Some(7), "not the one of its own cable");
         let other = VerbsConfig { range: range("10.2.0.0/16"), ..usual.clone() };
         assert_eq!(chosen(&table(), &other), Some(5));
         let none = VerbsConfig { range: range("10.3.0.0/16"), ..usual.clone() };
         assert_eq!(chosen(&table(), &none), Some(0), "nothing is better than the first");
-        let six = VerbsConfig { family: Family::V6, range: range("fd00::/8"), ..usual };
+        let six = VerbsConfig { family: GidFamily::V6, range: range("fd00::/8"), ..usual };
         assert_eq!(chosen(&table(), &six), Some(7));
     }
 
@@ -164,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_address_that_is_not_set_gives_way() {
-        let six = VerbsConfig { family: Family::V6, ..VerbsConfig::default() };
+        let six = VerbsConfig { family: GidFamily::V6, ..VerbsConfig::default() };
         let table = [entry(0, "fe80::", 2), entry(1, "fd00::7", 2), entry(2, "fe80::9", 2)];
         assert_eq!(chosen(&table, &six), Some(1));
     }

@@ -10,9 +10,9 @@ use trunkline_sys::verbs::QpCap;
 
 use crate::VerbsConfig;
 use crate::cq::CompletionQueue;
-use crate::device::Device;
-use crate::error::Planted;
-use crate::qp::Qp;
+use crate::device::VerbsDevice;
+use crate::error::VerbsMutant;
+use crate::qp::VerbsQp;
 
 /// Inline bytes that are tried, most first: 96 is the maximum of some devices of Broadcom and Intel.
 const INLINE: [u32; 7] = [256, 192, 128, 96, 64, 32, 0];
@@ -35,7 +35,7 @@ pub(crate) struct QueueGrant {
 }
 
 /// The sizes of a queue pair for `depth` operations, of `places` requests each.
-pub(crate) fn sizes(depth: u32, receives: u32, places: u32, inline: u32) -> QpCap {
+pub(crate) fn qp_sizes(depth: u32, receives: u32, places: u32, inline: u32) -> QpCap {
     QpCap {
         // The last is for the request that ends a link.
         max_send_wr: places * depth + 1,
@@ -59,19 +59,23 @@ impl QueueGrant {
     ///
     /// # Errors
     /// Why the device takes none, for a person.
-    pub(crate) fn find(device: &Arc<Device>, config: &VerbsConfig, places: u32) -> Result<Self, String> {
+    pub(crate) fn probe_grant(
+        device: &Arc<VerbsDevice>,
+        config: &VerbsConfig,
+        places: u32,
+    ) -> Result<Self, String> {
         let cq =
             CompletionQueue::new(device, 1).map_err(|error| format!("has no completion queue ({error})"))?;
         let limit = device.attr.max_qp_wr.unsigned_abs().saturating_sub(1).min(DEPTH_MAX) / places;
         let wanted = config.depth.min(limit).max(1);
-        let asked = sizes(wanted, wanted, places, config.inline);
+        let asked = qp_sizes(wanted, wanted, places, config.inline);
         let mut last = String::new();
         for extended in [true, false].into_iter().skip(usize::from(!config.extended)) {
-            for (depth, inline) in attempts(wanted, config.inline) {
-                let tried = if Planted::named("verbs-depth-not-granted").is_on() { 1 } else { depth };
-                match Qp::new(device, &cq, sizes(tried, tried, places, inline), extended) {
+            for (depth, inline) in size_attempts(wanted, config.inline) {
+                let tried = if VerbsMutant::named("verbs-depth-not-granted").is_on() { 1 } else { depth };
+                match VerbsQp::new(device, &cq, qp_sizes(tried, tried, places, inline), extended) {
                     Ok(qp) => {
-                        let granted = qp.granted();
+                        let granted = qp.granted_sizes();
                         let inline = inline.min(granted.max_inline_data);
                         return Ok(Self { depth, inline, extended, asked, granted });
                     }
@@ -89,7 +93,7 @@ impl QueueGrant {
     }
 
     /// One line for the log: the request to the device called `name`, and its grant.
-    pub(crate) fn line(&self, name: &str) -> String {
+    pub(crate) fn log_line(&self, name: &str) -> String {
         let QpCap { max_send_wr, max_recv_wr, max_inline_data, .. } = self.asked;
         let granted = self.granted;
         format!(
@@ -101,7 +105,7 @@ impl QueueGrant {
 }
 
 /// Depths and inline bytes, of at most so many, in the order in which they are tried.
-fn attempts(wanted: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
+fn size_attempts(wanted: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
     let smaller = move |depth: &u32| Some(depth / 2).filter(|half| *half >= DEPTH_MIN);
     let depths = std::iter::successors(Some(wanted), smaller);
     let rooms = move || INLINE.into_iter().filter(move |inline| *inline <= most);
@@ -114,9 +118,13 @@ mod tests {
 
     #[test]
     fn inline_bytes_shrink_before_the_depth() {
-        let all: Vec<_> = attempts(100, 256).collect();
+        let all: Vec<_> = size_attempts(100, 256).collect();
         assert_eq!(all.len(), 2 * INLINE.len(), "100 and 50, as 25 is below the least");
         assert_eq!((all[0], all[6], all[7]), ((100, 256), (100, 0), (50, 256)));
-        assert_eq!(attempts(5, 100).next(), Some((5, 96)), "a device that has fewer operations is tried too");
+        assert_eq!(
+            size_attempts(5, 100).next(),
+            Some((5, 96)),
+            "a device that has fewer operations is tried too"
+        );
     }
 }

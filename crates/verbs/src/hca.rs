@@ -1,7 +1,7 @@
 //! Which ports are taken, by `TRUNKLINE_IB_HCA` or `NCCL_IB_HCA`. Pure; asked once for each port that is found.
 
-use crate::config::ConfigError;
-use crate::error::Planted;
+use crate::config::VerbsConfigError;
+use crate::error::VerbsMutant;
 
 /// Most entries of a list.
 const ENTRIES_MAX: usize = 32;
@@ -15,12 +15,12 @@ const ENTRIES_MAX: usize = 32;
 pub struct HcaFilter {
     excludes: bool,
     exact: bool,
-    entries: Vec<Entry>,
+    entries: Vec<HcaEntry>,
 }
 
 /// One entry.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Entry {
+struct HcaEntry {
     name: String,
     port: Option<u32>,
 }
@@ -29,27 +29,27 @@ impl HcaFilter {
     /// Parses a list.
     ///
     /// # Errors
-    /// [`ConfigError`], without the variable's name, when a port, rail or plane is no number, or there are more than 32
+    /// [`VerbsConfigError`], without the variable's name, when a port, rail or plane is no number, or there are more than 32
     /// entries.
-    pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let (excludes, text) = prefixed(text, '^');
-        let (exact, text) = prefixed(text, '=');
+    pub fn parse(text: &str) -> Result<Self, VerbsConfigError> {
+        let (excludes, text) = strip_mark(text, '^');
+        let (exact, text) = strip_mark(text, '=');
         let entries =
-            text.split(',').filter(|one| !one.is_empty()).map(entry).collect::<Result<Vec<_>, _>>()?;
+            text.split(',').filter(|one| !one.is_empty()).map(parse_entry).collect::<Result<Vec<_>, _>>()?;
         if entries.len() > ENTRIES_MAX {
-            return Err(ConfigError::bad(text, "has more than 32 entries"));
+            return Err(VerbsConfigError::bad_value(text, "has more than 32 entries"));
         }
         Ok(Self { excludes, exact, entries })
     }
 
     /// Whether a port of a device is taken.
     #[must_use]
-    pub fn takes(&self, device: &str, port: u32) -> bool {
+    pub fn matches_port(&self, device: &str, port: u32) -> bool {
         if self.entries.is_empty() {
             return true;
         }
         let named = self.entries.iter().any(|one| {
-            let name = if self.exact && !Planted::named("verbs-hca-compares-beginnings").is_on() {
+            let name = if self.exact && !VerbsMutant::named("verbs-hca-compares-beginnings").is_on() {
                 device == one.name
             } else {
                 device.starts_with(one.name.as_str())
@@ -60,23 +60,23 @@ impl HcaFilter {
     }
 }
 
-fn prefixed(text: &str, mark: char) -> (bool, &str) {
+fn strip_mark(text: &str, mark: char) -> (bool, &str) {
     text.strip_prefix(mark).map_or((false, text), |rest| (true, rest))
 }
 
-fn entry(text: &str) -> Result<Entry, ConfigError> {
+fn parse_entry(text: &str) -> Result<HcaEntry, VerbsConfigError> {
     let mut words = text.split(':');
     let name = words.next().unwrap_or_default().to_owned();
     let mut number = |what| match words.next() {
         None | Some("" | "-1") => Ok(None),
-        Some(word) => word.parse::<u32>().map(Some).map_err(|_| ConfigError::bad(text, what)),
+        Some(word) => word.parse::<u32>().map(Some).map_err(|_| VerbsConfigError::bad_value(text, what)),
     };
     let port = number("has a port that is no number")?;
     number("has a rail that is no number")?;
     number("has a plane that is no number")?;
     match words.next() {
-        None => Ok(Entry { name, port }),
-        Some(_) => Err(ConfigError::bad(text, "has more than a name, a port, a rail and a plane")),
+        None => Ok(HcaEntry { name, port }),
+        Some(_) => Err(VerbsConfigError::bad_value(text, "has more than a name, a port, a rail and a plane")),
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
 
     fn taken(list: &str) -> Vec<usize> {
         let filter = HcaFilter::parse(list).unwrap();
-        (0..PORTS.len()).filter(|&at| filter.takes(PORTS[at].0, PORTS[at].1)).collect()
+        (0..PORTS.len()).filter(|&at| filter.matches_port(PORTS[at].0, PORTS[at].1)).collect()
     }
 
     #[test]

@@ -8,7 +8,7 @@ use trunkline_sys::verbs::{
     QpAttr, QpCap, qp_mask, qp_state,
 };
 
-use crate::error::Planted;
+use crate::error::VerbsMutant;
 
 /// Wait that a peer is told when there is no receive: 0.64 ms.
 const RNR_TIMER: u8 = 12;
@@ -21,7 +21,7 @@ const TIMEOUT_LEAST: u8 = 14;
 
 /// A rung.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Rung {
+pub(crate) enum QpTransition {
     /// Takes receives.
     Init,
     /// Ready to receive.
@@ -30,8 +30,8 @@ pub(crate) enum Rung {
     Send,
 }
 
-impl Rung {
-    fn name(self) -> &'static str {
+impl QpTransition {
+    fn transition_name(self) -> &'static str {
         match self {
             Self::Init => "RESET to INIT",
             Self::Receive => "INIT to RTR",
@@ -42,7 +42,7 @@ impl Rung {
 
 /// What the rungs need to know of this side.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Ours {
+pub(crate) struct LocalQpAttrs {
     pub(crate) port: u8,
     pub(crate) pkey_index: u16,
     pub(crate) gid_index: u8,
@@ -62,7 +62,7 @@ pub(crate) struct Ours {
 
 /// What the rungs need to know of the peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Theirs {
+pub(crate) struct PeerQpAttrs {
     pub(crate) number: u32,
     pub(crate) psn: u32,
     pub(crate) mtu: u8,
@@ -71,7 +71,7 @@ pub(crate) struct Theirs {
 }
 
 /// Attributes of zeros.
-fn nothing() -> QpAttr {
+fn zero_attrs() -> QpAttr {
     let route = GlobalRoute {
         dgid: Gid { raw: [0; 16] },
         flow_label: 0,
@@ -112,8 +112,8 @@ fn nothing() -> QpAttr {
 }
 
 /// RESET to INIT.
-pub(crate) fn init(ours: &Ours) -> (QpAttr, i32) {
-    let mut attr = nothing();
+pub(crate) fn init_attrs(ours: &LocalQpAttrs) -> (QpAttr, i32) {
+    let mut attr = zero_attrs();
     attr.qp_state = qp_state::INIT;
     attr.pkey_index = ours.pkey_index;
     attr.port_num = ours.port;
@@ -123,8 +123,8 @@ pub(crate) fn init(ours: &Ours) -> (QpAttr, i32) {
 }
 
 /// INIT to RTR.
-pub(crate) fn receive(ours: &Ours, theirs: &Theirs) -> (QpAttr, i32) {
-    let mut attr = nothing();
+pub(crate) fn rtr_attrs(ours: &LocalQpAttrs, theirs: &PeerQpAttrs) -> (QpAttr, i32) {
+    let mut attr = zero_attrs();
     attr.qp_state = qp_state::RTR;
     attr.path_mtu = theirs.mtu.into();
     attr.dest_qp_num = theirs.number;
@@ -152,8 +152,8 @@ pub(crate) fn receive(ours: &Ours, theirs: &Theirs) -> (QpAttr, i32) {
 }
 
 /// RTR to RTS.
-pub(crate) fn send(ours: &Ours) -> (QpAttr, i32) {
-    let mut attr = nothing();
+pub(crate) fn rts_attrs(ours: &LocalQpAttrs) -> (QpAttr, i32) {
+    let mut attr = zero_attrs();
     attr.qp_state = qp_state::RTS;
     attr.timeout = ours.timeout;
     attr.retry_cnt = ours.retries;
@@ -170,15 +170,15 @@ pub(crate) fn send(ours: &Ours) -> (QpAttr, i32) {
 }
 
 /// Any state to ERR.
-pub(crate) fn error() -> (QpAttr, i32) {
-    let mut attr = nothing();
+pub(crate) fn error_attrs() -> (QpAttr, i32) {
+    let mut attr = zero_attrs();
     attr.qp_state = qp_state::ERR;
     (attr, qp_mask::STATE)
 }
 
 /// How long an acknowledgement may take, as the exponent that devices want: the longest with which all repetitions fit
 /// into `nanoseconds`, at least 14.
-pub(crate) fn timeout(nanoseconds: u64, retries: u8) -> u8 {
+pub(crate) fn ack_timeout(nanoseconds: u64, retries: u8) -> u8 {
     let tries = u64::from(retries) + 1;
     (TIMEOUT_LEAST..=31)
         .rev()
@@ -188,7 +188,7 @@ pub(crate) fn timeout(nanoseconds: u64, retries: u8) -> u8 {
 
 /// What a device and a port allow, as far as a rung depends on it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Limits {
+pub(crate) struct QpAttrLimits {
     pub(crate) ports: u8,
     pub(crate) pkeys: u16,
     pub(crate) gids: u32,
@@ -198,9 +198,9 @@ pub(crate) struct Limits {
     pub(crate) infiniband: bool,
 }
 
-impl Limits {
+impl QpAttrLimits {
     /// Of a port, on a device with these.
-    pub(crate) fn of(ports: u8, reads: u8, serves: u8, attr: &PortAttr, infiniband: bool) -> Self {
+    pub(crate) fn from_port(ports: u8, reads: u8, serves: u8, attr: &PortAttr, infiniband: bool) -> Self {
         Self {
             ports,
             pkeys: attr.pkey_tbl_len,
@@ -214,30 +214,40 @@ impl Limits {
 }
 
 /// The error of a rung, with the attribute that was wrong as far as that can be known.
-pub(crate) fn blame(rung: Rung, attr: &QpAttr, limits: &Limits, error: &io::Error) -> io::Error {
-    let why = wrong(rung, attr, limits, error)
-        .filter(|_| !Planted::named("verbs-blames-nobody").is_on())
+pub(crate) fn explain_refusal(
+    rung: QpTransition,
+    attr: &QpAttr,
+    limits: &QpAttrLimits,
+    error: &io::Error,
+) -> io::Error {
+    let why = wrong_attribute(rung, attr, limits, error)
+        .filter(|_| !VerbsMutant::named("verbs-blames-nobody").is_on())
         .unwrap_or_else(|| "all attributes are within what device and port say they take".to_owned());
-    io::Error::new(error.kind(), format!("{}: {why} ({error})", rung.name()))
+    io::Error::new(error.kind(), format!("{}: {why} ({error})", rung.transition_name()))
 }
 
-fn wrong(rung: Rung, attr: &QpAttr, limits: &Limits, error: &io::Error) -> Option<String> {
+fn wrong_attribute(
+    rung: QpTransition,
+    attr: &QpAttr,
+    limits: &QpAttrLimits,
+    error: &io::Error,
+) -> Option<String> {
     let ah = &attr.ah_attr;
     let beyond =
         |what: &str, is: u64, most: u64| (is > most).then(|| format!("{what} is {is}, at most {most}"));
     match rung {
-        Rung::Init => beyond("port_num", attr.port_num.into(), limits.ports.into()).or_else(|| {
+        QpTransition::Init => beyond("port_num", attr.port_num.into(), limits.ports.into()).or_else(|| {
             beyond("pkey_index", attr.pkey_index.into(), u64::from(limits.pkeys).saturating_sub(1))
         }),
-        Rung::Receive => beyond("path_mtu", attr.path_mtu.into(), limits.mtu.into())
+        QpTransition::Receive => beyond("path_mtu", attr.path_mtu.into(), limits.mtu.into())
             .or_else(|| (attr.path_mtu == 0).then(|| "path_mtu is 0".to_owned()))
             .or_else(|| beyond("dest_qp_num", attr.dest_qp_num.into(), 0xff_ffff))
             .or_else(|| (attr.dest_qp_num == 0).then(|| "dest_qp_num is 0".to_owned()))
             .or_else(|| beyond("rq_psn", attr.rq_psn.into(), 0xff_ffff))
             .or_else(|| beyond("max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), limits.serves.into()))
             .or_else(|| beyond("ah_attr.sl", ah.sl.into(), if limits.infiniband { 15 } else { 7 }))
-            .or_else(|| route(attr, limits, error)),
-        Rung::Send => beyond("timeout", attr.timeout.into(), 31)
+            .or_else(|| wrong_route(attr, limits, error)),
+        QpTransition::Send => beyond("timeout", attr.timeout.into(), 31)
             .or_else(|| beyond("retry_cnt", attr.retry_cnt.into(), 7))
             .or_else(|| beyond("sq_psn", attr.sq_psn.into(), 0xff_ffff))
             .or_else(|| beyond("max_rd_atomic", attr.max_rd_atomic.into(), limits.reads.into())),
@@ -245,7 +255,7 @@ fn wrong(rung: Rung, attr: &QpAttr, limits: &Limits, error: &io::Error) -> Optio
 }
 
 /// What is wrong with the way to the peer.
-fn route(attr: &QpAttr, limits: &Limits, error: &io::Error) -> Option<String> {
+fn wrong_route(attr: &QpAttr, limits: &QpAttrLimits, error: &io::Error) -> Option<String> {
     let ah = &attr.ah_attr;
     if limits.infiniband && ah.dlid == 0 && ah.is_global == 0 {
         return Some("ah_attr.dlid is 0: the peer's port has no address of a subnet manager".to_owned());
@@ -283,7 +293,7 @@ fn route(attr: &QpAttr, limits: &Limits, error: &io::Error) -> Option<String> {
 mod tests {
     use super::*;
 
-    const OURS: Ours = Ours {
+    const OURS: LocalQpAttrs = LocalQpAttrs {
         port: 1,
         pkey_index: 0,
         gid_index: 1,
@@ -296,75 +306,82 @@ mod tests {
         serves: 16,
         global: true,
     };
-    const LIMITS: Limits =
-        Limits { ports: 2, pkeys: 64, gids: 8, mtu: 5, reads: 16, serves: 16, infiniband: false };
+    const LIMITS: QpAttrLimits =
+        QpAttrLimits { ports: 2, pkeys: 64, gids: 8, mtu: 5, reads: 16, serves: 16, infiniband: false };
 
-    fn theirs() -> Theirs {
+    fn theirs() -> PeerQpAttrs {
         let gid = std::net::Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped().octets();
-        Theirs { number: 9, psn: 7, mtu: 5, lid: 0, gid }
+        PeerQpAttrs { number: 9, psn: 7, mtu: 5, lid: 0, gid }
     }
 
-    fn why(rung: Rung, attr: &QpAttr, limits: &Limits) -> String {
-        blame(rung, attr, limits, &io::Error::from_raw_os_error(libc::EPERM)).to_string()
+    fn why(rung: QpTransition, attr: &QpAttr, limits: &QpAttrLimits) -> String {
+        explain_refusal(rung, attr, limits, &io::Error::from_raw_os_error(libc::EPERM)).to_string()
     }
 
     /// Attributes of one rung, one of them changed; the name is in the error.
-    type Case = (&'static str, Rung, fn(&mut QpAttr));
+    type Case = (&'static str, QpTransition, fn(&mut QpAttr));
 
     #[test]
     fn the_wrong_attribute_is_named() {
         let cases: &[Case] = &[
-            ("port_num is 3, at most 2", Rung::Init, |attr| attr.port_num = 3),
-            ("pkey_index is 64, at most 63", Rung::Init, |attr| attr.pkey_index = 64),
-            ("path_mtu is 6", Rung::Receive, |attr| attr.path_mtu = 6),
-            ("path_mtu is 0", Rung::Receive, |attr| attr.path_mtu = 0),
-            ("dest_qp_num is 0", Rung::Receive, |attr| attr.dest_qp_num = 0),
-            ("dest_qp_num is 16777216", Rung::Receive, |attr| attr.dest_qp_num = 1 << 24),
-            ("rq_psn is 16777216", Rung::Receive, |attr| attr.rq_psn = 1 << 24),
-            ("max_dest_rd_atomic is 17", Rung::Receive, |attr| attr.max_dest_rd_atomic = 17),
-            ("ah_attr.sl is 8", Rung::Receive, |attr| attr.ah_attr.sl = 8),
-            ("ah_attr.is_global is 0", Rung::Receive, |attr| attr.ah_attr.is_global = 0),
-            ("ah_attr.grh.sgid_index is 8, at most 7", Rung::Receive, |attr| attr.ah_attr.grh.sgid_index = 8),
-            ("ah_attr.grh.dgid is not set", Rung::Receive, |attr| attr.ah_attr.grh.dgid.raw = [0; 16]),
-            ("timeout is 32", Rung::Send, |attr| attr.timeout = 32),
-            ("retry_cnt is 8", Rung::Send, |attr| attr.retry_cnt = 8),
-            ("sq_psn is 16777216", Rung::Send, |attr| attr.sq_psn = 1 << 24),
-            ("max_rd_atomic is 17", Rung::Send, |attr| attr.max_rd_atomic = 17),
+            ("port_num is 3, at most 2", QpTransition::Init, |attr| attr.port_num = 3),
+            ("pkey_index is 64, at most 63", QpTransition::Init, |attr| attr.pkey_index = 64),
+            ("path_mtu is 6", QpTransition::Receive, |attr| attr.path_mtu = 6),
+            ("path_mtu is 0", QpTransition::Receive, |attr| attr.path_mtu = 0),
+            ("dest_qp_num is 0", QpTransition::Receive, |attr| attr.dest_qp_num = 0),
+            ("dest_qp_num is 16777216", QpTransition::Receive, |attr| attr.dest_qp_num = 1 << 24),
+            ("rq_psn is 16777216", QpTransition::Receive, |attr| attr.rq_psn = 1 << 24),
+            ("max_dest_rd_atomic is 17", QpTransition::Receive, |attr| attr.max_dest_rd_atomic = 17),
+            ("ah_attr.sl is 8", QpTransition::Receive, |attr| attr.ah_attr.sl = 8),
+            ("ah_attr.is_global is 0", QpTransition::Receive, |attr| attr.ah_attr.is_global = 0),
+            ("ah_attr.grh.sgid_index is 8, at most 7", QpTransition::Receive, |attr| {
+                attr.ah_attr.grh.sgid_index = 8
+            }),
+            ("ah_attr.grh.dgid is not set", QpTransition::Receive, |attr| {
+                attr.ah_attr.grh.dgid.raw = [0; 16]
+            }),
+            ("timeout is 32", QpTransition::Send, |attr| attr.timeout = 32),
+            ("retry_cnt is 8", QpTransition::Send, |attr| attr.retry_cnt = 8),
+            ("sq_psn is 16777216", QpTransition::Send, |attr| attr.sq_psn = 1 << 24),
+            ("max_rd_atomic is 17", QpTransition::Send, |attr| attr.max_rd_atomic = 17),
         ];
         for (name, rung, change) in cases {
             let mut attr = match rung {
-                Rung::Init => init(&OURS).0,
-                Rung::Receive => receive(&OURS, &theirs()).0,
-                Rung::Send => send(&OURS).0,
+                QpTransition::Init => init_attrs(&OURS).0,
+                QpTransition::Receive => rtr_attrs(&OURS, &theirs()).0,
+                QpTransition::Send => rts_attrs(&OURS).0,
             };
             let text = why(*rung, &attr, &LIMITS);
             assert!(text.contains("all attributes are within"), "{text}");
             change(&mut attr);
             let text = why(*rung, &attr, &LIMITS);
-            assert!(text.contains(name) && text.starts_with(rung.name()), "{text} instead of {name}");
+            assert!(
+                text.contains(name) && text.starts_with(rung.transition_name()),
+                "{text} instead of {name}"
+            );
         }
     }
 
     #[test]
     fn an_address_without_a_way_is_named() {
-        let attr = receive(&OURS, &theirs()).0;
+        let attr = rtr_attrs(&OURS, &theirs()).0;
         let error = io::Error::from_raw_os_error(libc::ETIMEDOUT);
-        let text = blame(Rung::Receive, &attr, &LIMITS, &error).to_string();
+        let text = explain_refusal(QpTransition::Receive, &attr, &LIMITS, &error).to_string();
         assert!(text.contains("dgid 10.0.0.2 cannot be reached from ah_attr.grh.sgid_index 1"), "{text}");
-        let infiniband = Limits { infiniband: true, ..LIMITS };
-        let attr = receive(&Ours { global: false, ..OURS }, &theirs()).0;
-        assert!(why(Rung::Receive, &attr, &infiniband).contains("ah_attr.dlid is 0"));
+        let infiniband = QpAttrLimits { infiniband: true, ..LIMITS };
+        let attr = rtr_attrs(&LocalQpAttrs { global: false, ..OURS }, &theirs()).0;
+        assert!(why(QpTransition::Receive, &attr, &infiniband).contains("ah_attr.dlid is 0"));
     }
 
     #[test]
     fn repetitions_fit_into_the_time() {
         let second = 1_000_000_000;
         for (time, retries) in [(3 * second, 7), (10 * second, 7), (3 * second, 0), (60 * second, 3)] {
-            let exponent = timeout(time, retries);
+            let exponent = ack_timeout(time, retries);
             let all = |exponent: u8| (4096_u64 << exponent) * (u64::from(retries) + 1);
             assert!(all(exponent) <= time && all(exponent + 1) > time, "{exponent}");
         }
-        assert_eq!(timeout(0, 7), 14);
-        assert_eq!(timeout(u64::MAX, 0), 31);
+        assert_eq!(ack_timeout(0, 7), 14);
+        assert_eq!(ack_timeout(u64::MAX, 0), 31);
     }
 }

@@ -34,11 +34,11 @@ mod speed;
 mod stage;
 mod unheard;
 
-pub use config::{ConfigError, Family, Ordering, Range, Routing, VerbsConfig};
-pub use error::Missing;
+pub use config::{BusOrdering, GidFamily, GidRange, PacketRouting, VerbsConfig, VerbsConfigError};
+pub use error::VerbsUnavailable;
 pub use fabric::VerbsFabric;
 pub use hca::HcaFilter;
-pub use library::Library;
+pub use library::VerbsLibrary;
 pub use listing::device_names;
 pub use rail::VerbsRail;
-pub use unheard::unheard;
+pub use unheard::ignored_variables;

@@ -8,10 +8,10 @@ use std::ptr::NonNull;
 
 use trunkline_sys::verbs::{self as calls, Calls, LIBRARY, VERSIONS, ionic};
 
-use crate::{Missing, pipelines};
+use crate::{VerbsUnavailable, pipelines};
 
 /// The functions of libibverbs, and of a provider that has pipelines.
-pub struct Library {
+pub struct VerbsLibrary {
     calls: Calls,
     ionic: Option<ionic::Calls>,
 }
@@ -39,21 +39,21 @@ fn may_be(field: &str) -> &'static str {
     }
 }
 
-impl Library {
+impl VerbsLibrary {
     /// Opens rdma-core's library.
     ///
     /// # Errors
-    /// [`Missing::Library`] or [`Missing::Symbol`].
-    pub fn open() -> Result<Self, Missing> {
+    /// [`VerbsUnavailable::Library`] or [`VerbsUnavailable::Symbol`].
+    pub fn open() -> Result<Self, VerbsUnavailable> {
         let name = LIBRARY.to_string_lossy().into_owned();
         // SAFETY: rdma-core's own library; its constructors run here as in any program that is linked with it.
         let library = unsafe { libloading::os::unix::Library::new(name) };
         // What the linker said stands behind the error.
         let said = |error: libloading::Error| error.source().map_or(error.to_string(), ToString::to_string);
-        let handle = library.map_err(|error| Missing::Library(said(error)))?.into_raw();
-        let find = |symbol: &str| find(handle, symbol);
+        let handle = library.map_err(|error| VerbsUnavailable::Library(said(error)))?.into_raw();
+        let find = |symbol: &str| find_symbol(handle, symbol);
         Ok(Self {
-            ionic: pipelines::open(),
+            ionic: pipelines::open_ionic(),
             calls: load!(find;
                 required: get_device_list GetDeviceList free_device_list FreeDeviceList
                     get_device_name GetDeviceName open_device OpenDevice close_device CloseDevice
@@ -74,7 +74,7 @@ impl Library {
     /// # Safety
     /// The functions, and those in the tables of what they return, do what libibverbs says of them.
     #[must_use]
-    pub unsafe fn of(calls: Calls) -> Self {
+    pub unsafe fn from_calls(calls: Calls) -> Self {
         Self { calls, ionic: None }
     }
 
@@ -88,7 +88,7 @@ impl Library {
     }
 
     /// The provider's.
-    pub(crate) fn ionic(&self) -> Option<ionic::Calls> {
+    pub(crate) fn ionic_calls(&self) -> Option<ionic::Calls> {
         self.ionic
     }
 
@@ -99,8 +99,8 @@ impl Library {
 }
 
 /// The symbol in the version that our types are for.
-fn find(handle: *mut c_void, symbol: &str) -> Result<NonNull<c_void>, Missing> {
-    let missing = |version: &CStr| Missing::Symbol {
+fn find_symbol(handle: *mut c_void, symbol: &str) -> Result<NonNull<c_void>, VerbsUnavailable> {
+    let missing = |version: &CStr| VerbsUnavailable::Symbol {
         symbol: symbol.to_owned(),
         version: version.to_string_lossy().into_owned(),
     };
@@ -128,7 +128,7 @@ mod tests {
     fn a_symbol_that_is_not_there_is_named() {
         // SAFETY: the C library is loaded in any process.
         let handle = unsafe { libloading::os::unix::Library::new("libc.so.6") }.unwrap().into_raw();
-        let error = find(handle, "ibv_create_qp").unwrap_err().to_string();
+        let error = find_symbol(handle, "ibv_create_qp").unwrap_err().to_string();
         assert!(error.contains("ibv_create_qp") && error.contains("IBVERBS_1.1"), "{error}");
     }
 }

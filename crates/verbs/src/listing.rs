@@ -2,15 +2,15 @@
 
 use std::ffi::CStr;
 
-use crate::{Library, Missing};
+use crate::{VerbsLibrary, VerbsUnavailable};
 
 /// Lists the RDMA devices that libibverbs has found a provider for; a device of the kernel that is not among them has none. An empty list also
 /// means that the kernel has no interface for them (module `ib_uverbs`).
 ///
 /// # Errors
-/// [`Missing::Library`] or [`Missing::Symbol`].
-pub fn device_names() -> Result<Vec<String>, Missing> {
-    let library = Library::open()?;
+/// [`VerbsUnavailable::Library`] or [`VerbsUnavailable::Symbol`].
+pub fn device_names() -> Result<Vec<String>, VerbsUnavailable> {
+    let library = VerbsLibrary::open()?;
     let calls = library.calls();
     let mut count = 0;
     // SAFETY: the count is a whole number.

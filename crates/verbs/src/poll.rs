@@ -1,17 +1,17 @@
 //! What the device says has finished, as the contract tells it. Called by the rail's poll; takes completions in batches, and
 //! finds the operation by the number it was posted with. Receives that writes with immediate took are posted again here.
 
-use trunkline_fabric::{Completion, Done, LinkId, Rail as _, Status};
+use trunkline_fabric::{Completion, CompletionKind, LinkId, OpStatus, Rail as _};
 use trunkline_sys::verbs::{WC_WITH_IMM, Wc, wc_opcode, wc_status};
 
 use crate::VerbsRail;
-use crate::error::{What, status};
-use crate::flusher::Seat;
-use crate::link::{Kind, Link};
-use crate::queue::{Ended, Entry};
+use crate::error::{PostedKind, completion_status};
+use crate::flusher::FlusherMember;
+use crate::link::{VerbsLink, WrIdKind};
+use crate::queue::{EndedWork, WorkEntry};
 
 /// What one look at a completion gave.
-enum Told {
+enum CompletionStep {
     /// Nothing that the user is told; it is over.
     Nothing,
     /// Something, and it is over.
@@ -22,8 +22,8 @@ enum Told {
     Again,
 }
 
-fn posted(link: LinkId, entry: Entry, status: Status) -> Completion {
-    Completion { wr_id: entry.wr_id, link, done: Done::Posted, status, imm: None, len: 0 }
+fn posted_completion(link: LinkId, entry: WorkEntry, status: OpStatus) -> Completion {
+    Completion { wr_id: entry.wr_id, link, done: CompletionKind::Posted, status, imm: None, len: 0 }
 }
 
 /// Batches that one poll goes through at most.
@@ -32,13 +32,13 @@ const BATCHES: u32 = 64;
 impl VerbsRail {
     /// Fills `out` from the front with what has finished. One call of the library, unless that brings a full batch.
     #[inline]
-    pub(crate) fn collect(&mut self, out: &mut [Completion]) -> usize {
+    pub(crate) fn collect_completions(&mut self, out: &mut [Completion]) -> usize {
         let mut count = self.tell_all(out, 0);
         for _ in 0..BATCHES {
             if count == out.len() {
                 break;
             }
-            let more = self.cq.refill();
+            let more = self.cq.poll_batch();
             count = self.tell_all(out, count);
             if !more && !self.polls_twice.is_on() {
                 break;
@@ -56,12 +56,12 @@ impl VerbsRail {
     #[inline]
     fn tell_all(&mut self, out: &mut [Completion], mut count: usize) -> usize {
         while count < out.len() {
-            let Some(wc) = self.cq.oldest() else { break };
-            let told = self.tell(&wc);
-            if !matches!(told, Told::More(_) | Told::Again) {
-                self.cq.tell();
+            let Some(wc) = self.cq.oldest_completion() else { break };
+            let told = self.tell_completion(&wc);
+            if !matches!(told, CompletionStep::More(_) | CompletionStep::Again) {
+                self.cq.pop_oldest();
             }
-            if let Told::Last(one) | Told::More(one) = told {
+            if let CompletionStep::Last(one) | CompletionStep::More(one) = told {
                 out[count] = one;
                 count += 1;
             }
@@ -70,47 +70,67 @@ impl VerbsRail {
     }
 
     #[inline]
-    fn tell(&mut self, wc: &Wc) -> Told {
-        let Some((kind, place, position)) = Kind::of(wc.wr_id) else { return Told::Nothing };
-        if kind == Kind::Receive {
+    fn tell_completion(&mut self, wc: &Wc) -> CompletionStep {
+        let Some((kind, place, position)) = WrIdKind::from_wr_id(wc.wr_id) else {
+            return CompletionStep::Nothing;
+        };
+        if kind == WrIdKind::Receive {
             return self.tell_receive(place, position, wc);
         }
-        let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
-        if self.leftovers && wc.qp_num != link.qp.number() {
-            return Told::Nothing;
+        let Some(Some(link)) = self.links.get_mut(place as usize) else { return CompletionStep::Nothing };
+        if self.leftovers && wc.qp_num != link.qp.qp_number() {
+            return CompletionStep::Nothing;
         }
-        if kind == Kind::Mark { tell_mark(link, position) } else { tell_work(link, position, wc) }
+        if kind == WrIdKind::Mark { tell_mark(link, position) } else { tell_work(link, position, wc) }
     }
 
     /// A receive was taken by a send or by a write with immediate, or never will be.
     #[inline]
-    fn tell_receive(&mut self, place: u32, slot: u32, wc: &Wc) -> Told {
-        let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
-        if self.leftovers && wc.qp_num != link.qp.number() {
-            return Told::Nothing;
+    fn tell_receive(&mut self, place: u32, slot: u32, wc: &Wc) -> CompletionStep {
+        let Some(Some(link)) = self.links.get_mut(place as usize) else { return CompletionStep::Nothing };
+        if self.leftovers && wc.qp_num != link.qp.qp_number() {
+            return CompletionStep::Nothing;
         }
         let id = link.id;
         if wc.status != wc_status::SUCCESS {
             link.has_broken();
-            let Some(wr_id) = link.receives.end(slot) else { return Told::Nothing };
-            return Told::Last(received(id, wr_id, status(wc.status, What::Receive)));
+            let Some(wr_id) = link.receives.end_receive(slot) else { return CompletionStep::Nothing };
+            return CompletionStep::Last(received_completion(
+                id,
+                wr_id,
+                completion_status(wc.status, PostedKind::Receive),
+            ));
         }
         let len = wc.byte_len.into();
         if wc.opcode == wc_opcode::RECV_RDMA_WITH_IMM {
             self.lend_again(place, slot);
-            let done = Done::Written;
+            let done = CompletionKind::Written;
             let imm = Some(u32::from_be(wc.imm_data));
-            return Told::Last(Completion { wr_id: 0, link: id, done, status: Status::Ok, imm, len });
+            return CompletionStep::Last(Completion {
+                wr_id: 0,
+                link: id,
+                done,
+                status: OpStatus::Ok,
+                imm,
+                len,
+            });
         }
-        let Some(wr_id) = link.receives.end(slot) else { return Told::Nothing };
+        let Some(wr_id) = link.receives.end_receive(slot) else { return CompletionStep::Nothing };
         let imm = (wc.wc_flags & WC_WITH_IMM != 0).then(|| u32::from_be(wc.imm_data));
-        Told::Last(Completion { wr_id, link: id, done: Done::Received, status: Status::Ok, imm, len })
+        CompletionStep::Last(Completion {
+            wr_id,
+            link: id,
+            done: CompletionKind::Received,
+            status: OpStatus::Ok,
+            imm,
+            len,
+        })
     }
 
     /// Tells which flushes have ended, as far as there is room.
     fn tell_flushes(&mut self, out: &mut [Completion], mut count: usize) -> usize {
         while count < out.len() {
-            let Some((asked, code)) = self.flusher.as_ref().and_then(Seat::next) else { break };
+            let Some((asked, code)) = self.flusher.as_ref().and_then(FlusherMember::next) else { break };
             self.flushes = self.flushes.saturating_sub(1);
             let Some(Some(link)) = self.links.get_mut(asked.link.0 as usize) else { continue };
             if link.life != asked.life {
@@ -119,11 +139,11 @@ impl VerbsRail {
             link.flushes -= 1;
             let status = match code {
                 wc_status::SUCCESS if !asked.told => continue,
-                wc_status::SUCCESS => Status::Ok,
-                code => status(code, What::OneSided),
+                wc_status::SUCCESS => OpStatus::Ok,
+                code => completion_status(code, PostedKind::OneSided),
             };
-            let entry = Entry { wr_id: asked.wr_id, told: asked.told, is_send: false, half: false };
-            out[count] = posted(asked.link, entry, status);
+            let entry = WorkEntry { wr_id: asked.wr_id, told: asked.told, is_send: false, half: false };
+            out[count] = posted_completion(asked.link, entry, status);
             count += 1;
         }
         count
@@ -156,58 +176,60 @@ impl VerbsRail {
 }
 
 /// The oldest that the device did not take, and has nothing before it.
-fn next_refused(link: &mut Link) -> Option<Completion> {
+fn next_refused(link: &mut VerbsLink) -> Option<Completion> {
     while let Some(entry) = link.queue.drop_oldest() {
         if entry.half {
             continue;
         }
         let refusal = link.half.take().or(link.refusal.take());
-        let status = refusal.unwrap_or(Status::Flushed);
-        return Some(posted(link.id, entry, status));
+        let status = refusal.unwrap_or(OpStatus::Flushed);
+        return Some(posted_completion(link.id, entry, status));
     }
     let wr_id = link.receives.drop_oldest()?;
-    Some(received(link.id, wr_id, Status::Flushed))
+    Some(received_completion(link.id, wr_id, OpStatus::Flushed))
 }
 
-fn received(link: LinkId, wr_id: u64, status: Status) -> Completion {
-    Completion { wr_id, link, done: Done::Received, status, imm: None, len: 0 }
+fn received_completion(link: LinkId, wr_id: u64, status: OpStatus) -> Completion {
+    Completion { wr_id, link, done: CompletionKind::Received, status, imm: None, len: 0 }
 }
 
 /// What was posted last has come back: so has all before it.
 #[cold]
-fn tell_mark(link: &mut Link, mark: u32) -> Told {
+fn tell_mark(link: &mut VerbsLink, mark: u32) -> CompletionStep {
     match link.queue.end_before(mark) {
-        Ended::Flushed(entry) if entry.half => Told::Again,
-        Ended::Flushed(entry) => {
-            let status = link.half.take().unwrap_or(Status::Flushed);
-            Told::More(posted(link.id, entry, status))
+        EndedWork::Flushed(entry) if entry.half => CompletionStep::Again,
+        EndedWork::Flushed(entry) => {
+            let status = link.half.take().unwrap_or(OpStatus::Flushed);
+            CompletionStep::More(posted_completion(link.id, entry, status))
         }
-        Ended::Nobody => Told::Nothing,
-        Ended::Silently(_) | Ended::This(_) => Told::Again,
+        EndedWork::Nobody => CompletionStep::Nothing,
+        EndedWork::Silently(_) | EndedWork::This(_) => CompletionStep::Again,
     }
 }
 
 #[inline]
-fn tell_work(link: &mut Link, position: u32, wc: &Wc) -> Told {
+fn tell_work(link: &mut VerbsLink, position: u32, wc: &Wc) -> CompletionStep {
     let well = wc.status == wc_status::SUCCESS;
     let id = link.id;
-    match link.queue.end(position, well) {
-        Ended::Nobody => Told::Nothing,
-        Ended::Silently(_) => Told::Again,
+    match link.queue.end_oldest(position, well) {
+        EndedWork::Nobody => CompletionStep::Nothing,
+        EndedWork::Silently(_) => CompletionStep::Again,
         // Told with its immediate.
-        Ended::Flushed(entry) if entry.half => Told::Again,
-        Ended::Flushed(entry) => Told::More(posted(id, entry, Status::Flushed)),
-        Ended::This(entry) if well && entry.told => Told::Last(posted(id, entry, Status::Ok)),
-        Ended::This(_) if well => Told::Nothing,
-        Ended::This(entry) => {
+        EndedWork::Flushed(entry) if entry.half => CompletionStep::Again,
+        EndedWork::Flushed(entry) => CompletionStep::More(posted_completion(id, entry, OpStatus::Flushed)),
+        EndedWork::This(entry) if well && entry.told => {
+            CompletionStep::Last(posted_completion(id, entry, OpStatus::Ok))
+        }
+        EndedWork::This(_) if well => CompletionStep::Nothing,
+        EndedWork::This(entry) => {
             link.has_broken();
-            let what = if entry.is_send { What::Send } else { What::OneSided };
-            let status = status(wc.status, what);
+            let what = if entry.is_send { PostedKind::Send } else { PostedKind::OneSided };
+            let status = completion_status(wc.status, what);
             if entry.half && !link.tells_halves.is_on() {
                 link.half = Some(status).filter(|_| !link.loses_halves.is_on());
-                return Told::Nothing;
+                return CompletionStep::Nothing;
             }
-            Told::Last(posted(id, entry, link.half.take().unwrap_or(status)))
+            CompletionStep::Last(posted_completion(id, entry, link.half.take().unwrap_or(status)))
         }
     }
 }

@@ -12,8 +12,8 @@ use trunkline_sys::verbs::{
 };
 
 use crate::cq::CompletionQueue;
-use crate::device::{Device, errno, last_error};
-use crate::events::Fault;
+use crate::device::{VerbsDevice, check_code, last_error};
+use crate::events::ObjectFault;
 
 /// All that is built in place.
 const OPS: u64 = send_ops::RDMA_WRITE
@@ -25,15 +25,15 @@ const OPS: u64 = send_ops::RDMA_WRITE
     | send_ops::ATOMIC_FETCH_AND_ADD;
 
 /// How work gets to the device; found out when the queue pair is made.
-pub(crate) enum Ring {
+pub(crate) enum PostMethod {
     /// As a list.
     Listed,
     /// Built in place.
-    Built(Builder),
+    Built(WrBuilder),
 }
 
 /// The calls that build work in place.
-pub(crate) struct Builder {
+pub(crate) struct WrBuilder {
     qp: *mut QpEx,
     start: WrSend,
     complete: WrComplete,
@@ -49,89 +49,89 @@ pub(crate) struct Builder {
 }
 
 /// A queue pair.
-pub(crate) struct Qp {
-    device: Arc<Device>,
+pub(crate) struct VerbsQp {
+    device: Arc<VerbsDevice>,
     raw: *mut RawQp,
-    ring: Ring,
+    ring: PostMethod,
     post_send: PostSend,
     post_recv: PostRecv,
     number: u32,
     granted: QpCap,
-    fault: Arc<Fault>,
+    fault: Arc<ObjectFault>,
 }
 
 // SAFETY: a queue pair has one owner at a time, and libibverbs does not mind which thread that is.
-unsafe impl Send for Qp {}
+unsafe impl Send for VerbsQp {}
 
-impl Qp {
+impl VerbsQp {
     /// Makes one whose completions go to `cq`, with queues and inline bytes of at least these sizes.
     ///
     /// # Errors
     /// The system's error.
     pub(crate) fn new(
-        device: &Arc<Device>,
+        device: &Arc<VerbsDevice>,
         cq: &CompletionQueue,
         mut cap: QpCap,
         extended: bool,
     ) -> io::Result<Self> {
         let raw = match extended {
-            true => Self::extended(device, cq, &mut cap),
-            false => Self::plain(device, cq, &mut cap),
+            true => Self::create_extended(device, cq, &mut cap),
+            false => Self::create_plain(device, cq, &mut cap),
         };
         if raw.is_null() {
             return Err(last_error());
         }
-        let ops = device.ops();
+        let ops = device.context_ops();
         let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
             // SAFETY: it was just made.
             unsafe { (device.calls().destroy_qp)(raw) };
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let built = if extended { Builder::of(device, raw) } else { None };
+        let built = if extended { WrBuilder::from_qp(device, raw) } else { None };
         // SAFETY: it was just made.
         let number = unsafe { (*raw).qp_num };
         device.queue_pairs.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             device: Arc::clone(device),
             raw,
-            ring: built.map_or(Ring::Listed, Ring::Built),
+            ring: built.map_or(PostMethod::Listed, PostMethod::Built),
             post_send,
             post_recv,
             number,
             granted: cap,
-            fault: device.faults.add(raw),
+            fault: device.faults.watch_object(raw),
         })
     }
 
     /// Asks for sizes `cap`, and leaves there those that were granted.
-    fn plain(device: &Device, cq: &CompletionQueue, cap: &mut QpCap) -> *mut RawQp {
+    fn create_plain(device: &VerbsDevice, cq: &CompletionQueue, cap: &mut QpCap) -> *mut RawQp {
         let mut attr = QpInitAttr {
             qp_context: std::ptr::null_mut(),
-            send_cq: cq.raw(),
-            recv_cq: cq.raw(),
+            send_cq: cq.as_raw(),
+            recv_cq: cq.as_raw(),
             srq: std::ptr::null_mut(),
             cap: *cap,
             qp_type: QPT_RC,
             sq_sig_all: 0,
         };
         // SAFETY: domain and queue are of this device and live; the attributes are whole.
-        let made = unsafe { (device.calls().create_qp)(device.pd(), &raw mut attr) };
+        let made = unsafe { (device.calls().create_qp)(device.protection_domain(), &raw mut attr) };
         *cap = attr.cap;
         made
     }
 
-    /// As [`Qp::plain`], for a queue pair on which work is built in place.
-    fn extended(device: &Device, cq: &CompletionQueue, cap: &mut QpCap) -> *mut RawQp {
+    /// As [`VerbsQp::create_plain`], for a queue pair on which work is built in place.
+    fn create_extended(device: &VerbsDevice, cq: &CompletionQueue, cap: &mut QpCap) -> *mut RawQp {
         let at = std::mem::offset_of!(VerbsContext, create_qp_ex);
-        let create = device.extended(size_of::<VerbsContext>() - at).and_then(|whole| {
+        let create = device.extended_context(size_of::<VerbsContext>() - at).and_then(|whole| {
             // SAFETY: the slot lies inside what the library has.
             unsafe { (*whole).create_qp_ex }
         });
         let Some(create) = create else { return std::ptr::null_mut() };
         // SAFETY: all zeros are such attributes.
         let mut attr: QpInitAttrEx = unsafe { std::mem::zeroed() };
-        (attr.send_cq, attr.recv_cq) = (cq.raw(), cq.raw());
-        (attr.cap, attr.qp_type, attr.pd) = (*cap, QPT_RC, device.pd());
+        (attr.send_cq, attr.recv_cq) = (cq.as_raw(), cq.as_raw());
+        (attr.cap, attr.qp_type, attr.pd) = (*cap, QPT_RC, device.protection_domain());
         attr.comp_mask = INIT_ATTR_PD | INIT_ATTR_SEND_OPS_FLAGS;
         attr.send_ops_flags = OPS;
         // SAFETY: domain and queue are of this device and live; the attributes are whole.
@@ -141,30 +141,30 @@ impl Qp {
     }
 
     /// The sizes that the device granted.
-    pub(crate) fn granted(&self) -> QpCap {
+    pub(crate) fn granted_sizes(&self) -> QpCap {
         self.granted
     }
 
     /// Its number on the network.
     #[inline]
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn qp_number(&self) -> u32 {
         self.number
     }
 
     /// How work gets to it.
     #[inline]
-    pub(crate) fn ring(&self) -> &Ring {
+    pub(crate) fn post_method(&self) -> &PostMethod {
         &self.ring
     }
 
     /// The pipeline that it is on.
     pub(crate) fn pipeline(&self) -> u32 {
-        self.device.pipelines.found(self.raw)
+        self.device.pipelines.qp_pipeline(self.raw)
     }
 
     /// Why the device gave it up, if it did.
-    pub(crate) fn fault(&self) -> Option<&'static str> {
-        self.fault.why()
+    pub(crate) fn fault_reason(&self) -> Option<&'static str> {
+        self.fault.fault_reason()
     }
 
     /// Moves it to another state.
@@ -174,11 +174,11 @@ impl Qp {
     pub(crate) fn modify(&self, attr: &QpAttr, mask: i32) -> io::Result<()> {
         let mut attr = *attr;
         // SAFETY: the queue pair lives as long as this; the attributes are whole.
-        errno(unsafe { (self.device.calls().modify_qp)(self.raw, &raw mut attr, mask) })
+        check_code(unsafe { (self.device.calls().modify_qp)(self.raw, &raw mut attr, mask) })
     }
 
     /// What it may add to the standard, or adds; none where library or device know nothing of that.
-    pub(crate) fn ece(&self) -> Option<Ece> {
+    pub(crate) fn query_ece(&self) -> Option<Ece> {
         let query = self.device.calls().query_ece?;
         let mut ece = Ece { vendor_id: 0, options: 0, comp_mask: 0 };
         // SAFETY: the queue pair lives as long as this; the place is whole.
@@ -192,7 +192,7 @@ impl Qp {
     pub(crate) fn set_ece(&self, mut ece: Ece) -> io::Result<()> {
         let Some(set) = self.device.calls().set_ece else { return Ok(()) };
         // SAFETY: the queue pair lives as long as this; the value is whole.
-        errno(unsafe { set(self.raw, &raw mut ece) })
+        check_code(unsafe { set(self.raw, &raw mut ece) })
     }
 
     /// Gives it a list of requests.
@@ -210,7 +210,7 @@ impl Qp {
     /// Gives it a list of receives.
     ///
     /// # Errors
-    /// As [`Qp::post_send`].
+    /// As [`VerbsQp::post_send`].
     #[inline]
     pub(crate) fn post_recv(&self, list: *mut RecvWr) -> Result<(), (i32, *mut RecvWr)> {
         let mut bad = std::ptr::null_mut();
@@ -220,7 +220,7 @@ impl Qp {
     }
 }
 
-impl Drop for Qp {
+impl Drop for VerbsQp {
     fn drop(&mut self) {
         self.device.faults.remove(self.raw);
         // SAFETY: nobody uses it any more, and its events have been handed back.
@@ -229,9 +229,9 @@ impl Drop for Qp {
     }
 }
 
-impl Builder {
+impl WrBuilder {
     /// Those of a queue pair that was made for them.
-    fn of(device: &Device, raw: *mut RawQp) -> Option<Self> {
+    fn from_qp(device: &VerbsDevice, raw: *mut RawQp) -> Option<Self> {
         let to_extended = device.calls().qp_to_qp_ex?;
         // SAFETY: the queue pair was just made.
         let qp = unsafe { to_extended(raw) };
@@ -258,7 +258,7 @@ impl Builder {
 
     /// Begins a list.
     #[inline]
-    pub(crate) fn start(&self) {
+    pub(crate) fn start_list(&self) {
         // SAFETY: the queue pair lives as long as this.
         unsafe { (self.start)(self.qp) };
     }
@@ -268,7 +268,7 @@ impl Builder {
     /// # Errors
     /// The system's number; none was taken.
     #[inline]
-    pub(crate) fn complete(&self) -> Result<(), i32> {
+    pub(crate) fn submit_list(&self) -> Result<(), i32> {
         // SAFETY: a list was begun.
         match unsafe { (self.complete)(self.qp) } {
             0 => Ok(()),
@@ -278,7 +278,7 @@ impl Builder {
 
     /// Begins a request.
     #[inline]
-    pub(crate) fn begin(&self, wr: &SendWr) {
+    pub(crate) fn begin_request(&self, wr: &SendWr) {
         let qp = self.qp;
         // SAFETY: the queue pair lives as long as this, and has one owner.
         unsafe { (*qp).wr_id = wr.wr_id };
@@ -317,7 +317,7 @@ impl Builder {
 
     /// Ends a request whose bytes are copied.
     #[inline]
-    pub(crate) fn copy(&self, bytes: &Sge) {
+    pub(crate) fn set_inline_bytes(&self, bytes: &Sge) {
         let addr = std::ptr::with_exposed_provenance_mut(bytes.addr as usize);
         // SAFETY: a request was begun; the bytes are the stage's.
         unsafe { (self.copy)(self.qp, addr, bytes.length as usize) };
@@ -325,7 +325,7 @@ impl Builder {
 
     /// Ends a request whose bytes are registered.
     #[inline]
-    pub(crate) fn place(&self, list: &[Sge]) {
+    pub(crate) fn set_sge_list(&self, list: &[Sge]) {
         // SAFETY: a request was begun; the list is the stage's.
         unsafe { (self.place)(self.qp, list.len(), list.as_ptr()) };
     }

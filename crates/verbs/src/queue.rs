@@ -2,11 +2,11 @@
 
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 
-use crate::error::Planted;
+use crate::error::VerbsMutant;
 
 /// One operation that was posted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct WorkEntry {
     /// The user's number.
     pub(crate) wr_id: u64,
     /// Whether the user is told when it is well.
@@ -19,8 +19,8 @@ pub(crate) struct Entry {
 
 /// A queue of a fixed number of operations, by their positions, which wrap.
 #[derive(Debug)]
-pub(crate) struct Queue {
-    entries: Box<[Entry]>,
+pub(crate) struct WorkQueue {
+    entries: Box<[WorkEntry]>,
     /// Position of the oldest that has not ended.
     head: u32,
     /// Position of the next.
@@ -33,37 +33,37 @@ pub(crate) struct Queue {
     quiet: u32,
     /// Whether one has failed: those that the device leaves out from then on were flushed.
     failed: bool,
-    never_signals: Planted,
+    never_signals: VerbsMutant,
 }
 
 /// What a completion says of the oldest operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Ended {
+pub(crate) enum EndedWork {
     /// It is an earlier one, and it went well.
-    Silently(Entry),
+    Silently(WorkEntry),
     /// It is an earlier one, and it never ran.
-    Flushed(Entry),
+    Flushed(WorkEntry),
     /// It is the one.
-    This(Entry),
+    This(WorkEntry),
     /// There is none with that position.
     Nobody,
 }
 
-impl Queue {
+impl WorkQueue {
     /// A queue for `depth` operations.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(depth: u32) -> Result<Self, OutOfMemory> {
         Ok(Self {
-            entries: try_filled(Entry::default(), depth.max(1) as usize)?,
+            entries: try_filled(WorkEntry::default(), depth.max(1) as usize)?,
             head: 0,
             tail: 0,
             given: 0,
             halves: 0,
             quiet: 0,
             failed: false,
-            never_signals: Planted::named("verbs-never-signals-by-itself"),
+            never_signals: VerbsMutant::named("verbs-never-signals-by-itself"),
         })
     }
 
@@ -74,32 +74,32 @@ impl Queue {
         self.entries.len() as u32
     }
 
-    fn at(&self, position: u32) -> usize {
+    fn entry_index(&self, position: u32) -> usize {
         (position % self.depth()) as usize
     }
 
     /// Operations that have not ended.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
-        distance(self.head, self.tail, self.depth())
+        ring_distance(self.head, self.tail, self.depth())
     }
 
     /// Operations that the device has been given and has not ended.
     #[inline]
-    pub(crate) fn given(&self) -> u32 {
-        distance(self.head, self.given, self.depth())
+    pub(crate) fn submitted_count(&self) -> u32 {
+        ring_distance(self.head, self.given, self.depth())
     }
 
     /// Of those, what the user posted: halves count with the others.
     #[inline]
-    pub(crate) fn operations(&self) -> u32 {
+    pub(crate) fn operation_count(&self) -> u32 {
         self.len() - self.halves
     }
 
     /// The oldest leaves.
     #[inline]
-    fn take(&mut self) -> Entry {
-        let entry = self.entries[self.at(self.head)];
+    fn pop_oldest(&mut self) -> WorkEntry {
+        let entry = self.entries[self.entry_index(self.head)];
         self.head = next(self.head, self.depth());
         self.halves -= u32::from(entry.half);
         entry
@@ -108,9 +108,9 @@ impl Queue {
     /// Adds an operation; its position, and whether it must be signalled so that places come free in time. There must be
     /// room.
     #[inline]
-    pub(crate) fn push(&mut self, entry: Entry, last: bool) -> (u32, bool) {
+    pub(crate) fn push(&mut self, entry: WorkEntry, last: bool) -> (u32, bool) {
         let position = self.tail;
-        let at = self.at(position);
+        let at = self.entry_index(position);
         self.entries[at] = entry;
         self.halves += u32::from(entry.half);
         self.tail = next(self.tail, self.depth());
@@ -123,57 +123,57 @@ impl Queue {
 
     /// The device has been given all.
     #[inline]
-    pub(crate) fn give(&mut self) {
+    pub(crate) fn mark_submitted(&mut self) {
         self.given = self.tail;
     }
 
     /// The device took all but the last `count`.
-    pub(crate) fn refused(&mut self, count: u32) {
+    pub(crate) fn mark_refused(&mut self, count: u32) {
         let lap = 2 * self.depth();
         self.given = (self.tail + lap - count % lap) % lap;
     }
 
     /// What a completion of `position` says of the oldest operation, which leaves the queue. To be asked again until it is
-    /// [`Ended::This`].
+    /// [`EndedWork::This`].
     #[inline]
-    pub(crate) fn end(&mut self, position: u32, well: bool) -> Ended {
-        if distance(self.head, position, self.depth()) >= self.given() {
-            return Ended::Nobody;
+    pub(crate) fn end_oldest(&mut self, position: u32, well: bool) -> EndedWork {
+        if ring_distance(self.head, position, self.depth()) >= self.submitted_count() {
+            return EndedWork::Nobody;
         }
         let this = self.head == position;
-        let entry = self.take();
+        let entry = self.pop_oldest();
         if this {
             self.failed |= !well;
-            Ended::This(entry)
+            EndedWork::This(entry)
         } else if self.failed {
-            Ended::Flushed(entry)
+            EndedWork::Flushed(entry)
         } else {
-            Ended::Silently(entry)
+            EndedWork::Silently(entry)
         }
     }
 
     /// The position behind the last operation that the device was given.
-    pub(crate) fn mark(&self) -> u32 {
+    pub(crate) fn submitted_end(&self) -> u32 {
         self.given
     }
 
     /// What is to be said of the oldest operation before a mark once the device has come to that: it leaves the queue. To be
-    /// asked again until it is [`Ended::Nobody`].
-    pub(crate) fn end_before(&mut self, mark: u32) -> Ended {
-        let left = distance(self.head, mark, self.depth());
-        if left == 0 || left > self.given() {
-            return Ended::Nobody;
+    /// asked again until it is [`EndedWork::Nobody`].
+    pub(crate) fn end_before(&mut self, mark: u32) -> EndedWork {
+        let left = ring_distance(self.head, mark, self.depth());
+        if left == 0 || left > self.submitted_count() {
+            return EndedWork::Nobody;
         }
-        let entry = self.take();
-        if self.failed { Ended::Flushed(entry) } else { Ended::Silently(entry) }
+        let entry = self.pop_oldest();
+        if self.failed { EndedWork::Flushed(entry) } else { EndedWork::Silently(entry) }
     }
 
     /// The oldest operation, taken out, if the device has none and never gets it.
-    pub(crate) fn drop_oldest(&mut self) -> Option<Entry> {
-        if self.given() > 0 || self.len() == 0 {
+    pub(crate) fn drop_oldest(&mut self) -> Option<WorkEntry> {
+        if self.submitted_count() > 0 || self.len() == 0 {
             return None;
         }
-        let entry = self.take();
+        let entry = self.pop_oldest();
         self.given = self.head;
         Some(entry)
     }
@@ -186,7 +186,7 @@ fn next(position: u32, depth: u32) -> u32 {
 }
 
 #[inline]
-fn distance(from: u32, to: u32, depth: u32) -> u32 {
+fn ring_distance(from: u32, to: u32, depth: u32) -> u32 {
     if to >= from { to - from } else { to + 2 * depth - from }
 }
 
@@ -198,36 +198,36 @@ mod tests {
 
     use super::*;
 
-    fn entry(wr_id: u64, told: bool) -> Entry {
-        Entry { wr_id, told, is_send: false, half: false }
+    fn entry(wr_id: u64, told: bool) -> WorkEntry {
+        WorkEntry { wr_id, told, is_send: false, half: false }
     }
 
     #[test]
     fn earlier_ones_end_silently_and_fail_after_the_first_failure() {
-        let mut queue = Queue::new(8).unwrap();
+        let mut queue = WorkQueue::new(8).unwrap();
         let positions: Vec<u32> = (0..6).map(|wr_id| queue.push(entry(wr_id, false), false).0).collect();
-        assert_eq!(queue.end(positions[0], true), Ended::Nobody, "the device has none");
-        queue.give();
-        assert_eq!(queue.end(positions[1], true), Ended::Silently(entry(0, false)));
-        assert_eq!(queue.end(positions[1], true), Ended::This(entry(1, false)));
-        assert_eq!(queue.end(positions[1], true), Ended::Nobody, "twice");
-        assert_eq!(queue.end(positions[2], false), Ended::This(entry(2, false)));
-        assert_eq!(queue.end(positions[4], false), Ended::Flushed(entry(3, false)));
-        assert_eq!(queue.end(positions[4], false), Ended::This(entry(4, false)));
+        assert_eq!(queue.end_oldest(positions[0], true), EndedWork::Nobody, "the device has none");
+        queue.mark_submitted();
+        assert_eq!(queue.end_oldest(positions[1], true), EndedWork::Silently(entry(0, false)));
+        assert_eq!(queue.end_oldest(positions[1], true), EndedWork::This(entry(1, false)));
+        assert_eq!(queue.end_oldest(positions[1], true), EndedWork::Nobody, "twice");
+        assert_eq!(queue.end_oldest(positions[2], false), EndedWork::This(entry(2, false)));
+        assert_eq!(queue.end_oldest(positions[4], false), EndedWork::Flushed(entry(3, false)));
+        assert_eq!(queue.end_oldest(positions[4], false), EndedWork::This(entry(4, false)));
         assert_eq!(queue.len(), 1);
     }
 
     #[test]
     fn what_the_device_did_not_take_is_dropped_last() {
-        let mut queue = Queue::new(4).unwrap();
+        let mut queue = WorkQueue::new(4).unwrap();
         let positions: Vec<u32> = (0..4).map(|wr_id| queue.push(entry(wr_id, true), false).0).collect();
-        queue.give();
-        queue.refused(2);
-        assert_eq!((queue.len(), queue.given()), (4, 2));
+        queue.mark_submitted();
+        queue.mark_refused(2);
+        assert_eq!((queue.len(), queue.submitted_count()), (4, 2));
         assert_eq!(queue.drop_oldest(), None, "the device has some");
-        assert_eq!(queue.end(positions[2], false), Ended::Nobody);
-        assert_eq!(queue.end(positions[0], true), Ended::This(entry(0, true)));
-        assert_eq!(queue.end(positions[1], true), Ended::This(entry(1, true)));
+        assert_eq!(queue.end_oldest(positions[2], false), EndedWork::Nobody);
+        assert_eq!(queue.end_oldest(positions[0], true), EndedWork::This(entry(0, true)));
+        assert_eq!(queue.end_oldest(positions[1], true), EndedWork::This(entry(1, true)));
         assert_eq!(queue.drop_oldest(), Some(entry(2, true)));
         assert_eq!(queue.drop_oldest(), Some(entry(3, true)));
         assert_eq!(queue.drop_oldest(), None);
@@ -235,39 +235,39 @@ mod tests {
 
     #[test]
     fn what_is_before_a_mark_has_ended_when_that_has() {
-        let mut queue = Queue::new(4).unwrap();
+        let mut queue = WorkQueue::new(4).unwrap();
         let positions: Vec<u32> = (0..4).map(|wr_id| queue.push(entry(wr_id, false), false).0).collect();
-        queue.give();
-        queue.refused(1);
-        let mark = queue.mark();
+        queue.mark_submitted();
+        queue.mark_refused(1);
+        let mark = queue.submitted_end();
         assert_eq!(
             queue.end_before(mark),
-            Ended::Silently(entry(0, false)),
+            EndedWork::Silently(entry(0, false)),
             "it was well, and nobody was told"
         );
-        assert_eq!(queue.end(positions[1], false), Ended::This(entry(1, false)));
-        assert_eq!(queue.end_before(mark), Ended::Flushed(entry(2, false)));
-        assert_eq!((queue.end_before(mark), queue.given(), queue.len()), (Ended::Nobody, 0, 1));
-        assert_eq!(queue.end_before(positions[0]), Ended::Nobody, "a mark that is past");
-        assert_eq!(Queue::new(3).unwrap().end_before(0), Ended::Nobody);
+        assert_eq!(queue.end_oldest(positions[1], false), EndedWork::This(entry(1, false)));
+        assert_eq!(queue.end_before(mark), EndedWork::Flushed(entry(2, false)));
+        assert_eq!((queue.end_before(mark), queue.submitted_count(), queue.len()), (EndedWork::Nobody, 0, 1));
+        assert_eq!(queue.end_before(positions[0]), EndedWork::Nobody, "a mark that is past");
+        assert_eq!(WorkQueue::new(3).unwrap().end_before(0), EndedWork::Nobody);
     }
 
     proptest! {
         /// Against a list: places come free in order, and a queue that is used without being told never stays full.
         #[test]
         fn places_come_free(depth in 1_u32..20, steps in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let mut queue = Queue::new(depth).unwrap();
+            let mut queue = WorkQueue::new(depth).unwrap();
             let mut model: VecDeque<(u32, u64, bool)> = VecDeque::new();
             for (wr_id, step) in steps.into_iter().enumerate() {
                 if step % 3 > 0 && queue.len() < depth {
                     let entry = entry(wr_id as u64, step % 5 == 0);
                     let (position, signalled) = queue.push(entry, queue.len() + 1 == depth);
                     model.push_back((position, entry.wr_id, signalled));
-                    queue.give();
+                    queue.mark_submitted();
                 } else if let Some(at) = model.iter().position(|one| one.2) {
                     let position = model[at].0;
                     for _ in 0..=at {
-                        let (Ended::Silently(ended) | Ended::This(ended)) = queue.end(position, true) else {
+                        let (EndedWork::Silently(ended) | EndedWork::This(ended)) = queue.end_oldest(position, true) else {
                             panic!("it ended as no one");
                         };
                         prop_assert_eq!(Some(ended.wr_id), model.pop_front().map(|one| one.1));

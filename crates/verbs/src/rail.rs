@@ -5,25 +5,25 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Caps, Completion, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Remote, Source, Status,
-    Wake,
+    Caps, Completion, LinkId, MemoryRegistrar, Op, OpSource, OpStatus, PostError, Rail, RailConfig,
+    RegionExtent, RemoteLocation, WaitMethod,
 };
 use trunkline_proto::time::Duration;
 use trunkline_sys::verbs::{Atomic, Rdma, SendWr, SendWrTarget, Sge, wr_opcode};
 
 use crate::VerbsConfig;
 use crate::cq::CompletionQueue;
-use crate::device::Port;
-use crate::error::{NOT_POSTED, Planted, UNSUPPORTED};
-use crate::flusher::{Asked, Seat};
-use crate::link::{Kind, Link, State};
-use crate::queue::Entry;
-use crate::register::{VerbsRegistrar, rkey};
-use crate::stage::{Bytes, Chain, ROOM, Stage, Work};
+use crate::device::VerbsPort;
+use crate::error::{NOT_POSTED, UNSUPPORTED, VerbsMutant};
+use crate::flusher::{FlushRequest, FlusherMember};
+use crate::link::{VerbsLink, VerbsLinkStage, WrIdKind};
+use crate::queue::WorkEntry;
+use crate::register::{VerbsRegistrar, device_rkey};
+use crate::stage::{ROOM, RequestBytes, RequestChain, RequestStage, StagedRequest};
 
 /// A queue that has something waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Dirty {
+pub(crate) enum DirtyQueue {
     /// Work of a link.
     Work(u32),
     /// Receives of a link.
@@ -33,37 +33,37 @@ pub(crate) enum Dirty {
 /// An open port of a device.
 pub struct VerbsRail {
     // In the order in which they may go.
-    pub(crate) links: Vec<Option<Box<Link>>>,
-    pub(crate) flusher: Option<Seat>,
+    pub(crate) links: Vec<Option<Box<VerbsLink>>>,
+    pub(crate) flusher: Option<FlusherMember>,
     /// Flushes that have not been told of.
     pub(crate) flushes: u32,
     pub(crate) cq: CompletionQueue,
     /// Completions of links that have ended may still come: there was no memory to take them out.
     pub(crate) leftovers: bool,
-    pub(crate) stage: Stage,
-    pub(crate) dirty: Vec<Dirty>,
+    pub(crate) stage: RequestStage,
+    pub(crate) dirty: Vec<DirtyQueue>,
     /// Links that have work or receives which the device did not take.
     pub(crate) refused: Vec<u32>,
     pub(crate) live: u32,
     pub(crate) lives: u64,
     pub(crate) registrar: Arc<VerbsRegistrar>,
-    pub(crate) port: Arc<Port>,
+    pub(crate) port: Arc<VerbsPort>,
     pub(crate) verbs: Arc<VerbsConfig>,
     pub(crate) config: RailConfig,
     pub(crate) caps: Caps,
     /// The immediate of a longer write goes by itself.
     pub(crate) adaptive_above: u64,
-    pub(crate) keeps_lent: Planted,
-    pub(crate) keeps_leftovers: Planted,
-    pub(crate) polls_twice: Planted,
+    pub(crate) keeps_lent: VerbsMutant,
+    pub(crate) keeps_leftovers: VerbsMutant,
+    pub(crate) polls_twice: VerbsMutant,
 }
 
 /// A request as the operation asks for it.
-struct Asks<'a> {
+struct WorkRequest<'a> {
     opcode: u32,
     imm: u32,
     target: SendWrTarget,
-    bytes: Payload<'a>,
+    bytes: RequestPayload<'a>,
     /// The immediate follows by itself.
     apart: bool,
     /// Whether it is for a word that is not aligned. Some devices refuse it when it is posted and some when it arrives, so
@@ -72,49 +72,49 @@ struct Asks<'a> {
 }
 
 /// Its bytes, before heads have a place.
-enum Payload<'a> {
+enum RequestPayload<'a> {
     Copied(&'a [u8], &'a [u8]),
     Placed(Sge),
     /// A head that needs a place, and what follows it.
     Headed(&'a [u8], Sge),
 }
 
-fn target(to: Remote) -> SendWrTarget {
+fn rdma_target(to: RemoteLocation) -> SendWrTarget {
     let mut target = SendWr::ZERO.wr;
-    target.rdma = Rdma { remote_addr: to.addr, rkey: rkey(to.key) };
+    target.rdma = Rdma { remote_addr: to.addr, rkey: device_rkey(to.key) };
     target
 }
 
 impl VerbsRail {
     #[inline]
-    pub(crate) fn link(&self, link: LinkId) -> Option<&Link> {
+    pub(crate) fn find_link(&self, link: LinkId) -> Option<&VerbsLink> {
         self.links.get(link.0 as usize)?.as_deref()
     }
 
     #[inline]
-    fn place(&self, extent: Extent) -> Result<Sge, PostError> {
+    fn resolve_extent(&self, extent: RegionExtent) -> Result<Sge, PostError> {
         if extent.len > self.caps.message_max {
-            return Err(PostError::Refused(Status::LocalProtection));
+            return Err(PostError::Refused(OpStatus::LocalProtection));
         }
-        self.port.device.regions.place(extent).ok_or(PostError::Refused(Status::LocalProtection))
+        self.port.device.regions.resolve_extent(extent).ok_or(PostError::Refused(OpStatus::LocalProtection))
     }
 
     #[inline]
-    fn source<'a>(&self, head: &'a [u8], body: Source<'a>) -> Result<Payload<'a>, PostError> {
+    fn source<'a>(&self, head: &'a [u8], body: OpSource<'a>) -> Result<RequestPayload<'a>, PostError> {
         let most = self.caps.inline_max as usize;
-        let too_long = PostError::Refused(Status::TooLong);
+        let too_long = PostError::Refused(OpStatus::TooLong);
         if head.len() > most {
             return Err(too_long);
         }
         match body {
-            Source::Inline(bytes) if bytes.len() > most => Err(too_long),
-            Source::Inline(bytes) => Ok(Payload::Copied(head, bytes)),
-            Source::Region(extent) => {
-                let sge = self.place(extent)?;
+            OpSource::Inline(bytes) if bytes.len() > most => Err(too_long),
+            OpSource::Inline(bytes) => Ok(RequestPayload::Copied(head, bytes)),
+            OpSource::Region(extent) => {
+                let sge = self.resolve_extent(extent)?;
                 Ok(match (head.is_empty(), sge.length) {
-                    (true, _) => Payload::Placed(sge),
-                    (false, 0) => Payload::Copied(head, &[]),
-                    (false, _) => Payload::Headed(head, sge),
+                    (true, _) => RequestPayload::Placed(sge),
+                    (false, 0) => RequestPayload::Copied(head, &[]),
+                    (false, _) => RequestPayload::Headed(head, sge),
                 })
             }
         }
@@ -122,10 +122,10 @@ impl VerbsRail {
 
     /// An operation as the device knows it.
     #[inline]
-    fn asks<'a>(&self, op: Op<'a>) -> Result<Asks<'a>, PostError> {
-        let unsupported = PostError::Refused(Status::Other(UNSUPPORTED));
+    fn build_request<'a>(&self, op: Op<'a>) -> Result<WorkRequest<'a>, PostError> {
+        let unsupported = PostError::Refused(OpStatus::Other(UNSUPPORTED));
         let with = |opcode, imm: Option<u32>, target, bytes| {
-            Ok(Asks { opcode, imm: imm.unwrap_or(0), target, bytes, apart: false, astray: false })
+            Ok(WorkRequest { opcode, imm: imm.unwrap_or(0), target, bytes, apart: false, astray: false })
         };
         match op {
             Op::Send { head, body, imm } => {
@@ -135,54 +135,55 @@ impl VerbsRail {
             Op::Write { from, to, imm } => {
                 let opcode =
                     if imm.is_some() { wr_opcode::RDMA_WRITE_WITH_IMM } else { wr_opcode::RDMA_WRITE };
-                let asks = with(opcode, imm, target(to), self.source(&[], from)?)?;
+                let asks = with(opcode, imm, rdma_target(to), self.source(&[], from)?)?;
                 // What is copied goes in one packet.
-                let long = matches!(asks.bytes, Payload::Placed(_)) && from.len() > self.adaptive_above;
-                Ok(Asks { apart: imm.is_some() && long, ..asks })
+                let long =
+                    matches!(asks.bytes, RequestPayload::Placed(_)) && from.len() > self.adaptive_above;
+                Ok(WorkRequest { apart: imm.is_some() && long, ..asks })
             }
             Op::Read { into, from } => {
-                let bytes = Payload::Placed(self.place(into)?);
-                with(wr_opcode::RDMA_READ, None, target(from), bytes)
+                let bytes = RequestPayload::Placed(self.resolve_extent(into)?);
+                with(wr_opcode::RDMA_READ, None, rdma_target(from), bytes)
             }
             Op::FetchAdd { old, at, add } if self.caps.atomics => {
-                self.atomic(wr_opcode::ATOMIC_FETCH_AND_ADD, old, at, (add, 0))
+                self.atomic_request(wr_opcode::ATOMIC_FETCH_AND_ADD, old, at, (add, 0))
             }
             Op::CompareSwap { old, at, expect, swap } if self.caps.atomics => {
-                self.atomic(wr_opcode::ATOMIC_CMP_AND_SWP, old, at, (expect, swap))
+                self.atomic_request(wr_opcode::ATOMIC_CMP_AND_SWP, old, at, (expect, swap))
             }
             // A write of nothing: devices look at no key then.
-            Op::Nop => with(wr_opcode::RDMA_WRITE, None, SendWr::ZERO.wr, Payload::Copied(&[], &[])),
+            Op::Nop => with(wr_opcode::RDMA_WRITE, None, SendWr::ZERO.wr, RequestPayload::Copied(&[], &[])),
             _ => Err(unsupported),
         }
     }
 
-    fn atomic<'a>(
+    fn atomic_request<'a>(
         &self,
         opcode: u32,
-        old: Extent,
-        at: Remote,
+        old: RegionExtent,
+        at: RemoteLocation,
         (compare_add, swap): (u64, u64),
-    ) -> Result<Asks<'a>, PostError> {
+    ) -> Result<WorkRequest<'a>, PostError> {
         if old.len != 8 {
-            return Err(PostError::Refused(Status::LocalProtection));
+            return Err(PostError::Refused(OpStatus::LocalProtection));
         }
-        let bytes = Payload::Placed(self.place(old)?);
-        let to = Atomic { remote_addr: at.addr, compare_add, swap, rkey: rkey(at.key) };
+        let bytes = RequestPayload::Placed(self.resolve_extent(old)?);
+        let to = Atomic { remote_addr: at.addr, compare_add, swap, rkey: device_rkey(at.key) };
         let target = SendWrTarget { atomic: to };
         let astray = !at.addr.is_multiple_of(8);
-        Ok(Asks { opcode, imm: 0, target, bytes, apart: false, astray })
+        Ok(WorkRequest { opcode, imm: 0, target, bytes, apart: false, astray })
     }
 
     #[inline]
     fn post_work(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, told: bool) -> Result<(), PostError> {
         let Some(Some(found)) = self.links.get(link.0 as usize) else {
-            return Err(PostError::Refused(Status::Flushed));
+            return Err(PostError::Refused(OpStatus::Flushed));
         };
-        if found.state != State::Up {
-            return Err(PostError::Refused(Status::Flushed));
+        if found.state != VerbsLinkStage::Up {
+            return Err(PostError::Refused(OpStatus::Flushed));
         }
-        let asks = self.asks(op)?;
-        let credits = found.credits();
+        let asks = self.build_request(op)?;
+        let credits = found.free_credits();
         if credits == 0 {
             return Err(PostError::Busy);
         }
@@ -191,63 +192,70 @@ impl VerbsRail {
         }
         let asks = if asks.apart { self.add_bytes(link, wr_id, asks) } else { asks };
         let Some(Some(found)) = self.links.get_mut(link.0 as usize) else {
-            return Err(PostError::Refused(Status::Flushed));
+            return Err(PostError::Refused(OpStatus::Flushed));
         };
         let found = &mut **found;
         let is_send = matches!(asks.opcode, wr_opcode::SEND | wr_opcode::SEND_WITH_IMM);
         let (position, signalled) =
-            found.queue.push(Entry { wr_id, told, is_send, half: false }, credits == 1);
-        let id = Kind::Work.id(link.0, position);
-        let work = Work { id, opcode: asks.opcode, imm: asks.imm, target: asks.target, signalled };
+            found.queue.push(WorkEntry { wr_id, told, is_send, half: false }, credits == 1);
+        let id = WrIdKind::Work.to_wr_id(link.0, position);
+        let work = StagedRequest { id, opcode: asks.opcode, imm: asks.imm, target: asks.target, signalled };
         let place = position % found.queue.depth();
         let bytes = match asks.bytes {
-            Payload::Copied(one, two) if one.len() + two.len() <= found.inline => Bytes::Copied(one, two),
-            Payload::Copied(one, two) => Bytes::Placed(found.staging.copy(place, one, two)),
-            Payload::Placed(sge) => Bytes::Placed(sge),
-            Payload::Headed(head, sge) => Bytes::Both(found.staging.copy(place, head, &[]), sge),
+            RequestPayload::Copied(one, two) if one.len() + two.len() <= found.inline => {
+                RequestBytes::Copied(one, two)
+            }
+            RequestPayload::Copied(one, two) => {
+                RequestBytes::Placed(found.staging.copy_payload(place, one, two))
+            }
+            RequestPayload::Placed(sge) => RequestBytes::Placed(sge),
+            RequestPayload::Headed(head, sge) => {
+                RequestBytes::Both(found.staging.copy_payload(place, head, &[]), sge)
+            }
         };
         if asks.astray {
-            found.queue.give();
-            found.queue.refused(1);
-            self.break_refused(link.0, Status::RemoteAccess);
+            found.queue.mark_submitted();
+            found.queue.mark_refused(1);
+            self.break_refused(link.0, OpStatus::RemoteAccess);
             return Ok(());
         }
         if found.chain.is_empty() {
-            self.dirty.push(Dirty::Work(link.0));
+            self.dirty.push(DirtyQueue::Work(link.0));
         }
-        self.stage.add(&mut found.chain, &work, bytes);
+        self.stage.add_request(&mut found.chain, &work, bytes);
         Ok(())
     }
 
     /// Adds the bytes of a write whose immediate follows by itself; what is left of it.
-    fn add_bytes<'a>(&mut self, link: LinkId, wr_id: u64, asks: Asks<'a>) -> Asks<'a> {
+    fn add_bytes<'a>(&mut self, link: LinkId, wr_id: u64, asks: WorkRequest<'a>) -> WorkRequest<'a> {
         let Some(Some(found)) = self.links.get_mut(link.0 as usize) else { return asks };
-        let entry = Entry { wr_id, told: false, is_send: false, half: true };
+        let entry = WorkEntry { wr_id, told: false, is_send: false, half: true };
         let (position, signalled) = found.queue.push(entry, false);
-        let id = Kind::Work.id(link.0, position);
-        let work = Work { id, opcode: wr_opcode::RDMA_WRITE, imm: 0, target: asks.target, signalled };
+        let id = WrIdKind::Work.to_wr_id(link.0, position);
+        let work =
+            StagedRequest { id, opcode: wr_opcode::RDMA_WRITE, imm: 0, target: asks.target, signalled };
         if found.chain.is_empty() {
-            self.dirty.push(Dirty::Work(link.0));
+            self.dirty.push(DirtyQueue::Work(link.0));
         }
-        if let Payload::Placed(sge) = asks.bytes {
-            self.stage.add(&mut found.chain, &work, Bytes::Placed(sge));
+        if let RequestPayload::Placed(sge) = asks.bytes {
+            self.stage.add_request(&mut found.chain, &work, RequestBytes::Placed(sge));
         }
-        Asks { bytes: Payload::Copied(&[], &[]), apart: false, ..asks }
+        WorkRequest { bytes: RequestPayload::Copied(&[], &[]), apart: false, ..asks }
     }
 
     #[inline]
-    fn post_receive(&mut self, link: LinkId, wr_id: u64, into: Extent) -> Result<(), PostError> {
-        let sge = self.place(into)?;
+    fn post_receive(&mut self, link: LinkId, wr_id: u64, into: RegionExtent) -> Result<(), PostError> {
+        let sge = self.resolve_extent(into)?;
         if self.stage.is_full() {
             self.ring_all();
         }
         let Some(Some(found)) = self.links.get_mut(link.0 as usize) else {
-            return Err(PostError::Refused(Status::Flushed));
+            return Err(PostError::Refused(OpStatus::Flushed));
         };
-        if found.state == State::Error {
-            return Err(PostError::Refused(Status::Flushed));
+        if found.state == VerbsLinkStage::Error {
+            return Err(PostError::Refused(OpStatus::Flushed));
         }
-        let Some(slot) = found.receives.take(wr_id, sge) else { return Err(PostError::Busy) };
+        let Some(slot) = found.receives.take_slot(wr_id, sge) else { return Err(PostError::Busy) };
         self.stage_receive(link.0, slot, sge);
         Ok(())
     }
@@ -257,9 +265,9 @@ impl VerbsRail {
     fn stage_receive(&mut self, place: u32, slot: u32, into: Sge) {
         let Some(Some(found)) = self.links.get_mut(place as usize) else { return };
         if found.receive_chain.is_empty() {
-            self.dirty.push(Dirty::Receives(place));
+            self.dirty.push(DirtyQueue::Receives(place));
         }
-        self.stage.add_receive(&mut found.receive_chain, Kind::Receive.id(place, slot), into);
+        self.stage.add_receive(&mut found.receive_chain, WrIdKind::Receive.to_wr_id(place, slot), into);
     }
 
     /// A write with immediate took a receive: it is posted again with what this poll gives to the device.
@@ -272,7 +280,7 @@ impl VerbsRail {
         if self.keeps_lent.is_on() {
             return;
         }
-        let Some(into) = found.receives.lent(slot) else { return };
+        let Some(into) = found.receives.slot_memory(slot) else { return };
         self.stage_receive(place, slot, into);
     }
 
@@ -281,32 +289,32 @@ impl VerbsRail {
         &mut self,
         link: LinkId,
         wr_id: u64,
-        at: Option<Remote>,
+        at: Option<RemoteLocation>,
         told: bool,
     ) -> Result<(), PostError> {
-        if self.link(link).is_none() {
-            return Err(PostError::Refused(Status::Flushed));
+        if self.find_link(link).is_none() {
+            return Err(PostError::Refused(OpStatus::Flushed));
         }
         if self.flusher.is_none() {
             // Only if somebody flushes.
             // The address is read where the queue pair is connected.
-            let ours = self.ours(0, &self.port.first);
-            let limits = self.limits();
-            let seat = Seat::new(&self.port, &self.registrar(), (&ours, &limits)).map_err(|error| {
+            let ours = self.local_attrs(0, &self.port.first);
+            let limits = self.attr_limits();
+            let seat = FlusherMember::new(&self.port, &self.registrar(), (&ours, &limits)).map_err(|error| {
                 let code = NOT_POSTED + error.raw_os_error().unwrap_or(0).unsigned_abs();
-                PostError::Refused(Status::Other(code))
+                PostError::Refused(OpStatus::Other(code))
             });
             self.flusher = Some(seat?);
         }
         let (Some(flusher), Some(Some(found))) = (&self.flusher, self.links.get_mut(link.0 as usize)) else {
-            return Err(PostError::Refused(Status::Flushed));
+            return Err(PostError::Refused(OpStatus::Flushed));
         };
-        if found.used() >= found.depth {
+        if found.outstanding_ops() >= found.depth {
             return Err(PostError::Busy);
         }
         found.flushes += 1;
         self.flushes += 1;
-        flusher.post(Asked { link, life: found.life, wr_id, told }, at);
+        flusher.post_flush(FlushRequest { link, life: found.life, wr_id, told }, at);
         Ok(())
     }
 
@@ -314,8 +322,8 @@ impl VerbsRail {
     pub(crate) fn ring_all(&mut self) {
         for at in 0..self.dirty.len() {
             match self.dirty[at] {
-                Dirty::Work(place) => self.ring_work(place),
-                Dirty::Receives(place) => self.ring_receives(place),
+                DirtyQueue::Work(place) => self.ring_work(place),
+                DirtyQueue::Receives(place) => self.ring_receives(place),
             }
         }
         self.dirty.clear();
@@ -325,36 +333,36 @@ impl VerbsRail {
     #[inline]
     fn ring_work(&mut self, place: u32) {
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return };
-        let chain = std::mem::replace(&mut link.chain, Chain::EMPTY);
-        link.queue.give();
-        if let Err((code, left)) = self.stage.ring(&link.qp, chain) {
-            link.queue.refused(left);
-            self.break_refused(place, Status::Other(NOT_POSTED + code.unsigned_abs()));
+        let chain = std::mem::replace(&mut link.chain, RequestChain::EMPTY);
+        link.queue.mark_submitted();
+        if let Err((code, left)) = self.stage.submit_chain(&link.qp, chain) {
+            link.queue.mark_refused(left);
+            self.break_refused(place, OpStatus::Other(NOT_POSTED + code.unsigned_abs()));
         }
     }
 
     #[inline]
     fn ring_receives(&mut self, place: u32) {
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return };
-        let chain = std::mem::replace(&mut link.receive_chain, Chain::EMPTY);
-        if link.state == State::Error {
+        let chain = std::mem::replace(&mut link.receive_chain, RequestChain::EMPTY);
+        if link.state == VerbsLinkStage::Error {
             // Not every device gives back what it is given from now on.
             for id in self.stage.receives_of(chain) {
-                link.receives.keep(id as u32);
+                link.receives.keep_untaken(id as u32);
             }
             return self.note_refused(place);
         }
         if let Err((code, left)) = self.stage.ring_receives(&link.qp, chain) {
             for id in self.stage.receives_from(left) {
-                link.receives.keep(id as u32);
+                link.receives.keep_untaken(id as u32);
             }
-            self.break_refused(place, Status::Other(NOT_POSTED + code.unsigned_abs()));
+            self.break_refused(place, OpStatus::Other(NOT_POSTED + code.unsigned_abs()));
         }
     }
 
     /// The device did not take what was given: the link is in error, and what it did not take comes back last.
     #[cold]
-    fn break_refused(&mut self, place: u32, why: Status) {
+    fn break_refused(&mut self, place: u32, why: OpStatus) {
         if let Some(Some(link)) = self.links.get_mut(place as usize) {
             link.refusal.get_or_insert(why);
             link.break_down();
@@ -375,13 +383,13 @@ impl Rail for VerbsRail {
         &self.caps
     }
 
-    fn registrar(&self) -> Arc<dyn Registrar> {
-        Arc::clone(&self.registrar) as Arc<dyn Registrar>
+    fn registrar(&self) -> Arc<dyn MemoryRegistrar> {
+        Arc::clone(&self.registrar) as Arc<dyn MemoryRegistrar>
     }
 
     #[inline]
-    fn credits(&self, link: LinkId) -> u32 {
-        self.link(link).map_or(0, Link::credits)
+    fn post_credits(&self, link: LinkId) -> u32 {
+        self.find_link(link).map_or(0, VerbsLink::free_credits)
     }
 
     #[inline]
@@ -401,30 +409,30 @@ impl Rail for VerbsRail {
         }
     }
 
-    fn unsent(&self, link: LinkId) -> u32 {
-        self.link(link).map_or(0, |link| link.chain.len())
+    fn unsent_ops(&self, link: LinkId) -> u32 {
+        self.find_link(link).map_or(0, |link| link.chain.len())
     }
 
     #[inline]
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         self.flush();
-        self.collect(out)
+        self.collect_completions(out)
     }
 
-    fn arm(&mut self) -> Wake {
+    fn arm_wait(&mut self) -> WaitMethod {
         self.flush();
         // Flushes wake nobody.
-        if self.cq.oldest().is_some() || self.flushes > 0 {
-            return Wake::After(Duration(0));
+        if self.cq.oldest_completion().is_some() || self.flushes > 0 {
+            return WaitMethod::After(Duration(0));
         }
-        self.cq.arm();
+        self.cq.request_notify();
         // What came before it was armed makes no event.
-        self.cq.refill();
-        if self.cq.oldest().is_some() { Wake::After(Duration(0)) } else { Wake::Event }
+        self.cq.poll_batch();
+        if self.cq.oldest_completion().is_some() { WaitMethod::After(Duration(0)) } else { WaitMethod::Event }
     }
 
     fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {
-        Some(Arc::clone(self.cq.descriptor()))
+        Some(Arc::clone(self.cq.wait_descriptor()))
     }
 }
 

@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 
 use crate::VerbsConfig;
-use crate::device::{Device, last_error};
-use crate::error::Planted;
+use crate::device::{VerbsDevice, last_error};
+use crate::error::VerbsMutant;
 use trunkline_fabric::{DeviceReach, RegisterError};
 
 /// What says that NVIDIA's module for peer memory is loaded, from the root on: today's name, and two older ones.
@@ -27,7 +27,7 @@ const LOAD_PEER_MEMORY: &str = "load the module for peer memory (modprobe nvidia
      use a kernel and a driver of the NIC that register dma-bufs (Linux 5.12 or later, rdma-core 34 or later)";
 
 /// What a device reaches.
-pub(crate) fn of(device: &Device, config: &VerbsConfig) -> DeviceReach {
+pub(crate) fn device_reach(device: &VerbsDevice, config: &VerbsConfig) -> DeviceReach {
     let there = |names: &[&str]| names.iter().any(|name| is_there(&config.root, name));
     DeviceReach {
         dmabuf: registers_dmabufs(device),
@@ -43,18 +43,18 @@ fn is_there(root: &Path, name: &str) -> bool {
 
 /// Whether library, kernel and driver register dma-bufs: asked with a descriptor that is none. Who looks at it knows the
 /// call.
-fn registers_dmabufs(device: &Device) -> bool {
+fn registers_dmabufs(device: &VerbsDevice) -> bool {
     let calls = device.calls();
     let Some(register) = calls.reg_dmabuf_mr else { return false };
     // SAFETY: the domain is open; no bytes of no file.
-    let mr = unsafe { register(device.pd(), 0, 0, 0, -1, 0) };
+    let mr = unsafe { register(device.protection_domain(), 0, 0, 0, -1, 0) };
     if !mr.is_null() {
         // SAFETY: just made. What takes anything is not to be trusted.
         unsafe { (calls.dereg_mr)(mr) };
         return false;
     }
     let known = last_error().raw_os_error() == Some(libc::EBADF);
-    known || Planted::named("verbs-takes-any-dmabuf-answer").is_on()
+    known || VerbsMutant::named("verbs-takes-any-dmabuf-answer").is_on()
 }
 
 /// Memory of a device cannot be registered by its address.

@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_deque, try_filled};
 use trunkline_sys::verbs::Sge;
 
-use crate::error::Planted;
+use crate::error::VerbsMutant;
 
 /// One receive.
 #[derive(Clone, Copy)]
-struct Slot {
+struct ReceiveEntry {
     /// The user's number.
     wr_id: u64,
     into: Sge,
@@ -18,22 +18,22 @@ struct Slot {
 }
 
 /// The receives of a link.
-pub(crate) struct Receives {
-    slots: Box<[Slot]>,
+pub(crate) struct PostedReceives {
+    slots: Box<[ReceiveEntry]>,
     /// Slots that are not in use, the one that was used last on top.
     free: Vec<u32>,
     /// Slots whose receives the device does not have and never gets, oldest first; they are given back last.
     untaken: VecDeque<u32>,
 }
 
-impl Receives {
+impl PostedReceives {
     /// Room for so many.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(most: u32) -> Result<Self, OutOfMemory> {
-        let none = Slot { wr_id: 0, into: Sge::ZERO, used: false };
-        let aborts = Planted::named("verbs-aborts-without-memory").is_on();
+        let none = ReceiveEntry { wr_id: 0, into: Sge::ZERO, used: false };
+        let aborts = VerbsMutant::named("verbs-aborts-without-memory").is_on();
         Ok(Self {
             slots: if aborts { vec![none; most as usize].into() } else { try_filled(none, most as usize)? },
             free: try_collect((0..most).rev())?,
@@ -48,15 +48,15 @@ impl Receives {
 
     /// Takes one; its slot, if there is room.
     #[inline]
-    pub(crate) fn take(&mut self, wr_id: u64, into: Sge) -> Option<u32> {
+    pub(crate) fn take_slot(&mut self, wr_id: u64, into: Sge) -> Option<u32> {
         let slot = self.free.pop()?;
-        self.slots[slot as usize] = Slot { wr_id, into, used: true };
+        self.slots[slot as usize] = ReceiveEntry { wr_id, into, used: true };
         Some(slot)
     }
 
     /// One has ended: the user's number, if there is such a one.
     #[inline]
-    pub(crate) fn end(&mut self, slot: u32) -> Option<u64> {
+    pub(crate) fn end_receive(&mut self, slot: u32) -> Option<u64> {
         let found = self.slots.get_mut(slot as usize).filter(|found| found.used)?;
         found.used = false;
         self.free.push(slot);
@@ -65,12 +65,12 @@ impl Receives {
 
     /// The memory of one that an immediate took.
     #[inline]
-    pub(crate) fn lent(&self, slot: u32) -> Option<Sge> {
+    pub(crate) fn slot_memory(&self, slot: u32) -> Option<Sge> {
         self.slots.get(slot as usize).filter(|found| found.used).map(|found| found.into)
     }
 
     /// The device does not have one, and never gets it.
-    pub(crate) fn keep(&mut self, slot: u32) {
+    pub(crate) fn keep_untaken(&mut self, slot: u32) {
         self.untaken.push_back(slot);
     }
 
@@ -80,7 +80,7 @@ impl Receives {
             return None;
         }
         let slot = self.untaken.pop_front()?;
-        self.end(slot)
+        self.end_receive(slot)
     }
 
     /// Whether none is left that the device never gets.
@@ -99,33 +99,33 @@ mod tests {
 
     #[test]
     fn there_are_as_many_as_there_is_room_for() {
-        let mut receives = Receives::new(3).unwrap();
-        let slots: Vec<u32> = (0..3).filter_map(|wr_id| receives.take(wr_id, place(wr_id))).collect();
-        assert_eq!((slots.len(), receives.len(), receives.take(9, place(9))), (3, 3, None));
-        assert_eq!(receives.end(slots[1]), Some(1));
-        assert_eq!(receives.end(slots[1]), None, "twice");
-        assert_eq!(receives.end(77), None, "there is no such slot");
-        assert_eq!(receives.take(9, place(9)), Some(slots[1]));
-        assert_eq!(Receives::new(0).unwrap().take(1, place(1)), None);
+        let mut receives = PostedReceives::new(3).unwrap();
+        let slots: Vec<u32> = (0..3).filter_map(|wr_id| receives.take_slot(wr_id, place(wr_id))).collect();
+        assert_eq!((slots.len(), receives.len(), receives.take_slot(9, place(9))), (3, 3, None));
+        assert_eq!(receives.end_receive(slots[1]), Some(1));
+        assert_eq!(receives.end_receive(slots[1]), None, "twice");
+        assert_eq!(receives.end_receive(77), None, "there is no such slot");
+        assert_eq!(receives.take_slot(9, place(9)), Some(slots[1]));
+        assert_eq!(PostedReceives::new(0).unwrap().take_slot(1, place(1)), None);
     }
 
     #[test]
     fn one_that_is_lent_stays_in_its_slot() {
-        let mut receives = Receives::new(2).unwrap();
-        let slot = receives.take(5, place(40)).unwrap();
-        assert_eq!(receives.lent(slot).map(|sge| sge.addr), Some(40));
-        assert_eq!((receives.len(), receives.end(slot)), (1, Some(5)));
-        assert!(receives.lent(slot).is_none(), "it has ended");
+        let mut receives = PostedReceives::new(2).unwrap();
+        let slot = receives.take_slot(5, place(40)).unwrap();
+        assert_eq!(receives.slot_memory(slot).map(|sge| sge.addr), Some(40));
+        assert_eq!((receives.len(), receives.end_receive(slot)), (1, Some(5)));
+        assert!(receives.slot_memory(slot).is_none(), "it has ended");
     }
 
     #[test]
     fn what_the_device_never_gets_ends_last_and_in_order() {
-        let mut receives = Receives::new(4).unwrap();
-        let slots: Vec<u32> = (0..4).filter_map(|wr_id| receives.take(wr_id, place(wr_id))).collect();
-        receives.keep(slots[2]);
-        receives.keep(slots[1]);
+        let mut receives = PostedReceives::new(4).unwrap();
+        let slots: Vec<u32> = (0..4).filter_map(|wr_id| receives.take_slot(wr_id, place(wr_id))).collect();
+        receives.keep_untaken(slots[2]);
+        receives.keep_untaken(slots[1]);
         assert_eq!(receives.drop_oldest(), None, "the device has two");
-        assert_eq!((receives.end(slots[0]), receives.end(slots[3])), (Some(0), Some(3)));
+        assert_eq!((receives.end_receive(slots[0]), receives.end_receive(slots[3])), (Some(0), Some(3)));
         assert!(!receives.are_with_device());
         assert_eq!((receives.drop_oldest(), receives.drop_oldest()), (Some(2), Some(1)));
         assert_eq!((receives.drop_oldest(), receives.len()), (None, 0));

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trunkline_fabric::{
-    Access, DeregisterError, Exported, Extent, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
+    AccessRights, DeregisterError, ExportedDmaBuf, LocalKey, MemoryRegistrar, RegionExtent, RegionKeys,
+    RegionPurpose, RegisterError, RemoteKey,
 };
-use trunkline_mem::{Kind, Memory, OutOfMemory};
+use trunkline_mem::{MemoryKind, MemoryRange, OutOfMemory};
 use trunkline_proto::reserve::{try_filled_with, try_grow};
 use trunkline_sys::verbs::{
     ACCESS_LOCAL_WRITE, ACCESS_RELAXED_ORDERING, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ,
@@ -19,8 +20,8 @@ use trunkline_sys::verbs::{
 };
 
 use crate::config;
-use crate::device::{Device, errno, last_error};
-use crate::error::Planted;
+use crate::device::{VerbsDevice, check_code, last_error};
+use crate::error::VerbsMutant;
 use crate::reach;
 
 /// Slots that are made at once.
@@ -34,7 +35,7 @@ const LARGE: u64 = 1 << 30;
 
 /// A region as those who post see it. `key` is stored last and withdrawn first.
 #[derive(Default)]
-struct Slot {
+struct MrSlot {
     /// The local key, 0 if there is none.
     key: AtomicU64,
     /// First byte, as it was registered.
@@ -43,28 +44,28 @@ struct Slot {
 }
 
 /// The regions of a device. A local key holds the device's key in its low half, and slot and life in the other.
-pub(crate) struct Table {
-    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+pub(crate) struct MrTable {
+    chunks: Box<[OnceLock<Box<[MrSlot]>>]>,
     max: u32,
-    live: Mutex<Live>,
-    skip_bounds: Planted,
+    live: Mutex<LiveMrs>,
+    skip_bounds: VerbsMutant,
 }
 
 /// What only registering and deregistering look at.
 #[derive(Default)]
-struct Live {
+struct LiveMrs {
     /// By local key; the memory stays mapped as long as it is here.
-    regions: HashMap<u64, (Object, Memory)>,
+    regions: HashMap<u64, (RawMr, MemoryRange)>,
     free: Vec<u32>,
     made: u32,
     lives: u32,
 }
 
-impl Live {
+impl LiveMrs {
     /// Makes room for one more region, and for its slot when it has left.
     fn reserve_one(&mut self) -> Result<(), OutOfMemory> {
         let entries = self.regions.len() + 1;
-        let bytes = entries * size_of::<(u64, (Object, Memory))>();
+        let bytes = entries * size_of::<(u64, (RawMr, MemoryRange))>();
         self.regions.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
         let more = (self.made as usize + 1).saturating_sub(self.free.len());
         try_grow(&mut self.free, more)
@@ -72,12 +73,12 @@ impl Live {
 }
 
 /// The library's object.
-struct Object(*mut Mr);
+struct RawMr(*mut Mr);
 
 // SAFETY: libibverbs may be called from any thread; the pointer is used under a lock.
-unsafe impl Send for Object {}
+unsafe impl Send for RawMr {}
 
-impl Table {
+impl MrTable {
     /// An empty one, which takes no region until it is told how many its device does.
     ///
     /// # Errors
@@ -87,40 +88,40 @@ impl Table {
             chunks: try_filled_with(CHUNKS, OnceLock::new)?,
             max: 0,
             live: Mutex::default(),
-            skip_bounds: Planted::named("verbs-skips-local-bounds"),
+            skip_bounds: VerbsMutant::named("verbs-skips-local-bounds"),
         })
     }
 
     /// The same of a device that takes `max` regions.
-    pub(crate) fn limited(self, max: u32) -> Self {
+    pub(crate) fn with_limit(self, max: u32) -> Self {
         Self { max: max.min((CHUNK * CHUNKS) as u32), ..self }
     }
 
     /// Most regions.
-    pub(crate) fn max(&self) -> u32 {
+    pub(crate) fn regions_max(&self) -> u32 {
         self.max
     }
 
     /// Regions in it.
     pub(crate) fn len(&self) -> u32 {
         // At most as many as there are slots.
-        self.live().regions.len() as u32
+        self.lock_live().regions.len() as u32
     }
 
-    fn live(&self) -> std::sync::MutexGuard<'_, Live> {
+    fn lock_live(&self) -> std::sync::MutexGuard<'_, LiveMrs> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slot(&self, index: u32) -> Option<&Slot> {
+    fn slot_at(&self, index: u32) -> Option<&MrSlot> {
         let index = index as usize;
         self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
     }
 
     /// The bytes of an extent as the device names them; nothing if they are not all in a region that is registered.
     #[inline]
-    pub(crate) fn place(&self, extent: Extent) -> Option<Sge> {
+    pub(crate) fn resolve_extent(&self, extent: RegionExtent) -> Option<Sge> {
         let key = extent.key.0;
-        let slot = self.slot((key >> 32) as u32 & SLOTS)?;
+        let slot = self.slot_at((key >> 32) as u32 & SLOTS)?;
         if key == 0 || slot.key.load(Ordering::Acquire) != key {
             return None;
         }
@@ -134,7 +135,7 @@ impl Table {
     }
 
     /// A slot for one more region, with all the memory that the region takes in this table until it has left.
-    fn take_slot(&self, live: &mut Live) -> Result<u32, RegisterError> {
+    fn take_slot(&self, live: &mut LiveMrs) -> Result<u32, RegisterError> {
         live.reserve_one()?;
         if let Some(index) = live.free.pop() {
             return Ok(index);
@@ -145,33 +146,39 @@ impl Table {
         let chunk = &self.chunks[live.made as usize / CHUNK];
         if chunk.get().is_none() {
             // Under the lock, so no other thread has set it.
-            let _ = chunk.set(try_filled_with(CHUNK, Slot::default)?);
+            let _ = chunk.set(try_filled_with(CHUNK, MrSlot::default)?);
         }
         live.made += 1;
         Ok(live.made - 1)
     }
 
     /// Takes a region in, or says why there is no place for it.
-    fn insert(&self, mr: *mut Mr, lkey: u32, base: u64, memory: &Memory) -> Result<LocalKey, RegisterError> {
-        let mut live = self.live();
+    fn insert(
+        &self,
+        mr: *mut Mr,
+        lkey: u32,
+        base: u64,
+        memory: &MemoryRange,
+    ) -> Result<LocalKey, RegisterError> {
+        let mut live = self.lock_live();
         let index = self.take_slot(&mut live)?;
         let full = RegisterError::Exhausted(self.max);
-        let Some(slot) = self.slot(index) else { return Err(full) };
+        let Some(slot) = self.slot_at(index) else { return Err(full) };
         live.lives = live.lives.wrapping_add(1) % LIVES + 1;
         let key = u64::from(live.lives) << LIFE_AT | u64::from(index) << 32 | u64::from(lkey);
         slot.base.store(base, Ordering::Relaxed);
         slot.len.store(memory.len() as u64, Ordering::Relaxed);
         slot.key.store(key, Ordering::Release);
-        live.regions.insert(key, (Object(mr), memory.clone()));
+        live.regions.insert(key, (RawMr(mr), memory.clone()));
         Ok(LocalKey(key))
     }
 
     /// Withdraws a region and has the device forget it.
-    fn end(&self, calls: &Calls, key: LocalKey) -> Result<(), DeregisterError> {
-        let mut live = self.live();
+    fn remove_region(&self, calls: &Calls, key: LocalKey) -> Result<(), DeregisterError> {
+        let mut live = self.lock_live();
         let Some((object, _)) = live.regions.get(&key.0) else { return Err(DeregisterError::Unknown) };
         let index = (key.0 >> 32) as u32 & SLOTS;
-        if let Some(slot) = self.slot(index) {
+        if let Some(slot) = self.slot_at(index) {
             slot.key.store(0, Ordering::Release);
         }
         let ended = forget_region(calls, object);
@@ -186,16 +193,16 @@ impl Table {
 
     /// Has the device forget the remaining registrations when it is closed. The memory stays mapped as long as the table: something may be bound to it.
     pub(crate) fn end_all(&self, calls: &Calls) {
-        for (object, _) in self.live().regions.values() {
+        for (object, _) in self.lock_live().regions.values() {
             let _ = forget_region(calls, object);
         }
     }
 }
 
 /// Has the device forget a region of its table, which then leaves the table, or goes with it.
-fn forget_region(calls: &Calls, object: &Object) -> io::Result<()> {
+fn forget_region(calls: &Calls, object: &RawMr) -> io::Result<()> {
     // SAFETY: the region is registered: objects of the table are, and leave it when they are not.
-    errno(unsafe { (calls.dereg_mr)(object.0) })
+    check_code(unsafe { (calls.dereg_mr)(object.0) })
 }
 
 /// Bits of a slot's number.
@@ -207,47 +214,47 @@ const LIVES: u32 = (1 << 12) - 1;
 
 /// Registers memory for one rail.
 pub(crate) struct VerbsRegistrar {
-    device: Arc<Device>,
-    ordering: config::Ordering,
-    mailboxes_relaxed: Planted,
-    dmabufs_from_start: Planted,
-    all_rights: Planted,
-    by_address: Planted,
+    device: Arc<VerbsDevice>,
+    ordering: config::BusOrdering,
+    mailboxes_relaxed: VerbsMutant,
+    dmabufs_from_start: VerbsMutant,
+    all_rights: VerbsMutant,
+    by_address: VerbsMutant,
 }
 
 impl VerbsRegistrar {
     /// A registrar on a device.
-    pub(crate) fn new(device: &Arc<Device>, ordering: config::Ordering) -> Self {
+    pub(crate) fn new(device: &Arc<VerbsDevice>, ordering: config::BusOrdering) -> Self {
         Self {
             device: Arc::clone(device),
             ordering,
-            mailboxes_relaxed: Planted::named("verbs-relaxes-mailboxes"),
-            dmabufs_from_start: Planted::named("verbs-forgets-where-dmabufs-begin"),
-            all_rights: Planted::named("verbs-grants-all-rights"),
-            by_address: Planted::named("verbs-tells-its-addresses"),
+            mailboxes_relaxed: VerbsMutant::named("verbs-relaxes-mailboxes"),
+            dmabufs_from_start: VerbsMutant::named("verbs-forgets-where-dmabufs-begin"),
+            all_rights: VerbsMutant::named("verbs-grants-all-rights"),
+            by_address: VerbsMutant::named("verbs-tells-its-addresses"),
         }
     }
 
     /// What peers and device may do. Mailboxes and signals are never relaxed.
-    fn rights(&self, access: Access, purpose: Purpose) -> c_int {
+    fn access_flags(&self, access: AccessRights, purpose: RegionPurpose) -> c_int {
         let bit = |on: bool, bit: c_int| if on { bit } else { 0 };
-        let relaxed = purpose == Purpose::Data || self.mailboxes_relaxed.is_on();
+        let relaxed = purpose == RegionPurpose::Data || self.mailboxes_relaxed.is_on();
         let all = self.all_rights.is_on();
         ACCESS_LOCAL_WRITE
             | bit(access.write || all, ACCESS_REMOTE_WRITE)
             | bit(access.read || all, ACCESS_REMOTE_READ)
             | bit(access.atomic || all, ACCESS_REMOTE_ATOMIC)
-            | bit(relaxed && self.ordering == config::Ordering::Relaxed, ACCESS_RELAXED_ORDERING)
+            | bit(relaxed && self.ordering == config::BusOrdering::Relaxed, ACCESS_RELAXED_ORDERING)
     }
 
     /// The library's object, and the address peers count from: the place in a page where the library can do that.
-    fn make(&self, memory: &Memory, rights: c_int) -> (*mut Mr, u64) {
+    fn register_mr(&self, memory: &MemoryRange, rights: c_int) -> (*mut Mr, u64) {
         let calls = self.device.calls();
-        let pd = self.device.pd();
+        let pd = self.device.protection_domain();
         let addr: *mut c_void = std::ptr::with_exposed_provenance_mut(memory.addr());
         match calls.reg_mr_iova2 {
             Some(register) => {
-                let page = if memory.kind() == Kind::Host { PAGE } else { LARGE };
+                let page = if memory.kind() == MemoryKind::Host { PAGE } else { LARGE };
                 let base =
                     if self.by_address.is_on() { memory.addr() as u64 } else { memory.addr() as u64 % page };
                 // SAFETY: the memory stays mapped until it is deregistered, because the table keeps it.
@@ -267,8 +274,8 @@ impl VerbsRegistrar {
     /// dma-buf, which the kernel insists on.
     fn make_exported(
         &self,
-        memory: &Memory,
-        exported: Exported<'_>,
+        memory: &MemoryRange,
+        exported: ExportedDmaBuf<'_>,
         rights: c_int,
     ) -> Option<(*mut Mr, u64)> {
         let register = self.device.calls().reg_dmabuf_mr?;
@@ -282,12 +289,17 @@ impl VerbsRegistrar {
             inset => inset,
         };
         // SAFETY: the domain is open. The descriptor is open during the call, which keeps what it stands for by itself.
-        let mr = unsafe { register(self.device.pd(), offset, memory.len(), base, fd, rights) };
+        let mr = unsafe { register(self.device.protection_domain(), offset, memory.len(), base, fd, rights) };
         Some((mr, base))
     }
 
     /// Takes a region into the table.
-    fn enter(&self, mr: *mut Mr, base: u64, memory: &Memory) -> Result<Keys, RegisterError> {
+    fn insert_region(
+        &self,
+        mr: *mut Mr,
+        base: u64,
+        memory: &MemoryRange,
+    ) -> Result<RegionKeys, RegisterError> {
         let table = &self.device.regions;
         let (lkey, rkey) = {
             // SAFETY: the library has just made it.
@@ -299,73 +311,86 @@ impl VerbsRegistrar {
             // SAFETY: as above, and nobody knows it.
             unsafe { (self.device.calls().dereg_mr)(mr) };
         }
-        Ok(Keys { local: entered?, remote: RemoteKey(rkey.into()), remote_base: base })
+        Ok(RegionKeys { local: entered?, remote: RemoteKey(rkey.into()), remote_base: base })
     }
 
-    fn end(&self, key: LocalKey) -> Result<(), DeregisterError> {
-        self.device.regions.end(self.device.calls(), key)
+    fn end_registration(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        self.device.regions.remove_region(self.device.calls(), key)
     }
 
     /// Whether there is room for one more, once what was abandoned has ended as far as it can.
     fn check_room(&self) -> Result<(), RegisterError> {
-        self.device.abandoned.try_some(|key| self.end(key));
+        self.device.abandoned.try_some(|key| self.end_registration(key));
         let table = &self.device.regions;
-        if table.len() >= table.max() { Err(RegisterError::Exhausted(table.max())) } else { Ok(()) }
+        if table.len() >= table.regions_max() {
+            Err(RegisterError::Exhausted(table.regions_max()))
+        } else {
+            Ok(())
+        }
     }
 }
 
-impl Registrar for VerbsRegistrar {
-    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
+impl MemoryRegistrar for VerbsRegistrar {
+    fn register(
+        &self,
+        memory: &MemoryRange,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
         // Memory that the CPU has mapped has an address in this process, by which the kernel may or may not find it.
-        let is_addressed = matches!(memory.kind(), Kind::Host | Kind::Mapped);
+        let is_addressed = matches!(memory.kind(), MemoryKind::Host | MemoryKind::Mapped);
         let of_device = !is_addressed;
         let reach = self.device.reach;
         if of_device && !reach.nvidia && !reach.amd {
             return Err(reach::no_peer_memory());
         }
         self.check_room()?;
-        let (mr, base) = self.make(memory, self.rights(access, purpose));
+        let (mr, base) = self.register_mr(memory, self.access_flags(access, purpose));
         if mr.is_null() && of_device {
             return Err(reach::not_by_address(&last_error()));
         }
         if mr.is_null() {
-            let source = hint(last_error());
+            let source = add_hint(last_error());
             return Err(RegisterError::System { what: "registering memory with the NIC", source });
         }
-        self.enter(mr, base, memory)
+        self.insert_region(mr, base, memory)
     }
 
     fn register_exported(
         &self,
-        memory: &Memory,
-        exported: Exported<'_>,
-        access: Access,
-        purpose: Purpose,
-    ) -> Result<Keys, RegisterError> {
+        memory: &MemoryRange,
+        exported: ExportedDmaBuf<'_>,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
         if !self.device.reach.dmabuf {
             return Err(reach::no_dmabufs());
         }
         self.check_room()?;
-        let made = self.make_exported(memory, exported, self.rights(access, purpose));
+        let made = self.make_exported(memory, exported, self.access_flags(access, purpose));
         let (mr, base) = made.ok_or_else(reach::no_dmabufs)?;
-        if mr.is_null() { Err(reach::not_as_dmabuf(&last_error())) } else { self.enter(mr, base, memory) }
+        if mr.is_null() {
+            Err(reach::not_as_dmabuf(&last_error()))
+        } else {
+            self.insert_region(mr, base, memory)
+        }
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
-        self.device.abandoned.try_some(|key| self.end(key));
-        self.end(key)
+        self.device.abandoned.try_some(|key| self.end_registration(key));
+        self.end_registration(key)
     }
 
     fn abandon(&self, key: LocalKey) {
-        if let Err(DeregisterError::InUse { .. }) = self.end(key) {
+        if let Err(DeregisterError::InUse { .. }) = self.end_registration(key) {
             // Of too many, those that find no place stay until the device is closed.
-            self.device.abandoned.keep(key);
+            self.device.abandoned.keep_key(key);
         }
     }
 }
 
 /// Says what helps where the system's word does not.
-fn hint(error: io::Error) -> io::Error {
+fn add_hint(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENOMEM) => {
             io::Error::other("out of memory that may be locked; raise the limit (ulimit -l unlimited)")
@@ -377,8 +402,8 @@ fn hint(error: io::Error) -> io::Error {
 /// The key that a request carries: a key that is longer than those of devices is none of theirs, and is made one that
 /// fits nothing it is like.
 #[inline]
-pub(crate) fn rkey(key: RemoteKey) -> u32 {
-    let cut = Planted::named("verbs-cuts-keys").is_on();
+pub(crate) fn device_rkey(key: RemoteKey) -> u32 {
+    let cut = VerbsMutant::named("verbs-cuts-keys").is_on();
     let above = if cut { 0 } else { (key.0 >> 32) as u32 };
     (key.0 as u32) ^ above.wrapping_mul(0x9e37_79b1)
 }
@@ -387,17 +412,17 @@ pub(crate) fn rkey(key: RemoteKey) -> u32 {
 mod tests {
     use super::*;
 
-    fn table_with(memory: &Memory) -> (Table, LocalKey) {
-        let table = Table::new().unwrap().limited(2);
+    fn table_with(memory: &MemoryRange) -> (MrTable, LocalKey) {
+        let table = MrTable::new().unwrap().with_limit(2);
         let key = table.insert(std::ptr::null_mut(), 0x77, 0x10, memory).unwrap();
         (table, key)
     }
 
     #[test]
     fn places_are_inside_their_region() {
-        let memory = Memory::heap(100);
+        let memory = MemoryRange::heap(100);
         let (table, key) = table_with(&memory);
-        let place = |offset, len| table.place(Extent { key, offset, len });
+        let place = |offset, len| table.resolve_extent(RegionExtent { key, offset, len });
         assert_eq!(place(0, 100), Some(Sge { addr: 0x10, length: 100, lkey: 0x77 }));
         assert_eq!(place(99, 1), Some(Sge { addr: 0x10 + 99, length: 1, lkey: 0x77 }));
         assert_eq!(place(100, 0).map(|sge| sge.length), Some(0));
@@ -405,27 +430,27 @@ mod tests {
         assert_eq!(place(u64::MAX, 2), None);
         for bit in 0..64 {
             let key = LocalKey(key.0 ^ 1 << bit);
-            assert_eq!(table.place(Extent { key, offset: 0, len: 1 }), None, "bit {bit}");
+            assert_eq!(table.resolve_extent(RegionExtent { key, offset: 0, len: 1 }), None, "bit {bit}");
         }
     }
 
     #[test]
     fn a_table_takes_as_many_as_it_may() {
-        let memory = Memory::heap(100);
+        let memory = MemoryRange::heap(100);
         let (table, key) = table_with(&memory);
         assert!(table.insert(std::ptr::null_mut(), 1, 0, &memory).is_ok());
         let refused = table.insert(std::ptr::null_mut(), 2, 0, &memory);
         assert!(matches!(refused, Err(RegisterError::Exhausted(2))), "{refused:?}");
-        assert_eq!((table.len(), table.max()), (2, 2));
-        assert!(table.place(Extent { key, offset: 0, len: 1 }).is_some());
+        assert_eq!((table.len(), table.regions_max()), (2, 2));
+        assert!(table.resolve_extent(RegionExtent { key, offset: 0, len: 1 }).is_some());
     }
 
     #[test]
     fn long_keys_are_not_cut_off() {
-        assert_eq!(rkey(RemoteKey(0x1234_5678)), 0x1234_5678);
+        assert_eq!(device_rkey(RemoteKey(0x1234_5678)), 0x1234_5678);
         for bit in 0..64 {
-            assert_ne!(rkey(RemoteKey(0x1234_5678 ^ 1 << bit)), 0x1234_5678, "bit {bit}");
+            assert_ne!(device_rkey(RemoteKey(0x1234_5678 ^ 1 << bit)), 0x1234_5678, "bit {bit}");
         }
-        assert_ne!(rkey(RemoteKey(!0x1234_5678)), 0x1234_5678);
+        assert_ne!(device_rkey(RemoteKey(!0x1234_5678)), 0x1234_5678);
     }
 }

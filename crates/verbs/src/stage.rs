@@ -6,8 +6,8 @@ use std::ffi::c_int;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_sys::verbs::{RecvWr, SEND_INLINE, SEND_SIGNALED, SendWr, SendWrTarget, Sge};
 
-use crate::error::Planted;
-use crate::qp::{Builder, Qp, Ring};
+use crate::error::VerbsMutant;
+use crate::qp::{PostMethod, VerbsQp, WrBuilder};
 
 /// Most requests that wait; the next one has all of them given away first.
 pub(crate) const ROOM: usize = 64;
@@ -18,13 +18,13 @@ const NONE: u16 = u16::MAX;
 
 /// Requests of one queue that wait, by their places.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Chain {
+pub(crate) struct RequestChain {
     first: u16,
     last: u16,
     count: u16,
 }
 
-impl Chain {
+impl RequestChain {
     /// None.
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, count: 0 };
 
@@ -43,7 +43,7 @@ impl Chain {
 
 /// What a request is, apart from its bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Work {
+pub(crate) struct StagedRequest {
     /// Comes back with its completion.
     pub(crate) id: u64,
     /// `enum ibv_wr_opcode`.
@@ -58,7 +58,7 @@ pub(crate) struct Work {
 
 /// Where the bytes of a request come from, or go.
 #[derive(Clone, Copy)]
-pub(crate) enum Bytes<'a> {
+pub(crate) enum RequestBytes<'a> {
     /// Copied, one after the other; at most [`COPIED_MAX`] together.
     Copied(&'a [u8], &'a [u8]),
     /// Registered.
@@ -68,7 +68,7 @@ pub(crate) enum Bytes<'a> {
 }
 
 /// All that waits on one rail.
-pub(crate) struct Stage {
+pub(crate) struct RequestStage {
     sends: Box<[SendWr; ROOM]>,
     lists: Box<[[Sge; 2]; ROOM]>,
     bytes: Box<[[u8; COPIED_MAX]; ROOM]>,
@@ -78,14 +78,14 @@ pub(crate) struct Stage {
     places: Box<[Sge; ROOM]>,
     next_receive: Box<[u16; ROOM]>,
     used_receives: usize,
-    one_by_one: Planted,
+    one_by_one: VerbsMutant,
 }
 
 // SAFETY: the pointers inside lead into the other boxes, whose bytes stay where they are when the stage is moved. Each is derived anew from its
 // box before the device's library is given the request it stands in, and none is followed at another time or by another thread.
-unsafe impl Send for Stage {}
+unsafe impl Send for RequestStage {}
 
-impl Stage {
+impl RequestStage {
     /// An empty one.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Stage {
             places: try_room(Sge::ZERO)?,
             next_receive: try_room(NONE)?,
             used_receives: 0,
-            one_by_one: Planted::named("verbs-rings-for-each"),
+            one_by_one: VerbsMutant::named("verbs-rings-for-each"),
         })
     }
 
@@ -125,11 +125,16 @@ impl Stage {
 
     /// Adds a request to a chain. There must be room.
     #[inline]
-    pub(crate) fn add(&mut self, chain: &mut Chain, work: &Work, bytes: Bytes<'_>) {
+    pub(crate) fn add_request(
+        &mut self,
+        chain: &mut RequestChain,
+        work: &StagedRequest,
+        bytes: RequestBytes<'_>,
+    ) {
         let at = self.used;
         self.used += 1;
         let flags = if work.signalled { SEND_SIGNALED } else { 0 };
-        let (num_sge, inline) = self.fill(at, bytes);
+        let (num_sge, inline) = self.fill_bytes(at, bytes);
         let wr = &mut self.sends[at];
         wr.wr_id = work.id;
         wr.opcode = work.opcode;
@@ -137,15 +142,15 @@ impl Stage {
         wr.wr = work.target;
         wr.num_sge = num_sge;
         wr.send_flags = flags | if inline { SEND_INLINE } else { 0 };
-        append(&mut self.next[..], chain, at);
+        append_to_chain(&mut self.next[..], chain, at);
     }
 
     /// Copies or names the bytes of a request; the entries of its list, and whether they are copied.
     #[inline]
-    fn fill(&mut self, at: usize, bytes: Bytes<'_>) -> (c_int, bool) {
+    fn fill_bytes(&mut self, at: usize, bytes: RequestBytes<'_>) -> (c_int, bool) {
         let list = &mut self.lists[at];
         match bytes {
-            Bytes::Copied(one, two) => {
+            RequestBytes::Copied(one, two) => {
                 let all = one.len() + two.len();
                 let copy = &mut self.bytes[at];
                 copy[..one.len()].copy_from_slice(one);
@@ -153,11 +158,11 @@ impl Stage {
                 list[0] = Sge { addr: copy.as_ptr().expose_provenance() as u64, length: all as u32, lkey: 0 };
                 (c_int::from(all > 0), all > 0)
             }
-            Bytes::Placed(sge) => {
+            RequestBytes::Placed(sge) => {
                 list[0] = sge;
                 (c_int::from(sge.length > 0), false)
             }
-            Bytes::Both(one, two) => {
+            RequestBytes::Both(one, two) => {
                 *list = [one, two];
                 (2, false)
             }
@@ -166,29 +171,29 @@ impl Stage {
 
     /// Adds a receive to a chain. There must be room.
     #[inline]
-    pub(crate) fn add_receive(&mut self, chain: &mut Chain, id: u64, into: Sge) {
+    pub(crate) fn add_receive(&mut self, chain: &mut RequestChain, id: u64, into: Sge) {
         let at = self.used_receives;
         self.used_receives += 1;
         self.places[at] = into;
         self.receives[at].wr_id = id;
         self.receives[at].num_sge = c_int::from(into.length > 0);
-        append(&mut self.next_receive[..], chain, at);
+        append_to_chain(&mut self.next_receive[..], chain, at);
     }
 
     /// Gives a chain of sends to its queue pair.
     ///
     /// # Errors
     /// The system's number, and how many of the last were not taken.
-    pub(crate) fn ring(&mut self, qp: &Qp, chain: Chain) -> Result<(), (i32, u32)> {
-        let Ring::Built(builder) = qp.ring() else { return self.list(qp, chain) };
+    pub(crate) fn submit_chain(&mut self, qp: &VerbsQp, chain: RequestChain) -> Result<(), (i32, u32)> {
+        let PostMethod::Built(builder) = qp.post_method() else { return self.submit_list(qp, chain) };
         let mut at = chain.first;
         let mut left = chain.count;
         while left > 0 {
             // Soft-RoCE takes two ranges for two of the first where work is built in place; the two ways go together.
             let listed = self.has_ranges(at);
-            let (run, next) = self.run(at, left, listed);
+            let (run, next) = self.uniform_run(at, left, listed);
             left -= run.count;
-            let rung = if listed { self.list(qp, run) } else { self.build(builder, run) };
+            let rung = if listed { self.submit_list(qp, run) } else { self.build(builder, run) };
             rung.map_err(|(error, untaken)| (error, untaken + u32::from(left)))?;
             at = next;
         }
@@ -200,8 +205,8 @@ impl Stage {
     }
 
     /// The requests from one on, of at most so many, that are given away in the same way, and the one behind them.
-    fn run(&self, first: u16, most: u16, listed: bool) -> (Chain, u16) {
-        let mut run = Chain { first, last: first, count: 0 };
+    fn uniform_run(&self, first: u16, most: u16, listed: bool) -> (RequestChain, u16) {
+        let mut run = RequestChain { first, last: first, count: 0 };
         let mut at = first;
         while run.count < most && self.has_ranges(at) == listed {
             run.last = at;
@@ -211,7 +216,7 @@ impl Stage {
         (run, at)
     }
 
-    fn list(&mut self, qp: &Qp, chain: Chain) -> Result<(), (i32, u32)> {
+    fn submit_list(&mut self, qp: &VerbsQp, chain: RequestChain) -> Result<(), (i32, u32)> {
         let mut left = u32::from(chain.count);
         let mut at = chain.first;
         // Until the library has the chain, its requests are reached through this pointer alone: any access through the box ends what was
@@ -256,29 +261,29 @@ impl Stage {
         })
     }
 
-    fn build(&mut self, builder: &Builder, chain: Chain) -> Result<(), (i32, u32)> {
-        builder.start();
+    fn build(&mut self, builder: &WrBuilder, chain: RequestChain) -> Result<(), (i32, u32)> {
+        builder.start_list();
         let mut at = chain.first;
         for _ in 0..chain.count {
             let wr = &self.sends[usize::from(at)];
             let list = &self.lists[usize::from(at)];
-            builder.begin(wr);
+            builder.begin_request(wr);
             if wr.send_flags & SEND_INLINE != 0 {
-                builder.copy(&list[0]);
+                builder.set_inline_bytes(&list[0]);
             } else {
-                builder.place(&list[..wr.num_sge as usize]);
+                builder.set_sge_list(&list[..wr.num_sge as usize]);
             }
             at = self.next[usize::from(at)];
         }
         // All or none of them.
-        builder.complete().map_err(|error| (error, chain.count.into()))
+        builder.submit_list().map_err(|error| (error, chain.count.into()))
     }
 
     /// Gives a chain of receives to its queue pair.
     ///
     /// # Errors
-    /// The system's number, and the first that was not taken, for [`Stage::receives_from`].
-    pub(crate) fn ring_receives(&mut self, qp: &Qp, chain: Chain) -> Result<(), (i32, u16)> {
+    /// The system's number, and the first that was not taken, for [`RequestStage::receives_from`].
+    pub(crate) fn ring_receives(&mut self, qp: &VerbsQp, chain: RequestChain) -> Result<(), (i32, u16)> {
         // As in `list`, the only way to the requests until the library has them.
         let base = self.receives.as_mut_ptr();
         let mut at = chain.first;
@@ -308,7 +313,7 @@ impl Stage {
     }
 
     /// The numbers of the receives of a chain.
-    pub(crate) fn receives_of(&self, chain: Chain) -> impl Iterator<Item = u64> {
+    pub(crate) fn receives_of(&self, chain: RequestChain) -> impl Iterator<Item = u64> {
         self.receives_from(chain.first)
     }
 
@@ -327,7 +332,7 @@ fn try_room<T: Clone>(value: T) -> Result<Box<[T; ROOM]>, OutOfMemory> {
 }
 
 #[inline]
-fn append(next: &mut [u16], chain: &mut Chain, at: usize) {
+fn append_to_chain(next: &mut [u16], chain: &mut RequestChain, at: usize) {
     next[at] = NONE;
     // Fewer than 65536 are waiting.
     let place = at as u16;

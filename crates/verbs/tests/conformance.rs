@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Manner, found};
-use trunkline_fabric::conformance::Setup;
+use trunkline_fabric::conformance::ConformanceSetup;
 use trunkline_fabric::{Fabric, RailConfig};
 use trunkline_verbs::{VerbsFabric, VerbsRail};
 
@@ -15,12 +15,12 @@ struct Verbs {
     fabric: &'static VerbsFabric,
 }
 
-impl Setup for Verbs {
+impl ConformanceSetup for Verbs {
     type Rail = VerbsRail;
 
-    fn rails(&self, config: &RailConfig) -> (VerbsRail, VerbsRail) {
+    fn open_rails(&self, config: &RailConfig) -> (VerbsRail, VerbsRail) {
         let last = self.fabric.nics().len().min(2) - 1;
-        (self.fabric.open(0, config).unwrap(), self.fabric.open(last, config).unwrap())
+        (self.fabric.open_rail(0, config).unwrap(), self.fabric.open_rail(last, config).unwrap())
     }
 
     fn has_events(&self) -> bool {

@@ -12,8 +12,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use common::rails::rail_config;
 use common::{Manner, found, skip};
-use trunkline_fabric::{Access, Ctrl, Exported, Fabric, Mr, Purpose, Rail as _, RegisterError};
-use trunkline_mem::{Kind, Memory};
+use trunkline_fabric::{
+    AccessRights, ControlRole, ExportedDmaBuf, Fabric, Rail as _, RegionPurpose, RegisterError,
+    RegisteredRegion,
+};
+use trunkline_mem::{MemoryKind, MemoryRange};
 
 const LEN: usize = 1 << 16;
 
@@ -48,9 +51,9 @@ fn udmabuf() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// A name for memory that this process does not map.
-fn of_device() -> Memory {
+fn of_device() -> MemoryRange {
     // SAFETY: of memory of a device nothing is ever touched.
-    unsafe { Memory::from_raw(1 << 40, LEN, Kind::Device(0)) }
+    unsafe { MemoryRange::from_raw(1 << 40, LEN, MemoryKind::Device(0)) }
 }
 
 #[test]
@@ -61,10 +64,14 @@ fn what_is_promised_of_dmabufs_is_kept() {
         Err(error) => return skip("a dma-buf with real devices", &format!("/dev/udmabuf: {error}")),
     };
     for (at, nic) in fabric.nics().iter().enumerate() {
-        let registrar = fabric.open(at, &rail_config(16, 1)).unwrap().registrar();
-        let exported = Exported { fd: dmabuf.as_fd(), offset: 0 };
-        let registered =
-            registrar.register_exported(&of_device(), exported, Access::READ_WRITE, Purpose::Data);
+        let registrar = fabric.open_rail(at, &rail_config(16, 1)).unwrap().registrar();
+        let exported = ExportedDmaBuf { fd: dmabuf.as_fd(), offset: 0 };
+        let registered = registrar.register_exported(
+            &of_device(),
+            exported,
+            AccessRights::READ_WRITE,
+            RegionPurpose::Data,
+        );
         println!("{}: {:?}, {registered:?}", nic.name, nic.caps.devices);
         match registered {
             Ok(keys) => {
@@ -86,14 +93,15 @@ fn what_is_promised_of_dmabufs_is_kept() {
 fn soft_devices_reach_no_memory_of_gpus() {
     let Some(fabric) = found(Manner::Built) else { return };
     for (at, nic) in fabric.nics().iter().enumerate().filter(|(_, nic)| nic.name.starts_with("rxe")) {
-        assert!(!nic.caps.devices.any(), "{:?}", nic.caps.devices);
-        let registrar = fabric.open(at, &rail_config(16, 1)).unwrap().registrar();
-        let by_address = registrar.register(&of_device(), Access::WRITE, Purpose::Data);
+        assert!(!nic.caps.devices.reaches_any(), "{:?}", nic.caps.devices);
+        let registrar = fabric.open_rail(at, &rail_config(16, 1)).unwrap().registrar();
+        let by_address = registrar.register(&of_device(), AccessRights::WRITE, RegionPurpose::Data);
         let error = by_address.unwrap_err();
         assert!(matches!(error, RegisterError::Device { how: "by its address", .. }), "{error:?}");
         assert!(error.to_string().contains("modprobe nvidia-peermem"), "{error}");
         // What is refused leaves nothing behind.
-        let host = Mr::<Ctrl>::register(&registrar, Memory::heap(64), Access::LOCAL);
+        let host =
+            RegisteredRegion::<ControlRole>::register(&registrar, MemoryRange::heap(64), AccessRights::LOCAL);
         assert!(host.is_ok(), "{host:?}");
     }
 }

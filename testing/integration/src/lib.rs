@@ -24,14 +24,14 @@ pub fn profile_dir() -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// When it is not there and cargo cannot build it.
-pub fn plugin() -> io::Result<PathBuf> {
+pub fn plugin_path() -> io::Result<PathBuf> {
     let dir = profile_dir()?;
     let built = dir.join("deps/libtrunkline_nccl.so");
     if built.exists() {
         return Ok(built);
     }
     build(&dir, &["--package", "trunkline-nccl"])?;
-    existing(dir.join("libtrunkline_nccl.so"))
+    require_file(dir.join("libtrunkline_nccl.so"))
 }
 
 /// The plugin with feature `panics`: that beside the tests, unless what was built last there was the product; then one in a
@@ -40,7 +40,7 @@ pub fn plugin() -> io::Result<PathBuf> {
 /// # Errors
 /// When there is none and cargo cannot build it.
 pub fn plugin_that_panics() -> io::Result<PathBuf> {
-    let beside = plugin()?;
+    let beside = plugin_path()?;
     let variable = b"TRUNKLINE_PANIC";
     if std::fs::read(&beside)?.windows(variable.len()).any(|bytes| bytes == variable) {
         return Ok(beside);
@@ -49,7 +49,7 @@ pub fn plugin_that_panics() -> io::Result<PathBuf> {
     let name = dir.file_name().unwrap_or_default().to_owned();
     let dir = dir.parent().unwrap_or(&dir).join("panics").join(name);
     build(&dir, &["--package", "trunkline-nccl", "--features", "trunkline-nccl/panics"])?;
-    existing(dir.join("libtrunkline_nccl.so"))
+    require_file(dir.join("libtrunkline_nccl.so"))
 }
 
 /// The `trunkline` command that was built beside the tests, or one built now if there is none. That one gets a
@@ -57,7 +57,7 @@ pub fn plugin_that_panics() -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// When it is not there and cargo cannot build it.
-pub fn command() -> io::Result<PathBuf> {
+pub fn command_path() -> io::Result<PathBuf> {
     let dir = profile_dir()?;
     let built = dir.join("trunkline");
     if built.exists() {
@@ -66,10 +66,10 @@ pub fn command() -> io::Result<PathBuf> {
     let name = dir.file_name().unwrap_or_default().to_owned();
     let dir = dir.parent().unwrap_or(&dir).join("command").join(name);
     build(&dir, &["--package", "trunkline-cli"])?;
-    existing(dir.join("trunkline"))
+    require_file(dir.join("trunkline"))
 }
 
-fn existing(path: PathBuf) -> io::Result<PathBuf> {
+fn require_file(path: PathBuf) -> io::Result<PathBuf> {
     if path.exists() { Ok(path) } else { Err(io::Error::other(format!("{} is missing", path.display()))) }
 }
 
@@ -91,7 +91,7 @@ fn build(dir: &Path, args: &[&str]) -> io::Result<()> {
 ///
 /// # Panics
 /// When `TRUNKLINE_REQUIRE` names the fabric, or the skip cannot be noted.
-pub fn skip(name: &str, fabric: &str, reason: &str) {
+pub fn skip_test(name: &str, fabric: &str, reason: &str) {
     use std::io::Write as _;
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
     assert!(!required.split(',').any(|word| word.trim() == fabric), "{name} must run: {reason}");

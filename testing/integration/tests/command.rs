@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn trunkline() -> &'static Path {
     static CELL: OnceLock<PathBuf> = OnceLock::new();
-    CELL.get_or_init(|| trunkline_integration::command().unwrap())
+    CELL.get_or_init(|| trunkline_integration::command_path().unwrap())
 }
 
 /// Runs a bench to its end: whether it succeeded, its rows, and what it said.
@@ -49,7 +49,7 @@ fn text(mut file: File) -> String {
 
 #[track_caller]
 fn right(args: &str, env: &[(&str, &str)]) {
-    let plugin = trunkline_integration::plugin().unwrap();
+    let plugin = trunkline_integration::plugin_path().unwrap();
     let args = format!("{args} --plugin {}", plugin.display());
     let (success, rows, said) = bench(trunkline(), &args, env);
     assert!(success && !rows.is_empty() && rows.iter().all(|row| row["wrong"] == 0), "{said}");
@@ -61,7 +61,7 @@ fn a_renamed_copy_of_the_plugin_benches() {
     let dir = tempfile::tempdir().unwrap();
     let (program, plugin) = (dir.path().join("trunkline"), dir.path().join("copy.so"));
     std::fs::copy(trunkline(), &program).unwrap();
-    std::fs::copy(trunkline_integration::plugin().unwrap(), &plugin).unwrap();
+    std::fs::copy(trunkline_integration::plugin_path().unwrap(), &plugin).unwrap();
     let args = format!("sendrecv -b 8 -e 64K -f 16 -w 1 -i 3 --plugin {}", plugin.display());
     let (success, rows, said) = bench(&program, &args, &[]);
     assert!(success && !rows.is_empty(), "{said}");
@@ -75,7 +75,7 @@ fn a_renamed_copy_of_the_plugin_benches() {
 /// Without the flush, delayed writes are not there: flushing is what makes the bytes right.
 #[test]
 fn taking_the_flush_away_gives_wrong_bytes() {
-    let plugin = trunkline_integration::plugin().unwrap();
+    let plugin = trunkline_integration::plugin_path().unwrap();
     let delayed = [("TRUNKLINE_SOFT_DELAYED", "1")];
     let args = "sendrecv -b 4K -e 1M -f 16 -w 1 -i 3";
     right(&format!("{args} --flush always"), &delayed);
@@ -113,7 +113,7 @@ const FOUR_NICS: (&str, &str) = ("TRUNKLINE_SOFT_NICS", "4");
 /// NICs fused through the table of each version that can.
 #[test]
 fn a_bench_over_fused_nics_has_no_wrong_byte() {
-    let plugin = trunkline_integration::plugin().unwrap();
+    let plugin = trunkline_integration::plugin_path().unwrap();
     let all = "soft0+soft1+soft2+soft3";
     for version in 9..=12 {
         for wire in ["soft", "soft:tcp"] {
@@ -140,7 +140,7 @@ fn a_bench_of_neighbours_says_so_and_has_no_wrong_byte() {
     if !crate::ofi::has(crate::ofi::NATIVE) {
         return;
     }
-    let (plugin, tcp) = (trunkline_integration::plugin().unwrap(), [("TRUNKLINE_FABRIC", "ofi:tcp")]);
+    let (plugin, tcp) = (trunkline_integration::plugin_path().unwrap(), [("TRUNKLINE_FABRIC", "ofi:tcp")]);
     for (near, expected) in [("--near", true), ("", false)] {
         let args =
             format!("all_reduce -n 3 -b 8 -e 512K -f 64 -w 1 -i 2 {near} --plugin {}", plugin.display());
@@ -160,7 +160,7 @@ fn said(args: &str) -> (Option<i32>, String) {
     command.arg("bench").args(args.split_whitespace()).env(FOUR_NICS.0, FOUR_NICS.1);
     // All NICs on one interface, so that their speeds are equal.
     command.env("NCCL_SOCKET_IFNAME", "=lo");
-    command.arg("--plugin").arg(trunkline_integration::plugin().unwrap());
+    command.arg("--plugin").arg(trunkline_integration::plugin_path().unwrap());
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
@@ -235,7 +235,7 @@ fn shares(rank: &Value) -> bool {
 
 #[test]
 fn a_job_shows_the_queue_pairs_that_its_channels_share() {
-    let plugin = trunkline_integration::plugin().unwrap();
+    let plugin = trunkline_integration::plugin_path().unwrap();
     let mut command = Command::new(trunkline());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRUNKLINE_")) {
         command.env_remove(name);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use trunkline_proto::fuzzing::Target;
+use trunkline_proto::fuzzing::FuzzTarget;
 
 /// Fewer files than this are no corpus.
 const FILES_MIN: usize = 10;
@@ -22,16 +22,16 @@ fn folder() -> PathBuf {
 }
 
 /// Targets of crates that do not know `Target`.
-fn named() -> impl Iterator<Item = Target> {
+fn named() -> impl Iterator<Item = FuzzTarget> {
     let all = trunkline_bootstrap::fuzzing::TARGETS.iter().chain(trunkline_mem::fuzzing::TARGETS);
-    all.chain(trunkline_nccl_host::fuzzing::TARGETS).map(|&(name, check, seeds)| Target {
+    all.chain(trunkline_nccl_host::fuzzing::TARGETS).map(|&(name, check, seeds)| FuzzTarget {
         name,
         check,
         seeds,
     })
 }
 
-fn targets() -> impl Iterator<Item = Target> {
+fn targets() -> impl Iterator<Item = FuzzTarget> {
     let all = trunkline_proto::fuzzing::TARGETS.iter().chain(trunkline_softnic::fuzzing::TARGETS);
     let all = all.chain(trunkline_verbs::fuzzing::TARGETS).chain(trunkline_ofi::fuzzing::TARGETS);
     let all = all.chain(trunkline_engine::fuzzing::TARGETS).chain(trunkline_node::fuzzing::TARGETS);
@@ -50,7 +50,7 @@ fn seed_name(at: usize) -> String {
     format!("seed-{at:02}")
 }
 
-fn write_seeds(target: &Target) {
+fn write_seeds(target: &FuzzTarget) {
     let folder = folder().join("corpus").join(target.name);
     fs::create_dir_all(&folder).unwrap();
     for old in names(&folder, "").iter().filter(|name| name.starts_with("seed-")) {
@@ -92,14 +92,14 @@ fn targets_programs_and_folders_are_the_same_list() {
 
 #[test]
 fn random_bytes_are_as_good() {
-    let mut numbers = trunkline_proto::fuzzing::Numbers::new(77);
+    let mut numbers = trunkline_proto::fuzzing::RandomNumbers::new(77);
     for target in targets() {
         for seed in (target.seeds)() {
             for _ in 0..if ACTIONS.contains(&target.name) { 3 } else { 100 } {
                 let mut bytes = seed.clone();
-                for _ in 0..=numbers.below(4) {
+                for _ in 0..=numbers.next_below(4) {
                     if !bytes.is_empty() {
-                        let at = numbers.below(bytes.len());
+                        let at = numbers.next_below(bytes.len());
                         bytes[at] = numbers.next_u64() as u8;
                     }
                 }
@@ -112,7 +112,7 @@ fn random_bytes_are_as_good() {
 /// For the planted bugs that only a sequence of actions shows.
 #[test]
 fn action_lists_hold() {
-    let mut numbers = trunkline_proto::fuzzing::Numbers::new(78);
+    let mut numbers = trunkline_proto::fuzzing::RandomNumbers::new(78);
     for name in ACTIONS {
         let target = targets().find(|target| target.name == *name).unwrap();
         let folder = folder().join("corpus").join(name);

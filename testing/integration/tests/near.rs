@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use trunkline_engine::host::{Reach, UnixHost};
-use trunkline_engine::{CommId, Engine, Error, Params, RecvBuf};
-use trunkline_fabric::{Fabric as _, Split};
-use trunkline_mem::Memory;
+use trunkline_engine::host::{ControlReach, UnixHost};
+use trunkline_engine::{CommId, Engine, EngineError, EngineParams, RecvBuf};
+use trunkline_fabric::{Fabric as _, SplitFabric};
+use trunkline_mem::MemoryRange;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::contract::messages::{between, recv_all, room, send_all};
@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const FAR: usize = 0;
 const NEAR: usize = 1;
 
-type Over = Engine<Split<SoftFabric, SoftFabric>, UnixHost>;
+type Over = Engine<SplitFabric<SoftFabric, SoftFabric>, UnixHost>;
 
 /// An end whose control streams stay inside the host, or do not, with a NIC for neighbours or without.
 fn end(local: bool, near: bool) -> Over {
@@ -33,19 +33,19 @@ fn end(local: bool, near: bool) -> Over {
     };
     let loopback = vec!["127.0.0.1".parse().expect("an address")];
     let far = soft(WireMode::Tcp, loopback.clone());
-    let fabric = Split::new(far, near.then(|| soft(WireMode::Auto, Vec::new())));
+    let fabric = SplitFabric::new(far, near.then(|| soft(WireMode::Auto, Vec::new())));
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params { status: false, ..Params::default() };
+    let mut params = EngineParams { status: false, ..EngineParams::default() };
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::named(name.leak());
+        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
     }
-    let reach = Reach { local, addresses: loopback, ..Reach::default() };
-    Engine::new(fabric, UnixHost::reached(reach, |_, _| {}), params).expect("an engine")
+    let reach = ControlReach { local, addresses: loopback, ..ControlReach::default() };
+    Engine::new(fabric, UnixHost::with_reach(reach, |_, _| {}), params).expect("an engine")
 }
 
 /// A connection from the first to the second, whose handle is as it was given, or was changed.
-fn connect(ends: [&Over; 2], change: impl Fn(&mut [u8; 128])) -> Result<[CommId; 2], Error> {
+fn connect(ends: [&Over; 2], change: impl Fn(&mut [u8; 128])) -> Result<[CommId; 2], EngineError> {
     let [asks, answers] = ends;
     let (listen, mut handle) = answers.listen(FAR).expect("a listener");
     change(&mut handle);
@@ -65,12 +65,12 @@ fn connect(ends: [&Over; 2], change: impl Fn(&mut [u8; 128])) -> Result<[CommId;
 
 /// Queue pairs of an end's two NICs.
 fn queue_pairs(end: &Over) -> [u32; 2] {
-    [FAR, NEAR].map(|nic| end.fabric().usage(nic).queue_pairs)
+    [FAR, NEAR].map(|nic| end.fabric().nic_usage(nic).queue_pairs)
 }
 
 /// A message of so many bytes, which are what they were.
 fn message(ends: [&Over; 2], comms: [CommId; 2], len: usize) {
-    let memories = [Memory::heap(len), Memory::heap(len)];
+    let memories = [MemoryRange::heap(len), MemoryRange::heap(len)];
     memories[0].write(0, &vec![len as u8 | 1; len]).expect("it fits");
     let [out, into] = [0, 1].map(|at| ends[at].register(comms[at], memories[at].clone()).expect("a region"));
     let buffer = RecvBuf { mr: into, offset: 0, len: len as u64, tag: 0 };
@@ -127,7 +127,7 @@ fn who_asks_for_a_nic_that_is_not_there_is_refused() {
     let [asks, answers] = [end(true, true), end(true, false)];
     // As a listener that has one says it: docs/wire.md.
     let refused = connect([&asks, &answers], |handle| handle[45] = 1).expect_err("there is none");
-    assert!(matches!(refused, Error::Refused), "{refused}");
+    assert!(matches!(refused, EngineError::Refused), "{refused}");
     // And it harms nobody.
     assert_eq!(goes_over([&asks, &answers]), [[1, 0]; 2]);
 }

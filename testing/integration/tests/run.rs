@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
-use trunkline_integration::testbed::Host;
+use trunkline_integration::testbed::TestHost;
 
 /// Longest time for one scenario; the long sizes have hours.
 fn limit() -> Duration {
@@ -127,7 +127,7 @@ pub(crate) struct Setting {
     /// A program, with arguments, that starts the second process.
     wrapper: Vec<String>,
     /// Where each process runs, if not here.
-    hosts: Option<[Host; 2]>,
+    hosts: Option<[TestHost; 2]>,
     /// No other scenario plays meanwhile.
     measures: bool,
     /// Longest time for it.
@@ -183,8 +183,8 @@ impl Setting {
         self
     }
 
-    pub(crate) fn on(mut self, hosts: [&Host; 2]) -> Self {
-        self.hosts = Some(hosts.map(Host::clone));
+    pub(crate) fn on(mut self, hosts: [&TestHost; 2]) -> Self {
+        self.hosts = Some(hosts.map(TestHost::clone));
         self
     }
 
@@ -234,7 +234,7 @@ impl Setting {
             command.env("TRUNKLINE_TEST_PAIR", "1");
         }
         if !self.env.iter().any(|(name, _)| name == "TRUNKLINE_TEST_PLUGIN") {
-            command.env("TRUNKLINE_TEST_PLUGIN", trunkline_integration::plugin().expect("the plugin"));
+            command.env("TRUNKLINE_TEST_PLUGIN", trunkline_integration::plugin_path().expect("the plugin"));
         }
         command.env("RUST_BACKTRACE", "0");
         command.env("TRUNKLINE_TEST_SCENARIO", self.scenario);
@@ -246,7 +246,7 @@ impl Setting {
         }
         command.stdin(stdin).stdout(out).stderr(err);
         let child = match &self.hosts {
-            Some(hosts) => hosts[role].run(|| command.env("TRUNKLINE_TEST_HOSTED", "1").spawn()),
+            Some(hosts) => hosts[role].call_on_host(|| command.env("TRUNKLINE_TEST_HOSTED", "1").spawn()),
             None => command.spawn(),
         };
         let child = child.expect("a process starts");

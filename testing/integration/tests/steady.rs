@@ -13,16 +13,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{CommId, Engine, MrId, Mutant, Nics, Params, RecvBuf, RequestId, SharingParams};
-use trunkline_fabric::trace::{Recorder, Traced};
+use trunkline_engine::{
+    CommId, CommNics, Engine, EngineParams, MrId, Mutant, RecvBuf, RequestId, SharingParams,
+};
+use trunkline_fabric::trace::{EventRecorder, TracedFabric};
 use trunkline_fabric::{Fabric as _, Host as _};
-use trunkline_mem::Memory;
-use trunkline_proto::intervals::Span;
-use trunkline_proto::ipc::exporter::{Allocation, AllocationId, Amount, Ask, Config, Exporter, Shared};
-use trunkline_proto::ipc::importer::{Importer, Place, Resolved, Way};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::intervals::ByteSpan;
+use trunkline_proto::ipc::exporter::{
+    DriverAllocation, DriverAllocationId, ExportAmount, ExportRequest, ExporterConfig, MemoryExporter,
+    ShareDecision,
+};
+use trunkline_proto::ipc::importer::{MappingKind, MappingPlace, MemoryImporter, ResolveOutcome};
 use trunkline_proto::mutant::Mutant as Bug;
-use trunkline_proto::pool::config::Sharing;
-use trunkline_proto::wire::ipc::{Announce, Handle, Outcome, Reference};
+use trunkline_proto::pool::config::SharingMode;
+use trunkline_proto::wire::ipc::{CopyOutcome, ExportAnnouncement, ExportHandle, ExportReference};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 
 /// The system's allocator, counted.
@@ -59,7 +64,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-type Running = Engine<Traced<SoftFabric>, UnixHost>;
+type Running = Engine<TracedFabric<SoftFabric>, UnixHost>;
 
 /// A connection, and memory of either end.
 struct Pair {
@@ -67,7 +72,7 @@ struct Pair {
     recv: CommId,
     from: MrId,
     into: MrId,
-    into_memory: Memory,
+    into_memory: MemoryRange,
 }
 
 /// Most connections of an engine here.
@@ -76,13 +81,13 @@ const PAIRS: usize = 4;
 /// The connections of one engine to itself.
 struct Ends {
     engine: Running,
-    recorder: Option<Arc<Recorder>>,
+    recorder: Option<Arc<EventRecorder>>,
     pairs: Vec<Pair>,
     bytes: u64,
 }
 
 impl Pair {
-    fn connect(engine: &Running, nics: Nics, bytes: u64) -> Self {
+    fn connect(engine: &Running, nics: CommNics, bytes: u64) -> Self {
         let (listen, mut handle) = engine.listen(nics).unwrap();
         let (mut send, mut recv) = (None, None);
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -93,7 +98,7 @@ impl Pair {
         }
         engine.close_listen(listen).unwrap();
         let (send, recv) = (send.unwrap(), recv.unwrap());
-        let (out, into_memory) = (Memory::heap(bytes as usize), Memory::heap(bytes as usize));
+        let (out, into_memory) = (MemoryRange::heap(bytes as usize), MemoryRange::heap(bytes as usize));
         out.write(0, &vec![0x5a; bytes as usize]).unwrap();
         let from = engine.register(send, out).unwrap();
         let into = engine.register(recv, into_memory.clone()).unwrap();
@@ -103,33 +108,33 @@ impl Pair {
 
 impl Ends {
     fn new(bytes: u64, eager_max: u32, copy: CopyMode) -> Self {
-        Self::with(bytes, copy, Params { eager_max, idle_polls: u32::MAX, ..Params::default() })
+        Self::with(bytes, copy, EngineParams { eager_max, idle_polls: u32::MAX, ..EngineParams::default() })
     }
 
-    fn with(bytes: u64, copy: CopyMode, params: Params) -> Self {
+    fn with(bytes: u64, copy: CopyMode, params: EngineParams) -> Self {
         Self::over(&[0], WireMode::Shm, bytes, copy, params)
     }
 
     /// Over these rails, all of which carry.
-    fn over(rails: &[usize], wire: WireMode, bytes: u64, copy: CopyMode, params: Params) -> Self {
+    fn over(rails: &[usize], wire: WireMode, bytes: u64, copy: CopyMode, params: EngineParams) -> Self {
         let addresses = vec![Ipv4Addr::LOCALHOST.into()];
         let config = SoftConfig { wire, copy, nics: rails.len(), addresses, ..SoftConfig::default() };
-        let nics = Nics::new(rails).unwrap();
+        let nics = CommNics::new(rails).unwrap();
         let recorder = params.trace.as_ref().map(|_| {
             let clock = UnixHost::new(|_, _| {});
             let events = params.trace_events as usize;
-            Arc::new(Recorder::try_new(events, params.mutant, move || clock.now()).unwrap())
+            Arc::new(EventRecorder::try_new(events, params.mutant, move || clock.now()).unwrap())
         });
-        let shares = params.sharing.sharing == Sharing::On;
-        let fabric = Traced::new(SoftFabric::new(config).unwrap(), recorder.clone());
+        let shares = params.sharing.sharing == SharingMode::On;
+        let fabric = TracedFabric::new(SoftFabric::new(config).unwrap(), recorder.clone());
         let engine = Engine::new(fabric, UnixHost::new(|_, _| {}), params).unwrap();
         let count = if shares { PAIRS } else { 1 };
         let pairs = (0..count).map(|_| Pair::connect(&engine, nics, bytes)).collect();
         let ends = Self { engine, recorder, pairs, bytes };
         let deadline = Instant::now() + Duration::from_secs(20);
         let comms = || ends.pairs.iter().flat_map(|pair| [pair.send, pair.recv]);
-        assert!(comms().all(|comm| ends.engine.links(comm).unwrap().len() == rails.len()));
-        while comms().any(|comm| ends.engine.links(comm).unwrap().contains(&false)) {
+        assert!(comms().all(|comm| ends.engine.carrying_links(comm).unwrap().len() == rails.len()));
+        while comms().any(|comm| ends.engine.carrying_links(comm).unwrap().contains(&false)) {
             assert!(Instant::now() < deadline, "not all links carry");
             ends.message(false);
         }
@@ -205,18 +210,22 @@ fn settles(ends: &Ends, send_first: bool) -> bool {
 
 /// Four connections on one group each way, all with a message under way at once.
 fn shared_messages_allocate_nothing() {
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-    let params = |eager_max| Params {
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+    let params = |eager_max| EngineParams {
         eager_max,
         sharing,
         idle_polls: u32::MAX,
         mutant: planted(),
-        ..Params::default()
+        ..EngineParams::default()
     };
     for wire in [WireMode::Shm, WireMode::Tcp] {
         for (bytes, eager_max) in [(8, 4096), (8, 0), (65_536, 4096)] {
             let ends = Ends::over(&[0], wire, bytes, CopyMode::Auto, params(eager_max));
-            assert_eq!(ends.engine.fabric().usage(0).queue_pairs, 2, "all ride on one, whose ends are here");
+            assert_eq!(
+                ends.engine.fabric().nic_usage(0).queue_pairs,
+                2,
+                "all ride on one, whose ends are here"
+            );
             let found = ends.allocations(2000, bytes < u64::from(eager_max), || {});
             assert_eq!(found, 0, "{bytes} B on shared queue pairs, {wire:?}");
         }
@@ -225,9 +234,14 @@ fn shared_messages_allocate_nothing() {
 
 /// The first connection ends the requests of all others, which see to their links all the same.
 fn shared_messages_over_two_rails_allocate_nothing() {
-    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
-    let params =
-        Params { eager_max: 0, sharing, idle_polls: u32::MAX, mutant: planted(), ..Params::default() };
+    let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
+    let params = EngineParams {
+        eager_max: 0,
+        sharing,
+        idle_polls: u32::MAX,
+        mutant: planted(),
+        ..EngineParams::default()
+    };
     let spread = Ends::over(&[0, 1], WireMode::Shm, 8, CopyMode::Auto, params);
     assert!(settles(&spread, false), "on shared queue pairs over two rails");
 }
@@ -235,34 +249,36 @@ fn shared_messages_over_two_rails_allocate_nothing() {
 /// Messages about buffers that are exported and mapped: at both ends, from the question to the end.
 fn hits_on_shared_memory_allocate_nothing() {
     let now = trunkline_proto::time::Instant(1);
-    let budget = Amount { entries: 64, bytes: 64 << 20 };
-    let mut exporter =
-        Exporter::new(Config { budget, passing: 4, idle: Some(Config::IDLE), weightless: false }, Bug::NONE);
-    let mut importer = Importer::new(Bug::NONE);
-    let (peer, source) = (exporter.join().unwrap(), importer.join().unwrap());
-    let place = Place { device: 0, way: Way::Device };
+    let budget = ExportAmount { entries: 64, bytes: 64 << 20 };
+    let mut exporter = MemoryExporter::new(
+        ExporterConfig { budget, passing: 4, idle: Some(ExporterConfig::IDLE), weightless: false },
+        Bug::NONE,
+    );
+    let mut importer = MemoryImporter::new(Bug::NONE);
+    let (peer, source) = (exporter.add_peer().unwrap(), importer.add_source().unwrap());
+    let place = MappingPlace { device: 0, way: MappingKind::Device };
     let mut message = |number: u64| {
-        let span = Span::new(0x10_0000 * (number % 64 + 1), 0x10_0000).unwrap();
-        let memory = Allocation { span, id: AllocationId(number % 64), device: 0 };
-        let ask = Ask { peer, part: span, memory, passing: false };
-        let shared = match exporter.share(&ask, now).unwrap() {
-            Shared::Export(export) => exporter.exported(export, now).unwrap(),
+        let span = ByteSpan::new(0x10_0000 * (number % 64 + 1), 0x10_0000).unwrap();
+        let memory = DriverAllocation { span, id: DriverAllocationId(number % 64), device: 0 };
+        let ask = ExportRequest { peer, part: span, memory, passing: false };
+        let shared = match exporter.share_memory(&ask, now).unwrap() {
+            ShareDecision::Export(export) => exporter.on_exported(export, now).unwrap(),
             shared => shared,
         };
-        let Shared::Sent(sent) = shared else { unreachable!("{shared:?}") };
+        let ShareDecision::Sent(sent) = shared else { unreachable!("{shared:?}") };
         if sent.announce {
-            let (name, handle) = (sent.reference.name, Handle::new(0, &[]).unwrap());
-            let announce = Announce { name, span, device: 0, descriptor: false, handle };
-            importer.announce(source, &announce).unwrap();
+            let (name, handle) = (sent.reference.name, ExportHandle::new(0, &[]).unwrap());
+            let announce = ExportAnnouncement { name, span, device: 0, descriptor: false, handle };
+            importer.on_announce(source, &announce).unwrap();
         }
-        let reference = Reference::from_bytes(&sent.reference.to_bytes()).unwrap();
-        let used = importer.arrive(source, &reference).unwrap();
-        if let Resolved::Map(mapping) = importer.resolve(&used, place).unwrap() {
-            importer.mapped(mapping, span.start()).unwrap();
+        let reference = ExportReference::from_bytes(&sent.reference.to_bytes()).unwrap();
+        let used = importer.pin_reference(source, &reference).unwrap();
+        if let ResolveOutcome::Map(mapping) = importer.resolve_address(&used, place).unwrap() {
+            importer.on_mapped(mapping, span.start()).unwrap();
         }
-        assert_eq!(importer.resolve(&used, place), Ok(Resolved::At(span.start())));
-        importer.finish(used);
-        exporter.finish(sent.pin, Outcome::Copied, now);
+        assert_eq!(importer.resolve_address(&used, place), Ok(ResolveOutcome::At(span.start())));
+        importer.release_pin(used);
+        exporter.finish_message(sent.pin, CopyOutcome::Copied, now);
         assert!(exporter.poll(now).is_none() && importer.poll().is_none());
     };
     (0..128).for_each(&mut message);
@@ -273,53 +289,54 @@ fn hits_on_shared_memory_allocate_nothing() {
 
 /// Messages inside the node, of memory that the other maps and of memory that only calls reach: the receiver copies, and what is learned.
 fn messages_inside_a_node_allocate_nothing() {
-    use trunkline_mem::ipc::{Device, Private};
-    use trunkline_node::ipc::Buffer;
-    use trunkline_proto::tagged::{Choice, Method};
+    use trunkline_mem::ipc::{MemfdDevice, PrivateMemory};
+    use trunkline_node::ipc::MessageBuffer;
+    use trunkline_proto::tagged::{CopyMethod, MethodChoice};
     use trunkline_proto::time::Duration;
-    let device = Device::create(0, 64 << 20).unwrap();
-    let join = || Device::join(0, &device.descriptor().unwrap()).unwrap();
-    let of_device = |memory: &Device, bytes| Buffer::own(memory.alloc(bytes).unwrap(), bytes as u64);
-    let (still, goes_on) = (Duration(0), Duration::micros(1));
-    exchanges_allocate_nothing([join(), join()], of_device, Choice::Fixed(Method::Pull), still);
-    exchanges_allocate_nothing([join(), join()], of_device, Choice::Learned, goes_on);
-    let private = || Private::new().unwrap();
-    let of_private = |_: &Private, bytes| Buffer::from(Memory::heap(bytes));
-    exchanges_allocate_nothing([private(), private()], of_private, Choice::Learned, goes_on);
+    let device = MemfdDevice::create(0, 64 << 20).unwrap();
+    let join = || MemfdDevice::join(0, &device.descriptor().unwrap()).unwrap();
+    let of_device =
+        |memory: &MemfdDevice, bytes| MessageBuffer::from_own(memory.alloc(bytes).unwrap(), bytes as u64);
+    let (still, goes_on) = (Duration(0), Duration::from_micros(1));
+    exchanges_allocate_nothing([join(), join()], of_device, MethodChoice::Fixed(CopyMethod::Pull), still);
+    exchanges_allocate_nothing([join(), join()], of_device, MethodChoice::Learned, goes_on);
+    let private = || PrivateMemory::new().unwrap();
+    let of_private = |_: &PrivateMemory, bytes| MessageBuffer::from(MemoryRange::heap(bytes));
+    exchanges_allocate_nothing([private(), private()], of_private, MethodChoice::Learned, goes_on);
 }
 
 /// Two endpoints of this process, for whom time goes on by so much with each call.
 fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
     memories: [M; 2],
-    alloc: impl Fn(&M, usize) -> trunkline_node::ipc::Buffer,
-    copy: trunkline_proto::tagged::Choice,
+    alloc: impl Fn(&M, usize) -> trunkline_node::ipc::MessageBuffer,
+    copy: trunkline_proto::tagged::MethodChoice,
     tick: trunkline_proto::time::Duration,
 ) {
-    use trunkline_fabric::{Oob as _, OobListener as _};
-    use trunkline_node::ipc::{Buffer, Config as Sharing};
-    use trunkline_node::tagged::{Begun, Config, Endpoint, Event};
-    use trunkline_proto::tagged::Choice;
+    use trunkline_fabric::{OobListener as _, OobTransport as _};
+    use trunkline_node::ipc::{MessageBuffer, NodeConfig};
+    use trunkline_node::tagged::{TaggedConfig, TaggedEndpoint, TaggedEvent, TaggedSendStart};
+    use trunkline_proto::tagged::MethodChoice;
     use trunkline_proto::time::{Duration, Instant};
-    use trunkline_proto::wire::tagged::Inbox;
+    use trunkline_proto::wire::tagged::InboxSizes;
     let host = UnixHost::new(|_, _| {});
     let mut listener = host.oob().listen().unwrap();
     let mut now = Instant(0);
     let mut number = 0;
     let mut ends = memories.map(|memory| {
         number += 1;
-        let mut sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
+        let mut sharing = NodeConfig::new([number; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
         sharing.mutant = planted();
-        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
-        Endpoint::new(memory, Config { sharing, inbox, copy }, now)
+        let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
+        TaggedEndpoint::new(memory, TaggedConfig { sharing, inbox, copy }, now)
     });
-    let connected = ends[1].join(host.oob().connect(&listener.address()).unwrap()).unwrap();
-    let accepted = ends[0].join(listener.accept().unwrap().unwrap()).unwrap();
+    let connected = ends[1].join_peer(host.oob().connect(&listener.listen_address()).unwrap()).unwrap();
+    let accepted = ends[0].join_peer(listener.accept().unwrap().unwrap()).unwrap();
     let mut met = 0;
     while met < 2 {
-        now = now + Duration::micros(100);
+        now = now + Duration::from_micros(100);
         for end in &mut ends {
             end.progress(now);
-            met += u32::from(matches!(end.event(), Some(Event::Met { .. })));
+            met += u32::from(matches!(end.next_event(), Some(TaggedEvent::Met { .. })));
         }
     }
     for (bytes, own, early) in [
@@ -331,14 +348,14 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
     ] {
         let buffers = [0, 1].map(|at: usize| match own {
             true => alloc(ends[at].node().memory(), bytes),
-            false => Buffer::from(Memory::heap(bytes)),
+            false => MessageBuffer::from(MemoryRange::heap(bytes)),
         });
         let mut message = || {
-            let post = |ends: &mut [Endpoint<_, _>; 2]| {
+            let post = |ends: &mut [TaggedEndpoint<_, _>; 2]| {
                 ends[1].receive(Some(connected), (1, u64::MAX), buffers[1].clone()).unwrap()
             };
             let posted = (!early).then(|| post(&mut ends));
-            ends[0].at(now);
+            ends[0].set_time(now);
             let sent = ends[0].send(accepted, 1, &buffers[0]).unwrap();
             if early {
                 while ends[1].probe(None, (1, u64::MAX)).is_none() {}
@@ -349,7 +366,7 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
                 now = now + tick;
                 ends.iter_mut().for_each(|end| _ = end.progress(now));
             }
-            if let Begun::Request(request) = sent {
+            if let TaggedSendStart::Request(request) = sent {
                 while ends[0].test(request).is_none() {
                     now = now + tick;
                     ends.iter_mut().for_each(|end| _ = end.progress(now));
@@ -365,7 +382,7 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
     let looked = ends[0].counts().by_sender > 0;
     assert_eq!(
         looked,
-        copy == Choice::Learned,
+        copy == MethodChoice::Learned,
         "each way that there is was looked at: {:?}",
         ends[0].counts()
     );
@@ -374,58 +391,60 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
 /// Two endpoints of this process, each with a page on which it shows what it shares: both pages are written with each message, and what is shown, as
 /// buffers that others have mapped, is looked at.
 /// The receiver copies, or both by turns: what is learned is which of these.
-fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto::tagged::Method) {
-    use trunkline_fabric::{Oob as _, OobListener as _};
-    use trunkline_mem::ipc::Device;
-    use trunkline_mem::{Page, PageView};
-    use trunkline_node::ipc::{Buffer, Config as Sharing};
-    use trunkline_node::tagged::{Begun, Config, Endpoint, Event};
+fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto::tagged::CopyMethod) {
+    use trunkline_fabric::{OobListener as _, OobTransport as _};
+    use trunkline_mem::ipc::MemfdDevice;
+    use trunkline_mem::{PageView, PublishedPage};
+    use trunkline_node::ipc::{MessageBuffer, NodeConfig};
+    use trunkline_node::tagged::{TaggedConfig, TaggedEndpoint, TaggedEvent, TaggedSendStart};
     use trunkline_node::{NodePage, read_node};
     use trunkline_proto::id::ProcessId;
-    use trunkline_proto::tagged::Choice;
+    use trunkline_proto::tagged::MethodChoice;
     use trunkline_proto::time::{Duration, Instant};
-    use trunkline_proto::wire::status::node::{BYTES, Owner};
-    use trunkline_proto::wire::tagged::Inbox;
+    use trunkline_proto::wire::status::node::{BYTES, PageOwner};
+    use trunkline_proto::wire::tagged::InboxSizes;
     // A page is written every tenth of a second.
-    const APART: Duration = Duration::millis(101);
-    let (host, device) = (UnixHost::new(|_, _| {}), Device::create(0, 64 << 20).unwrap());
+    const APART: Duration = Duration::from_millis(101);
+    let (host, device) = (UnixHost::new(|_, _| {}), MemfdDevice::create(0, 64 << 20).unwrap());
     let mut listener = host.oob().listen().unwrap();
     let mut now = Instant(0);
     let mut ends = [1, 2].map(|number| {
-        let mut sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
+        let mut sharing = NodeConfig::new([number; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
         sharing.mutant = planted();
-        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
-        let memory = Device::join(0, &device.descriptor().unwrap()).unwrap();
-        Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Fixed(method) }, now)
+        let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
+        let memory = MemfdDevice::join(0, &device.descriptor().unwrap()).unwrap();
+        TaggedEndpoint::new(memory, TaggedConfig { sharing, inbox, copy: MethodChoice::Fixed(method) }, now)
     });
     let mut views =
         ["trunkline.steady.1", "trunkline.steady.2"].into_iter().zip(&mut ends).map(|(name, end)| {
-            let page = Arc::new(Page::make(name, BYTES).unwrap());
-            let owner = Owner { process: ProcessId([1; 16]), pid: 7, rank: None, made_unix: 1, made: 2 };
-            end.show(NodePage::new(&page, &owner).unwrap());
+            let page = Arc::new(PublishedPage::create_page(name, BYTES).unwrap());
+            let owner = PageOwner { process: ProcessId([1; 16]), pid: 7, rank: None, made_unix: 1, made: 2 };
+            end.publish_page(NodePage::new(&page, &owner).unwrap());
             let links = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
             let wanted = PathBuf::from(format!("/memfd:{name} (deleted)"));
             let mut named = links.filter(|link| std::fs::read_link(link).is_ok_and(|name| name == wanted));
             PageView::open(&std::fs::File::open(named.next().unwrap()).unwrap()).unwrap()
         });
     let views = [views.next().unwrap(), views.next().unwrap()];
-    let connected = ends[1].join(host.oob().connect(&listener.address()).unwrap()).unwrap();
-    let accepted = ends[0].join(listener.accept().unwrap().unwrap()).unwrap();
+    let connected = ends[1].join_peer(host.oob().connect(&listener.listen_address()).unwrap()).unwrap();
+    let accepted = ends[0].join_peer(listener.accept().unwrap().unwrap()).unwrap();
     let mut met = 0;
     while met < 2 {
-        now = now + Duration::micros(100);
+        now = now + Duration::from_micros(100);
         for end in &mut ends {
             end.progress(now);
-            met += u32::from(matches!(end.event(), Some(Event::Met { .. })));
+            met += u32::from(matches!(end.next_event(), Some(TaggedEvent::Met { .. })));
         }
     }
     for (end, peer) in ends.iter_mut().zip([accepted, connected]) {
-        end.label(peer, 3, 4711);
+        end.label_peer(peer, 3, 4711);
     }
-    let buffers: Vec<[Buffer; 2]> = [8, 65_536, 65_536]
+    let buffers: Vec<[MessageBuffer; 2]> = [8, 65_536, 65_536]
         .into_iter()
         .map(|bytes| {
-            [0, 1].map(|at: usize| Buffer::own(ends[at].node().memory().alloc(bytes).unwrap(), bytes as u64))
+            [0, 1].map(|at: usize| {
+                MessageBuffer::from_own(ends[at].node().memory().alloc(bytes).unwrap(), bytes as u64)
+            })
         })
         .collect();
     let mut message = || {
@@ -436,7 +455,7 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto
             while ends[1].test(received).is_none_or(|end| end.is_err()) {
                 ends.iter_mut().for_each(|end| _ = end.progress(now));
             }
-            if let Begun::Request(request) = sent {
+            if let TaggedSendStart::Request(request) = sent {
                 while ends[0].test(request).is_none() {
                     ends.iter_mut().for_each(|end| _ = end.progress(now));
                 }
@@ -471,7 +490,7 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto
 fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(name.leak());
+        return Mutant::with_name(name.leak());
     }
     Mutant::NONE
 }
@@ -491,7 +510,7 @@ fn messages_allocate_nothing_after_warm_up() {
     }
     for wire in [WireMode::Shm, WireMode::Tcp] {
         for (bytes, eager_max, rails) in [(8, 4096, 2), (8, 0, 4), (1 << 20, 0, 2), (1 << 20, 0, 4)] {
-            let params = Params { eager_max, idle_polls: u32::MAX, ..Params::default() };
+            let params = EngineParams { eager_max, idle_polls: u32::MAX, ..EngineParams::default() };
             let rails = &[0, 1, 2, 3][..rails];
             let spread = Ends::over(rails, wire, bytes, CopyMode::Auto, params);
             assert!(settles(&spread, eager_max > 0), "{bytes} B over {} rails, {wire:?}", rails.len());
@@ -499,7 +518,7 @@ fn messages_allocate_nothing_after_warm_up() {
     }
     hits_on_shared_memory_allocate_nothing();
     messages_inside_a_node_allocate_nothing();
-    for method in [trunkline_proto::tagged::Method::Pull, trunkline_proto::tagged::Method::Turns] {
+    for method in [trunkline_proto::tagged::CopyMethod::Pull, trunkline_proto::tagged::CopyMethod::Turns] {
         messages_of_who_shows_what_it_shares_allocate_nothing(method);
     }
     shared_messages_allocate_nothing();
@@ -507,15 +526,18 @@ fn messages_allocate_nothing_after_warm_up() {
     // Recorded for a trace: with room for every event, and with a buffer that is full after some.
     for trace_events in [1 << 20, 1000] {
         let (trace, idle_polls) = (Some(PathBuf::from("unused")), u32::MAX);
-        let recorded =
-            Ends::with(8, CopyMode::Auto, Params { trace, trace_events, idle_polls, ..Params::default() });
+        let recorded = Ends::with(
+            8,
+            CopyMode::Auto,
+            EngineParams { trace, trace_events, idle_polls, ..EngineParams::default() },
+        );
         assert_eq!(recorded.allocations(10_000, true, || {}), 0, "recorded, {trace_events} events");
         let recorder = recorded.recorder.unwrap();
-        assert!(recorder.count() > 20_000, "{recorder:?}");
-        assert_eq!(recorder.lost(), recorder.count().saturating_sub(trace_events.into()));
+        assert!(recorder.event_count() > 20_000, "{recorder:?}");
+        assert_eq!(recorder.lost_count(), recorder.event_count().saturating_sub(trace_events.into()));
     }
     // A lane looks at its peer's control stream after so many fruitless polls, which is no part of any message.
-    let looking = Ends::with(8, CopyMode::Auto, Params::default());
+    let looking = Ends::with(8, CopyMode::Auto, EngineParams::default());
     let found = looking.allocations(10_000, true, || {});
     assert!(found <= 20, "{found} allocations in 10000 messages");
 }

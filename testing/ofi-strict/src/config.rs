@@ -40,7 +40,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
 
 /// What can be made to fail.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Step {
+pub(crate) enum FailureStep {
     Fabric,
     Domain,
     Endpoint,
@@ -54,7 +54,7 @@ pub(crate) enum Step {
     MrEnable,
 }
 
-impl Step {
+impl FailureStep {
     /// All, by their names in `FI_STRICT_FAIL`.
     const NAMES: &[(&str, Self)] = &[
         ("fabric", Self::Fabric),
@@ -73,7 +73,7 @@ impl Step {
 
 /// What is demanded.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Config {
+pub(crate) struct StrictConfig {
     pub(crate) nics: u32,
     /// Bits of [`mr_mode`].
     pub(crate) mr_mode: i32,
@@ -87,7 +87,7 @@ pub(crate) struct Config {
     pub(crate) eagain: f64,
     pub(crate) reorder: f64,
     pub(crate) delay: Duration,
-    pub(crate) fail: Vec<(Step, u32)>,
+    pub(crate) fail: Vec<(FailureStep, u32)>,
     pub(crate) inject: usize,
     pub(crate) depth: usize,
     pub(crate) seed: u64,
@@ -95,7 +95,7 @@ pub(crate) struct Config {
     pub(crate) abort: bool,
 }
 
-impl Default for Config {
+impl Default for StrictConfig {
     fn default() -> Self {
         Self {
             nics: 1,
@@ -121,12 +121,12 @@ impl Default for Config {
 
 /// A variable that is wrong.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Wrong {
+pub(crate) struct InvalidVariable {
     name: String,
     value: String,
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for InvalidVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, value } = self;
         match VARIABLES.iter().find(|(known, _)| known == name) {
@@ -136,12 +136,12 @@ impl fmt::Display for Wrong {
     }
 }
 
-impl Config {
+impl StrictConfig {
     /// What the environment says.
     ///
     /// # Errors
     /// The first variable that is unknown or malformed.
-    pub(crate) fn from_env() -> Result<Self, Wrong> {
+    pub(crate) fn from_env() -> Result<Self, InvalidVariable> {
         let text = |word: std::ffi::OsString| word.to_string_lossy().into_owned();
         Self::from_pairs(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
     }
@@ -150,59 +150,59 @@ impl Config {
     ///
     /// # Errors
     /// As [`Self::from_env`].
-    pub(crate) fn from_pairs(pairs: impl Iterator<Item = (String, String)>) -> Result<Self, Wrong> {
+    pub(crate) fn from_pairs(pairs: impl Iterator<Item = (String, String)>) -> Result<Self, InvalidVariable> {
         let mut config = Self::default();
         for (name, value) in pairs.filter(|(name, _)| name.starts_with("FI_STRICT_")) {
-            if config.set(&name, value.trim()).is_none() {
-                return Err(Wrong { name, value });
+            if config.set_variable(&name, value.trim()).is_none() {
+                return Err(InvalidVariable { name, value });
             }
         }
         Ok(config)
     }
 
     /// Sets one; `None` if it is unknown or malformed.
-    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+    fn set_variable(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
-            "FI_STRICT_NICS" => self.nics = within(value.parse().ok()?, 1, 8)?,
-            "FI_STRICT_MR" => self.mr_mode = modes(value)?,
+            "FI_STRICT_NICS" => self.nics = within_range(value.parse().ok()?, 1, 8)?,
+            "FI_STRICT_MR" => self.mr_mode = parse_modes(value)?,
             "FI_STRICT_CQ_DATA" => {
                 self.cq_data = value.parse().ok().filter(|bytes| [4, 8].contains(bytes))?
             }
-            "FI_STRICT_PROGRESS" => self.auto_progress = choice(value, "manual", "auto")?,
-            "FI_STRICT_TAGGED" => self.tagged = choice(value, "0", "1")?,
-            "FI_STRICT_WRITEDATA" => self.writedata = choice(value, "0", "1")?,
-            "FI_STRICT_HMEM" => self.hmem = choice(value, "0", "1")?,
-            "FI_STRICT_ENTRIES" => self.entries = within(value.parse().ok()?, 0, 1 << 20)?,
-            "FI_STRICT_EAGAIN" => self.eagain = within(value.parse().ok()?, 0.0, 0.99)?,
-            "FI_STRICT_REORDER" => self.reorder = within(value.parse().ok()?, 0.0, 1.0)?,
+            "FI_STRICT_PROGRESS" => self.auto_progress = parse_choice(value, "manual", "auto")?,
+            "FI_STRICT_TAGGED" => self.tagged = parse_choice(value, "0", "1")?,
+            "FI_STRICT_WRITEDATA" => self.writedata = parse_choice(value, "0", "1")?,
+            "FI_STRICT_HMEM" => self.hmem = parse_choice(value, "0", "1")?,
+            "FI_STRICT_ENTRIES" => self.entries = within_range(value.parse().ok()?, 0, 1 << 20)?,
+            "FI_STRICT_EAGAIN" => self.eagain = within_range(value.parse().ok()?, 0.0, 0.99)?,
+            "FI_STRICT_REORDER" => self.reorder = within_range(value.parse().ok()?, 0.0, 1.0)?,
             "FI_STRICT_DELAY" => {
-                self.delay = Duration::from_micros(within(value.parse().ok()?, 0, 10_000_000)?);
+                self.delay = Duration::from_micros(within_range(value.parse().ok()?, 0, 10_000_000)?);
             }
-            "FI_STRICT_FAIL" => self.fail = failures(value)?,
-            "FI_STRICT_INJECT" => self.inject = within(value.parse().ok()?, 0, 1 << 16)?,
-            "FI_STRICT_DEPTH" => self.depth = within(value.parse().ok()?, 1, 1 << 16)?,
+            "FI_STRICT_FAIL" => self.fail = parse_failures(value)?,
+            "FI_STRICT_INJECT" => self.inject = within_range(value.parse().ok()?, 0, 1 << 16)?,
+            "FI_STRICT_DEPTH" => self.depth = within_range(value.parse().ok()?, 1, 1 << 16)?,
             "FI_STRICT_SEED" => self.seed = value.parse().ok()?,
             "FI_STRICT_REPORT" => self.report = (!value.is_empty()).then(|| PathBuf::from(value)),
-            "FI_STRICT_ABORT" => self.abort = choice(value, "0", "1")?,
+            "FI_STRICT_ABORT" => self.abort = parse_choice(value, "0", "1")?,
             _ => return None,
         }
         Some(())
     }
 }
 
-fn within<T: PartialOrd>(value: T, low: T, high: T) -> Option<T> {
+fn within_range<T: PartialOrd>(value: T, low: T, high: T) -> Option<T> {
     (low..=high).contains(&value).then_some(value)
 }
 
 /// `false` for one word, `true` for another.
-fn choice(value: &str, no: &str, yes: &str) -> Option<bool> {
+fn parse_choice(value: &str, no: &str, yes: &str) -> Option<bool> {
     if value == yes {
         return Some(true);
     }
     (value == no).then_some(false)
 }
 
-fn modes(value: &str) -> Option<i32> {
+fn parse_modes(value: &str) -> Option<i32> {
     if value == "none" {
         return Some(0);
     }
@@ -220,10 +220,10 @@ fn modes(value: &str) -> Option<i32> {
     })
 }
 
-fn failures(value: &str) -> Option<Vec<(Step, u32)>> {
+fn parse_failures(value: &str) -> Option<Vec<(FailureStep, u32)>> {
     let one = |word: &str| {
         let (name, n) = word.trim().split_once(':')?;
-        let (_, step) = Step::NAMES.iter().find(|(known, _)| *known == name)?;
+        let (_, step) = FailureStep::NAMES.iter().find(|(known, _)| *known == name)?;
         Some((*step, n.parse().ok().filter(|n| *n > 0)?))
     };
     value.split(',').map(one).collect()
@@ -233,9 +233,9 @@ fn failures(value: &str) -> Option<Vec<(Step, u32)>> {
 mod tests {
     use super::*;
 
-    fn of(pairs: &[(&str, &str)]) -> Result<Config, String> {
+    fn of(pairs: &[(&str, &str)]) -> Result<StrictConfig, String> {
         let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Config::from_pairs(pairs).map_err(|wrong| wrong.to_string())
+        StrictConfig::from_pairs(pairs).map_err(|wrong| wrong.to_string())
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
             of(&[("FI_STRICT_MRS", "none")]),
             Err("FI_STRICT_MRS is no variable of this provider".to_owned())
         );
-        assert_eq!(of(&[("FI_STRICTLY", "1"), ("FI_PROVIDER", "tcp")]), Ok(Config::default()));
+        assert_eq!(of(&[("FI_STRICTLY", "1"), ("FI_PROVIDER", "tcp")]), Ok(StrictConfig::default()));
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(config.mr_mode, mr_mode::LOCAL | mr_mode::VIRT_ADDR);
-        assert_eq!(config.fail, [(Step::MrEnable, 3), (Step::Endpoint, 1)]);
+        assert_eq!(config.fail, [(FailureStep::MrEnable, 3), (FailureStep::Endpoint, 1)]);
         assert!(config.auto_progress && config.eagain == 0.5);
         assert_eq!(config.delay, Duration::from_micros(250));
         assert_eq!(of(&[("FI_STRICT_MR", "none")]).unwrap().mr_mode, 0);

@@ -6,14 +6,14 @@ use std::ffi::{c_char, c_int, c_void};
 
 use trunkline_sys::ofi::errno;
 
-use crate::memory::{Range, copy_out};
-use crate::registry::MrId;
+use crate::memory::{ProgramRange, copy_out};
+use crate::registry::StrictMrId;
 
 /// What a descriptor of the driver's says before the address of its bytes.
 const MAGIC: u64 = 0x7472_756e_6b6c_6e65;
 
 /// Where the bytes of an address are, if it is the device's.
-fn find(addr: usize) -> Option<usize> {
+fn find_bytes(addr: usize) -> Option<usize> {
     // SAFETY: a library is only looked for among those that are open.
     let driver = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     if driver.is_null() {
@@ -33,10 +33,10 @@ fn find(addr: usize) -> Option<usize> {
 ///
 /// # Errors
 /// An error number.
-pub(crate) fn bytes_of(range: Range) -> Result<usize, c_int> {
+pub(crate) fn bytes_of(range: ProgramRange) -> Result<usize, c_int> {
     let last = range.base.checked_add(range.len.max(1) - 1).ok_or(errno::EINVAL)?;
-    let first = find(range.base);
-    let last = find(last);
+    let first = find_bytes(range.base);
+    let last = find_bytes(last);
     match (first, last) {
         (Some(first), Some(_)) => Ok(first),
         _ => Err(errno::EFAULT),
@@ -65,20 +65,20 @@ pub(crate) fn bytes_of_dmabuf(fd: c_int, offset: u64, len: usize) -> Result<usiz
 
 /// Writes that the device does not see yet.
 #[derive(Default)]
-pub(crate) struct Held(Vec<(MrId, Vec<u8>, Range)>);
+pub(crate) struct HeldDeviceWrites(Vec<(StrictMrId, Vec<u8>, ProgramRange)>);
 
-impl Held {
+impl HeldDeviceWrites {
     /// Holds one back.
-    pub(crate) fn push(&mut self, id: MrId, bytes: Vec<u8>, range: Range) {
+    pub(crate) fn push(&mut self, id: StrictMrId, bytes: Vec<u8>, range: ProgramRange) {
         self.0.push((id, bytes, range));
     }
 
     /// Lets the device see all, or those of one registration, which goes.
-    pub(crate) fn show(&mut self, only: Option<MrId>) {
+    pub(crate) fn show_writes(&mut self, only: Option<StrictMrId>) {
         let (shown, kept) =
             std::mem::take(&mut self.0).into_iter().partition(|(id, ..)| only.is_none_or(|only| only == *id));
         self.0 = kept;
-        let shown: Vec<(MrId, Vec<u8>, Range)> = shown;
+        let shown: Vec<(StrictMrId, Vec<u8>, ProgramRange)> = shown;
         for (_, bytes, range) in shown {
             // SAFETY: its registration is open, so that the program keeps the memory.
             unsafe { copy_out(&bytes, &[range]) };
@@ -108,23 +108,23 @@ mod tests {
             assert_eq!(of(fd, offset, len), Err(errno::EINVAL), "{offset} and {len}");
         }
         // Without the driver nothing is the device's.
-        assert_eq!(bytes_of(Range { base: fd as usize, len: 8 }), Err(errno::EFAULT));
+        assert_eq!(bytes_of(ProgramRange { base: fd as usize, len: 8 }), Err(errno::EFAULT));
     }
 
     #[test]
     fn what_is_held_back_is_shown_once() {
         let mut first = [0_u8; 4];
         let mut second = [0_u8; 4];
-        let range = |bytes: &mut [u8; 4]| Range { base: bytes.as_mut_ptr() as usize, len: 4 };
+        let range = |bytes: &mut [u8; 4]| ProgramRange { base: bytes.as_mut_ptr() as usize, len: 4 };
         let to_first = range(&mut first);
         let to_second = range(&mut second);
-        let mut held = Held::default();
-        held.push(MrId(1), vec![1; 4], to_first);
-        held.push(MrId(2), vec![2; 4], to_second);
-        held.push(MrId(1), vec![3; 2], to_first);
-        held.show(Some(MrId(1)));
+        let mut held = HeldDeviceWrites::default();
+        held.push(StrictMrId(1), vec![1; 4], to_first);
+        held.push(StrictMrId(2), vec![2; 4], to_second);
+        held.push(StrictMrId(1), vec![3; 2], to_first);
+        held.show_writes(Some(StrictMrId(1)));
         assert_eq!((first, second, held.0.len()), ([3, 3, 1, 1], [0; 4], 1));
-        held.show(None);
+        held.show_writes(None);
         assert_eq!((second, held.0.len()), ([2; 4], 0));
     }
 }

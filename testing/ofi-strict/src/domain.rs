@@ -3,27 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
-use crate::config::{Config, Step};
-use crate::gate::{Gates, Whose};
-use crate::report::Report;
-use crate::state::State;
+use crate::config::{FailureStep, StrictConfig};
+use crate::gate::{CallScope, ThreadGates};
+use crate::report::ViolationReport;
+use crate::state::DomainContents;
 
 /// An open fabric.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) report: Report,
-    calls: Mutex<BTreeMap<Step, u32>>,
-    domains: Mutex<Vec<Weak<Domain>>>,
+pub(crate) struct StrictFabric {
+    pub(crate) config: StrictConfig,
+    pub(crate) report: ViolationReport,
+    calls: Mutex<BTreeMap<FailureStep, u32>>,
+    domains: Mutex<Vec<Weak<StrictDomain>>>,
 }
 
-impl Shared {
-    pub(crate) fn new(config: Config) -> Self {
-        let report = Report::new(&config);
+impl StrictFabric {
+    pub(crate) fn new(config: StrictConfig) -> Self {
+        let report = ViolationReport::new(&config);
         Self { config, report, calls: Mutex::default(), domains: Mutex::default() }
     }
 
     /// Whether this call was chosen to fail.
-    pub(crate) fn fails(&self, step: Step) -> bool {
+    pub(crate) fn count_call(&self, step: FailureStep) -> bool {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let count = calls.entry(step).or_default();
         *count += 1;
@@ -38,12 +38,12 @@ impl Shared {
     }
 
     /// Opens a domain.
-    pub(crate) fn open(self: &Arc<Self>, nic: u32, threading: u32) -> Arc<Domain> {
-        let domain = Arc::new(Domain {
+    pub(crate) fn open_domain(self: &Arc<Self>, nic: u32, threading: u32) -> Arc<StrictDomain> {
+        let domain = Arc::new(StrictDomain {
             shared: Arc::clone(self),
             name: format!("strict{nic}"),
-            state: Mutex::new(State::new(self.config.clone(), nic)),
-            gates: Gates::new(threading),
+            state: Mutex::new(DomainContents::new(self.config.clone(), nic)),
+            gates: ThreadGates::new(threading),
         });
         let mut domains = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
         domains.push(Arc::downgrade(&domain));
@@ -54,47 +54,49 @@ impl Shared {
     pub(crate) fn account_at_exit(&self) {
         let domains = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
         for domain in domains.iter().filter_map(Weak::upgrade) {
-            domain.account("exit");
+            domain.write_account("exit");
         }
     }
 }
 
 /// An open domain.
-pub(crate) struct Domain {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct StrictDomain {
+    pub(crate) shared: Arc<StrictFabric>,
     name: String,
-    state: Mutex<State>,
-    gates: Gates,
+    state: Mutex<DomainContents>,
+    gates: ThreadGates,
 }
 
-impl Domain {
+impl StrictDomain {
     /// A call on the domain or something of it.
-    pub(crate) fn call<R>(&self, whose: Whose, act: impl FnOnce(&mut State) -> R) -> R {
-        let pass = self.gates.enter(whose);
+    pub(crate) fn run_call<R>(&self, whose: CallScope, act: impl FnOnce(&mut DomainContents) -> R) -> R {
+        let pass = self.gates.enter_call(whose);
         let result = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if pass.is_crowded {
-                state.violation("two threads at once are in calls that the threading model keeps apart");
+                state.report_violation(
+                    "two threads at once are in calls that the threading model keeps apart",
+                );
             }
             state.progress_unasked();
             act(&mut state)
         };
-        self.gates.leave(&pass);
+        self.gates.leave_call(&pass);
         result
     }
 
     /// An endpoint completes to a queue.
-    pub(crate) fn join(&self, endpoint: u32, queue: u32) {
-        self.gates.join(endpoint, queue);
+    pub(crate) fn join_queue(&self, endpoint: u32, queue: u32) {
+        self.gates.join_queue(endpoint, queue);
     }
 
     /// Writes the account, unless a thread that is no more is inside.
-    pub(crate) fn account(&self, at: &str) {
+    pub(crate) fn write_account(&self, at: &str) {
         let state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        self.shared.report.append(&state.account(&self.name, at));
+        self.shared.report.append_line(&state.account_line(&self.name, at));
     }
 }

@@ -7,19 +7,19 @@ use serde_json::Value;
 
 /// A report, read.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct StrictReport {
     /// What each violation was, in order.
     pub violations: Vec<String>,
     /// The account of each domain, as `state.rs` writes it.
     pub accounts: Vec<Value>,
 }
 
-impl Found {
+impl StrictReport {
     /// Reads a report; one that nobody wrote is empty.
     ///
     /// # Errors
     /// If the file cannot be read, or an account is no JSON.
-    pub fn read(path: &Path) -> io::Result<Self> {
+    pub fn read_file(path: &Path) -> io::Result<Self> {
         let text = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             read => read?,
@@ -37,20 +37,20 @@ impl Found {
 
     /// Accounts of domains that were open when their process ended, with whatever was left in them.
     #[must_use]
-    pub fn left(&self) -> Vec<&Value> {
+    pub fn open_accounts(&self) -> Vec<&Value> {
         self.accounts.iter().filter(|account| account["strict"] != "domain").collect()
     }
 
     /// A number of all accounts, added up: `eagain`, `errors`, `most_entries`.
     #[must_use]
-    pub fn sum(&self, name: &str) -> u64 {
+    pub fn sum_of(&self, name: &str) -> u64 {
         self.accounts.iter().filter_map(|account| account[name].as_u64()).sum()
     }
 
     /// Registrations with these rights that were ever enabled, as `REMOTE_WRITE` or `SEND|WRITE`: how many on each endpoint of
     /// each domain, `None` for those of a whole domain.
     #[must_use]
-    pub fn made(&self, rights: &str) -> Vec<(Option<u64>, u64)> {
+    pub fn enabled_registrations(&self, rights: &str) -> Vec<(Option<u64>, u64)> {
         let all = self.accounts.iter().filter_map(|account| account["registrations"].as_array()).flatten();
         let those = all.filter(|made| made["rights"] == rights);
         those.map(|made| (made["endpoint"].as_u64(), made["count"].as_u64().unwrap_or(0))).collect()
@@ -65,7 +65,7 @@ mod tests {
     fn what_was_written_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report");
-        let nothing = Found::read(&path).unwrap();
+        let nothing = StrictReport::read_file(&path).unwrap();
         assert!(nothing.violations.is_empty() && nothing.accounts.is_empty());
         let made = r#"[{"endpoint":1,"rights":"REMOTE_WRITE","count":3},{"endpoint":null,"rights":"SEND","count":2}]"#;
         let lines = [
@@ -75,13 +75,13 @@ mod tests {
             r#"{"strict":"exit","eagain":5,"registrations":[]}"#.to_owned(),
         ];
         std::fs::write(&path, lines.join("\n")).unwrap();
-        let found = Found::read(&path).unwrap();
+        let found = StrictReport::read_file(&path).unwrap();
         assert_eq!(found.violations, ["one"]);
-        assert_eq!((found.accounts.len(), found.left().len(), found.sum("eagain")), (2, 1, 9));
-        assert_eq!(found.left()[0]["strict"], "exit");
-        assert_eq!(found.made("REMOTE_WRITE"), [(Some(1), 3)]);
-        assert_eq!(found.made("SEND"), [(None, 2)]);
+        assert_eq!((found.accounts.len(), found.open_accounts().len(), found.sum_of("eagain")), (2, 1, 9));
+        assert_eq!(found.open_accounts()[0]["strict"], "exit");
+        assert_eq!(found.enabled_registrations("REMOTE_WRITE"), [(Some(1), 3)]);
+        assert_eq!(found.enabled_registrations("SEND"), [(None, 2)]);
         std::fs::write(&path, "{").unwrap();
-        assert!(Found::read(&path).is_err());
+        assert!(StrictReport::read_file(&path).is_err());
     }
 }

@@ -9,55 +9,55 @@ use trunkline_sys::ofi::threading;
 
 /// What a call is about.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Whose {
+pub(crate) enum CallScope {
     Domain,
     Endpoint(u32),
     Queue(u32),
 }
 
 #[derive(Default)]
-struct Inside {
-    holders: BTreeMap<Whose, ThreadId>,
+struct ActiveCalls {
+    holders: BTreeMap<CallScope, ThreadId>,
     queues_of: BTreeMap<u32, Vec<u32>>,
 }
 
 /// Who is inside.
-pub(crate) struct Gates {
+pub(crate) struct ThreadGates {
     model: u32,
-    inside: Mutex<Inside>,
+    inside: Mutex<ActiveCalls>,
 }
 
 /// A call that is under way.
 #[derive(Debug)]
-pub(crate) struct Pass {
-    taken: Vec<Whose>,
+pub(crate) struct CallPass {
+    taken: Vec<CallScope>,
     /// Whether another thread was inside already.
     pub(crate) is_crowded: bool,
 }
 
-impl Gates {
+impl ThreadGates {
     pub(crate) fn new(model: u32) -> Self {
         Self { model, inside: Mutex::default() }
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut Inside) -> R) -> R {
+    fn with_active<R>(&self, act: impl FnOnce(&mut ActiveCalls) -> R) -> R {
         act(&mut self.inside.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// An endpoint completes to a queue.
-    pub(crate) fn join(&self, endpoint: u32, queue: u32) {
-        self.with(|inside| inside.queues_of.entry(endpoint).or_default().push(queue));
+    pub(crate) fn join_queue(&self, endpoint: u32, queue: u32) {
+        self.with_active(|inside| inside.queues_of.entry(endpoint).or_default().push(queue));
     }
 
     /// A call begins.
-    pub(crate) fn enter(&self, whose: Whose) -> Pass {
+    pub(crate) fn enter_call(&self, whose: CallScope) -> CallPass {
         if matches!(self.model, threading::SAFE | threading::UNSPEC) {
-            return Pass { taken: Vec::new(), is_crowded: false };
+            return CallPass { taken: Vec::new(), is_crowded: false };
         }
         let me = std::thread::current().id();
-        self.with(|inside| {
-            let mut pass = Pass { taken: Vec::new(), is_crowded: false };
-            for key in keys(self.model, whose, &inside.queues_of) {
+        self.with_active(|inside| {
+            let mut pass = CallPass { taken: Vec::new(), is_crowded: false };
+            for key in exclusive_scopes(self.model, whose, &inside.queues_of) {
                 match inside.holders.get(&key) {
                     None => {
                         inside.holders.insert(key, me);
@@ -71,24 +71,24 @@ impl Gates {
     }
 
     /// A call ends.
-    pub(crate) fn leave(&self, pass: &Pass) {
+    pub(crate) fn leave_call(&self, pass: &CallPass) {
         if !pass.taken.is_empty() {
-            self.with(|inside| inside.holders.retain(|key, _| !pass.taken.contains(key)));
+            self.with_active(|inside| inside.holders.retain(|key, _| !pass.taken.contains(key)));
         }
     }
 }
 
 /// What one thread at a time may be in.
-fn keys(model: u32, whose: Whose, queues_of: &BTreeMap<u32, Vec<u32>>) -> Vec<Whose> {
+fn exclusive_scopes(model: u32, whose: CallScope, queues_of: &BTreeMap<u32, Vec<u32>>) -> Vec<CallScope> {
     match (model, whose) {
-        (threading::DOMAIN, _) => vec![Whose::Domain],
-        (threading::COMPLETION, Whose::Endpoint(endpoint)) => {
+        (threading::DOMAIN, _) => vec![CallScope::Domain],
+        (threading::COMPLETION, CallScope::Endpoint(endpoint)) => {
             let mut queues = queues_of.get(&endpoint).cloned().unwrap_or_default();
             queues.sort_unstable();
             queues.dedup();
-            queues.into_iter().map(Whose::Queue).collect()
+            queues.into_iter().map(CallScope::Queue).collect()
         }
-        (threading::COMPLETION | threading::ENDPOINT, Whose::Domain) => Vec::new(),
+        (threading::COMPLETION | threading::ENDPOINT, CallScope::Domain) => Vec::new(),
         (_, whose) => vec![whose],
     }
 }
@@ -98,23 +98,23 @@ mod tests {
     use super::*;
 
     /// Whether a second thread that enters `second` while a first is in `first` is noticed.
-    fn is_noticed(model: u32, first: Whose, second: Whose) -> bool {
-        let gates = Gates::new(model);
-        gates.join(1, 10);
-        gates.join(1, 11);
-        gates.join(2, 11);
-        let pass = gates.enter(first);
+    fn is_noticed(model: u32, first: CallScope, second: CallScope) -> bool {
+        let gates = ThreadGates::new(model);
+        gates.join_queue(1, 10);
+        gates.join_queue(1, 11);
+        gates.join_queue(2, 11);
+        let pass = gates.enter_call(first);
         assert!(!pass.is_crowded);
         let noticed =
-            std::thread::scope(|scope| scope.spawn(|| gates.enter(second).is_crowded).join().unwrap());
-        gates.leave(&pass);
-        assert!(!gates.enter(first).is_crowded);
+            std::thread::scope(|scope| scope.spawn(|| gates.enter_call(second).is_crowded).join().unwrap());
+        gates.leave_call(&pass);
+        assert!(!gates.enter_call(first).is_crowded);
         noticed
     }
 
     #[test]
     fn each_model_has_its_own_crowds() {
-        use Whose::{Domain, Endpoint, Queue};
+        use CallScope::{Domain, Endpoint, Queue};
         let cases = [
             (threading::SAFE, Endpoint(1), Endpoint(1), false),
             (threading::DOMAIN, Endpoint(1), Queue(12), true),
@@ -134,12 +134,12 @@ mod tests {
 
     #[test]
     fn a_thread_may_be_inside_twice() {
-        let gates = Gates::new(threading::DOMAIN);
-        let first = gates.enter(Whose::Domain);
-        let second = gates.enter(Whose::Queue(1));
+        let gates = ThreadGates::new(threading::DOMAIN);
+        let first = gates.enter_call(CallScope::Domain);
+        let second = gates.enter_call(CallScope::Queue(1));
         assert!(!second.is_crowded);
-        gates.leave(&second);
-        gates.leave(&first);
-        assert!(!gates.enter(Whose::Domain).is_crowded);
+        gates.leave_call(&second);
+        gates.leave_call(&first);
+        assert!(!gates.enter_call(CallScope::Domain).is_crowded);
     }
 }

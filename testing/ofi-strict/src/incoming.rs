@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 
 use trunkline_sys::ofi::{caps, errno};
 
-use crate::matching::{Envelope, Matching, Receive};
-use crate::memory::{self, Range};
-use crate::queue::Completion;
-use crate::registry::MrId;
+use crate::matching::{MatchQueues, MessageEnvelope, WaitingReceive};
+use crate::memory::{self, ProgramRange};
+use crate::queue::StrictCompletion;
+use crate::registry::StrictMrId;
 use crate::socket;
-use crate::state::World;
-use crate::wire::{Address, Answer, FRAME, Request};
+use crate::state::EndpointContext;
+use crate::wire::{FRAME, StrictAddress, WireAnswer, WireRequest};
 
 /// Bytes that one call to the kernel is given at most.
 const CHUNK: usize = 1 << 20;
@@ -22,130 +22,134 @@ const REQUESTS_AT_ONCE: usize = 64;
 const ANSWERS_MAX: usize = 1024;
 
 /// Where payload goes.
-enum Sink {
-    Posted(Receive),
+enum PayloadSink {
+    Posted(WaitingReceive),
     Kept(u64),
-    Memory(MrId, Range),
+    Memory(StrictMrId, ProgramRange),
     /// Memory of a device, which sees it later.
-    Device(MrId, Range, Vec<u8>),
+    Device(StrictMrId, ProgramRange, Vec<u8>),
     Refused(u16),
 }
 
 /// What is being read.
-enum Reading {
+enum RequestReading {
     Head {
         have: usize,
         bytes: [u8; FRAME],
     },
     /// A request that finds no room yet.
-    Stalled(Request),
+    Stalled(WireRequest),
     Body {
-        request: Request,
-        sink: Sink,
+        request: WireRequest,
+        sink: PayloadSink,
         got: usize,
         len: usize,
     },
 }
 
-const HEAD: Reading = Reading::Head { have: 0, bytes: [0; FRAME] };
+const HEAD: RequestReading = RequestReading::Head { have: 0, bytes: [0; FRAME] };
 
 /// An answer on its way.
-struct Out {
+struct OutgoingAnswer {
     head: [u8; FRAME],
     sent: usize,
-    body: Option<(MrId, Range)>,
+    body: Option<(StrictMrId, ProgramRange)>,
 }
 
-impl Out {
+impl OutgoingAnswer {
     /// What was to end well ends with an error.
-    fn refuse(&mut self) {
-        if let Ok(Answer::Done { op, .. }) = Answer::of_bytes(&self.head) {
-            self.head = Answer::Done { op, error: refusal(errno::EKEYREJECTED) }.to_bytes();
+    fn turn_into_error(&mut self) {
+        if let Ok(WireAnswer::Done { op, .. }) = WireAnswer::of_bytes(&self.head) {
+            self.head = WireAnswer::Done { op, error: refusal_code(errno::EKEYREJECTED) }.to_bytes();
         }
     }
 }
 
 /// The peer has gone, or says what is no request.
-pub(crate) enum Ended {
+pub(crate) enum ConnectionEnd {
     Gone,
     Malformed,
 }
 
 /// What requests are about: the endpoint's own.
-pub(crate) struct Target<'a> {
-    pub(crate) plain: &'a mut Matching,
-    pub(crate) tagged: &'a mut Matching,
+pub(crate) struct RequestTarget<'a> {
+    pub(crate) plain: &'a mut MatchQueues,
+    pub(crate) tagged: &'a mut MatchQueues,
     /// Answers for other connections, to be handed on.
-    pub(crate) answers: &'a mut Vec<(u64, Answer)>,
+    pub(crate) answers: &'a mut Vec<(u64, WireAnswer)>,
 }
 
-impl Target<'_> {
-    fn matching(&mut self, is_tagged: bool) -> &mut Matching {
+impl RequestTarget<'_> {
+    fn matching_for(&mut self, is_tagged: bool) -> &mut MatchQueues {
         if is_tagged { self.tagged } else { self.plain }
     }
 }
 
 /// The connection.
-pub(crate) struct Incoming {
+pub(crate) struct IncomingConnection {
     socket: OwnedFd,
     token: u64,
-    peer: Option<Address>,
+    peer: Option<StrictAddress>,
     wants_room: bool,
-    reading: Reading,
-    out: VecDeque<Out>,
+    reading: RequestReading,
+    out: VecDeque<OutgoingAnswer>,
 }
 
-impl Incoming {
+impl IncomingConnection {
     pub(crate) fn new(socket: OwnedFd, token: u64) -> Self {
         Self { socket, token, peer: None, wants_room: false, reading: HEAD, out: VecDeque::new() }
     }
 
     /// Whether something is to be done that no event will tell.
     pub(crate) fn is_restless(&self) -> bool {
-        matches!(self.reading, Reading::Stalled(_)) || (!self.out.is_empty() && !self.wants_room)
+        matches!(self.reading, RequestReading::Stalled(_)) || (!self.out.is_empty() && !self.wants_room)
     }
 
     /// Puts in an answer.
-    pub(crate) fn answer(&mut self, answer: Answer) {
-        self.out.push_back(Out { head: answer.to_bytes(), sent: 0, body: None });
+    pub(crate) fn queue_answer(&mut self, answer: WireAnswer) {
+        self.out.push_back(OutgoingAnswer { head: answer.to_bytes(), sent: 0, body: None });
     }
 
     /// Sends what can be sent.
     ///
     /// # Errors
     /// When the peer has gone.
-    pub(crate) fn flush(&mut self, watcher: &OwnedFd, world: &mut World<'_>) -> Result<(), Ended> {
+    pub(crate) fn flush_answers(
+        &mut self,
+        watcher: &OwnedFd,
+        world: &mut EndpointContext<'_>,
+    ) -> Result<(), ConnectionEnd> {
         let result = self.send_answers(world);
         let blocked = matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
         if blocked != self.wants_room {
             self.wants_room = blocked;
             socket::watch_room(watcher, &self.socket, self.token, blocked);
         }
-        if result.is_err() && !blocked { Err(Ended::Gone) } else { Ok(()) }
+        if result.is_err() && !blocked { Err(ConnectionEnd::Gone) } else { Ok(()) }
     }
 
-    fn send_answers(&mut self, world: &mut World<'_>) -> io::Result<()> {
+    fn send_answers(&mut self, world: &mut EndpointContext<'_>) -> io::Result<()> {
         while let Some(out) = self.out.front_mut() {
             let head = out.head.get(out.sent..).unwrap_or(&[]);
             let skip = out.sent.saturating_sub(FRAME);
             let payload = out.body.map_or(0, |(_, range)| range.len);
             let ranges = match out.body {
                 None => Vec::new(),
-                Some((id, range)) if world.memory.is_live(id) => memory::part(&[range], skip, CHUNK),
+                Some((id, range)) if world.memory.is_live(id) => memory::sub_ranges(&[range], skip, CHUNK),
                 // The program closed what is being read. The reader gets bytes of no meaning, and is told so behind them.
                 Some((_, range)) => {
                     let len = (range.len - skip).min(world.scratch.len());
-                    vec![Range { base: world.scratch.as_ptr() as usize, len }]
+                    vec![ProgramRange { base: world.scratch.as_ptr() as usize, len }]
                 }
             };
             let is_lost = out.body.is_some_and(|(id, _)| !world.memory.is_live(id));
-            out.sent += memory::write(&self.socket, head, &ranges)?;
+            out.sent += memory::write_socket(&self.socket, head, &ranges)?;
             let is_out = out.sent >= FRAME + payload;
             if is_out {
                 self.out.pop_front();
             }
             if is_lost && let Some(done) = self.out.get_mut(usize::from(!is_out)) {
-                done.refuse();
+                done.turn_into_error();
             }
         }
         Ok(())
@@ -155,15 +159,19 @@ impl Incoming {
     ///
     /// # Errors
     /// When the peer has gone, or is none.
-    pub(crate) fn serve(&mut self, target: &mut Target<'_>, world: &mut World<'_>) -> Result<(), Ended> {
+    pub(crate) fn serve_requests(
+        &mut self,
+        target: &mut RequestTarget<'_>,
+        world: &mut EndpointContext<'_>,
+    ) -> Result<(), ConnectionEnd> {
         for _ in 0..REQUESTS_AT_ONCE {
-            let is_between = !matches!(self.reading, Reading::Body { .. });
+            let is_between = !matches!(self.reading, RequestReading::Body { .. });
             if is_between && (self.out.len() >= ANSWERS_MAX || world.is_rx_full()) {
                 break;
             }
-            if let Reading::Stalled(request) = self.reading {
-                self.begin(request, target, world)?;
-                if matches!(self.reading, Reading::Stalled(_)) {
+            if let RequestReading::Stalled(request) = self.reading {
+                self.begin_request(request, target, world)?;
+                if matches!(self.reading, RequestReading::Stalled(_)) {
                     break;
                 }
             }
@@ -175,50 +183,54 @@ impl Incoming {
     }
 
     /// Reads once; `false` if there is no more now.
-    fn read_some(&mut self, target: &mut Target<'_>, world: &mut World<'_>) -> Result<bool, Ended> {
+    fn read_some(
+        &mut self,
+        target: &mut RequestTarget<'_>,
+        world: &mut EndpointContext<'_>,
+    ) -> Result<bool, ConnectionEnd> {
         let ranges = match &mut self.reading {
-            Reading::Head { have, bytes } => {
+            RequestReading::Head { have, bytes } => {
                 let left = &mut bytes[*have..];
-                vec![Range { base: left.as_mut_ptr() as usize, len: left.len() }]
+                vec![ProgramRange { base: left.as_mut_ptr() as usize, len: left.len() }]
             }
-            Reading::Stalled(_) => return Ok(false),
-            Reading::Body { sink, got, len, .. } => {
-                if let Sink::Memory(id, _) = sink
+            RequestReading::Stalled(_) => return Ok(false),
+            RequestReading::Body { sink, got, len, .. } => {
+                if let PayloadSink::Memory(id, _) = sink
                     && !world.memory.is_live(*id)
                 {
-                    *sink = Sink::Refused(refusal(errno::EKEYREJECTED));
+                    *sink = PayloadSink::Refused(refusal_code(errno::EKEYREJECTED));
                 }
                 payload_place(sink, *got, *len - *got, world.scratch)
             }
         };
-        let count = match memory::read(&self.socket, &ranges) {
-            Ok(0) => return Err(Ended::Gone),
+        let count = match memory::read_socket(&self.socket, &ranges) {
+            Ok(0) => return Err(ConnectionEnd::Gone),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return self.memory_went(world),
-            Err(_) => return Err(Ended::Gone),
+            Err(_) => return Err(ConnectionEnd::Gone),
         };
         match &mut self.reading {
-            Reading::Head { have, bytes } => {
+            RequestReading::Head { have, bytes } => {
                 *have += count;
                 if *have == FRAME {
-                    let request = Request::of_bytes(bytes).map_err(|_| Ended::Malformed)?;
+                    let request = WireRequest::of_bytes(bytes).map_err(|_| ConnectionEnd::Malformed)?;
                     self.reading = HEAD;
-                    self.begin(request, target, world)?;
+                    self.begin_request(request, target, world)?;
                 }
             }
-            Reading::Stalled(_) => {}
-            Reading::Body { request, sink, got, len } => {
+            RequestReading::Stalled(_) => {}
+            RequestReading::Body { request, sink, got, len } => {
                 *got += count;
-                let is_tagged = matches!(request, Request::Send { tag: Some(_), .. });
-                if let Sink::Kept(id) = sink
+                let is_tagged = matches!(request, WireRequest::Send { tag: Some(_), .. });
+                if let PayloadSink::Kept(id) = sink
                     && let Some((receive, message)) =
-                        target.matching(is_tagged).extend(*id, &world.scratch[..count])
+                        target.matching_for(is_tagged).extend(*id, &world.scratch[..count])
                 {
-                    world.deliver(receive, &message, target.answers);
+                    world.deliver_message(receive, &message, target.answers);
                 }
                 if *got == *len {
-                    self.finish(world);
+                    self.finish_request(world);
                 }
             }
         }
@@ -226,141 +238,149 @@ impl Incoming {
     }
 
     /// What was registered, or posted, is no longer mapped.
-    fn memory_went(&mut self, world: &mut World<'_>) -> Result<bool, Ended> {
-        world.violation("memory that a peer's message goes to is no longer mapped");
+    fn memory_went(&mut self, world: &mut EndpointContext<'_>) -> Result<bool, ConnectionEnd> {
+        world.report_violation("memory that a peer's message goes to is no longer mapped");
         match &mut self.reading {
-            Reading::Body { sink: sink @ Sink::Memory(..), .. } => {
-                *sink = Sink::Refused(refusal(errno::EFAULT));
+            RequestReading::Body { sink: sink @ PayloadSink::Memory(..), .. } => {
+                *sink = PayloadSink::Refused(refusal_code(errno::EFAULT));
                 Ok(true)
             }
-            _ => Err(Ended::Gone),
+            _ => Err(ConnectionEnd::Gone),
         }
     }
 
     /// Begins a request.
-    fn begin(
+    fn begin_request(
         &mut self,
-        request: Request,
-        target: &mut Target<'_>,
-        world: &mut World<'_>,
-    ) -> Result<(), Ended> {
+        request: WireRequest,
+        target: &mut RequestTarget<'_>,
+        world: &mut EndpointContext<'_>,
+    ) -> Result<(), ConnectionEnd> {
         let (sink, len) = match (request, self.peer) {
-            (Request::Hello(address), None) => {
+            (WireRequest::Hello(address), None) => {
                 self.peer = Some(address);
                 return Ok(());
             }
-            (Request::Hello(_), Some(_)) | (_, None) => return Err(Ended::Malformed),
-            (Request::Send { tag, data, delivery, op, len }, Some(src)) => {
-                let len = usize::try_from(len).map_err(|_| Ended::Malformed)?;
+            (WireRequest::Hello(_), Some(_)) | (_, None) => return Err(ConnectionEnd::Malformed),
+            (WireRequest::Send { tag, data, delivery, op, len }, Some(src)) => {
+                let len = usize::try_from(len).map_err(|_| ConnectionEnd::Malformed)?;
                 let answer = delivery.then_some((self.token, op));
                 let is_tagged = tag.is_some();
-                let envelope = Envelope { src, tag: tag.unwrap_or(0), is_tagged, data, len, answer };
-                let matching = target.matching(is_tagged);
-                match matching.arrive(&envelope) {
-                    Some(receive) => (Sink::Posted(receive), len),
-                    None if matching.has_room(len) => (Sink::Kept(matching.keep(envelope)), len),
+                let envelope = MessageEnvelope { src, tag: tag.unwrap_or(0), is_tagged, data, len, answer };
+                let matching = target.matching_for(is_tagged);
+                match matching.match_arrival(&envelope) {
+                    Some(receive) => (PayloadSink::Posted(receive), len),
+                    None if matching.has_room(len) => {
+                        (PayloadSink::Kept(matching.keep_message(envelope)), len)
+                    }
                     None => {
-                        self.reading = Reading::Stalled(request);
+                        self.reading = RequestReading::Stalled(request);
                         return Ok(());
                     }
                 }
             }
-            (Request::Write { key, addr, len, .. }, Some(_)) => match world.remote(key, addr, len, true) {
-                Ok((id, range)) if world.memory.is_of_device(id) => {
-                    (Sink::Device(id, range, vec![0; range.len]), range.len)
+            (WireRequest::Write { key, addr, len, .. }, Some(_)) => {
+                match world.check_remote(key, addr, len, true) {
+                    Ok((id, range)) if world.memory.is_of_device(id) => {
+                        (PayloadSink::Device(id, range, vec![0; range.len]), range.len)
+                    }
+                    Ok((id, range)) => (PayloadSink::Memory(id, range), range.len),
+                    Err(error) => {
+                        let len = usize::try_from(len).map_err(|_| ConnectionEnd::Malformed)?;
+                        (PayloadSink::Refused(refusal_code(error)), len)
+                    }
                 }
-                Ok((id, range)) => (Sink::Memory(id, range), range.len),
-                Err(error) => {
-                    let len = usize::try_from(len).map_err(|_| Ended::Malformed)?;
-                    (Sink::Refused(refusal(error)), len)
-                }
-            },
-            (Request::Read { op, key, addr, len }, Some(_)) => {
-                let error = match world.remote(key, addr, len, false) {
+            }
+            (WireRequest::Read { op, key, addr, len }, Some(_)) => {
+                let error = match world.check_remote(key, addr, len, false) {
                     Ok(body) => {
                         if world.memory.is_of_device(body.0) {
-                            world.memory.held.show(None);
+                            world.memory.held.show_writes(None);
                         }
-                        let head = Answer::Data { op, len }.to_bytes();
-                        self.out.push_back(Out { head, sent: 0, body: Some(body) });
+                        let head = WireAnswer::Data { op, len }.to_bytes();
+                        self.out.push_back(OutgoingAnswer { head, sent: 0, body: Some(body) });
                         0
                     }
-                    Err(error) => refusal(error),
+                    Err(error) => refusal_code(error),
                 };
-                self.answer(Answer::Done { op, error });
+                self.queue_answer(WireAnswer::Done { op, error });
                 self.reading = HEAD;
                 return Ok(());
             }
         };
-        self.reading = Reading::Body { request, sink, got: 0, len };
+        self.reading = RequestReading::Body { request, sink, got: 0, len };
         if len == 0 {
-            self.finish(world);
+            self.finish_request(world);
         }
         Ok(())
     }
 
     /// A request's payload is all here.
-    fn finish(&mut self, world: &mut World<'_>) {
+    fn finish_request(&mut self, world: &mut EndpointContext<'_>) {
         let reading = std::mem::replace(&mut self.reading, HEAD);
-        let (Reading::Body { request, mut sink, len, .. }, Some(src)) = (reading, self.peer) else { return };
-        if let Sink::Device(id, range, bytes) = sink {
+        let (RequestReading::Body { request, mut sink, len, .. }, Some(src)) = (reading, self.peer) else {
+            return;
+        };
+        if let PayloadSink::Device(id, range, bytes) = sink {
             if world.memory.is_live(id) {
                 world.memory.held.push(id, bytes, range);
-                sink = Sink::Memory(id, range);
+                sink = PayloadSink::Memory(id, range);
             } else {
-                sink = Sink::Refused(refusal(errno::EKEYREJECTED));
+                sink = PayloadSink::Refused(refusal_code(errno::EKEYREJECTED));
             }
         }
         match (request, sink) {
-            (Request::Send { op, tag, data, .. }, Sink::Posted(receive)) => {
-                world.received(receive, (src, tag, data, len));
-                self.answer(Answer::Done { op, error: 0 });
+            (WireRequest::Send { op, tag, data, .. }, PayloadSink::Posted(receive)) => {
+                world.complete_receive(receive, (src, tag, data, len));
+                self.queue_answer(WireAnswer::Done { op, error: 0 });
             }
-            (Request::Send { op, delivery: false, .. }, Sink::Kept(_)) => {
-                self.answer(Answer::Done { op, error: 0 });
+            (WireRequest::Send { op, delivery: false, .. }, PayloadSink::Kept(_)) => {
+                self.queue_answer(WireAnswer::Done { op, error: 0 });
             }
-            (Request::Write { op, data, .. }, Sink::Memory(..)) => {
+            (WireRequest::Write { op, data, .. }, PayloadSink::Memory(..)) => {
                 if let Some(data) = data {
                     let flags = caps::RMA | caps::REMOTE_WRITE | caps::REMOTE_CQ_DATA;
                     let src = world.source(&src);
-                    let told = Completion { flags, len, data, src, ..Completion::NOTHING };
+                    let told = StrictCompletion { flags, len, data, src, ..StrictCompletion::NOTHING };
                     world.complete_rx(told);
                 }
-                self.answer(Answer::Done { op, error: 0 });
+                self.queue_answer(WireAnswer::Done { op, error: 0 });
             }
-            (Request::Write { op, .. }, Sink::Refused(error)) => self.answer(Answer::Done { op, error }),
+            (WireRequest::Write { op, .. }, PayloadSink::Refused(error)) => {
+                self.queue_answer(WireAnswer::Done { op, error })
+            }
             _ => {}
         }
     }
 
     /// The peer has gone: what it had begun is undone.
-    pub(crate) fn abandon(&mut self, target: &mut Target<'_>) {
+    pub(crate) fn abandon_request(&mut self, target: &mut RequestTarget<'_>) {
         let reading = std::mem::replace(&mut self.reading, HEAD);
-        let Reading::Body { request, sink, .. } = reading else { return };
-        let matching = target.matching(matches!(request, Request::Send { tag: Some(_), .. }));
+        let RequestReading::Body { request, sink, .. } = reading else { return };
+        let matching = target.matching_for(matches!(request, WireRequest::Send { tag: Some(_), .. }));
         match sink {
-            Sink::Posted(receive) => matching.give_back(receive),
-            Sink::Kept(id) => matching.lose(id),
+            PayloadSink::Posted(receive) => matching.give_back(receive),
+            PayloadSink::Kept(id) => matching.lose_message(id),
             _ => {}
         }
     }
 }
 
 /// Where the next payload goes. What finds no room in a receive goes nowhere.
-fn payload_place(sink: &mut Sink, got: usize, left: usize, scratch: &mut [u8]) -> Vec<Range> {
-    let nowhere = Range { base: scratch.as_mut_ptr() as usize, len: left.min(scratch.len()) };
+fn payload_place(sink: &mut PayloadSink, got: usize, left: usize, scratch: &mut [u8]) -> Vec<ProgramRange> {
+    let nowhere = ProgramRange { base: scratch.as_mut_ptr() as usize, len: left.min(scratch.len()) };
     let ranges = match sink {
-        Sink::Posted(receive) => memory::part(&receive.ranges, got, left.min(CHUNK)),
-        Sink::Memory(_, range) => memory::part(&[*range], got, left.min(CHUNK)),
-        Sink::Device(_, _, bytes) => {
-            let all = Range { base: bytes.as_mut_ptr() as usize, len: bytes.len() };
-            memory::part(&[all], got, left.min(CHUNK))
+        PayloadSink::Posted(receive) => memory::sub_ranges(&receive.ranges, got, left.min(CHUNK)),
+        PayloadSink::Memory(_, range) => memory::sub_ranges(&[*range], got, left.min(CHUNK)),
+        PayloadSink::Device(_, _, bytes) => {
+            let all = ProgramRange { base: bytes.as_mut_ptr() as usize, len: bytes.len() };
+            memory::sub_ranges(&[all], got, left.min(CHUNK))
         }
-        Sink::Kept(_) | Sink::Refused(_) => Vec::new(),
+        PayloadSink::Kept(_) | PayloadSink::Refused(_) => Vec::new(),
     };
     if ranges.is_empty() { vec![nowhere] } else { ranges }
 }
 
-fn refusal(error: i32) -> u16 {
+fn refusal_code(error: i32) -> u16 {
     u16::try_from(error).unwrap_or(u16::MAX)
 }

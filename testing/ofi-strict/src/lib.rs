@@ -43,7 +43,7 @@ use std::path::Path;
 
 pub use config::VARIABLES;
 pub use edge::fi_prov_ini;
-pub use found::Found;
+pub use found::StrictReport;
 
 /// Puts the provider that was built with the running test into a folder, for `FI_PROVIDER_PATH`. A crate whose tests depend
 /// on this one has it there.

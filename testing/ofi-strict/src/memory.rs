@@ -6,26 +6,26 @@ use std::os::fd::{AsFd, AsRawFd as _};
 
 /// A range of the program's memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Range {
+pub(crate) struct ProgramRange {
     pub(crate) base: usize,
     pub(crate) len: usize,
 }
 
-impl Range {
+impl ProgramRange {
     /// Whether it holds all of another.
-    pub(crate) fn holds(self, other: Self) -> bool {
+    pub(crate) fn contains_range(self, other: Self) -> bool {
         let end = |range: Self| range.base.checked_add(range.len);
         other.base >= self.base && matches!((end(other), end(self)), (Some(a), Some(b)) if a <= b)
     }
 }
 
 /// The sum of some ranges' bytes, or `None` if it overflows.
-pub(crate) fn total(ranges: &[Range]) -> Option<usize> {
+pub(crate) fn total_len(ranges: &[ProgramRange]) -> Option<usize> {
     ranges.iter().try_fold(0_usize, |sum, range| sum.checked_add(range.len))
 }
 
 /// What is left of some ranges behind the first bytes, and at most so many bytes.
-pub(crate) fn part(ranges: &[Range], skip: usize, most: usize) -> Vec<Range> {
+pub(crate) fn sub_ranges(ranges: &[ProgramRange], skip: usize, most: usize) -> Vec<ProgramRange> {
     let mut skip = skip;
     let mut most = most;
     let mut out = Vec::with_capacity(ranges.len());
@@ -35,19 +35,19 @@ pub(crate) fn part(ranges: &[Range], skip: usize, most: usize) -> Vec<Range> {
         let len = (range.len - skipped).min(most);
         most -= len;
         if len > 0 {
-            out.push(Range { base: range.base + skipped, len });
+            out.push(ProgramRange { base: range.base + skipped, len });
         }
     }
     out
 }
 
-fn vectors(head: &[u8], ranges: &[Range]) -> Vec<libc::iovec> {
-    let head = Range { base: head.as_ptr() as usize, len: head.len() };
+fn to_iovecs(head: &[u8], ranges: &[ProgramRange]) -> Vec<libc::iovec> {
+    let head = ProgramRange { base: head.as_ptr() as usize, len: head.len() };
     let all = std::iter::once(head).chain(ranges.iter().copied()).filter(|range| range.len > 0);
     all.map(|range| libc::iovec { iov_base: range.base as *mut _, iov_len: range.len }).collect()
 }
 
-fn count(result: isize) -> io::Result<usize> {
+fn check_count(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
@@ -55,34 +55,34 @@ fn count(result: isize) -> io::Result<usize> {
 ///
 /// # Errors
 /// The kernel's; `EFAULT` where memory is gone.
-pub(crate) fn write(to: impl AsFd, head: &[u8], ranges: &[Range]) -> io::Result<usize> {
-    let vectors = vectors(head, ranges);
+pub(crate) fn write_socket(to: impl AsFd, head: &[u8], ranges: &[ProgramRange]) -> io::Result<usize> {
+    let vectors = to_iovecs(head, ranges);
     // SAFETY: all zeros is an empty message.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_ptr().cast_mut();
     message.msg_iovlen = vectors.len();
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the list lives during the call, which only reads what it names, and checks it.
-    count(unsafe { libc::sendmsg(to.as_fd().as_raw_fd(), &raw const message, flags) })
+    check_count(unsafe { libc::sendmsg(to.as_fd().as_raw_fd(), &raw const message, flags) })
 }
 
 /// Reads from a socket into ranges of the program's; 0 when the peer has closed.
 ///
 /// # Errors
 /// The kernel's; `EFAULT` where memory is gone.
-pub(crate) fn read(from: impl AsFd, ranges: &[Range]) -> io::Result<usize> {
-    let vectors = vectors(&[], ranges);
+pub(crate) fn read_socket(from: impl AsFd, ranges: &[ProgramRange]) -> io::Result<usize> {
+    let vectors = to_iovecs(&[], ranges);
     let entries = i32::try_from(vectors.len()).unwrap_or(i32::MAX);
     // SAFETY: the kernel checks what the list names; the program gave those ranges to be written.
-    count(unsafe { libc::readv(from.as_fd().as_raw_fd(), vectors.as_ptr(), entries) })
+    check_count(unsafe { libc::readv(from.as_fd().as_raw_fd(), vectors.as_ptr(), entries) })
 }
 
 /// Copies bytes of the program's.
 ///
 /// # Safety
 /// The ranges are readable, as the caller of a posting call promises.
-pub(crate) unsafe fn copy_in(ranges: &[Range]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(total(ranges).unwrap_or(0));
+pub(crate) unsafe fn copy_in(ranges: &[ProgramRange]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(total_len(ranges).unwrap_or(0));
     for range in ranges.iter().filter(|range| range.len > 0) {
         // SAFETY: as this function's caller promises.
         out.extend_from_slice(unsafe { std::slice::from_raw_parts(range.base as *const u8, range.len) });
@@ -94,7 +94,7 @@ pub(crate) unsafe fn copy_in(ranges: &[Range]) -> Vec<u8> {
 ///
 /// # Safety
 /// The ranges are writable and hold nothing that Rust code refers to, as the caller of a receiving call promises.
-pub(crate) unsafe fn copy_out(bytes: &[u8], ranges: &[Range]) {
+pub(crate) unsafe fn copy_out(bytes: &[u8], ranges: &[ProgramRange]) {
     let mut rest = bytes;
     for range in ranges {
         let (now, later) = rest.split_at(range.len.min(rest.len()));
@@ -105,7 +105,7 @@ pub(crate) unsafe fn copy_out(bytes: &[u8], ranges: &[Range]) {
 }
 
 /// Whether all pages of a range are mapped and there.
-pub(crate) fn is_there(range: Range) -> bool {
+pub(crate) fn is_there(range: ProgramRange) -> bool {
     let page = rustix::param::page_size();
     let from = range.base & !(page - 1);
     let Some(end) = range.base.checked_add(range.len) else { return false };
@@ -122,19 +122,29 @@ mod tests {
 
     #[test]
     fn a_part_of_ranges_begins_and_ends_anywhere() {
-        let ranges = [Range { base: 100, len: 10 }, Range { base: 200, len: 0 }, Range { base: 300, len: 5 }];
-        assert_eq!(part(&ranges, 0, 12), [Range { base: 100, len: 10 }, Range { base: 300, len: 2 }]);
-        assert_eq!(part(&ranges, 10, 100), [Range { base: 300, len: 5 }]);
-        assert_eq!(part(&ranges, 15, 100), []);
-        assert_eq!(part(&ranges, 3, 4), [Range { base: 103, len: 4 }]);
+        let ranges = [
+            ProgramRange { base: 100, len: 10 },
+            ProgramRange { base: 200, len: 0 },
+            ProgramRange { base: 300, len: 5 },
+        ];
+        assert_eq!(
+            sub_ranges(&ranges, 0, 12),
+            [ProgramRange { base: 100, len: 10 }, ProgramRange { base: 300, len: 2 }]
+        );
+        assert_eq!(sub_ranges(&ranges, 10, 100), [ProgramRange { base: 300, len: 5 }]);
+        assert_eq!(sub_ranges(&ranges, 15, 100), []);
+        assert_eq!(sub_ranges(&ranges, 3, 4), [ProgramRange { base: 103, len: 4 }]);
     }
 
     #[test]
     fn a_range_holds_what_is_inside() {
-        let range = Range { base: 100, len: 10 };
-        assert!(range.holds(range) && range.holds(Range { base: 110, len: 0 }));
-        assert!(!range.holds(Range { base: 99, len: 2 }) && !range.holds(Range { base: 101, len: 10 }));
-        assert!(!range.holds(Range { base: 105, len: usize::MAX }));
+        let range = ProgramRange { base: 100, len: 10 };
+        assert!(range.contains_range(range) && range.contains_range(ProgramRange { base: 110, len: 0 }));
+        assert!(
+            !range.contains_range(ProgramRange { base: 99, len: 2 })
+                && !range.contains_range(ProgramRange { base: 101, len: 10 })
+        );
+        assert!(!range.contains_range(ProgramRange { base: 105, len: usize::MAX }));
     }
 
     #[test]
@@ -145,12 +155,14 @@ mod tests {
         // SAFETY: new memory.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), 2 * page, prot, flags, -1, 0) };
         let base = at as usize;
-        assert!(!is_there(Range { base, len: 1 }));
+        assert!(!is_there(ProgramRange { base, len: 1 }));
         // SAFETY: mapped above.
         unsafe { at.cast::<u8>().write(1) };
-        assert!(is_there(Range { base, len: page }) && !is_there(Range { base, len: page + 1 }));
+        assert!(
+            is_there(ProgramRange { base, len: page }) && !is_there(ProgramRange { base, len: page + 1 })
+        );
         // SAFETY: mapped above, and nobody refers to it.
         unsafe { libc::munmap(at, 2 * page) };
-        assert!(!is_there(Range { base, len: 1 }));
+        assert!(!is_there(ProgramRange { base, len: 1 }));
     }
 }

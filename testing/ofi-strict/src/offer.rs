@@ -2,7 +2,7 @@
 
 use trunkline_sys::ofi::{addr_format, caps, ep_type, order, progress, threading};
 
-use crate::config::Config;
+use crate::config::StrictConfig;
 
 /// How addresses look: 16 bytes of our own. The highest bit says that a provider alone knows them.
 pub(crate) const ADDR_FORMAT: u32 = 0x8000_0001;
@@ -22,7 +22,7 @@ const OP_FLAGS: u64 =
 
 /// What a caller wants; zero and `None` where it does not care.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct InfoHints {
     pub(crate) caps: u64,
     pub(crate) addr_format: u32,
     pub(crate) ep_type: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Wishes {
 
 /// What it gets.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Offer {
+pub(crate) struct ProviderOffer {
     pub(crate) nic: u32,
     pub(crate) caps: u64,
     pub(crate) msg_order: u64,
@@ -60,14 +60,14 @@ pub(crate) struct Offer {
 
 /// Why there is no offer.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Refusal {
+pub(crate) enum OfferRefusal {
     /// Another kind of endpoint is wanted. Providers that stand on others ask for theirs, so nobody hears of it.
     Kind,
     /// A line that says which wish cannot be met.
     Because(String),
 }
 
-impl From<String> for Refusal {
+impl From<String> for OfferRefusal {
     fn from(line: String) -> Self {
         Self::Because(line)
     }
@@ -77,14 +77,17 @@ impl From<String> for Refusal {
 ///
 /// # Errors
 /// Which wish cannot be met.
-pub(crate) fn offers(wishes: &Wishes, config: &Config) -> Result<Vec<Offer>, Refusal> {
+pub(crate) fn make_offers(
+    wishes: &InfoHints,
+    config: &StrictConfig,
+) -> Result<Vec<ProviderOffer>, OfferRefusal> {
     if wishes.ep_type != 0 && wishes.ep_type != ep_type::RDM {
-        return Err(Refusal::Kind);
+        return Err(OfferRefusal::Kind);
     }
     Ok(offers_of_kind(wishes, config)?)
 }
 
-fn offers_of_kind(wishes: &Wishes, config: &Config) -> Result<Vec<Offer>, String> {
+fn offers_of_kind(wishes: &InfoHints, config: &StrictConfig) -> Result<Vec<ProviderOffer>, String> {
     let caps = granted_caps(wishes.caps, config)?;
     if ![addr_format::UNSPEC, ADDR_FORMAT].contains(&wishes.addr_format) {
         return Err(format!(
@@ -117,7 +120,7 @@ fn offers_of_kind(wishes: &Wishes, config: &Config) -> Result<Vec<Offer>, String
     if wishes.fabric.as_deref().is_some_and(|name| name != NAME) {
         return Err("the fabric has another name".to_owned());
     }
-    let offer = |nic| Offer {
+    let offer = |nic| ProviderOffer {
         nic,
         caps,
         msg_order: wishes.msg_order,
@@ -133,7 +136,7 @@ fn offers_of_kind(wishes: &Wishes, config: &Config) -> Result<Vec<Offer>, String
     if all.is_empty() { Err("there is no domain of that name".to_owned()) } else { Ok(all) }
 }
 
-fn granted_caps(wish: u64, config: &Config) -> Result<u64, String> {
+fn granted_caps(wish: u64, config: &StrictConfig) -> Result<u64, String> {
     let primary = if config.tagged { PRIMARY } else { PRIMARY & !caps::TAGGED };
     let all = primary | DIRECTIONS | SECONDARY;
     if wish & !all != 0 {
@@ -176,7 +179,7 @@ fn demands_are_met(offered: i32, demanded: i32) -> Result<(), String> {
     Err(format!("{} is demanded, and the hints do not offer it", missing.join("|")))
 }
 
-fn granted_progress(wishes: &Wishes, config: &Config) -> Result<u32, String> {
+fn granted_progress(wishes: &InfoHints, config: &StrictConfig) -> Result<u32, String> {
     if config.auto_progress {
         return Ok(progress::AUTO);
     }
@@ -192,11 +195,13 @@ mod tests {
 
     use super::*;
 
-    fn of(change: impl FnOnce(&mut Wishes, &mut Config)) -> Result<Vec<Offer>, Refusal> {
-        let mut wishes = Wishes::default();
-        let mut config = Config::default();
+    fn of(
+        change: impl FnOnce(&mut InfoHints, &mut StrictConfig),
+    ) -> Result<Vec<ProviderOffer>, OfferRefusal> {
+        let mut wishes = InfoHints::default();
+        let mut config = StrictConfig::default();
         change(&mut wishes, &mut config);
-        offers(&wishes, &config)
+        make_offers(&wishes, &config)
     }
 
     #[test]
@@ -218,7 +223,7 @@ mod tests {
 
     #[test]
     fn every_wish_that_cannot_be_met_is_named() {
-        type Change = fn(&mut Wishes, &mut Config);
+        type Change = fn(&mut InfoHints, &mut StrictConfig);
         let cases: [(&str, Change); 11] = [
             ("capabilities", |w, _| w.caps = caps::ATOMIC),
             ("capabilities", |w, c| (w.caps, c.tagged) = (caps::TAGGED, false)),
@@ -235,10 +240,10 @@ mod tests {
             ("fabric", |w, _| w.fabric = Some("cxi".to_owned())),
         ];
         for (words, change) in cases {
-            let Err(Refusal::Because(said)) = of(change) else { panic!("{words}") };
+            let Err(OfferRefusal::Because(said)) = of(change) else { panic!("{words}") };
             assert!(said.contains(words), "{said}");
         }
-        assert_eq!(of(|w, _| w.ep_type = ep_type::MSG), Err(Refusal::Kind));
+        assert_eq!(of(|w, _| w.ep_type = ep_type::MSG), Err(OfferRefusal::Kind));
     }
 
     #[test]

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use trunkline_sys::ofi::{errno, order};
 
-use crate::memory::{self, Range};
-use crate::registry::MrId;
+use crate::memory::{self, ProgramRange};
+use crate::registry::StrictMrId;
 use crate::socket;
-use crate::wire::{Address, Answer, FRAME, Request, Tag};
+use crate::wire::{FRAME, MessageTag, StrictAddress, WireAnswer, WireRequest};
 
 /// Bytes that one call to the kernel is given at most.
 const CHUNK: usize = 1 << 20;
@@ -19,47 +19,49 @@ const ANSWERS_AT_ONCE: usize = 64;
 
 /// What is done at the peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum What {
-    Send { tag: Tag },
+pub(crate) enum PeerAction {
+    Send { tag: MessageTag },
     Write { key: u64, addr: u64 },
     Read { key: u64, addr: u64 },
 }
 
 /// Bytes of an operation.
 #[derive(Debug)]
-pub(crate) enum Body {
+pub(crate) enum OperationBody {
     /// The program's, until the operation has completed.
-    Lent(Vec<Range>),
+    Lent(Vec<ProgramRange>),
     /// Ours.
     Copied(Vec<u8>),
 }
 
-impl Body {
+impl OperationBody {
     pub(crate) fn len(&self) -> Option<usize> {
         match self {
-            Self::Lent(ranges) => memory::total(ranges),
+            Self::Lent(ranges) => memory::total_len(ranges),
             Self::Copied(bytes) => Some(bytes.len()),
         }
     }
 
-    fn part(&self, skip: usize, most: usize) -> Vec<Range> {
+    fn sub_ranges(&self, skip: usize, most: usize) -> Vec<ProgramRange> {
         match self {
-            Self::Lent(ranges) => memory::part(ranges, skip, most),
-            Self::Copied(bytes) => {
-                memory::part(&[Range { base: bytes.as_ptr() as usize, len: bytes.len() }], skip, most)
-            }
+            Self::Lent(ranges) => memory::sub_ranges(ranges, skip, most),
+            Self::Copied(bytes) => memory::sub_ranges(
+                &[ProgramRange { base: bytes.as_ptr() as usize, len: bytes.len() }],
+                skip,
+                most,
+            ),
         }
     }
 }
 
 /// An operation on its way.
 #[derive(Debug)]
-pub(crate) struct Operation {
-    pub(crate) what: What,
+pub(crate) struct PendingOperation {
+    pub(crate) what: PeerAction,
     pub(crate) data: Option<u64>,
-    pub(crate) body: Body,
+    pub(crate) body: OperationBody,
     pub(crate) len: usize,
-    pub(crate) uses: Vec<MrId>,
+    pub(crate) uses: Vec<StrictMrId>,
     pub(crate) context: usize,
     /// Flags of its completion.
     pub(crate) flags: u64,
@@ -71,19 +73,19 @@ pub(crate) struct Operation {
     pub(crate) fence: bool,
 }
 
-impl Operation {
-    fn request(&self, op: u32) -> Request {
+impl PendingOperation {
+    fn to_request(&self, op: u32) -> WireRequest {
         let data = self.data;
         let len = self.len as u64;
         match self.what {
-            What::Send { tag } => Request::Send { op, tag, data, delivery: self.delivery, len },
-            What::Write { key, addr } => Request::Write { op, key, addr, data, len },
-            What::Read { key, addr } => Request::Read { op, key, addr, len },
+            PeerAction::Send { tag } => WireRequest::Send { op, tag, data, delivery: self.delivery, len },
+            PeerAction::Write { key, addr } => WireRequest::Write { op, key, addr, data, len },
+            PeerAction::Read { key, addr } => WireRequest::Read { op, key, addr, len },
         }
     }
 
     fn has_payload(&self) -> bool {
-        !matches!(self.what, What::Read { .. })
+        !matches!(self.what, PeerAction::Read { .. })
     }
 
     /// Whether it may overtake an earlier one.
@@ -93,8 +95,8 @@ impl Operation {
 }
 
 /// The orders that keep one operation behind an earlier one.
-fn order_between(later: What, earlier: What) -> u64 {
-    use What::{Read, Send, Write};
+fn order_between(later: PeerAction, earlier: PeerAction) -> u64 {
+    use PeerAction::{Read, Send, Write};
     match (later, earlier) {
         (Read { .. }, Read { .. }) => order::RAR | order::RMA_RAR,
         (Read { .. }, Write { .. }) => order::RAW | order::RMA_RAW,
@@ -109,7 +111,7 @@ fn order_between(later: What, earlier: What) -> u64 {
 }
 
 /// What waits to go out.
-struct Out {
+struct QueuedFrame {
     /// The operation, or the hello.
     op: Option<u32>,
     head: [u8; FRAME],
@@ -118,21 +120,21 @@ struct Out {
 }
 
 /// What is being read.
-enum Reading {
+enum AnswerReading {
     Head { have: usize, bytes: [u8; FRAME] },
     Data { op: u32, got: usize },
 }
 
-const HEAD: Reading = Reading::Head { have: 0, bytes: [0; FRAME] };
+const HEAD: AnswerReading = AnswerReading::Head { have: 0, bytes: [0; FRAME] };
 
 /// Why a connection has ended: what its operations fail with, and a line if somebody broke a rule.
-pub(crate) struct Ended {
+pub(crate) struct ConnectionFailure {
     pub(crate) error: i32,
     pub(crate) line: Option<&'static str>,
 }
 
-impl Ended {
-    fn of(error: &io::Error, was_connecting: bool) -> Self {
+impl ConnectionFailure {
+    fn from_io_error(error: &io::Error, was_connecting: bool) -> Self {
         match error.raw_os_error() {
             Some(libc::EFAULT) => {
                 Self { error: errno::EFAULT, line: Some("memory of an operation went before it completed") }
@@ -143,29 +145,39 @@ impl Ended {
     }
 }
 
-const MALFORMED: Ended =
-    Ended { error: errno::ECONNRESET, line: Some("a peer answers with what is no answer") };
+const MALFORMED: ConnectionFailure =
+    ConnectionFailure { error: errno::ECONNRESET, line: Some("a peer answers with what is no answer") };
 
 /// The connection.
-pub(crate) struct Outgoing {
-    pub(crate) peer: Address,
+pub(crate) struct OutgoingConnection {
+    pub(crate) peer: StrictAddress,
     socket: OwnedFd,
     token: u64,
     is_connected: bool,
     wants_room: bool,
-    queue: VecDeque<Out>,
-    operations: BTreeMap<u32, Operation>,
+    queue: VecDeque<QueuedFrame>,
+    operations: BTreeMap<u32, PendingOperation>,
     next: u32,
-    reading: Reading,
+    reading: AnswerReading,
 }
 
-impl Outgoing {
+impl OutgoingConnection {
     /// # Errors
     /// The kernel's.
-    pub(crate) fn new(watcher: &OwnedFd, token: u64, own: Address, peer: Address) -> io::Result<Self> {
-        let socket = socket::open()?;
-        socket::watch(watcher, &socket, token)?;
-        let hello = Out { op: None, head: Request::Hello(own).to_bytes(), sent: 0, ready_at: Instant::now() };
+    pub(crate) fn new(
+        watcher: &OwnedFd,
+        token: u64,
+        own: StrictAddress,
+        peer: StrictAddress,
+    ) -> io::Result<Self> {
+        let socket = socket::open_socket()?;
+        socket::watch_socket(watcher, &socket, token)?;
+        let hello = QueuedFrame {
+            op: None,
+            head: WireRequest::Hello(own).to_bytes(),
+            sent: 0,
+            ready_at: Instant::now(),
+        };
         Ok(Self {
             peer,
             socket,
@@ -182,7 +194,7 @@ impl Outgoing {
     /// Takes an operation; with `passes` it goes in front of others that `granted` does not hold it behind.
     pub(crate) fn push(
         &mut self,
-        operation: Operation,
+        operation: PendingOperation,
         ready_at: Instant,
         passes: Option<(&mut fastrand::Rng, u64)>,
     ) {
@@ -191,15 +203,15 @@ impl Outgoing {
         self.next = self.next.wrapping_add(1);
         let mut at = self.queue.len();
         if let Some((rng, granted)) = passes {
-            let may_pass = |out: &&Out| {
+            let may_pass = |out: &&QueuedFrame| {
                 let earlier = out.op.and_then(|op| self.operations.get(&op));
                 out.sent == 0 && earlier.is_some_and(|earlier| operation.may_pass(earlier, granted))
             };
             let passable = self.queue.iter().rev().take_while(may_pass).count();
             at -= rng.usize(0..=passable);
         }
-        let head = operation.request(op).to_bytes();
-        self.queue.insert(at, Out { op: Some(op), head, sent: 0, ready_at });
+        let head = operation.to_request(op).to_bytes();
+        self.queue.insert(at, QueuedFrame { op: Some(op), head, sent: 0, ready_at });
         self.operations.insert(op, operation);
     }
 
@@ -212,12 +224,12 @@ impl Outgoing {
     ///
     /// # Errors
     /// When the connection has ended.
-    pub(crate) fn flush(&mut self, watcher: &OwnedFd) -> Result<(), Ended> {
+    pub(crate) fn flush_requests(&mut self, watcher: &OwnedFd) -> Result<(), ConnectionFailure> {
         if !self.is_connected {
-            match socket::connect(&self.socket, &self.peer) {
+            match socket::connect_socket(&self.socket, &self.peer) {
                 Ok(()) => self.is_connected = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(Ended::of(&error, true)),
+                Err(error) => return Err(ConnectionFailure::from_io_error(&error, true)),
             }
         }
         let result = self.send_queue();
@@ -227,7 +239,7 @@ impl Outgoing {
             socket::watch_room(watcher, &self.socket, self.token, blocked);
         }
         match result {
-            Err(error) if !blocked => Err(Ended::of(&error, false)),
+            Err(error) if !blocked => Err(ConnectionFailure::from_io_error(&error, false)),
             _ => Ok(()),
         }
     }
@@ -239,8 +251,8 @@ impl Outgoing {
             let payload = operation.map_or(0, |operation| operation.len);
             let head = out.head.get(out.sent..).unwrap_or(&[]);
             let skip = out.sent.saturating_sub(FRAME);
-            let ranges = operation.map_or(Vec::new(), |operation| operation.body.part(skip, CHUNK));
-            out.sent += memory::write(&self.socket, head, &ranges)?;
+            let ranges = operation.map_or(Vec::new(), |operation| operation.body.sub_ranges(skip, CHUNK));
+            out.sent += memory::write_socket(&self.socket, head, &ranges)?;
             if out.sent >= FRAME + payload {
                 self.queue.pop_front();
             }
@@ -252,12 +264,15 @@ impl Outgoing {
     ///
     /// # Errors
     /// When the connection has ended. What ended before is in `ended`.
-    pub(crate) fn answers(&mut self, ended: &mut Vec<(Operation, i32)>) -> Result<(), Ended> {
+    pub(crate) fn read_answers(
+        &mut self,
+        ended: &mut Vec<(PendingOperation, i32)>,
+    ) -> Result<(), ConnectionFailure> {
         if !self.is_connected {
             return Ok(());
         }
         for _ in 0..ANSWERS_AT_ONCE {
-            match self.answer(ended) {
+            match self.read_answer(ended) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(end) => return Err(end),
@@ -267,33 +282,33 @@ impl Outgoing {
     }
 
     /// One answer, or part of it; `false` if there is no more now.
-    fn answer(&mut self, ended: &mut Vec<(Operation, i32)>) -> Result<bool, Ended> {
+    fn read_answer(&mut self, ended: &mut Vec<(PendingOperation, i32)>) -> Result<bool, ConnectionFailure> {
         let ranges = match &mut self.reading {
-            Reading::Head { have, bytes } => {
+            AnswerReading::Head { have, bytes } => {
                 let left = &mut bytes[*have..];
-                vec![Range { base: left.as_mut_ptr() as usize, len: left.len() }]
+                vec![ProgramRange { base: left.as_mut_ptr() as usize, len: left.len() }]
             }
-            Reading::Data { op, got } => {
+            AnswerReading::Data { op, got } => {
                 let Some(operation) = self.operations.get(op) else { return Err(MALFORMED) };
-                operation.body.part(*got, CHUNK)
+                operation.body.sub_ranges(*got, CHUNK)
             }
         };
-        let count = match memory::read(&self.socket, &ranges) {
-            Ok(0) => return Err(Ended { error: errno::ECONNRESET, line: None }),
+        let count = match memory::read_socket(&self.socket, &ranges) {
+            Ok(0) => return Err(ConnectionFailure { error: errno::ECONNRESET, line: None }),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(error) => return Err(Ended::of(&error, false)),
+            Err(error) => return Err(ConnectionFailure::from_io_error(&error, false)),
         };
         match &mut self.reading {
-            Reading::Head { have, bytes } => {
+            AnswerReading::Head { have, bytes } => {
                 *have += count;
                 if *have == FRAME {
-                    let answer = Answer::of_bytes(bytes).map_err(|_| MALFORMED)?;
+                    let answer = WireAnswer::of_bytes(bytes).map_err(|_| MALFORMED)?;
                     self.reading = HEAD;
-                    self.begin(answer, ended)?;
+                    self.begin_answer(answer, ended)?;
                 }
             }
-            Reading::Data { op, got } => {
+            AnswerReading::Data { op, got } => {
                 *got += count;
                 if self.operations.get(op).is_none_or(|operation| *got >= operation.len) {
                     self.reading = HEAD;
@@ -303,22 +318,26 @@ impl Outgoing {
         Ok(true)
     }
 
-    fn begin(&mut self, answer: Answer, ended: &mut Vec<(Operation, i32)>) -> Result<(), Ended> {
+    fn begin_answer(
+        &mut self,
+        answer: WireAnswer,
+        ended: &mut Vec<(PendingOperation, i32)>,
+    ) -> Result<(), ConnectionFailure> {
         match answer {
-            Answer::Done { op, error } => {
+            WireAnswer::Done { op, error } => {
                 if self.queue.iter().any(|out| out.op == Some(op)) {
                     return Err(MALFORMED);
                 }
                 let operation = self.operations.remove(&op).ok_or(MALFORMED)?;
                 ended.push((operation, error.into()));
             }
-            Answer::Data { op, len } => {
+            WireAnswer::Data { op, len } => {
                 let wanted = self.operations.get(&op).filter(|operation| !operation.has_payload());
                 if wanted.is_none_or(|operation| operation.len as u64 != len) {
                     return Err(MALFORMED);
                 }
                 if len > 0 {
-                    self.reading = Reading::Data { op, got: 0 };
+                    self.reading = AnswerReading::Data { op, got: 0 };
                 }
             }
         }
@@ -326,7 +345,7 @@ impl Outgoing {
     }
 
     /// All operations, when the connection goes.
-    pub(crate) fn drain(&mut self) -> Vec<Operation> {
+    pub(crate) fn drain_operations(&mut self) -> Vec<PendingOperation> {
         self.queue.clear();
         std::mem::take(&mut self.operations).into_values().collect()
     }
@@ -336,11 +355,11 @@ impl Outgoing {
 mod tests {
     use super::*;
 
-    fn operation(what: What, fence: bool) -> Operation {
-        Operation {
+    fn operation(what: PeerAction, fence: bool) -> PendingOperation {
+        PendingOperation {
             what,
             data: None,
-            body: Body::Copied(Vec::new()),
+            body: OperationBody::Copied(Vec::new()),
             len: 0,
             uses: Vec::new(),
             context: 0,
@@ -353,12 +372,12 @@ mod tests {
 
     #[test]
     fn what_was_granted_holds_operations_behind_each_other() {
-        let send = || operation(What::Send { tag: None }, false);
-        let write = || operation(What::Write { key: 0, addr: 0 }, false);
+        let send = || operation(PeerAction::Send { tag: None }, false);
+        let write = || operation(PeerAction::Write { key: 0, addr: 0 }, false);
         assert!(send().may_pass(&write(), order::SAS) && !send().may_pass(&write(), order::SAW));
         assert!(write().may_pass(&send(), order::SAW) && !write().may_pass(&send(), order::WAS));
         assert!(!write().may_pass(&write(), order::RMA_WAW) && write().may_pass(&write(), 0));
-        assert!(!operation(What::Send { tag: None }, true).may_pass(&send(), 0));
-        assert!(!send().may_pass(&operation(What::Send { tag: None }, true), 0));
+        assert!(!operation(PeerAction::Send { tag: None }, true).may_pass(&send(), 0));
+        assert!(!send().may_pass(&operation(PeerAction::Send { tag: None }, true), 0));
     }
 }

@@ -2,30 +2,30 @@
 
 use trunkline_sys::ofi::{ADDR_NOTAVAIL, Addr, av_type};
 
-use crate::wire::Address;
+use crate::wire::StrictAddress;
 
 /// Most addresses of a vector.
 const PEERS_MAX: usize = 1 << 20;
 
 /// A vector.
-pub(crate) struct Vector {
+pub(crate) struct AddressVector {
     is_table: bool,
-    all: Vec<Option<Address>>,
+    all: Vec<Option<StrictAddress>>,
     /// Endpoints that are bound to it.
     pub(crate) endpoints: Vec<u32>,
 }
 
-impl Vector {
+impl AddressVector {
     pub(crate) fn new(kind: u32) -> Self {
         Self { is_table: kind == av_type::TABLE, all: Vec::new(), endpoints: Vec::new() }
     }
 
     /// What stands for a place: itself in a table, else something that is no small number.
-    fn addr(&self, place: usize) -> Addr {
+    fn addr_of(&self, place: usize) -> Addr {
         if self.is_table { place as Addr } else { (place as Addr) << 8 | 0xA5 }
     }
 
-    fn place(&self, addr: Addr) -> Option<usize> {
+    fn place_of(&self, addr: Addr) -> Option<usize> {
         if !self.is_table && addr & 0xFF != 0xA5 {
             return None;
         }
@@ -33,28 +33,28 @@ impl Vector {
     }
 
     /// Adds one; `None` if there is no room.
-    pub(crate) fn insert(&mut self, address: Address) -> Option<Addr> {
+    pub(crate) fn insert(&mut self, address: StrictAddress) -> Option<Addr> {
         if self.all.len() >= PEERS_MAX {
             return None;
         }
         self.all.push(Some(address));
-        Some(self.addr(self.all.len() - 1))
+        Some(self.addr_of(self.all.len() - 1))
     }
 
     /// Takes one out; `false` if it is not there.
     pub(crate) fn remove(&mut self, addr: Addr) -> bool {
-        let place = self.place(addr).and_then(|place| self.all.get_mut(place));
+        let place = self.place_of(addr).and_then(|place| self.all.get_mut(place));
         place.is_some_and(|place| place.take().is_some())
     }
 
-    pub(crate) fn lookup(&self, addr: Addr) -> Option<Address> {
-        self.place(addr).and_then(|place| self.all.get(place).copied()).flatten()
+    pub(crate) fn lookup_address(&self, addr: Addr) -> Option<StrictAddress> {
+        self.place_of(addr).and_then(|place| self.all.get(place).copied()).flatten()
     }
 
     /// Who has this address, or [`ADDR_NOTAVAIL`].
-    pub(crate) fn find(&self, address: &Address) -> Addr {
+    pub(crate) fn find_addr(&self, address: &StrictAddress) -> Addr {
         let place = self.all.iter().position(|there| there.as_ref() == Some(address));
-        place.map_or(ADDR_NOTAVAIL, |place| self.addr(place))
+        place.map_or(ADDR_NOTAVAIL, |place| self.addr_of(place))
     }
 }
 
@@ -65,14 +65,14 @@ mod tests {
     #[test]
     fn addresses_are_found_until_they_are_removed() {
         for kind in [av_type::TABLE, av_type::MAP] {
-            let mut vector = Vector::new(kind);
+            let mut vector = AddressVector::new(kind);
             let addrs: Vec<_> = (0..3).map(|n| vector.insert([n; 16]).unwrap()).collect();
             assert_eq!(kind == av_type::TABLE, addrs == [0, 1, 2]);
-            assert_eq!(vector.lookup(addrs[1]), Some([1; 16]));
-            assert_eq!(vector.find(&[1; 16]), addrs[1]);
+            assert_eq!(vector.lookup_address(addrs[1]), Some([1; 16]));
+            assert_eq!(vector.find_addr(&[1; 16]), addrs[1]);
             assert!(vector.remove(addrs[1]) && !vector.remove(addrs[1]) && !vector.remove(77));
-            assert_eq!((vector.lookup(addrs[1]), vector.find(&[1; 16])), (None, ADDR_NOTAVAIL));
-            assert_eq!(vector.lookup(ADDR_NOTAVAIL), None);
+            assert_eq!((vector.lookup_address(addrs[1]), vector.find_addr(&[1; 16])), (None, ADDR_NOTAVAIL));
+            assert_eq!(vector.lookup_address(ADDR_NOTAVAIL), None);
         }
     }
 }

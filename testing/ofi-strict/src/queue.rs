@@ -8,7 +8,7 @@ use trunkline_sys::ofi::{ADDR_NOTAVAIL, Addr, caps};
 
 /// An operation that has completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Completion {
+pub(crate) struct StrictCompletion {
     pub(crate) context: usize,
     pub(crate) flags: u64,
     pub(crate) len: usize,
@@ -21,21 +21,21 @@ pub(crate) struct Completion {
     pub(crate) excess: usize,
 }
 
-impl Completion {
+impl StrictCompletion {
     /// Of nothing.
     pub(crate) const NOTHING: Self =
         Self { context: 0, flags: 0, len: 0, data: 0, tag: 0, src: ADDR_NOTAVAIL, error: 0, excess: 0 };
 }
 
 /// What a waiter's descriptor is made of.
-pub(crate) struct Wait {
+pub(crate) struct QueueWait {
     /// Readable when there may be something.
     pub(crate) all: OwnedFd,
     /// Readable when the queue has entries.
     entries: OwnedFd,
 }
 
-impl Wait {
+impl QueueWait {
     /// # Errors
     /// The kernel's.
     pub(crate) fn new() -> std::io::Result<Self> {
@@ -47,17 +47,17 @@ impl Wait {
 }
 
 /// A queue.
-pub(crate) struct Queue {
+pub(crate) struct StrictQueue {
     /// Entries at which peers have to wait.
     size: usize,
     /// Endpoints that are bound to it.
     pub(crate) endpoints: Vec<u32>,
-    pub(crate) wait: Option<Wait>,
-    waiting: VecDeque<Completion>,
+    pub(crate) wait: Option<QueueWait>,
+    waiting: VecDeque<StrictCompletion>,
 }
 
-impl Queue {
-    pub(crate) fn new(size: usize, wait: Option<Wait>) -> Self {
+impl StrictQueue {
+    pub(crate) fn new(size: usize, wait: Option<QueueWait>) -> Self {
         Self { size, endpoints: Vec::new(), wait, waiting: VecDeque::new() }
     }
 
@@ -71,7 +71,7 @@ impl Queue {
     }
 
     /// Puts in a completion, before others with some probability.
-    pub(crate) fn push(&mut self, completion: Completion, rng: &mut fastrand::Rng, reorder: f64) {
+    pub(crate) fn push(&mut self, completion: StrictCompletion, rng: &mut fastrand::Rng, reorder: f64) {
         let overtakes = reorder > 0.0 && rng.f64() < reorder;
         let at = if overtakes { rng.usize(0..=self.waiting.len()) } else { self.waiting.len() };
         self.waiting.insert(at, completion);
@@ -82,16 +82,16 @@ impl Queue {
     }
 
     /// Takes the next one that is no error.
-    pub(crate) fn pop(&mut self) -> Option<Completion> {
+    pub(crate) fn pop(&mut self) -> Option<StrictCompletion> {
         self.pop_if(|completion| completion.error == 0)
     }
 
     /// Takes the next one if it is an error.
-    pub(crate) fn pop_error(&mut self) -> Option<Completion> {
+    pub(crate) fn pop_error(&mut self) -> Option<StrictCompletion> {
         self.pop_if(|completion| completion.error != 0)
     }
 
-    fn pop_if(&mut self, wanted: impl FnOnce(&Completion) -> bool) -> Option<Completion> {
+    fn pop_if(&mut self, wanted: impl FnOnce(&StrictCompletion) -> bool) -> Option<StrictCompletion> {
         let taken = if self.waiting.front().is_some_and(wanted) { self.waiting.pop_front() } else { None };
         if let Some(wait) = self.wait.as_ref().filter(|_| self.waiting.is_empty()) {
             let _ = rustix::io::read(&wait.entries, &mut [0_u8; 8]);
@@ -114,13 +114,13 @@ pub(crate) fn receive_flags(is_tagged: bool, has_data: bool) -> u64 {
 mod tests {
     use super::*;
 
-    fn completion(context: usize, error: i32) -> Completion {
-        Completion { context, flags: 0, len: 0, data: 0, tag: 0, src: 0, error, excess: 0 }
+    fn completion(context: usize, error: i32) -> StrictCompletion {
+        StrictCompletion { context, flags: 0, len: 0, data: 0, tag: 0, src: 0, error, excess: 0 }
     }
 
     #[test]
     fn an_error_stops_what_is_behind_it() {
-        let mut queue = Queue::new(4, None);
+        let mut queue = StrictQueue::new(4, None);
         let rng = &mut fastrand::Rng::with_seed(1);
         for (context, error) in [(1, 0), (2, 5), (3, 0)] {
             queue.push(completion(context, error), rng, 0.0);
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn completions_overtake_where_they_may() {
         let order = |reorder: f64| {
-            let mut queue = Queue::new(4, None);
+            let mut queue = StrictQueue::new(4, None);
             let rng = &mut fastrand::Rng::with_seed(1);
             (0..50).for_each(|n| queue.push(completion(n, 0), rng, reorder));
             std::iter::from_fn(|| queue.pop()).map(|c| c.context).collect::<Vec<_>>()

@@ -1,12 +1,12 @@
 //! The registrations of a domain: their life (made, bound, enabled, closed) and what may be done with them when. All rules of
-//! memory are here; who calls reports what is returned as [`Broken`].
+//! memory are here; who calls reports what is returned as [`BrokenRule`].
 
 use std::collections::{BTreeMap, VecDeque};
 
 use trunkline_sys::ofi::{caps, errno, mr_mode};
 
-use crate::device::Held;
-use crate::memory::{Range, is_there};
+use crate::device::HeldDeviceWrites;
+use crate::memory::{ProgramRange, is_there};
 
 /// Most keys of the caller's choice that are remembered after their registrations.
 const RETIRED_MAX: usize = 65536;
@@ -18,43 +18,43 @@ const REMOTE: u64 = caps::REMOTE_READ | caps::REMOTE_WRITE;
 
 /// A rule that was broken: what the call returns, as a positive number, and the line.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Broken {
+pub(crate) struct BrokenRule {
     pub(crate) error: i32,
     /// `None` where the error is no fault of the program.
     pub(crate) line: Option<String>,
 }
 
-impl Broken {
+impl BrokenRule {
     /// A violation.
-    pub(crate) fn rule(error: i32, line: impl Into<String>) -> Self {
+    pub(crate) fn with_rule(error: i32, line: impl Into<String>) -> Self {
         Self { error, line: Some(line.into()) }
     }
 
     /// An error that any program may meet.
-    pub(crate) fn plain(error: i32) -> Self {
+    pub(crate) fn without_rule(error: i32) -> Self {
         Self { error, line: None }
     }
 }
 
 /// Names a registration; never used again.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) struct MrId(pub(crate) u64);
+pub(crate) struct StrictMrId(pub(crate) u64);
 
 /// How far a registration has come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Stage {
+enum RegistrationStage {
     Made,
     Bound,
     Enabled,
 }
 
-struct Registration {
-    range: Range,
+struct StrictRegistration {
+    range: ProgramRange,
     /// Where the bytes are, of memory of a device.
     bytes: Option<usize>,
     rights: u64,
     key: u64,
-    stage: Stage,
+    stage: RegistrationStage,
     /// The endpoint it is bound to.
     endpoint: Option<u32>,
     /// Operations posted here that name it.
@@ -63,15 +63,15 @@ struct Registration {
 
 /// What a local operation does with its buffer, or a peer with ours.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Use {
+pub(crate) enum BufferUse {
     Send,
     Recv,
     ReadInto,
     WriteFrom,
 }
 
-impl Use {
-    fn right(self) -> (u64, &'static str) {
+impl BufferUse {
+    fn needed_right(self) -> (u64, &'static str) {
         match self {
             Self::Send => (caps::SEND, "FI_SEND"),
             Self::Recv => (caps::RECV, "FI_RECV"),
@@ -83,8 +83,8 @@ impl Use {
 
 /// A request to register.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) range: Range,
+pub(crate) struct RegistrationRequest {
+    pub(crate) range: ProgramRange,
     pub(crate) rights: u64,
     pub(crate) requested_key: u64,
     /// Where the bytes are, of memory of a device.
@@ -92,7 +92,7 @@ pub(crate) struct Wanted {
 }
 
 /// All registrations of a domain.
-pub(crate) struct Registry {
+pub(crate) struct MrRegistry {
     mode: i32,
     budget: u64,
     /// Makes keys that nobody takes for small numbers, or for those of another domain.
@@ -100,16 +100,16 @@ pub(crate) struct Registry {
     entries: u64,
     most_entries: u64,
     /// What devices do not see yet.
-    pub(crate) held: Held,
+    pub(crate) held: HeldDeviceWrites,
     next: u64,
-    all: BTreeMap<MrId, Registration>,
-    keys: BTreeMap<u64, MrId>,
+    all: BTreeMap<StrictMrId, StrictRegistration>,
+    keys: BTreeMap<u64, StrictMrId>,
     retired: VecDeque<u64>,
     /// Those made, by the endpoint's number and rights.
     made: BTreeMap<(Option<u32>, u64), u64>,
 }
 
-impl Registry {
+impl MrRegistry {
     /// `noise` makes its keys differ from those of others; the upper half counts.
     pub(crate) fn new(mode: i32, budget: u64, noise: u64) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Registry {
             noise: noise & !0xFFFF_FFFF,
             entries: 0,
             most_entries: 0,
-            held: Held::default(),
+            held: HeldDeviceWrites::default(),
             next: 1,
             all: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -127,7 +127,7 @@ impl Registry {
         }
     }
 
-    fn demands(&self, bit: i32) -> bool {
+    fn has_mode(&self, bit: i32) -> bool {
         self.mode & bit != 0
     }
 
@@ -135,43 +135,57 @@ impl Registry {
     ///
     /// # Errors
     /// What is wrong with the request.
-    pub(crate) fn register(&mut self, wanted: Wanted) -> Result<(MrId, Option<u64>), Broken> {
-        let Wanted { range, rights, requested_key, bytes } = wanted;
+    pub(crate) fn register(
+        &mut self,
+        wanted: RegistrationRequest,
+    ) -> Result<(StrictMrId, Option<u64>), BrokenRule> {
+        let RegistrationRequest { range, rights, requested_key, bytes } = wanted;
         if range.len == 0
             || range.base.checked_add(range.len).is_none()
             || rights & !RIGHTS != 0
             || rights == 0
         {
             let line = format!("registration of {} bytes with rights {rights:#x}", range.len);
-            return Err(Broken::rule(errno::EINVAL, line));
+            return Err(BrokenRule::with_rule(errno::EINVAL, line));
         }
-        if bytes.is_none() && self.demands(mr_mode::ALLOCATED) && !is_there(range) {
+        if bytes.is_none() && self.has_mode(mr_mode::ALLOCATED) && !is_there(range) {
             let line = format!("registration of {} bytes, of which pages are missing", range.len);
-            return Err(Broken::rule(errno::EFAULT, line));
+            return Err(BrokenRule::with_rule(errno::EFAULT, line));
         }
-        let id = MrId(self.next);
-        let key = if self.demands(mr_mode::PROV_KEY) { id.0 ^ self.noise } else { requested_key };
-        if !self.demands(mr_mode::PROV_KEY) {
+        let id = StrictMrId(self.next);
+        let key = if self.has_mode(mr_mode::PROV_KEY) { id.0 ^ self.noise } else { requested_key };
+        if !self.has_mode(mr_mode::PROV_KEY) {
             if key >> (8 * CLIENT_KEY_BYTES) != 0 {
                 let line = format!("requested key {key:#x} of more than {CLIENT_KEY_BYTES} bytes");
-                return Err(Broken::rule(errno::EKEYREJECTED, line));
+                return Err(BrokenRule::with_rule(errno::EKEYREJECTED, line));
             }
             if self.keys.contains_key(&key) {
-                return Err(Broken::rule(errno::ENOKEY, format!("requested key {key:#x} is in use")));
+                return Err(BrokenRule::with_rule(
+                    errno::ENOKEY,
+                    format!("requested key {key:#x} is in use"),
+                ));
             }
         }
         self.next += 1;
         self.keys.insert(key, id);
         self.retired.retain(|retired| *retired != key);
-        let made = Registration { range, bytes, rights, key, stage: Stage::Made, endpoint: None, uses: 0 };
+        let made = StrictRegistration {
+            range,
+            bytes,
+            rights,
+            key,
+            stage: RegistrationStage::Made,
+            endpoint: None,
+            uses: 0,
+        };
         self.all.insert(id, made);
-        if self.demands(mr_mode::ENDPOINT) {
+        if self.has_mode(mr_mode::ENDPOINT) {
             return Ok((id, None));
         }
         match self.enable_now(id) {
             Ok(key) => Ok((id, Some(key))),
             Err(broken) => {
-                self.forget(id);
+                self.forget_registration(id);
                 Err(broken)
             }
         }
@@ -181,20 +195,25 @@ impl Registry {
     ///
     /// # Errors
     /// If it is not as [`mr_mode::ENDPOINT`] asks.
-    pub(crate) fn bind(&mut self, id: MrId, endpoint: u32, is_enabled: bool) -> Result<(), Broken> {
-        let wrong = |line: &str| Err(Broken::rule(errno::EINVAL, line));
-        if !self.demands(mr_mode::ENDPOINT) {
+    pub(crate) fn bind_endpoint(
+        &mut self,
+        id: StrictMrId,
+        endpoint: u32,
+        is_enabled: bool,
+    ) -> Result<(), BrokenRule> {
+        let wrong = |line: &str| Err(BrokenRule::with_rule(errno::EINVAL, line));
+        if !self.has_mode(mr_mode::ENDPOINT) {
             return wrong("bind of a registration where none is bound to endpoints");
         }
         let Some(registration) = self.all.get_mut(&id) else { return wrong("bind of no registration") };
         match registration.stage {
-            Stage::Made if is_enabled => {
-                (registration.stage, registration.endpoint) = (Stage::Bound, Some(endpoint));
+            RegistrationStage::Made if is_enabled => {
+                (registration.stage, registration.endpoint) = (RegistrationStage::Bound, Some(endpoint));
                 Ok(())
             }
-            Stage::Made => wrong("bind of a registration before the endpoint is enabled"),
-            Stage::Bound => wrong("bind of a registration to a second endpoint"),
-            Stage::Enabled => wrong("bind of a registration that is enabled"),
+            RegistrationStage::Made => wrong("bind of a registration before the endpoint is enabled"),
+            RegistrationStage::Bound => wrong("bind of a registration to a second endpoint"),
+            RegistrationStage::Enabled => wrong("bind of a registration that is enabled"),
         }
     }
 
@@ -202,23 +221,25 @@ impl Registry {
     ///
     /// # Errors
     /// If it is not bound, or there are no list entries left.
-    pub(crate) fn enable(&mut self, id: MrId) -> Result<u64, Broken> {
+    pub(crate) fn enable_registration(&mut self, id: StrictMrId) -> Result<u64, BrokenRule> {
         match self.all.get(&id).map(|registration| registration.stage) {
-            Some(Stage::Bound) => self.enable_now(id),
-            Some(Stage::Made) => {
-                Err(Broken::rule(errno::EINVAL, "enable of a registration that is not bound"))
+            Some(RegistrationStage::Bound) => self.enable_now(id),
+            Some(RegistrationStage::Made) => {
+                Err(BrokenRule::with_rule(errno::EINVAL, "enable of a registration that is not bound"))
             }
-            _ => Err(Broken::rule(errno::EINVAL, "enable of a registration that is enabled")),
+            _ => Err(BrokenRule::with_rule(errno::EINVAL, "enable of a registration that is enabled")),
         }
     }
 
-    fn enable_now(&mut self, id: MrId) -> Result<u64, Broken> {
-        let Some(registration) = self.all.get_mut(&id) else { return Err(Broken::plain(errno::EINVAL)) };
-        let entries = self.entries + cost(registration.rights);
+    fn enable_now(&mut self, id: StrictMrId) -> Result<u64, BrokenRule> {
+        let Some(registration) = self.all.get_mut(&id) else {
+            return Err(BrokenRule::without_rule(errno::EINVAL));
+        };
+        let entries = self.entries + entry_cost(registration.rights);
         if entries > self.budget {
-            return Err(Broken::plain(errno::ENOSPC));
+            return Err(BrokenRule::without_rule(errno::ENOSPC));
         }
-        registration.stage = Stage::Enabled;
+        registration.stage = RegistrationStage::Enabled;
         self.entries = entries;
         self.most_entries = self.most_entries.max(entries);
         *self.made.entry((registration.endpoint, registration.rights)).or_default() += 1;
@@ -229,24 +250,24 @@ impl Registry {
     ///
     /// # Errors
     /// If an operation posted here uses it.
-    pub(crate) fn close(&mut self, id: MrId) -> Result<(), Broken> {
+    pub(crate) fn close(&mut self, id: StrictMrId) -> Result<(), BrokenRule> {
         let uses = self.all.get(&id).map_or(0, |registration| registration.uses);
         if uses > 0 {
             let line = format!("close of a registration that {uses} operations use");
-            return Err(Broken::rule(errno::EBUSY, line));
+            return Err(BrokenRule::with_rule(errno::EBUSY, line));
         }
-        self.held.show(Some(id));
-        self.forget(id);
+        self.held.show_writes(Some(id));
+        self.forget_registration(id);
         Ok(())
     }
 
-    fn forget(&mut self, id: MrId) {
+    fn forget_registration(&mut self, id: StrictMrId) {
         let Some(gone) = self.all.remove(&id) else { return };
-        if gone.stage == Stage::Enabled {
-            self.entries -= cost(gone.rights);
+        if gone.stage == RegistrationStage::Enabled {
+            self.entries -= entry_cost(gone.rights);
         }
         self.keys.remove(&gone.key);
-        if !self.demands(mr_mode::PROV_KEY) {
+        if !self.has_mode(mr_mode::PROV_KEY) {
             self.retired.push_back(gone.key);
             if self.retired.len() > RETIRED_MAX {
                 self.retired.pop_front();
@@ -259,7 +280,7 @@ impl Registry {
         self.all.values().filter(|registration| registration.endpoint == Some(endpoint)).count()
     }
 
-    pub(crate) fn live(&self) -> usize {
+    pub(crate) fn live_count(&self) -> usize {
         self.all.len()
     }
 
@@ -268,7 +289,7 @@ impl Registry {
     }
 
     /// How many were enabled, by the endpoint's number and rights.
-    pub(crate) fn made(&self) -> impl Iterator<Item = (Option<u32>, u64, u64)> {
+    pub(crate) fn enabled_counts(&self) -> impl Iterator<Item = (Option<u32>, u64, u64)> {
         self.made.iter().map(|((endpoint, rights), count)| (*endpoint, *rights, *count))
     }
 
@@ -276,25 +297,25 @@ impl Registry {
     ///
     /// # Errors
     /// The rule that it breaks.
-    pub(crate) fn local(
+    pub(crate) fn check_local(
         &self,
         endpoint: u32,
-        range: Range,
+        range: ProgramRange,
         desc: usize,
-        purpose: Use,
-    ) -> Result<Option<MrId>, Broken> {
-        let wrong = |line: String| Err(Broken::rule(errno::EINVAL, line));
+        purpose: BufferUse,
+    ) -> Result<Option<StrictMrId>, BrokenRule> {
+        let wrong = |line: String| Err(BrokenRule::with_rule(errno::EINVAL, line));
         if desc == 0 {
-            if range.len > 0 && self.demands(mr_mode::LOCAL) {
+            if range.len > 0 && self.has_mode(mr_mode::LOCAL) {
                 return wrong("an operation's buffer has no descriptor".to_owned());
             }
             return Ok(None);
         }
-        let id = MrId(desc as u64);
+        let id = StrictMrId(desc as u64);
         let Some(registration) = self.all.get(&id) else {
             return wrong(format!("descriptor {desc:#x} is of no registration"));
         };
-        if registration.stage != Stage::Enabled {
+        if registration.stage != RegistrationStage::Enabled {
             return wrong("a descriptor is used before its registration is enabled".to_owned());
         }
         if let Some(bound) = registration.endpoint.filter(|bound| *bound != endpoint) {
@@ -302,18 +323,18 @@ impl Registry {
                 "a descriptor of a registration of endpoint {bound} is used on endpoint {endpoint}"
             ));
         }
-        let (right, name) = purpose.right();
+        let (right, name) = purpose.needed_right();
         if registration.rights & right == 0 {
             return wrong(format!("a registration without {name} is used for it"));
         }
-        if range.len > 0 && !registration.range.holds(range) {
+        if range.len > 0 && !registration.range.contains_range(range) {
             return wrong(format!("a buffer of {} bytes leaves its registration", range.len));
         }
         Ok(Some(id))
     }
 
     /// An operation begins to use registrations, or has ended.
-    pub(crate) fn hold(&mut self, ids: &[MrId], begins: bool) {
+    pub(crate) fn update_uses(&mut self, ids: &[StrictMrId], begins: bool) {
         for id in ids {
             if let Some(registration) = self.all.get_mut(id) {
                 registration.uses =
@@ -326,77 +347,83 @@ impl Registry {
     ///
     /// # Errors
     /// The rule that the peer breaks. A key that was good once breaks none.
-    pub(crate) fn remote(
+    pub(crate) fn check_remote(
         &self,
         endpoint: u32,
         key: u64,
         addr: u64,
         len: u64,
         is_write: bool,
-    ) -> Result<(MrId, Range), Broken> {
+    ) -> Result<(StrictMrId, ProgramRange), BrokenRule> {
         let Some(id) = self.keys.get(&key) else { return Err(self.no_such_key(key)) };
-        let Some(registration) = self.all.get(id) else { return Err(Broken::plain(errno::EKEYREJECTED)) };
-        if registration.stage != Stage::Enabled {
+        let Some(registration) = self.all.get(id) else {
+            return Err(BrokenRule::without_rule(errno::EKEYREJECTED));
+        };
+        if registration.stage != RegistrationStage::Enabled {
             let line = format!("a peer uses key {key:#x} before its registration is enabled");
-            return Err(Broken::rule(errno::EKEYREJECTED, line));
+            return Err(BrokenRule::with_rule(errno::EKEYREJECTED, line));
         }
         if let Some(bound) = registration.endpoint.filter(|bound| *bound != endpoint) {
             let line = format!("a peer uses key {key:#x} of endpoint {bound} at endpoint {endpoint}");
-            return Err(Broken::rule(errno::EKEYREJECTED, line));
+            return Err(BrokenRule::with_rule(errno::EKEYREJECTED, line));
         }
         let right = if is_write { caps::REMOTE_WRITE } else { caps::REMOTE_READ };
         if registration.rights & right == 0 {
             let verb = if is_write { "writes" } else { "reads" };
             let line = format!("a peer {verb} with key {key:#x}, whose registration does not allow it");
-            return Err(Broken::rule(errno::EACCES, line));
+            return Err(BrokenRule::with_rule(errno::EACCES, line));
         }
         let outside = || {
             let line = format!(
                 "a peer's access at {addr:#x} of {len} bytes leaves the registration of key {key:#x}"
             );
-            Broken::rule(errno::EACCES, line)
+            BrokenRule::with_rule(errno::EACCES, line)
         };
-        let zero = if self.demands(mr_mode::VIRT_ADDR) { 0 } else { registration.range.base };
+        let zero = if self.has_mode(mr_mode::VIRT_ADDR) { 0 } else { registration.range.base };
         let base = usize::try_from(addr).ok().and_then(|addr| zero.checked_add(addr)).ok_or_else(outside)?;
-        let range = Range { base, len: usize::try_from(len).map_err(|_| outside())? };
-        if registration.range.holds(range) { Ok((*id, self.place(*id, range))) } else { Err(outside()) }
+        let range = ProgramRange { base, len: usize::try_from(len).map_err(|_| outside())? };
+        if registration.range.contains_range(range) {
+            Ok((*id, self.memory_range(*id, range)))
+        } else {
+            Err(outside())
+        }
     }
 
     /// Where bytes of a registration are.
-    pub(crate) fn place(&self, id: MrId, range: Range) -> Range {
+    pub(crate) fn memory_range(&self, id: StrictMrId, range: ProgramRange) -> ProgramRange {
         match self.all.get(&id) {
-            Some(Registration { range: whole, bytes: Some(bytes), .. }) if range.len > 0 => {
-                Range { base: bytes + (range.base - whole.base), ..range }
+            Some(StrictRegistration { range: whole, bytes: Some(bytes), .. }) if range.len > 0 => {
+                ProgramRange { base: bytes + (range.base - whole.base), ..range }
             }
             _ => range,
         }
     }
 
     /// Whether it is memory of a device.
-    pub(crate) fn is_of_device(&self, id: MrId) -> bool {
+    pub(crate) fn is_of_device(&self, id: StrictMrId) -> bool {
         self.all.get(&id).is_some_and(|registration| registration.bytes.is_some())
     }
 
-    fn no_such_key(&self, key: u64) -> Broken {
-        let was_good = if self.demands(mr_mode::PROV_KEY) {
+    fn no_such_key(&self, key: u64) -> BrokenRule {
+        let was_good = if self.has_mode(mr_mode::PROV_KEY) {
             (1..self.next).contains(&(key ^ self.noise))
         } else {
             self.retired.contains(&key)
         };
         if was_good {
-            return Broken::plain(errno::EKEYREJECTED);
+            return BrokenRule::without_rule(errno::EKEYREJECTED);
         }
-        Broken::rule(errno::EKEYREJECTED, format!("a peer uses key {key:#x}, which never was one"))
+        BrokenRule::with_rule(errno::EKEYREJECTED, format!("a peer uses key {key:#x}, which never was one"))
     }
 
     /// Whether one is still there.
-    pub(crate) fn is_live(&self, id: MrId) -> bool {
+    pub(crate) fn is_live(&self, id: StrictMrId) -> bool {
         self.all.contains_key(&id)
     }
 }
 
 /// List entries of an enabled registration.
-fn cost(rights: u64) -> u64 {
+fn entry_cost(rights: u64) -> u64 {
     if rights & REMOTE != 0 { 2 } else { 0 }
 }
 

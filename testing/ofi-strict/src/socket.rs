@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::wire::Address;
+use crate::wire::StrictAddress;
 
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 4096;
@@ -15,7 +15,7 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// What a listener is known by to its `epoll`.
 pub(crate) const LISTENER: u64 = 0;
 
-fn name(address: &Address) -> io::Result<SocketAddrUnix> {
+fn socket_name(address: &StrictAddress) -> io::Result<SocketAddrUnix> {
     let mut name = b"strict-fi/".to_vec();
     for byte in address {
         name.extend_from_slice(format!("{byte:02x}").as_bytes());
@@ -27,8 +27,8 @@ fn name(address: &Address) -> io::Result<SocketAddrUnix> {
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn random_address() -> io::Result<Address> {
-    let mut address = Address::default();
+pub(crate) fn random_address() -> io::Result<StrictAddress> {
+    let mut address = StrictAddress::default();
     let filled = rustix::rand::getrandom(&mut address, rustix::rand::GetRandomFlags::empty())?;
     if filled == address.len() { Ok(address) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
@@ -37,9 +37,9 @@ pub(crate) fn random_address() -> io::Result<Address> {
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn listen(address: &Address) -> io::Result<OwnedFd> {
+pub(crate) fn listen_at(address: &StrictAddress) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
-    rustix::net::bind(&socket, &name(address)?)?;
+    rustix::net::bind(&socket, &socket_name(address)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -48,7 +48,7 @@ pub(crate) fn listen(address: &Address) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn open() -> io::Result<OwnedFd> {
+pub(crate) fn open_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?)
 }
 
@@ -56,15 +56,15 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn connect(socket: &OwnedFd, address: &Address) -> io::Result<()> {
-    Ok(rustix::net::connect(socket, &name(address)?)?)
+pub(crate) fn connect_socket(socket: &OwnedFd, address: &StrictAddress) -> io::Result<()> {
+    Ok(rustix::net::connect(socket, &socket_name(address)?)?)
 }
 
 /// Takes one connection.
 ///
 /// # Errors
 /// The kernel's; would-block if there is none.
-pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn accept_socket(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(listener, FLAGS)?)
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn watcher() -> io::Result<OwnedFd> {
+pub(crate) fn new_watcher() -> io::Result<OwnedFd> {
     Ok(epoll::create(epoll::CreateFlags::CLOEXEC)?)
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn watcher() -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn watch(watcher: &OwnedFd, socket: &OwnedFd, token: u64) -> io::Result<()> {
+pub(crate) fn watch_socket(watcher: &OwnedFd, socket: &OwnedFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(watcher, socket, epoll::EventData::new_u64(token), EventFlags::IN)?)
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn watch_room(watcher: &OwnedFd, socket: &OwnedFd, token: u64, wanted
 }
 
 /// Those that have something now; at most as many as there is room for.
-pub(crate) fn ready(watcher: &OwnedFd, tokens: &mut Vec<u64>) {
+pub(crate) fn ready_tokens(watcher: &OwnedFd, tokens: &mut Vec<u64>) {
     let mut events = [epoll::Event { flags: EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
     let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     let count = epoll::wait(watcher, &mut events[..], Some(&zero)).unwrap_or(0);

@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 
 use trunkline_sys::ofi::{ADDR_NOTAVAIL, Addr, caps, errno};
 
-use crate::config::Config;
-use crate::endpoint::Endpoint;
-use crate::matching::{Receive, Unexpected};
-use crate::memory::{self, Range};
-use crate::outgoing::Operation;
-use crate::peers::Vector;
-use crate::queue::{Completion, Queue, receive_flags};
-use crate::registry::{Broken, MrId, Registry, rights_text};
-use crate::report::Report;
-use crate::wire::{Address, Answer, Tag};
+use crate::config::StrictConfig;
+use crate::endpoint::StrictEndpoint;
+use crate::matching::{UnmatchedMessage, WaitingReceive};
+use crate::memory::{self, ProgramRange};
+use crate::outgoing::PendingOperation;
+use crate::peers::AddressVector;
+use crate::queue::{StrictCompletion, StrictQueue, receive_flags};
+use crate::registry::{BrokenRule, MrRegistry, StrictMrId, rights_text};
+use crate::report::ViolationReport;
+use crate::wire::{MessageTag, StrictAddress, WireAnswer};
 
 /// Bytes that pass through us on their way to nowhere, or to a message that waits.
 const SCRATCH: usize = 64 << 10;
 
 /// A queue that an endpoint completes to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Binding {
+pub(crate) struct QueueBinding {
     pub(crate) queue: u32,
     /// Whether success is told only where that is asked for.
     pub(crate) is_selective: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Binding {
 
 /// What an endpoint was made with and bound to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Terms {
+pub(crate) struct EndpointTerms {
     pub(crate) number: u32,
     pub(crate) caps: u64,
     pub(crate) order: u64,
@@ -37,14 +37,14 @@ pub(crate) struct Terms {
     pub(crate) rx_flags: u64,
     pub(crate) tx_depth: usize,
     pub(crate) rx_depth: usize,
-    pub(crate) tx: Option<Binding>,
-    pub(crate) rx: Option<Binding>,
+    pub(crate) tx: Option<QueueBinding>,
+    pub(crate) rx: Option<QueueBinding>,
     pub(crate) vector: Option<u32>,
 }
 
 /// What was done, for the account.
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct AccountCounts {
     pub(crate) operations: BTreeMap<&'static str, u64>,
     pub(crate) eagain: u64,
     pub(crate) violations: u64,
@@ -52,46 +52,46 @@ pub(crate) struct Counts {
 }
 
 /// All of a domain.
-pub(crate) struct State {
-    pub(crate) config: Config,
-    pub(crate) report: Report,
+pub(crate) struct DomainContents {
+    pub(crate) config: StrictConfig,
+    pub(crate) report: ViolationReport,
     pub(crate) rng: fastrand::Rng,
-    pub(crate) counts: Counts,
-    pub(crate) memory: Registry,
-    pub(crate) endpoints: BTreeMap<u32, Endpoint>,
-    pub(crate) queues: BTreeMap<u32, Queue>,
-    pub(crate) vectors: BTreeMap<u32, Vector>,
+    pub(crate) counts: AccountCounts,
+    pub(crate) memory: MrRegistry,
+    pub(crate) endpoints: BTreeMap<u32, StrictEndpoint>,
+    pub(crate) queues: BTreeMap<u32, StrictQueue>,
+    pub(crate) vectors: BTreeMap<u32, AddressVector>,
     next: u32,
     next_endpoint: u32,
     scratch: Vec<u8>,
 }
 
 /// What an endpoint's work may touch.
-pub(crate) struct World<'a> {
-    pub(crate) terms: Terms,
-    pub(crate) memory: &'a mut Registry,
+pub(crate) struct EndpointContext<'a> {
+    pub(crate) terms: EndpointTerms,
+    pub(crate) memory: &'a mut MrRegistry,
     pub(crate) scratch: &'a mut [u8],
     pub(crate) rng: &'a mut fastrand::Rng,
-    pub(crate) config: &'a Config,
-    queues: &'a mut BTreeMap<u32, Queue>,
-    vectors: &'a BTreeMap<u32, Vector>,
-    report: &'a Report,
-    counts: &'a mut Counts,
+    pub(crate) config: &'a StrictConfig,
+    queues: &'a mut BTreeMap<u32, StrictQueue>,
+    vectors: &'a BTreeMap<u32, AddressVector>,
+    report: &'a ViolationReport,
+    counts: &'a mut AccountCounts,
 }
 
 /// Something that no other domain has: not chance that a seed repeats, as two processes may have the same.
-fn noise() -> u64 {
+fn domain_noise() -> u64 {
     let address = crate::socket::random_address().unwrap_or_default();
     u64::from_le_bytes(std::array::from_fn(|at| address[at]))
 }
 
-impl State {
-    pub(crate) fn new(config: Config, nic: u32) -> Self {
+impl DomainContents {
+    pub(crate) fn new(config: StrictConfig, nic: u32) -> Self {
         Self {
-            report: Report::new(&config),
+            report: ViolationReport::new(&config),
             rng: fastrand::Rng::with_seed(config.seed.wrapping_add(u64::from(nic) << 32)),
-            counts: Counts::default(),
-            memory: Registry::new(config.mr_mode, config.entries, noise()),
+            counts: AccountCounts::default(),
+            memory: MrRegistry::new(config.mr_mode, config.entries, domain_noise()),
             endpoints: BTreeMap::new(),
             queues: BTreeMap::new(),
             vectors: BTreeMap::new(),
@@ -103,7 +103,7 @@ impl State {
     }
 
     /// A number for an object.
-    pub(crate) fn number(&mut self) -> u32 {
+    pub(crate) fn next_number(&mut self) -> u32 {
         self.next += 1;
         self.next - 1
     }
@@ -115,9 +115,12 @@ impl State {
     }
 
     /// An endpoint, and what its work may touch.
-    pub(crate) fn parts(&mut self, endpoint: u32) -> Option<(&mut Endpoint, World<'_>)> {
+    pub(crate) fn endpoint_parts(
+        &mut self,
+        endpoint: u32,
+    ) -> Option<(&mut StrictEndpoint, EndpointContext<'_>)> {
         let endpoint = self.endpoints.get_mut(&endpoint)?;
-        let world = World {
+        let world = EndpointContext {
             terms: endpoint.terms,
             memory: &mut self.memory,
             scratch: &mut self.scratch,
@@ -132,9 +135,9 @@ impl State {
     }
 
     /// Lets endpoints go on.
-    pub(crate) fn progress(&mut self, endpoints: &[u32]) {
+    pub(crate) fn progress_endpoints(&mut self, endpoints: &[u32]) {
         for number in endpoints {
-            if let Some((endpoint, mut world)) = self.parts(*number) {
+            if let Some((endpoint, mut world)) = self.endpoint_parts(*number) {
                 endpoint.progress(&mut world);
             }
         }
@@ -144,20 +147,20 @@ impl State {
     pub(crate) fn progress_unasked(&mut self) {
         if self.config.auto_progress {
             let all: Vec<_> = self.endpoints.keys().copied().collect();
-            self.progress(&all);
+            self.progress_endpoints(&all);
         }
     }
 
     /// A rule was broken.
-    pub(crate) fn violation(&mut self, line: &str) {
+    pub(crate) fn report_violation(&mut self, line: &str) {
         self.counts.violations += 1;
-        self.report.violation(line);
+        self.report.report_violation(line);
     }
 
     /// Says what was broken, if it was a rule; what the call returns.
-    pub(crate) fn broken(&mut self, broken: &Broken) -> i32 {
+    pub(crate) fn report_broken(&mut self, broken: &BrokenRule) -> i32 {
         if let Some(line) = &broken.line {
-            self.violation(line);
+            self.report_violation(line);
         }
         broken.error
     }
@@ -170,9 +173,9 @@ impl State {
     }
 
     /// The account of the domain, one line of JSON.
-    pub(crate) fn account(&self, domain: &str, at: &str) -> String {
+    pub(crate) fn account_line(&self, domain: &str, at: &str) -> String {
         let mut made = Vec::new();
-        for (endpoint, rights, count) in self.memory.made() {
+        for (endpoint, rights, count) in self.memory.enabled_counts() {
             let rights = rights_text(rights);
             made.push(serde_json::json!({ "endpoint": endpoint, "rights": rights, "count": count }));
         }
@@ -184,7 +187,7 @@ impl State {
             "most_entries": self.memory.most_entries(),
             "live": {
                 "endpoints": self.endpoints.len(),
-                "registrations": self.memory.live(),
+                "registrations": self.memory.live_count(),
                 "queues": self.queues.len(),
                 "vectors": self.vectors.len(),
             },
@@ -197,26 +200,26 @@ impl State {
     }
 }
 
-impl World<'_> {
-    pub(crate) fn violation(&mut self, line: &str) {
+impl EndpointContext<'_> {
+    pub(crate) fn report_violation(&mut self, line: &str) {
         self.counts.violations += 1;
-        self.report.violation(line);
+        self.report.report_violation(line);
     }
 
     /// What a peer may touch, or an error number for it.
     ///
     /// # Errors
-    /// As [`Registry::remote`], already told.
-    pub(crate) fn remote(
+    /// As [`MrRegistry::check_remote`], already told.
+    pub(crate) fn check_remote(
         &mut self,
         key: u64,
         addr: u64,
         len: u64,
         is_write: bool,
-    ) -> Result<(MrId, Range), i32> {
-        self.memory.remote(self.terms.number, key, addr, len, is_write).map_err(|broken| {
+    ) -> Result<(StrictMrId, ProgramRange), i32> {
+        self.memory.check_remote(self.terms.number, key, addr, len, is_write).map_err(|broken| {
             if let Some(line) = &broken.line {
-                self.violation(line);
+                self.report_violation(line);
             }
             broken.error
         })
@@ -225,29 +228,31 @@ impl World<'_> {
     /// Whether peers have to wait until completions are read.
     pub(crate) fn is_rx_full(&self) -> bool {
         let queue = self.terms.rx.and_then(|rx| self.queues.get(&rx.queue));
-        queue.is_some_and(Queue::is_full)
+        queue.is_some_and(StrictQueue::is_full)
     }
 
-    fn vector(&self) -> Option<&Vector> {
+    fn address_vector(&self) -> Option<&AddressVector> {
         self.terms.vector.and_then(|vector| self.vectors.get(&vector))
     }
 
     /// Who an address is, where that is told.
-    pub(crate) fn source(&self, address: &Address) -> Addr {
-        let vector = self.vector().filter(|_| self.terms.caps & caps::SOURCE != 0);
-        vector.map_or(ADDR_NOTAVAIL, |vector| vector.find(address))
+    pub(crate) fn source(&self, address: &StrictAddress) -> Addr {
+        let vector = self.address_vector().filter(|_| self.terms.caps & caps::SOURCE != 0);
+        vector.map_or(ADDR_NOTAVAIL, |vector| vector.find_addr(address))
     }
 
     /// The address of a peer.
     ///
     /// # Errors
     /// If it is none.
-    pub(crate) fn address(&self, addr: Addr) -> Result<Address, Broken> {
-        let found = self.vector().and_then(|vector| vector.lookup(addr));
-        found.ok_or_else(|| Broken::rule(errno::EINVAL, format!("peer {addr:#x} is in no address vector")))
+    pub(crate) fn peer_address(&self, addr: Addr) -> Result<StrictAddress, BrokenRule> {
+        let found = self.address_vector().and_then(|vector| vector.lookup_address(addr));
+        found.ok_or_else(|| {
+            BrokenRule::with_rule(errno::EINVAL, format!("peer {addr:#x} is in no address vector"))
+        })
     }
 
-    fn complete(&mut self, binding: Option<Binding>, completion: Completion) {
+    fn push_completion(&mut self, binding: Option<QueueBinding>, completion: StrictCompletion) {
         self.counts.errors += u64::from(completion.error != 0);
         if let Some(queue) = binding.and_then(|binding| self.queues.get_mut(&binding.queue)) {
             queue.push(completion, self.rng, self.config.reorder);
@@ -255,33 +260,33 @@ impl World<'_> {
     }
 
     /// Tells what a peer did.
-    pub(crate) fn complete_rx(&mut self, completion: Completion) {
-        self.complete(self.terms.rx, completion);
+    pub(crate) fn complete_rx(&mut self, completion: StrictCompletion) {
+        self.push_completion(self.terms.rx, completion);
     }
 
     /// An operation has ended.
-    pub(crate) fn ended(&mut self, operation: &Operation, error: i32) {
-        self.memory.hold(&operation.uses, false);
+    pub(crate) fn complete_operation(&mut self, operation: &PendingOperation, error: i32) {
+        self.memory.update_uses(&operation.uses, false);
         if operation.tells || error != 0 {
             let context = operation.context;
             let flags = operation.flags;
-            let told = Completion { context, flags, error, ..Completion::NOTHING };
-            self.complete(self.terms.tx, told);
+            let told = StrictCompletion { context, flags, error, ..StrictCompletion::NOTHING };
+            self.push_completion(self.terms.tx, told);
         }
     }
 
     /// A receive has its message.
-    pub(crate) fn received(
+    pub(crate) fn complete_receive(
         &mut self,
-        receive: Receive,
-        (src, tag, data, len): (Address, Tag, Option<u64>, usize),
+        receive: WaitingReceive,
+        (src, tag, data, len): (StrictAddress, MessageTag, Option<u64>, usize),
     ) {
-        self.memory.hold(&receive.uses, false);
-        let excess = len.saturating_sub(memory::total(&receive.ranges).unwrap_or(usize::MAX));
+        self.memory.update_uses(&receive.uses, false);
+        let excess = len.saturating_sub(memory::total_len(&receive.ranges).unwrap_or(usize::MAX));
         if !receive.tells && excess == 0 {
             return;
         }
-        let told = Completion {
+        let told = StrictCompletion {
             context: receive.context,
             flags: receive_flags(tag.is_some(), data.is_some()),
             len: len - excess,
@@ -295,32 +300,32 @@ impl World<'_> {
     }
 
     /// A message that waited gets to its receive.
-    pub(crate) fn deliver(
+    pub(crate) fn deliver_message(
         &mut self,
-        receive: Receive,
-        message: &Unexpected,
-        answers: &mut Vec<(u64, Answer)>,
+        receive: WaitingReceive,
+        message: &UnmatchedMessage,
+        answers: &mut Vec<(u64, WireAnswer)>,
     ) {
         let envelope = &message.envelope;
         // SAFETY: the program gave these ranges to be written until the receive completes, which is now.
         unsafe { memory::copy_out(&message.bytes, &receive.ranges) };
         let tag = envelope.is_tagged.then_some(envelope.tag);
-        self.received(receive, (envelope.src, tag, envelope.data, envelope.len));
+        self.complete_receive(receive, (envelope.src, tag, envelope.data, envelope.len));
         if let Some((connection, op)) = envelope.answer {
-            answers.push((connection, Answer::Done { op, error: 0 }));
+            answers.push((connection, WireAnswer::Done { op, error: 0 }));
         }
     }
 
     /// A receive that will have no message.
-    pub(crate) fn cancelled(&mut self, receive: &Receive, is_tagged: bool) {
-        self.memory.hold(&receive.uses, false);
+    pub(crate) fn complete_cancelled(&mut self, receive: &WaitingReceive, is_tagged: bool) {
+        self.memory.update_uses(&receive.uses, false);
         let flags = receive_flags(is_tagged, false);
-        let told = Completion {
+        let told = StrictCompletion {
             context: receive.context,
             flags,
             tag: receive.tag,
             error: errno::ECANCELED,
-            ..Completion::NOTHING
+            ..StrictCompletion::NOTHING
         };
         self.complete_rx(told);
     }

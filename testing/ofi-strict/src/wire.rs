@@ -27,7 +27,7 @@ pub(crate) const MESSAGE_MAX: u64 = 1 << 30;
 pub(crate) const ADDRESS: usize = 16;
 
 /// Where an endpoint is found: random, and the name of its socket.
-pub(crate) type Address = [u8; ADDRESS];
+pub(crate) type StrictAddress = [u8; ADDRESS];
 
 const MAGIC: [u8; 4] = *b"STR1";
 const TAGGED: u8 = 1;
@@ -35,15 +35,15 @@ const HAS_DATA: u8 = 2;
 const DELIVERY: u8 = 4;
 
 /// The tag of a message, and whether it has one.
-pub(crate) type Tag = Option<u64>;
+pub(crate) type MessageTag = Option<u64>;
 
 /// What the end that connected says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Request {
+pub(crate) enum WireRequest {
     /// Who it is; first and only once.
-    Hello(Address),
+    Hello(StrictAddress),
     /// A message of `len` bytes, which follow.
-    Send { op: u32, tag: Tag, data: Option<u64>, delivery: bool, len: u64 },
+    Send { op: u32, tag: MessageTag, data: Option<u64>, delivery: bool, len: u64 },
     /// A write of `len` bytes, which follow.
     Write { op: u32, key: u64, addr: u64, data: Option<u64>, len: u64 },
     /// A read of `len` bytes.
@@ -52,7 +52,7 @@ pub(crate) enum Request {
 
 /// What the other end answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum WireAnswer {
     /// The operation ended, with an error number or 0.
     Done { op: u32, error: u16 },
     /// Bytes of a read, which follow.
@@ -61,10 +61,10 @@ pub(crate) enum Answer {
 
 /// Bytes that are no frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedFrame;
 
 #[derive(Default)]
-struct Fields {
+struct FrameFields {
     kind: u8,
     flags: u8,
     op: u32,
@@ -72,7 +72,7 @@ struct Fields {
     words: [u64; 5],
 }
 
-impl Fields {
+impl FrameFields {
     fn to_bytes(&self) -> [u8; FRAME] {
         let mut out = [0; FRAME];
         out[..4].copy_from_slice(&MAGIC);
@@ -85,9 +85,9 @@ impl Fields {
         out
     }
 
-    fn of_bytes(bytes: &[u8; FRAME]) -> Result<Self, Malformed> {
+    fn of_bytes(bytes: &[u8; FRAME]) -> Result<Self, MalformedFrame> {
         if bytes[..4] != MAGIC || bytes[6..8] != [0, 0] || bytes[5] & !(TAGGED | HAS_DATA | DELIVERY) != 0 {
-            return Err(Malformed);
+            return Err(MalformedFrame);
         }
         let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let word = |n: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[16 + 8 * n + i]));
@@ -100,31 +100,31 @@ impl Fields {
         })
     }
 
-    fn data(&self) -> Option<u64> {
+    fn remote_data(&self) -> Option<u64> {
         (self.flags & HAS_DATA != 0).then_some(self.words[1])
     }
 }
 
-impl Request {
+impl WireRequest {
     /// As it goes over the socket.
     pub(crate) fn to_bytes(self) -> [u8; FRAME] {
         let data_flag = |data: Option<u64>| if data.is_some() { HAS_DATA } else { 0 };
         let fields = match self {
             Self::Hello(address) => {
                 let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| address[at + i]));
-                Fields { kind: 1, words: [half(0), half(8), 0, 0, 0], ..Fields::default() }
+                FrameFields { kind: 1, words: [half(0), half(8), 0, 0, 0], ..FrameFields::default() }
             }
             Self::Send { op, tag, data, delivery, len } => {
                 let flags = if tag.is_some() { TAGGED } else { 0 } | if delivery { DELIVERY } else { 0 };
                 let words = [tag.unwrap_or(0), data.unwrap_or(0), 0, 0, len];
-                Fields { kind: 2, flags: flags | data_flag(data), op, words, ..Fields::default() }
+                FrameFields { kind: 2, flags: flags | data_flag(data), op, words, ..FrameFields::default() }
             }
             Self::Write { op, key, addr, data, len } => {
                 let words = [0, data.unwrap_or(0), key, addr, len];
-                Fields { kind: 3, flags: data_flag(data), op, words, ..Fields::default() }
+                FrameFields { kind: 3, flags: data_flag(data), op, words, ..FrameFields::default() }
             }
             Self::Read { op, key, addr, len } => {
-                Fields { kind: 4, op, words: [0, 0, key, addr, len], ..Fields::default() }
+                FrameFields { kind: 4, op, words: [0, 0, key, addr, len], ..FrameFields::default() }
             }
         };
         fields.to_bytes()
@@ -133,17 +133,17 @@ impl Request {
     /// What it was.
     ///
     /// # Errors
-    /// [`Malformed`].
-    pub(crate) fn of_bytes(bytes: &[u8; FRAME]) -> Result<Self, Malformed> {
-        let fields = Fields::of_bytes(bytes)?;
+    /// [`MalformedFrame`].
+    pub(crate) fn of_bytes(bytes: &[u8; FRAME]) -> Result<Self, MalformedFrame> {
+        let fields = FrameFields::of_bytes(bytes)?;
         let [tag, data, key, addr, len] = fields.words;
         let op = fields.op;
         if len > MESSAGE_MAX || fields.error != 0 {
-            return Err(Malformed);
+            return Err(MalformedFrame);
         }
         Ok(match fields.kind {
             1 if fields.flags == 0 && op == 0 && (key, addr, len) == (0, 0, 0) => {
-                let mut address = Address::default();
+                let mut address = StrictAddress::default();
                 address[..8].copy_from_slice(&tag.to_le_bytes());
                 address[8..].copy_from_slice(&data.to_le_bytes());
                 Self::Hello(address)
@@ -151,23 +151,29 @@ impl Request {
             2 if (key, addr) == (0, 0) => Self::Send {
                 op,
                 tag: (fields.flags & TAGGED != 0).then_some(tag),
-                data: fields.data(),
+                data: fields.remote_data(),
                 delivery: fields.flags & DELIVERY != 0,
                 len,
             },
-            3 if fields.flags & !HAS_DATA == 0 => Self::Write { op, key, addr, data: fields.data(), len },
+            3 if fields.flags & !HAS_DATA == 0 => {
+                Self::Write { op, key, addr, data: fields.remote_data(), len }
+            }
             4 if fields.flags == 0 => Self::Read { op, key, addr, len },
-            _ => return Err(Malformed),
+            _ => return Err(MalformedFrame),
         })
     }
 }
 
-impl Answer {
+impl WireAnswer {
     /// As it goes over the socket.
     pub(crate) fn to_bytes(self) -> [u8; FRAME] {
         let fields = match self {
-            Self::Done { op, error } => Fields { kind: 5, op, error: error.into(), ..Fields::default() },
-            Self::Data { op, len } => Fields { kind: 6, op, words: [0, 0, 0, 0, len], ..Fields::default() },
+            Self::Done { op, error } => {
+                FrameFields { kind: 5, op, error: error.into(), ..FrameFields::default() }
+            }
+            Self::Data { op, len } => {
+                FrameFields { kind: 6, op, words: [0, 0, 0, 0, len], ..FrameFields::default() }
+            }
         };
         fields.to_bytes()
     }
@@ -175,16 +181,16 @@ impl Answer {
     /// What it was.
     ///
     /// # Errors
-    /// [`Malformed`].
-    pub(crate) fn of_bytes(bytes: &[u8; FRAME]) -> Result<Self, Malformed> {
-        let fields = Fields::of_bytes(bytes)?;
-        let error = u16::try_from(fields.error).map_err(|_| Malformed)?;
+    /// [`MalformedFrame`].
+    pub(crate) fn of_bytes(bytes: &[u8; FRAME]) -> Result<Self, MalformedFrame> {
+        let fields = FrameFields::of_bytes(bytes)?;
+        let error = u16::try_from(fields.error).map_err(|_| MalformedFrame)?;
         match (fields.kind, fields.flags, fields.words) {
             (5, 0, [0, 0, 0, 0, 0]) => Ok(Self::Done { op: fields.op, error }),
             (6, 0, [0, 0, 0, 0, len]) if error == 0 && len <= MESSAGE_MAX => {
                 Ok(Self::Data { op: fields.op, len })
             }
-            _ => Err(Malformed),
+            _ => Err(MalformedFrame),
         }
     }
 }
@@ -195,16 +201,17 @@ mod tests {
 
     use super::*;
 
-    fn any_request() -> impl Strategy<Value = Request> {
-        let numbers = (any::<u32>(), any::<[u64; 3]>(), any::<Option<u64>>(), any::<Tag>(), any::<bool>());
+    fn any_request() -> impl Strategy<Value = WireRequest> {
+        let numbers =
+            (any::<u32>(), any::<[u64; 3]>(), any::<Option<u64>>(), any::<MessageTag>(), any::<bool>());
         prop_oneof![
-            any::<Address>().prop_map(Request::Hello),
+            any::<StrictAddress>().prop_map(WireRequest::Hello),
             (numbers, 0..4_u8).prop_map(|((op, [key, addr, len], data, tag, delivery), kind)| {
                 let len = len % (MESSAGE_MAX + 1);
                 match kind {
-                    0 => Request::Send { op, tag, data, delivery, len },
-                    1 => Request::Write { op, key, addr, data, len },
-                    _ => Request::Read { op, key, addr, len },
+                    0 => WireRequest::Send { op, tag, data, delivery, len },
+                    1 => WireRequest::Write { op, key, addr, data, len },
+                    _ => WireRequest::Read { op, key, addr, len },
                 }
             })
         ]
@@ -213,15 +220,15 @@ mod tests {
     proptest! {
         #[test]
         fn requests_come_back(request in any_request()) {
-            prop_assert_eq!(Request::of_bytes(&request.to_bytes()), Ok(request));
-            prop_assert_eq!(Answer::of_bytes(&request.to_bytes()), Err(Malformed));
+            prop_assert_eq!(WireRequest::of_bytes(&request.to_bytes()), Ok(request));
+            prop_assert_eq!(WireAnswer::of_bytes(&request.to_bytes()), Err(MalformedFrame));
         }
 
         #[test]
         fn answers_come_back(op: u32, error: u16, len in 0..=MESSAGE_MAX) {
-            for answer in [Answer::Done { op, error }, Answer::Data { op, len }] {
-                prop_assert_eq!(Answer::of_bytes(&answer.to_bytes()), Ok(answer));
-                prop_assert_eq!(Request::of_bytes(&answer.to_bytes()), Err(Malformed));
+            for answer in [WireAnswer::Done { op, error }, WireAnswer::Data { op, len }] {
+                prop_assert_eq!(WireAnswer::of_bytes(&answer.to_bytes()), Ok(answer));
+                prop_assert_eq!(WireRequest::of_bytes(&answer.to_bytes()), Err(MalformedFrame));
             }
         }
 
@@ -230,15 +237,15 @@ mod tests {
             bytes[..4].copy_from_slice(&MAGIC);
             (bytes[4], bytes[5], bytes[6], bytes[7]) = (kind, flags, 0, 0);
             bytes[12..16].fill(0);
-            if let Ok(request) = Request::of_bytes(&bytes) {
-                prop_assert_eq!(Request::of_bytes(&request.to_bytes()), Ok(request));
+            if let Ok(request) = WireRequest::of_bytes(&bytes) {
+                prop_assert_eq!(WireRequest::of_bytes(&request.to_bytes()), Ok(request));
             }
         }
     }
 
     #[test]
     fn what_is_too_long_is_no_frame() {
-        let request = Request::Read { op: 1, key: 2, addr: 3, len: MESSAGE_MAX + 1 };
-        assert_eq!(Request::of_bytes(&request.to_bytes()), Err(Malformed));
+        let request = WireRequest::Read { op: 1, key: 2, addr: 3, len: MESSAGE_MAX + 1 };
+        assert_eq!(WireRequest::of_bytes(&request.to_bytes()), Err(MalformedFrame));
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use object::{Object as _, ObjectSymbol as _};
 
-use crate::report::Findings;
+use crate::report::CheckFindings;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -23,13 +23,13 @@ const LIBRARIES: &[(&str, &str, &[&str])] = &[
 ///
 /// # Errors
 /// When a build fails, or a library or list cannot be read.
-pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
-    let mut findings = Findings::default();
+pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
+    let mut findings = CheckFindings::default();
     // As `./test` builds them: a library by itself would be built once more, as what tests need of it is more.
-    shell::cargo(&workspace.root, &["build", "--quiet", "--workspace", "--lib", "--bins", "--tests"])?;
+    shell::run_cargo(&workspace.root, &["build", "--quiet", "--workspace", "--lib", "--bins", "--tests"])?;
     for (package, file, lists) in LIBRARIES {
-        if workspace.find(package).is_none() {
-            findings.note(format!("no crate {package} yet"));
+        if workspace.find_crate(package).is_none() {
+            findings.add_note(format!("no crate {package} yet"));
             continue;
         }
         let exported = exported_symbols(&workspace.target.join("debug").join(file))?;
@@ -37,17 +37,22 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
         for list in *lists {
             wanted.extend(read_list(&workspace.root.join(list))?);
         }
-        compare(file, &exported, &wanted, &mut findings);
+        compare_exports(file, &exported, &wanted, &mut findings);
     }
     Ok(findings)
 }
 
-fn compare(file: &str, exported: &BTreeSet<String>, wanted: &BTreeSet<String>, findings: &mut Findings) {
+fn compare_exports(
+    file: &str,
+    exported: &BTreeSet<String>,
+    wanted: &BTreeSet<String>,
+    findings: &mut CheckFindings,
+) {
     for extra in exported.difference(wanted) {
-        findings.add(file, format!("exports {extra}, which is not on its list"));
+        findings.add_finding(file, format!("exports {extra}, which is not on its list"));
     }
     for missing in wanted.difference(exported) {
-        findings.add(file, format!("does not export {missing}"));
+        findings.add_finding(file, format!("does not export {missing}"));
     }
 }
 
@@ -60,7 +65,7 @@ fn exported_symbols(library: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// The name that a line declares, if it is a prototype. One that stands only where C has no generics is a call of them elsewhere.
-fn declared(line: &str) -> Option<&str> {
+fn declared_name(line: &str) -> Option<&str> {
     let is_prototype = line.ends_with(");") && !line.starts_with(['#', ' ']) && !line.starts_with("static");
     let before = line.split('(').next().filter(|_| is_prototype)?;
     before.rsplit([' ', '*']).next()
@@ -70,7 +75,7 @@ fn declared(line: &str) -> Option<&str> {
 fn read_list(path: &Path) -> Result<BTreeSet<String>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     if path.extension().is_some_and(|extension| extension == "h") {
-        return Ok(text.lines().filter_map(declared).map(str::to_owned).collect());
+        return Ok(text.lines().filter_map(declared_name).map(str::to_owned).collect());
     }
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     Ok(lines.filter(|line| !line.is_empty()).map(str::to_owned).collect())
@@ -106,8 +111,8 @@ mod tests {
         let exported = exported_symbols(&built).unwrap();
         let list = dir.path().join("list");
         std::fs::write(&list, "# comment\nwanted\nuses # trailing\nmissing\n").unwrap();
-        let mut findings = Findings::default();
-        compare("a.so", &exported, &read_list(&list).unwrap(), &mut findings);
+        let mut findings = CheckFindings::default();
+        compare_exports("a.so", &exported, &read_list(&list).unwrap(), &mut findings);
         assert!(findings.mentions("exports extra"));
         assert!(findings.mentions("does not export missing"));
         assert_eq!(findings.broken.len(), 2);

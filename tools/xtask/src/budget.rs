@@ -16,8 +16,8 @@ use anyhow::{Context as _, Result, bail};
 use comfy_table::Table;
 use serde::Deserialize;
 
-use crate::profile::Profile;
-use crate::report::{self, Findings};
+use crate::profile::ObjectProfile;
+use crate::report::{self, CheckFindings};
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -59,13 +59,13 @@ const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX512F,-AVX512VL,-
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Limits {
-    cycle: Vec<Cycle>,
+struct CostLimits {
+    cycle: Vec<MessageCycle>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Cycle {
+struct MessageCycle {
     name: String,
     order: String,
     bytes: u64,
@@ -81,13 +81,13 @@ struct Cycle {
 
 /// What one message was found to cost; `None` where the counter is missing or does not apply.
 #[derive(Debug, Default, Clone, Copy)]
-struct Cost {
+struct CycleCost {
     instructions: Option<u64>,
     system_calls: Option<f64>,
 }
 
 /// What was built.
-struct Built {
+struct BuiltPrograms {
     program: PathBuf,
     /// What moves no messages and only looks exports up.
     lookups: PathBuf,
@@ -107,7 +107,7 @@ struct Built {
 const DEVICES: [&str; 2] =
     ["testing/integration/tests/gpu/fake_verbs.c", "testing/integration/tests/gpu/fake_verbs.map"];
 
-type Counter = fn(&mut Command, &[String], &Cycle) -> Result<u64>;
+type CostCounter = fn(&mut Command, &[String], &MessageCycle) -> Result<u64>;
 
 /// Counts and compares, or rewrites the limits; `false` when something is over its limit.
 ///
@@ -116,13 +116,13 @@ type Counter = fn(&mut Command, &[String], &Cycle) -> Result<u64>;
 pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
     let path = workspace.root.join(LIMITS);
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {LIMITS}"))?;
-    let limits: Limits = toml::from_str(&text).with_context(|| format!("parsing {LIMITS}"))?;
+    let limits: CostLimits = toml::from_str(&text).with_context(|| format!("parsing {LIMITS}"))?;
     let built = build(workspace)?;
-    let mut findings = Findings::default();
-    let valgrind = usable("valgrind", "work", &built, &limits, instructions, &mut findings)?;
-    let strace = usable("strace", "syscall", &built, &limits, system_calls, &mut findings)?;
+    let mut findings = CheckFindings::default();
+    let valgrind = check_counter("valgrind", "work", &built, &limits, run_callgrind, &mut findings)?;
+    let strace = check_counter("strace", "syscall", &built, &limits, run_strace, &mut findings)?;
     let wanted = limits.cycle.iter().map(|cycle| can_run(&built, cycle)).collect::<Vec<_>>();
-    let mut costs = vec![Cost::default(); limits.cycle.len()];
+    let mut costs = vec![CycleCost::default(); limits.cycle.len()];
     if valgrind {
         count_instructions(&built, &limits, &wanted, &mut costs)?;
     }
@@ -132,13 +132,13 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
         }
     }
     if update && valgrind {
-        std::fs::write(&path, updated(&text, &costs)?).with_context(|| format!("writing {LIMITS}"))?;
+        std::fs::write(&path, update_limits(&text, &costs)?).with_context(|| format!("writing {LIMITS}"))?;
     } else {
-        limits.cycle.iter().zip(&costs).for_each(|(cycle, cost)| compare(cycle, *cost, &mut findings));
+        limits.cycle.iter().zip(&costs).for_each(|(cycle, cost)| compare_cost(cycle, *cost, &mut findings));
         compare_alike(&limits, &costs, &mut findings)?;
     }
-    println!("{}", table(&limits, &costs));
-    findings.print("budget");
+    println!("{}", cost_table(&limits, &costs));
+    findings.print_report("budget");
     let failed = findings.broken.len();
     let counted =
         costs.iter().map(|c| usize::from(c.instructions.is_some()) + usize::from(c.system_calls.is_some()));
@@ -147,32 +147,37 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
 }
 
 /// Whether what the cycle needs is here; says what is missing.
-fn can_run(built: &Built, cycle: &Cycle) -> bool {
+fn can_run(built: &BuiltPrograms, cycle: &MessageCycle) -> bool {
     if wants_devices(cycle) && built.devices.is_none() {
-        return skipped(&cycle.name, "no C compiler, or no header of libibverbs");
+        return report_skip(&cycle.name, "no C compiler, or no header of libibverbs");
     }
     if is_call(cycle) && built.calls.is_none() {
-        return skipped(&cycle.name, "no C compiler");
+        return report_skip(&cycle.name, "no C compiler");
     }
     if !over_libfabric(cycle) {
         return true;
     }
-    match plain(built, cycle) {
+    match run_plain(built, cycle) {
         Ok(()) => true,
-        Err(error) => skipped(&cycle.name, &format!("{error:#}")),
+        Err(error) => report_skip(&cycle.name, &format!("{error:#}")),
     }
 }
 
 /// Instructions of all cycles, as many at once as there are processors: a count does not depend on who else runs.
 /// System calls do, and are counted one cycle after another.
-fn count_instructions(built: &Built, limits: &Limits, wanted: &[bool], costs: &mut [Cost]) -> Result<()> {
+fn count_instructions(
+    built: &BuiltPrograms,
+    limits: &CostLimits,
+    wanted: &[bool],
+    costs: &mut [CycleCost],
+) -> Result<()> {
     let pairs = limits.cycle.iter().zip(costs);
     let wanted = pairs.zip(wanted).filter(|(_, wanted)| **wanted).map(|(pair, _)| pair);
-    let left: Mutex<Vec<(&Cycle, &mut Cost)>> = Mutex::new(wanted.collect());
+    let left: Mutex<Vec<(&MessageCycle, &mut CycleCost)>> = Mutex::new(wanted.collect());
     let take = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let work = || -> Result<()> {
         while let Some((cycle, cost)) = take() {
-            let counter = if over_libfabric(cycle) { instructions_of_plugin } else { instructions };
+            let counter = if over_libfabric(cycle) { instructions_of_plugin } else { run_callgrind };
             cost.instructions = Some(per_message(built, cycle, "", counter)?.round() as u64);
         }
         Ok(())
@@ -185,7 +190,7 @@ fn count_instructions(built: &Built, limits: &Limits, wanted: &[bool], costs: &m
 }
 
 /// The program and the plugin, optimized, for any processor.
-fn build(workspace: &Workspace) -> Result<Built> {
+fn build(workspace: &Workspace) -> Result<BuiltPrograms> {
     let packages = [
         "-p",
         "trunkline-nccl",
@@ -204,11 +209,11 @@ fn build(workspace: &Workspace) -> Result<Built> {
     let begin = ["build", "--quiet", "--profile", "budget", "--lib"].into_iter();
     let wanted = examples.iter().flat_map(|name| ["--example", name]);
     let args: Vec<&str> = begin.chain(packages).chain(wanted).collect();
-    shell::cargo(&workspace.root, &args)?;
+    shell::run_cargo(&workspace.root, &args)?;
     let dir = workspace.target.join("budget");
     let plugin = dir.join(PLUGIN);
     let [program, lookups, messages, entries] = examples.map(|name| dir.join("examples").join(name));
-    Ok(Built {
+    Ok(BuiltPrograms {
         program,
         lookups,
         messages,
@@ -227,7 +232,7 @@ fn build_devices(root: &Path, folder: &Path) -> Option<PathBuf> {
     cc.args(["-O2", "-shared", "-fPIC", "-o"]).arg(folder.join(library));
     cc.arg(root.join(DEVICES[0])).arg(format!("-Wl,-soname,{library}"));
     cc.arg(format!("-Wl,--version-script,{}", root.join(DEVICES[1]).display()));
-    shell::output(&mut cc).ok().map(|_| folder.to_owned())
+    shell::run_captured(&mut cc).ok().map(|_| folder.to_owned())
 }
 
 /// The program that calls OpenSHMEM's functions.
@@ -237,63 +242,70 @@ fn build_calls(root: &Path, dir: &Path) -> Option<PathBuf> {
     let mut cc = Command::new("cc");
     cc.arg("-O2").arg("-I").arg(headers).arg(source).arg("-o").arg(&program).arg(dir.join(OPENSHMEM));
     cc.arg(format!("-Wl,-rpath,{}", dir.display()));
-    shell::output(&mut cc).ok().map(|_| program)
+    shell::run_captured(&mut cc).ok().map(|_| program)
 }
 
 /// Whether it is a call of OpenSHMEM.
-fn is_call(cycle: &Cycle) -> bool {
+fn is_call(cycle: &MessageCycle) -> bool {
     cycle.order.starts_with(CALLS)
 }
 
 /// Whether it goes over RDMA devices.
-fn wants_devices(cycle: &Cycle) -> bool {
+fn wants_devices(cycle: &MessageCycle) -> bool {
     cycle.settings.get("TRUNKLINE_FABRIC").is_some_and(|fabric| fabric == "verbs")
 }
 
 /// Whether it goes through libfabric.
-fn over_libfabric(cycle: &Cycle) -> bool {
+fn over_libfabric(cycle: &MessageCycle) -> bool {
     cycle.settings.get("TRUNKLINE_FABRIC").is_some_and(|fabric| fabric.starts_with("ofi"))
 }
 
 /// Whether a counter is there and notices what is planted in the first cycle.
-fn usable(
+fn check_counter(
     tool: &str,
     plant: &str,
-    built: &Built,
-    limits: &Limits,
-    counter: Counter,
-    findings: &mut Findings,
+    built: &BuiltPrograms,
+    limits: &CostLimits,
+    counter: CostCounter,
+    findings: &mut CheckFindings,
 ) -> Result<bool> {
-    if shell::which(tool).is_none() {
-        return Ok(skipped(tool, "it is not installed"));
+    if shell::find_program(tool).is_none() {
+        return Ok(report_skip(tool, "it is not installed"));
     }
     let Some(cycle) = limits.cycle.first() else { bail!("{LIMITS} names no cycle") };
     let honest = match per_message(built, cycle, "", counter) {
         Ok(honest) => honest,
         // A container may forbid tracing; the program itself runs without.
-        Err(error) if tool == "strace" && plain(built, cycle).is_ok() => {
-            return Ok(skipped(tool, &format!("it cannot trace here: {error:#}")));
+        Err(error) if tool == "strace" && run_plain(built, cycle).is_ok() => {
+            return Ok(report_skip(tool, &format!("it cannot trace here: {error:#}")));
         }
         Err(error) => return Err(error),
     };
     let planted = per_message(built, cycle, plant, counter)?;
     let noticed = planted >= honest * (1.0 + HEADROOM as f64 / 100.0) && planted > honest + 0.9;
     if !noticed {
-        findings
-            .add(tool, format!("a planted {plant} was not noticed: {honest:.2} and {planted:.2} a message"));
+        findings.add_finding(
+            tool,
+            format!("a planted {plant} was not noticed: {honest:.2} and {planted:.2} a message"),
+        );
     }
     println!("check budget {tool} notices a planted {plant} ... {}", if noticed { "ok" } else { "FAILED" });
     Ok(true)
 }
 
-fn skipped(tool: &str, reason: &str) -> bool {
+fn report_skip(tool: &str, reason: &str) -> bool {
     println!("SKIPPED budget {tool}: {reason}");
     report::log_skip(&format!("budget {tool}"), reason);
     false
 }
 
 /// What one message adds to a counter.
-fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> Result<f64> {
+fn per_message(
+    built: &BuiltPrograms,
+    cycle: &MessageCycle,
+    plant: &str,
+    counter: CostCounter,
+) -> Result<f64> {
     let count = |messages: u64| {
         let program = match cycle.order.as_str() {
             order if order.starts_with(CALLS) => built.calls.as_ref().unwrap_or(&built.program),
@@ -305,7 +317,7 @@ fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> R
         let mut words = vec![program.display().to_string(), built.plugin.display().to_string()];
         words.extend([cycle.order.clone(), cycle.bytes.to_string(), messages.to_string()]);
         let mut command = Command::new("env");
-        for (name, value) in environment(cycle, plant) {
+        for (name, value) in cycle_environment(cycle, plant) {
             command.arg(format!("{name}={value}"));
         }
         if let Some(devices) = built.devices.as_ref().filter(|_| wants_devices(cycle)) {
@@ -322,7 +334,7 @@ fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> R
 
 /// Shared memory, copies through the ring (what is measured at start would choose by the clock), and no eager messages
 /// where the direct way is meant; then what the cycle has set otherwise.
-fn environment<'a>(cycle: &'a Cycle, plant: &str) -> BTreeMap<&'a str, String> {
+fn cycle_environment<'a>(cycle: &'a MessageCycle, plant: &str) -> BTreeMap<&'a str, String> {
     let eager = if cycle.order == "eager" { "4096" } else { "0" };
     let usual = [
         ("TRUNKLINE_FABRIC", "soft:shm"),
@@ -335,48 +347,49 @@ fn environment<'a>(cycle: &'a Cycle, plant: &str) -> BTreeMap<&'a str, String> {
     usual.into_iter().chain(own).map(|(name, value)| (name, value.to_owned())).collect()
 }
 
-fn plain(built: &Built, cycle: &Cycle) -> Result<()> {
-    per_message(built, cycle, "", |command, words, _| shell::output(command.args(words)).map(|_| 0)).map(drop)
+fn run_plain(built: &BuiltPrograms, cycle: &MessageCycle) -> Result<()> {
+    per_message(built, cycle, "", |command, words, _| shell::run_captured(command.args(words)).map(|_| 0))
+        .map(drop)
 }
 
 /// Instructions of a whole run, or of what the cycle names of it, by callgrind.
-fn instructions(command: &mut Command, words: &[String], cycle: &Cycle) -> Result<u64> {
+fn run_callgrind(command: &mut Command, words: &[String], cycle: &MessageCycle) -> Result<u64> {
     let log = tempfile::NamedTempFile::new().context("a temporary file")?;
     let log_option = format!("--log-file={}", log.path().display());
     command.args(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &log_option]);
     // It stands in the program as a part of a longer name.
     command.args(cycle.within.as_ref().map(|name| format!("--toggle-collect=*{name}*")));
-    shell::output(command.args(words))?;
-    let text = read(log.path())?;
-    collected(&text).with_context(|| format!("callgrind said no count: {text}"))
+    shell::run_captured(command.args(words))?;
+    let text = read_log(log.path())?;
+    parse_collected(&text).with_context(|| format!("callgrind said no count: {text}"))
 }
 
 /// Those of the plugin itself, without the library below it.
-fn instructions_of_plugin(command: &mut Command, words: &[String], _: &Cycle) -> Result<u64> {
+fn instructions_of_plugin(command: &mut Command, words: &[String], _: &MessageCycle) -> Result<u64> {
     let out = tempfile::NamedTempFile::new().context("a temporary file")?;
     let option = format!("--callgrind-out-file={}", out.path().display());
     command.args(["valgrind", "--tool=callgrind", "--log-file=/dev/null", &option]);
-    shell::output(command.args(words))?;
-    Ok(Profile::parse(&read(out.path())?)?.of(PLUGIN))
+    shell::run_captured(command.args(words))?;
+    Ok(ObjectProfile::parse(&read_log(out.path())?)?.object_cost(PLUGIN))
 }
 
 /// The count in a line like `==17== Collected : 4711`.
-fn collected(text: &str) -> Option<u64> {
+fn parse_collected(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.contains("Collected :"))?;
     line.rsplit(':').next()?.trim().parse().ok()
 }
 
 /// System calls of a whole run, of all its threads: the fewest of some runs, because setting up waits for the clock, and
 /// that only adds to them.
-fn system_calls(command: &mut Command, words: &[String], _: &Cycle) -> Result<u64> {
+fn run_strace(command: &mut Command, words: &[String], _: &MessageCycle) -> Result<u64> {
     let log = tempfile::NamedTempFile::new().context("a temporary file")?;
     let out = log.path().display().to_string();
     command.args(["strace", "-f", "-c", "-o", &out]).args(words);
     let mut fewest = u64::MAX;
     for _ in 0..CALL_RUNS {
-        shell::output(command)?;
-        let text = read(log.path())?;
-        let found = total(&text).with_context(|| format!("strace said no total: {text}"))?;
+        shell::run_captured(command)?;
+        let text = read_log(log.path())?;
+        let found = parse_total(&text).with_context(|| format!("strace said no total: {text}"))?;
         fewest = fewest.min(found);
     }
     Ok(fewest)
@@ -384,10 +397,10 @@ fn system_calls(command: &mut Command, words: &[String], _: &Cycle) -> Result<u6
 
 /// System calls of one message. What is over the limit is counted again: a call that each message makes is there each time, and one that
 /// was made by the clock is not.
-fn fewest_calls(built: &Built, cycle: &Cycle, limit: u64) -> Result<f64> {
+fn fewest_calls(built: &BuiltPrograms, cycle: &MessageCycle, limit: u64) -> Result<f64> {
     let mut fewest = f64::INFINITY;
     for _ in 0..CALL_TRIES {
-        fewest = fewest.min(per_message(built, cycle, "", system_calls)?);
+        fewest = fewest.min(per_message(built, cycle, "", run_strace)?);
         if fewest <= limit as f64 + NO_CALLS {
             break;
         }
@@ -396,21 +409,21 @@ fn fewest_calls(built: &Built, cycle: &Cycle, limit: u64) -> Result<f64> {
 }
 
 /// The calls in the last line of strace's table: time, seconds, microseconds a call, calls, perhaps errors, `total`.
-fn total(text: &str) -> Option<u64> {
+fn parse_total(text: &str) -> Option<u64> {
     let line = text.lines().rev().find(|line| line.trim_end().ends_with(" total"))?;
     line.split_whitespace().nth(3)?.parse().ok()
 }
 
-fn read(path: &Path) -> Result<String> {
+fn read_log(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).context("reading back a log")
 }
 
-fn compare(cycle: &Cycle, cost: Cost, findings: &mut Findings) {
+fn compare_cost(cycle: &MessageCycle, cost: CycleCost, findings: &mut CheckFindings) {
     let mut check = |what: &str, found: f64, limit: u64, allowed: f64| {
         let within = found <= limit as f64 + allowed;
         println!("check budget {} {what} ... {}", cycle.name, if within { "ok" } else { "FAILED" });
         if !within {
-            findings.add(&cycle.name, format!("{found:.2} {what} a message, the limit is {limit}"));
+            findings.add_finding(&cycle.name, format!("{found:.2} {what} a message, the limit is {limit}"));
         }
     };
     if let Some(found) = cost.instructions {
@@ -420,26 +433,27 @@ fn compare(cycle: &Cycle, cost: Cost, findings: &mut Findings) {
         check("system calls", found, limit, NO_CALLS);
     }
     if cost.instructions.is_some_and(|found| found * 100 < cycle.instructions * (100 - SLACK)) {
-        findings.note(format!("{}: far below its limit; --update keeps the gain", cycle.name));
+        findings.add_note(format!("{}: far below its limit; --update keeps the gain", cycle.name));
     }
 }
 
 /// Compares those whose cost is to stand to another one's as they say.
-fn compare_alike(limits: &Limits, costs: &[Cost], findings: &mut Findings) -> Result<()> {
+fn compare_alike(limits: &CostLimits, costs: &[CycleCost], findings: &mut CheckFindings) -> Result<()> {
     for (cycle, cost) in limits.cycle.iter().zip(costs) {
-        let wanted = [(&cycle.same_as, Likeness::Same), (&cycle.eighth_of, Likeness::Eighth)];
+        let wanted = [(&cycle.same_as, CostRelation::Same), (&cycle.eighth_of, CostRelation::Eighth)];
         for (name, likeness) in wanted.into_iter().filter_map(|(name, how)| Some((name.as_ref()?, how))) {
             let other = limits.cycle.iter().zip(costs).find(|(other, _)| other.name == *name);
             let other = other.with_context(|| format!("{LIMITS}: {} is like no row", cycle.name))?.1;
             let (Some(one), Some(other)) = (cost.instructions, other.instructions) else { continue };
-            let holds = likeness.holds(one, other);
+            let holds = likeness.is_met(one, other);
             println!(
                 "check budget {} {likeness} {name} ... {}",
                 cycle.name,
                 if holds { "ok" } else { "FAILED" }
             );
             if !holds {
-                findings.add(&cycle.name, format!("{one} instructions a message, {name} takes {other}"));
+                findings
+                    .add_finding(&cycle.name, format!("{one} instructions a message, {name} takes {other}"));
             }
         }
     }
@@ -448,13 +462,13 @@ fn compare_alike(limits: &Limits, costs: &[Cost], findings: &mut Findings) -> Re
 
 /// How the cost of one stands to another's.
 #[derive(Clone, Copy)]
-enum Likeness {
+enum CostRelation {
     Same,
     Eighth,
 }
 
-impl Likeness {
-    const fn holds(self, one: u64, other: u64) -> bool {
+impl CostRelation {
+    const fn is_met(self, one: u64, other: u64) -> bool {
         match self {
             Self::Same => one.abs_diff(other) * 100 <= other * ALIKE,
             Self::Eighth => one * 8 <= other,
@@ -462,7 +476,7 @@ impl Likeness {
     }
 }
 
-impl std::fmt::Display for Likeness {
+impl std::fmt::Display for CostRelation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Same => "as",
@@ -472,7 +486,7 @@ impl std::fmt::Display for Likeness {
 }
 
 /// The file with new limits, everything else as it was.
-fn updated(text: &str, costs: &[Cost]) -> Result<String> {
+fn update_limits(text: &str, costs: &[CycleCost]) -> Result<String> {
     let mut out = String::new();
     let mut costs = costs.iter();
     for line in text.lines() {
@@ -486,7 +500,7 @@ fn updated(text: &str, costs: &[Cost]) -> Result<String> {
     Ok(out)
 }
 
-fn table(limits: &Limits, costs: &[Cost]) -> Table {
+fn cost_table(limits: &CostLimits, costs: &[CycleCost]) -> Table {
     let mut table = Table::new();
     table.set_header(["message", "instructions", "limit", "system calls", "limit"]);
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
@@ -506,7 +520,7 @@ fn table(limits: &Limits, costs: &[Cost]) -> Table {
 mod tests {
     use super::*;
 
-    fn cycle() -> Cycle {
+    fn cycle() -> MessageCycle {
         toml::from_str(
             "name = 'a'\norder = 'eager'\nbytes = 8\nmessages = 10\ninstructions = 1000\nsystem_calls = 0",
         )
@@ -515,21 +529,21 @@ mod tests {
 
     #[test]
     fn counts_are_read_from_what_the_tools_say() {
-        assert_eq!(collected("==1== Events : Ir\n==1== Collected : 4711\n"), Some(4711));
+        assert_eq!(parse_collected("==1== Events : Ir\n==1== Collected : 4711\n"), Some(4711));
         let strace = "% time     seconds  usecs/call     calls    errors syscall\n\
                       100.00    0.000000           0         3         1 read\n\
                       100.00    0.001000           1        45         6 total\n";
-        assert_eq!((total(strace), total("nothing")), (Some(45), None));
+        assert_eq!((parse_total(strace), parse_total("nothing")), (Some(45), None));
     }
 
     #[test]
     fn a_cycle_changes_what_is_usual() {
-        let cycle: Cycle = toml::from_str(
+        let cycle: MessageCycle = toml::from_str(
             "name = 'a'\norder = 'direct'\nbytes = 8\nmessages = 10\ninstructions = 1\n\
              settings = { TRUNKLINE_FABRIC = 'soft:tcp', TRUNKLINE_MATCH = 'nic' }",
         )
         .unwrap();
-        let set = environment(&cycle, "work");
+        let set = cycle_environment(&cycle, "work");
         let of = |name: &str| set.get(name).map(String::as_str);
         assert_eq!((of("TRUNKLINE_FABRIC"), of("TRUNKLINE_MATCH")), (Some("soft:tcp"), Some("nic")));
         assert_eq!((of("TRUNKLINE_EAGER_MAX"), of("TRUNKLINE_PLANT")), (Some("0"), Some("work")));
@@ -538,8 +552,8 @@ mod tests {
     #[test]
     fn what_is_over_its_limit_is_found() {
         let found = |instructions, system_calls| {
-            let mut findings = Findings::default();
-            compare(&cycle(), Cost { instructions, system_calls }, &mut findings);
+            let mut findings = CheckFindings::default();
+            compare_cost(&cycle(), CycleCost { instructions, system_calls }, &mut findings);
             (findings.broken.len(), findings.notes.len())
         };
         assert_eq!(found(Some(1000), Some(0.01)), (0, 0));
@@ -550,11 +564,11 @@ mod tests {
 
     #[test]
     fn what_does_not_cost_the_same_is_found() {
-        let like = |name: &str| Cycle { name: "b".into(), same_as: Some(name.into()), ..cycle() };
+        let like = |name: &str| MessageCycle { name: "b".into(), same_as: Some(name.into()), ..cycle() };
         let found = |name, two| {
-            let mut findings = Findings::default();
-            let cost = |instructions| Cost { instructions: Some(instructions), system_calls: None };
-            let limits = Limits { cycle: vec![cycle(), like(name)] };
+            let mut findings = CheckFindings::default();
+            let cost = |instructions| CycleCost { instructions: Some(instructions), system_calls: None };
+            let limits = CostLimits { cycle: vec![cycle(), like(name)] };
             compare_alike(&limits, &[cost(1000), cost(two)], &mut findings).map(|()| findings.broken.len())
         };
         let counts = [990, 1010, 989, 1011].map(|two| found("a", two).unwrap());
@@ -564,11 +578,11 @@ mod tests {
 
     #[test]
     fn what_takes_more_than_an_eighth_is_found() {
-        let part = Cycle { name: "b".into(), eighth_of: Some("a".into()), ..cycle() };
-        let limits = Limits { cycle: vec![cycle(), part] };
+        let part = MessageCycle { name: "b".into(), eighth_of: Some("a".into()), ..cycle() };
+        let limits = CostLimits { cycle: vec![cycle(), part] };
         let found = |part| {
-            let cost = |instructions| Cost { instructions: Some(instructions), system_calls: None };
-            let mut findings = Findings::default();
+            let cost = |instructions| CycleCost { instructions: Some(instructions), system_calls: None };
+            let mut findings = CheckFindings::default();
             compare_alike(&limits, &[cost(1000), cost(part)], &mut findings).map(|()| findings.broken.len())
         };
         assert_eq!([1, 125, 126].map(|part| found(part).unwrap()), [0, 0, 1]);
@@ -576,9 +590,9 @@ mod tests {
 
     #[test]
     fn an_update_changes_the_limits_only() {
-        let cost = Cost { instructions: Some(200), system_calls: None };
+        let cost = CycleCost { instructions: Some(200), system_calls: None };
         let text = "# head\ninstructions = 7\nbytes = 8\n";
-        assert_eq!(updated(text, &[cost]).unwrap(), "# head\ninstructions = 210\nbytes = 8\n");
-        assert!(updated(text, &[]).is_err());
+        assert_eq!(update_limits(text, &[cost]).unwrap(), "# head\ninstructions = 210\nbytes = 8\n");
+        assert!(update_limits(text, &[]).is_err());
     }
 }

@@ -7,32 +7,32 @@ use std::time::Instant;
 use anyhow::Result;
 use comfy_table::Table;
 
-use crate::report::{self, Findings};
+use crate::report::{self, CheckFindings};
 use crate::workspace::{Workspace, long_name};
 use crate::{abi, bindings, deny, fuzz_list, layers, limits, names, shell, unsafe_budget, words};
 
 /// A named check.
-type Step = (&'static str, fn(&Workspace) -> Result<Findings>);
+type CheckStep = (&'static str, fn(&Workspace) -> Result<CheckFindings>);
 
 /// The packages that users install or link.
 const SHIPPED: [&str; 5] = ["cli", "nccl", "nvshmem", "shmem", "trunkline"];
 
 /// Checks of the source alone, cheap ones first: a formatting slip should not cost a build.
-const SOURCE: &[Step] = &[
-    ("fmt", fmt),
+const SOURCE: &[CheckStep] = &[
+    ("fmt", run_fmt),
     ("layers", layers::run),
     ("limits", limits::run),
     ("unsafe-budget", |workspace| unsafe_budget::run(workspace, false)),
     ("names", |workspace| names::run(workspace, None, false)),
     ("words", |workspace| words::run(workspace, None, false)),
     ("fuzz-list", |workspace| fuzz_list::run(workspace, false)),
-    ("clippy", clippy),
+    ("clippy", run_clippy),
     ("shipped", check_shipped),
     ("deny", deny::run),
 ];
 
 /// Checks that compare with headers of others, or look into a library that they build.
-const INTERFACES: &[Step] = &[
+const INTERFACES: &[CheckStep] = &[
     ("bindings", bindings::run),
     ("bindings-verbs", bindings::run_verbs),
     ("bindings-ofi", bindings::run_ofi),
@@ -43,7 +43,7 @@ const INTERFACES: &[Step] = &[
 ];
 
 /// Runs all checks, or those of the source alone, however many fail; `false` when one did.
-pub(crate) fn run(workspace: &Workspace, quick: bool) -> bool {
+pub(crate) fn run_checks(workspace: &Workspace, quick: bool) -> bool {
     let mut table = Table::new();
     table.set_header(["check", "result"]);
     let mut passed = 0;
@@ -53,11 +53,11 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> bool {
         let began = Instant::now();
         let spent = shell::processor_time();
         let findings = step(workspace).unwrap_or_else(|error| {
-            let mut findings = Findings::default();
-            findings.add(*name, format!("{error:#}"));
+            let mut findings = CheckFindings::default();
+            findings.add_finding(*name, format!("{error:#}"));
             findings
         });
-        findings.print(name);
+        findings.print_report(name);
         let result = match (findings.is_clean(), &findings.skipped) {
             (false, _) => "FAILED",
             (true, Some(_)) => "skipped",
@@ -75,25 +75,26 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> bool {
     failed == 0
 }
 
-fn fmt(workspace: &Workspace) -> Result<Findings> {
+fn run_fmt(workspace: &Workspace) -> Result<CheckFindings> {
     cargo_component(workspace, ("fmt", "rustfmt"), &["--all", "--check"])
 }
 
-fn clippy(workspace: &Workspace) -> Result<Findings> {
+fn run_clippy(workspace: &Workspace) -> Result<CheckFindings> {
     let args = ["--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
     cargo_component(workspace, ("clippy", "clippy"), &args)
 }
 
 /// Checks the shipped packages with their own features alone: builds of tests have features of theirs, too, and hide calls that only those have.
-fn check_shipped(workspace: &Workspace) -> Result<Findings> {
-    let mut findings = Findings::default();
+fn check_shipped(workspace: &Workspace) -> Result<CheckFindings> {
+    let mut findings = CheckFindings::default();
     let mut command = shell::cargo_command(&workspace.root);
     command.args(["check", "--quiet"]);
     for name in SHIPPED {
         command.args(["--package", &long_name(name)]);
     }
     if !command.status()?.success() {
-        findings.add("shipped", "the shipped packages do not compile with their own features; see above");
+        findings
+            .add_finding("shipped", "the shipped packages do not compile with their own features; see above");
     }
     Ok(findings)
 }
@@ -103,15 +104,15 @@ fn cargo_component(
     workspace: &Workspace,
     (name, component): (&str, &str),
     args: &[&str],
-) -> Result<Findings> {
-    if shell::output(shell::cargo_command(&workspace.root).args([name, "--version"])).is_err() {
-        return Ok(Findings::skip(format!(
+) -> Result<CheckFindings> {
+    if shell::run_captured(shell::cargo_command(&workspace.root).args([name, "--version"])).is_err() {
+        return Ok(CheckFindings::with_skip(format!(
             "cargo {name} is not installed (rustup component add {component})"
         )));
     }
-    let mut findings = Findings::default();
+    let mut findings = CheckFindings::default();
     if !shell::cargo_command(&workspace.root).arg(name).args(args).status()?.success() {
-        findings.add(name, "see above");
+        findings.add_finding(name, "see above");
     }
     Ok(findings)
 }

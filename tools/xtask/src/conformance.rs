@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use wait_timeout::ChildExt as _;
 
-use crate::compare::today;
+use crate::compare::current_date;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -37,7 +37,7 @@ const RESULTS: &str = "docs/conformance.md";
 
 /// What `cargo xtask conformance` is told.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct ConformanceOptions {
     /// The suite's checkout.
     #[arg(long, value_name = "DIR")]
     src: PathBuf,
@@ -53,7 +53,7 @@ pub(crate) struct Options {
 }
 
 /// A program of the suite.
-struct Program {
+struct SuiteProgram {
     name: String,
     folder: &'static str,
     sources: Vec<PathBuf>,
@@ -65,15 +65,15 @@ const LIBRARY: &str = "libtrunkline_shmem.so";
 
 /// One way to run it.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Way {
+struct SuiteRunMode {
     fabric: String,
     /// Whether PEs share memory, beside it.
     shares: bool,
     pes: u32,
 }
 
-impl Way {
-    fn title(&self) -> String {
+impl SuiteRunMode {
+    fn mode_title(&self) -> String {
         let by = if self.shares { "shared memory" } else { &self.fabric };
         format!("{by}, {}", self.pes)
     }
@@ -83,34 +83,35 @@ impl Way {
 ///
 /// # Errors
 /// When the suite is not there, or a file cannot be written.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
+pub(crate) fn run(workspace: &Workspace, options: &ConformanceOptions) -> Result<bool> {
     let packages = ["build", "--release", "--package", "trunkline-cli", "--package", "trunkline-shmem"];
-    shell::cargo(&workspace.root, &packages)?;
+    shell::run_cargo(&workspace.root, &packages)?;
     let built = workspace.target.join("release");
-    let (mut programs, left_out) = list(&options.src)?;
-    let all: Vec<Named> = programs.iter().map(|program| (program.folder, program.name.clone())).collect();
+    let (mut programs, left_out) = list_programs(&options.src)?;
+    let all: Vec<ProgramKey> =
+        programs.iter().map(|program| (program.folder, program.name.clone())).collect();
     if let Some(only) = &options.only {
         programs.retain(|program| program.name.contains(only.as_str()));
     }
     ensure!(!programs.is_empty(), "no program of that name in {}", options.src.display());
     // Of what is built, whatever is changed while it runs.
-    let about = About::find(workspace, options, programs.len())?;
+    let about = RunDescription::describe_run(workspace, options, programs.len())?;
     let folder = workspace.target.join("conformance");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    let ways = ways(options);
-    let mut results = Results::new();
+    let ways = run_modes(options);
+    let mut results = SuiteResults::new();
     let mut failed = 0;
     for (at, program) in programs.iter().enumerate() {
         let file = folder.join(&program.name);
-        let compiled = compile(&built, &options.src, program, &file)?;
+        let compiled = compile_program(&built, &options.src, program, &file)?;
         if compiled {
             shell::check_loads(&file, &workspace.target, LIBRARY, &built)?;
         }
         let mut row = Vec::new();
         for way in &ways {
-            let result = if compiled { start(&built, &file, way)? } else { "does not compile".into() };
+            let result = if compiled { run_program(&built, &file, way)? } else { "does not compile".into() };
             failed += usize::from(result != "ok");
-            println!("[{}/{}] {} {}: {result}", at + 1, programs.len(), program.name, way.title());
+            println!("[{}/{}] {} {}: {result}", at + 1, programs.len(), program.name, way.mode_title());
             row.push(result);
         }
         results.insert((program.folder, program.name.clone()), row);
@@ -120,7 +121,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         // What the others did stands there, if they were run in the same ways.
         take_others(&fs::read_to_string(&path).unwrap_or_default(), &ways, &all, &mut results);
     }
-    let text = report(&about, &ways, &results, &left_out);
+    let text = render_report(&about, &ways, &results, &left_out);
     fs::write(&path, text).with_context(|| format!("writing {RESULTS}"))?;
     println!(
         "test result: {} programs, {} runs, {failed} failed",
@@ -131,8 +132,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
 }
 
 /// Takes the rows of programs of the suite that were not run now.
-fn take_others(text: &str, ways: &[Way], all: &[Named], results: &mut Results) {
-    let titles: Vec<String> = ways.iter().map(Way::title).collect();
+fn take_others(text: &str, ways: &[SuiteRunMode], all: &[ProgramKey], results: &mut SuiteResults) {
+    let titles: Vec<String> = ways.iter().map(SuiteRunMode::mode_title).collect();
     let cells =
         |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let mut rows = text.lines().filter(|line| line.starts_with('|')).map(cells);
@@ -148,40 +149,40 @@ fn take_others(text: &str, ways: &[Way], all: &[Named], results: &mut Results) {
 }
 
 /// Each fabric carries everything; and once PEs share memory, as they do on one host if nothing is said.
-fn ways(options: &Options) -> Vec<Way> {
+fn run_modes(options: &ConformanceOptions) -> Vec<SuiteRunMode> {
     let pes = options.pes.iter();
-    let mut ways: Vec<Way> =
-        pes.clone().map(|&pes| Way { fabric: "soft".into(), shares: true, pes }).collect();
+    let mut ways: Vec<SuiteRunMode> =
+        pes.clone().map(|&pes| SuiteRunMode { fabric: "soft".into(), shares: true, pes }).collect();
     for fabric in &options.fabrics {
-        ways.extend(pes.clone().map(|&pes| Way { fabric: fabric.clone(), shares: false, pes }));
+        ways.extend(pes.clone().map(|&pes| SuiteRunMode { fabric: fabric.clone(), shares: false, pes }));
     }
     ways
 }
 
 /// A program by its folder and its name.
-type Named = (&'static str, String);
+type ProgramKey = (&'static str, String);
 /// How each ended in each way.
-type Results = BTreeMap<Named, Vec<String>>;
+type SuiteResults = BTreeMap<ProgramKey, Vec<String>>;
 /// A file that is left out, by its folder and name, and why.
 type LeftOut = (String, &'static str);
 
 /// The programs, and every other file of the suite's folders, so that nothing is left out unsaid. Makefiles and the headers in `include` are no programs.
-fn list(src: &Path) -> Result<(Vec<Program>, Vec<LeftOut>)> {
+fn list_programs(src: &Path) -> Result<(Vec<SuiteProgram>, Vec<LeftOut>)> {
     let mut programs = Vec::new();
     let mut left_out = Vec::new();
     let test = src.join("test");
     for folder in FOLDERS {
-        for path in entries(&test.join(folder))? {
+        for path in folder_entries(&test.join(folder))? {
             if path.is_dir() {
                 all_of(&test, &path, "in a folder of its own", &mut left_out)?;
             } else if let Some(why) = why_not(&path) {
-                left_out.extend(named(&test, &path).map(|name| (name, why)));
+                left_out.extend(document_name(&test, &path).map(|name| (name, why)));
             } else {
                 programs.extend(programs_of(folder, &path));
             }
         }
     }
-    for path in entries(&test)?.into_iter().filter(|path| path.is_dir()) {
+    for path in folder_entries(&test)?.into_iter().filter(|path| path.is_dir()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if FOLDERS.contains(&name) || name == "include" {
             continue;
@@ -206,7 +207,7 @@ fn why_not(path: &Path) -> Option<&'static str> {
 }
 
 /// The programs that are made of a source.
-fn programs_of(folder: &'static str, path: &Path) -> Vec<Program> {
+fn programs_of(folder: &'static str, path: &Path) -> Vec<SuiteProgram> {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let variants = VARIANTS.iter().filter(|(_, of, _)| *of == file);
@@ -215,11 +216,11 @@ fn programs_of(folder: &'static str, path: &Path) -> Vec<Program> {
     if name == "mt_lock_test" {
         sources.push(path.with_file_name("mt_lock.c"));
     }
-    let program = |(name, define)| Program { name, folder, sources: sources.clone(), define };
+    let program = |(name, define)| SuiteProgram { name, folder, sources: sources.clone(), define };
     std::iter::once((name, None)).chain(variants).map(program).collect()
 }
 
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+fn folder_entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder)
         .with_context(|| format!("{}: is this a checkout of tests-sos?", folder.display()))?;
     entries.map(|entry| Ok(entry?.path())).collect()
@@ -229,11 +230,11 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 fn all_of(test: &Path, folder: &Path, why: &'static str, left_out: &mut Vec<LeftOut>) -> Result<()> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        for path in entries(&folder)? {
+        for path in folder_entries(&folder)? {
             if path.is_dir() {
                 folders.push(path);
             } else {
-                left_out.extend(named(test, &path).map(|name| (name, why)));
+                left_out.extend(document_name(test, &path).map(|name| (name, why)));
             }
         }
     }
@@ -241,13 +242,13 @@ fn all_of(test: &Path, folder: &Path, why: &'static str, left_out: &mut Vec<Left
 }
 
 /// A file as the document names it, unless it is a Makefile or hidden.
-fn named(test: &Path, path: &Path) -> Option<String> {
+fn document_name(test: &Path, path: &Path) -> Option<String> {
     let file = path.file_name()?.to_string_lossy();
     let is_file_of_builds = file.starts_with("Makefile") || file.starts_with('.');
     (!is_file_of_builds).then(|| path.strip_prefix(test).unwrap_or(path).display().to_string())
 }
 
-fn compile(built: &Path, src: &Path, program: &Program, file: &Path) -> Result<bool> {
+fn compile_program(built: &Path, src: &Path, program: &SuiteProgram, file: &Path) -> Result<bool> {
     let is_cxx =
         program.sources.iter().any(|source| source.extension().is_some_and(|extension| extension == "cpp"));
     let compiler = built.join(if is_cxx { "oshcxx" } else { "oshcc" });
@@ -262,9 +263,9 @@ fn compile(built: &Path, src: &Path, program: &Program, file: &Path) -> Result<b
 }
 
 /// `ok`, or how it ended.
-fn start(built: &Path, file: &Path, way: &Way) -> Result<String> {
+fn run_program(built: &Path, file: &Path, way: &SuiteRunMode) -> Result<String> {
     let target = built.parent().unwrap_or(built);
-    let mut command = shell::outside(built.join("oshrun"), target);
+    let mut command = shell::user_command(built.join("oshrun"), target);
     command.args(["-n", &way.pes.to_string()]).arg(file).env("TRUNKLINE_FABRIC", &way.fabric);
     command.env("TRUNKLINE_SHARED_HEAP", if way.shares { "on" } else { "off" });
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -283,7 +284,7 @@ fn start(built: &Path, file: &Path, way: &Way) -> Result<String> {
 }
 
 /// What was run, and of what.
-struct About {
+struct RunDescription {
     /// The suite's commit and its date.
     suite: String,
     /// Ours.
@@ -296,11 +297,11 @@ struct About {
     now: usize,
 }
 
-impl About {
+impl RunDescription {
     /// Of this run, which was of so many programs.
-    fn find(workspace: &Workspace, options: &Options, now: usize) -> Result<Self> {
+    fn describe_run(workspace: &Workspace, options: &ConformanceOptions, now: usize) -> Result<Self> {
         let git = |folder: &Path, arguments: &[&str]| {
-            shell::output(Command::new("git").arg("-C").arg(folder).args(arguments))
+            shell::run_captured(Command::new("git").arg("-C").arg(folder).args(arguments))
         };
         let commit = ["log", "-1", "--format=%H of %cs"];
         let changed = git(&workspace.root, &["status", "--porcelain", "--untracked-files=no"])?;
@@ -310,12 +311,13 @@ impl About {
             ours += " with changes that are not in it";
         }
         let mut info = Command::new(workspace.target.join("release/trunkline"));
-        let info = shell::output(info.arg("info").env("TRUNKLINE_FABRIC", "ofi:tcp")).unwrap_or_default();
+        let info =
+            shell::run_captured(info.arg("info").env("TRUNKLINE_FABRIC", "ofi:tcp")).unwrap_or_default();
         Ok(Self {
             suite: git(&options.src, &commit)?.trim().to_owned(),
             ours,
-            date: today()?,
-            libfabric: libfabric(&info)
+            date: current_date()?,
+            libfabric: libfabric_version(&info)
                 .map_or("no libfabric".into(), |version| format!("libfabric {version}")),
             now,
         })
@@ -323,14 +325,19 @@ impl About {
 }
 
 /// The version in what `trunkline info` prints.
-fn libfabric(info: &str) -> Option<&str> {
+fn libfabric_version(info: &str) -> Option<&str> {
     let (_, after) = info.split_once("of libfabric ")?;
     let version = after.split(|letter: char| !letter.is_ascii_digit() && letter != '.').next()?;
     let version = version.trim_end_matches('.');
     (!version.is_empty()).then_some(version)
 }
 
-fn report(about: &About, ways: &[Way], results: &Results, left_out: &[LeftOut]) -> String {
+fn render_report(
+    about: &RunDescription,
+    ways: &[SuiteRunMode],
+    results: &SuiteResults,
+    left_out: &[LeftOut],
+) -> String {
     let passed = results.values().flatten().filter(|result| *result == "ok").count();
     let all: usize = results.values().map(Vec::len).sum();
     let mut text = format!(
@@ -355,7 +362,7 @@ fn report(about: &About, ways: &[Way], results: &Results, left_out: &[LeftOut]) 
     }
     text += "| program |";
     ways.iter().for_each(|way| {
-        let _ = write!(text, " {} |", way.title());
+        let _ = write!(text, " {} |", way.mode_title());
     });
     text += "\n| --- |";
     text += &" --- |".repeat(ways.len());
@@ -409,7 +416,7 @@ mod tests {
             "include/check.h",
         ];
         let folder = checkout(&files);
-        let (programs, left_out) = list(folder.path()).unwrap();
+        let (programs, left_out) = list_programs(folder.path()).unwrap();
         let names: Vec<String> = programs.iter().map(|it| format!("{}/{}", it.folder, it.name)).collect();
         assert_eq!(
             names,
@@ -442,24 +449,24 @@ mod tests {
         let two = programs.iter().find(|it| it.name == "mt_lock_test").unwrap();
         assert_eq!(two.sources.len(), 2);
         assert_eq!(programs.iter().filter(|it| it.define.is_some()).count(), 1);
-        assert!(list(&folder.path().join("unit")).is_err(), "no checkout");
+        assert!(list_programs(&folder.path().join("unit")).is_err(), "no checkout");
     }
 
     #[test]
     fn the_head_says_of_what_and_when() {
-        let mut results = Results::new();
+        let mut results = SuiteResults::new();
         results.insert(("unit", "a".into()), vec!["ok".into()]);
         results.insert(("unit", "b".into()), vec!["exit status: 1".into()]);
-        let mut about = About {
+        let mut about = RunDescription {
             suite: "5017e of 2025-03-19".into(),
             ours: "0125 of 2026-11-24".into(),
             date: "2026-11-25".into(),
             libfabric: "libfabric 1.17".into(),
             now: 2,
         };
-        let ways = [Way { fabric: "soft".into(), shares: true, pes: 2 }];
+        let ways = [SuiteRunMode { fabric: "soft".into(), shares: true, pes: 2 }];
         let left_out = [("shmemx/x.c".to_owned(), "extensions of another library")];
-        let text = report(&about, &ways, &results, &left_out);
+        let text = render_report(&about, &ways, &results, &left_out);
         for part in [
             "tests-sos, commit 5017e of 2025-03-19.",
             "Run on 2026-11-25 of commit 0125 of 2026-11-24 of this repository with libfabric 1.17.",
@@ -472,28 +479,28 @@ mod tests {
         }
         assert!(!text.contains("earlier run"));
         about.now = 1;
-        let text = report(&about, &ways, &results, &left_out);
+        let text = render_report(&about, &ways, &results, &left_out);
         assert!(text.contains("Of these 1 were run then; the rows of 1 are of an earlier run."), "{text}");
         // And what is written is read again.
-        let mut again = Results::new();
-        let all: Vec<Named> = results.keys().cloned().collect();
+        let mut again = SuiteResults::new();
+        let all: Vec<ProgramKey> = results.keys().cloned().collect();
         take_others(&text, &ways, &all, &mut again);
         assert_eq!(again, results);
     }
 
     #[test]
     fn libfabrics_version_is_found_in_what_info_prints() {
-        assert_eq!(libfabric("ofi: provider net of libfabric 1.17, file x"), Some("1.17"));
-        assert_eq!(libfabric("provider tcp of libfabric 2.6.\n"), Some("2.6"));
-        assert_eq!(libfabric("nothing of libfabric here"), None);
-        assert_eq!(libfabric(""), None);
+        assert_eq!(libfabric_version("ofi: provider net of libfabric 1.17, file x"), Some("1.17"));
+        assert_eq!(libfabric_version("provider tcp of libfabric 2.6.\n"), Some("2.6"));
+        assert_eq!(libfabric_version("nothing of libfabric here"), None);
+        assert_eq!(libfabric_version(""), None);
     }
 
     #[test]
     fn rows_of_others_stay() {
-        let way = |pes| Way { fabric: "soft".into(), shares: true, pes };
+        let way = |pes| SuiteRunMode { fabric: "soft".into(), shares: true, pes };
         let ways = [way(2), way(4)];
-        let mut results = Results::new();
+        let mut results = SuiteResults::new();
         results.insert(("unit", "a".into()), vec!["ok".into(), "ok".into()]);
         let text = "# x\n\n| program | shared memory, 2 | shared memory, 4 |\n| --- | --- | --- |\n\
                     | unit/a | exit status: 1 | ok |\n| apps/b | ok | exit status: 1 |\n| apps/gone | ok | ok |\n";
@@ -502,7 +509,7 @@ mod tests {
         assert!(!results.contains_key(&("apps", "gone".to_owned())), "of no program");
         assert_eq!(results[&("unit", "a".to_owned())], ["ok", "ok"], "what was run now");
         assert_eq!(results[&("apps", "b".to_owned())], ["ok", "exit status: 1"]);
-        let mut none = Results::new();
+        let mut none = SuiteResults::new();
         take_others(text, &[way(2)], &all, &mut none);
         assert!(none.is_empty(), "of other ways");
     }

@@ -34,7 +34,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 ///
 /// # Errors
 /// When cargo cannot run, or something else is wrong with them.
-pub(crate) fn headers(workspace: &Workspace) -> Result<()> {
+pub(crate) fn write_headers(workspace: &Workspace) -> Result<()> {
     let mut command = shell::cargo_command(&workspace.root);
     command.args(["test", "--quiet", "--package", "trunkline-shmem", "--lib", "headers_are_of_the_table"]);
     if !command.env("TRUNKLINE_HEADER", "write").status()?.success() {

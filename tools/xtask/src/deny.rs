@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::report::Findings;
+use crate::report::CheckFindings;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -25,15 +25,17 @@ const STRICTER: &[(&str, &str)] = &[
     ("sources", "\"https://github.com/rust-lang/crates.io-index\""),
 ];
 
-pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
-    if shell::output(shell::cargo_command(&workspace.root).args(["deny", "--version"])).is_err() {
-        return Ok(Findings::skip("cargo deny is not installed (cargo install --locked cargo-deny)"));
+pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
+    if shell::run_captured(shell::cargo_command(&workspace.root).args(["deny", "--version"])).is_err() {
+        return Ok(CheckFindings::with_skip(
+            "cargo deny is not installed (cargo install --locked cargo-deny)",
+        ));
     }
-    let mut findings = Findings::default();
+    let mut findings = CheckFindings::default();
     let rules = workspace.root.join(RULES);
     let all: Vec<_> = STRICTER.iter().map(|(part, _)| *part).collect();
-    if !check(workspace, &rules, &all).status()?.success() {
-        findings.add(RULES, "see above");
+    if !deny_command(workspace, &rules, &all).status()?.success() {
+        findings.add_finding(RULES, "see above");
         return Ok(findings);
     }
     let text = std::fs::read_to_string(&rules).with_context(|| format!("reading {RULES}"))?;
@@ -41,23 +43,25 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
     for (part, left_out) in STRICTER {
         let stricter = folder.path().join(part).with_extension("toml");
         if !text.contains(left_out) {
-            findings.add(
+            findings.add_finding(
                 RULES,
                 format!("{left_out:?} is no longer part of {part}: tools/xtask/src/deny.rs leaves it out"),
             );
             continue;
         }
         std::fs::write(&stricter, text.replace(left_out, ""))?;
-        if shell::output(&mut check(workspace, &stricter, &[part])).is_ok() {
-            findings
-                .add(RULES, format!("without {left_out:?} the check of {part} passes, too: it sees nothing"));
+        if shell::run_captured(&mut deny_command(workspace, &stricter, &[part])).is_ok() {
+            findings.add_finding(
+                RULES,
+                format!("without {left_out:?} the check of {part} passes, too: it sees nothing"),
+            );
         }
     }
     Ok(findings)
 }
 
 /// cargo-deny over all crates of the workspace, for some parts of those rules.
-fn check(workspace: &Workspace, rules: &Path, parts: &[&str]) -> Command {
+fn deny_command(workspace: &Workspace, rules: &Path, parts: &[&str]) -> Command {
     let mut command = shell::cargo_command(&workspace.root);
     command.args(["deny", "--log-level", "error", "--config"]).arg(rules).arg("check").args(parts);
     command

@@ -70,24 +70,24 @@ pub(crate) fn build_shipped(workspace: &Workspace, what: &[&str]) -> Result<Path
     let folder_name = folder.to_str().context("the path of the target folder is not UTF-8")?;
     let mut build = vec!["build", "--profile", PROFILE, "--target-dir", folder_name];
     build.extend(what);
-    shell::cargo(&workspace.root, &build)?;
+    shell::run_cargo(&workspace.root, &build)?;
     Ok(folder.join(PROFILE))
 }
 
 fn lay_out(built: &Path, dist: &Path) -> Result<()> {
-    copy(&built.join("libtrunkline_nccl.so"), &dist.join("lib").join(PLUGIN))?;
+    copy_file(&built.join("libtrunkline_nccl.so"), &dist.join("lib").join(PLUGIN))?;
     std::os::unix::fs::symlink(PLUGIN, dist.join("lib").join(PLUGIN_LINK))
         .with_context(|| format!("linking {PLUGIN_LINK}"))?;
-    copy(&built.join("libtrunkline_shmem.so"), &dist.join("lib").join(SHMEM))?;
-    copy(&built.join(FREE_HOOK), &dist.join("lib").join(FREE_HOOK))?;
+    copy_file(&built.join("libtrunkline_shmem.so"), &dist.join("lib").join(SHMEM))?;
+    copy_file(&built.join(FREE_HOOK), &dist.join("lib").join(FREE_HOOK))?;
     let [first, others @ ..] = NVSHMEM_NAMES;
-    copy(&built.join("libtrunkline_nvshmem.so"), &dist.join(NVSHMEM).join(first))?;
+    copy_file(&built.join("libtrunkline_nvshmem.so"), &dist.join(NVSHMEM).join(first))?;
     for name in others {
         std::os::unix::fs::symlink(first, dist.join(NVSHMEM).join(name))
             .with_context(|| format!("linking {name}"))?;
     }
     for program in ["trunkline", "oshcc", "oshcxx", "oshrun"] {
-        copy(&built.join(program), &dist.join("bin").join(program))?;
+        copy_file(&built.join(program), &dist.join("bin").join(program))?;
     }
     std::os::unix::fs::symlink("oshcxx", dist.join("bin/oshc++")).context("linking oshc++")?;
     let config = dist.join("lib/pkgconfig");
@@ -108,13 +108,13 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
         if let (Some("h" | "hpp" | "cuh"), Some(name)) =
             (path.extension().and_then(|e| e.to_str()), path.file_name())
         {
-            copy(&path, &to.join(name))?;
+            copy_file(&path, &to.join(name))?;
         }
     }
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+fn copy_file(from: &Path, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     }

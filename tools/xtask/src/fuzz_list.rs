@@ -12,9 +12,9 @@ use quote::ToTokens as _;
 use serde::Deserialize;
 use syn::visit::{self, Visit};
 
-use crate::report::Findings;
-use crate::source::{self, Source};
-use crate::workspace::{Crate, Workspace, long_name};
+use crate::report::CheckFindings;
+use crate::source::{self, SourceFile};
+use crate::workspace::{Workspace, WorkspaceCrate, long_name};
 
 /// The list, relative to the root.
 const LIST: &str = "tools/xtask/fuzz.toml";
@@ -45,21 +45,21 @@ struct FuzzList {
 ///
 /// # Errors
 /// When a source, the list or a program cannot be read or written.
-pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<Findings> {
+pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<CheckFindings> {
     let path = workspace.root.join(LIST);
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {LIST}"))?;
     let list: FuzzList = toml::from_str(&text).with_context(|| format!("parsing {LIST}"))?;
     if update {
         write_programs(&workspace.root, &list)?;
     }
-    let mut findings = Findings::default();
+    let mut findings = CheckFindings::default();
     check_parsers(workspace, &list, &mut findings)?;
     check_programs(&workspace.root, &list, &mut findings);
     Ok(findings)
 }
 
 /// Each found parser is in the list, and each of the list is found and called.
-fn check_parsers(workspace: &Workspace, list: &FuzzList, findings: &mut Findings) -> Result<()> {
+fn check_parsers(workspace: &Workspace, list: &FuzzList, findings: &mut CheckFindings) -> Result<()> {
     let mut found = BTreeSet::new();
     let mut fuzzing = BTreeMap::new();
     for package in &workspace.crates {
@@ -73,16 +73,19 @@ fn check_parsers(workspace: &Workspace, list: &FuzzList, findings: &mut Findings
     for name in &found {
         if list.parsers.contains_key(name) == list.exceptions.contains_key(name) {
             let text = "it takes bytes and may refuse them: name its fuzz target, or why it needs none, once in tools/xtask/fuzz.toml";
-            findings.add(name, text);
+            findings.add_finding(name, text);
         }
     }
     for name in list.parsers.keys().chain(list.exceptions.keys()).filter(|name| !found.contains(*name)) {
-        findings.add(name, "is in tools/xtask/fuzz.toml and not in the sources: remove or rename the line");
+        findings.add_finding(
+            name,
+            "is in tools/xtask/fuzz.toml and not in the sources: remove or rename the line",
+        );
     }
     for (parser, by) in &list.parsers {
         let (target, calls) = by.split_once(" via ").map_or((by.as_str(), None), |(a, b)| (a, Some(b)));
         let Some(package) = list.targets.get(target) else {
-            findings.add(
+            findings.add_finding(
                 parser,
                 format!("its target {target} is not among the targets of tools/xtask/fuzz.toml"),
             );
@@ -90,7 +93,7 @@ fn check_parsers(workspace: &Workspace, list: &FuzzList, findings: &mut Findings
         };
         let item = calls.unwrap_or_else(|| parser.rsplit(' ').next().unwrap_or(parser));
         if !fuzzing.get(package).is_some_and(|text| text.contains(item)) {
-            findings.add(
+            findings.add_finding(
                 parser,
                 format!("no fuzzing source of {package} calls {item}; say by ` via ` what it calls"),
             );
@@ -98,13 +101,13 @@ fn check_parsers(workspace: &Workspace, list: &FuzzList, findings: &mut Findings
     }
     let reasons = list.exceptions.iter().chain(&list.actions);
     for (name, reason) in reasons.filter(|(_, reason)| reason.len() < REASON_LEN_MIN) {
-        findings.add(name, format!("{reason:?} is no reason"));
+        findings.add_finding(name, format!("{reason:?} is no reason"));
     }
     let used: BTreeSet<&str> =
         list.parsers.values().map(|by| by.split(" via ").next().unwrap_or(by)).collect();
     for target in list.targets.keys() {
         if used.contains(target.as_str()) == list.actions.contains_key(target) {
-            findings.add(
+            findings.add_finding(
                 target,
                 "needs a parser that names it, or a line of [actions] that says what it executes",
             );
@@ -114,8 +117,8 @@ fn check_parsers(workspace: &Workspace, list: &FuzzList, findings: &mut Findings
 }
 
 /// The sources of fuzz targets, and the others.
-fn split_sources(sources: Vec<Source>, package: &Crate) -> (Vec<Source>, Vec<Source>) {
-    let is_target = |source: &Source| {
+fn split_sources(sources: Vec<SourceFile>, package: &WorkspaceCrate) -> (Vec<SourceFile>, Vec<SourceFile>) {
+    let is_target = |source: &SourceFile| {
         let inside = source.path.strip_prefix(&package.dir).unwrap_or(&source.path);
         inside.iter().any(|part| part.to_string_lossy().starts_with("fuzzing"))
     };
@@ -123,10 +126,10 @@ fn split_sources(sources: Vec<Source>, package: &Crate) -> (Vec<Source>, Vec<Sou
 }
 
 /// Adds each parser of a file as "crates/x/src/y.rs Type::name".
-fn find_parsers(workspace: &Workspace, source: &Source, found: &mut BTreeSet<String>) {
+fn find_parsers(workspace: &Workspace, source: &SourceFile, found: &mut BTreeSet<String>) {
     let mut finder = ParserFinder { of: Vec::new(), found: Vec::new() };
     finder.visit_file(&source.product);
-    let file = workspace.show(&source.path);
+    let file = workspace.relative_path(&source.path);
     found.extend(finder.found.into_iter().map(|name| format!("{file} {name}")));
 }
 
@@ -137,7 +140,7 @@ struct ParserFinder {
 }
 
 impl ParserFinder {
-    fn look(&mut self, signature: &syn::Signature) {
+    fn check_signature(&mut self, signature: &syn::Signature) {
         if is_parser(signature) {
             let of = self.of.last().map(|of| format!("{of}::")).unwrap_or_default();
             self.found.push(format!("{of}{}", signature.ident));
@@ -157,11 +160,11 @@ impl<'ast> Visit<'ast> for ParserFinder {
     }
 
     fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
-        self.look(&function.sig);
+        self.check_signature(&function.sig);
     }
 
     fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
-        self.look(&function.sig);
+        self.check_signature(&function.sig);
     }
 }
 
@@ -170,7 +173,7 @@ fn is_parser(signature: &syn::Signature) -> bool {
     let refuses = match &signature.output {
         syn::ReturnType::Default => false,
         syn::ReturnType::Type(_, of) => {
-            let of = squeezed(of);
+            let of = compact_text(of);
             let (name, _) = of.split_once('<').unwrap_or_default();
             name.ends_with("Option") || name.ends_with("Result")
         }
@@ -185,7 +188,7 @@ fn is_parser(signature: &syn::Signature) -> bool {
     let typed = signature.inputs.iter().map(|input| match input {
         syn::FnArg::Receiver(_) => false,
         syn::FnArg::Typed(typed) => {
-            let of = squeezed(&typed.ty);
+            let of = compact_text(&typed.ty);
             let is_stream = (of.contains("impl") || of.contains("dyn")) && of.contains("Read");
             of == "&[u8]" || of == "Vec<u8>" || of.starts_with("&[u8;") || of.starts_with("[u8;") || is_stream
         }
@@ -195,39 +198,44 @@ fn is_parser(signature: &syn::Signature) -> bool {
 }
 
 /// Source text of a type without spaces.
-fn squeezed(of: &syn::Type) -> String {
+fn compact_text(of: &syn::Type) -> String {
     of.to_token_stream().to_string().split_whitespace().collect()
 }
 
 /// Each target has a program, an entry in the manifest and a corpus, and there are no others.
-fn check_programs(root: &Path, list: &FuzzList, findings: &mut Findings) {
-    let programs = names(&root.join("testing/fuzz/fuzz_targets"));
-    let folders = names(&root.join("testing/fuzz/corpus"));
+fn check_programs(root: &Path, list: &FuzzList, findings: &mut CheckFindings) {
+    let programs = folder_names(&root.join("testing/fuzz/fuzz_targets"));
+    let folders = folder_names(&root.join("testing/fuzz/corpus"));
     for (target, package) in &list.targets {
         let path = root.join(format!("testing/fuzz/fuzz_targets/{target}.rs"));
-        if std::fs::read_to_string(path).ok().as_deref() != Some(&program(target, package)) {
-            findings
-                .add(target, "its program is missing or differs: `cargo xtask fuzz-list --update` writes it");
+        if std::fs::read_to_string(path).ok().as_deref() != Some(&render_program(target, package)) {
+            findings.add_finding(
+                target,
+                "its program is missing or differs: `cargo xtask fuzz-list --update` writes it",
+            );
         }
-        let files = names(&root.join("testing/fuzz/corpus").join(target)).len();
+        let files = folder_names(&root.join("testing/fuzz/corpus").join(target)).len();
         if files < CORPUS_FILES_MIN {
-            findings
-                .add(target, format!("its corpus has {files} files: `cargo xtask corpus` writes its seeds"));
+            findings.add_finding(
+                target,
+                format!("its corpus has {files} files: `cargo xtask corpus` writes its seeds"),
+            );
         }
     }
     let known: BTreeSet<String> = list.targets.keys().map(|target| format!("{target}.rs")).collect();
     for program in programs.difference(&known) {
-        findings.add(program, "is in testing/fuzz/fuzz_targets and no target of tools/xtask/fuzz.toml");
+        findings
+            .add_finding(program, "is in testing/fuzz/fuzz_targets and no target of tools/xtask/fuzz.toml");
     }
     for folder in folders.iter().filter(|folder| !list.targets.contains_key(*folder)) {
-        findings.add(folder, "is in testing/fuzz/corpus and no target of tools/xtask/fuzz.toml");
+        findings.add_finding(folder, "is in testing/fuzz/corpus and no target of tools/xtask/fuzz.toml");
     }
     let manifest = std::fs::read_to_string(root.join("testing/fuzz/Cargo.toml")).unwrap_or_default();
     let is_written = manifest.split_once(GENERATED).is_some_and(|(kept, generated)| {
         generated == manifest_entries(list) && !kept.contains("[[bin]]") && !kept.contains("[dependencies]")
     });
     if !is_written {
-        findings.add(
+        findings.add_finding(
             "testing/fuzz/Cargo.toml",
             "differs from tools/xtask/fuzz.toml: `cargo xtask fuzz-list --update` writes it",
         );
@@ -235,18 +243,18 @@ fn check_programs(root: &Path, list: &FuzzList, findings: &mut Findings) {
 }
 
 /// Names in a folder; none if there is no such folder.
-fn names(folder: &Path) -> BTreeSet<String> {
+fn folder_names(folder: &Path) -> BTreeSet<String> {
     let Ok(entries) = std::fs::read_dir(folder) else { return BTreeSet::new() };
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 fn write_programs(root: &Path, list: &FuzzList) -> Result<()> {
     let folder = root.join("testing/fuzz/fuzz_targets");
-    for old in names(&folder) {
+    for old in folder_names(&folder) {
         std::fs::remove_file(folder.join(old))?;
     }
     for (target, package) in &list.targets {
-        std::fs::write(folder.join(format!("{target}.rs")), program(target, package))?;
+        std::fs::write(folder.join(format!("{target}.rs")), render_program(target, package))?;
     }
     let path = root.join("testing/fuzz/Cargo.toml");
     let manifest = std::fs::read_to_string(&path).context("reading testing/fuzz/Cargo.toml")?;
@@ -275,7 +283,7 @@ fn manifest_entries(list: &FuzzList) -> String {
     out
 }
 
-fn program(target: &str, package: &str) -> String {
+fn render_program(target: &str, package: &str) -> String {
     let library = long_name(package).replace('-', "_");
     format!(
         "//! Fuzzes `{target}`; its checks are in `{library}::fuzzing`.\n#![no_main]\n\n\

@@ -22,7 +22,7 @@ fn complete(list: &str, lib: &str) -> Fixture {
     fixture
 }
 
-fn check(fixture: &Fixture) -> Findings {
+fn check(fixture: &Fixture) -> CheckFindings {
     run(&fixture.load(), false).unwrap()
 }
 

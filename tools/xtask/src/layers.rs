@@ -7,9 +7,9 @@ use anyhow::Result;
 use proc_macro2::{Spacing, TokenTree};
 use quote::ToTokens as _;
 
-use crate::report::Findings;
-use crate::source::{self, Source};
-use crate::workspace::{Crate, When, Workspace};
+use crate::report::CheckFindings;
+use crate::source::{self, SourceFile};
+use crate::workspace::{DependencyScope, Workspace, WorkspaceCrate};
 
 /// Every crate and its layer.
 const LAYERS: &[(&str, u8)] = &[
@@ -87,24 +87,24 @@ const SHIPPED: &str = "crates";
 ///
 /// # Errors
 /// When the workspace or a source cannot be read.
-pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
-    let mut findings = Findings::default();
+pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
+    let mut findings = CheckFindings::default();
     for package in &workspace.crates {
-        arrows(package, &mut findings);
+        check_arrows(package, &mut findings);
         ships_no_test_crate(workspace, package, &mut findings);
         if NO_UNSAFE.contains(&package.name.as_str()) {
             forbids_unsafe(workspace, package, &mut findings)?;
         }
     }
     proto_and_sys_never_meet(workspace, &mut findings);
-    if let Some(proto) = workspace.find("proto") {
+    if let Some(proto) = workspace.find_crate("proto") {
         proto_is_pure(workspace, proto, &mut findings)?;
     }
-    if let Some(cli) = workspace.find("cli") {
+    if let Some(cli) = workspace.find_crate("cli") {
         cli_names_no_plugin_item(workspace, cli, &mut findings)?;
     }
     for name in SYS_ONLY_AT_THE_EDGE {
-        if let Some(package) = workspace.find(name) {
+        if let Some(package) = workspace.find_crate(name) {
             sys_at_the_edge(workspace, package, &mut findings)?;
         }
     }
@@ -116,54 +116,60 @@ fn layer_of(name: &str) -> Option<u8> {
 }
 
 /// The laws about one crate's arrows.
-fn arrows(package: &Crate, findings: &mut Findings) {
+fn check_arrows(package: &WorkspaceCrate, findings: &mut CheckFindings) {
     let from = package.name.as_str();
     let Some(layer) = layer_of(from) else {
-        return findings.add(from, "has no layer; add it to LAYERS in tools/xtask/src/layers.rs");
+        return findings.add_finding(from, "has no layer; add it to LAYERS in tools/xtask/src/layers.rs");
     };
-    for (to, when) in package.ours() {
+    for (to, when) in package.own_dependencies() {
         let Some(below) = layer_of(to) else {
-            findings.add(from, format!("depends on {to}, which has no layer"));
+            findings.add_finding(from, format!("depends on {to}, which has no layer"));
             continue;
         };
         // A test may look sideways (a plugin at its host), never up.
-        let same_layer_allowed = when == When::Tests || SAME_LAYER.contains(&(from, to));
+        let same_layer_allowed = when == DependencyScope::Tests || SAME_LAYER.contains(&(from, to));
         if below > layer || (below == layer && from != to && !same_layer_allowed) {
-            findings.add(from, format!("in layer {layer} depends on {to} in layer {below}"));
+            findings.add_finding(from, format!("in layer {layer} depends on {to} in layer {below}"));
         }
         if to == "sys" && !SYS_USERS.contains(&from) {
-            findings.add(from, format!("uses sys; only {} may", SYS_USERS.join(", ")));
+            findings.add_finding(from, format!("uses sys; only {} may", SYS_USERS.join(", ")));
         }
-        if from == "nccl-host" && to != "sys" && when == When::Always {
-            findings.add(from, format!("depends on {to}; the plugin host may know no crate of ours but sys"));
+        if from == "nccl-host" && to != "sys" && when == DependencyScope::Always {
+            findings.add_finding(
+                from,
+                format!("depends on {to}; the plugin host may know no crate of ours but sys"),
+            );
         }
-        if ["engine", "node", "device", "sim"].contains(&from) && below == 2 && when == When::Always {
-            findings.add(from, format!("names the fabric {to}; it sees the contract only"));
+        if ["engine", "node", "device", "sim"].contains(&from)
+            && below == 2
+            && when == DependencyScope::Always
+        {
+            findings.add_finding(from, format!("names the fabric {to}; it sees the contract only"));
         }
     }
 }
 
 /// Shipped crates contain no code of `testing/` and `tools/`.
-fn ships_no_test_crate(workspace: &Workspace, package: &Crate, findings: &mut Findings) {
-    let ships = |package: &Crate| package.dir.starts_with(workspace.root.join(SHIPPED));
+fn ships_no_test_crate(workspace: &Workspace, package: &WorkspaceCrate, findings: &mut CheckFindings) {
+    let ships = |package: &WorkspaceCrate| package.dir.starts_with(workspace.root.join(SHIPPED));
     if !ships(package) {
         return;
     }
-    let needed = package.ours().filter(|(_, when)| *when == When::Always);
-    for needless in needed.filter_map(|(name, _)| workspace.find(name)).filter(|other| !ships(other)) {
-        let folder = workspace.show(&needless.dir);
-        findings.add(&package.name, format!("ships, and depends on {folder}; only its tests may"));
+    let needed = package.own_dependencies().filter(|(_, when)| *when == DependencyScope::Always);
+    for needless in needed.filter_map(|(name, _)| workspace.find_crate(name)).filter(|other| !ships(other)) {
+        let folder = workspace.relative_path(&needless.dir);
+        findings.add_finding(&package.name, format!("ships, and depends on {folder}; only its tests may"));
     }
 }
 
 /// No path of arrows joins `proto` and `sys`, in either direction.
-fn proto_and_sys_never_meet(workspace: &Workspace, findings: &mut Findings) {
+fn proto_and_sys_never_meet(workspace: &Workspace, findings: &mut CheckFindings) {
     for (from, to) in [("proto", "sys"), ("sys", "proto")] {
         let mut seen = vec![from];
         let mut next = 0;
         while next < seen.len() {
-            if let Some(package) = workspace.find(seen[next]) {
-                for (name, _) in package.ours() {
+            if let Some(package) = workspace.find_crate(seen[next]) {
+                for (name, _) in package.own_dependencies() {
                     if !seen.contains(&name) {
                         seen.push(name);
                     }
@@ -172,54 +178,72 @@ fn proto_and_sys_never_meet(workspace: &Workspace, findings: &mut Findings) {
             next += 1;
         }
         if seen.contains(&to) {
-            findings.add(from, format!("reaches {to}; the two never meet"));
+            findings.add_finding(from, format!("reaches {to}; the two never meet"));
         }
     }
 }
 
-fn forbids_unsafe(workspace: &Workspace, package: &Crate, findings: &mut Findings) -> Result<()> {
+fn forbids_unsafe(
+    workspace: &Workspace,
+    package: &WorkspaceCrate,
+    findings: &mut CheckFindings,
+) -> Result<()> {
     for root in &package.roots {
-        let source = Source::read(root)?;
+        let source = SourceFile::read(root)?;
         let has = source.product.attrs.iter().any(|a| {
             let text: String = a.meta.to_token_stream().to_string().split_whitespace().collect();
             text == "forbid(unsafe_code)"
         });
         if !has {
-            findings.add(workspace.show(root), "must say #![forbid(unsafe_code)]");
+            findings.add_finding(workspace.relative_path(root), "must say #![forbid(unsafe_code)]");
         }
     }
     Ok(())
 }
 
-fn proto_is_pure(workspace: &Workspace, proto: &Crate, findings: &mut Findings) -> Result<()> {
-    for dependency in proto.dependencies.iter().filter(|d| d.when == When::Always) {
+fn proto_is_pure(workspace: &Workspace, proto: &WorkspaceCrate, findings: &mut CheckFindings) -> Result<()> {
+    for dependency in proto.dependencies.iter().filter(|d| d.when == DependencyScope::Always) {
         if !PROTO_DEPENDENCIES.contains(&dependency.name.as_str()) {
-            findings.add("proto", format!("depends on {}, which is not on its allow-list", dependency.name));
+            findings.add_finding(
+                "proto",
+                format!("depends on {}, which is not on its allow-list", dependency.name),
+            );
         }
     }
     for source in source::product_sources(&proto.dir)? {
         let is_root = proto.roots.contains(&source.path);
         if is_root && !source.product.attrs.iter().any(|a| a.path().is_ident("no_std")) {
-            findings.add(workspace.show(&source.path), "must say #![no_std]");
+            findings.add_finding(workspace.relative_path(&source.path), "must say #![no_std]");
         }
         for line in lines_naming(&source, "std", true) {
-            findings.add(format!("{}:{line}", workspace.show(&source.path)), "uses std; proto is pure");
+            findings.add_finding(
+                format!("{}:{line}", workspace.relative_path(&source.path)),
+                "uses std; proto is pure",
+            );
         }
     }
     Ok(())
 }
 
-fn cli_names_no_plugin_item(workspace: &Workspace, cli: &Crate, findings: &mut Findings) -> Result<()> {
+fn cli_names_no_plugin_item(
+    workspace: &Workspace,
+    cli: &WorkspaceCrate,
+    findings: &mut CheckFindings,
+) -> Result<()> {
     for source in source::product_sources(&cli.dir)? {
         for line in lines_naming(&source, "trunkline_nccl", false) {
-            let place = format!("{}:{line}", workspace.show(&source.path));
-            findings.add(place, "names trunkline_nccl; the tool reaches the plugin by dlopen only");
+            let place = format!("{}:{line}", workspace.relative_path(&source.path));
+            findings.add_finding(place, "names trunkline_nccl; the tool reaches the plugin by dlopen only");
         }
     }
     Ok(())
 }
 
-fn sys_at_the_edge(workspace: &Workspace, package: &Crate, findings: &mut Findings) -> Result<()> {
+fn sys_at_the_edge(
+    workspace: &Workspace,
+    package: &WorkspaceCrate,
+    findings: &mut CheckFindings,
+) -> Result<()> {
     for source in source::product_sources(&package.dir)? {
         let relative = source.path.strip_prefix(&package.dir).unwrap_or(&source.path);
         let stem = relative.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
@@ -227,8 +251,8 @@ fn sys_at_the_edge(workspace: &Workspace, package: &Crate, findings: &mut Findin
             continue;
         }
         for line in lines_naming(&source, "trunkline_sys", false) {
-            let place = format!("{}:{line}", workspace.show(&source.path));
-            findings.add(place, "names trunkline_sys outside the C edge (abi/, guard.rs, status.rs)");
+            let place = format!("{}:{line}", workspace.relative_path(&source.path));
+            findings.add_finding(place, "names trunkline_sys outside the C edge (abi/, guard.rs, status.rs)");
         }
     }
     Ok(())
@@ -237,7 +261,7 @@ fn sys_at_the_edge(workspace: &Workspace, package: &Crate, findings: &mut Findin
 /// Lines on which an identifier stands in product code; macros included, strings and comments not.
 ///
 /// With `as_path` only `name::` and `extern crate name` count, so that a field of that name does not.
-fn lines_naming(source: &Source, name: &str, as_path: bool) -> Vec<usize> {
+fn lines_naming(source: &SourceFile, name: &str, as_path: bool) -> Vec<usize> {
     let mut tokens = Vec::new();
     source::flat_tokens(source.product.to_token_stream(), &mut tokens);
     let mut lines = Vec::new();

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
-use crate::report::Findings;
-use crate::source::{self, Source};
-use crate::workspace::{Crate, Workspace};
+use crate::report::CheckFindings;
+use crate::source::{self, SourceFile};
+use crate::workspace::{Workspace, WorkspaceCrate};
 
 const FILE_LINES_MAX: usize = 1000;
 const FUNCTION_LINES_MAX: usize = 100;
@@ -43,14 +43,14 @@ const MUTABLE_TYPES: &[&str] = &[
 /// The allow-list for file-scope state.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Allowed {
+struct StateAllowList {
     #[serde(default)]
-    state: Vec<AllowedState>,
+    state: Vec<AllowedStatic>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AllowedState {
+struct AllowedStatic {
     file: String,
     name: String,
     reason: String,
@@ -60,36 +60,36 @@ struct AllowedState {
 ///
 /// # Errors
 /// When a source or the allow-list cannot be read.
-pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
+pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
     let allowed = read_allowed(workspace)?;
     let mut used = vec![false; allowed.state.len()];
-    let mut findings = Findings::default();
+    let mut findings = CheckFindings::default();
     for package in &workspace.crates {
         for (place, name) in check_crate(workspace, package, &mut findings)? {
             let file = place.split(':').next().unwrap_or_default();
             match allowed.state.iter().position(|a| a.file == file && a.name == name) {
                 Some(at) => used[at] = true,
-                None => {
-                    findings.add(place, format!("{name} is file-scope mutable state; pass it as a value"))
-                }
+                None => findings
+                    .add_finding(place, format!("{name} is file-scope mutable state; pass it as a value")),
             }
         }
     }
     for (entry, used) in allowed.state.iter().zip(used) {
         if entry.reason.trim().is_empty() {
-            findings.add(ALLOW_LIST, format!("{} gives no reason", entry.name));
+            findings.add_finding(ALLOW_LIST, format!("{} gives no reason", entry.name));
         }
         if !used {
-            findings.add(ALLOW_LIST, format!("{} in {} is gone; drop the entry", entry.name, entry.file));
+            findings
+                .add_finding(ALLOW_LIST, format!("{} in {} is gone; drop the entry", entry.name, entry.file));
         }
     }
     Ok(findings)
 }
 
-fn read_allowed(workspace: &Workspace) -> Result<Allowed> {
+fn read_allowed(workspace: &Workspace) -> Result<StateAllowList> {
     let path = workspace.root.join(ALLOW_LIST);
     if !path.exists() {
-        return Ok(Allowed::default());
+        return Ok(StateAllowList::default());
     }
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {ALLOW_LIST}"))?;
     toml::from_str(&text).with_context(|| format!("parsing {ALLOW_LIST}"))
@@ -98,27 +98,27 @@ fn read_allowed(workspace: &Workspace) -> Result<Allowed> {
 /// Checks lengths; hands back the (place, name) of each piece of state for the allow-list to judge.
 fn check_crate(
     workspace: &Workspace,
-    package: &Crate,
-    findings: &mut Findings,
+    package: &WorkspaceCrate,
+    findings: &mut CheckFindings,
 ) -> Result<Vec<(String, String)>> {
     let sources = source::product_sources(&package.dir)?;
     let changing = changing_types(&sources);
     let mut state = Vec::new();
     for source in &sources {
-        let file = workspace.show(&source.path);
+        let file = workspace.relative_path(&source.path);
         let lines = source.product_lines();
         if lines > FILE_LINES_MAX {
-            findings.add(&file, format!("{lines} lines without tests; at most {FILE_LINES_MAX}"));
+            findings.add_finding(&file, format!("{lines} lines without tests; at most {FILE_LINES_MAX}"));
         }
-        let mut functions = Functions::default();
+        let mut functions = LongFunctions::default();
         functions.visit_file(&source.product);
         for (name, line, lines) in functions.too_long {
-            findings.add(
+            findings.add_finding(
                 format!("{file}:{line}"),
                 format!("fn {name} has {lines} lines; at most {FUNCTION_LINES_MAX}"),
             );
         }
-        let mut statics = Statics { changing: &changing, found: Vec::new() };
+        let mut statics = MutableStatics { changing: &changing, found: Vec::new() };
         statics.visit_file(&source.product);
         state.extend(statics.found.into_iter().map(|(line, name)| (format!("{file}:{line}"), name)));
     }
@@ -127,12 +127,12 @@ fn check_crate(
 
 /// Functions that are too long: name, line, length.
 #[derive(Default)]
-struct Functions {
+struct LongFunctions {
     too_long: Vec<(String, usize, usize)>,
 }
 
-impl Functions {
-    fn measure(&mut self, signature: &syn::Signature, block: &syn::Block) {
+impl LongFunctions {
+    fn measure_function(&mut self, signature: &syn::Signature, block: &syn::Block) {
         let first = signature.span().start().line;
         let lines = block.span().end().line - first + 1;
         if lines > FUNCTION_LINES_MAX {
@@ -141,32 +141,32 @@ impl Functions {
     }
 }
 
-impl<'ast> Visit<'ast> for Functions {
+impl<'ast> Visit<'ast> for LongFunctions {
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        self.measure(&item.sig, &item.block);
+        self.measure_function(&item.sig, &item.block);
         visit::visit_item_fn(self, item);
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
-        self.measure(&item.sig, &item.block);
+        self.measure_function(&item.sig, &item.block);
         visit::visit_impl_item_fn(self, item);
     }
 
     fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
         if let Some(block) = &item.default {
-            self.measure(&item.sig, block);
+            self.measure_function(&item.sig, block);
         }
         visit::visit_trait_item_fn(self, item);
     }
 }
 
 /// Statics that can change, wherever they stand: one inside a function is as global as any.
-struct Statics<'a> {
+struct MutableStatics<'a> {
     changing: &'a BTreeSet<String>,
     found: Vec<(usize, String)>,
 }
 
-impl<'ast> Visit<'ast> for Statics<'_> {
+impl<'ast> Visit<'ast> for MutableStatics<'_> {
     fn visit_item_static(&mut self, item: &'ast syn::ItemStatic) {
         let is_mut = !matches!(item.mutability, syn::StaticMutability::None);
         if is_mut || names_changing(item.ty.to_token_stream(), self.changing) {
@@ -214,8 +214,8 @@ fn names_changing(tokens: TokenStream, changing: &BTreeSet<String>) -> bool {
 }
 
 /// The crate's own types that hold one of [`MUTABLE_TYPES`], directly or through each other.
-fn changing_types(sources: &[Source]) -> BTreeSet<String> {
-    let mut types = Types::default();
+fn changing_types(sources: &[SourceFile]) -> BTreeSet<String> {
+    let mut types = FieldTokens::default();
     for source in sources {
         types.visit_file(&source.product);
     }
@@ -235,11 +235,11 @@ fn changing_types(sources: &[Source]) -> BTreeSet<String> {
 
 /// Every struct and enum with the tokens of its fields.
 #[derive(Default)]
-struct Types {
+struct FieldTokens {
     fields: Vec<(String, TokenStream)>,
 }
 
-impl<'ast> Visit<'ast> for Types {
+impl<'ast> Visit<'ast> for FieldTokens {
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
         let fields = item.fields.iter().map(|f| f.ty.to_token_stream()).collect();
         self.fields.push((item.ident.to_string(), fields));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fixture::Fixture;
 
-fn check(lib: &str) -> Findings {
+fn check(lib: &str) -> CheckFindings {
     let fixture = Fixture::new();
     fixture.with("engine", &[], lib);
     run(&fixture.load()).unwrap()

@@ -41,19 +41,19 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::report::Findings;
+use crate::report::CheckFindings;
 use crate::workspace::Workspace;
 
 /// Trunkline's rules and chores.
 #[derive(Parser)]
 #[command(name = "cargo xtask")]
-struct Args {
+struct XtaskArguments {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum XtaskCommand {
     /// Checks who depends on whom, and that the pure crates are pure.
     Layers,
     /// Checks licences, versions and sources of all dependencies by the rules of deny.toml.
@@ -103,12 +103,12 @@ enum Command {
         only: Option<String>,
         /// Only a share of them, as 0/3: the first of three, which together are all.
         #[arg(long, value_name = "N/OF")]
-        share: Option<mutants::Share>,
+        share: Option<mutants::RowShare>,
     },
     /// Measures ours against libfabric and UCX over shared memory, in turns.
-    Compare(compare::Options),
+    Compare(compare::CompareOptions),
     /// Measures our OpenSHMEM against Open MPI's, in turns.
-    CompareShmem(compare::shmem::Options),
+    CompareShmem(compare::shmem::ShmemCompareOptions),
     /// Counts instructions and system calls of a message against tools/xtask/budget.toml.
     Budget {
         /// Writes what is counted, with some headroom, into the file instead.
@@ -116,7 +116,7 @@ enum Command {
         update: bool,
     },
     /// Runs the test programs of the workspace, several beside one another.
-    Suite(suite::Options),
+    Suite(suite::SuiteOptions),
     /// Writes the generated files of the fuzz corpus.
     Corpus,
     /// Checks that every parser has a fuzz target, and every target its program and corpus.
@@ -128,7 +128,7 @@ enum Command {
     /// Writes shmem.h and pshmem.h from the table of types.
     Header,
     /// Builds and runs a public suite of OpenSHMEM programs over each fabric, and writes docs/conformance.md.
-    Conformance(conformance::Options),
+    Conformance(conformance::ConformanceOptions),
     /// Runs every check that needs no test run: fmt, clippy and the rules above.
     Ci {
         /// Only the checks of the source: not the comparisons with headers of others.
@@ -138,7 +138,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match dispatch(Args::parse().command) {
+    match run_command(XtaskArguments::parse().command) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -149,49 +149,51 @@ fn main() -> ExitCode {
 }
 
 /// Runs one command; `false` when it found something broken.
-fn dispatch(command: Command) -> Result<bool> {
+fn run_command(command: XtaskCommand) -> Result<bool> {
     let workspace = Workspace::current()?;
     match command {
-        Command::Deny => Ok(shown("deny", &deny::run(&workspace)?)),
-        Command::Layers => Ok(shown("layers", &layers::run(&workspace)?)),
-        Command::Limits => Ok(shown("limits", &limits::run(&workspace)?)),
-        Command::UnsafeBudget { update } => {
-            Ok(shown("unsafe-budget", &unsafe_budget::run(&workspace, update)?))
+        XtaskCommand::Deny => Ok(report_findings("deny", &deny::run(&workspace)?)),
+        XtaskCommand::Layers => Ok(report_findings("layers", &layers::run(&workspace)?)),
+        XtaskCommand::Limits => Ok(report_findings("limits", &limits::run(&workspace)?)),
+        XtaskCommand::UnsafeBudget { update } => {
+            Ok(report_findings("unsafe-budget", &unsafe_budget::run(&workspace, update)?))
         }
-        Command::Names { list, update } => {
-            Ok(shown("names", &names::run(&workspace, list.as_deref(), update)?))
+        XtaskCommand::Names { list, update } => {
+            Ok(report_findings("names", &names::run(&workspace, list.as_deref(), update)?))
         }
-        Command::Words { list, update } => {
-            Ok(shown("words", &words::run(&workspace, list.as_deref(), update)?))
+        XtaskCommand::Words { list, update } => {
+            Ok(report_findings("words", &words::run(&workspace, list.as_deref(), update)?))
         }
-        Command::Bindings { check: _, header: Some(header) } => {
-            Ok(shown("bindings", &bindings::run_against(&workspace, &header)?))
+        XtaskCommand::Bindings { check: _, header: Some(header) } => {
+            Ok(report_findings("bindings", &bindings::run_against(&workspace, &header)?))
         }
-        Command::Bindings { check: _, header: None } => {
-            let shown_nccl = shown("bindings", &bindings::run(&workspace)?);
-            let shown_verbs = shown("bindings-verbs", &bindings::run_verbs(&workspace)?);
-            let shown_ofi = shown("bindings-ofi", &bindings::run_ofi(&workspace)?);
-            let shown_cuda = shown("bindings-cuda", &bindings::run_cuda(&workspace)?);
-            let shown_hip = shown("bindings-hip", &bindings::run_hip(&workspace)?);
-            let shown_ze = shown("bindings-ze", &bindings::run_ze(&workspace)?);
+        XtaskCommand::Bindings { check: _, header: None } => {
+            let shown_nccl = report_findings("bindings", &bindings::run(&workspace)?);
+            let shown_verbs = report_findings("bindings-verbs", &bindings::run_verbs(&workspace)?);
+            let shown_ofi = report_findings("bindings-ofi", &bindings::run_ofi(&workspace)?);
+            let shown_cuda = report_findings("bindings-cuda", &bindings::run_cuda(&workspace)?);
+            let shown_hip = report_findings("bindings-hip", &bindings::run_hip(&workspace)?);
+            let shown_ze = report_findings("bindings-ze", &bindings::run_ze(&workspace)?);
             Ok(shown_nccl && shown_verbs && shown_ofi && shown_cuda && shown_hip && shown_ze)
         }
-        Command::Abi => Ok(shown("abi", &abi::run(&workspace)?)),
-        Command::Dist => dist::run(&workspace).map(|()| true),
-        Command::Mutants { only, share } => mutants::run(&workspace, only.as_deref(), share),
-        Command::Compare(options) => compare::run(&workspace, &options).map(|()| true),
-        Command::CompareShmem(options) => compare::shmem::run(&workspace, &options).map(|()| true),
-        Command::Budget { update } => budget::run(&workspace, update),
-        Command::Suite(options) => suite::run(&workspace, &options),
-        Command::Corpus => corpus::run(&workspace).map(|()| true),
-        Command::FuzzList { update } => Ok(shown("fuzz-list", &fuzz_list::run(&workspace, update)?)),
-        Command::Header => corpus::headers(&workspace).map(|()| true),
-        Command::Conformance(options) => conformance::run(&workspace, &options),
-        Command::Ci { quick } => Ok(ci::run(&workspace, quick)),
+        XtaskCommand::Abi => Ok(report_findings("abi", &abi::run(&workspace)?)),
+        XtaskCommand::Dist => dist::run(&workspace).map(|()| true),
+        XtaskCommand::Mutants { only, share } => mutants::run(&workspace, only.as_deref(), share),
+        XtaskCommand::Compare(options) => compare::run(&workspace, &options).map(|()| true),
+        XtaskCommand::CompareShmem(options) => compare::shmem::run(&workspace, &options).map(|()| true),
+        XtaskCommand::Budget { update } => budget::run(&workspace, update),
+        XtaskCommand::Suite(options) => suite::run(&workspace, &options),
+        XtaskCommand::Corpus => corpus::run(&workspace).map(|()| true),
+        XtaskCommand::FuzzList { update } => {
+            Ok(report_findings("fuzz-list", &fuzz_list::run(&workspace, update)?))
+        }
+        XtaskCommand::Header => corpus::write_headers(&workspace).map(|()| true),
+        XtaskCommand::Conformance(options) => conformance::run(&workspace, &options),
+        XtaskCommand::Ci { quick } => Ok(ci::run_checks(&workspace, quick)),
     }
 }
 
-fn shown(check: &str, findings: &Findings) -> bool {
-    findings.print(check);
+fn report_findings(check: &str, findings: &CheckFindings) -> bool {
+    findings.print_report(check);
     findings.is_clean()
 }

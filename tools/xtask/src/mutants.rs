@@ -15,7 +15,7 @@ use comfy_table::Table;
 use serde::Deserialize;
 
 use crate::report;
-use crate::shell::{self, Ended};
+use crate::shell::{self, ProgramEnd};
 use crate::suite::{self, TestProgram};
 use crate::workspace::{Workspace, long_name};
 
@@ -33,15 +33,15 @@ const CHOICE: &str = "TRUNKLINE_MUTANT";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rows {
+struct MutantRows {
     #[serde(default)]
-    mutant: Vec<Row>,
+    mutant: Vec<MutantRow>,
 }
 
 /// One planted bug, or several that one test notices; mutants.toml explains the fields.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct MutantRow {
     #[serde(default)]
     name: String,
     #[serde(default)]
@@ -54,7 +54,7 @@ struct Row {
     also: Vec<String>,
     planted: String,
     package: Option<String>,
-    #[serde(default = "Row::lib")]
+    #[serde(default = "MutantRow::lib")]
     target: String,
     test: String,
     #[serde(default)]
@@ -63,11 +63,11 @@ struct Row {
     env: BTreeMap<String, String>,
     #[serde(default)]
     build: Vec<String>,
-    #[serde(default = "Row::default_limit")]
+    #[serde(default = "MutantRow::default_limit")]
     limit_s: u64,
 }
 
-impl Row {
+impl MutantRow {
     fn lib() -> String {
         "lib".to_owned()
     }
@@ -77,7 +77,7 @@ impl Row {
     }
 
     /// A row for each bug.
-    fn expand(mut self) -> Result<Vec<Self>> {
+    fn expand_row(mut self) -> Result<Vec<Self>> {
         let bugs = std::mem::take(&mut self.bugs);
         let also = std::mem::take(&mut self.also);
         if !also.is_empty() && bugs.is_empty() && self.name.is_empty() {
@@ -100,14 +100,14 @@ impl Row {
         Ok(bugs.into_iter().map(row).collect())
     }
 
-    fn package(&self) -> &str {
+    fn package_name(&self) -> &str {
         self.package.as_deref().unwrap_or(&self.planted)
     }
 }
 
 /// What became of one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum MutantVerdict {
     /// The test failed with the bug and passes without.
     Killed,
     /// As `Killed`, by never ending.
@@ -122,7 +122,7 @@ enum Verdict {
     NoTest,
 }
 
-impl Verdict {
+impl MutantVerdict {
     const fn is_good(self) -> bool {
         matches!(self, Self::Killed | Self::KilledByLimit | Self::KilledAlone)
     }
@@ -132,7 +132,7 @@ impl Verdict {
         matches!(self, Self::Survived | Self::BrokenTest)
     }
 
-    const fn text(self) -> &'static str {
+    const fn verdict_text(self) -> &'static str {
         match self {
             Self::Killed => "killed",
             Self::KilledByLimit => "killed (time limit)",
@@ -146,22 +146,22 @@ impl Verdict {
 
 /// A share of the rows: that of this number, from 0, of so many. Rows of one package are together, so that few have to be built.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Share {
+pub(crate) struct RowShare {
     number: usize,
     of: usize,
 }
 
-impl Share {
+impl RowShare {
     /// Leaves the rows of this share, and no others.
-    fn keep(self, rows: &mut Vec<Row>) {
-        rows.sort_by(|a, b| (a.package(), &a.target).cmp(&(b.package(), &b.target)));
+    fn retain_share(self, rows: &mut Vec<MutantRow>) {
+        rows.sort_by(|a, b| (a.package_name(), &a.target).cmp(&(b.package_name(), &b.target)));
         let from = |number: usize| rows.len() * number / self.of;
         let range = from(self.number)..from(self.number + 1);
         *rows = rows.drain(range).collect();
     }
 }
 
-impl std::str::FromStr for Share {
+impl std::str::FromStr for RowShare {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -175,14 +175,14 @@ impl std::str::FromStr for Share {
 ///
 /// # Errors
 /// When the table is wrong, the build fails or a test cannot be started.
-pub(crate) fn run(workspace: &Workspace, only: Option<&str>, share: Option<Share>) -> Result<bool> {
+pub(crate) fn run(workspace: &Workspace, only: Option<&str>, share: Option<RowShare>) -> Result<bool> {
     let text =
         std::fs::read_to_string(workspace.root.join(ROWS)).with_context(|| format!("reading {ROWS}"))?;
-    let mut rows = parse(&text)?;
+    let mut rows = parse_rows(&text)?;
     let all = rows.len();
     rows.retain(|row| only.is_none_or(|part| row.name.contains(part)));
     if let Some(share) = share {
-        share.keep(&mut rows);
+        share.retain_share(&mut rows);
     }
     println!("mutants: {} of {all} rows", rows.len());
     if rows.is_empty() {
@@ -196,8 +196,8 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>, share: Option<Share
     table.set_header(["mutant", "breaks", "test", "result"]);
     for (row, verdict) in rows.iter().zip(&verdicts) {
         let which = if row.test.is_empty() { "all" } else { &row.test };
-        let test = format!("{} {}: {which}", row.package(), row.target);
-        table.add_row([&row.name, &row.breaks, &test, verdict.text()]);
+        let test = format!("{} {}: {which}", row.package_name(), row.target);
+        table.add_row([&row.name, &row.breaks, &test, verdict.verdict_text()]);
     }
     let killed = verdicts.iter().filter(|verdict| verdict.is_good()).count();
     println!("{table}");
@@ -205,10 +205,10 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>, share: Option<Share
     Ok(killed == rows.len())
 }
 
-fn parse(text: &str) -> Result<Vec<Row>> {
-    let rows: Rows = toml::from_str(text).with_context(|| format!("parsing {ROWS}"))?;
+fn parse_rows(text: &str) -> Result<Vec<MutantRow>> {
+    let rows: MutantRows = toml::from_str(text).with_context(|| format!("parsing {ROWS}"))?;
     let mut names = BTreeSet::new();
-    let expanded: Result<Vec<Vec<Row>>> = rows.mutant.into_iter().map(Row::expand).collect();
+    let expanded: Result<Vec<Vec<MutantRow>>> = rows.mutant.into_iter().map(MutantRow::expand_row).collect();
     let rows = expanded?.concat();
     let (again, first): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.breaks == AGAIN);
     for row in first {
@@ -224,30 +224,30 @@ fn parse(text: &str) -> Result<Vec<Row>> {
 
 /// Test programs by (package, target); a library's target is `lib`.
 #[derive(Debug, Default)]
-struct Programs(BTreeMap<(String, String), TestProgram>);
+struct TestPrograms(BTreeMap<(String, String), TestProgram>);
 
-impl Programs {
-    fn find(&self, row: &Row) -> Result<&TestProgram> {
-        let key = (row.package().to_owned(), row.target.clone());
+impl TestPrograms {
+    fn find_program(&self, row: &MutantRow) -> Result<&TestProgram> {
+        let key = (row.package_name().to_owned(), row.target.clone());
         self.0.get(&key).with_context(|| {
-            format!("{ROWS}: {}: crate {} has no test program `{}`", row.name, row.package(), row.target)
+            format!("{ROWS}: {}: crate {} has no test program `{}`", row.name, row.package_name(), row.target)
         })
     }
 }
 
 /// Builds every test program the rows need, with all planted bugs compiled in.
-fn build(workspace: &Workspace, rows: &[Row]) -> Result<Programs> {
+fn build(workspace: &Workspace, rows: &[MutantRow]) -> Result<TestPrograms> {
     let target = workspace.target.join("mutants");
     take_what_is_built(&workspace.target.join("debug"), &target.join("debug"))?;
-    let features = features(workspace, rows)?;
+    let features = mutant_features(workspace, rows)?;
     let planted: BTreeSet<&str> = rows.iter().map(|r| r.planted.as_str()).collect();
     let extra: BTreeSet<&str> = rows.iter().flat_map(|r| &r.build).map(String::as_str).collect();
-    let tested: BTreeSet<&str> = rows.iter().map(Row::package).collect();
+    let tested: BTreeSet<&str> = rows.iter().map(MutantRow::package_name).collect();
     let cargo = |verb: &[&str], packages: &BTreeSet<&str>| {
         let mut command = shell::cargo_command(&workspace.root);
         command.args(verb).arg("--target-dir").arg(&target);
         let selected = packages.iter().chain(&tested).chain(&planted).copied().collect::<BTreeSet<_>>();
-        command.args(selection(&selected, &features));
+        command.args(package_arguments(&selected, &features));
         command
     };
     if !extra.is_empty() && !cargo(&["build"], &extra).status().context("starting cargo")?.success() {
@@ -308,7 +308,7 @@ fn copy_as_old(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// Cargo's arguments for these packages. Cargo refuses features of a package that is not selected.
-fn selection(packages: &BTreeSet<&str>, features: &BTreeSet<String>) -> Vec<String> {
+fn package_arguments(packages: &BTreeSet<&str>, features: &BTreeSet<String>) -> Vec<String> {
     let chosen = packages.iter().copied().filter(|&name| features.contains(name));
     let chosen: Vec<_> = chosen.map(|name| format!("{}/{FEATURE}", long_name(name))).collect();
     let names = packages.iter().flat_map(|name| ["--package".to_owned(), long_name(name)]);
@@ -316,13 +316,13 @@ fn selection(packages: &BTreeSet<&str>, features: &BTreeSet<String>) -> Vec<Stri
 }
 
 /// Cargo's arguments for the test programs that the rows name: the selected packages have many others.
-fn program_filters(workspace: &Workspace, rows: &[Row]) -> BTreeSet<String> {
-    let filter = |row: &Row| {
+fn program_filters(workspace: &Workspace, rows: &[MutantRow]) -> BTreeSet<String> {
+    let filter = |row: &MutantRow| {
         let name = &row.target;
-        if *name == Row::lib() {
+        if *name == MutantRow::lib() {
             return "--lib".to_owned();
         }
-        let tests = workspace.find(row.package()).map(|package| package.dir.join("tests"));
+        let tests = workspace.find_crate(row.package_name()).map(|package| package.dir.join("tests"));
         let is_test = |tests: PathBuf| {
             tests.join(format!("{name}.rs")).exists() || tests.join(name).join("main.rs").exists()
         };
@@ -333,13 +333,14 @@ fn program_filters(workspace: &Workspace, rows: &[Row]) -> BTreeSet<String> {
 }
 
 /// The crates with the feature `mutants` that a row names: those with bugs must have it, tests and tools may.
-fn features(workspace: &Workspace, rows: &[Row]) -> Result<BTreeSet<String>> {
+fn mutant_features(workspace: &Workspace, rows: &[MutantRow]) -> Result<BTreeSet<String>> {
     let mut features = BTreeSet::new();
     for row in rows {
-        let others = row.build.iter().map(String::as_str).chain([row.package()]);
+        let others = row.build.iter().map(String::as_str).chain([row.package_name()]);
         for name in others.chain([row.planted.as_str()]) {
-            let package =
-                workspace.find(name).with_context(|| format!("{ROWS}: {}: no crate {name}", row.name))?;
+            let package = workspace
+                .find_crate(name)
+                .with_context(|| format!("{ROWS}: {}: no crate {name}", row.name))?;
             if package.features.iter().any(|f| f == FEATURE) {
                 features.insert(name.to_owned());
             } else if name == row.planted {
@@ -350,31 +351,31 @@ fn features(workspace: &Workspace, rows: &[Row]) -> Result<BTreeSet<String>> {
     Ok(features)
 }
 
-fn programs_in(workspace: &Workspace, messages: &[u8]) -> Result<Programs> {
+fn programs_in(workspace: &Workspace, messages: &[u8]) -> Result<TestPrograms> {
     let programs = suite::test_programs(workspace, messages)?.into_iter();
-    Ok(Programs(
+    Ok(TestPrograms(
         programs.map(|program| ((program.package.clone(), program.target.clone()), program)).collect(),
     ))
 }
 
 /// What identifies a healthy run, so that rows that share a test share it.
-type Run = (PathBuf, String, bool, BTreeMap<String, String>);
+type RunKey = (PathBuf, String, bool, BTreeMap<String, String>);
 
 /// What each such run came to without a bug; the row that comes first finds out, the others wait for it.
 #[derive(Debug, Default)]
-struct Healthy(Mutex<BTreeMap<Run, Arc<OnceLock<Option<Verdict>>>>>);
+struct HealthyRuns(Mutex<BTreeMap<RunKey, Arc<OnceLock<Option<MutantVerdict>>>>>);
 
 /// Judges the rows, several at a time: most of them wait for something.
-fn judge_all(rows: &[Row], programs: &Programs) -> Result<Vec<Verdict>> {
-    let healthy = Healthy::default();
+fn judge_all(rows: &[MutantRow], programs: &TestPrograms) -> Result<Vec<MutantVerdict>> {
+    let healthy = HealthyRuns::default();
     let next = AtomicUsize::new(0);
-    let work = || -> Result<Vec<(usize, Verdict)>> {
+    let work = || -> Result<Vec<(usize, MutantVerdict)>> {
         let mut judged = Vec::new();
         while let Some((at, row)) = next_of(rows, &next) {
             let began = Instant::now();
-            let verdict = judge(row, programs.find(row)?, &healthy)?;
+            let verdict = judge_row(row, programs.find_program(row)?, &healthy)?;
             // What is left open is told when it has been judged alone.
-            let found = if verdict.is_open() { "once more, alone" } else { verdict.text() };
+            let found = if verdict.is_open() { "once more, alone" } else { verdict.verdict_text() };
             println!("mutant {} ({:.1} s) ... {found}", row.name, began.elapsed().as_secs_f64());
             judged.push((at, verdict));
         }
@@ -397,27 +398,31 @@ fn judge_all(rows: &[Row], programs: &Programs) -> Result<Vec<Verdict>> {
 
 /// Judges once more what came to nothing good beside another row: many bugs need a moment of two processes to show,
 /// and many tests need time.
-fn judge_alone(rows: &[Row], programs: &Programs, verdicts: Vec<Verdict>) -> Result<Vec<Verdict>> {
-    let healthy = Healthy::default();
-    let again = |(row, verdict): (&Row, Verdict)| {
+fn judge_alone(
+    rows: &[MutantRow],
+    programs: &TestPrograms,
+    verdicts: Vec<MutantVerdict>,
+) -> Result<Vec<MutantVerdict>> {
+    let healthy = HealthyRuns::default();
+    let again = |(row, verdict): (&MutantRow, MutantVerdict)| {
         if !verdict.is_open() {
             return Ok(verdict);
         }
-        let alone = judge(row, programs.find(row)?, &healthy)?;
-        let verdict = if alone.is_good() { Verdict::KilledAlone } else { alone };
-        println!("mutant {} ... {}", row.name, verdict.text());
+        let alone = judge_row(row, programs.find_program(row)?, &healthy)?;
+        let verdict = if alone.is_good() { MutantVerdict::KilledAlone } else { alone };
+        println!("mutant {} ... {}", row.name, verdict.verdict_text());
         Ok(verdict)
     };
     rows.iter().zip(verdicts).map(again).collect()
 }
 
 /// The next row that nobody has taken.
-fn next_of<'a>(rows: &'a [Row], next: &AtomicUsize) -> Option<(usize, &'a Row)> {
+fn next_of<'a>(rows: &'a [MutantRow], next: &AtomicUsize) -> Option<(usize, &'a MutantRow)> {
     let at = next.fetch_add(1, Ordering::Relaxed);
     rows.get(at).map(|row| (at, row))
 }
 
-fn judge(row: &Row, program: &TestProgram, healthy: &Healthy) -> Result<Verdict> {
+fn judge_row(row: &MutantRow, program: &TestProgram, healthy: &HealthyRuns) -> Result<MutantVerdict> {
     let key = (program.file.clone(), row.test.clone(), row.exact, row.env.clone());
     let known = {
         let mut runs = healthy.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -427,7 +432,7 @@ fn judge(row: &Row, program: &TestProgram, healthy: &Healthy) -> Result<Verdict>
     let without = *known.get_or_init(|| {
         judge_without(row, program).unwrap_or_else(|error| {
             failed = Some(error);
-            Some(Verdict::BrokenTest)
+            Some(MutantVerdict::BrokenTest)
         })
     });
     if let Some(error) = failed {
@@ -437,27 +442,27 @@ fn judge(row: &Row, program: &TestProgram, healthy: &Healthy) -> Result<Verdict>
         return Ok(verdict);
     }
     Ok(match run_test(row, program, Some(&row.name))?.0 {
-        Ended::Passed => Verdict::Survived,
-        Ended::Failed => Verdict::Killed,
-        Ended::TimedOut => Verdict::KilledByLimit,
+        ProgramEnd::Passed => MutantVerdict::Survived,
+        ProgramEnd::Failed => MutantVerdict::Killed,
+        ProgramEnd::TimedOut => MutantVerdict::KilledByLimit,
     })
 }
 
 /// What is wrong with a row's test when no bug is chosen.
-fn judge_without(row: &Row, program: &TestProgram) -> Result<Option<Verdict>> {
+fn judge_without(row: &MutantRow, program: &TestProgram) -> Result<Option<MutantVerdict>> {
     let (ended, log) = run_test(row, program, None)?;
     Ok(match (ended, tests_run(&log)) {
-        (Ended::Passed, 0) => Some(Verdict::NoTest),
-        (Ended::Passed, _) => None,
+        (ProgramEnd::Passed, 0) => Some(MutantVerdict::NoTest),
+        (ProgramEnd::Passed, _) => None,
         _ => {
             // Set off, so that nobody takes its result line for ours.
             log.lines().for_each(|line| println!("  | {line}"));
-            Some(Verdict::BrokenTest)
+            Some(MutantVerdict::BrokenTest)
         }
     })
 }
 
-fn run_test(row: &Row, program: &TestProgram, mutant: Option<&str>) -> Result<(Ended, String)> {
+fn run_test(row: &MutantRow, program: &TestProgram, mutant: Option<&str>) -> Result<(ProgramEnd, String)> {
     let mut command = Command::new(&program.file);
     command.arg(&row.test).args(row.exact.then_some("--exact"));
     command

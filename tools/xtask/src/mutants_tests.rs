@@ -35,18 +35,23 @@ fn each_verdict_is_reached() {
     fixture.with("demo", &[], LIB).manifest("demo", "[features]\nmutants = []\n");
     let workspace = fixture.load();
     let cases = [
-        (row("wrong-sum", "adds"), Verdict::Killed),
-        (row("hang", "adds"), Verdict::KilledByLimit),
-        (row("wrong-sum-2", "looks_away"), Verdict::Survived),
-        (row("wrong-sum-3", "broken"), Verdict::BrokenTest),
-        (row("wrong-sum-4", "no_such_test"), Verdict::NoTest),
+        (row("wrong-sum", "adds"), MutantVerdict::Killed),
+        (row("hang", "adds"), MutantVerdict::KilledByLimit),
+        (row("wrong-sum-2", "looks_away"), MutantVerdict::Survived),
+        (row("wrong-sum-3", "broken"), MutantVerdict::BrokenTest),
+        (row("wrong-sum-4", "no_such_test"), MutantVerdict::NoTest),
     ];
     let text: String = cases.iter().map(|(row, _)| row.as_str()).collect();
-    let rows = parse(&text).unwrap();
+    let rows = parse_rows(&text).unwrap();
     let programs = build(&workspace, &rows).unwrap();
-    let healthy = Healthy::default();
+    let healthy = HealthyRuns::default();
     for (row, (_, wanted)) in rows.iter().zip(&cases) {
-        assert_eq!(judge(row, programs.find(row).unwrap(), &healthy).unwrap(), *wanted, "{}", row.name);
+        assert_eq!(
+            judge_row(row, programs.find_program(row).unwrap(), &healthy).unwrap(),
+            *wanted,
+            "{}",
+            row.name
+        );
     }
     fixture.write(ROWS, &row("wrong-sum", "looks_away"));
     assert!(!run(&workspace, None, None).unwrap());
@@ -59,37 +64,37 @@ fn a_bug_that_hides_in_company_is_found_alone() {
     let fixture = Fixture::new();
     fixture.with("demo", &[], LIB).manifest("demo", "[features]\nmutants = []\n");
     let workspace = fixture.load();
-    let rows = parse(&(row("shy", "adds") + &row("wrong-sum", "looks_away"))).unwrap();
+    let rows = parse_rows(&(row("shy", "adds") + &row("wrong-sum", "looks_away"))).unwrap();
     let programs = build(&workspace, &rows).unwrap();
     let beside = judge_all(&rows, &programs).unwrap();
-    assert_eq!(beside, [Verdict::Survived, Verdict::Survived]);
+    assert_eq!(beside, [MutantVerdict::Survived, MutantVerdict::Survived]);
     let alone = judge_alone(&rows, &programs, beside).unwrap();
-    assert_eq!(alone, [Verdict::KilledAlone, Verdict::Survived]);
+    assert_eq!(alone, [MutantVerdict::KilledAlone, MutantVerdict::Survived]);
 }
 
 #[test]
 fn a_wrong_table_is_an_error() {
-    assert!(parse(&row("a", "t").repeat(2)).unwrap_err().to_string().contains("twice"));
-    assert!(parse("[[mutant]]\nname = \"a\"\n").is_err());
-    assert!(parse(&(row("a", "t") + "tset = \"typo\"\n")).is_err());
+    assert!(parse_rows(&row("a", "t").repeat(2)).unwrap_err().to_string().contains("twice"));
+    assert!(parse_rows("[[mutant]]\nname = \"a\"\n").is_err());
+    assert!(parse_rows(&(row("a", "t") + "tset = \"typo\"\n")).is_err());
 }
 
 #[test]
 fn one_row_may_stand_for_several_bugs() {
     let text = "[[mutant]]\nplanted = \"demo\"\ntest = \"t\"\n[mutant.bugs]\nb = \"two\"\na = \"one\"\n";
-    let rows = parse(text).unwrap();
+    let rows = parse_rows(text).unwrap();
     let said: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.breaks.as_str())).collect();
     assert_eq!(said, [("a", "one"), ("b", "two")]);
     assert_eq!(rows[1].test, "t");
-    assert!(parse(&(text.to_owned() + &row("a", "t"))).unwrap_err().to_string().contains("twice"));
-    assert!(parse(&row("x", "t").replace("name", "bugs = { y = \"z\" }\nname")).is_err());
+    assert!(parse_rows(&(text.to_owned() + &row("a", "t"))).unwrap_err().to_string().contains("twice"));
+    assert!(parse_rows(&row("x", "t").replace("name", "bugs = { y = \"z\" }\nname")).is_err());
 }
 
 #[test]
 fn a_crate_without_the_feature_is_an_error() {
     let fixture = Fixture::new();
     fixture.with("demo", &[], LIB);
-    let error = build(&fixture.load(), &parse(&row("a", "adds")).unwrap()).unwrap_err();
+    let error = build(&fixture.load(), &parse_rows(&row("a", "adds")).unwrap()).unwrap_err();
     assert!(error.to_string().contains("has no feature mutants"), "{error}");
 }
 
@@ -134,8 +139,8 @@ fn each_row_is_in_one_share() {
     };
     let all: String = (0..100).map(text).collect();
     let share = |text: &str| {
-        let mut rows = parse(&all).unwrap();
-        text.parse::<Share>().unwrap().keep(&mut rows);
+        let mut rows = parse_rows(&all).unwrap();
+        text.parse::<RowShare>().unwrap().retain_share(&mut rows);
         rows
     };
     let shares = ["0/3", "1/3", "2/3"].map(share);
@@ -145,10 +150,10 @@ fn each_row_is_in_one_share() {
     assert_eq!((names.len(), shares.each_ref().map(Vec::len)), (100, [33, 33, 34]));
     // Few packages are to be built for each.
     for share in &shares {
-        assert!(share.iter().map(Row::package).collect::<BTreeSet<_>>().len() <= 3);
+        assert!(share.iter().map(MutantRow::package_name).collect::<BTreeSet<_>>().len() <= 3);
     }
     for wrong in ["", "1", "3/3", "0/0", "-1/3", "a/b"] {
-        assert!(wrong.parse::<Share>().is_err(), "{wrong}");
+        assert!(wrong.parse::<RowShare>().is_err(), "{wrong}");
     }
 }
 
@@ -156,7 +161,7 @@ fn each_row_is_in_one_share() {
 #[test]
 fn features_of_unselected_packages_are_left_out() {
     let features = ["cli", "proto"].map(str::to_owned).into();
-    let arguments = selection(&BTreeSet::from(["proto", "shmem"]), &features);
+    let arguments = package_arguments(&BTreeSet::from(["proto", "shmem"]), &features);
     let expected = [
         "--package",
         "trunkline-proto",
@@ -173,10 +178,10 @@ fn programs_of_rows_alone_are_built() {
     let fixture = Fixture::new();
     fixture.with("engine", &[], "").write("crates/engine/tests/job.rs", "");
     fixture.write("crates/engine/tests/device/main.rs", "");
-    let row = |target: &str| Row {
+    let row = |target: &str| MutantRow {
         planted: "engine".to_owned(),
         target: target.to_owned(),
-        ..parse("[[mutant]]\nname = \"a\"\nbreaks = \"b\"\nplanted = \"engine\"\ntest = \"c\"\n")
+        ..parse_rows("[[mutant]]\nname = \"a\"\nbreaks = \"b\"\nplanted = \"engine\"\ntest = \"c\"\n")
             .unwrap()
             .remove(0)
     };

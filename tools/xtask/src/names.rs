@@ -9,12 +9,12 @@ use comfy_table::Table;
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
-use crate::ratchet::{Figures, Ratchet};
-use crate::report::Findings;
-use crate::source::{self, Source};
+use crate::ratchet::{FigureRatchet, WorkspaceFigures};
+use crate::report::CheckFindings;
+use crate::source::{self, SourceFile};
 use crate::workspace::Workspace;
 
-const RATCHET: Ratchet = Ratchet {
+const RATCHET: FigureRatchet = FigureRatchet {
     file: "tools/xtask/names.toml",
     command: "cargo xtask names",
     per: None,
@@ -24,7 +24,7 @@ const RATCHET: Ratchet = Ratchet {
 
 /// The figures, in the order of the printed table.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Figure {
+enum NameFigure {
     /// Types named by one word.
     OneWordTypes,
     /// Functions named by one word.
@@ -45,7 +45,7 @@ enum Figure {
     RenamingImports,
 }
 
-impl Figure {
+impl NameFigure {
     const ALL: [Self; 9] = [
         Self::OneWordTypes,
         Self::OneWordFunctions,
@@ -58,7 +58,7 @@ impl Figure {
         Self::RenamingImports,
     ];
 
-    fn name(self) -> &'static str {
+    fn figure_name(self) -> &'static str {
         match self {
             Self::OneWordTypes => "one_word_types",
             Self::OneWordFunctions => "one_word_functions",
@@ -128,8 +128,8 @@ const PREDICATES: [&str; 7] = ["is_", "has_", "can_", "was_", "are_", "should_",
 const FABRICS: [&str; 3] = ["ofi", "softnic", "verbs"];
 
 /// One place that counts.
-struct Offence {
-    figure: Figure,
+struct NameOffence {
+    figure: NameFigure,
     /// How much it adds.
     weight: u64,
     place: String,
@@ -137,7 +137,7 @@ struct Offence {
 }
 
 /// A type of the workspace.
-struct TypeName {
+struct DeclaredName {
     package: String,
     /// Its file, without folder.
     file: String,
@@ -147,9 +147,9 @@ struct TypeName {
 
 /// All that a run finds.
 #[derive(Default)]
-struct Census {
-    offences: BTreeMap<String, Vec<Offence>>,
-    types: Vec<TypeName>,
+struct NameCensus {
+    offences: BTreeMap<String, Vec<NameOffence>>,
+    types: Vec<DeclaredName>,
     /// Functions whose names are judged.
     functions: u64,
     /// Lines of product code.
@@ -160,36 +160,36 @@ struct Census {
 ///
 /// # Errors
 /// Sources or recorded figures cannot be read or written, or a figure to record has risen.
-pub(crate) fn run(workspace: &Workspace, list: Option<&str>, update: bool) -> Result<Findings> {
-    let census = count(workspace)?;
+pub(crate) fn run(workspace: &Workspace, list: Option<&str>, update: bool) -> Result<CheckFindings> {
+    let census = count_names(workspace)?;
     if let Some(package) = list {
         list_offences(&census, package)?;
-        return Ok(Findings::default());
+        return Ok(CheckFindings::default());
     }
-    let counted = census.figures();
-    let recorded = RATCHET.read(&workspace.root)?;
+    let counted = census.crate_figures();
+    let recorded = RATCHET.read_figures(&workspace.root)?;
     if update {
-        RATCHET.write(&workspace.root, &RATCHET.lowered(&recorded, &counted)?)?;
+        RATCHET.write_figures(&workspace.root, &RATCHET.lower_figures(&recorded, &counted)?)?;
         print_shares(&census);
-        return Ok(Findings::default());
+        return Ok(CheckFindings::default());
     }
-    Ok(RATCHET.judge(&recorded, &counted))
+    Ok(RATCHET.judge_figures(&recorded, &counted))
 }
 
-fn list_offences(census: &Census, package: &str) -> Result<()> {
+fn list_offences(census: &NameCensus, package: &str) -> Result<()> {
     let Some(offences) = census.offences.get(package) else {
         anyhow::bail!("no crate {package} in this workspace; crates are named without \"trunkline-\"");
     };
     let mut sorted: Vec<_> = offences.iter().collect();
     sorted.sort_by(|a, b| (a.figure, &a.place).cmp(&(b.figure, &b.place)));
     for offence in sorted {
-        println!("{}: {}: {}", offence.place, offence.figure.name(), offence.text);
+        println!("{}: {}: {}", offence.place, offence.figure.figure_name(), offence.text);
     }
     Ok(())
 }
 
 /// Prints the figures of the whole workspace, as shares, beside the goals.
-fn print_shares(census: &Census) {
+fn print_shares(census: &NameCensus) {
     let total = |figure| -> u64 {
         let all = census.offences.values().flatten();
         all.filter(|offence| offence.figure == figure).map(|offence| offence.weight).sum()
@@ -198,37 +198,40 @@ fn print_shares(census: &Census) {
     let types = census.types.len() as u64;
     let mut table = Table::new();
     table.set_header(["figure", "now", "goal"]);
-    table.add_row(["types named by one word", &percent(Figure::OneWordTypes, types), "35 %"]);
+    table.add_row(["types named by one word", &percent(NameFigure::OneWordTypes, types), "35 %"]);
     table.add_row([
         "functions named by one word",
-        &percent(Figure::OneWordFunctions, census.functions),
+        &percent(NameFigure::OneWordFunctions, census.functions),
         "40 %",
     ]);
-    table.add_row(["types that share their name", &percent(Figure::SharedTypes, types), "15 %"]);
-    table.add_row(["tuple arguments", &total(Figure::TupleArguments).to_string(), "5"]);
-    let lets = 1000.0 * total(Figure::TupleLets) as f64 / census.lines.max(1) as f64;
+    table.add_row(["types that share their name", &percent(NameFigure::SharedTypes, types), "15 %"]);
+    table.add_row(["tuple arguments", &total(NameFigure::TupleArguments).to_string(), "5"]);
+    let lets = 1000.0 * total(NameFigure::TupleLets) as f64 / census.lines.max(1) as f64;
     table.add_row(["tuple lets per 1,000 lines", &format!("{lets:.1}"), "0.5"]);
-    for figure in
-        [Figure::VisibleFields, Figure::ScatteredTypes, Figure::ActingPredicates, Figure::RenamingImports]
-    {
-        table.add_row([figure.name(), &total(figure).to_string(), ""]);
+    for figure in [
+        NameFigure::VisibleFields,
+        NameFigure::ScatteredTypes,
+        NameFigure::ActingPredicates,
+        NameFigure::RenamingImports,
+    ] {
+        table.add_row([figure.figure_name(), &total(figure).to_string(), ""]);
     }
     println!("{table}");
 }
 
-fn count(workspace: &Workspace) -> Result<Census> {
-    let mut census = Census::default();
+fn count_names(workspace: &Workspace) -> Result<NameCensus> {
+    let mut census = NameCensus::default();
     for package in &workspace.crates {
         let mut files = MethodFiles::default();
         let mut offences = Vec::new();
         for source in source::product_sources(&package.dir)? {
-            let file = workspace.show(&source.path);
+            let file = workspace.relative_path(&source.path);
             census.lines += source.product_lines() as u64;
             let mut seen = FileNames::new(&file);
             seen.visit_file(&source.product);
             census.functions += seen.functions;
             offences.append(&mut seen.offences);
-            let types = seen.types.into_iter().map(|(name, line)| TypeName {
+            let types = seen.types.into_iter().map(|(name, line)| DeclaredName {
                 package: package.name.clone(),
                 file: file_name(&source),
                 place: format!("{file}:{line}"),
@@ -239,29 +242,29 @@ fn count(workspace: &Workspace) -> Result<Census> {
                 files.of.entry(name).or_default().insert(file.clone());
             }
         }
-        offences.extend(files.offences());
+        offences.extend(files.into_offences());
         census.offences.insert(package.name.clone(), offences);
     }
     census.add_shared_types();
     Ok(census)
 }
 
-fn file_name(source: &Source) -> String {
+fn file_name(source: &SourceFile) -> String {
     source.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-impl Census {
-    fn figures(&self) -> Figures {
-        let of_crate = |offences: &Vec<Offence>| {
+impl NameCensus {
+    fn crate_figures(&self) -> WorkspaceFigures {
+        let of_crate = |offences: &Vec<NameOffence>| {
             let value = |figure| offences.iter().filter(|o| o.figure == figure).map(|o| o.weight).sum();
-            Figure::ALL.iter().map(|&figure| (figure.name().to_owned(), value(figure))).collect()
+            NameFigure::ALL.iter().map(|&figure| (figure.figure_name().to_owned(), value(figure))).collect()
         };
         self.offences.iter().map(|(package, offences)| (package.clone(), of_crate(offences))).collect()
     }
 
     /// Adds an offence for each type that has a namesake, unless all of them stand for the same role of the fabrics.
     fn add_shared_types(&mut self) {
-        let mut by_name = BTreeMap::<&str, Vec<&TypeName>>::new();
+        let mut by_name = BTreeMap::<&str, Vec<&DeclaredName>>::new();
         for named in &self.types {
             by_name.entry(&named.name).or_default().push(named);
         }
@@ -275,8 +278,12 @@ impl Census {
             if let Some(other) = others.first() {
                 let text =
                     format!("{} is named as {} others, one at {}", named.name, others.len(), other.place);
-                let offence =
-                    Offence { figure: Figure::SharedTypes, weight: 1, place: named.place.clone(), text };
+                let offence = NameOffence {
+                    figure: NameFigure::SharedTypes,
+                    weight: 1,
+                    place: named.place.clone(),
+                    text,
+                };
                 found.push((named.package.clone(), offence));
             }
         }
@@ -287,8 +294,8 @@ impl Census {
 }
 
 /// Whether two types stand for the same part of two fabrics.
-fn has_same_role(one: &TypeName, other: &TypeName) -> bool {
-    let is_fabric = |named: &TypeName| FABRICS.contains(&named.package.as_str());
+fn has_same_role(one: &DeclaredName, other: &DeclaredName) -> bool {
+    let is_fabric = |named: &DeclaredName| FABRICS.contains(&named.package.as_str());
     is_fabric(one) && is_fabric(other) && one.package != other.package && one.file == other.file
 }
 
@@ -299,10 +306,10 @@ struct MethodFiles {
 }
 
 impl MethodFiles {
-    fn offences(self) -> impl Iterator<Item = Offence> {
+    fn into_offences(self) -> impl Iterator<Item = NameOffence> {
         let scattered = self.of.into_iter().filter(|(_, files)| files.len() > FILES_PER_TYPE_MAX);
-        scattered.map(|(name, files)| Offence {
-            figure: Figure::ScatteredTypes,
+        scattered.map(|(name, files)| NameOffence {
+            figure: NameFigure::ScatteredTypes,
             weight: (files.len() - FILES_PER_TYPE_MAX) as u64,
             text: format!("{name} has methods in {} files; at most {FILES_PER_TYPE_MAX}", files.len()),
             place: files.into_iter().next().unwrap_or_default(),
@@ -334,7 +341,7 @@ fn words_of(name: &str) -> usize {
 /// The names of one file.
 struct FileNames<'a> {
     file: &'a str,
-    offences: Vec<Offence>,
+    offences: Vec<NameOffence>,
     types: Vec<(String, usize)>,
     methods_of: Vec<String>,
     functions: u64,
@@ -345,16 +352,16 @@ impl<'a> FileNames<'a> {
         Self { file, offences: Vec::new(), types: Vec::new(), methods_of: Vec::new(), functions: 0 }
     }
 
-    fn add(&mut self, figure: Figure, weight: usize, line: usize, text: String) {
+    fn add_offence(&mut self, figure: NameFigure, weight: usize, line: usize, text: String) {
         let place = format!("{}:{line}", self.file);
-        self.offences.push(Offence { figure, weight: weight as u64, place, text });
+        self.offences.push(NameOffence { figure, weight: weight as u64, place, text });
     }
 
     fn judge_type(&mut self, ident: &syn::Ident) {
         let name = ident.to_string();
         let line = ident.span().start().line;
         if words_of(&name) == 1 {
-            self.add(Figure::OneWordTypes, 1, line, name.clone());
+            self.add_offence(NameFigure::OneWordTypes, 1, line, name.clone());
         }
         self.types.push((name, line));
     }
@@ -364,7 +371,7 @@ impl<'a> FileNames<'a> {
             item.fields.iter().filter(|field| !matches!(field.vis, syn::Visibility::Inherited)).count();
         if let Some(beyond @ 1..) = visible.checked_sub(VISIBLE_FIELDS_MAX) {
             let text = format!("{} has {visible} visible fields; at most {VISIBLE_FIELDS_MAX}", item.ident);
-            self.add(Figure::VisibleFields, beyond, item.ident.span().start().line, text);
+            self.add_offence(NameFigure::VisibleFields, beyond, item.ident.span().start().line, text);
         }
     }
 
@@ -375,19 +382,24 @@ impl<'a> FileNames<'a> {
         if !CONVENTIONAL.contains(&name.as_str()) && signature.abi.is_none() {
             self.functions += 1;
             if words_of(&name) == 1 {
-                self.add(Figure::OneWordFunctions, 1, line, format!("fn {name}"));
+                self.add_offence(NameFigure::OneWordFunctions, 1, line, format!("fn {name}"));
             }
         }
         let takes_mut =
             signature.receiver().is_some_and(|own| own.reference.is_some() && own.mutability.is_some());
         if takes_mut && PREDICATES.iter().any(|prefix| name.starts_with(prefix)) {
-            self.add(Figure::ActingPredicates, 1, line, format!("fn {name}(&mut self)"));
+            self.add_offence(NameFigure::ActingPredicates, 1, line, format!("fn {name}(&mut self)"));
         }
         for argument in &signature.inputs {
             let syn::FnArg::Typed(argument) = argument else { continue };
             let is_tuple = matches!(&*argument.ty, syn::Type::Tuple(tuple) if !tuple.elems.is_empty());
             if is_tuple {
-                self.add(Figure::TupleArguments, 1, argument.span().start().line, format!("fn {name}"));
+                self.add_offence(
+                    NameFigure::TupleArguments,
+                    1,
+                    argument.span().start().line,
+                    format!("fn {name}"),
+                );
             }
         }
     }
@@ -400,7 +412,7 @@ impl<'a> FileNames<'a> {
                 let is_type = rename.ident.to_string().starts_with(char::is_uppercase);
                 if is_type {
                     let text = format!("{} as {}", rename.ident, rename.rename);
-                    self.add(Figure::RenamingImports, 1, rename.ident.span().start().line, text);
+                    self.add_offence(NameFigure::RenamingImports, 1, rename.ident.span().start().line, text);
                 }
             }
             _ => {}
@@ -472,7 +484,12 @@ impl<'ast> Visit<'ast> for FileNames<'_> {
     fn visit_local(&mut self, local: &'ast syn::Local) {
         let init = local.init.as_ref().map(|init| &*init.expr);
         if let (syn::Pat::Tuple(_), Some(syn::Expr::Tuple(_))) = (&local.pat, init) {
-            self.add(Figure::TupleLets, 1, local.span().start().line, "let (..) = (..)".to_owned());
+            self.add_offence(
+                NameFigure::TupleLets,
+                1,
+                local.span().start().line,
+                "let (..) = (..)".to_owned(),
+            );
         }
         visit::visit_local(self, local);
     }

@@ -17,7 +17,7 @@ fn scripts() -> PathBuf {
 
 /// Whether this system has the program; `./test` lists it where not.
 fn has(program: &str) -> bool {
-    let found = shell::which(program).is_some();
+    let found = shell::find_program(program).is_some();
     if !found {
         println!("SKIPPED on-gpu: {program} is not installed");
     }

@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Instructions by the name of the object.
 #[derive(Debug, Default)]
-pub(crate) struct Profile(HashMap<String, u64>);
+pub(crate) struct ObjectProfile(HashMap<String, u64>);
 
-impl Profile {
+impl ObjectProfile {
     /// Reads a profile, all of whose instructions must be found in some object.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Profile {
     }
 
     /// Instructions of the object with that file name.
-    pub(crate) fn of(&self, file: &str) -> u64 {
+    pub(crate) fn object_cost(&self, file: &str) -> u64 {
         let is_it = |path: &str| path.rsplit('/').next() == Some(file);
         self.0.iter().filter(|(path, _)| is_it(path)).map(|(_, cost)| cost).sum()
     }
@@ -63,14 +63,14 @@ mod tests {
 
     #[test]
     fn each_object_has_its_own_instructions() {
-        let profile = Profile::parse(TEXT).unwrap();
-        assert_eq!(["one.so", "two.so", "e.so"].map(|file| profile.of(file)), [120, 90, 0]);
+        let profile = ObjectProfile::parse(TEXT).unwrap();
+        assert_eq!(["one.so", "two.so", "e.so"].map(|file| profile.object_cost(file)), [120, 90, 0]);
     }
 
     #[test]
     fn what_does_not_add_up_is_no_profile() {
         for (from, to) in [("totals: 210", "totals: 211"), ("totals: 210", ""), ("9 10", "9 x")] {
-            assert!(Profile::parse(&TEXT.replace(from, to)).is_err(), "{to}");
+            assert!(ObjectProfile::parse(&TEXT.replace(from, to)).is_err(), "{to}");
         }
     }
 }

@@ -6,7 +6,7 @@ use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, Token, TokenKind, token
 
 /// One paragraph, message or test name.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Passage {
+pub(crate) struct ProsePassage {
     /// Line on which it begins, 1-based.
     pub(crate) line: usize,
     /// Its words, without code, links and marks.
@@ -17,40 +17,44 @@ pub(crate) struct Passage {
 const MESSAGE_WORDS_MIN: usize = 3;
 
 /// The comments, messages and test names of a Rust source, or of a C++ header.
-pub(crate) fn of_source(text: &str) -> Vec<Passage> {
-    let mut reader =
-        SourceReader { comment: Paragraphs::default(), found: Vec::new(), is_test: false, follows_fn: false };
+pub(crate) fn of_source(text: &str) -> Vec<ProsePassage> {
+    let mut reader = SourceReader {
+        comment: ParagraphReader::default(),
+        found: Vec::new(),
+        is_test: false,
+        follows_fn: false,
+    };
     let mut offset = 0;
     let mut line = 1;
     for token in tokenize(text, FrontmatterAllowed::No) {
         let part = &text[offset..offset + token.len as usize];
-        reader.read(&token, part, line);
+        reader.read_token(&token, part, line);
         offset += part.len();
         line += part.matches('\n').count();
     }
-    reader.finish()
+    reader.into_passages()
 }
 
 /// The paragraphs of a Markdown document; each cell of a table is one.
-pub(crate) fn of_document(text: &str) -> Vec<Passage> {
-    let mut paragraphs = Paragraphs::default();
+pub(crate) fn of_document(text: &str) -> Vec<ProsePassage> {
+    let mut paragraphs = ParagraphReader::default();
     for (number, line) in text.lines().enumerate() {
         paragraphs.add_line(line, number + 1);
     }
-    paragraphs.finish()
+    paragraphs.into_passages()
 }
 
 struct SourceReader {
     /// The comment that the lines so far are part of.
-    comment: Paragraphs,
-    found: Vec<Passage>,
+    comment: ParagraphReader,
+    found: Vec<ProsePassage>,
     /// An attribute `#[test]` stands before the next function.
     is_test: bool,
     follows_fn: bool,
 }
 
 impl SourceReader {
-    fn read(&mut self, token: &Token, part: &str, line: usize) {
+    fn read_token(&mut self, token: &Token, part: &str, line: usize) {
         match token.kind {
             TokenKind::LineComment { .. } => {
                 self.comment.add_line(part.trim_start_matches(['/', '!']), line);
@@ -64,7 +68,7 @@ impl SourceReader {
             // An empty line ends a comment.
             TokenKind::Whitespace if part.matches('\n').count() < 2 => {}
             _ => {
-                self.found.append(&mut std::mem::take(&mut self.comment).finish());
+                self.found.append(&mut std::mem::take(&mut self.comment).into_passages());
                 self.read_code(token, part, line);
             }
         }
@@ -73,16 +77,16 @@ impl SourceReader {
     fn read_code(&mut self, token: &Token, part: &str, line: usize) {
         match token.kind {
             TokenKind::Ident if self.follows_fn && std::mem::take(&mut self.is_test) => {
-                self.found.push(Passage { line, text: part.replace('_', " ") });
+                self.found.push(ProsePassage { line, text: part.replace('_', " ") });
             }
             TokenKind::Ident if part == "test" && !self.follows_fn => self.is_test = true,
             TokenKind::Literal { kind: LiteralKind::Str { .. } | LiteralKind::RawStr { .. }, .. } => {
                 let text = part.trim_start_matches(['r', '#', '"']).trim_end_matches(['"', '#']);
                 // A backslash at the end of a line joins it with the next one.
                 let joined: String = text.split("\\\n").map(str::trim_start).collect::<Vec<_>>().join("");
-                let text = plain(&joined.replace("\\n", " "));
-                if text.contains(' ') && words(&text).count() >= MESSAGE_WORDS_MIN {
-                    self.found.push(Passage { line, text });
+                let text = strip_markup(&joined.replace("\\n", " "));
+                if text.contains(' ') && split_words(&text).count() >= MESSAGE_WORDS_MIN {
+                    self.found.push(ProsePassage { line, text });
                 }
             }
             TokenKind::Whitespace => return,
@@ -91,26 +95,26 @@ impl SourceReader {
         self.follows_fn = token.kind == TokenKind::Ident && part == "fn";
     }
 
-    fn finish(mut self) -> Vec<Passage> {
-        self.found.append(&mut self.comment.finish());
+    fn into_passages(mut self) -> Vec<ProsePassage> {
+        self.found.append(&mut self.comment.into_passages());
         self.found
     }
 }
 
 /// Lines of Markdown, joined to paragraphs.
 #[derive(Default)]
-struct Paragraphs {
-    found: Vec<Passage>,
-    open: Option<Passage>,
+struct ParagraphReader {
+    found: Vec<ProsePassage>,
+    open: Option<ProsePassage>,
     is_code: bool,
 }
 
-impl Paragraphs {
+impl ParagraphReader {
     fn add_line(&mut self, line: &str, number: usize) {
         let text = line.trim();
         if text.starts_with("```") || text.starts_with("~~~") {
             self.is_code = !self.is_code;
-            self.close();
+            self.close_paragraph();
             return;
         }
         if self.is_code {
@@ -119,27 +123,27 @@ impl Paragraphs {
         let begins =
             ["#", "- ", "* ", "+ ", "|", ">"].iter().any(|mark| text.starts_with(mark)) || is_numbered(text);
         if begins || text.is_empty() {
-            self.close();
+            self.close_paragraph();
         }
         if text.starts_with('|') {
-            let cells = text.split('|').map(plain).filter(|cell| words(cell).next().is_some());
-            self.found.extend(cells.map(|text| Passage { line: number, text }));
+            let cells = text.split('|').map(strip_markup).filter(|cell| split_words(cell).next().is_some());
+            self.found.extend(cells.map(|text| ProsePassage { line: number, text }));
         } else if let Some(open) = &mut self.open {
             open.text.push(' ');
             open.text.push_str(text);
         } else if !text.is_empty() {
-            self.open = Some(Passage { line: number, text: text.to_owned() });
+            self.open = Some(ProsePassage { line: number, text: text.to_owned() });
         }
     }
 
-    fn close(&mut self) {
-        if let Some(Passage { line, text }) = self.open.take() {
-            self.found.push(Passage { line, text: plain(&text) });
+    fn close_paragraph(&mut self) {
+        if let Some(ProsePassage { line, text }) = self.open.take() {
+            self.found.push(ProsePassage { line, text: strip_markup(&text) });
         }
     }
 
-    fn finish(mut self) -> Vec<Passage> {
-        self.close();
+    fn into_passages(mut self) -> Vec<ProsePassage> {
+        self.close_paragraph();
         self.found
     }
 }
@@ -151,7 +155,7 @@ fn is_numbered(line: &str) -> bool {
 }
 
 /// A text without code, targets of links and marks. Code counts as one word.
-fn plain(text: &str) -> String {
+fn strip_markup(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(['`', ']', '*', '[', '<', '>', '|', ':']) {
@@ -179,12 +183,12 @@ fn plain(text: &str) -> String {
 }
 
 /// The words of a text.
-pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn split_words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic))
 }
 
 /// The sentences of a text.
-pub(crate) fn sentences(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn split_sentences(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -207,7 +211,7 @@ pub(crate) fn sentences(text: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    fn texts(passages: &[Passage]) -> Vec<(usize, &str)> {
+    fn texts(passages: &[ProsePassage]) -> Vec<(usize, &str)> {
         passages.iter().map(|passage| (passage.line, passage.text.as_str())).collect()
     }
 
@@ -244,7 +248,7 @@ mod tests {
     fn sentences_end_at_marks_before_a_new_one() {
         let text = "Posts it, e.g. a write. Returns 2.5 ms later! Then?";
         assert_eq!(
-            sentences(text).collect::<Vec<_>>(),
+            split_sentences(text).collect::<Vec<_>>(),
             ["Posts it, e.g. a write.", "Returns 2.5 ms later!", "Then?"]
         );
     }

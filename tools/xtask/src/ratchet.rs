@@ -8,19 +8,19 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use crate::report::Findings;
+use crate::report::CheckFindings;
 
 /// Figure to value, of one crate.
 pub(crate) type CrateFigures = BTreeMap<String, u64>;
 
 /// Crate to its figures.
-pub(crate) type Figures = BTreeMap<String, CrateFigures>;
+pub(crate) type WorkspaceFigures = BTreeMap<String, CrateFigures>;
 
 /// Share by which a figure may lie below its recorded value before that value has to follow, in percent.
 const SLACK_PERCENT: u64 = 5;
 
 /// A file of recorded figures, and how they are judged.
-pub(crate) struct Ratchet {
+pub(crate) struct FigureRatchet {
     /// The file, relative to the root of the workspace.
     pub(crate) file: &'static str,
     /// The command that counts.
@@ -31,27 +31,34 @@ pub(crate) struct Ratchet {
     pub(crate) head: &'static str,
 }
 
-impl Ratchet {
+impl FigureRatchet {
     /// Reads the recorded figures; none if the file does not exist.
     ///
     /// # Errors
     /// The file cannot be read, or is not TOML of that shape.
-    pub(crate) fn read(&self, root: &Path) -> Result<Figures> {
+    pub(crate) fn read_figures(&self, root: &Path) -> Result<WorkspaceFigures> {
         let path = root.join(self.file);
         if !path.exists() {
-            return Ok(Figures::new());
+            return Ok(WorkspaceFigures::new());
         }
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", self.file))?;
         toml::from_str(&text).with_context(|| format!("parsing {}", self.file))
     }
 
     /// Compares counted figures with the recorded ones.
-    pub(crate) fn judge(&self, recorded: &Figures, counted: &Figures) -> Findings {
-        let mut findings = Findings::default();
+    pub(crate) fn judge_figures(
+        &self,
+        recorded: &WorkspaceFigures,
+        counted: &WorkspaceFigures,
+    ) -> CheckFindings {
+        let mut findings = CheckFindings::default();
         let command = self.command;
         for (package, figures) in counted {
             let Some(known) = recorded.get(package) else {
-                findings.add(package, format!("has no figures in {}; run `{command} --update`", self.file));
+                findings.add_finding(
+                    package,
+                    format!("has no figures in {}; run `{command} --update`", self.file),
+                );
                 continue;
             };
             for (figure, &now) in figures.iter().filter(|(figure, _)| self.per != Some(figure.as_str())) {
@@ -60,9 +67,9 @@ impl Ratchet {
                     let text = format!(
                         "{figure} rose from {limit} to {now}; `{command} --list {package}` shows each place"
                     );
-                    findings.add(package, text);
+                    findings.add_finding(package, text);
                 } else if now * 100 < limit * (100 - SLACK_PERCENT) {
-                    findings.add(
+                    findings.add_finding(
                         package,
                         format!("{figure} fell from {limit} to {now}; run `{command} --update`"),
                     );
@@ -70,7 +77,10 @@ impl Ratchet {
             }
         }
         for package in recorded.keys().filter(|package| !counted.contains_key(*package)) {
-            findings.add(self.file, format!("{package} does not exist any more; run `{command} --update`"));
+            findings.add_finding(
+                self.file,
+                format!("{package} does not exist any more; run `{command} --update`"),
+            );
         }
         findings
     }
@@ -90,7 +100,11 @@ impl Ratchet {
     ///
     /// # Errors
     /// A figure has risen: recorded values are never raised.
-    pub(crate) fn lowered(&self, recorded: &Figures, counted: &Figures) -> Result<Figures> {
+    pub(crate) fn lower_figures(
+        &self,
+        recorded: &WorkspaceFigures,
+        counted: &WorkspaceFigures,
+    ) -> Result<WorkspaceFigures> {
         for (package, figures) in counted {
             let Some(known) = recorded.get(package) else { continue };
             for figure in figures.keys().filter(|figure| self.per != Some(figure.as_str())) {
@@ -108,7 +122,7 @@ impl Ratchet {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(crate) fn write(&self, root: &Path, figures: &Figures) -> Result<()> {
+    pub(crate) fn write_figures(&self, root: &Path, figures: &WorkspaceFigures) -> Result<()> {
         let mut text = self.head.to_owned();
         for (package, figures) in figures {
             _ = write!(text, "\n[{package}]\n");
@@ -124,56 +138,59 @@ impl Ratchet {
 mod tests {
     use super::*;
 
-    const COUNTS: Ratchet = Ratchet { file: "counts.toml", command: "count", per: None, head: "# Counts.\n" };
-    const RATES: Ratchet = Ratchet { per: Some("words"), ..COUNTS };
+    const COUNTS: FigureRatchet =
+        FigureRatchet { file: "counts.toml", command: "count", per: None, head: "# Counts.\n" };
+    const RATES: FigureRatchet = FigureRatchet { per: Some("words"), ..COUNTS };
 
-    fn figures(values: &[(&str, u64)]) -> Figures {
+    fn figures(values: &[(&str, u64)]) -> WorkspaceFigures {
         let figures = values.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
-        Figures::from([("engine".to_owned(), figures)])
+        WorkspaceFigures::from([("engine".to_owned(), figures)])
     }
 
     #[test]
     fn a_figure_that_rises_is_a_finding() {
         let recorded = figures(&[("one_word_types", 7)]);
-        assert!(COUNTS.judge(&recorded, &recorded).is_clean());
+        assert!(COUNTS.judge_figures(&recorded, &recorded).is_clean());
         let risen = figures(&[("one_word_types", 8)]);
-        assert!(!COUNTS.judge(&recorded, &risen).is_clean());
-        assert!(COUNTS.lowered(&recorded, &risen).is_err());
-        assert!(!COUNTS.judge(&recorded, &figures(&[("one_word_types", 7), ("shared", 1)])).is_clean());
+        assert!(!COUNTS.judge_figures(&recorded, &risen).is_clean());
+        assert!(COUNTS.lower_figures(&recorded, &risen).is_err());
+        assert!(
+            !COUNTS.judge_figures(&recorded, &figures(&[("one_word_types", 7), ("shared", 1)])).is_clean()
+        );
     }
 
     #[test]
     fn a_figure_that_falls_far_has_to_be_recorded() {
         let recorded = figures(&[("one_word_types", 100)]);
-        assert!(COUNTS.judge(&recorded, &figures(&[("one_word_types", 96)])).is_clean());
+        assert!(COUNTS.judge_figures(&recorded, &figures(&[("one_word_types", 96)])).is_clean());
         let fallen = figures(&[("one_word_types", 94)]);
-        assert!(!COUNTS.judge(&recorded, &fallen).is_clean());
-        assert_eq!(COUNTS.lowered(&recorded, &fallen).unwrap(), fallen);
+        assert!(!COUNTS.judge_figures(&recorded, &fallen).is_clean());
+        assert_eq!(COUNTS.lower_figures(&recorded, &fallen).unwrap(), fallen);
     }
 
     #[test]
     fn a_rate_rises_only_with_its_count() {
         let recorded = figures(&[("words", 1000), ("told", 10)]);
         let fewer_words = figures(&[("words", 500), ("told", 10)]);
-        assert!(RATES.judge(&recorded, &fewer_words).is_clean());
+        assert!(RATES.judge_figures(&recorded, &fewer_words).is_clean());
         let longer = figures(&[("words", 1200), ("told", 12)]);
-        assert!(RATES.judge(&recorded, &longer).is_clean());
+        assert!(RATES.judge_figures(&recorded, &longer).is_clean());
         let worse = figures(&[("words", 1050), ("told", 12)]);
-        assert!(!RATES.judge(&recorded, &worse).is_clean());
+        assert!(!RATES.judge_figures(&recorded, &worse).is_clean());
     }
 
     #[test]
     fn a_crate_without_figures_is_a_finding() {
         let recorded = figures(&[("one_word_types", 7)]);
-        assert!(!COUNTS.judge(&Figures::new(), &recorded).is_clean());
-        assert!(!COUNTS.judge(&recorded, &Figures::new()).is_clean());
+        assert!(!COUNTS.judge_figures(&WorkspaceFigures::new(), &recorded).is_clean());
+        assert!(!COUNTS.judge_figures(&recorded, &WorkspaceFigures::new()).is_clean());
     }
 
     #[test]
     fn written_figures_are_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let recorded = figures(&[("one_word_types", 7), ("shared", 0)]);
-        COUNTS.write(dir.path(), &recorded).unwrap();
-        assert_eq!(COUNTS.read(dir.path()).unwrap(), recorded);
+        COUNTS.write_figures(dir.path(), &recorded).unwrap();
+        assert_eq!(COUNTS.read_figures(dir.path()).unwrap(), recorded);
     }
 }

@@ -1,20 +1,20 @@
 //! What a check hands back: findings with a place and a reason, and the counted result line.
 //!
-//! Every check returns a [`Findings`]; `main` and `ci` print it. Nothing here runs a check.
+//! Every check returns a [`CheckFindings`]; `main` and `ci` print it. Nothing here runs a check.
 
 use std::fmt;
 use std::io::Write as _;
 
 /// One broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct CheckFinding {
     /// Where: a crate name or `path:line`.
     pub(crate) place: String,
     /// What is wrong, and what would be right.
     pub(crate) text: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for CheckFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.place, self.text)
     }
@@ -22,28 +22,28 @@ impl fmt::Display for Finding {
 
 /// Everything one check found, plus remarks that break no rule.
 #[derive(Debug, Default)]
-pub(crate) struct Findings {
+pub(crate) struct CheckFindings {
     /// Broken rules; a check with one of them has failed.
-    pub(crate) broken: Vec<Finding>,
+    pub(crate) broken: Vec<CheckFinding>,
     /// Remarks for the reader.
     pub(crate) notes: Vec<String>,
     /// Why the check could not run at all, when it could not.
     pub(crate) skipped: Option<String>,
 }
 
-impl Findings {
+impl CheckFindings {
     /// A check that could not run, for this reason.
-    pub(crate) fn skip(reason: impl Into<String>) -> Self {
+    pub(crate) fn with_skip(reason: impl Into<String>) -> Self {
         Self { skipped: Some(reason.into()), ..Self::default() }
     }
 
     /// Adds a broken rule.
-    pub(crate) fn add(&mut self, place: impl Into<String>, text: impl Into<String>) {
-        self.broken.push(Finding { place: place.into(), text: text.into() });
+    pub(crate) fn add_finding(&mut self, place: impl Into<String>, text: impl Into<String>) {
+        self.broken.push(CheckFinding { place: place.into(), text: text.into() });
     }
 
     /// Adds a remark.
-    pub(crate) fn note(&mut self, text: impl Into<String>) {
+    pub(crate) fn add_note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
@@ -53,7 +53,7 @@ impl Findings {
     }
 
     /// Prints notes and findings, each on its line, under the check's name.
-    pub(crate) fn print(&self, check: &str) {
+    pub(crate) fn print_report(&self, check: &str) {
         for note in &self.notes {
             println!("{check}: note: {note}");
         }

@@ -21,7 +21,7 @@ fn script(args: &[&str]) -> Output {
 fn on_a_bare_system(args: &[&str], programs: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let path = tempfile::tempdir().unwrap();
     for tool in ["bash", "dirname", "mktemp", "rm", "cat", "sort", "tr"] {
-        symlink(shell::which(tool).unwrap(), path.path().join(tool)).unwrap();
+        symlink(shell::find_program(tool).unwrap(), path.path().join(tool)).unwrap();
     }
     // Where the tool is looked for as it was built.
     std::fs::create_dir(path.path().join("debug")).unwrap();
@@ -84,8 +84,9 @@ fn the_end_names_what_failed() {
     let tool = format!("[ \"$1\" != mutants ] || {{ printf '{planted}\\n'; exit 1; }}");
     let mut programs = vec![("cargo", String::new()), ("debug/xtask", tool)];
     let real = ["awk", "cc", "env", "grep", "nice", "sed", "tail", "tee", "timeout"];
-    programs
-        .extend(real.map(|tool| (tool, format!("exec {} \"$@\"", shell::which(tool).unwrap().display()))));
+    programs.extend(
+        real.map(|tool| (tool, format!("exec {} \"$@\"", shell::find_program(tool).unwrap().display()))),
+    );
     let programs: Vec<_> = programs.iter().map(|(name, line)| (*name, line.as_str())).collect();
     let (code, out, err) = on_a_bare_system(&["--no-install"], &programs);
     let end = out.split("\nfailed:\n").nth(1).unwrap_or_else(|| panic!("{out}{err}"));
@@ -208,8 +209,9 @@ fn a_quick_run_installs_nothing_and_plants_no_bugs() {
     let mut programs =
         vec![("cargo", String::new()), ("debug/xtask", tool.to_owned()), ("apt-get", "echo no".into())];
     let real = ["awk", "cc", "grep", "sed", "tee", "timeout"];
-    programs
-        .extend(real.map(|tool| (tool, format!("exec {} \"$@\"", shell::which(tool).unwrap().display()))));
+    programs.extend(
+        real.map(|tool| (tool, format!("exec {} \"$@\"", shell::find_program(tool).unwrap().display()))),
+    );
     let programs: Vec<_> = programs.iter().map(|(name, line)| (*name, line.as_str())).collect();
     let (code, out, err) = on_a_bare_system(&["--quick"], &programs);
     let ran: Vec<_> = out.lines().filter_map(|line| line.strip_prefix("ran ")).collect();

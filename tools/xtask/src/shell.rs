@@ -23,7 +23,7 @@ pub(crate) fn cargo_command(root: &Path) -> Command {
 ///
 /// # Errors
 /// When it cannot start or fails.
-pub(crate) fn cargo(root: &Path, args: &[&str]) -> Result<()> {
+pub(crate) fn run_cargo(root: &Path, args: &[&str]) -> Result<()> {
     let status = cargo_command(root).args(args).status().context("starting cargo")?;
     if !status.success() {
         bail!("cargo {} failed", args.join(" "));
@@ -35,7 +35,7 @@ pub(crate) fn cargo(root: &Path, args: &[&str]) -> Result<()> {
 ///
 /// # Errors
 /// When it cannot start or fails; the message carries its stderr.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
+pub(crate) fn run_captured(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let out = command.stdin(Stdio::null()).output().with_context(|| format!("starting {name}"))?;
     if !out.status.success() {
@@ -46,7 +46,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 
 /// How a run with a time limit ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum ProgramEnd {
     /// By itself, with status 0.
     Passed,
     /// By itself, with another status or by a signal.
@@ -59,20 +59,20 @@ pub(crate) enum Ended {
 ///
 /// # Errors
 /// When it cannot start or be waited for.
-pub(crate) fn run_limited(command: &mut Command, limit: Duration) -> Result<(Ended, String)> {
+pub(crate) fn run_limited(command: &mut Command, limit: Duration) -> Result<(ProgramEnd, String)> {
     let name = command.get_program().to_string_lossy().into_owned();
     let log = tempfile::NamedTempFile::new().context("a temporary file")?;
-    command.stdin(Stdio::null()).stdout(append(log.path())?).stderr(append(log.path())?);
+    command.stdin(Stdio::null()).stdout(open_append(log.path())?).stderr(open_append(log.path())?);
     // A group of its own, which is there until the last of it has ended.
     let mut child = command.process_group(0).spawn().with_context(|| format!("starting {name}"))?;
     let group = Pid::from_child(&child);
     let ended = match child.wait_timeout(limit).with_context(|| format!("waiting for {name}"))? {
-        Some(status) if status.success() => Ended::Passed,
-        Some(_) => Ended::Failed,
+        Some(status) if status.success() => ProgramEnd::Passed,
+        Some(_) => ProgramEnd::Failed,
         None => {
             child.kill().with_context(|| format!("killing {name}"))?;
             child.wait().with_context(|| format!("reaping {name}"))?;
-            Ended::TimedOut
+            ProgramEnd::TimedOut
         }
     };
     // No such group: nobody was left.
@@ -92,7 +92,7 @@ pub(crate) fn processor_time() -> Duration {
 }
 
 /// Opens a file for appending, so that two streams may share it.
-fn append(path: &Path) -> Result<std::fs::File> {
+fn open_append(path: &Path) -> Result<std::fs::File> {
     std::fs::OpenOptions::new().append(true).open(path).context("a temporary file")
 }
 
@@ -101,26 +101,26 @@ const LIBRARIES: &str = "LD_LIBRARY_PATH";
 
 /// A program that finds its libraries as from a user's shell. Cargo puts folders of what it has built by itself before all others, and a program that
 /// was linked with optimized libraries would run with those of the tests.
-pub(crate) fn outside(program: impl AsRef<OsStr>, target: &Path) -> Command {
+pub(crate) fn user_command(program: impl AsRef<OsStr>, target: &Path) -> Command {
     let mut command = Command::new(program);
     if let Some(path) = std::env::var_os(LIBRARIES) {
-        command.env(LIBRARIES, without(&path, target));
+        command.env(LIBRARIES, strip_target_dirs(&path, target));
     }
     command
 }
 
 /// The path without folders of what cargo builds.
-fn without(path: &OsStr, target: &Path) -> OsString {
+fn strip_target_dirs(path: &OsStr, target: &Path) -> OsString {
     let kept = std::env::split_paths(path).filter(|folder| !folder.starts_with(target));
     std::env::join_paths(kept).unwrap_or_default()
 }
 
-/// Checks that a program, started as [`outside`] does, loads a library from a folder.
+/// Checks that a program, started as [`user_command`] does, loads a library from a folder.
 ///
 /// # Errors
 /// When it loads another one, or none.
 pub(crate) fn check_loads(program: &Path, target: &Path, library: &str, folder: &Path) -> Result<()> {
-    let listed = output(outside("ldd", target).arg(program))?;
+    let listed = run_captured(user_command("ldd", target).arg(program))?;
     let wanted = folder.join(library).display().to_string();
     let found = listed.lines().find(|line| line.contains(library)).unwrap_or("none").trim();
     if !found.contains(&wanted) {
@@ -130,7 +130,7 @@ pub(crate) fn check_loads(program: &Path, target: &Path, library: &str, folder: 
 }
 
 /// Where a program is, if it is on the path.
-pub(crate) fn which(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
@@ -142,15 +142,15 @@ mod tests {
     #[test]
     fn folders_of_cargo_are_left_out() {
         let path = OsStr::new("/work/target/debug/deps:/opt/lib:/work/target/debug:/usr/lib");
-        assert_eq!(without(path, Path::new("/work/target")), "/opt/lib:/usr/lib");
-        assert_eq!(without(OsStr::new("/work/target/debug"), Path::new("/work/target")), "");
+        assert_eq!(strip_target_dirs(path, Path::new("/work/target")), "/opt/lib:/usr/lib");
+        assert_eq!(strip_target_dirs(OsStr::new("/work/target/debug"), Path::new("/work/target")), "");
     }
 
     #[test]
     fn a_program_that_runs_with_another_library_is_told() {
         let shell = Path::new("/bin/sh");
         let target = Path::new("/nowhere");
-        let listed = output(Command::new("ldd").arg(shell)).unwrap();
+        let listed = run_captured(Command::new("ldd").arg(shell)).unwrap();
         let libc = listed.lines().find_map(|line| line.trim().strip_prefix("libc.so.6 => ")).unwrap();
         let folder = Path::new(libc.split(' ').next().unwrap()).parent().unwrap();
         assert!(check_loads(shell, target, "libc.so.6", folder).is_ok());
@@ -163,24 +163,26 @@ mod tests {
         let run = |script: &str| {
             run_limited(Command::new("sh").args(["-c", script]), Duration::from_millis(500)).unwrap()
         };
-        assert_eq!(run("echo out; echo err >&2"), (Ended::Passed, "out\nerr\n".to_owned()));
-        assert_eq!(run("exit 3").0, Ended::Failed);
-        assert_eq!(run("kill -SEGV $$").0, Ended::Failed);
-        assert_eq!(run("exec sleep 20").0, Ended::TimedOut);
+        assert_eq!(run("echo out; echo err >&2"), (ProgramEnd::Passed, "out\nerr\n".to_owned()));
+        assert_eq!(run("exit 3").0, ProgramEnd::Failed);
+        assert_eq!(run("kill -SEGV $$").0, ProgramEnd::Failed);
+        assert_eq!(run("exec sleep 20").0, ProgramEnd::TimedOut);
     }
 
     #[test]
     fn processor_time_counts_children_that_have_ended() {
         let before = processor_time();
-        output(Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"])).unwrap();
+        run_captured(Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]))
+            .unwrap();
         assert!(processor_time() >= before + Duration::from_millis(20));
     }
 
     #[test]
     fn a_limited_run_leaves_nobody_behind() {
-        for (script, ends) in
-            [("sleep 20 & echo $!; exit 3", Ended::Failed), ("sleep 20 & echo $!; wait", Ended::TimedOut)]
-        {
+        for (script, ends) in [
+            ("sleep 20 & echo $!; exit 3", ProgramEnd::Failed),
+            ("sleep 20 & echo $!; wait", ProgramEnd::TimedOut),
+        ] {
             let (ended, printed) =
                 run_limited(Command::new("sh").args(["-c", script]), Duration::from_millis(500)).unwrap();
             assert_eq!(ended, ends);

@@ -12,7 +12,7 @@ use syn::visit_mut::{self, VisitMut};
 use walkdir::WalkDir;
 
 /// One parsed file.
-pub(crate) struct Source {
+pub(crate) struct SourceFile {
     /// Absolute path.
     pub(crate) path: PathBuf,
     /// The whole text.
@@ -25,7 +25,7 @@ pub(crate) struct Source {
     test_modules: Vec<String>,
 }
 
-impl Source {
+impl SourceFile {
     /// Parses one file.
     ///
     /// # Errors
@@ -63,12 +63,12 @@ impl Source {
 /// The product sources of a crate: `src/` and `build.rs`, without test files.
 ///
 /// # Errors
-/// As [`Source::read`].
-pub(crate) fn product_sources(dir: &Path) -> Result<Vec<Source>> {
+/// As [`SourceFile::read`].
+pub(crate) fn product_sources(dir: &Path) -> Result<Vec<SourceFile>> {
     let mut sources = Vec::new();
     for path in rust_files(&dir.join("src")).into_iter().chain(Some(dir.join("build.rs"))) {
         if path.is_file() && !is_test_path(path.strip_prefix(dir).unwrap_or(&path)) {
-            sources.push(Source::read(&path)?);
+            sources.push(SourceFile::read(&path)?);
         }
     }
     let hidden: Vec<PathBuf> =
@@ -109,8 +109,8 @@ struct StripTests {
 }
 
 impl StripTests {
-    fn keep(&mut self, item: &syn::Item) -> bool {
-        if !item_attributes(item).iter().any(is_cfg_test) {
+    fn keep_product(&mut self, item: &syn::Item) -> bool {
+        if !attributes_of(item).iter().any(is_cfg_test) {
             return true;
         }
         if let syn::Item::Mod(module) = item
@@ -126,13 +126,13 @@ impl StripTests {
 
 impl VisitMut for StripTests {
     fn visit_file_mut(&mut self, file: &mut syn::File) {
-        file.items.retain(|item| self.keep(item));
+        file.items.retain(|item| self.keep_product(item));
         visit_mut::visit_file_mut(self, file);
     }
 
     fn visit_item_mod_mut(&mut self, module: &mut syn::ItemMod) {
         if let Some((_, items)) = &mut module.content {
-            items.retain(|item| self.keep(item));
+            items.retain(|item| self.keep_product(item));
         }
         visit_mut::visit_item_mod_mut(self, module);
     }
@@ -147,7 +147,7 @@ impl VisitMut for StripTests {
     }
 }
 
-fn item_attributes(item: &syn::Item) -> &[syn::Attribute] {
+fn attributes_of(item: &syn::Item) -> &[syn::Attribute] {
     match item {
         syn::Item::Mod(i) => &i.attrs,
         syn::Item::Fn(i) => &i.attrs,

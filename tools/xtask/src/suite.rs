@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use cargo_metadata::Message;
 
-use crate::shell::{self, Ended};
+use crate::shell::{self, ProgramEnd};
 use crate::workspace::Workspace;
 
 /// The programs that take longest, in order. They begin first, or the whole run would wait for the last of them.
@@ -47,7 +47,7 @@ enum SuitePart {
 
 /// Arguments of `cargo xtask suite`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct SuiteOptions {
     /// Only one part, for `./test`, which runs something else beside those that wait
     #[arg(long, value_enum)]
     part: Option<SuitePart>,
@@ -80,7 +80,7 @@ pub(crate) struct TestProgram {
 
 impl TestProgram {
     /// The program's place in the order.
-    fn rank(&self) -> usize {
+    fn order_rank(&self) -> usize {
         let is_it = |(package, target): &(&str, &str)| self.package == *package && self.target == *target;
         LONGEST.iter().position(is_it).unwrap_or(LONGEST.len())
     }
@@ -109,7 +109,7 @@ impl TestProgram {
 ///
 /// # Errors
 /// The build fails, or a program cannot be started.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
+pub(crate) fn run(workspace: &Workspace, options: &SuiteOptions) -> Result<bool> {
     let kinds: &[&str] = if options.unit { &["--lib", "--bins"] } else { &["--lib", "--bins", "--tests"] };
     let mut command = shell::cargo_command(&workspace.root);
     command.args(["test", "--no-run", "--quiet", "--workspace", "--message-format=json-render-diagnostics"]);
@@ -119,7 +119,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         bail!("cargo test --no-run failed");
     }
     let mut programs = test_programs(workspace, &out.stdout)?;
-    programs.sort_by_key(TestProgram::rank);
+    programs.sort_by_key(TestProgram::order_rank);
     let (alone, beside): (Vec<_>, Vec<_>) = programs.into_iter().partition(TestProgram::runs_alone);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut ended = Vec::new();
@@ -171,7 +171,11 @@ struct EndedProgram<'a> {
 }
 
 /// Runs the programs, `jobs` at a time, and prints the output of each when it has ended.
-fn run_all<'a>(programs: &'a [TestProgram], jobs: usize, options: &Options) -> Result<Vec<EndedProgram<'a>>> {
+fn run_all<'a>(
+    programs: &'a [TestProgram],
+    jobs: usize,
+    options: &SuiteOptions,
+) -> Result<Vec<EndedProgram<'a>>> {
     let waiting = Mutex::new(programs.iter());
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || -> Result<Vec<EndedProgram<'a>>> {
@@ -192,7 +196,7 @@ fn run_all<'a>(programs: &'a [TestProgram], jobs: usize, options: &Options) -> R
     })
 }
 
-fn command(program: &TestProgram) -> Command {
+fn program_command(program: &TestProgram) -> Command {
     let mut command = match program.is_timed() || program.runs_alone() {
         true => Command::new(&program.file),
         false => {
@@ -206,32 +210,37 @@ fn command(program: &TestProgram) -> Command {
 }
 
 /// Runs one program; its output is printed in one piece, so that lines of two programs never mix.
-fn run_program<'a>(program: &'a TestProgram, filter: &[&str], options: &Options) -> Result<EndedProgram<'a>> {
+fn run_program<'a>(
+    program: &'a TestProgram,
+    filter: &[&str],
+    options: &SuiteOptions,
+) -> Result<EndedProgram<'a>> {
     let began = Instant::now();
     let limit = Duration::from_secs(60 * options.limit_min);
-    let (ended, printed) = shell::run_limited(command(program).args(&options.arguments).args(filter), limit)?;
+    let (ended, printed) =
+        shell::run_limited(program_command(program).args(&options.arguments).args(filter), limit)?;
     let name = format!("{} {}", program.package, program.target);
     println!("\n     Running {name} ({:.1} s)", began.elapsed().as_secs_f64());
-    let failed = if ended == Ended::Failed { failed_tests(&printed) } else { Vec::new() };
-    let is_lost = ended != Ended::Passed && failed.is_empty();
+    let failed = if ended == ProgramEnd::Failed { failed_tests(&printed) } else { Vec::new() };
+    let is_lost = ended != ProgramEnd::Passed && failed.is_empty();
     print!("{}", if is_lost { lost_report(&name, &ended, &printed) } else { open_report(&printed) });
     Ok(EndedProgram { program, is_lost, failed })
 }
 
 /// Runs each failed test once more, alone, and lists those that passed then; `false` when one failed again.
-fn run_again(ended: &[EndedProgram<'_>], options: &Options) -> Result<bool> {
+fn run_again(ended: &[EndedProgram<'_>], options: &SuiteOptions) -> Result<bool> {
     let mut passed = !ended.iter().any(|ended| ended.is_lost);
     let mut unsteady = Vec::new();
     for EndedProgram { program, failed, .. } in ended {
         for test in failed {
-            let mut command = command(program);
+            let mut command = program_command(program);
             command.args(&options.arguments).args(["--exact", test, "--test-threads=1"]);
             let (ended, printed) =
                 shell::run_limited(&mut command, Duration::from_secs(60 * options.limit_min))?;
             let name = format!("{} {} {test}", program.package, program.target);
             println!("\n     Running {name} once more, alone");
             match ended {
-                Ended::Passed => unsteady.push(name.clone()),
+                ProgramEnd::Passed => unsteady.push(name.clone()),
                 _ => passed = false,
             }
             let told = printed.lines().any(|line| line.starts_with("test result: "));
@@ -273,9 +282,12 @@ fn open_report(printed: &str) -> String {
 }
 
 /// The output of a program that told no result, which counts as one failed test.
-fn lost_report(name: &str, ended: &Ended, printed: &str) -> String {
-    let why =
-        if *ended == Ended::TimedOut { "was stopped at its time limit" } else { "ended without a result" };
+fn lost_report(name: &str, ended: &ProgramEnd, printed: &str) -> String {
+    let why = if *ended == ProgramEnd::TimedOut {
+        "was stopped at its time limit"
+    } else {
+        "ended without a result"
+    };
     let end = if printed.is_empty() || printed.ends_with('\n') { "" } else { "\n" };
     format!(
         "{printed}{end}test {name} {why} ... FAILED\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n"
@@ -297,8 +309,8 @@ mod tests {
         (dir, program)
     }
 
-    fn options() -> Options {
-        Options { part: None, unit: false, jobs: None, limit_min: 1, arguments: Vec::new() }
+    fn options() -> SuiteOptions {
+        SuiteOptions { part: None, unit: false, jobs: None, limit_min: 1, arguments: Vec::new() }
     }
 
     #[test]
@@ -377,10 +389,10 @@ mod tests {
 
     #[test]
     fn a_program_without_a_result_counts_as_a_failed_test() {
-        let text = lost_report("p t", &Ended::Failed, "running 3 tests");
+        let text = lost_report("p t", &ProgramEnd::Failed, "running 3 tests");
         assert!(text.contains("\ntest p t ended without a result ... FAILED\n"), "{text}");
         assert!(text.ends_with("test result: FAILED. 0 passed; 1 failed; 0 ignored\n"), "{text}");
-        let text = lost_report("p t", &Ended::TimedOut, "");
+        let text = lost_report("p t", &ProgramEnd::TimedOut, "");
         assert!(text.starts_with("test p t was stopped at its time limit"), "{text}");
     }
 
@@ -393,7 +405,7 @@ mod tests {
             dir: PathBuf::new(),
         };
         let mut programs = [named("topo", "lib"), named("trunkline", "api"), named("integration", "main")];
-        programs.sort_by_key(TestProgram::rank);
+        programs.sort_by_key(TestProgram::order_rank);
         assert_eq!(programs.map(|program| program.target), ["main", "api", "lib"]);
     }
 }

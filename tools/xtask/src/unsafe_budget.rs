@@ -11,8 +11,8 @@ use proc_macro2::TokenTree;
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
-use crate::report::Findings;
-use crate::source::{self, Source};
+use crate::report::CheckFindings;
+use crate::source::{self, SourceFile};
 use crate::workspace::Workspace;
 
 /// Where the table stands, relative to the root.
@@ -27,22 +27,22 @@ const COMMENT_LINES_ABOVE: usize = 12;
 const COLUMNS: [&str; 5] = ["blocks", "fns", "impls", "attributes", "in macros"];
 
 /// Counts in the order of [`COLUMNS`].
-type Counts = [usize; 5];
+type UnsafeCounts = [usize; 5];
 
 /// Compares the sources with the table; with `update` writes the table instead.
 ///
 /// # Errors
 /// When sources or document cannot be read or written.
-pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<Findings> {
-    let mut findings = Findings::default();
+pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<CheckFindings> {
+    let mut findings = CheckFindings::default();
     let mut counted = BTreeMap::new();
     for package in &workspace.crates {
-        let mut counts = Counts::default();
+        let mut counts = UnsafeCounts::default();
         for source in source::product_sources(&package.dir)? {
-            let file = workspace.show(&source.path);
-            count(&source, &file, &mut counts, &mut findings);
+            let file = workspace.relative_path(&source.path);
+            count_file(&source, &file, &mut counts, &mut findings);
         }
-        if counts != Counts::default() {
+        if counts != UnsafeCounts::default() {
             counted.insert(package.name.clone(), counts);
         }
     }
@@ -50,13 +50,13 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<Findings> {
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {DOCUMENT}"))?;
     if update {
         std::fs::write(&path, with_table(&text, &counted)?).with_context(|| format!("writing {DOCUMENT}"))?;
-        findings.note(format!("{DOCUMENT} is up to date"));
+        findings.add_note(format!("{DOCUMENT} is up to date"));
     } else {
-        compare(&counted, &read_table(&text)?, &mut findings);
+        compare_counts(&counted, &read_table(&text)?, &mut findings);
     }
     for name in counted.keys() {
         if !text.lines().any(|line| line.starts_with('#') && line.contains(&format!("`{name}`"))) {
-            findings.add(
+            findings.add_finding(
                 DOCUMENT,
                 format!("has no section headed `{name}`: why unsafe, which invariants, how checked"),
             );
@@ -65,7 +65,11 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<Findings> {
     Ok(findings)
 }
 
-fn compare(counted: &BTreeMap<String, Counts>, table: &BTreeMap<String, Counts>, findings: &mut Findings) {
+fn compare_counts(
+    counted: &BTreeMap<String, UnsafeCounts>,
+    table: &BTreeMap<String, UnsafeCounts>,
+    findings: &mut CheckFindings,
+) {
     for (name, counts) in counted {
         let budget = table.get(name).copied().unwrap_or_default();
         for ((column, now), allowed) in COLUMNS.iter().zip(counts).zip(budget) {
@@ -74,22 +78,22 @@ fn compare(counted: &BTreeMap<String, Counts>, table: &BTreeMap<String, Counts>,
                     "unsafe {column}: {now}, the budget is {allowed}; if that must be, \
                      run `cargo xtask unsafe-budget --update` and say why in the same commit"
                 );
-                findings.add(name, text);
+                findings.add_finding(name, text);
             } else if *now < allowed {
-                findings.note(format!(
+                findings.add_note(format!(
                     "{name}: unsafe {column} went down from {allowed} to {now}; --update keeps it"
                 ));
             }
         }
     }
     for name in table.keys().filter(|name| !counted.contains_key(*name)) {
-        findings.note(format!("{name} holds no unsafe any more; --update drops its row"));
+        findings.add_note(format!("{name} holds no unsafe any more; --update drops its row"));
     }
 }
 
 /// Counts one file and checks its comments.
-fn count(source: &Source, file: &str, counts: &mut Counts, findings: &mut Findings) {
-    let mut seen = Unsafe::default();
+fn count_file(source: &SourceFile, file: &str, counts: &mut UnsafeCounts, findings: &mut CheckFindings) {
+    let mut seen = UnsafeCounter::default();
     seen.visit_file(&source.product);
     counts[0] += seen.blocks.len();
     counts[1] += seen.functions;
@@ -101,14 +105,14 @@ fn count(source: &Source, file: &str, counts: &mut Counts, findings: &mut Findin
         let from = line.saturating_sub(COMMENT_LINES_ABOVE + 1);
         let near = lines.get(from..*line).unwrap_or_default();
         if !near.iter().any(|l| l.contains("SAFETY:")) {
-            findings.add(format!("{file}:{line}"), "unsafe without a SAFETY: comment above it");
+            findings.add_finding(format!("{file}:{line}"), "unsafe without a SAFETY: comment above it");
         }
     }
 }
 
 /// What a file holds; blocks and impls by line.
 #[derive(Default)]
-struct Unsafe {
+struct UnsafeCounter {
     blocks: Vec<usize>,
     functions: usize,
     impls: Vec<usize>,
@@ -116,7 +120,7 @@ struct Unsafe {
     in_macros: usize,
 }
 
-impl<'ast> Visit<'ast> for Unsafe {
+impl<'ast> Visit<'ast> for UnsafeCounter {
     fn visit_expr_unsafe(&mut self, block: &'ast syn::ExprUnsafe) {
         self.blocks.push(block.unsafe_token.span().start().line);
         visit::visit_expr_unsafe(self, block);
@@ -158,12 +162,12 @@ fn opens_unsafe(tokens: &[TokenTree], at: usize) -> bool {
     is(0, "unsafe") && !is(1, "extern")
 }
 
-fn read_table(text: &str) -> Result<BTreeMap<String, Counts>> {
+fn read_table(text: &str) -> Result<BTreeMap<String, UnsafeCounts>> {
     let mut table = BTreeMap::new();
-    for line in between(text)?.1.lines().filter(|l| l.starts_with("| `")) {
+    for line in split_document(text)?.1.lines().filter(|l| l.starts_with("| `")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [name, numbers @ ..] = cells.as_slice() else { bail!("{DOCUMENT}: odd row {line}") };
-        let mut counts = Counts::default();
+        let mut counts = UnsafeCounts::default();
         if numbers.len() != counts.len() {
             bail!("{DOCUMENT}: a row has {} columns, not {}", numbers.len() + 1, counts.len() + 1);
         }
@@ -175,8 +179,8 @@ fn read_table(text: &str) -> Result<BTreeMap<String, Counts>> {
     Ok(table)
 }
 
-fn with_table(text: &str, counted: &BTreeMap<String, Counts>) -> Result<String> {
-    let (before, _, after) = between(text)?;
+fn with_table(text: &str, counted: &BTreeMap<String, UnsafeCounts>) -> Result<String> {
+    let (before, _, after) = split_document(text)?;
     let mut table =
         format!("\n| crate | {} |\n| --- |{}\n", COLUMNS.join(" | "), " ---: |".repeat(COLUMNS.len()));
     for (name, counts) in counted {
@@ -187,7 +191,7 @@ fn with_table(text: &str, counted: &BTreeMap<String, Counts>) -> Result<String> 
 }
 
 /// The document before, between and after the two markers.
-fn between(text: &str) -> Result<(&str, &str, &str)> {
+fn split_document(text: &str) -> Result<(&str, &str, &str)> {
     let parts = text.split_once(BEGIN).and_then(|(a, rest)| rest.split_once(END).map(|(b, c)| (a, b, c)));
     parts.with_context(|| format!("{DOCUMENT} lacks the markers {BEGIN} and {END}"))
 }

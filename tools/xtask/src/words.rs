@@ -12,13 +12,13 @@ use comfy_table::Table;
 use regex_lite::Regex;
 use walkdir::WalkDir;
 
-use crate::prose::{self, Passage};
-use crate::ratchet::{CrateFigures, Figures, Ratchet};
-use crate::report::Findings;
+use crate::prose::{self, ProsePassage};
+use crate::ratchet::{CrateFigures, FigureRatchet, WorkspaceFigures};
+use crate::report::CheckFindings;
 use crate::shell;
 use crate::workspace::Workspace;
 
-const RATCHET: Ratchet = Ratchet {
+const RATCHET: FigureRatchet = FigureRatchet {
     file: "tools/xtask/words.toml",
     command: "cargo xtask words",
     per: Some(WORDS),
@@ -66,7 +66,7 @@ const HABITS: [(&str, &str); 12] = [
 const LONG_SENTENCES: &str = "long_sentences";
 
 /// A habit at a place.
-struct Hit {
+struct HabitHit {
     habit: &'static str,
     place: String,
     text: String,
@@ -75,7 +75,7 @@ struct Hit {
 /// Hits and words of each crate.
 #[derive(Default)]
 struct WordCensus {
-    hits: BTreeMap<String, Vec<Hit>>,
+    hits: BTreeMap<String, Vec<HabitHit>>,
     words: BTreeMap<String, u64>,
 }
 
@@ -83,30 +83,30 @@ struct WordCensus {
 ///
 /// # Errors
 /// Sources, documents or recorded figures cannot be read or written, or a figure to record has risen.
-pub(crate) fn run(workspace: &Workspace, list: Option<&str>, update: bool) -> Result<Findings> {
-    let census = count(workspace)?;
+pub(crate) fn run(workspace: &Workspace, list: Option<&str>, update: bool) -> Result<CheckFindings> {
+    let census = count_habits(workspace)?;
     if let Some(package) = list {
         let hits = census
             .hits
             .get(package)
             .with_context(|| format!("no crate {package}, and neither {DOCUMENTS} nor {HEADERS}"))?;
         hits.iter().for_each(|hit| println!("{}: {}: {}", hit.place, hit.habit, hit.text));
-        return Ok(Findings::default());
+        return Ok(CheckFindings::default());
     }
-    let counted = census.figures();
-    let recorded = RATCHET.read(&workspace.root)?;
+    let counted = census.group_figures();
+    let recorded = RATCHET.read_figures(&workspace.root)?;
     if update {
-        RATCHET.write(&workspace.root, &RATCHET.lowered(&recorded, &counted)?)?;
+        RATCHET.write_figures(&workspace.root, &RATCHET.lower_figures(&recorded, &counted)?)?;
         print_rates(&counted);
-        return Ok(Findings::default());
+        return Ok(CheckFindings::default());
     }
-    let mut findings = RATCHET.judge(&recorded, &counted);
+    let mut findings = RATCHET.judge_figures(&recorded, &counted);
     judge_subjects(&workspace.root, &mut findings)?;
     Ok(findings)
 }
 
 /// Prints the rates of the crates, of the documents and of all.
-fn print_rates(figures: &Figures) {
+fn print_rates(figures: &WorkspaceFigures) {
     let value = |of: &CrateFigures, name: &str| of.get(name).copied().unwrap_or(0);
     let rate = |figures: &[&CrateFigures], name: &str| {
         let sum = |name| figures.iter().map(|of| value(of, name)).sum::<u64>();
@@ -122,8 +122,8 @@ fn print_rates(figures: &Figures) {
     println!("{table}");
 }
 
-fn count(workspace: &Workspace) -> Result<WordCensus> {
-    let habits = habits()?;
+fn count_habits(workspace: &Workspace) -> Result<WordCensus> {
+    let habits = habit_patterns()?;
     let mut census = WordCensus::default();
     let add = |census: &mut WordCensus, group: &str, paths: Vec<PathBuf>| -> Result<()> {
         for path in paths {
@@ -131,7 +131,7 @@ fn count(workspace: &Workspace) -> Result<WordCensus> {
                 std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
             let is_document = path.extension().is_some_and(|end| end == "md");
             let passages = if is_document { prose::of_document(&text) } else { prose::of_source(&text) };
-            census.add(group, &workspace.show(&path), &passages, &habits);
+            census.add_passages(group, &workspace.relative_path(&path), &passages, &habits);
         }
         Ok(())
     };
@@ -139,11 +139,11 @@ fn count(workspace: &Workspace) -> Result<WordCensus> {
         add(&mut census, &package.name, files_below(&package.dir, &["rs", "h"]))?;
     }
     add(&mut census, HEADERS, files_below(&workspace.root.join("include"), &["h", "hpp", "cuh"]))?;
-    add(&mut census, DOCUMENTS, documents(&workspace.root))?;
+    add(&mut census, DOCUMENTS, document_paths(&workspace.root))?;
     Ok(census)
 }
 
-fn habits() -> Result<Vec<(&'static str, Regex)>> {
+fn habit_patterns() -> Result<Vec<(&'static str, Regex)>> {
     HABITS.iter().map(|&(name, pattern)| Ok((name, Regex::new(pattern)?))).collect()
 }
 
@@ -155,7 +155,7 @@ fn files_below(dir: &Path, endings: &[&str]) -> Vec<PathBuf> {
 }
 
 /// Markdown at the root, and below docs/.
-fn documents(root: &Path) -> Vec<PathBuf> {
+fn document_paths(root: &Path) -> Vec<PathBuf> {
     let at_root = WalkDir::new(root).max_depth(1).sort_by_file_name().into_iter().filter_map(Result::ok);
     let at_root = at_root
         .map(walkdir::DirEntry::into_path)
@@ -164,22 +164,29 @@ fn documents(root: &Path) -> Vec<PathBuf> {
 }
 
 impl WordCensus {
-    fn add(&mut self, group: &str, file: &str, passages: &[Passage], habits: &[(&'static str, Regex)]) {
-        let words = passages.iter().map(|passage| prose::words(&passage.text).count() as u64).sum::<u64>();
+    fn add_passages(
+        &mut self,
+        group: &str,
+        file: &str,
+        passages: &[ProsePassage],
+        habits: &[(&'static str, Regex)],
+    ) {
+        let words =
+            passages.iter().map(|passage| prose::split_words(&passage.text).count() as u64).sum::<u64>();
         *self.words.entry(group.to_owned()).or_default() += words;
         let hits = self.hits.entry(group.to_owned()).or_default();
-        for Passage { line, text } in passages {
+        for ProsePassage { line, text } in passages {
             let place = format!("{file}:{line}");
             for (habit, regex) in habits {
-                hits.extend(regex.find_iter(text).map(|found| Hit {
+                hits.extend(regex.find_iter(text).map(|found| HabitHit {
                     habit,
                     place: place.clone(),
-                    text: around(text, found.range()).to_owned(),
+                    text: hit_context(text, found.range()).to_owned(),
                 }));
             }
-            let long =
-                prose::sentences(text).filter(|sentence| prose::words(sentence).count() > SENTENCE_WORDS_MAX);
-            hits.extend(long.map(|sentence| Hit {
+            let long = prose::split_sentences(text)
+                .filter(|sentence| prose::split_words(sentence).count() > SENTENCE_WORDS_MAX);
+            hits.extend(long.map(|sentence| HabitHit {
                 habit: LONG_SENTENCES,
                 place: place.clone(),
                 text: sentence.to_owned(),
@@ -187,8 +194,8 @@ impl WordCensus {
         }
     }
 
-    fn figures(&self) -> Figures {
-        let of_group = |group: &String, hits: &Vec<Hit>| {
+    fn group_figures(&self) -> WorkspaceFigures {
+        let of_group = |group: &String, hits: &Vec<HabitHit>| {
             let names = HABITS.iter().map(|(name, _)| *name).chain([LONG_SENTENCES]);
             let count = |name| hits.iter().filter(|hit| hit.habit == name).count() as u64;
             let mut figures: CrateFigures = names.map(|name| (name.to_owned(), count(name))).collect();
@@ -200,7 +207,7 @@ impl WordCensus {
 }
 
 /// The hit with a few words on each side.
-fn around(text: &str, hit: std::ops::Range<usize>) -> &str {
+fn hit_context(text: &str, hit: std::ops::Range<usize>) -> &str {
     const SIDE: usize = 40;
     let floor = |mut at: usize| {
         while !text.is_char_boundary(at) {
@@ -212,10 +219,10 @@ fn around(text: &str, hit: std::ops::Range<usize>) -> &str {
 }
 
 /// Adds a finding for each commit since this check exists whose subject is too long.
-fn judge_subjects(root: &Path, findings: &mut Findings) -> Result<()> {
-    let git = |arguments: &[&str]| shell::output(Command::new("git").current_dir(root).args(arguments));
+fn judge_subjects(root: &Path, findings: &mut CheckFindings) -> Result<()> {
+    let git = |arguments: &[&str]| shell::run_captured(Command::new("git").current_dir(root).args(arguments));
     let Ok(first) = git(&["log", "--diff-filter=A", "--format=%H", "--reverse", "--", RATCHET.file]) else {
-        findings.note("no git history: the subjects of commits were not read");
+        findings.add_note("no git history: the subjects of commits were not read");
         return Ok(());
     };
     let Some(first) = first.lines().next() else { return Ok(()) };
@@ -224,7 +231,7 @@ fn judge_subjects(root: &Path, findings: &mut Findings) -> Result<()> {
         // Merges and fixups are not written by hand.
         let length = subject.chars().count();
         if length > SUBJECT_MAX && !subject.starts_with("Merge ") {
-            findings.add(
+            findings.add_finding(
                 commit,
                 format!("the subject has {length} characters, at most {SUBJECT_MAX}: {subject}"),
             );

@@ -5,7 +5,7 @@ use crate::fixture::Fixture;
 
 fn found_in(text: &str) -> Vec<&'static str> {
     let mut census = WordCensus::default();
-    census.add("engine", "lib.rs", &prose::of_source(text), &habits().unwrap());
+    census.add_passages("engine", "lib.rs", &prose::of_source(text), &habit_patterns().unwrap());
     census.hits["engine"].iter().map(|hit| hit.habit).collect()
 }
 
@@ -69,7 +69,7 @@ fn long_subjects_are_findings_from_the_first_commit_of_the_check_on() {
     let git = |arguments: &[&str]| {
         let mut command = Command::new("git");
         command.current_dir(fixture.root()).args(["-c", "user.name=T", "-c", "user.email=t@example.org"]);
-        shell::output(command.args(arguments)).unwrap()
+        shell::run_captured(command.args(arguments)).unwrap()
     };
     let commit = |subject: &str| git(&["commit", "-q", "--allow-empty", "-m", subject]);
     git(&["init", "-q"]);
@@ -79,7 +79,7 @@ fn long_subjects_are_findings_from_the_first_commit_of_the_check_on() {
     commit("words: count habits");
     commit(&"x".repeat(SUBJECT_MAX));
     let judged = || {
-        let mut findings = Findings::default();
+        let mut findings = CheckFindings::default();
         judge_subjects(fixture.root(), &mut findings).unwrap();
         findings
     };

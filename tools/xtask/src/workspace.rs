@@ -12,7 +12,7 @@ pub(crate) const PREFIX: &str = "trunkline-";
 
 /// When a dependency is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum DependencyScope {
     /// In what users build (build scripts included).
     Always,
     /// Only for tests, examples and benches.
@@ -21,16 +21,16 @@ pub(crate) enum When {
 
 /// One arrow out of a crate.
 #[derive(Debug, Clone)]
-pub(crate) struct Dependency {
+pub(crate) struct CrateDependency {
     /// Package name, prefix included.
     pub(crate) name: String,
     /// When it is there.
-    pub(crate) when: When,
+    pub(crate) when: DependencyScope,
 }
 
 /// One package of the workspace.
 #[derive(Debug, Clone)]
-pub(crate) struct Crate {
+pub(crate) struct WorkspaceCrate {
     /// Name without the prefix: `engine`.
     pub(crate) name: String,
     /// Folder, absolute.
@@ -38,14 +38,14 @@ pub(crate) struct Crate {
     /// The root sources of its library and binaries, absolute.
     pub(crate) roots: Vec<PathBuf>,
     /// All its dependencies, ours or not.
-    pub(crate) dependencies: Vec<Dependency>,
+    pub(crate) dependencies: Vec<CrateDependency>,
     /// The features it declares.
     pub(crate) features: Vec<String>,
 }
 
-impl Crate {
+impl WorkspaceCrate {
     /// The crates of ours it depends on, without the prefix.
-    pub(crate) fn ours(&self) -> impl Iterator<Item = (&str, When)> {
+    pub(crate) fn own_dependencies(&self) -> impl Iterator<Item = (&str, DependencyScope)> {
         self.dependencies.iter().filter_map(|d| Some((short_name(&d.name)?, d.when)))
     }
 }
@@ -58,7 +58,7 @@ pub(crate) struct Workspace {
     /// Where cargo puts what it builds.
     pub(crate) target: PathBuf,
     /// Every member, sorted by name.
-    pub(crate) crates: Vec<Crate>,
+    pub(crate) crates: Vec<WorkspaceCrate>,
 }
 
 impl Workspace {
@@ -72,7 +72,8 @@ impl Workspace {
             .no_deps()
             .exec()
             .with_context(|| format!("cargo metadata in {}", root.display()))?;
-        let mut crates: Vec<Crate> = metadata.workspace_packages().into_iter().map(to_crate).collect();
+        let mut crates: Vec<WorkspaceCrate> =
+            metadata.workspace_packages().into_iter().map(to_crate).collect();
         crates.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Self {
             root: metadata.workspace_root.clone().into_std_path_buf(),
@@ -91,12 +92,12 @@ impl Workspace {
     }
 
     /// The crate of that name (without prefix).
-    pub(crate) fn find(&self, name: &str) -> Option<&Crate> {
+    pub(crate) fn find_crate(&self, name: &str) -> Option<&WorkspaceCrate> {
         self.crates.iter().find(|c| c.name == name)
     }
 
     /// A path as people read it: relative to the root.
-    pub(crate) fn show(&self, path: &Path) -> String {
+    pub(crate) fn relative_path(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }
 }
@@ -112,7 +113,7 @@ pub(crate) fn long_name(name: &str) -> String {
     if name == "trunkline" { name.to_owned() } else { format!("{PREFIX}{name}") }
 }
 
-fn to_crate(package: &cargo_metadata::Package) -> Crate {
+fn to_crate(package: &cargo_metadata::Package) -> WorkspaceCrate {
     let dir = package.manifest_path.parent().map(|p| p.as_std_path().to_owned()).unwrap_or_default();
     let roots = package
         .targets
@@ -123,12 +124,16 @@ fn to_crate(package: &cargo_metadata::Package) -> Crate {
     let dependencies = package
         .dependencies
         .iter()
-        .map(|d| Dependency {
+        .map(|d| CrateDependency {
             name: d.name.clone(),
-            when: if d.kind == DependencyKind::Development { When::Tests } else { When::Always },
+            when: if d.kind == DependencyKind::Development {
+                DependencyScope::Tests
+            } else {
+                DependencyScope::Always
+            },
         })
         .collect();
     let name = package.name.as_str();
     let features = package.features.keys().cloned().collect();
-    Crate { name: short_name(name).unwrap_or(name).to_owned(), dir, roots, dependencies, features }
+    WorkspaceCrate { name: short_name(name).unwrap_or(name).to_owned(), dir, roots, dependencies, features }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::Server;
-use super::line::{LINE_BYTES_MAX, Line};
+use super::PmiServer;
+use super::line::{LINE_BYTES_MAX, PmiLine};
 use crate::{address, clock};
 
 /// The key under which rank 0's place is put.
@@ -51,7 +51,7 @@ pub enum PmiError {
 
 /// A conversation with the launcher, from `init` on.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct PmiClient {
     fd: OwnedFd,
     /// Bytes that came after the last line.
     ahead: Vec<u8>,
@@ -61,13 +61,13 @@ pub(crate) struct Client {
     pub(crate) place: Option<(usize, usize)>,
 }
 
-impl Client {
+impl PmiClient {
     /// Opens the conversation.
-    pub(crate) fn open(server: &Server, deadline: Instant) -> Result<Self, PmiError> {
+    pub(crate) fn open(server: &PmiServer, deadline: Instant) -> Result<Self, PmiError> {
         let (fd, id) = match server {
-            Server::Fd(number) => (inherited(*number)?, None),
-            Server::Port { host, port, id } => {
-                let connected = connect(host, *port, deadline);
+            PmiServer::Fd(number) => (clone_inherited_fd(*number)?, None),
+            PmiServer::Port { host, port, id } => {
+                let connected = connect_host(host, *port, deadline);
                 let host = host.clone();
                 let port = *port;
                 (connected.map_err(|source| PmiError::Connect { host, port, source })?.into(), Some(*id))
@@ -75,26 +75,26 @@ impl Client {
         };
         let mut client = Self { fd, ahead: Vec::new(), deadline, space: String::new(), place: None };
         if let Some(id) = id {
-            client.introduce(id)?;
+            client.negotiate_rank(id)?;
         }
-        client.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
-        let line = client.ask("cmd=get_my_kvsname", "my_kvsname")?;
+        client.send_command("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
+        let line = client.send_command("cmd=get_my_kvsname", "my_kvsname")?;
         client.space = line.get("kvsname").unwrap_or_default().to_owned();
         Ok(client)
     }
 
     /// Says who this is, where the descriptor does not; the server answers with rank and size.
-    fn introduce(&mut self, id: usize) -> Result<(), PmiError> {
-        self.ask(&format!("cmd=initack pmiid={id}"), "initack")?;
+    fn negotiate_rank(&mut self, id: usize) -> Result<(), PmiError> {
+        self.send_command(&format!("cmd=initack pmiid={id}"), "initack")?;
         let mut rank = None;
         let mut size = None;
         while rank.is_none() || size.is_none() {
-            let line = self.hear("set")?;
-            rank = rank.or(line.number("rank"));
-            size = size.or(line.number("size"));
+            let line = self.read_reply("set")?;
+            rank = rank.or(line.parse_number("rank"));
+            size = size.or(line.parse_number("size"));
         }
         // A third line, about debugging, always follows.
-        self.hear("set")?;
+        self.read_reply("set")?;
         self.place = rank.zip(size);
         Ok(())
     }
@@ -102,32 +102,35 @@ impl Client {
     /// Rank 0 gives a value, everybody gets it.
     pub(crate) fn hand_round(&mut self, mine: Option<&str>) -> Result<String, PmiError> {
         if let Some(value) = mine {
-            self.ask(&format!("cmd=put kvsname={} key={KEY} value={value}", self.space), "put_result")?;
+            self.send_command(
+                &format!("cmd=put kvsname={} key={KEY} value={value}", self.space),
+                "put_result",
+            )?;
         }
-        self.ask("cmd=barrier_in", "barrier_out")?;
-        let line = self.ask(&format!("cmd=get kvsname={} key={KEY}", self.space), "get_result")?;
+        self.send_command("cmd=barrier_in", "barrier_out")?;
+        let line = self.send_command(&format!("cmd=get kvsname={} key={KEY}", self.space), "get_result")?;
         Ok(line.get("value").unwrap_or_default().to_owned())
     }
 
     /// Ends the conversation in order; a launcher takes a process that just leaves for a crashed one.
-    pub(crate) fn finish(mut self) -> Result<(), PmiError> {
-        self.ask("cmd=finalize", "finalize_ack").map(drop)
+    pub(crate) fn finalize_session(mut self) -> Result<(), PmiError> {
+        self.send_command("cmd=finalize", "finalize_ack").map(drop)
     }
 
-    fn ask(&mut self, question: &str, answer: &'static str) -> Result<Line, PmiError> {
+    fn send_command(&mut self, question: &str, answer: &'static str) -> Result<PmiLine, PmiError> {
         clock::write_all(&self.fd, format!("{question}\n").as_bytes(), self.deadline)?;
-        self.hear(answer)
+        self.read_reply(answer)
     }
 
-    fn hear(&mut self, command: &'static str) -> Result<Line, PmiError> {
-        let text = self.line()?;
-        match Line::parse(&text) {
+    fn read_reply(&mut self, command: &'static str) -> Result<PmiLine, PmiError> {
+        let text = self.read_line()?;
+        match PmiLine::parse(&text) {
             Some(line) if line.command() == command && line.get("rc").is_none_or(|rc| rc == "0") => Ok(line),
             _ => Err(PmiError::Answer { got: text, expected: command }),
         }
     }
 
-    fn line(&mut self) -> Result<String, PmiError> {
+    fn read_line(&mut self) -> Result<String, PmiError> {
         loop {
             if let Some(end) = self.ahead.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.ahead.drain(..=end).collect();
@@ -138,16 +141,16 @@ impl Client {
                 return Err(PmiError::Answer { got, expected: "a line of at most 1024 bytes" });
             }
             let mut bytes = [0; LINE_BYTES_MAX];
-            let read = clock::read(&self.fd, &mut bytes, self.deadline)?;
+            let read = clock::read_some(&self.fd, &mut bytes, self.deadline)?;
             self.ahead.extend_from_slice(&bytes[..read]);
         }
     }
 }
 
 /// Connects to the first of a host's addresses that answers.
-fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+fn connect_host(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in address::resolve(host, std::iter::once(port))? {
+    for address in address::resolve_host(host, std::iter::once(port))? {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         match TcpStream::connect_timeout(&address, left.min(CONNECT_TIME)) {
             Ok(stream) => return Ok(stream),
@@ -158,7 +161,7 @@ fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
 }
 
 /// A copy of a descriptor that the launcher left open for this process.
-fn inherited(number: i32) -> Result<OwnedFd, PmiError> {
+fn clone_inherited_fd(number: i32) -> Result<OwnedFd, PmiError> {
     let open = std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok();
     if number < 0 || !open {
         return Err(PmiError::Closed { fd: number });

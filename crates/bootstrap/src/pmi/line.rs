@@ -7,9 +7,9 @@ const WORDS_MAX: usize = 32;
 
 /// A line taken apart.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Line(Vec<(String, String)>);
+pub(crate) struct PmiLine(Vec<(String, String)>);
 
-impl Line {
+impl PmiLine {
     /// Takes a line apart; nothing when it is too long or has a word that is no pair.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         if text.len() >= LINE_BYTES_MAX {
@@ -28,7 +28,7 @@ impl Line {
         self.get("cmd").unwrap_or_default()
     }
 
-    pub(crate) fn number(&self, key: &str) -> Option<usize> {
+    pub(crate) fn parse_number(&self, key: &str) -> Option<usize> {
         self.get(key)?.parse().ok()
     }
 }
@@ -44,21 +44,21 @@ mod tests {
 
     #[test]
     fn a_line_is_taken_apart() {
-        let line = Line::parse("cmd=get_result rc=0 msg=success value=(vector,(0,1,2))=x").unwrap();
+        let line = PmiLine::parse("cmd=get_result rc=0 msg=success value=(vector,(0,1,2))=x").unwrap();
         assert_eq!(line.command(), "get_result");
-        assert_eq!(line.number("rc"), Some(0));
+        assert_eq!(line.parse_number("rc"), Some(0));
         assert_eq!(line.get("value"), Some("(vector,(0,1,2))=x"));
-        assert_eq!((line.get("none"), line.number("msg")), (None, None));
-        assert_eq!(Line::parse("cmd=a key= rc=-1").unwrap().get("key"), Some(""));
+        assert_eq!((line.get("none"), line.parse_number("msg")), (None, None));
+        assert_eq!(PmiLine::parse("cmd=a key= rc=-1").unwrap().get("key"), Some(""));
         for bad in ["", "   ", "cmd", "cmd=a b", &"a=".repeat(600)] {
-            assert_eq!(Line::parse(bad), None, "{bad}");
+            assert_eq!(PmiLine::parse(bad), None, "{bad}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn no_line_makes_it_panic(text in ".{0,200}") {
-            let _ = Line::parse(&text);
+            let _ = PmiLine::parse(&text);
         }
     }
 }

@@ -7,29 +7,33 @@ mod space;
 
 pub use line::LINE_BYTES_MAX;
 #[cfg(feature = "fuzzing")]
-pub(crate) use line::Line;
-pub use space::{Reply, Space};
+pub(crate) use line::PmiLine;
+pub use space::{PmiReply, PmiSpace};
 
 pub use client::PmiError;
 
-pub(crate) use client::Client;
+pub(crate) use client::PmiClient;
 
-use crate::environment::{Environment, EnvironmentError, Launcher, Meeting, Place, Variables};
+use crate::environment::{
+    EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
+};
 use crate::own::host_and_port;
 
 /// How the launcher is reached.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Server {
+pub(crate) enum PmiServer {
     /// A descriptor that this process was born with.
     Fd(i32),
     /// A TCP port, and the number by which the launcher knows this process.
     Port { host: String, port: u16, id: usize },
 }
 
-pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, EnvironmentError> {
+pub(crate) fn read_environment(
+    variables: &EnvironmentVariables<'_>,
+) -> Result<Option<JobEnvironment>, EnvironmentError> {
     let launcher = Launcher::Pmi;
-    let local_rank = variables.number("MPI_LOCALRANKID")?;
-    let local_size = variables.number("MPI_LOCALNRANKS")?;
+    let local_rank = variables.read_number("MPI_LOCALRANKID")?;
+    let local_size = variables.read_number("MPI_LOCALNRANKS")?;
     let extra = variables.extra_secret();
     if let Some(value) = variables.get("PMI_FD") {
         let Ok(fd) = value.trim().parse() else {
@@ -39,17 +43,17 @@ pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, Env
                 expected: "the number of a descriptor",
             });
         };
-        let rank = variables.needed(launcher, "PMI_RANK", "PMI_FD")?;
-        let size = variables.needed(launcher, "PMI_SIZE", "PMI_FD")?;
-        let place = Some(Place::checked(launcher, rank, size, local_rank, local_size)?);
-        let meeting = Meeting::Pmi { server: Server::Fd(fd), extra };
-        return Ok(Some(Environment { launcher, place, meeting }));
+        let rank = variables.require_number(launcher, "PMI_RANK", "PMI_FD")?;
+        let size = variables.require_number(launcher, "PMI_SIZE", "PMI_FD")?;
+        let place = Some(JobPlacement::new_checked(launcher, rank, size, local_rank, local_size)?);
+        let meeting = RendezvousMethod::Pmi { server: PmiServer::Fd(fd), extra };
+        return Ok(Some(JobEnvironment { launcher, place, meeting }));
     }
     let Some(value) = variables.get("PMI_PORT") else { return Ok(None) };
     let Some((host, port)) = host_and_port(&value) else {
         return Err(EnvironmentError::Value { name: "PMI_PORT", value, expected: "host:port" });
     };
-    let id = variables.needed(launcher, "PMI_ID", "PMI_PORT")?;
-    let meeting = Meeting::Pmi { server: Server::Port { host, port, id }, extra };
-    Ok(Some(Environment { launcher, place: None, meeting }))
+    let id = variables.require_number(launcher, "PMI_ID", "PMI_PORT")?;
+    let meeting = RendezvousMethod::Pmi { server: PmiServer::Port { host, port, id }, extra };
+    Ok(Some(JobEnvironment { launcher, place: None, meeting }))
 }

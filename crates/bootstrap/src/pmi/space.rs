@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::line::{Line, is_word};
+use super::line::{PmiLine, is_word};
 
 /// Most bytes of the name of the space, of a key, and of a value.
 const NAME_MAX: usize = 64;
@@ -13,7 +13,7 @@ const KEYS_PER_RANK: usize = 64;
 
 /// What a line leads to.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Reply {
+pub enum PmiReply {
     /// A line for one process, without its end.
     To(usize, String),
     /// The job is to end with this exit status.
@@ -22,13 +22,13 @@ pub enum Reply {
 
 /// The key-value space of one job.
 #[derive(Debug)]
-pub struct Space {
+pub struct PmiSpace {
     name: String,
     pairs: BTreeMap<String, String>,
     waiting: Vec<bool>,
 }
 
-impl Space {
+impl PmiSpace {
     /// A space for so many processes. `mapping` says which of them share a host, in PMI's form.
     #[must_use]
     pub fn new(size: usize, name: &str, mapping: &str) -> Self {
@@ -37,12 +37,12 @@ impl Space {
     }
 
     /// Takes a line of a process. What is not understood is answered with an error.
-    pub fn on_line(&mut self, rank: usize, text: &str) -> Vec<Reply> {
+    pub fn on_line(&mut self, rank: usize, text: &str) -> Vec<PmiReply> {
         if rank >= self.waiting.len() {
             return Vec::new();
         }
-        let to = |text: String| vec![Reply::To(rank, text)];
-        let Some(line) = Line::parse(text) else { return to("cmd=error rc=-1 msg=unreadable".into()) };
+        let to = |text: String| vec![PmiReply::To(rank, text)];
+        let Some(line) = PmiLine::parse(text) else { return to("cmd=error rc=-1 msg=unreadable".into()) };
         let size = self.waiting.len();
         match line.command() {
             "init" => to("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".into()),
@@ -52,19 +52,19 @@ impl Space {
             "get_my_kvsname" => to(format!("cmd=my_kvsname kvsname={}", self.name)),
             "get_universe_size" => to(format!("cmd=universe_size size={size} rc=0")),
             "get_appnum" => to("cmd=appnum appnum=0 rc=0".into()),
-            "put" => to(self.put(&line)),
+            "put" => to(self.put_pair(&line)),
             "get" => to(self.get(&line)),
-            "barrier_in" => self.barrier(rank),
+            "barrier_in" => self.enter_barrier(rank),
             "finalize" => to("cmd=finalize_ack rc=0".into()),
             "abort" => {
                 let code = line.get("exitcode").and_then(|code| code.parse().ok()).unwrap_or(1);
-                vec![Reply::Abort(code)]
+                vec![PmiReply::Abort(code)]
             }
             _ => to("cmd=error rc=-1 msg=unknown_command".into()),
         }
     }
 
-    fn put(&mut self, line: &Line) -> String {
+    fn put_pair(&mut self, line: &PmiLine) -> String {
         let key = line.get("key").unwrap_or_default();
         let value = line.get("value").unwrap_or_default();
         let fits = is_word(key, KEY_MAX) && (value.is_empty() || is_word(value, VALUE_MAX));
@@ -76,7 +76,7 @@ impl Space {
         "cmd=put_result rc=0 msg=success".into()
     }
 
-    fn get(&self, line: &Line) -> String {
+    fn get(&self, line: &PmiLine) -> String {
         match line.get("key").and_then(|key| self.pairs.get(key)) {
             Some(value) if line.get("kvsname") == Some(&self.name) => {
                 format!("cmd=get_result rc=0 msg=success value={value}")
@@ -85,13 +85,13 @@ impl Space {
         }
     }
 
-    fn barrier(&mut self, rank: usize) -> Vec<Reply> {
+    fn enter_barrier(&mut self, rank: usize) -> Vec<PmiReply> {
         self.waiting[rank] = true;
         if !self.waiting.iter().all(|there| *there) {
             return Vec::new();
         }
         self.waiting.fill(false);
-        (0..self.waiting.len()).map(|rank| Reply::To(rank, "cmd=barrier_out rc=0".into())).collect()
+        (0..self.waiting.len()).map(|rank| PmiReply::To(rank, "cmd=barrier_out rc=0".into())).collect()
     }
 }
 
@@ -99,13 +99,13 @@ impl Space {
 mod tests {
     use super::*;
 
-    fn space() -> Space {
-        Space::new(2, "job1", "(vector,(0,1,2))")
+    fn space() -> PmiSpace {
+        PmiSpace::new(2, "job1", "(vector,(0,1,2))")
     }
 
-    fn answer(space: &mut Space, rank: usize, text: &str) -> String {
+    fn answer(space: &mut PmiSpace, rank: usize, text: &str) -> String {
         match space.on_line(rank, text).as_slice() {
-            [Reply::To(to, line)] if *to == rank => line.clone(),
+            [PmiReply::To(to, line)] if *to == rank => line.clone(),
             other => panic!("{other:?}"),
         }
     }
@@ -149,7 +149,7 @@ mod tests {
         assert!(answer(&mut space, 0, "nonsense").contains("rc=-1"));
         assert!(answer(&mut space, 0, "cmd=spawn").contains("rc=-1"));
         assert_eq!(space.on_line(7, "cmd=init"), []);
-        assert_eq!(space.on_line(1, "cmd=abort exitcode=7"), [Reply::Abort(7)]);
+        assert_eq!(space.on_line(1, "cmd=abort exitcode=7"), [PmiReply::Abort(7)]);
     }
 
     proptest::proptest! {
@@ -159,10 +159,10 @@ mod tests {
             for (rank, line) in lines {
                 for reply in space.on_line(rank, &line) {
                     match reply {
-                        Reply::To(rank, line) => {
+                        PmiReply::To(rank, line) => {
                             proptest::prop_assert!(rank < 2 && line.len() < super::super::LINE_BYTES_MAX);
                         }
-                        Reply::Abort(_) => {}
+                        PmiReply::Abort(_) => {}
                     }
                 }
             }

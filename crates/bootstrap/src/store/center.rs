@@ -12,9 +12,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_vec};
 
-use super::frame::{Answer, Challenge, Hello, Status};
-use crate::secret::{self, Secret};
-use crate::{clock, planted};
+use super::frame::{JoinStatus, StoreAnswer, StoreChallenge, StoreHello};
+use crate::secret::{self, JobSecret};
+use crate::{clock, is_planted};
 
 /// Those who have connected and not proved anything yet.
 const PENDING_MAX: usize = 256;
@@ -30,9 +30,9 @@ const SLEEP: Duration = Duration::from_millis(500);
 
 /// Where rank 0 listens.
 #[derive(Debug)]
-pub(crate) struct Listener(TcpListener);
+pub(crate) struct StoreListener(TcpListener);
 
-impl Listener {
+impl StoreListener {
     /// Binds the first of these ports that is free; 0 is any free port. Without an address, all of this host's.
     pub(crate) fn bind(address: Option<IpAddr>, ports: impl Iterator<Item = u16>) -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::InvalidInput);
@@ -48,7 +48,7 @@ impl Listener {
         Err(last)
     }
 
-    pub(crate) fn port(&self) -> io::Result<u16> {
+    pub(crate) fn local_port(&self) -> io::Result<u16> {
         Ok(self.0.local_addr()?.port())
     }
 }
@@ -67,10 +67,10 @@ fn bind_one(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
 }
 
 /// One who has connected.
-struct Pending {
+struct PendingMember {
     stream: TcpStream,
-    challenge: Challenge,
-    bytes: [u8; Hello::BYTES],
+    challenge: StoreChallenge,
+    bytes: [u8; StoreHello::BYTES],
     filled: usize,
     until: Instant,
 }
@@ -79,14 +79,14 @@ struct Pending {
 ///
 /// # Errors
 /// The system's error, that it has no memory, and at the deadline the members that have arrived.
-pub(crate) fn meet(
-    listener: &Listener,
-    secret: &Secret,
+pub(crate) fn accept_members(
+    listener: &StoreListener,
+    secret: &JobSecret,
     size: usize,
     deadline: Instant,
 ) -> Result<Vec<Option<TcpStream>>, MeetError> {
     let mut members: Vec<Option<TcpStream>> = try_collect((0..size).map(|_| None))?;
-    let mut pending: Vec<Pending> = try_vec(PENDING_MAX)?;
+    let mut pending: Vec<PendingMember> = try_vec(PENDING_MAX)?;
     let mut refused: Option<AcceptRefusal> = None;
     while members.iter().skip(1).any(Option::is_none) {
         let now = Instant::now();
@@ -98,11 +98,11 @@ pub(crate) fn meet(
         let left = deadline.saturating_duration_since(now).min(SLEEP);
         let paused = refused.as_ref().map(|refusal| refusal.until.saturating_duration_since(now));
         let paused =
-            paused.filter(|pause| !pause.is_zero() && !planted("bootstrap-spins-without-descriptors"));
+            paused.filter(|pause| !pause.is_zero() && !is_planted("bootstrap-spins-without-descriptors"));
         let accepts = pending.len() < PENDING_MAX && paused.is_none();
-        sleep(accepts.then_some(listener), &pending, left.min(paused.unwrap_or(left)))?;
+        wait_readable(accepts.then_some(listener), &pending, left.min(paused.unwrap_or(left)))?;
         if accepts {
-            match accept(listener, &mut pending) {
+            match accept_pending(listener, &mut pending) {
                 Ok(true) => refused = None,
                 Ok(false) => {}
                 Err(cause) => refused = Some(AcceptRefusal { cause, until: Instant::now() + ACCEPT_PAUSE }),
@@ -110,8 +110,8 @@ pub(crate) fn meet(
         }
         let mut at = 0;
         while let Some(one) = pending.get_mut(at) {
-            match one.read() {
-                Ok(Some(hello)) => admit(pending.remove(at), &hello, secret, &mut members),
+            match one.read_hello() {
+                Ok(Some(hello)) => admit_member(pending.remove(at), &hello, secret, &mut members),
                 Ok(None) => at += 1,
                 Err(_) => drop(pending.remove(at)),
             }
@@ -153,11 +153,15 @@ impl From<io::Error> for MeetError {
 }
 
 /// Until somebody connects or says something.
-fn sleep(listener: Option<&Listener>, pending: &[Pending], longest: Duration) -> Result<(), MeetError> {
+fn wait_readable(
+    listener: Option<&StoreListener>,
+    pending: &[PendingMember],
+    longest: Duration,
+) -> Result<(), MeetError> {
     let mut polled = try_vec(1 + pending.len())?;
     polled.extend(listener.map(|listener| PollFd::from_borrowed_fd(listener.0.as_fd(), PollFlags::IN)));
     polled.extend(pending.iter().map(|one| PollFd::from_borrowed_fd(one.stream.as_fd(), PollFlags::IN)));
-    match poll(&mut polled, Some(&clock::timespec(longest))) {
+    match poll(&mut polled, Some(&clock::to_timespec(longest))) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(MeetError::Io(error.into())),
     }
@@ -167,7 +171,7 @@ fn sleep(listener: Option<&Listener>, pending: &[Pending], longest: Duration) ->
 ///
 /// # Errors
 /// The system's error where it has no resource left for a connection.
-fn accept(listener: &Listener, pending: &mut Vec<Pending>) -> io::Result<bool> {
+fn accept_pending(listener: &StoreListener, pending: &mut Vec<PendingMember>) -> io::Result<bool> {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     #[cfg(test)]
     ACCEPTS.set(ACCEPTS.get() + 1);
@@ -178,13 +182,13 @@ fn accept(listener: &Listener, pending: &mut Vec<Pending>) -> io::Result<bool> {
         }
         Err(error) => return Err(error),
     };
-    let Ok(nonce) = secret::random() else { return Ok(true) };
-    let challenge = Challenge { nonce };
-    let asked = super::prepare(&stream)
+    let Ok(nonce) = secret::random_bytes() else { return Ok(true) };
+    let challenge = StoreChallenge { nonce };
+    let asked = super::configure_stream(&stream)
         .and_then(|()| clock::write_all(&stream, &challenge.encode(), Instant::now() + ANSWER_TIME));
     if asked.is_ok() {
         let until = Instant::now() + PROOF_TIME;
-        pending.push(Pending { stream, challenge, bytes: [0; Hello::BYTES], filled: 0, until });
+        pending.push(PendingMember { stream, challenge, bytes: [0; StoreHello::BYTES], filled: 0, until });
     }
     Ok(true)
 }
@@ -195,10 +199,10 @@ thread_local! {
     pub(crate) static ACCEPTS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-impl Pending {
+impl PendingMember {
     /// What has come so far: a whole hello, or not yet.
-    fn read(&mut self) -> io::Result<Option<Hello>> {
-        while self.filled < Hello::BYTES {
+    fn read_hello(&mut self) -> io::Result<Option<StoreHello>> {
+        while self.filled < StoreHello::BYTES {
             match rustix::io::read(&self.stream, &mut self.bytes[self.filled..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => self.filled += read,
@@ -207,25 +211,30 @@ impl Pending {
                 Err(error) => return Err(error.into()),
             }
         }
-        Hello::decode(&self.bytes).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        StoreHello::decode(&self.bytes).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 
 /// Takes a member in, or tells it why not.
-fn admit(one: Pending, hello: &Hello, secret: &Secret, members: &mut [Option<TcpStream>]) {
+fn admit_member(
+    one: PendingMember,
+    hello: &StoreHello,
+    secret: &JobSecret,
+    members: &mut [Option<TcpStream>],
+) {
     let rank = hello.rank as usize;
-    let status = if !hello.proves(secret, &one.challenge) {
-        Status::WrongProof
+    let status = if !hello.verify_proof(secret, &one.challenge) {
+        JoinStatus::WrongProof
     } else if hello.size as usize != members.len() {
-        Status::OtherSize
-    } else if rank == 0 || members.get(rank).is_none_or(|place| place.as_ref().is_some_and(alive)) {
-        Status::RankTaken
+        JoinStatus::OtherSize
+    } else if rank == 0 || members.get(rank).is_none_or(|place| place.as_ref().is_some_and(is_alive)) {
+        JoinStatus::RankTaken
     } else {
-        Status::Welcome
+        JoinStatus::Welcome
     };
-    let answer = Answer::new(secret, &one.challenge, hello, status);
+    let answer = StoreAnswer::new(secret, &one.challenge, hello, status);
     let told = clock::write_all(&one.stream, &answer.encode(), Instant::now() + ANSWER_TIME);
-    if status == Status::Welcome
+    if status == JoinStatus::Welcome
         && told.is_ok()
         && let Some(place) = members.get_mut(rank)
     {
@@ -234,7 +243,7 @@ fn admit(one: Pending, hello: &Hello, secret: &Secret, members: &mut [Option<Tcp
 }
 
 /// Whether a member's stream still stands; one that gave up may come again.
-fn alive(stream: &TcpStream) -> bool {
+fn is_alive(stream: &TcpStream) -> bool {
     match stream.peek(&mut [0]) {
         Ok(read) => read > 0,
         Err(error) => error.kind() == io::ErrorKind::WouldBlock,

@@ -4,9 +4,9 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::frame::{Answer, Challenge, Hello, Status};
+use super::frame::{JoinStatus, StoreAnswer, StoreChallenge, StoreHello};
 use crate::clock;
-use crate::secret::{self, Secret};
+use crate::secret::{self, JobSecret};
 
 /// Longest wait for one address.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
@@ -24,7 +24,7 @@ pub(crate) enum JoinRefused {
 }
 
 /// Why one attempt led to nothing.
-enum Attempt {
+enum ConnectFailure {
     Refused(JoinRefused),
     /// Nobody took the connection.
     Nobody(String),
@@ -36,9 +36,9 @@ enum Attempt {
 ///
 /// # Errors
 /// A refusal by the job's own rank 0, or a text that says what was met last: one who answered before those who did not.
-pub(crate) fn join(
+pub(crate) fn join_center(
     places: &mut dyn FnMut() -> io::Result<Vec<SocketAddr>>,
-    secret: &Secret,
+    secret: &JobSecret,
     rank: usize,
     size: usize,
     deadline: Instant,
@@ -50,12 +50,14 @@ pub(crate) fn join(
         match places() {
             Ok(addresses) => {
                 for address in addresses {
-                    match attempt(address, secret, rank, size, deadline) {
+                    match try_address(address, secret, rank, size, deadline) {
                         Ok(stream) => return Ok(stream),
-                        Err(Attempt::Refused(refused)) => return Err(Ok(refused)),
-                        Err(Attempt::Other(why)) => (last, answered) = (format!("{address}: {why}"), true),
-                        Err(Attempt::Nobody(why)) if !answered => last = format!("{address}: {why}"),
-                        Err(Attempt::Nobody(_)) => {}
+                        Err(ConnectFailure::Refused(refused)) => return Err(Ok(refused)),
+                        Err(ConnectFailure::Other(why)) => {
+                            (last, answered) = (format!("{address}: {why}"), true)
+                        }
+                        Err(ConnectFailure::Nobody(why)) if !answered => last = format!("{address}: {why}"),
+                        Err(ConnectFailure::Nobody(_)) => {}
                     }
                 }
             }
@@ -69,40 +71,40 @@ pub(crate) fn join(
     }
 }
 
-fn attempt(
+fn try_address(
     address: SocketAddr,
-    secret: &Secret,
+    secret: &JobSecret,
     rank: usize,
     size: usize,
     deadline: Instant,
-) -> Result<TcpStream, Attempt> {
-    let other = |error: io::Error| Attempt::Other(error.to_string());
+) -> Result<TcpStream, ConnectFailure> {
+    let other = |error: io::Error| ConnectFailure::Other(error.to_string());
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let nobody = |error: io::Error| Attempt::Nobody(error.to_string());
+    let nobody = |error: io::Error| ConnectFailure::Nobody(error.to_string());
     let stream = TcpStream::connect_timeout(&address, CONNECT_TIME.min(left)).map_err(nobody)?;
     // Where nobody listens on a port that the system hands out, a connection may meet itself.
     if stream.local_addr().ok() == Some(address) {
-        return Err(Attempt::Nobody("nobody listens there".into()));
+        return Err(ConnectFailure::Nobody("nobody listens there".into()));
     }
-    super::prepare(&stream).map_err(other)?;
+    super::configure_stream(&stream).map_err(other)?;
     let until = Instant::now() + ANSWER_TIME.min(left);
-    let mut bytes = [0; Challenge::BYTES];
+    let mut bytes = [0; StoreChallenge::BYTES];
     clock::read_exact(&stream, &mut bytes, until).map_err(other)?;
-    let no_store = || Attempt::Other("something else than a store listens there".into());
-    let challenge = Challenge::decode(&bytes).ok_or_else(no_store)?;
-    let nonce = secret::random().map_err(other)?;
+    let no_store = || ConnectFailure::Other("something else than a store listens there".into());
+    let challenge = StoreChallenge::decode(&bytes).ok_or_else(no_store)?;
+    let nonce = secret::random_bytes().map_err(other)?;
     let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-    let hello = Hello::new(secret, &challenge, number(rank), number(size), nonce);
+    let hello = StoreHello::new(secret, &challenge, number(rank), number(size), nonce);
     clock::write_all(&stream, &hello.encode(), until).map_err(other)?;
-    let mut bytes = [0; Answer::BYTES];
+    let mut bytes = [0; StoreAnswer::BYTES];
     clock::read_exact(&stream, &mut bytes, until).map_err(other)?;
-    let answer = Answer::decode(&bytes).ok_or_else(no_store)?;
-    if answer.status == Status::WrongProof || !answer.proves(secret, &challenge, &hello) {
-        return Err(Attempt::Other("a store with another secret listens there".into()));
+    let answer = StoreAnswer::decode(&bytes).ok_or_else(no_store)?;
+    if answer.status == JoinStatus::WrongProof || !answer.verify_proof(secret, &challenge, &hello) {
+        return Err(ConnectFailure::Other("a store with another secret listens there".into()));
     }
     match answer.status {
-        Status::RankTaken => Err(Attempt::Refused(JoinRefused::RankTaken)),
-        Status::OtherSize => Err(Attempt::Refused(JoinRefused::OtherSize)),
-        Status::Welcome | Status::WrongProof => Ok(stream),
+        JoinStatus::RankTaken => Err(ConnectFailure::Refused(JoinRefused::RankTaken)),
+        JoinStatus::OtherSize => Err(ConnectFailure::Refused(JoinRefused::OtherSize)),
+        JoinStatus::Welcome | JoinStatus::WrongProof => Ok(stream),
     }
 }

@@ -8,13 +8,15 @@ mod member;
 
 #[cfg(test)]
 pub(crate) use center::ACCEPTS;
-pub(crate) use center::{Listener, MeetError, meet};
+pub(crate) use center::{MeetError, StoreListener, accept_members};
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use frame::Challenge;
+pub(crate) use frame::StoreChallenge;
+pub(crate) use frame::{
+    GATHERED_BYTES_MAX, StoreFrameHeader, StoreFrameKind, decode_gathered, encode_gathered,
+};
 #[cfg(feature = "fuzzing")]
-pub(crate) use frame::{Answer, Hello, Status};
-pub(crate) use frame::{GATHERED_BYTES_MAX, Head, Kind, gathered, split};
-pub(crate) use member::{JoinRefused, join};
+pub(crate) use frame::{JoinStatus, StoreAnswer, StoreHello};
+pub(crate) use member::{JoinRefused, join_center};
 
 pub use frame::GIVEN_BYTES_MAX;
 
@@ -24,14 +26,14 @@ use std::time::{Duration, Instant};
 
 use trunkline_proto::reserve::{OutOfMemory, try_vec};
 
-use crate::{clock, planted};
+use crate::{clock, is_planted};
 
 /// Idle time after which the kernel asks whether the other host is still there, and how often it asks.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 const KEEPALIVE_ASKS: u32 = 3;
 
 /// Sets a stream up: small frames at once, a lost host noticed, no call that blocks.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
+fn configure_stream(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
@@ -43,33 +45,50 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Writes a frame.
-pub(crate) fn send(stream: &TcpStream, head: Head, body: &[u8], deadline: Instant) -> io::Result<()> {
+pub(crate) fn send_frame(
+    stream: &TcpStream,
+    head: StoreFrameHeader,
+    body: &[u8],
+    deadline: Instant,
+) -> io::Result<()> {
     clock::write_all(stream, &head.encode(), deadline)?;
     clock::write_all(stream, body, deadline)
 }
 
 /// Reads a frame whose body has at most so many bytes.
-pub(crate) fn receive(stream: &TcpStream, most: usize, deadline: Instant) -> io::Result<(Head, Vec<u8>)> {
+pub(crate) fn receive_frame(
+    stream: &TcpStream,
+    most: usize,
+    deadline: Instant,
+) -> io::Result<(StoreFrameHeader, Vec<u8>)> {
     let head = receive_head(stream, most, deadline)?;
     Ok((head, receive_body(stream, head, deadline)?))
 }
 
 /// Reads the head of a frame whose body has at most so many bytes. The body is read, or skipped, next.
-pub(crate) fn receive_head(stream: &TcpStream, most: usize, deadline: Instant) -> io::Result<Head> {
-    let mut bytes = [0; Head::BYTES];
+pub(crate) fn receive_head(
+    stream: &TcpStream,
+    most: usize,
+    deadline: Instant,
+) -> io::Result<StoreFrameHeader> {
+    let mut bytes = [0; StoreFrameHeader::BYTES];
     clock::read_exact(stream, &mut bytes, deadline)?;
-    let head = Head::decode(&bytes).filter(|head| head.length as usize <= most);
+    let head = StoreFrameHeader::decode(&bytes).filter(|head| head.length as usize <= most);
     head.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "what came is no frame of this protocol"))
 }
 
 /// Reads the body of a frame.
-pub(crate) fn receive_body(stream: &TcpStream, head: Head, deadline: Instant) -> io::Result<Vec<u8>> {
+pub(crate) fn receive_body(
+    stream: &TcpStream,
+    head: StoreFrameHeader,
+    deadline: Instant,
+) -> io::Result<Vec<u8>> {
     let length = head.length as usize;
     // The peer chooses the length; a refused allocation is its frame's failure, not this process's end.
-    let mut body = if planted("bootstrap-aborts-without-memory") {
+    let mut body = if is_planted("bootstrap-aborts-without-memory") {
         Vec::with_capacity(length)
     } else {
-        try_vec(length).map_err(refused)?
+        try_vec(length).map_err(out_of_memory_error)?
     };
     body.resize(length, 0);
     clock::read_exact(stream, &mut body, deadline)?;
@@ -77,12 +96,12 @@ pub(crate) fn receive_body(stream: &TcpStream, head: Head, deadline: Instant) ->
 }
 
 /// The system's error for memory that it does not have, with the number of bytes and the remedy.
-fn refused(error: OutOfMemory) -> io::Error {
+fn out_of_memory_error(error: OutOfMemory) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, error)
 }
 
 /// Reads the body of a frame and keeps none of it.
-pub(crate) fn skip_body(stream: &TcpStream, head: Head, deadline: Instant) -> io::Result<()> {
+pub(crate) fn skip_body(stream: &TcpStream, head: StoreFrameHeader, deadline: Instant) -> io::Result<()> {
     let mut scratch = [0; 4096];
     let mut left = head.length as usize;
     while left > 0 {

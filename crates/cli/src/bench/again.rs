@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 /// Begins this program again, in this process and with the same arguments, with those variables. Why it could not.
-pub(super) fn with(variables: &[(&str, &OsStr)]) -> io::Error {
+pub(super) fn restart_process(variables: &[(&str, &OsStr)]) -> io::Error {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => return error,

@@ -5,15 +5,17 @@
 use std::io::Write as _;
 
 use serde::Serialize;
-use trunkline_nccl_host::{Case, Cluster, Collective, LaunchError, PluginInfo, RowResult};
+use trunkline_nccl_host::{
+    Collective, CollectiveCase, PluginReport, RankCluster, RankLaunchError, RowResult,
+};
 
-use super::plot::Pending;
-use super::{Settings, progress};
+use super::plot::PendingPlot;
+use super::{BenchSettings, progress};
 use crate::cmd::BenchError;
 
 /// One line of `--json`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Line<'a> {
+pub(crate) struct CollectiveLine<'a> {
     collective: &'a str,
     fabric: &'a str,
     near: bool,
@@ -39,7 +41,7 @@ pub(crate) struct Line<'a> {
 
 /// One half of a row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Half {
+pub(crate) struct RowHalf {
     /// What was measured.
     pub(crate) result: RowResult,
     /// Size over time, in GB/s.
@@ -49,36 +51,36 @@ pub(crate) struct Half {
 }
 
 /// Runs all rows; returns how many elements were wrong.
-pub(crate) fn run(
-    settings: &Settings,
+pub(crate) fn run_collective(
+    settings: &BenchSettings,
     collective: Collective,
-    mut cluster: Cluster,
+    mut cluster: RankCluster,
 ) -> Result<u64, BenchError> {
-    let info = cluster.info().clone();
+    let info = cluster.plugin_report().clone();
     let mut out = std::io::stdout().lock();
-    settings.plot.as_ref().map_or(Ok(()), Pending::prepare)?;
+    settings.plot.as_ref().map_or(Ok(()), PendingPlot::prepare_file)?;
     if !settings.json {
-        writeln!(out, "{}\n{COLUMNS}", settings.header(collective.name(), &info))?;
+        writeln!(out, "{}\n{COLUMNS}", settings.table_header(collective.name(), &info))?;
     }
-    let rows = rows(settings, collective);
-    let bar = progress::bar(rows.len());
+    let rows = row_blocks(settings, collective);
+    let bar = progress::row_bar(rows.len());
     let mut wrong = 0;
     let mut bus_sum = 0.0;
     for block in rows.iter().copied() {
-        bar.set_message(format!("{} B", bytes(settings, collective, block)));
+        bar.set_message(format!("{} B", buffer_bytes(settings, collective, block)));
         let mut halves = Vec::new();
         for in_place in [false, true] {
             let half = run_half(&mut cluster, settings, collective, block, in_place)?;
             wrong += half.result.wrong;
             bus_sum += half.busbw;
             halves.push(half);
-            let line = line(settings, collective, &info, block, in_place, half);
+            let line = json_line(settings, collective, &info, block, in_place, half);
             let line = serde_json::to_string(&line).map_err(std::io::Error::from)?;
             if settings.json {
                 writeln!(out, "{line}")?;
                 out.flush()?;
             }
-            settings.keep(line);
+            settings.keep_row(line);
         }
         if !settings.json {
             // The bar and the table may share a terminal.
@@ -104,34 +106,34 @@ pub(crate) fn run(
         )?;
     }
     settings.write_trace(&mut out, &left, &info)?;
-    settings.plot.as_ref().map_or(Ok(()), Pending::draw)?;
+    settings.plot.as_ref().map_or(Ok(()), PendingPlot::draw_rows)?;
     Ok(wrong)
 }
 
 /// The blocks (elements of a rank's part) of all rows, each once.
-pub(crate) fn rows(settings: &Settings, collective: Collective) -> Vec<usize> {
-    let size = settings.dtype.bytes();
-    let block = |bytes: &usize| collective.counts((bytes / size).max(1), settings.job.ranks).block;
+pub(crate) fn row_blocks(settings: &BenchSettings, collective: Collective) -> Vec<usize> {
+    let size = settings.dtype.element_bytes();
+    let block = |bytes: &usize| collective.element_counts((bytes / size).max(1), settings.job.ranks).block;
     let mut blocks: Vec<usize> = settings.sizes.iter().map(block).collect();
     blocks.dedup();
     blocks
 }
 
 /// Bytes of the larger buffer.
-pub(crate) fn bytes(settings: &Settings, collective: Collective, block: usize) -> usize {
-    collective.algorithm_bytes(block, settings.job.ranks) * settings.dtype.bytes()
+pub(crate) fn buffer_bytes(settings: &BenchSettings, collective: Collective, block: usize) -> usize {
+    collective.algorithm_bytes(block, settings.job.ranks) * settings.dtype.element_bytes()
 }
 
 /// Runs half a row.
 pub(crate) fn run_half(
-    cluster: &mut Cluster,
-    settings: &Settings,
+    cluster: &mut RankCluster,
+    settings: &BenchSettings,
     collective: Collective,
     block: usize,
     in_place: bool,
-) -> Result<Half, LaunchError> {
-    let total = bytes(settings, collective, block);
-    let case = Case {
+) -> Result<RowHalf, RankLaunchError> {
+    let total = buffer_bytes(settings, collective, block);
+    let case = CollectiveCase {
         collective,
         dtype: settings.dtype,
         op: settings.op,
@@ -139,51 +141,51 @@ pub(crate) fn run_half(
         root: settings.job.root,
         in_place,
         warmup: settings.warmup,
-        iterations: settings.iterations(total, 20, 200),
+        iterations: settings.iteration_count(total, 20, 200),
         checks: settings.check,
         seed: (block as u64) << 1 | u64::from(in_place),
     };
-    let result = cluster.run(&case)?;
+    let result = cluster.run_collective(&case)?;
     let moved = (total * settings.job.comms) as f64;
     let algbw = if result.time_us > 0.0 { moved / result.time_us / 1e3 } else { 0.0 };
-    Ok(Half { result, algbw, busbw: algbw * collective.bus_factor(settings.job.ranks) })
+    Ok(RowHalf { result, algbw, busbw: algbw * collective.bus_factor(settings.job.ranks) })
 }
 
 /// The operator, where there is one.
-pub(crate) fn operator(settings: &Settings, collective: Collective) -> &'static str {
-    if collective.reduces() { settings.op.name() } else { "none" }
+pub(crate) fn operator_name(settings: &BenchSettings, collective: Collective) -> &'static str {
+    if collective.is_reduction() { settings.op.name() } else { "none" }
 }
 
 /// The root; -1 without.
-pub(crate) fn root(settings: &Settings, collective: Collective) -> i64 {
+pub(crate) fn root_number(settings: &BenchSettings, collective: Collective) -> i64 {
     if collective.has_root() { settings.job.root as i64 } else { -1 }
 }
 
 /// What `--json` tells of half a row.
-pub(crate) fn line<'a>(
-    settings: &'a Settings,
+pub(crate) fn json_line<'a>(
+    settings: &'a BenchSettings,
     collective: Collective,
-    info: &'a PluginInfo,
+    info: &'a PluginReport,
     block: usize,
     in_place: bool,
-    half: Half,
-) -> Line<'a> {
-    Line {
+    half: RowHalf,
+) -> CollectiveLine<'a> {
+    CollectiveLine {
         collective: collective.name(),
-        fabric: super::fabric(info),
-        near: super::near(),
+        fabric: super::fabric_name(info),
+        near: super::is_near(),
         plugin: &info.name,
         device: &info.device,
         abi: info.abi,
         ranks: settings.job.ranks,
         comms: settings.job.comms,
         channels: settings.job.channels,
-        bytes: bytes(settings, collective, block),
+        bytes: buffer_bytes(settings, collective, block),
         receive_min: settings.job.receive_min,
         count: block,
         dtype: settings.dtype.name(),
-        redop: operator(settings, collective),
-        root: root(settings, collective),
+        redop: operator_name(settings, collective),
+        root: root_number(settings, collective),
         in_place,
         time_us: half.result.time_us,
         algbw: half.algbw,
@@ -197,29 +199,29 @@ const COLUMNS: &str = "\
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)";
 
-fn table_row(settings: &Settings, collective: Collective, block: usize, halves: &[Half]) -> String {
+fn table_row(settings: &BenchSettings, collective: Collective, block: usize, halves: &[RowHalf]) -> String {
     let mut line = format!(
         "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}",
-        bytes(settings, collective, block),
+        buffer_bytes(settings, collective, block),
         block,
         settings.dtype,
-        operator(settings, collective),
-        root(settings, collective),
+        operator_name(settings, collective),
+        root_number(settings, collective),
     );
     for half in halves {
         let wrong = if settings.check == 0 { String::from("N/A") } else { half.result.wrong.to_string() };
         line += &format!(
             "  {:>7}  {:>6}  {:>6} {wrong:>6}",
-            time(half.result.time_us),
-            bandwidth(half.algbw),
-            bandwidth(half.busbw),
+            format_time(half.result.time_us),
+            format_bandwidth(half.algbw),
+            format_bandwidth(half.busbw),
         );
     }
     line
 }
 
 /// Three or more figures in at most seven characters, as nccl-tests prints times.
-pub(crate) fn time(microseconds: f64) -> String {
+pub(crate) fn format_time(microseconds: f64) -> String {
     match microseconds {
         t if t >= 10_000.0 => format!("{t:.0}"),
         t if t >= 100.0 => format!("{t:.1}"),
@@ -228,6 +230,6 @@ pub(crate) fn time(microseconds: f64) -> String {
 }
 
 /// In GB/s.
-pub(crate) fn bandwidth(gbs: f64) -> String {
+pub(crate) fn format_bandwidth(gbs: f64) -> String {
     format!("{gbs:.2}")
 }

@@ -9,17 +9,17 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use trunkline::World;
 use trunkline::messages::{
-    AnyMemory, Buffer, Choice, Host, IpcMemory, MessageError, Messages, Method, shared_device,
+    AnyMemory, Buffer, CopyMethod, HostMemory, IpcMemory, MessageError, Messages, MethodChoice, shared_device,
 };
 
-use super::plot::Pending;
+use super::plot::PendingPlot;
 use super::progress;
-use super::times::{Times, warm_up};
+use super::times::{OperationTimes, warm_up};
 use crate::cmd::BenchError;
 
 /// What is sent and received.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Of {
+pub(crate) enum BenchMemory {
     /// Memory of a rank alone, which others reach by the kernel's calls or not at all: what is the fastest is learned.
     Host,
     /// A device in a memory file.
@@ -29,10 +29,10 @@ pub(crate) enum Of {
     Opened { name: &'static str, kind: &'static str },
 }
 
-impl Of {
+impl BenchMemory {
     pub(crate) const NAMES: [&'static str; 6] = ["host", "cma", "memfd", "cuda", "hip", "ze"];
 
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         match name {
             "host" => Some(Self::Host),
             "memfd" => Some(Self::Memfd),
@@ -54,9 +54,9 @@ impl Of {
 }
 
 /// What the arguments say.
-pub(crate) struct Settings {
+pub(crate) struct MessageBenchSettings {
     /// Which memory.
-    pub(crate) of: Of,
+    pub(crate) of: BenchMemory,
     /// Sizes of the rows.
     pub(crate) sizes: Vec<usize>,
     /// Whether bytes are checked.
@@ -66,12 +66,12 @@ pub(crate) struct Settings {
     /// JSON instead of the table.
     pub(crate) json: bool,
     /// The picture to draw.
-    pub(crate) plot: Option<Pending>,
+    pub(crate) plot: Option<PendingPlot>,
 }
 
 /// One line of `--json`, with the names that p2p has.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct MessageLine<'a> {
     collective: &'a str,
     fabric: &'a str,
     plugin: &'a str,
@@ -114,40 +114,40 @@ const TOGETHER: u32 = 16;
 const SHORT: usize = 16 << 10;
 
 /// Runs all sizes; returns how many bytes were wrong, which both ranks know.
-pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError> {
+pub(crate) fn run_messages(settings: &MessageBenchSettings, world: &World) -> Result<u64, BenchError> {
     let most = settings.sizes.iter().copied().max().unwrap_or(8);
-    settings.plot.as_ref().map_or(Ok(()), Pending::prepare)?;
+    settings.plot.as_ref().map_or(Ok(()), PendingPlot::prepare_file)?;
     match settings.of {
-        Of::Host => {
+        BenchMemory::Host => {
             let to_send = Buffer::private(most)?;
             let to_receive = Buffer::private(most)?;
             // Where the kernel does not let ranks reach each other, each learns that the stage is the only way.
-            let memory = AnyMemory::open("private", 0).or_else(|_| Host::new().map(AnyMemory::Host));
+            let memory = AnyMemory::open("private", 0).or_else(|_| HostMemory::new().map(AnyMemory::Host));
             let messages = Messages::start(world, memory.map_err(MessageError::from)?)?;
-            Bench { settings, messages, to_send, to_receive }.rows()
+            MessageBench { settings, messages, to_send, to_receive }.run_rows()
         }
-        Of::Memfd => {
+        BenchMemory::Memfd => {
             let room = 4 * (most as u64).next_multiple_of(1 << 16) + (1 << 20);
             let device = shared_device(world, room)?;
-            let make = || device.alloc(most).map(|addr| Buffer::own(addr, most));
+            let make = || device.alloc(most).map(|addr| Buffer::from_address(addr, most));
             let to_send = make().map_err(MessageError::from)?;
             let to_receive = make().map_err(MessageError::from)?;
             let messages = Messages::start(world, device)?;
-            Bench { settings, messages, to_send, to_receive }.rows()
+            MessageBench { settings, messages, to_send, to_receive }.run_rows()
         }
-        Of::Opened { kind, name } => {
+        BenchMemory::Opened { kind, name } => {
             let memory = device_of(kind, world.rank())?;
             let make = || match memory.is_everything() {
                 true => Buffer::private(most),
-                false => Ok(Buffer::own(memory.alloc(most).map_err(MessageError::from)?, most)),
+                false => Ok(Buffer::from_address(memory.alloc(most).map_err(MessageError::from)?, most)),
             };
             let to_send = make()?;
             let to_receive = make()?;
             let mut messages = Messages::start(world, memory)?;
             if name == "cma" {
-                messages.choose(Choice::Fixed(Method::Pull));
+                messages.choose_method(MethodChoice::Fixed(CopyMethod::Pull));
             }
-            Bench { settings, messages, to_send, to_receive }.rows()
+            MessageBench { settings, messages, to_send, to_receive }.run_rows()
         }
     }
 }
@@ -159,17 +159,17 @@ fn device_of(name: &str, rank: usize) -> Result<AnyMemory, MessageError> {
     Ok(own.or_else(|_| AnyMemory::open(name, 0))?)
 }
 
-struct Bench<'a, M> {
-    settings: &'a Settings,
+struct MessageBench<'a, M> {
+    settings: &'a MessageBenchSettings,
     messages: Messages<M>,
     to_send: Buffer,
     to_receive: Buffer,
 }
 
 /// One row.
-struct Row {
+struct MessageRow {
     bytes: usize,
-    times: Times,
+    times: OperationTimes,
     one_way_gbs: f64,
     rate_mps: f64,
     both_way_gbs: f64,
@@ -178,15 +178,15 @@ struct Row {
 }
 
 /// A byte of the pattern of a size.
-fn pattern(bytes: usize, salt: usize) -> Vec<u8> {
+fn pattern_bytes(bytes: usize, salt: usize) -> Vec<u8> {
     (0..bytes).map(|at| ((at ^ at >> 8 ^ at >> 16).wrapping_mul(31) + bytes + salt) as u8).collect()
 }
 
-impl<M: IpcMemory> Bench<'_, M> {
-    fn rows(mut self) -> Result<u64, BenchError> {
+impl<M: IpcMemory> MessageBench<'_, M> {
+    fn run_rows(mut self) -> Result<u64, BenchError> {
         let first = self.messages.rank() == 0;
         let sizes = &self.settings.sizes;
-        let bar = if first { progress::bar(sizes.len()) } else { ProgressBar::hidden() };
+        let bar = if first { progress::row_bar(sizes.len()) } else { ProgressBar::hidden() };
         let mut out = std::io::stdout().lock();
         if first && !self.settings.json {
             let of = self.settings.of.name();
@@ -198,24 +198,24 @@ impl<M: IpcMemory> Bench<'_, M> {
         let mut wrong = 0;
         for bytes in sizes.iter().copied() {
             bar.set_message(format!("{bytes} B"));
-            let row = self.row(bytes)?;
+            let row = self.measure_row(bytes)?;
             wrong += row.wrong;
             if first {
-                let json = self.json(&row)?;
-                let line = if self.settings.json { json.clone() } else { table(&row) };
-                self.settings.plot.iter().for_each(|plot| plot.add(json.clone()));
+                let json = self.json_line(&row)?;
+                let line = if self.settings.json { json.clone() } else { table_row(&row) };
+                self.settings.plot.iter().for_each(|plot| plot.add_row(json.clone()));
                 bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()))?;
                 bar.inc(1);
             }
         }
         bar.finish_and_clear();
         self.messages.finish()?;
-        self.settings.plot.as_ref().map_or(Ok(()), Pending::draw)?;
+        self.settings.plot.as_ref().map_or(Ok(()), PendingPlot::draw_rows)?;
         Ok(wrong)
     }
 
     /// Runs of a size: as many as were asked for, or as fit into a second, which rank 0 finds out by a few of them.
-    fn iterations(&mut self, from: &Buffer, into: &Buffer) -> Result<usize, BenchError> {
+    fn choose_iterations(&mut self, from: &Buffer, into: &Buffer) -> Result<usize, BenchError> {
         if self.settings.iterations > 0 {
             return Ok(self.settings.iterations);
         }
@@ -225,33 +225,33 @@ impl<M: IpcMemory> Bench<'_, M> {
             self.round_trip(from, into)?;
         }
         let fit = (PROBES as f64 / began.elapsed().as_secs_f64()) as u64;
-        let fit = self.sum(if self.messages.rank() == 0 { fit } else { 0 })?;
+        let fit = self.sum_ranks(if self.messages.rank() == 0 { fit } else { 0 })?;
         Ok(usize::try_from(fit).unwrap_or(most).clamp(FEW, most))
     }
 
-    fn row(&mut self, bytes: usize) -> Result<Row, BenchError> {
+    fn measure_row(&mut self, bytes: usize) -> Result<MessageRow, BenchError> {
         let rank = self.messages.rank();
         let from = self.to_send.part(0, bytes)?;
         let into = self.to_receive.part(0, bytes)?;
-        self.write(&from, &pattern(bytes, rank))?;
-        self.write(&into, &pattern(bytes, 7))?;
+        self.write_buffer(&from, &pattern_bytes(bytes, rank))?;
+        self.write_buffer(&into, &pattern_bytes(bytes, 7))?;
         self.messages.barrier()?;
-        let count = self.iterations(&from, &into)?;
+        let count = self.choose_iterations(&from, &into)?;
         let times = self.round_trips(&from, &into, count)?;
-        let mut wrong = self.differing(&into, &pattern(bytes, 1 - rank))?;
-        self.write(&into, &pattern(bytes, 7))?;
+        let mut wrong = self.count_differing(&into, &pattern_bytes(bytes, 1 - rank))?;
+        self.write_buffer(&into, &pattern_bytes(bytes, 7))?;
         self.messages.barrier()?;
-        let seconds = self.stream(&from, &into, count, [rank == 0, rank == 1])?;
+        let seconds = self.time_stream(&from, &into, count, [rank == 0, rank == 1])?;
         if rank == 1 {
-            wrong += self.differing(&into, &pattern(bytes, 0))?;
+            wrong += self.count_differing(&into, &pattern_bytes(bytes, 0))?;
         }
-        let both = self.stream(&from, &into, count, [true, true])?;
-        wrong += self.differing(&into, &pattern(bytes, 1 - rank))?;
-        let wrong = self.sum(wrong)?;
+        let both = self.time_stream(&from, &into, count, [true, true])?;
+        wrong += self.count_differing(&into, &pattern_bytes(bytes, 1 - rank))?;
+        let wrong = self.sum_ranks(wrong)?;
         let moved = (count * bytes) as f64 / 1e9;
-        let memcpy_gbs = if rank == 0 { self.memcpy(bytes, count)? } else { 0.0 };
+        let memcpy_gbs = if rank == 0 { self.measure_memcpy(bytes, count)? } else { 0.0 };
         self.messages.barrier()?;
-        Ok(Row {
+        Ok(MessageRow {
             bytes,
             times,
             one_way_gbs: moved / seconds,
@@ -263,9 +263,14 @@ impl<M: IpcMemory> Bench<'_, M> {
     }
 
     /// Half of round trips, of which rank 0 begins each.
-    fn round_trips(&mut self, from: &Buffer, into: &Buffer, count: usize) -> Result<Times, BenchError> {
+    fn round_trips(
+        &mut self,
+        from: &Buffer,
+        into: &Buffer,
+        count: usize,
+    ) -> Result<OperationTimes, BenchError> {
         let together = if from.len() <= SHORT { TOGETHER } else { 1 };
-        let times = Times::take(count / together as usize + 1, 2 * together, |_| {
+        let times = OperationTimes::time_runs(count / together as usize + 1, 2 * together, |_| {
             (0..together).try_for_each(|_| self.round_trip(from, into))
         })?;
         Ok(times)
@@ -289,7 +294,7 @@ impl<M: IpcMemory> Bench<'_, M> {
     }
 
     /// How long it takes until as many messages as that have come where they go to, and all know it.
-    fn stream(
+    fn time_stream(
         &mut self,
         from: &Buffer,
         into: &Buffer,
@@ -327,7 +332,7 @@ impl<M: IpcMemory> Bench<'_, M> {
     }
 
     /// What one core copies from a buffer to another, while the other rank waits.
-    fn memcpy(&self, bytes: usize, count: usize) -> Result<f64, BenchError> {
+    fn measure_memcpy(&self, bytes: usize, count: usize) -> Result<f64, BenchError> {
         let from = self.to_send.part(0, bytes)?;
         let into = self.to_receive.part(0, bytes)?;
         let mut began = Instant::now();
@@ -341,11 +346,11 @@ impl<M: IpcMemory> Bench<'_, M> {
         Ok((count * bytes) as f64 / 1e9 / began.elapsed().as_secs_f64())
     }
 
-    fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), BenchError> {
+    fn write_buffer(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), BenchError> {
         Ok(self.messages.write(buffer, 0, bytes)?)
     }
 
-    fn differing(&self, buffer: &Buffer, expected: &[u8]) -> Result<u64, BenchError> {
+    fn count_differing(&self, buffer: &Buffer, expected: &[u8]) -> Result<u64, BenchError> {
         if !self.settings.check {
             return Ok(0);
         }
@@ -355,7 +360,7 @@ impl<M: IpcMemory> Bench<'_, M> {
     }
 
     /// What both have, together.
-    fn sum(&mut self, mine: u64) -> Result<u64, BenchError> {
+    fn sum_ranks(&mut self, mine: u64) -> Result<u64, BenchError> {
         let other = 1 - self.messages.rank();
         let mut theirs = [0; 8];
         self.messages.send(other, 3, &mine.to_le_bytes())?;
@@ -363,8 +368,8 @@ impl<M: IpcMemory> Bench<'_, M> {
         Ok(mine + u64::from_le_bytes(theirs))
     }
 
-    fn json(&self, row: &Row) -> Result<String, BenchError> {
-        let line = Line {
+    fn json_line(&self, row: &MessageRow) -> Result<String, BenchError> {
+        let line = MessageLine {
             collective: "p2p",
             fabric: self.settings.of.name(),
             plugin: "Trunkline",
@@ -391,7 +396,7 @@ impl<M: IpcMemory> Bench<'_, M> {
     }
 }
 
-fn table(row: &Row) -> String {
+fn table_row(row: &MessageRow) -> String {
     format!(
         "{:>12}  {:>8.3}  {:>8.3}  {:>8.2}  {:>13.3}  {:>10.3}  {:>11.3}  {:>9.3}  {:>6}",
         row.bytes,

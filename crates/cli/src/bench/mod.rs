@@ -12,17 +12,17 @@ pub(crate) mod sizes;
 mod times;
 pub(crate) mod trace;
 
-use trunkline_fabric::Level;
-use trunkline_nccl_host::{DataType, Job, Left, PluginInfo, RedOp};
-use trunkline_runtime::Hardware;
+use trunkline_fabric::LogLevel;
+use trunkline_nccl_host::{DataType, LeftFiles, PluginReport, RankJob, RedOp};
+use trunkline_runtime::HardwareFabric;
 
 use crate::cmd::BenchError;
 
 /// Everything that the arguments say.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct BenchSettings {
     /// What to start.
-    pub(crate) job: Job,
+    pub(crate) job: RankJob,
     /// Sizes of the rows.
     pub(crate) sizes: Vec<usize>,
     /// Type of an element.
@@ -38,9 +38,9 @@ pub(crate) struct Settings {
     /// JSON instead of a table.
     pub(crate) json: bool,
     /// The picture to draw.
-    pub(crate) plot: Option<plot::Pending>,
+    pub(crate) plot: Option<plot::PendingPlot>,
     /// The trace to write.
-    pub(crate) trace: Option<trace::Pending>,
+    pub(crate) trace: Option<trace::PendingTrace>,
 }
 
 /// Begins this program again with the software NIC named where the plugin would offer no device: NCCL has a network of its own then, and the bench
@@ -54,14 +54,14 @@ pub(crate) fn ready_network() -> std::io::Result<()> {
         return Ok(());
     }
     let warn = |level, line: &str| {
-        if level == Level::Warn {
+        if level == LogLevel::Warn {
             eprintln!("trunkline: {line}");
         }
     };
-    let opened = trunkline_runtime::params().and_then(|params| Hardware::open(&params, warn));
+    let opened = trunkline_runtime::read_params().and_then(|params| HardwareFabric::open(&params, warn));
     match opened {
-        Ok(Hardware::PassedOver) => Err(again::with(&[(FABRIC, "soft".as_ref())])),
-        Ok(Hardware::None | Hardware::Verbs(_) | Hardware::Ofi(_)) | Err(_) => Ok(()),
+        Ok(HardwareFabric::PassedOver) => Err(again::restart_process(&[(FABRIC, "soft".as_ref())])),
+        Ok(HardwareFabric::None | HardwareFabric::Verbs(_) | HardwareFabric::Ofi(_)) | Err(_) => Ok(()),
     }
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn ready_network() -> std::io::Result<()> {
 const NEAR: &str = "TRUNKLINE_NEAR";
 
 /// Whether processes of a host are connected by shared memory, whatever fabric reaches other hosts.
-pub(crate) fn near() -> bool {
+pub(crate) fn is_near() -> bool {
     std::env::var_os(NEAR).is_some_and(|value| value == "1")
 }
 
@@ -78,16 +78,16 @@ pub(crate) fn near() -> bool {
 /// # Errors
 /// It cannot.
 pub(crate) fn ready_near() -> std::io::Result<()> {
-    if near() { Ok(()) } else { Err(again::with(&[(NEAR, "1".as_ref())])) }
+    if is_near() { Ok(()) } else { Err(again::restart_process(&[(NEAR, "1".as_ref())])) }
 }
 
 /// The fabric that carries the data. NICs in software are called after theirs and numbered, fused ones by all their names; others
 /// are taken only if they are asked for. What is below another plugin cannot be told, and its name stands for it.
-pub(crate) fn fabric(info: &PluginInfo) -> &str {
+pub(crate) fn fabric_name(info: &PluginReport) -> &str {
     fabric_of(info, std::env::var("TRUNKLINE_FABRIC").ok().as_deref())
 }
 
-fn fabric_of<'a>(info: &'a PluginInfo, asked: Option<&str>) -> &'a str {
+fn fabric_of<'a>(info: &'a PluginReport, asked: Option<&str>) -> &'a str {
     let asked = asked.and_then(|asked| asked.split(':').next());
     if let Some(taken) =
         ["verbs", "ofi"].into_iter().find(|&name| asked == Some(name) && info.name == "Trunkline")
@@ -100,9 +100,9 @@ fn fabric_of<'a>(info: &'a PluginInfo, asked: Option<&str>) -> &'a str {
     if info.name == "Trunkline" && named && fabric != first { fabric } else { &info.name }
 }
 
-impl Settings {
+impl BenchSettings {
     /// Timed runs at a size: 20 as in nccl-tests, more where one run is short.
-    pub(crate) fn iterations(&self, bytes: usize, few: u32, many: u32) -> u32 {
+    pub(crate) fn iteration_count(&self, bytes: usize, few: u32, many: u32) -> u32 {
         if self.iters > 0 {
             return self.iters;
         }
@@ -111,9 +111,9 @@ impl Settings {
     }
 
     /// Keeps a row for the picture, if there is to be one.
-    pub(crate) fn keep(&self, line: String) {
+    pub(crate) fn keep_row(&self, line: String) {
         if let Some(plot) = &self.plot {
-            plot.add(line);
+            plot.add_row(line);
         }
     }
 
@@ -121,17 +121,17 @@ impl Settings {
     pub(crate) fn write_trace(
         &self,
         out: &mut impl std::io::Write,
-        left: &[Left],
-        info: &PluginInfo,
+        left: &[LeftFiles],
+        info: &PluginReport,
     ) -> Result<(), BenchError> {
         if let Some(trace) = &self.trace {
-            trace.write(left, info)?.say(out, !self.json)?;
+            trace.write_merged(left, info)?.print_summary(out, !self.json)?;
         }
         Ok(())
     }
 
     /// The lines above a table.
-    pub(crate) fn header(&self, what: &str, info: &PluginInfo) -> String {
+    pub(crate) fn table_header(&self, what: &str, info: &PluginReport) -> String {
         let job = &self.job;
         let fused = match info.members.as_slice() {
             [] | [_] => String::new(),
@@ -140,7 +140,7 @@ impl Settings {
                 format!(", fused of devices {} by makeVDevice", numbers.join(", "))
             }
         };
-        let near = if near() { ", ranks of a host by shared memory" } else { "" };
+        let near = if is_near() { ", ranks of a host by shared memory" } else { "" };
         let flush = if info.flush { "flush after each receive" } else { "no flush" };
         format!(
             "# {what}: {} ranks, {} communicator(s), {} channel(s), chunk {} B, {}, {} memory, {flush}\n\
@@ -172,7 +172,7 @@ mod tests {
         let found = |name: &str, device: &str| {
             let name = name.to_owned();
             let device = device.to_owned();
-            let info = PluginInfo { name, device, abi: 12, ..PluginInfo::default() };
+            let info = PluginReport { name, device, abi: 12, ..PluginReport::default() };
             fabric_of(&info, None).to_owned()
         };
         assert_eq!(found("Trunkline", "soft0"), "soft");
@@ -183,10 +183,10 @@ mod tests {
         }
         assert_eq!(found("Socket", "eth0"), "Socket");
         let asked = |name: &str, asked: &str| {
-            let info = PluginInfo {
+            let info = PluginReport {
                 name: name.to_owned(),
                 device: "eth0+eth0.1".to_owned(),
-                ..PluginInfo::default()
+                ..PluginReport::default()
             };
             fabric_of(&info, Some(asked)).to_owned()
         };

@@ -5,10 +5,10 @@
 use std::io::Write as _;
 
 use serde::Serialize;
-use trunkline_nccl_host::{Cluster, P2pCase, P2pMeasured, PluginInfo};
+use trunkline_nccl_host::{P2pCase, P2pMeasured, PluginReport, RankCluster};
 
-use super::plot::Pending;
-use super::{Settings, progress};
+use super::plot::PendingPlot;
+use super::{BenchSettings, progress};
 use crate::cmd::BenchError;
 
 /// Warm-up messages of each kind of stream.
@@ -16,7 +16,7 @@ const WARMUP_MIN: u32 = 16;
 
 /// One line of `--json`.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct P2pLine<'a> {
     collective: &'a str,
     fabric: &'a str,
     near: bool,
@@ -49,18 +49,18 @@ const COLUMNS: &str = "\
 #        (B)      (us)      (us)      (us)         (GB/s)    (Mmsg/s)     (GB/s)";
 
 /// Runs all sizes; returns how many bytes were wrong.
-pub(crate) fn run(settings: &Settings, mut cluster: Cluster) -> Result<u64, BenchError> {
-    let info = cluster.info().clone();
+pub(crate) fn run_p2p(settings: &BenchSettings, mut cluster: RankCluster) -> Result<u64, BenchError> {
+    let info = cluster.plugin_report().clone();
     let mut out = std::io::stdout().lock();
-    settings.plot.as_ref().map_or(Ok(()), Pending::prepare)?;
+    settings.plot.as_ref().map_or(Ok(()), PendingPlot::prepare_file)?;
     if !settings.json {
-        writeln!(out, "{}\n{COLUMNS}", settings.header("p2p", &info))?;
+        writeln!(out, "{}\n{COLUMNS}", settings.table_header("p2p", &info))?;
     }
-    let bar = progress::bar(settings.sizes.len());
+    let bar = progress::row_bar(settings.sizes.len());
     let mut wrong = 0;
     for bytes in settings.sizes.iter().copied() {
         bar.set_message(format!("{bytes} B"));
-        let iterations = settings.iterations(bytes, 20, 20_000);
+        let iterations = settings.iteration_count(bytes, 20, 20_000);
         let case = P2pCase {
             bytes,
             warmup: (iterations / 10).max(settings.warmup).max(WARMUP_MIN),
@@ -69,20 +69,20 @@ pub(crate) fn run(settings: &Settings, mut cluster: Cluster) -> Result<u64, Benc
         };
         let measured = cluster.run_p2p(&case)?;
         wrong += measured.wrong;
-        let json = json(settings, &info, bytes, &measured)?;
-        let line = if settings.json { json.clone() } else { row(bytes, &measured) };
-        settings.keep(json);
+        let json = json_line(settings, &info, bytes, &measured)?;
+        let line = if settings.json { json.clone() } else { table_row(bytes, &measured) };
+        settings.keep_row(json);
         bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()))?;
         bar.inc(1);
     }
     bar.finish_and_clear();
     let left = cluster.finish()?;
     settings.write_trace(&mut out, &left, &info)?;
-    settings.plot.as_ref().map_or(Ok(()), Pending::draw)?;
+    settings.plot.as_ref().map_or(Ok(()), PendingPlot::draw_rows)?;
     Ok(wrong)
 }
 
-fn row(bytes: usize, measured: &P2pMeasured) -> String {
+fn table_row(bytes: usize, measured: &P2pMeasured) -> String {
     format!(
         "{:>12}  {:>8.3}  {:>8.3}  {:>8.2}  {:>13.3}  {:>10.3}  {:>11.3}  {:>6}",
         bytes,
@@ -96,16 +96,16 @@ fn row(bytes: usize, measured: &P2pMeasured) -> String {
     )
 }
 
-fn json(
-    settings: &Settings,
-    info: &PluginInfo,
+fn json_line(
+    settings: &BenchSettings,
+    info: &PluginReport,
     bytes: usize,
     measured: &P2pMeasured,
 ) -> Result<String, BenchError> {
-    let line = Line {
+    let line = P2pLine {
         collective: "p2p",
-        fabric: super::fabric(info),
-        near: super::near(),
+        fabric: super::fabric_name(info),
+        near: super::is_near(),
         plugin: &info.name,
         device: &info.device,
         interface: "ncclNet",

@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar over so many rows.
-pub(crate) fn bar(rows: usize) -> ProgressBar {
+pub(crate) fn row_bar(rows: usize) -> ProgressBar {
     bar_of("rows", rows)
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn describe_receives(least: usize) -> String {
 }
 
 /// All sizes from the smallest to the largest, which is always among them.
-pub(crate) fn series(min: usize, max: usize, factor: usize) -> Vec<usize> {
+pub(crate) fn size_series(min: usize, max: usize, factor: usize) -> Vec<usize> {
     let next = |size: &usize| size.checked_mul(factor.max(2)).filter(|size| *size < max);
     let mut sizes: Vec<usize> = std::iter::successors(Some(min.max(1)), next).collect();
     if sizes.last() != Some(&max) {
@@ -49,8 +49,8 @@ mod tests {
         assert!(parse_receive("step").is_err());
         assert!(parse("x").is_err());
         assert!(parse("5T").is_err());
-        assert_eq!(series(8, 128, 4), [8, 32, 128]);
-        assert_eq!(series(8, 64, 4), [8, 32, 64]);
-        assert_eq!(series(5, 5, 2), [5]);
+        assert_eq!(size_series(8, 128, 4), [8, 32, 128]);
+        assert_eq!(size_series(8, 64, 4), [8, 32, 64]);
+        assert_eq!(size_series(5, 5, 2), [5]);
     }
 }

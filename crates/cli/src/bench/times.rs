@@ -4,7 +4,7 @@ use std::time::Instant;
 
 /// Of many.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Times {
+pub(super) struct OperationTimes {
     /// The median.
     pub(super) p50_us: f64,
     /// The 99th percentile.
@@ -13,9 +13,9 @@ pub(super) struct Times {
     pub(super) max_us: f64,
 }
 
-impl Times {
+impl OperationTimes {
     /// Of these, which took `parts` operations each.
-    pub(super) fn of(mut nanos: Vec<u64>, parts: u32) -> Self {
+    pub(super) fn from_nanos(mut nanos: Vec<u64>, parts: u32) -> Self {
         nanos.sort_unstable();
         let at = |share: usize| {
             let place = (nanos.len() * share / 100).min(nanos.len().saturating_sub(1));
@@ -25,7 +25,7 @@ impl Times {
     }
 
     /// Times `count` runs of `operation`, after a tenth as many that do not count.
-    pub(super) fn take<E>(
+    pub(super) fn time_runs<E>(
         count: usize,
         parts: u32,
         mut operation: impl FnMut(usize) -> Result<(), E>,
@@ -39,7 +39,7 @@ impl Times {
                 nanos.push(began.elapsed().as_nanos() as u64);
             }
         }
-        Ok(Self::of(nanos, parts))
+        Ok(Self::from_nanos(nanos, parts))
     }
 }
 
@@ -54,11 +54,14 @@ mod tests {
 
     #[test]
     fn percentiles_are_of_single_operations() {
-        let times = Times::of((1..=1000).rev().map(|at| at * 2000).collect(), 2);
-        assert_eq!(times, Times { p50_us: 501.0, p99_us: 991.0, max_us: 1000.0 });
-        assert_eq!(Times::of(vec![5000], 1), Times { p50_us: 5.0, p99_us: 5.0, max_us: 5.0 });
+        let times = OperationTimes::from_nanos((1..=1000).rev().map(|at| at * 2000).collect(), 2);
+        assert_eq!(times, OperationTimes { p50_us: 501.0, p99_us: 991.0, max_us: 1000.0 });
+        assert_eq!(
+            OperationTimes::from_nanos(vec![5000], 1),
+            OperationTimes { p50_us: 5.0, p99_us: 5.0, max_us: 5.0 }
+        );
         let mut runs = 0;
-        let times = Times::take(10, 1, |at| {
+        let times = OperationTimes::time_runs(10, 1, |at| {
             assert_eq!(at, runs);
             runs += 1;
             Ok::<_, ()>(())

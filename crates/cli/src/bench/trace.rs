@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use thiserror::Error;
-use trunkline_fabric::trace::{Origin, Process, TraceFile};
-use trunkline_nccl_host::{Keep, Left, PluginInfo};
+use trunkline_fabric::trace::{ProcessOrigin, TraceFile, TracedProcess};
+use trunkline_nccl_host::{KeptFiles, LeftFiles, PluginReport};
 
 use super::again;
 
@@ -57,12 +57,14 @@ pub(crate) struct OwnDirectory(PathBuf);
 impl OwnDirectory {
     /// What the plugin of this process is told. It reads its variables when it is loaded, and a process must not change
     /// its own: so the first time this program begins again, with the variable set.
-    pub(crate) fn ready() -> Result<Self, TraceError> {
+    pub(crate) fn open_or_restart() -> Result<Self, TraceError> {
         if let Some(path) = std::env::var_os(OWN_VARIABLE) {
             return Ok(Self(path.into()));
         }
         let directory = tempfile::tempdir().map_err(TraceError::Directory)?.keep();
-        let error = again::with(&[PLUGIN_VARIABLE, OWN_VARIABLE].map(|name| (name, directory.as_os_str())));
+        let error = again::restart_process(
+            &[PLUGIN_VARIABLE, OWN_VARIABLE].map(|name| (name, directory.as_os_str())),
+        );
         let _ = std::fs::remove_dir_all(directory);
         Err(TraceError::Again(error))
     }
@@ -82,12 +84,12 @@ impl Drop for OwnDirectory {
 
 /// The trace of a run that is under way.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingTrace {
     path: PathBuf,
     directory: TempDir,
 }
 
-impl Pending {
+impl PendingTrace {
     /// One that nothing was recorded for yet. The file is made now, so that a long run is not in vain; what is there stays
     /// as long, and only a trace is replaced.
     pub(crate) fn new(path: &Path) -> Result<Self, TraceError> {
@@ -103,12 +105,16 @@ impl Pending {
     }
 
     /// What the ranks' plugins are told.
-    pub(crate) fn keep(&self) -> Keep {
-        Keep { variable: PLUGIN_VARIABLE, directory: self.directory.path().to_owned() }
+    pub(crate) fn plugin_setting(&self) -> KeptFiles {
+        KeptFiles { variable: PLUGIN_VARIABLE, directory: self.directory.path().to_owned() }
     }
 
     /// Puts together what the ranks left and writes it; what is to be said about it.
-    pub(crate) fn write(&self, left: &[Left], info: &PluginInfo) -> Result<Told, TraceError> {
+    pub(crate) fn write_merged(
+        &self,
+        left: &[LeftFiles],
+        info: &PluginReport,
+    ) -> Result<TraceSummary, TraceError> {
         let mut traces = Vec::new();
         for (rank, texts) in left.iter().enumerate() {
             for text in texts {
@@ -117,16 +123,16 @@ impl Pending {
             }
         }
         if traces.is_empty() {
-            return Ok(Told::Nothing(info.name.clone()));
+            return Ok(TraceSummary::Nothing(info.name.clone()));
         }
-        let trace = merge(traces);
+        let trace = merge_traces(traces);
         let failed = |error| TraceError::Write(self.path.clone(), error);
-        File::create(&self.path).and_then(|file| trace.write(file)).map_err(failed)?;
-        Ok(Told::of(&self.path, &trace, left))
+        File::create(&self.path).and_then(|file| trace.write_json(file)).map_err(failed)?;
+        Ok(TraceSummary::from_trace(&self.path, &trace, left))
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingTrace {
     fn drop(&mut self) {
         // Nobody is to take an empty file for a trace.
         if self.path.metadata().is_ok_and(|file| file.len() == 0) {
@@ -137,15 +143,15 @@ impl Drop for Pending {
 
 /// What became of a trace.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) enum Told {
+pub(crate) enum TraceSummary {
     /// The plugin of that name recorded nothing.
     Nothing(String),
     /// What is in the file, and what is not.
     Something { what: String, missing: Vec<String> },
 }
 
-impl Told {
-    fn of(path: &Path, trace: &TraceFile, left: &[Left]) -> Self {
+impl TraceSummary {
+    fn from_trace(path: &Path, trace: &TraceFile, left: &[LeftFiles]) -> Self {
         let about = &trace.about;
         let rails = trace.events.iter().filter(|event| event.name == "thread_name").count();
         let recorded: u64 = about.processes.iter().map(|process| process.recorded).sum();
@@ -170,7 +176,7 @@ impl Told {
     }
 
     /// Says it: what is there among the lines of a table, what is missing where errors are told.
-    pub(crate) fn say(&self, out: &mut impl io::Write, table: bool) -> io::Result<()> {
+    pub(crate) fn print_summary(&self, out: &mut impl io::Write, table: bool) -> io::Result<()> {
         match self {
             Self::Nothing(plugin) => eprintln!(
                 "trunkline: no trace: the plugin {plugin} recorded nothing; this needs Trunkline's own"
@@ -188,13 +194,13 @@ impl Told {
 
 /// Puts traces of ranks together: process 1 is rank 0, because readers keep process 0 for something else. Hosts have
 /// clocks of their own, which are put side by side by the time of day that each believed in.
-fn merge(traces: Vec<(usize, TraceFile)>) -> TraceFile {
+fn merge_traces(traces: Vec<(usize, TraceFile)>) -> TraceFile {
     // Time 0 of each host's monotonic clock, in nanoseconds since 1970, as its first process saw it.
     let mut hosts: HashMap<String, i128> = HashMap::new();
     let about = |trace: &TraceFile| trace.about.processes.first().cloned().unwrap_or_default();
     let mut begun = Vec::new();
     for (_, trace) in &traces {
-        let Origin { boot, start_ns, unix_ns, .. } = about(trace).origin;
+        let ProcessOrigin { boot, start_ns, unix_ns, .. } = about(trace).origin;
         let start = i128::from(start_ns);
         begun.push(start + *hosts.entry(boot).or_insert(i128::from(unix_ns) - start));
     }
@@ -210,8 +216,8 @@ fn merge(traces: Vec<(usize, TraceFile)>) -> TraceFile {
     for ((rank, trace), begun) in traces.into_iter().zip(begun) {
         let pid = rank as u64 + 1;
         let later = (begun - first) as f64;
-        let Process { origin, recorded, lost, .. } = about(&trace);
-        merged.sort(pid, 0, "process_sort_index", pid);
+        let TracedProcess { origin, recorded, lost, .. } = about(&trace);
+        merged.add_sort_index(pid, 0, "process_sort_index", pid);
         for mut event in trace.events {
             event.pid = pid;
             event.tid += pid * THREADS_MAX;
@@ -223,7 +229,7 @@ fn merge(traces: Vec<(usize, TraceFile)>) -> TraceFile {
             }
             merged.events.push(event);
         }
-        merged.about.processes.push(Process { pid, origin, recorded, lost });
+        merged.about.processes.push(TracedProcess { pid, origin, recorded, lost });
     }
     merged
 }
@@ -237,11 +243,11 @@ mod tests {
     /// A trace of one event, a microsecond after its start.
     fn trace(boot: &str, process: u32, start_ns: u64, unix_ns: u64) -> TraceFile {
         let origin =
-            Origin { process, host: format!("host-{boot}"), boot: boot.to_owned(), start_ns, unix_ns };
+            ProcessOrigin { process, host: format!("host-{boot}"), boot: boot.to_owned(), start_ns, unix_ns };
         let pid = u64::from(process);
         let mut file = TraceFile::default();
-        file.name(pid, 0, "process_name", "any".to_owned());
-        file.name(pid, 1, "thread_name", "soft0".to_owned());
+        file.add_name(pid, 0, "process_name", "any".to_owned());
+        file.add_name(pid, 1, "thread_name", "soft0".to_owned());
         file.events.push(TraceEvent {
             name: "write".into(),
             ph: "X".into(),
@@ -251,14 +257,14 @@ mod tests {
             dur: Some(0.5),
             ..TraceEvent::default()
         });
-        file.about.processes.push(Process { pid, origin, recorded: 1, lost: 0 });
+        file.about.processes.push(TracedProcess { pid, origin, recorded: 1, lost: 0 });
         file
     }
 
     #[test]
     fn processes_of_a_host_share_a_clock_and_hosts_the_time_of_day() {
         // The second process of host a believes in another time of day by now; host b's clock began elsewhere.
-        let merged = merge(vec![
+        let merged = merge_traces(vec![
             (0, trace("a", 70, 5_000, 1_000_000)),
             (1, trace("a", 71, 7_500, 9_000_000)),
             (2, trace("b", 70, 900, 1_000_250)),
@@ -284,7 +290,7 @@ mod tests {
     #[test]
     fn a_trace_is_known_by_its_beginning() {
         let mut text = Vec::new();
-        trace("a", 70, 0, 0).write(&mut text).unwrap();
+        trace("a", 70, 0, 0).write_json(&mut text).unwrap();
         assert!(text.starts_with(BEGINNING));
     }
 
@@ -292,9 +298,9 @@ mod tests {
     fn what_is_missing_is_told() {
         let mut lossy = trace("a", 70, 0, 0);
         lossy.about.processes[0].lost = 17;
-        let merged = merge(vec![(0, lossy)]);
-        let Told::Something { what, missing } =
-            Told::of(Path::new("t.json"), &merged, &[vec![String::new()], Left::new()])
+        let merged = merge_traces(vec![(0, lossy)]);
+        let TraceSummary::Something { what, missing } =
+            TraceSummary::from_trace(Path::new("t.json"), &merged, &[vec![String::new()], LeftFiles::new()])
         else {
             panic!("something");
         };

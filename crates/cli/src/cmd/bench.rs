@@ -10,12 +10,15 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand, value_parser};
 use thiserror::Error;
-use trunkline_nccl_host::{Cluster, Collective, DataType, Device, Job, LaunchError, MemoryKind, Own, RedOp};
+use trunkline_nccl_host::{
+    Collective, DataType, DeviceSelection, LocalOverrides, MemoryKind, RankCluster, RankJob, RankLaunchError,
+    RedOp,
+};
 
 use super::{device, rma};
 use crate::bench::trace::{self, OwnDirectory};
-use crate::bench::{self, Settings};
-use crate::job::{self, JobError, Joined};
+use crate::bench::{self, BenchSettings};
+use crate::job::{self, LaunchedJob, LaunchedJobError};
 use crate::locate::{self, LocateError};
 
 /// Ranks that a run starts itself.
@@ -80,7 +83,7 @@ NCCL_DEBUG for example, is passed on to it.";
 
 /// What has arguments of its own.
 #[derive(Debug, Subcommand)]
-enum Other {
+enum BenchSubcommand {
     /// One-sided operations: put, get, atomics, signals, quiet.
     Rma(rma::RmaArgs),
     /// Device queues: what kernels post and wait for.
@@ -93,7 +96,7 @@ enum Other {
 #[command(disable_help_subcommand = true)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
-    other: Option<Other>,
+    other: Option<BenchSubcommand>,
     /// What to run.
     #[arg(value_name = "COLLECTIVE|p2p", value_parser = what_parser(), required = true)]
     what: Option<String>,
@@ -163,7 +166,7 @@ pub(crate) struct BenchArgs {
     /// Fuse devices to one by makeVDevice (interface versions 9 to 12) and use that: all devices, or those
     /// whose numbers are listed.
     #[arg(long, value_name = "N,N,...", num_args = 0..=1, conflicts_with = "device", value_parser = members)]
-    merge: Option<Option<Device>>,
+    merge: Option<Option<DeviceSelection>>,
     /// Connect ranks of a host by shared memory, whatever fabric reaches other hosts (sets TRUNKLINE_NEAR=1).
     #[arg(long)]
     near: bool,
@@ -191,10 +194,10 @@ pub(crate) enum BenchError {
     Locate(#[from] LocateError),
     /// The processes of the job did not meet.
     #[error(transparent)]
-    Job(#[from] JobError),
+    Job(#[from] LaunchedJobError),
     /// The ranks failed.
     #[error(transparent)]
-    Launch(#[from] LaunchError),
+    Launch(#[from] RankLaunchError),
     /// Nothing can be printed any more.
     #[error("cannot write the results: {0}")]
     Print(#[from] std::io::Error),
@@ -228,10 +231,10 @@ pub(crate) enum BenchError {
 }
 
 /// The numbers of a list like `0,2`.
-fn members(text: &str) -> Result<Device, String> {
+fn members(text: &str) -> Result<DeviceSelection, String> {
     let numbers: Result<Vec<i32>, _> = text.split(',').map(str::parse).collect();
     let told = "not a list of device numbers like 0,2 (without one, the name of the run comes first: bench p2p --merge)";
-    numbers.map(Device::Fused).map_err(|_| told.to_owned())
+    numbers.map(DeviceSelection::Fused).map_err(|_| told.to_owned())
 }
 
 fn named(names: &'static [&'static str]) -> PossibleValuesParser {
@@ -243,71 +246,71 @@ fn what_parser() -> impl clap::builder::TypedValueParser<Value = String> {
 }
 
 fn memory_parser() -> impl clap::builder::TypedValueParser<Value = String> {
-    let names = MemoryKind::NAMES.iter().copied().chain(bench::messages::Of::NAMES);
+    let names = MemoryKind::NAMES.iter().copied().chain(bench::messages::BenchMemory::NAMES);
     PossibleValuesParser::new(names).map(|name| name)
 }
 
 /// Runs the benchmark; the exit status tells whether all bytes were right.
-pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, BenchError> {
+pub(crate) fn run_bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
     match &args.other {
-        Some(Other::Rma(args)) => return rma::run(args),
-        Some(Other::Device(args)) => return device::run(args),
+        Some(BenchSubcommand::Rma(args)) => return rma::run_rma(args),
+        Some(BenchSubcommand::Device(args)) => return device::run_device(args),
         None => {}
     }
     if args.near {
         bench::ready_near().map_err(BenchError::Near)?;
     }
-    if let Some(of) = args.memory.as_deref().and_then(bench::messages::Of::named) {
-        return messages(args, of);
+    if let Some(of) = args.memory.as_deref().and_then(bench::messages::BenchMemory::from_name) {
+        return run_messages(args, of);
     }
     if args.plugin.is_none() {
         bench::ready_network().map_err(BenchError::Network)?;
     }
     let recorded = args.trace.is_some() && job::is_launched()?;
-    let own = recorded.then(OwnDirectory::ready).transpose()?;
-    let Some(mut joined) = job::join(MEETING.min(Duration::from_secs(args.timeout)))? else {
-        let mut settings = settings(args, None)?;
-        settings.record(args)?;
-        let cluster = Cluster::start(&settings.job)?;
-        return rows(&settings, cluster);
+    let own = recorded.then(OwnDirectory::open_or_restart).transpose()?;
+    let Some(mut joined) = job::join_job(MEETING.min(Duration::from_secs(args.timeout)))? else {
+        let mut settings = build_settings(args, None)?;
+        settings.enable_trace(args)?;
+        let cluster = RankCluster::start(&settings.job)?;
+        return run_rows(&settings, cluster);
     };
-    let settings = settings(args, Some(&joined));
+    let settings = build_settings(args, Some(&joined));
     // All know the same arguments, but not all hosts have the same files.
-    if !joined.agree(settings.as_ref().err())? {
+    if !joined.agree_to_start(settings.as_ref().err())? {
         return Ok(ExitCode::from(2));
     }
     let mut settings = settings?;
-    match joined.into_seats()? {
-        job::Seats::Parent(seats) => {
-            settings.record(args)?;
-            rows(&settings, Cluster::start_among(seats, &settings.job)?)
+    match joined.into_role()? {
+        job::JobRole::Parent(seats) => {
+            settings.enable_trace(args)?;
+            run_rows(&settings, RankCluster::start_among(seats, &settings.job)?)
         }
-        job::Seats::Rank(seat) => {
+        job::JobRole::Rank(seat) => {
             let left = own.as_ref().map(|own| own.path().to_owned());
-            Ok(seat.serve(Own { plugin: settings.job.plugin, left })?)
+            Ok(seat.serve(LocalOverrides { plugin: settings.job.plugin, left })?)
         }
     }
 }
 
-impl Settings {
+impl BenchSettings {
     /// The ranks' plugins are to record, if that is asked for.
-    fn record(&mut self, args: &BenchArgs) -> Result<(), BenchError> {
-        self.trace = args.trace.as_deref().map(trace::Pending::new).transpose()?;
-        self.job.keep = self.trace.as_ref().map(trace::Pending::keep);
+    fn enable_trace(&mut self, args: &BenchArgs) -> Result<(), BenchError> {
+        self.trace = args.trace.as_deref().map(trace::PendingTrace::new).transpose()?;
+        self.job.keep = self.trace.as_ref().map(trace::PendingTrace::plugin_setting);
         Ok(())
     }
 }
 
-fn rows(settings: &Settings, cluster: Cluster) -> Result<ExitCode, BenchError> {
+fn run_rows(settings: &BenchSettings, cluster: RankCluster) -> Result<ExitCode, BenchError> {
     let wrong = match settings.job.collective {
-        Some(collective) => bench::collective::run(settings, collective, cluster)?,
-        None => bench::p2p::run(settings, cluster)?,
+        Some(collective) => bench::collective::run_collective(settings, collective, cluster)?,
+        None => bench::p2p::run_p2p(settings, cluster)?,
     };
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Tagged messages inside this host, in each of two ranks.
-fn messages(args: &BenchArgs, of: bench::messages::Of) -> Result<ExitCode, BenchError> {
+fn run_messages(args: &BenchArgs, of: bench::messages::BenchMemory) -> Result<ExitCode, BenchError> {
     let usage = |text: &str| Err(BenchError::Usage(text.to_owned()));
     if args.what.as_deref() != Some("p2p") {
         return usage(
@@ -331,40 +334,40 @@ fn messages(args: &BenchArgs, of: bench::messages::Of) -> Result<ExitCode, Bench
     if world.size() != 2 {
         return usage("p2p runs between 2 ranks");
     }
-    let plot = args.plot.clone().filter(|_| world.rank() == 0).map(bench::plot::Pending::new);
-    let settings = bench::messages::Settings {
+    let plot = args.plot.clone().filter(|_| world.rank() == 0).map(bench::plot::PendingPlot::new);
+    let settings = bench::messages::MessageBenchSettings {
         of,
-        sizes: bench::sizes::series(args.minbytes, maxbytes, args.factor as usize),
+        sizes: bench::sizes::size_series(args.minbytes, maxbytes, args.factor as usize),
         check: args.check > 0,
         iterations: args.iters as usize,
         json: args.json,
         plot,
     };
-    let wrong = bench::messages::run(&settings, &world)?;
+    let wrong = bench::messages::run_messages(&settings, &world)?;
     world.finish()?;
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The number of ranks: the launcher's, where there is one.
-fn ranks(args: &BenchArgs, joined: Option<&Joined>) -> Result<usize, BenchError> {
+fn rank_count(args: &BenchArgs, joined: Option<&LaunchedJob>) -> Result<usize, BenchError> {
     let asked = args.ranks.map(|ranks| ranks as usize);
     let Some(joined) = joined else { return Ok(asked.unwrap_or(2)) };
     match asked {
-        Some(asked) if asked != joined.size() => Err(BenchError::Usage(format!(
+        Some(asked) if asked != joined.job_size() => Err(BenchError::Usage(format!(
             "-n {asked} was asked for, but {} started {} processes; leave -n out",
             joined.launcher(),
-            joined.size()
+            joined.job_size()
         ))),
-        _ => Ok(joined.size()),
+        _ => Ok(joined.job_size()),
     }
 }
 
-fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, BenchError> {
+fn build_settings(args: &BenchArgs, joined: Option<&LaunchedJob>) -> Result<BenchSettings, BenchError> {
     let usage = |text: &str| Err(BenchError::Usage(text.to_owned()));
     // It is there, unless there is something else to run.
     let what = args.what.as_deref().unwrap_or("p2p");
     let collective: Option<Collective> = if what == "p2p" { None } else { Some(what.parse()?) };
-    let ranks = ranks(args, joined)?;
+    let ranks = rank_count(args, joined)?;
     if collective.is_none() && ranks != 2 {
         return usage("p2p runs between 2 ranks");
     }
@@ -379,12 +382,12 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
     if args.chunk < 64 {
         return usage("a chunk has at least 64 bytes");
     }
-    let job = Job {
-        plugin: locate::plugin(args.plugin.as_deref())?,
+    let job = RankJob {
+        plugin: locate::find_plugin(args.plugin.as_deref())?,
         abi: args.abi,
         device: match &args.merge {
-            Some(list) => list.clone().unwrap_or(Device::FusedAll),
-            None => Device::Number(args.device),
+            Some(list) => list.clone().unwrap_or(DeviceSelection::FusedAll),
+            None => DeviceSelection::Number(args.device),
         },
         ranks,
         comms: args.comms as usize,
@@ -392,8 +395,8 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
         collective,
         root: args.root as usize,
         // The smallest blocks of one element a rank may need more than was asked for.
-        bytes_max: maxbytes.max(ranks * dtype.bytes()),
-        chunk: args.chunk / dtype.bytes() * dtype.bytes(),
+        bytes_max: maxbytes.max(ranks * dtype.element_bytes()),
+        chunk: args.chunk / dtype.element_bytes() * dtype.element_bytes(),
         receive_min: args.receive,
         memory: args.memory.as_deref().unwrap_or(MemoryKind::NAMES[0]).parse()?,
         flush: match args.flush.as_str() {
@@ -407,16 +410,16 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
         // Of software NICs, too, whose place NCCL would want to know.
         environment: args.merge.iter().map(|_| ("TRUNKLINE_FUSE".to_owned(), "all".to_owned())).collect(),
     };
-    Ok(Settings {
+    Ok(BenchSettings {
         job,
-        sizes: bench::sizes::series(args.minbytes, maxbytes, args.factor as usize),
+        sizes: bench::sizes::size_series(args.minbytes, maxbytes, args.factor as usize),
         dtype,
         op: args.op.parse()?,
         check: args.check,
         warmup: args.warmup,
         iters: args.iters,
         json: args.json,
-        plot: args.plot.clone().map(bench::plot::Pending::new),
+        plot: args.plot.clone().map(bench::plot::PendingPlot::new),
         trace: None,
     })
 }

@@ -63,18 +63,18 @@ pub(crate) struct DeviceArgs {
 }
 
 /// Runs it; the exit status tells whether all bytes were right.
-pub(crate) fn run(args: &DeviceArgs) -> Result<ExitCode, BenchError> {
+pub(crate) fn run_device(args: &DeviceArgs) -> Result<ExitCode, BenchError> {
     if args.minbytes > args.maxbytes || args.maxbytes > device::BYTES_MAX {
         let text = format!("sizes from the smallest to the largest, at most {} B", device::BYTES_MAX);
         return Err(BenchError::Usage(text));
     }
-    let settings = device::Settings {
-        sizes: bench::sizes::series(args.minbytes, args.maxbytes, args.factor as usize),
+    let settings = device::DeviceBenchSettings {
+        sizes: bench::sizes::size_series(args.minbytes, args.maxbytes, args.factor as usize),
         iterations: args.iters as usize,
         producers: args.producers as usize,
         json: args.json,
     };
     settings.check_memory().map_err(BenchError::Usage)?;
-    let wrong = device::run(&settings)?;
+    let wrong = device::run_device_bench(&settings)?;
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

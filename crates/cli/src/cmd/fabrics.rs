@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use thiserror::Error;
-use trunkline_engine::{FabricName, Params};
-use trunkline_fabric::{Fabric, Nic, OpenError};
-use trunkline_ofi::{Auto, Library, NoNic, OfiFabric};
+use trunkline_engine::{EngineParams, FabricName};
+use trunkline_fabric::{Fabric, NicPort, RailOpenError};
+use trunkline_ofi::{AutoSelection, NoNic, OfiFabric, OfiLibrary};
 use trunkline_runtime::{
     ChooseError, UnusedDevice, UnusedDevices, UsedFabric, ofi_config, soft_config, verbs_config,
 };
 use trunkline_softnic::SoftFabric;
-use trunkline_verbs::{ConfigError, Missing, VerbsFabric};
+use trunkline_verbs::{VerbsConfigError, VerbsFabric, VerbsUnavailable};
 
-use super::gpus::{self, GpuRow};
+use super::gpus::{self, GpuMemoryRow};
 use super::grants::{self, GrantRow};
 
 /// The fabric that was asked for cannot be used.
@@ -22,13 +22,13 @@ use super::grants::{self, GrantRow};
 pub(crate) enum FabricError {
     /// The software NIC.
     #[error("fabric soft: {0}")]
-    Soft(#[from] OpenError),
+    Soft(#[from] RailOpenError),
     /// A variable that chooses RDMA devices has a bad value.
     #[error(transparent)]
-    Choice(#[from] ConfigError),
+    Choice(#[from] VerbsConfigError),
     /// There is no RDMA device.
     #[error("fabric verbs: {0}")]
-    Verbs(#[from] Missing),
+    Verbs(#[from] VerbsUnavailable),
     /// The devices that are not used cannot be told.
     #[error(transparent)]
     Unused(#[from] ChooseError),
@@ -48,7 +48,7 @@ pub(super) struct FabricRow {
 }
 
 impl FabricRow {
-    pub(super) fn state(&self) -> &'static str {
+    pub(super) fn state_word(&self) -> &'static str {
         match (self.present, self.chosen) {
             (None, _) => "unknown",
             (Some(false), _) => "missing",
@@ -59,38 +59,38 @@ impl FabricRow {
 }
 
 /// libfabric, and the NICs of the provider that is asked for.
-struct Ofi {
-    library: Arc<Library>,
+struct OfiProvider {
+    library: Arc<OfiLibrary>,
     fabric: OfiFabric,
 }
 
-impl Ofi {
-    fn open(params: &Params) -> Result<Self, FabricError> {
+impl OfiProvider {
+    fn open(params: &EngineParams) -> Result<Self, FabricError> {
         let config = ofi_config(params)?;
-        let library = Arc::new(Library::open(config.library.as_deref()).map_err(NoNic::from)?);
+        let library = Arc::new(OfiLibrary::open(config.library.as_deref()).map_err(NoNic::from)?);
         let fabric = OfiFabric::with_library(&library, &config)?;
         Ok(Self { library, fabric })
     }
 
     /// What the plugin takes where nobody names a fabric, and why.
-    fn auto(params: &Params) -> Result<(Option<Self>, Choice), FabricError> {
+    fn open_auto(params: &EngineParams) -> Result<(Option<Self>, FabricChoice), FabricError> {
         let mut opened = None;
-        let auto = Auto::look(&params.host_root, &ofi_config(params)?, |config| {
-            let library = Arc::new(Library::open(config.library.as_deref())?);
+        let auto = AutoSelection::detect_devices(&params.host_root, &ofi_config(params)?, |config| {
+            let library = Arc::new(OfiLibrary::open(config.library.as_deref())?);
             let fabric = OfiFabric::with_library(&library, config);
             opened = Some(library);
             fabric
         });
         let ofi = auto.fabric.zip(opened).map(|(fabric, library)| Self { library, fabric });
         let failure = auto.failure.map(|failure| failure.to_string());
-        Ok((ofi, Choice { line: auto.line, failure }))
+        Ok((ofi, FabricChoice { line: auto.line, failure }))
     }
 
-    fn note(&self, asked: Option<&str>) -> String {
-        let major = self.library.version() >> 16;
-        let minor = self.library.version() & 0xffff;
-        let file = self.library.file().map_or_else(String::new, |file| format!(", {}", file.display()));
-        let provider = self.fabric.provider();
+    fn provider_note(&self, asked: Option<&str>) -> String {
+        let major = self.library.library_version() >> 16;
+        let minor = self.library.library_version() & 0xffff;
+        let file = self.library.file_path().map_or_else(String::new, |file| format!(", {}", file.display()));
+        let provider = self.fabric.provider_name();
         let means = match asked {
             Some(asked) if asked != provider => format!("; {asked} means {provider} here"),
             _ => String::new(),
@@ -101,7 +101,7 @@ impl Ofi {
 
 /// How the fabric was chosen where no setting names one.
 #[derive(Default)]
-struct Choice {
+struct FabricChoice {
     /// Why libfabric was taken, or not.
     line: Option<String>,
     /// Why its NICs could not be opened.
@@ -109,11 +109,11 @@ struct Choice {
 }
 
 /// The fabrics of this host.
-pub(super) struct Found {
+pub(super) struct HostFabrics {
     soft: SoftFabric,
-    verbs: Result<VerbsFabric, Missing>,
+    verbs: Result<VerbsFabric, VerbsUnavailable>,
     /// Looked for only where it is asked for: to open the library takes longer than all the rest.
-    ofi: Option<Ofi>,
+    ofi: Option<OfiProvider>,
     /// Which one is asked for by name, as all but the software NIC must be.
     asked: FabricName,
     /// libfabric's provider that is.
@@ -121,44 +121,44 @@ pub(super) struct Found {
     /// Why it was taken, or not, where nobody asked.
     auto: Option<String>,
     /// Memory of GPUs.
-    gpus: Vec<GpuRow>,
+    gpus: Vec<GpuMemoryRow>,
     /// Devices that are not used.
     unused: UnusedDevices,
 }
 
-impl Found {
-    pub(super) fn new(params: &Params, addresses: Vec<IpAddr>) -> Result<Self, FabricError> {
+impl HostFabrics {
+    pub(super) fn new(params: &EngineParams, addresses: Vec<IpAddr>) -> Result<Self, FabricError> {
         let soft = SoftFabric::new(soft_config(params, addresses))?;
         let asked = params.fabric;
         let (ofi, auto) = match asked {
-            FabricName::Ofi => (Some(Ofi::open(params)?), Choice::default()),
-            FabricName::Auto => Ofi::auto(params)?,
-            _ => (None, Choice::default()),
+            FabricName::Ofi => (Some(OfiProvider::open(params)?), FabricChoice::default()),
+            FabricName::Auto => OfiProvider::open_auto(params)?,
+            _ => (None, FabricChoice::default()),
         };
         let provider = params.ofi.provider.clone();
         let config = verbs_config(params)?;
         let verbs = VerbsFabric::new(config);
         let auto_line = auto.line;
         let used = match (&ofi, &verbs) {
-            (Some(ofi), _) => Some((format!("ofi:{}", ofi.fabric.provider()), ofi.fabric.nics())),
+            (Some(ofi), _) => Some((format!("ofi:{}", ofi.fabric.provider_name()), ofi.fabric.nics())),
             (None, Ok(verbs)) if asked == FabricName::Verbs => Some(("verbs".to_owned(), verbs.nics())),
             _ => None,
         };
-        let unused = unused(params, used, auto.failure.as_deref())?;
+        let unused = find_unused(params, used, auto.failure.as_deref())?;
         let auto = auto_line;
         match verbs {
             Err(missing) if asked == FabricName::Verbs => Err(missing.into()),
             Ok(verbs) if asked == FabricName::Verbs => {
-                let (verbs, gpus) = gpus::meet(verbs);
+                let (verbs, gpus) = gpus::limit_verbs_memory(verbs);
                 Ok(Self { soft, verbs: Ok(verbs), ofi, asked, provider, auto, gpus, unused })
             }
             verbs => {
                 let (ofi, gpus) = match ofi {
-                    Some(Ofi { library, fabric }) => {
-                        let (fabric, gpus) = gpus::meet_ofi(fabric);
-                        (Some(Ofi { library, fabric }), gpus)
+                    Some(OfiProvider { library, fabric }) => {
+                        let (fabric, gpus) = gpus::limit_ofi_memory(fabric);
+                        (Some(OfiProvider { library, fabric }), gpus)
                     }
-                    None => (None, gpus::of_none(soft.name())),
+                    None => (None, gpus::of_none(soft.fabric_name())),
                 };
                 Ok(Self { soft, verbs, ofi, asked, provider, auto, gpus, unused })
             }
@@ -166,11 +166,11 @@ impl Found {
     }
 
     /// The one in use, and its NICs.
-    pub(super) fn chosen(&self) -> (&'static str, &[Nic]) {
+    pub(super) fn chosen_fabric(&self) -> (&'static str, &[NicPort]) {
         match (&self.verbs, &self.ofi) {
-            (_, Some(ofi)) => (ofi.fabric.name(), ofi.fabric.nics()),
-            (Ok(verbs), _) if self.asked == FabricName::Verbs => (verbs.name(), verbs.nics()),
-            _ => (self.soft.name(), self.soft.nics()),
+            (_, Some(ofi)) => (ofi.fabric.fabric_name(), ofi.fabric.nics()),
+            (Ok(verbs), _) if self.asked == FabricName::Verbs => (verbs.fabric_name(), verbs.nics()),
+            _ => (self.soft.fabric_name(), self.soft.nics()),
         }
     }
 
@@ -180,12 +180,12 @@ impl Found {
     }
 
     /// Devices that are not used, and why.
-    pub(super) fn unused(&self) -> &[UnusedDevice] {
-        self.unused.all()
+    pub(super) fn unused_devices(&self) -> &[UnusedDevice] {
+        self.unused.as_slice()
     }
 
     /// The warning that programs fail here, if they do.
-    pub(super) fn requirement(&self, params: &Params) -> Option<String> {
+    pub(super) fn requirement_warning(&self, params: &EngineParams) -> Option<String> {
         let fails = params.require_nic && self.is_soft();
         fails.then(|| "TRUNKLINE_REQUIRE_NIC=1: programs fail here, as no NIC is used".to_owned())
     }
@@ -196,13 +196,13 @@ impl Found {
     }
 
     /// Who reaches memory of GPUs, and why others do not.
-    pub(super) fn gpus(&mut self) -> Vec<GpuRow> {
+    pub(super) fn take_gpu_rows(&mut self) -> Vec<GpuMemoryRow> {
         std::mem::take(&mut self.gpus)
     }
 
     /// What libfabric grants on each of its NICs, if they are asked for.
-    pub(super) fn grants(&self) -> Vec<GrantRow> {
-        self.ofi.as_ref().map_or_else(Vec::new, |ofi| grants::rows(&ofi.fabric))
+    pub(super) fn grant_rows(&self) -> Vec<GrantRow> {
+        self.ofi.as_ref().map_or_else(Vec::new, |ofi| grants::grant_rows(&ofi.fabric))
     }
 
     /// Most bytes that go inside a request of the software NIC.
@@ -211,10 +211,11 @@ impl Found {
     }
 
     /// All of them, and what is known of them.
-    pub(super) fn rows(&self) -> Vec<FabricRow> {
-        let asked = self.chosen().0;
+    pub(super) fn fabric_rows(&self) -> Vec<FabricRow> {
+        let asked = self.chosen_fabric().0;
         let row = |name, present, note| FabricRow { name, present, chosen: name == asked, note };
-        let names = |nics: &[Nic]| nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>().join(", ");
+        let names =
+            |nics: &[NicPort]| nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>().join(", ");
         let verbs = match &self.verbs {
             Ok(_) if self.asked == FabricName::Verbs => "InfiniBand and RoCE".to_owned(),
             Ok(found) => format!("{}; taken by name: TRUNKLINE_FABRIC=verbs", names(found.nics())),
@@ -222,8 +223,8 @@ impl Found {
         };
         let ofi = match &self.ofi {
             Some(found) => match &self.auto {
-                Some(why) => format!("{}; {why}", found.note(None)),
-                None => found.note(self.provider.as_deref()),
+                Some(why) => format!("{}; {why}", found.provider_note(None)),
+                None => found.provider_note(self.provider.as_deref()),
             },
             None if self.auto.is_some() => self.auto.clone().unwrap_or_default(),
             None => {
@@ -243,9 +244,9 @@ impl Found {
 }
 
 /// The devices that are not used, where Trunkline chooses among them.
-fn unused(
-    params: &Params,
-    used: Option<(String, &[Nic])>,
+fn find_unused(
+    params: &EngineParams,
+    used: Option<(String, &[NicPort])>,
     failure: Option<&str>,
 ) -> Result<UnusedDevices, ChooseError> {
     if !matches!(params.fabric, FabricName::Auto | FabricName::Verbs) {
@@ -254,11 +255,11 @@ fn unused(
     let (name, nics) = used.unzip();
     let nics: Vec<String> = nics.unwrap_or_default().iter().map(|nic| nic.name.clone()).collect();
     let used = name.as_deref().map(|name| UsedFabric { name, nics: &nics });
-    UnusedDevices::find(params, used, failure, trunkline_verbs::device_names)
+    UnusedDevices::find_unused(params, used, failure, trunkline_verbs::device_names)
 }
 
 /// The fabric that is asked for, as users name it.
-pub(super) fn asked(params: &Params) -> String {
+pub(super) fn requested_fabric(params: &EngineParams) -> String {
     let of = |name: &str, part: &Option<String>| match part {
         Some(part) => format!("{name}:{part}"),
         None => name.to_owned(),

@@ -2,65 +2,65 @@
 //! their memory, as the plugin does, which with libfabric tries a little of it.
 
 use serde::Serialize;
-use trunkline_mem::gpu::Gpus;
+use trunkline_mem::gpu::VendorDrivers;
 use trunkline_ofi::OfiFabric;
 use trunkline_runtime::{GpuNote, meet_verbs};
 use trunkline_verbs::VerbsFabric;
 
 /// A NIC or a driver.
 #[derive(Debug, Serialize)]
-pub(super) struct GpuRow {
+pub(super) struct GpuMemoryRow {
     name: String,
     /// Of a NIC, whether memory of GPUs may be registered; of a driver, whether there is one.
     present: bool,
     note: String,
 }
 
-impl GpuRow {
-    pub(super) fn columns(&self) -> [String; 3] {
+impl GpuMemoryRow {
+    pub(super) fn row_cells(&self) -> [String; 3] {
         let state = if self.present { "yes" } else { "no" };
         [self.name.clone(), state.to_owned(), self.note.clone()]
     }
 }
 
-impl From<GpuNote> for GpuRow {
+impl From<GpuNote> for GpuMemoryRow {
     fn from(GpuNote { nic, reached, note }: GpuNote) -> Self {
         Self { name: nic, present: reached, note }
     }
 }
 
 /// Limits the memory that the NICs reach to the kinds in use here, and returns the cause.
-pub(super) fn meet(fabric: VerbsFabric) -> (VerbsFabric, Vec<GpuRow>) {
-    let gpus = if fabric.reaches_devices() { Gpus::open() } else { Gpus::default() };
+pub(super) fn limit_verbs_memory(fabric: VerbsFabric) -> (VerbsFabric, Vec<GpuMemoryRow>) {
+    let gpus = if fabric.reaches_devices() { VendorDrivers::open_all() } else { VendorDrivers::default() };
     let (fabric, notes) = meet_verbs(fabric, &gpus);
-    (fabric, notes.into_iter().map(GpuRow::from).chain(drivers(&gpus)).collect())
+    (fabric, notes.into_iter().map(GpuMemoryRow::from).chain(driver_rows(&gpus)).collect())
 }
 
 /// The same of libfabric's NICs, which are tried.
-pub(super) fn meet_ofi(fabric: OfiFabric) -> (OfiFabric, Vec<GpuRow>) {
+pub(super) fn limit_ofi_memory(fabric: OfiFabric) -> (OfiFabric, Vec<GpuMemoryRow>) {
     if !fabric.reaches_devices() {
         // One row for all of them.
-        let (fabric, notes) = trunkline_runtime::meet_ofi(fabric, &Gpus::default());
-        let row = |note: GpuNote| GpuRow { name: "ofi".to_owned(), ..note.into() };
+        let (fabric, notes) = trunkline_runtime::meet_ofi(fabric, &VendorDrivers::default());
+        let row = |note: GpuNote| GpuMemoryRow { name: "ofi".to_owned(), ..note.into() };
         return (fabric, notes.into_iter().take(1).map(row).collect());
     }
-    let gpus = Gpus::open();
+    let gpus = VendorDrivers::open_all();
     let (fabric, notes) = trunkline_runtime::meet_ofi(fabric, &gpus);
-    (fabric, notes.into_iter().map(GpuRow::from).chain(drivers(&gpus)).collect())
+    (fabric, notes.into_iter().map(GpuMemoryRow::from).chain(driver_rows(&gpus)).collect())
 }
 
 /// A row for each driver, and for each that is missing.
-fn drivers(gpus: &Gpus) -> Vec<GpuRow> {
-    let drivers = gpus.all().iter().map(|gpu| GpuRow {
+fn driver_rows(gpus: &VendorDrivers) -> Vec<GpuMemoryRow> {
+    let drivers = gpus.open_drivers().iter().map(|gpu| GpuMemoryRow {
         name: format!("driver of {}", gpu.vendor()),
         present: true,
-        note: match gpu.exports() {
-            Ok(true) => format!("{}; exports memory as dma-bufs", gpu.version()),
-            Ok(false) => format!("{}; exports no memory as dma-bufs", gpu.version()),
-            Err(error) => format!("{}; {error}", gpu.version()),
+        note: match gpu.exports_memory() {
+            Ok(true) => format!("{}; exports memory as dma-bufs", gpu.driver_version()),
+            Ok(false) => format!("{}; exports no memory as dma-bufs", gpu.driver_version()),
+            Err(error) => format!("{}; {error}", gpu.driver_version()),
         },
     });
-    let missing = gpus.missing().iter().map(|missing| GpuRow {
+    let missing = gpus.unavailable_drivers().iter().map(|missing| GpuMemoryRow {
         name: "driver".to_owned(),
         present: false,
         note: missing.to_string(),
@@ -69,7 +69,7 @@ fn drivers(gpus: &Gpus) -> Vec<GpuRow> {
 }
 
 /// The one row of a fabric that reaches the host's memory alone.
-pub(super) fn of_none(fabric: &str) -> Vec<GpuRow> {
+pub(super) fn of_none(fabric: &str) -> Vec<GpuMemoryRow> {
     let note = "memory of the host alone; NICs may reach GPUs: TRUNKLINE_FABRIC=verbs, or ofi".to_owned();
-    vec![GpuRow { name: fabric.to_owned(), present: false, note }]
+    vec![GpuMemoryRow { name: fabric.to_owned(), present: false, note }]
 }

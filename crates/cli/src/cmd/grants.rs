@@ -3,7 +3,7 @@
 use serde::Serialize;
 use trunkline_fabric::Fabric as _;
 use trunkline_ofi::OfiFabric;
-use trunkline_ofi::typed::Granted;
+use trunkline_ofi::typed::ProviderGrant;
 
 /// A NIC.
 #[derive(Debug, Serialize)]
@@ -32,12 +32,12 @@ pub(super) struct GrantRow {
 }
 
 /// One for each NIC.
-pub(super) fn rows(fabric: &OfiFabric) -> Vec<GrantRow> {
+pub(super) fn grant_rows(fabric: &OfiFabric) -> Vec<GrantRow> {
     let nics = fabric.nics().iter().enumerate();
-    nics.filter_map(|(at, nic)| Some(row(nic.name.clone(), &fabric.granted(at)?))).collect()
+    nics.filter_map(|(at, nic)| Some(grant_row(nic.name.clone(), &fabric.provider_grant(at)?))).collect()
 }
 
-fn row(nic: String, granted: &Granted) -> GrantRow {
+fn grant_row(nic: String, granted: &ProviderGrant) -> GrantRow {
     GrantRow {
         nic,
         endpoint_scoped: granted.endpoint_scoped,
@@ -55,14 +55,14 @@ fn row(nic: String, granted: &Granted) -> GrantRow {
     }
 }
 
-/// The names of [`GrantRow::columns`].
-pub(super) fn columns() -> [String; 9] {
+/// The names of [`GrantRow::row_cells`].
+pub(super) fn column_titles() -> [String; 9] {
     ["nic", "regions of", "keys", "addresses", "local", "progress", "threads", "cq data", "inject"]
         .map(str::to_owned)
 }
 
 impl GrantRow {
-    pub(super) fn columns(&self) -> [String; 9] {
+    pub(super) fn row_cells(&self) -> [String; 9] {
         let or = |is: bool, yes: &str, no: &str| if is { yes } else { no }.to_owned();
         let progress = match (self.data_progress_auto, self.control_progress_auto) {
             (true, true) => "auto",

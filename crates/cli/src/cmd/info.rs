@@ -10,20 +10,20 @@ use std::process::ExitCode;
 use clap::{Args, value_parser};
 use serde::Serialize;
 use thiserror::Error;
-use trunkline_engine::{FabricName, ParamInfo, Params, ParamsError, SoftCopy, TABLE};
-use trunkline_fabric::{Caps, Nic};
+use trunkline_engine::{EngineParams, FabricName, ParamRow, ParamsError, SoftCopy, TABLE};
+use trunkline_fabric::{Caps, NicPort};
 use trunkline_runtime::VERSION;
-use trunkline_topo::{Choice, ChoiceError, VARIABLES};
+use trunkline_topo::{ChoiceError, InterfaceChoice, VARIABLES};
 
-use super::fabrics::{FabricError, FabricRow, Found, asked};
-use super::gpus::GpuRow;
+use super::fabrics::{FabricError, FabricRow, HostFabrics, requested_fabric};
+use super::gpus::GpuMemoryRow;
 use super::grants::{self, GrantRow};
 use super::slips;
 use super::unused::UnusedRow;
 use crate::locate;
 use crate::top;
-use crate::top::find::FindError;
-use crate::top::sample::Sample;
+use crate::top::find::PageFindError;
+use crate::top::sample::StatusSample;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,7 +89,7 @@ pub(crate) enum InfoError {
     Fabric(#[from] FabricError),
     /// There is no such process to look at.
     #[error(transparent)]
-    Process(#[from] FindError),
+    Process(#[from] PageFindError),
     /// Nothing can be printed any more.
     #[error("cannot write: {0}")]
     Print(#[from] io::Error),
@@ -99,7 +99,7 @@ pub(crate) enum InfoError {
 }
 
 /// Runs the subcommand.
-pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
+pub(crate) fn run_info(args: &InfoArgs) -> Result<ExitCode, InfoError> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     if let Some(pid) = args.pid {
         show_process(&mut out, pid, args.json)?;
@@ -107,42 +107,43 @@ pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
         return Ok(ExitCode::SUCCESS);
     }
     let variable = |name: &str| std::env::var_os(name);
-    let params = Params::read(variable)?;
-    let warnings = slips::unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
-    slips::tell(&warnings);
+    let params = EngineParams::from_lookup(variable)?;
+    let warnings =
+        slips::unknown_variables(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
+    slips::print_warnings(&warnings);
     if args.params {
-        let report = Settings { params: settings(variable)?, warnings };
-        if args.json { json(&mut out, &report)? } else { print_settings(&mut out, &report.params)? }
+        let report = SettingsReport { params: collect_settings(variable)?, warnings };
+        if args.json { write_json(&mut out, &report)? } else { print_settings(&mut out, &report.params)? }
     } else {
         let told = warnings.len();
-        let report = Report::collect(&params, warnings)?;
-        slips::tell(&report.warnings[told..]);
-        if args.json { json(&mut out, &report)? } else { report.print(&mut out)? }
+        let report = HostReport::collect(&params, warnings)?;
+        slips::print_warnings(&report.warnings[told..]);
+        if args.json { write_json(&mut out, &report)? } else { report.print_report(&mut out)? }
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn show_process(out: &mut impl Write, pid: u32, as_json: bool) -> Result<(), InfoError> {
-    let sample = Sample::once(Some(pid), true)?;
+    let sample = StatusSample::take_once(Some(pid), true)?;
     if as_json {
-        return json(out, &top::report::Report::new(&sample, true));
+        return write_json(out, &top::report::TopReport::new(&sample, true));
     }
-    let lines = top::table::lines(&sample, true).into_iter().chain(top::node::listing(&sample));
+    let lines = top::table::sample_lines(&sample, true).into_iter().chain(top::node::buffer_lines(&sample));
     for line in lines {
         writeln!(out, "{line}")?;
     }
     Ok(())
 }
 
-fn json(out: &mut impl Write, report: &impl Serialize) -> Result<(), InfoError> {
+fn write_json(out: &mut impl Write, report: &impl Serialize) -> Result<(), InfoError> {
     serde_json::to_writer_pretty(&mut *out, report)?;
     Ok(writeln!(out)?)
 }
 
 /// One row of `--params`.
 #[derive(Debug, Serialize)]
-struct Setting {
+struct SettingRow {
     name: &'static str,
     #[serde(rename = "type")]
     kind: &'static str,
@@ -157,16 +158,16 @@ struct Setting {
 
 /// All of `--params`.
 #[derive(Debug, Serialize)]
-struct Settings {
-    params: Vec<Setting>,
+struct SettingsReport {
+    params: Vec<SettingRow>,
     warnings: Vec<String>,
 }
 
-fn settings(variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<Setting>, ParamsError> {
-    let setting = |row: &ParamInfo| {
-        let found = row.find(&variable)?;
+fn collect_settings(variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<SettingRow>, ParamsError> {
+    let setting = |row: &ParamRow| {
+        let found = row.find_setting(&variable)?;
         let from = found.as_ref().map_or("default", |set| if set.name == row.name { SET } else { set.name });
-        Ok(Setting {
+        Ok(SettingRow {
             name: row.name,
             kind: row.kind,
             value: found.map_or_else(|| row.default.to_owned(), |set| set.value),
@@ -185,17 +186,17 @@ fn settings(variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<Setting>,
         let doc = row.doc;
         let from = if set.is_some() { SET } else { "default" };
         let value = set.unwrap_or_else(|| default.to_owned());
-        Ok(Setting { name: row.name, kind, value, from, default, range, aliases: Vec::new(), doc })
+        Ok(SettingRow { name: row.name, kind, value, from, default, range, aliases: Vec::new(), doc })
     });
     TABLE.iter().map(setting).chain(chosen).collect()
 }
 
-fn print_settings(out: &mut impl Write, params: &[Setting]) -> io::Result<()> {
+fn print_settings(out: &mut impl Write, params: &[SettingRow]) -> io::Result<()> {
     let mut table = vec![["NAME", "VALUE", "FROM", "DEFAULT", "TYPE", "RANGE", "ALIASES"].map(str::to_owned)];
     table.extend(params.iter().map(|p| {
         [p.name, &p.value, p.from, p.default, p.kind, p.range, &p.aliases.join(" ")].map(str::to_owned)
     }));
-    let lines = aligned(&table);
+    let lines = align_columns(&table);
     writeln!(out, "{}", lines[0])?;
     for (line, param) in lines[1..].iter().zip(params) {
         writeln!(out, "{line}\n    {}", param.doc)?;
@@ -205,7 +206,7 @@ fn print_settings(out: &mut impl Write, params: &[Setting]) -> io::Result<()> {
 
 /// A NIC port.
 #[derive(Debug, Serialize)]
-struct NicRow {
+struct NicPortRow {
     fabric: &'static str,
     name: String,
     guid: String,
@@ -279,17 +280,17 @@ struct PluginRow {
 
 /// Everything without `--params`.
 #[derive(Debug, Serialize)]
-struct Report {
+struct HostReport {
     version: &'static str,
     /// Version and commit.
     build: &'static str,
     asked: String,
     fabrics: Vec<FabricRow>,
-    nics: Vec<NicRow>,
+    nics: Vec<NicPortRow>,
     unused: Vec<UnusedRow>,
     /// Only of libfabric's NICs.
     grants: Vec<GrantRow>,
-    gpus: Vec<GpuRow>,
+    gpus: Vec<GpuMemoryRow>,
     rails: Vec<RailRow>,
     wires: Vec<WireRow>,
     copy_methods: Vec<CopyRow>,
@@ -298,60 +299,60 @@ struct Report {
     warnings: Vec<String>,
 }
 
-impl Report {
+impl HostReport {
     /// Whether all NICs of that name have a place in the PCI tree.
     fn is_placed(&self, nic: &str) -> bool {
         self.nics.iter().filter(|row| row.name == nic).all(|row| row.pci_path.is_some())
     }
 
-    fn collect(params: &Params, mut warnings: Vec<String>) -> Result<Self, InfoError> {
-        let interfaces = interfaces(params)?;
+    fn collect(params: &EngineParams, mut warnings: Vec<String>) -> Result<Self, InfoError> {
+        let interfaces = host_interfaces(params)?;
         let addresses = interfaces.iter().map(|(_, address)| *address).collect();
-        let mut found = Found::new(params, addresses)?;
-        let gpus = found.gpus();
-        warnings.extend(found.requirement(params));
-        let (name, all) = found.chosen();
+        let mut found = HostFabrics::new(params, addresses)?;
+        let gpus = found.take_gpu_rows();
+        warnings.extend(found.requirement_warning(params));
+        let (name, all) = found.chosen_fabric();
         // Only NICs in software have an address of the host's.
         let is_soft = found.is_soft();
         let interface =
             |at: usize| at.checked_rem(interfaces.len()).filter(|_| is_soft).map(|at| &interfaces[at]);
         let numbered = all.iter().enumerate();
-        let nics: Vec<NicRow> = numbered.map(|(at, nic)| nic_row(name, nic, interface(at))).collect();
-        let rail = |nic: &NicRow| RailRow { nic: nic.name.clone(), port: nic.port, per_connection: 1 };
-        let used = Used::new(params.fabric, is_soft, !interfaces.is_empty());
+        let nics: Vec<NicPortRow> = numbered.map(|(at, nic)| nic_row(name, nic, interface(at))).collect();
+        let rail = |nic: &NicPortRow| RailRow { nic: nic.name.clone(), port: nic.port, per_connection: 1 };
+        let used = UsedWires::new(params.fabric, is_soft, !interfaces.is_empty());
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
             build: VERSION,
-            asked: asked(params),
+            asked: requested_fabric(params),
             rails: nics.iter().map(rail).collect(),
-            wires: wires(used),
+            wires: wire_rows(used),
             copy_methods: copy_methods(params, found.soft_inline(), used),
             copy_origin: copy_origin(params),
-            fabrics: found.rows(),
-            grants: found.grants(),
-            unused: found.unused().iter().map(UnusedRow::from).collect(),
+            fabrics: found.fabric_rows(),
+            grants: found.grant_rows(),
+            unused: found.unused_devices().iter().map(UnusedRow::from).collect(),
             nics,
             gpus,
-            plugin: plugin(),
+            plugin: plugin_row(),
             warnings,
         })
     }
 
-    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+    fn print_report(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { build, asked, copy_origin, .. } = self;
         writeln!(out, "Trunkline {build}")?;
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
-        section(
+        write_section(
             out,
             &format!("Fabrics (TRUNKLINE_FABRIC is {asked})"),
-            self.fabrics.iter().map(|f| [f.name.to_owned(), f.state().to_owned(), f.note.clone()]),
+            self.fabrics.iter().map(|f| [f.name.to_owned(), f.state_word().to_owned(), f.note.clone()]),
         )?;
         let nics = self.nics.iter().map(|n| {
             [
                 n.name.clone(),
                 n.port.to_string(),
                 n.address.clone().unwrap_or_else(|| "none".to_owned()),
-                crate::topo::speed(Some(n.speed_mbps)),
+                crate::topo::format_speed(Some(n.speed_mbps)),
                 n.guid.clone(),
                 n.links_max.to_string(),
                 n.pipelines.to_string(),
@@ -362,24 +363,32 @@ impl Report {
                 yes(n.matched),
             ]
         });
-        section(out, "NICs", std::iter::once(NIC_COLUMNS.map(str::to_owned)).chain(nics))?;
+        write_section(out, "NICs", std::iter::once(NIC_COLUMNS.map(str::to_owned)).chain(nics))?;
         if !self.unused.is_empty() {
-            let rows = self.unused.iter().map(UnusedRow::columns);
-            section(out, "Devices that are not used", std::iter::once(UnusedRow::titles()).chain(rows))?;
+            let rows = self.unused.iter().map(UnusedRow::row_cells);
+            write_section(
+                out,
+                "Devices that are not used",
+                std::iter::once(UnusedRow::column_titles()).chain(rows),
+            )?;
         }
         if !self.grants.is_empty() {
-            let grants = self.grants.iter().map(GrantRow::columns);
-            section(out, "What libfabric grants", std::iter::once(grants::columns()).chain(grants))?;
+            let grants = self.grants.iter().map(GrantRow::row_cells);
+            write_section(
+                out,
+                "What libfabric grants",
+                std::iter::once(grants::column_titles()).chain(grants),
+            )?;
         }
-        section(out, "Memory of GPUs", self.gpus.iter().map(GpuRow::columns))?;
-        section(
+        write_section(out, "Memory of GPUs", self.gpus.iter().map(GpuMemoryRow::row_cells))?;
+        write_section(
             out,
             "Rails",
             self.rails.iter().map(|r| {
-                [format!("{}:{}", r.nic, r.port), together(self.rails.len(), self.is_placed(&r.nic))]
+                [format!("{}:{}", r.nic, r.port), fusion_note(self.rails.len(), self.is_placed(&r.nic))]
             }),
         )?;
-        section(
+        write_section(
             out,
             "Wires of soft",
             self.wires.iter().map(|w| {
@@ -391,22 +400,27 @@ impl Report {
                 [w.name.to_owned(), state.to_owned(), w.note.to_owned()]
             }),
         )?;
-        section(
+        write_section(
             out,
             &format!("Copies of soft, by size ({copy_origin})"),
             self.copy_methods.iter().map(|c| {
-                [c.wire.to_owned(), range(c.from_bytes, c.to_bytes), c.method.to_owned(), c.note.to_owned()]
+                [
+                    c.wire.to_owned(),
+                    format_range(c.from_bytes, c.to_bytes),
+                    c.method.to_owned(),
+                    c.note.to_owned(),
+                ]
             }),
         )?;
         let PluginRow { path, from, error } = &self.plugin;
         let text = path.as_ref().or(error.as_ref()).map_or("", String::as_str);
-        section(out, "Plugin that bench loads", [[text.to_owned(), format!("from {from}")]].into_iter())
+        write_section(out, "Plugin that bench loads", [[text.to_owned(), format!("from {from}")]].into_iter())
     }
 }
 
-fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>) -> NicRow {
+fn nic_row(fabric: &'static str, nic: &NicPort, interface: Option<&(String, IpAddr)>) -> NicPortRow {
     let caps: &Caps = &nic.caps;
-    NicRow {
+    NicPortRow {
         fabric,
         name: nic.name.clone(),
         guid: format!("{:016x}", nic.guid),
@@ -442,7 +456,7 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
 }
 
 /// What is said of a rail that is one of so many. NCCL fuses what has a place in the PCI tree.
-fn together(rails: usize, is_placed: bool) -> String {
+fn fusion_note(rails: usize, is_placed: bool) -> String {
     let by = if is_placed { "NCCL or bench --merge" } else { "bench --merge" };
     match rails {
         0 | 1 => "alone".to_owned(),
@@ -452,13 +466,13 @@ fn together(rails: usize, is_placed: bool) -> String {
 
 /// The wires that links may get.
 #[derive(Clone, Copy)]
-struct Used {
+struct UsedWires {
     mem: bool,
     shm: bool,
     tcp: bool,
 }
 
-impl Used {
+impl UsedWires {
     fn new(fabric: FabricName, is_soft: bool, network: bool) -> Self {
         match fabric {
             _ if !is_soft => Self { mem: false, shm: false, tcp: false },
@@ -470,7 +484,7 @@ impl Used {
     }
 }
 
-fn wires(used: Used) -> Vec<WireRow> {
+fn wire_rows(used: UsedWires) -> Vec<WireRow> {
     let row = |name, in_use, note| WireRow { name, present: true, in_use, note };
     let not = |in_use, note, why| if in_use { note } else { why };
     let asked = "TRUNKLINE_FABRIC asks for another wire everywhere";
@@ -484,7 +498,7 @@ fn wires(used: Used) -> Vec<WireRow> {
 }
 
 /// Who chooses between staged, pulled and shared.
-fn copy_origin(params: &Params) -> &'static str {
+fn copy_origin(params: &EngineParams) -> &'static str {
     match params.soft.copy {
         _ if params.soft.delayed => "TRUNKLINE_SOFT_DELAYED allows only staging",
         SoftCopy::Auto => "each connection learns which is the fastest",
@@ -493,7 +507,7 @@ fn copy_origin(params: &Params) -> &'static str {
 }
 
 /// How bytes may travel, by size.
-fn copy_methods(params: &Params, inline: u64, used: Used) -> Vec<CopyRow> {
+fn copy_methods(params: &EngineParams, inline: u64, used: UsedWires) -> Vec<CopyRow> {
     let row = |wire, from, to, method, copies, note| CopyRow {
         wire,
         from_bytes: from,
@@ -541,37 +555,41 @@ fn copy_methods(params: &Params, inline: u64, used: Used) -> Vec<CopyRow> {
     rows
 }
 
-fn plugin() -> PluginRow {
+fn plugin_row() -> PluginRow {
     let named = std::env::var_os(locate::VARIABLE).is_some_and(|path| !path.is_empty());
     let from = if named { locate::VARIABLE } else { "the program's directory" };
-    match locate::plugin(None) {
+    match locate::find_plugin(None) {
         Ok(path) => PluginRow { path: Some(path.display().to_string()), from, error: None },
         Err(error) => PluginRow { path: None, from, error: Some(error.to_string()) },
     }
 }
 
 /// The network interfaces by which the plugin would reach other hosts.
-fn interfaces(params: &Params) -> Result<Vec<(String, IpAddr)>, InfoError> {
+fn host_interfaces(params: &EngineParams) -> Result<Vec<(String, IpAddr)>, InfoError> {
     if params.fabric == FabricName::SoftShm {
         return Ok(Vec::new());
     }
-    let choice = Choice::read(|name| std::env::var_os(name))?;
-    let all = trunkline_topo::interfaces().map_err(InfoError::Interfaces)?;
-    Ok(choice.of(&all)?.into_iter().map(|(one, address)| (one.name.clone(), address)).collect())
+    let choice = InterfaceChoice::from_environment(|name| std::env::var_os(name))?;
+    let all = trunkline_topo::list_interfaces().map_err(InfoError::Interfaces)?;
+    Ok(choice
+        .select_interfaces(&all)?
+        .into_iter()
+        .map(|(one, address)| (one.name.clone(), address))
+        .collect())
 }
 
 /// A title, and lines in columns below it.
-fn section<const N: usize>(
+fn write_section<const N: usize>(
     out: &mut impl Write,
     title: &str,
     rows: impl Iterator<Item = [String; N]>,
 ) -> io::Result<()> {
     writeln!(out, "\n{title}")?;
-    aligned(&rows.collect::<Vec<_>>()).iter().try_for_each(|line| writeln!(out, "  {line}"))
+    align_columns(&rows.collect::<Vec<_>>()).iter().try_for_each(|line| writeln!(out, "  {line}"))
 }
 
 /// Lines whose columns begin below each other.
-fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+fn align_columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let widths: [usize; N] =
         std::array::from_fn(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0));
     let line = |row: &[String; N]| {
@@ -582,16 +600,18 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
 }
 
 /// Sizes as people say them.
-fn range(from: u64, to: Option<u64>) -> String {
+fn format_range(from: u64, to: Option<u64>) -> String {
     match to {
         // 1048575 says less than 1 MiB does.
-        Some(to) if (to + 1).is_multiple_of(1 << 10) => format!("{} to < {}", size(from), size(to + 1)),
-        Some(to) => format!("{} to {}", size(from), size(to)),
-        None => format!("{} and more", size(from)),
+        Some(to) if (to + 1).is_multiple_of(1 << 10) => {
+            format!("{} to < {}", format_size(from), format_size(to + 1))
+        }
+        Some(to) => format!("{} to {}", format_size(from), format_size(to)),
+        None => format!("{} and more", format_size(from)),
     }
 }
 
-fn size(bytes: u64) -> String {
+fn format_size(bytes: u64) -> String {
     match bytes {
         _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
         _ if bytes > 0 && bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
@@ -601,13 +621,13 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::range;
+    use super::format_range;
 
     #[test]
     fn sizes_are_short() {
-        assert_eq!(range(0, Some(96)), "0 B to 96 B");
-        assert_eq!(range(97, Some(65535)), "97 B to < 64 KiB");
-        assert_eq!(range(65536, None), "64 KiB and more");
-        assert_eq!(range(1 << 20, None), "1 MiB and more");
+        assert_eq!(format_range(0, Some(96)), "0 B to 96 B");
+        assert_eq!(format_range(97, Some(65535)), "97 B to < 64 KiB");
+        assert_eq!(format_range(65536, None), "64 KiB and more");
+        assert_eq!(format_range(1 << 20, None), "1 MiB and more");
     }
 }

@@ -25,7 +25,7 @@ use clap::Subcommand;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Run a collective, or point-to-point messages, over a NCCL net plugin, or one-sided operations, and verify every byte.
     Bench(Box<bench::BenchArgs>),
     /// Show fabrics, NICs, how bytes are copied, and every setting.
@@ -53,18 +53,18 @@ pub(crate) enum Command {
 }
 
 /// Runs a subcommand.
-pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
+pub(crate) fn run_subcommand(command: CliCommand) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match command {
-        Command::Bench(args) => Ok(bench::run(&args)?),
-        Command::Info(args) => Ok(info::run(&args)?),
-        Command::Run(args) => Ok(run::run(&args)?),
-        Command::RunAgent => Ok(crate::run::agent::run()),
-        Command::RunChild(args) => Ok(run::child(&args)),
-        Command::Plot(args) => Ok(plot::run(&args)?),
-        Command::Selftest(args) => Ok(selftest::run(&args)?),
-        Command::Sim(args) => Ok(sim::run(&args)?),
-        Command::Sweep(args) => Ok(sweep::run(&args)?),
-        Command::Top(args) => Ok(top::run(&args)?),
-        Command::Topo(args) => Ok(topo::run(&args)?),
+        CliCommand::Bench(args) => Ok(bench::run_bench(&args)?),
+        CliCommand::Info(args) => Ok(info::run_info(&args)?),
+        CliCommand::Run(args) => Ok(run::run_job(&args)?),
+        CliCommand::RunAgent => Ok(crate::run::agent::run_agent()),
+        CliCommand::RunChild(args) => Ok(run::become_child(&args)),
+        CliCommand::Plot(args) => Ok(plot::run_plot(&args)?),
+        CliCommand::Selftest(args) => Ok(selftest::run_selftest(&args)?),
+        CliCommand::Sim(args) => Ok(sim::run_sim(&args)?),
+        CliCommand::Sweep(args) => Ok(sweep::run_sweep(&args)?),
+        CliCommand::Top(args) => Ok(top::run_top(&args)?),
+        CliCommand::Topo(args) => Ok(topo::run_topo(&args)?),
     }
 }

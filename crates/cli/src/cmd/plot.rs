@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::bench::plot::{self, PlotError, Run};
+use crate::bench::plot::{self, PlotError, PlotRun};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,13 +50,13 @@ pub(crate) fn picture_path(text: &str) -> Result<PathBuf, String> {
 }
 
 /// Draws the picture.
-pub(crate) fn run(args: &PlotArgs) -> Result<ExitCode, PlotError> {
-    let mut runs: Vec<Run> = Vec::new();
+pub(crate) fn run_plot(args: &PlotArgs) -> Result<ExitCode, PlotError> {
+    let mut runs: Vec<PlotRun> = Vec::new();
     for text in &args.runs {
         let (name, path) = name_and_path(text);
-        runs.extend(plot::read(path, &name, args.in_place)?);
+        runs.extend(plot::read_runs(path, &name, args.in_place)?);
     }
-    plot::draw(&args.picture, &runs)?;
+    plot::draw_runs(&args.picture, &runs)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct RmaArgs {
 }
 
 /// Runs the benchmark, in each rank; the exit status tells whether everything was right.
-pub(crate) fn run(args: &RmaArgs) -> Result<ExitCode, BenchError> {
+pub(crate) fn run_rma(args: &RmaArgs) -> Result<ExitCode, BenchError> {
     if args.maxbytes < args.minbytes {
         return Err(BenchError::Usage("the largest size is smaller than the smallest".into()));
     }
@@ -111,16 +111,16 @@ pub(crate) fn run(args: &RmaArgs) -> Result<ExitCode, BenchError> {
         );
         return Err(BenchError::Usage(if launched { told } else { "it takes two ranks".into() }));
     }
-    let settings = rma::Settings {
-        sizes: bench::sizes::series(args.minbytes, args.maxbytes, args.factor as usize),
+    let settings = rma::RmaBenchSettings {
+        sizes: bench::sizes::size_series(args.minbytes, args.maxbytes, args.factor as usize),
         check: args.check > 0,
         iterations: args.iters,
         raw: args.raw,
         computing: args.computing,
         json: args.json,
-        plot: args.plot.clone().filter(|_| world.rank() == 0).map(plot::Pending::new),
+        plot: args.plot.clone().filter(|_| world.rank() == 0).map(plot::PendingPlot::new),
     };
-    let wrong = rma::run(&settings, &world)?;
+    let wrong = rma::run_rma(&settings, &world)?;
     world.finish()?;
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

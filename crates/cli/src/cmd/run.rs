@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::run::{self, Plan, RunError, hosts};
+use crate::run::{self, LaunchPlan, RunError, hosts};
 
 const DEFAULT_SHELL: &str = "ssh -o BatchMode=yes";
 /// What goes to other hosts without being asked for: Trunkline's own, and what libraries over it are told by. `SMA_` is how OpenSHMEM's variables began
@@ -72,16 +72,16 @@ pub(crate) struct ChildArgs {
 }
 
 /// Runs a job; its exit status is that of the first rank that failed.
-pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
-    Ok(ExitCode::from(run::run(&plan(args)?)?))
+pub(crate) fn run_job(args: &RunArgs) -> Result<ExitCode, RunError> {
+    Ok(ExitCode::from(run::launch_job(&build_plan(args)?)?))
 }
 
 /// Becomes a rank's program.
-pub(crate) fn child(args: &ChildArgs) -> ExitCode {
-    run::child::run(args.agent, &args.program)
+pub(crate) fn become_child(args: &ChildArgs) -> ExitCode {
+    run::child::run_program(args.agent, &args.program)
 }
 
-fn plan(args: &RunArgs) -> Result<Plan, RunError> {
+fn build_plan(args: &RunArgs) -> Result<LaunchPlan, RunError> {
     let usage = |text: String| RunError::Usage(text);
     let shell = args.rsh.as_deref().unwrap_or(DEFAULT_SHELL);
     let remote_shell = shlex::split(shell)
@@ -97,15 +97,15 @@ fn plan(args: &RunArgs) -> Result<Plan, RunError> {
     let directory = std::env::current_dir()?;
     let directory =
         directory.to_str().ok_or_else(|| usage(format!("{} is not UTF-8", directory.display())))?;
-    Ok(Plan {
-        hosts: hosts::place(args.ranks, args.hosts.as_deref())?,
+    Ok(LaunchPlan {
+        hosts: hosts::place_ranks(args.ranks, args.hosts.as_deref())?,
         remote_shell,
         local_names: args.rsh.is_none(),
         remote_program,
         address: args.address.clone(),
         program: args.program.clone(),
         variables: std::env::vars().filter(|(name, _)| passed_on(name)).collect(),
-        extra: args.variables.iter().filter_map(|text| variable(text)).collect(),
+        extra: args.variables.iter().filter_map(|text| parse_variable(text)).collect(),
         directory: directory.to_owned(),
         label: args.label,
     })
@@ -123,7 +123,7 @@ fn passed_on(name: &str) -> bool {
 }
 
 /// `NAME=VALUE`, or `NAME` with the value it has here, if it has one.
-fn variable(text: &str) -> Option<(String, String)> {
+fn parse_variable(text: &str) -> Option<(String, String)> {
     match text.split_once('=') {
         Some((name, value)) => Some((name.to_owned(), value.to_owned())),
         None => std::env::var(text).ok().map(|value| (text.to_owned(), value)),
@@ -150,7 +150,7 @@ mod tests {
         for name in ["TRUNKLINE_JOB_SECRET", "HOME", "MY_NCCL_X", "MY_SHMEM_X", "SMALL", "SSH_AUTH_SOCK"] {
             assert!(!passed_on(name), "{name}");
         }
-        assert_eq!(variable("A=b=c"), Some(("A".into(), "b=c".into())));
-        assert_eq!(variable("TRUNKLINE_NOT_SET_ANYWHERE"), None);
+        assert_eq!(parse_variable("A=b=c"), Some(("A".into(), "b=c".into())));
+        assert_eq!(parse_variable("TRUNKLINE_NOT_SET_ANYWHERE"), None);
     }
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use thiserror::Error;
 
-use crate::job::{self, JobError};
+use crate::job::{self, LaunchedJobError};
 use crate::locate::{self, LocateError};
 use crate::run::hosts::{self, HostsError};
 use crate::selftest::catalog::{CheckOptions, HostPair, PlannedCheck, plan_checks};
 use crate::selftest::facts::collect_facts;
 use crate::selftest::hardware::HostHardware;
-use crate::selftest::redact::Redactor;
+use crate::selftest::redact::ReportRedactor;
 use crate::selftest::report::{CheckStatus, ReportOptions, SelftestReport};
 use crate::selftest::{self, TimeLimits};
 
@@ -99,7 +99,7 @@ pub(crate) enum SelftestError {
     Locate(#[from] LocateError),
     /// The launcher's variables contradict each other.
     #[error(transparent)]
-    Job(#[from] JobError),
+    Job(#[from] LaunchedJobError),
     /// The hosts cannot be used.
     #[error(transparent)]
     Hosts(#[from] HostsError),
@@ -126,18 +126,18 @@ pub(crate) enum SelftestError {
 }
 
 /// Runs the subcommand; the exit status tells whether a check failed.
-pub(crate) fn run(args: &SelftestArgs) -> Result<ExitCode, SelftestError> {
+pub(crate) fn run_selftest(args: &SelftestArgs) -> Result<ExitCode, SelftestError> {
     if job::is_launched()? {
         let told = "a selftest starts its ranks itself; run it without a launcher";
         return Err(SelftestError::Usage(told.to_owned()));
     }
     let named_hosts = named_hosts(args)?;
-    let hardware = HostHardware::look(&args.root);
+    let hardware = HostHardware::read_host(&args.root);
     let checks = chosen_checks(args, plan_checks(&check_options(args, &named_hosts), &hardware))?;
     if args.list {
         return list_checks(&checks);
     }
-    locate::plugin(None)?;
+    locate::find_plugin(None)?;
     let files = ReportFiles::new(args)?;
     let whole = Duration::from_secs(args.limit);
     let limits = TimeLimits { whole, check: Duration::from_secs(args.check_limit) };
@@ -145,20 +145,21 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<ExitCode, SelftestError> {
 
     let options = ReportOptions { quick: args.quick, limit_s: args.limit, names: args.names };
     let mut report = SelftestReport::new(options, collect_facts(&hardware, args.names), outcome.checks);
-    let redactor = if args.names { Redactor::keeping_names() } else { Redactor::of_system(&named_hosts) };
+    let redactor =
+        if args.names { ReportRedactor::keeping_names() } else { ReportRedactor::of_system(&named_hosts) };
     report.redact(&redactor);
-    files.write(&report)?;
-    eprintln!("trunkline: selftest: {}", report.summary());
+    files.write_reports(&report)?;
+    eprintln!("trunkline: selftest: {}", report.summary_line());
     Ok(match outcome.signal {
         Some(signal) => ExitCode::from(u8::try_from(SIGNALLED + signal).unwrap_or(1)),
-        None if report.count(CheckStatus::Failed) > 0 => ExitCode::FAILURE,
+        None if report.count_checks(CheckStatus::Failed) > 0 => ExitCode::FAILURE,
         None => ExitCode::SUCCESS,
     })
 }
 
 fn named_hosts(args: &SelftestArgs) -> Result<Vec<String>, SelftestError> {
     let Some(list) = &args.hosts else { return Ok(Vec::new()) };
-    let placed = hosts::place(Some(2), Some(list))?;
+    let placed = hosts::place_ranks(Some(2), Some(list))?;
     if placed.len() != 2 {
         return Err(SelftestError::Usage(format!("--hosts {list}: name two hosts, as in --hosts a,b")));
     }
@@ -230,15 +231,15 @@ impl ReportFiles {
         Ok(files)
     }
 
-    fn write(&self, report: &SelftestReport) -> Result<(), SelftestError> {
+    fn write_reports(&self, report: &SelftestReport) -> Result<(), SelftestError> {
         if let Some(path) = &self.json {
             write_file(path, &(serde_json::to_string_pretty(report)? + "\n"))?;
         }
         let Some(path) = &self.markdown else {
-            io::stdout().lock().write_all(report.markdown().as_bytes())?;
+            io::stdout().lock().write_all(report.to_markdown().as_bytes())?;
             return Ok(());
         };
-        write_file(path, &report.markdown())?;
+        write_file(path, &report.to_markdown())?;
         eprintln!("trunkline: the report is in {}; read it, then paste it into an issue", path.display());
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
-use trunkline_sim::{Options, Outcome, Sweep, run_seed, sweep};
+use trunkline_sim::{SeedOptions, SeedOutcome, SweepSummary, run_seed, run_sweep};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,16 +48,16 @@ const BATCH: u64 = 500;
 ///
 /// # Errors
 /// When the output cannot be written.
-pub(crate) fn run(args: &SimArgs) -> io::Result<ExitCode> {
+pub(crate) fn run_sim(args: &SimArgs) -> io::Result<ExitCode> {
     let held = match args.seed {
-        Some(seed) => replay(seed, args.quiet)?,
-        None => many(args)?,
+        Some(seed) => replay_seed(seed, args.quiet)?,
+        None => run_seeds(args)?,
     };
     Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn replay(seed: u64, quiet: bool) -> io::Result<bool> {
-    let outcome = run_seed(seed, &Options { trace: !quiet, ..Options::default() });
+fn replay_seed(seed: u64, quiet: bool) -> io::Result<bool> {
+    let outcome = run_seed(seed, &SeedOptions { trace: !quiet, ..SeedOptions::default() });
     let mut out = io::BufWriter::new(io::stdout().lock());
     for line in &outcome.trace {
         writeln!(out, "{line}")?;
@@ -67,7 +67,7 @@ fn replay(seed: u64, quiet: bool) -> io::Result<bool> {
     Ok(outcome.violation.is_none())
 }
 
-fn many(args: &SimArgs) -> io::Result<bool> {
+fn run_seeds(args: &SimArgs) -> io::Result<bool> {
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.map_or_else(processors, |n| n as usize);
     let end = args.from.saturating_add(args.count);
@@ -78,11 +78,11 @@ fn many(args: &SimArgs) -> io::Result<bool> {
     bar.enable_steady_tick(Duration::from_millis(200));
     let began = Instant::now();
     let mut from = args.from;
-    let mut whole = Sweep::default();
+    let mut whole = SweepSummary::default();
     while from < end {
         let to = from.saturating_add(BATCH).min(end);
-        let part = sweep(from..to, threads, &Options::default());
-        whole.join(part);
+        let part = run_sweep(from..to, threads, &SeedOptions::default());
+        whole.merge_summary(part);
         bar.inc(to - from);
         if whole.failed > 0 {
             bar.set_message(format!(", {} failed", whole.failed));
@@ -90,13 +90,13 @@ fn many(args: &SimArgs) -> io::Result<bool> {
         from = to;
     }
     bar.finish_and_clear();
-    print(&whole, began.elapsed())
+    print_outcome(&whole, began.elapsed())
 }
 
-fn print(whole: &Sweep, took: Duration) -> io::Result<bool> {
+fn print_outcome(whole: &SweepSummary, took: Duration) -> io::Result<bool> {
     let mut out = io::stdout().lock();
-    whole.failures.iter().try_for_each(|outcome: &Outcome| writeln!(out, "{outcome}"))?;
-    let Sweep { runs, requests, failed, .. } = whole;
+    whole.failures.iter().try_for_each(|outcome: &SeedOutcome| writeln!(out, "{outcome}"))?;
+    let SweepSummary { runs, requests, failed, .. } = whole;
     writeln!(out, "{runs} seeds, {requests} requests, {failed} failed, {:.1} s", took.as_secs_f64())?;
     Ok(*failed == 0)
 }

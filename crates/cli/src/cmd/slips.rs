@@ -19,15 +19,15 @@ const OTHERS: [&str; 9] = [
 ];
 
 /// Prints warnings.
-pub(super) fn tell(warnings: &[String]) {
+pub(super) fn print_warnings(warnings: &[String]) {
     for warning in warnings {
         eprintln!("trunkline: warning: {warning}");
     }
 }
 
 /// A line for each variable of ours that nobody reads.
-pub(super) fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
-    let of_devices: Vec<String> = VerbsConfig::variables().collect();
+pub(super) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
+    let of_devices: Vec<String> = VerbsConfig::variable_names().collect();
     let known =
         || TABLE.iter().map(|row| row.name).chain(OTHERS).chain(of_devices.iter().map(String::as_str));
     let set_for_others = |name: &str| {
@@ -39,7 +39,7 @@ pub(super) fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
     strange.sort();
     let line = |name: &String| {
         let near = TABLE.iter().map(|row| row.name).chain([locate::VARIABLE]);
-        match near.map(|k| (distance(name, k), k)).min().filter(|(far, _)| *far <= 3) {
+        match near.map(|k| (edit_distance(name, k), k)).min().filter(|(far, _)| *far <= 3) {
             Some((_, close)) => format!("{name} is not a setting; did you mean {close}?"),
             None => format!("{name} is not a setting; --params lists them all"),
         }
@@ -48,7 +48,7 @@ pub(super) fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// How many letters must be put in, left out or changed to make one word of the other.
-fn distance(a: &str, b: &str) -> usize {
+fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
         let mut diagonal = row[0];
@@ -64,12 +64,12 @@ fn distance(a: &str, b: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{distance, unknown};
+    use super::{edit_distance, unknown_variables};
 
     #[test]
     fn a_slip_of_the_finger_is_named() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("", "abc"), 3);
         let names = [
             "HOME",
             "TRUNKLINE_JOB_RANK",
@@ -79,7 +79,7 @@ mod tests {
             "TRUNKLINE_BANANA",
         ];
         assert_eq!(
-            unknown(names.map(str::to_owned).into_iter()),
+            unknown_variables(names.map(str::to_owned).into_iter()),
             [
                 "TRUNKLINE_BANANA is not a setting; --params lists them all",
                 "TRUNKLINE_DEPHT is not a setting; did you mean TRUNKLINE_DEPTH?",

@@ -10,22 +10,22 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, value_parser};
 use thiserror::Error;
-use trunkline_nccl_host::{Collective, Device, Job, MemoryKind};
+use trunkline_nccl_host::{Collective, DeviceSelection, MemoryKind, RankJob};
 
 use crate::bench::sizes;
-use crate::job::{self, JobError};
+use crate::job::{self, LaunchedJobError};
 use crate::locate::{self, LocateError};
-use crate::sweep::configuration::Configuration;
-use crate::sweep::page::{self, PageError};
-use crate::sweep::{self, Common, Iterations, Plan, SweepError, Verdict};
+use crate::sweep::configuration::SweepConfiguration;
+use crate::sweep::page::{self, SweepPageError};
+use crate::sweep::{self, CommonSettings, IterationRule, SweepError, SweepPlan, SweepVerdict};
 
 /// Longest time for one collective with one configuration in one round, its start included.
 const RUN_TIME: Duration = Duration::from_secs(300);
 /// Most bytes of a message.
 const CHUNK: usize = 2 << 20;
 /// How often rows are run.
-const USUAL: Iterations = Iterations::Fitting { bytes: 32 << 20, few: 20, many: 200 };
-const QUICK: Iterations = Iterations::Fitting { bytes: 8 << 20, few: 8, many: 50 };
+const USUAL: IterationRule = IterationRule::Fitting { bytes: 32 << 20, few: 20, many: 200 };
+const QUICK: IterationRule = IterationRule::Fitting { bytes: 8 << 20, few: 8, many: 50 };
 /// No chunk is smaller.
 const CHUNK_MIN: usize = 64;
 /// Bytes of an element.
@@ -76,7 +76,7 @@ pub(crate) struct SweepArgs {
     /// Configurations to run, separated by commas [default: all 14]; the others are compared with the first
     /// of them, in the order below.
     #[arg(long, value_delimiter = ',', value_name = "CONFIGS")]
-    configs: Vec<Configuration>,
+    configs: Vec<SweepConfiguration>,
     /// Few sizes and runs.
     #[arg(long)]
     quick: bool,
@@ -130,7 +130,7 @@ pub(crate) enum SweepRunError {
     Locate(#[from] LocateError),
     /// The launcher's variables cannot be.
     #[error(transparent)]
-    Job(#[from] JobError),
+    Job(#[from] LaunchedJobError),
     /// No other environment.
     #[error("cannot start again with TRUNKLINE_FABRIC set: {0}")]
     Network(#[source] std::io::Error),
@@ -139,7 +139,7 @@ pub(crate) enum SweepRunError {
     Sweep(#[from] SweepError),
     /// No report.
     #[error(transparent)]
-    Page(#[from] PageError),
+    Page(#[from] SweepPageError),
     /// Nothing can be printed any more.
     #[error("cannot write the results: {0}")]
     Print(#[from] std::io::Error),
@@ -162,18 +162,18 @@ fn report_path(text: &str) -> Result<PathBuf, String> {
 }
 
 /// Runs the sweep; the exit status tells whether bytes and queues were right.
-pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode, SweepRunError> {
+pub(crate) fn run_sweep(args: &SweepArgs) -> Result<ExitCode, SweepRunError> {
     if job::is_launched()? {
         return Err(SweepRunError::Usage("a sweep starts its ranks itself; run it without a launcher"));
     }
     crate::bench::ready_network().map_err(SweepRunError::Network)?;
-    let plan = plan(args)?;
-    page::prepare(&args.out)?;
+    let plan = build_plan(args)?;
+    page::prepare_file(&args.out)?;
     let mut out = std::io::stdout().lock();
-    let results = sweep::run(&plan, &mut out)?;
-    page::write(&args.out, &plan, &results)?;
-    let verdict = sweep::verdict(&plan, &results);
-    let words = words(&verdict, results.cells.len(), args);
+    let results = sweep::run_plan(&plan, &mut out)?;
+    page::write_report(&args.out, &plan, &results)?;
+    let verdict = sweep::judge_results(&plan, &results);
+    let words = summary_lines(&verdict, results.cells.len(), args);
     if args.json {
         eprint!("{words}")
     } else {
@@ -184,8 +184,8 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode, SweepRunError> {
 }
 
 /// The last lines.
-fn words(verdict: &Verdict, cells: usize, args: &SweepArgs) -> String {
-    let Verdict { wrong, misfits } = *verdict;
+fn summary_lines(verdict: &SweepVerdict, cells: usize, args: &SweepArgs) -> String {
+    let SweepVerdict { wrong, misfits } = *verdict;
     let right = if wrong == 0 { "OK" } else { "FAILED" };
     let fit = match misfits {
         0 => "0 OK".to_owned(),
@@ -198,7 +198,7 @@ fn words(verdict: &Verdict, cells: usize, args: &SweepArgs) -> String {
     )
 }
 
-fn plan(args: &SweepArgs) -> Result<Plan, SweepRunError> {
+fn build_plan(args: &SweepArgs) -> Result<SweepPlan, SweepRunError> {
     let quick = |quick: usize, usual: usize| if args.quick { quick } else { usual };
     let minbytes = args.minbytes.unwrap_or(quick(4 << 10, 1 << 10));
     let maxbytes = args.maxbytes.unwrap_or(quick(1 << 20, 16 << 20).max(minbytes));
@@ -207,20 +207,20 @@ fn plan(args: &SweepArgs) -> Result<Plan, SweepRunError> {
     }
     let factor = args.factor.map_or(quick(16, 4), |factor| factor as usize);
     let asked = |one: &Collective| args.collectives.is_empty() || args.collectives.contains(one);
-    let wanted = |one: &Configuration| args.configs.is_empty() || args.configs.contains(one);
+    let wanted = |one: &SweepConfiguration| args.configs.is_empty() || args.configs.contains(one);
     let ranks = args.ranks as usize;
     let fitting = if args.quick { QUICK } else { USUAL };
     // The smallest blocks of one element a rank may need more than was asked for.
     let bytes_max = maxbytes.max(CHUNK_MIN).max(ranks * ELEMENT);
-    Ok(Plan {
+    Ok(SweepPlan {
         collectives: Collective::ALL.iter().copied().filter(asked).collect(),
-        configurations: Configuration::all().into_iter().filter(wanted).collect(),
+        configurations: SweepConfiguration::all().into_iter().filter(wanted).collect(),
         rounds: args.rounds.map_or(quick(3, 5), |rounds| rounds as usize),
-        common: Common {
-            job: Job {
-                plugin: locate::plugin(None)?,
+        common: CommonSettings {
+            job: RankJob {
+                plugin: locate::find_plugin(None)?,
                 abi: None,
-                device: Device::Number(0),
+                device: DeviceSelection::Number(0),
                 ranks,
                 comms: args.comms as usize,
                 channels: args.channels as usize,
@@ -236,9 +236,9 @@ fn plan(args: &SweepArgs) -> Result<Plan, SweepRunError> {
                 keep: None,
                 environment: Vec::new(),
             },
-            sizes: sizes::series(minbytes, maxbytes, factor),
+            sizes: sizes::size_series(minbytes, maxbytes, factor),
             warmup: args.warmup.unwrap_or(quick(1, 2) as u32),
-            iterations: args.iters.map_or(fitting, Iterations::Number),
+            iterations: args.iters.map_or(fitting, IterationRule::Number),
             json: args.json,
         },
     })

@@ -9,9 +9,9 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use console::Term;
 
-use crate::top::find::{FindError, Finder};
-use crate::top::report::Report;
-use crate::top::sample::{Sample, Sampler};
+use crate::top::find::{PageFindError, PageFinder};
+use crate::top::report::TopReport;
+use crate::top::sample::{StatusSample, StatusSampler};
 use crate::top::{node, prometheus, table};
 
 const EXAMPLES: &str = "\
@@ -93,7 +93,7 @@ fn interval(text: &str) -> Result<f64, String> {
 pub(crate) enum TopError {
     /// There is nothing to look at.
     #[error(transparent)]
-    Find(#[from] FindError),
+    Find(#[from] PageFindError),
     /// Nothing can be printed any more.
     #[error("cannot write: {0}")]
     Print(#[from] io::Error),
@@ -103,7 +103,7 @@ pub(crate) enum TopError {
 }
 
 /// Runs the subcommand.
-pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, TopError> {
+pub(crate) fn run_top(args: &TopArgs) -> Result<ExitCode, TopError> {
     let once = args.once || args.json || args.prometheus || !io::stdout().is_terminal();
     let shown = if once { show_once(args) } else { show_on(args) };
     match shown {
@@ -116,45 +116,45 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, TopError> {
 
 fn show_once(args: &TopArgs) -> Result<(), TopError> {
     // Counters of a scrape are rated by whoever scrapes.
-    let sample = Sample::once(args.pid, !args.prometheus)?;
+    let sample = StatusSample::take_once(args.pid, !args.prometheus)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &Report::new(&sample, args.comms))?;
+        serde_json::to_writer_pretty(&mut out, &TopReport::new(&sample, args.comms))?;
         writeln!(out)?;
     } else if args.prometheus {
-        out.write_all(prometheus::text(&sample, args.comms).as_bytes())?;
+        out.write_all(prometheus::metrics_text(&sample, args.comms).as_bytes())?;
     } else {
-        args.lines(&sample).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        args.sample_lines(&sample).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
     Ok(out.flush()?)
 }
 
 fn show_on(args: &TopArgs) -> Result<(), TopError> {
     let term = Term::stdout();
-    let mut finder = Finder::new(args.pid);
-    let mut sampler = Sampler::default();
+    let mut finder = PageFinder::new(args.pid);
+    let mut sampler = StatusSampler::default();
     term.clear_screen()?;
     loop {
-        let sample = sampler.take(finder.look()?);
+        let sample = sampler.take_sample(finder.find_pages()?);
         // One write, so that nothing flickers.
-        term.write_str(&screen(args.lines(&sample), term.size()))?;
+        term.write_str(&fit_screen(args.sample_lines(&sample), term.size()))?;
         term.flush()?;
         std::thread::sleep(Duration::from_secs_f64(args.interval));
     }
 }
 
 impl TopArgs {
-    fn lines(&self, sample: &Sample) -> Vec<String> {
-        let mut lines = table::lines(sample, self.comms);
+    fn sample_lines(&self, sample: &StatusSample) -> Vec<String> {
+        let mut lines = table::sample_lines(sample, self.comms);
         if self.buffers {
-            lines.extend(node::listing(sample));
+            lines.extend(node::buffer_lines(sample));
         }
         lines
     }
 }
 
 /// Lines, cut to the size of a terminal, with what puts them over those before.
-fn screen(mut lines: Vec<String>, (height, width): (u16, u16)) -> String {
+fn fit_screen(mut lines: Vec<String>, (height, width): (u16, u16)) -> String {
     const HOME: &str = "\x1b[H";
     const END_OF_LINE: &str = "\x1b[K\n";
     const REST: &str = "\x1b[J";
@@ -171,21 +171,22 @@ fn screen(mut lines: Vec<String>, (height, width): (u16, u16)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{interval, screen};
-    use crate::top::sample::Sample;
+    use super::{fit_screen, interval};
+    use crate::top::sample::StatusSample;
     use crate::top::table;
 
     #[test]
     fn a_screen_is_no_larger_than_the_terminal() {
-        let why = std::rc::Rc::new(crate::top::find::PageRefused::View(trunkline_mem::ViewError::NotSealed));
-        let refused = |pid| crate::top::find::Refused { pid, why: why.clone() };
-        let sample = Sample {
+        let why =
+            std::rc::Rc::new(crate::top::find::PageReadError::View(trunkline_mem::ViewError::NotSealed));
+        let refused = |pid| crate::top::find::RefusedPage { pid, why: why.clone() };
+        let sample = StatusSample {
             processes: Vec::new(),
             nodes: Vec::new(),
             refused: (0..30).map(refused).collect(),
             hidden: 0,
         };
-        let text = screen(table::lines(&sample, false), (10, 20));
+        let text = fit_screen(table::sample_lines(&sample, false), (10, 20));
         let lines: Vec<&str> = text.trim_start_matches("\x1b[H").lines().collect();
         assert_eq!(lines.len(), 10, "nine, and the end: {text:?}");
         assert_eq!(lines[8], "... 23 more\x1b[K");

@@ -8,11 +8,11 @@ use std::process::ExitCode;
 
 use clap::{Args, value_parser};
 use thiserror::Error;
-use trunkline_topo::{Choice, ChoiceError, Nic, NicKind, PER_GPU_MAX, ReadError};
-use trunkline_verbs::{ConfigError, VerbsConfig};
+use trunkline_topo::{ChoiceError, InterfaceChoice, NicKind, NodeNic, PER_GPU_MAX, ReadError};
+use trunkline_verbs::{VerbsConfig, VerbsConfigError};
 
 use super::plot::picture_path;
-use crate::topo::{self, Report, View};
+use crate::topo::{self, TopologyReport, TopologyView};
 
 /// Most ports of a device that a choice may name.
 const PORTS_MAX: u32 = 16;
@@ -76,7 +76,7 @@ pub(crate) enum TopoError {
     Read(#[from] ReadError),
     /// The choice of RDMA devices has a bad value.
     #[error(transparent)]
-    Devices(#[from] ConfigError),
+    Devices(#[from] VerbsConfigError),
     /// The choice of network interfaces has a bad value.
     #[error(transparent)]
     Interfaces(#[from] ChoiceError),
@@ -92,34 +92,39 @@ pub(crate) enum TopoError {
 }
 
 /// Runs the subcommand.
-pub(crate) fn run(args: &TopoArgs) -> Result<ExitCode, TopoError> {
-    let topology = trunkline_topo::read(&args.sysfs, &[])?;
-    let takes = chosen()?;
-    let view = View::new(topology, takes, args.nics_per_gpu as usize);
+pub(crate) fn run_topo(args: &TopoArgs) -> Result<ExitCode, TopoError> {
+    let topology = trunkline_topo::read_topology(&args.sysfs, &[])?;
+    let takes = chosen_nics()?;
+    let view = TopologyView::new(topology, takes, args.nics_per_gpu as usize);
     if let Some(path) = &args.svg {
-        std::fs::write(path, topo::picture(&view))
+        std::fs::write(path, topo::render_picture(&view))
             .map_err(|error| TopoError::Picture(path.clone(), error))?;
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &Report::new(&view, args.sysfs.display().to_string()))?;
+        serde_json::to_writer_pretty(
+            &mut out,
+            &TopologyReport::new(&view, args.sysfs.display().to_string()),
+        )?;
         writeln!(out)?;
     } else {
-        topo::lines(&view).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        topo::topology_lines(&view).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Which NICs the environment takes.
-fn chosen() -> Result<impl Fn(&Nic) -> bool, TopoError> {
+fn chosen_nics() -> Result<impl Fn(&NodeNic) -> bool, TopoError> {
     // Of the other variables for RDMA none is of interest here, not even whether it makes sense.
     let devices =
         VerbsConfig::read(|name| std::env::var(name).ok().filter(|_| name.ends_with("_IB_HCA")))?.hca;
-    let interfaces = Choice::read(|name| std::env::var_os(name).filter(|_| name.ends_with("_IFNAME")))?;
-    Ok(move |nic: &Nic| match nic.kind {
-        NicKind::Rdma => (1..=PORTS_MAX).any(|port| devices.takes(nic.name.as_str(), port)),
+    let interfaces = InterfaceChoice::from_environment(|name| {
+        std::env::var_os(name).filter(|_| name.ends_with("_IFNAME"))
+    })?;
+    Ok(move |nic: &NodeNic| match nic.kind {
+        NicKind::Rdma => (1..=PORTS_MAX).any(|port| devices.matches_port(nic.name.as_str(), port)),
         NicKind::Cxi => true,
-        NicKind::Interface => interfaces.takes(nic.name.as_str()),
+        NicKind::Interface => interfaces.includes_name(nic.name.as_str()),
     })
 }

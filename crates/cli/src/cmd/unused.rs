@@ -21,11 +21,11 @@ impl From<&UnusedDevice> for UnusedRow {
 
 impl UnusedRow {
     /// The titles of the columns.
-    pub(super) fn titles() -> [String; 4] {
+    pub(super) fn column_titles() -> [String; 4] {
         ["name", "driver", "cause", "remedy"].map(str::to_owned)
     }
 
-    pub(super) fn columns(&self) -> [String; 4] {
+    pub(super) fn row_cells(&self) -> [String; 4] {
         [&self.name, &self.driver, &self.cause, &self.remedy].map(Clone::clone)
     }
 }

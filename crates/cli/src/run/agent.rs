@@ -17,7 +17,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use trunkline_bootstrap::PMI_LINE_BYTES_MAX;
 
-use super::frame::{self, Ending, Frame, OUTPUT_BYTES_MAX, RankStart, Ready, Start, VERSION};
+use super::frame::{
+    self, AgentReady, AgentStart, LauncherFrame, OUTPUT_BYTES_MAX, RankEnding, RankStart, VERSION,
+};
 
 /// Between asking ranks to end and making them, when the launcher is gone.
 const GRACE: Duration = Duration::from_millis(500);
@@ -25,50 +27,54 @@ const GRACE: Duration = Duration::from_millis(500);
 const PMI_TIME: Duration = Duration::from_secs(5);
 /// Frames to the launcher.
 #[derive(Clone)]
-struct Up(Arc<Mutex<Stdout>>);
+struct LauncherSender(Arc<Mutex<Stdout>>);
 
-impl Up {
-    fn send(&self, frame: &Frame) -> io::Result<()> {
-        frame::send(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), frame)
+impl LauncherSender {
+    fn send_frame(&self, frame: &LauncherFrame) -> io::Result<()> {
+        frame::send_frame(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), frame)
     }
 }
 
 /// A started rank, for the thread that hears the launcher.
-struct Rank {
+struct StartedRank {
     number: u32,
     group: Pid,
     pmi: UnixStream,
 }
 
 /// Ranks that may get signals: gone ones are taken out before their number can be used anew.
-type Ranks = Arc<Mutex<Vec<Rank>>>;
+type StartedRanks = Arc<Mutex<Vec<StartedRank>>>;
 
 /// Runs until all ranks have ended, or the launcher.
-pub(crate) fn run() -> ExitCode {
-    let up = Up(Arc::new(Mutex::new(io::stdout())));
-    match attend(&up) {
+pub(crate) fn run_agent() -> ExitCode {
+    let up = LauncherSender(Arc::new(Mutex::new(io::stdout())));
+    match run_ranks(&up) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = up.send(&Frame::Failed(error.to_string()));
+            let _ = up.send_frame(&LauncherFrame::Failed(error.to_string()));
             ExitCode::from(2)
         }
     }
 }
 
-fn attend(up: &Up) -> io::Result<()> {
-    let addresses = trunkline_bootstrap::addresses()?.iter().map(ToString::to_string).collect();
-    up.send(&Frame::Ready(Ready { version: VERSION, port: trunkline_bootstrap::free_port()?, addresses }))?;
+fn run_ranks(up: &LauncherSender) -> io::Result<()> {
+    let addresses = trunkline_bootstrap::host_addresses()?.iter().map(ToString::to_string).collect();
+    up.send_frame(&LauncherFrame::Ready(AgentReady {
+        version: VERSION,
+        port: trunkline_bootstrap::free_port()?,
+        addresses,
+    }))?;
     let mut down = io::stdin();
-    let Some(Frame::Start(start)) = frame::receive(&mut down)? else { return Ok(()) };
+    let Some(LauncherFrame::Start(start)) = frame::receive_frame(&mut down)? else { return Ok(()) };
     std::env::set_current_dir(&start.directory).map_err(|error| {
         io::Error::new(error.kind(), format!("cannot enter {}: {error}", start.directory))
     })?;
-    let ranks = Ranks::default();
+    let ranks = StartedRanks::default();
     // By this thread, whose end is what a rank's death signal waits for.
     let mut waiting = Vec::new();
     let mut failed = None;
     for one in &start.ranks {
-        match spawn(&start, one, up, &ranks) {
+        match spawn_rank(&start, one, up, &ranks) {
             Ok(waiter) => waiting.push(waiter),
             Err(error) => {
                 failed =
@@ -78,11 +84,11 @@ fn attend(up: &Up) -> io::Result<()> {
         }
     }
     if let Some(error) = failed {
-        signal(&ranks, Signal::KILL);
+        signal_ranks(&ranks, Signal::KILL);
         return Err(error);
     }
     let listening = Arc::clone(&ranks);
-    thread::Builder::new().name("launcher".into()).spawn(move || hear(&mut down, &listening))?;
+    thread::Builder::new().name("launcher".into()).spawn(move || handle_frames(&mut down, &listening))?;
     for waiter in waiting {
         let _ = waiter.join();
     }
@@ -90,7 +96,12 @@ fn attend(up: &Up) -> io::Result<()> {
 }
 
 /// Starts one rank and the threads that serve it; the last of them ends after it has told how the rank ended.
-fn spawn(start: &Start, one: &RankStart, up: &Up, ranks: &Ranks) -> io::Result<JoinHandle<()>> {
+fn spawn_rank(
+    start: &AgentStart,
+    one: &RankStart,
+    up: &LauncherSender,
+    ranks: &StartedRanks,
+) -> io::Result<JoinHandle<()>> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["run-child", "--agent", &std::process::id().to_string(), "--", &start.program]);
@@ -104,16 +115,16 @@ fn spawn(start: &Start, one: &RankStart, up: &Up, ranks: &Ranks) -> io::Result<J
     };
     let number = one.rank;
     ours.set_write_timeout(Some(PMI_TIME))?;
-    lock(ranks).push(Rank { number, group, pmi: ours.try_clone()? });
+    lock_ranks(ranks).push(StartedRank { number, group, pmi: ours.try_clone()? });
     let mut readers = Vec::new();
     if let Some(stream) = child.stdout.take() {
-        readers.push(carry(stream, up, move |bytes| Frame::Output(number, bytes))?);
+        readers.push(forward_output(stream, up, move |bytes| LauncherFrame::Output(number, bytes))?);
     }
     if let Some(stream) = child.stderr.take() {
-        readers.push(carry(stream, up, move |bytes| Frame::Errors(number, bytes))?);
+        readers.push(forward_output(stream, up, move |bytes| LauncherFrame::Errors(number, bytes))?);
     }
     let pmi_up = up.clone();
-    thread::Builder::new().name(format!("pmi {number}")).spawn(move || carry_pmi(ours, number, &pmi_up))?;
+    thread::Builder::new().name(format!("pmi {number}")).spawn(move || forward_pmi(ours, number, &pmi_up))?;
     let up = up.clone();
     let ranks = Arc::clone(ranks);
     thread::Builder::new()
@@ -122,10 +133,10 @@ fn spawn(start: &Start, one: &RankStart, up: &Up, ranks: &Ranks) -> io::Result<J
 }
 
 /// Carries what a rank writes, until it ends or the launcher does not take it.
-fn carry(
+fn forward_output(
     mut stream: impl Read + Send + 'static,
-    up: &Up,
-    frame: impl Fn(Vec<u8>) -> Frame + Send + 'static,
+    up: &LauncherSender,
+    frame: impl Fn(Vec<u8>) -> LauncherFrame + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let up = up.clone();
     thread::Builder::new().name("output".into()).spawn(move || {
@@ -133,7 +144,7 @@ fn carry(
         loop {
             match stream.read(&mut bytes) {
                 Ok(0) => return,
-                Ok(read) if up.send(&frame(bytes[..read].to_vec())).is_ok() => {}
+                Ok(read) if up.send_frame(&frame(bytes[..read].to_vec())).is_ok() => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(_) | Err(_) => return,
             }
@@ -142,7 +153,7 @@ fn carry(
 }
 
 /// Carries lines of PMI up to the launcher; a line that is too long ends it.
-fn carry_pmi(stream: UnixStream, rank: u32, up: &Up) {
+fn forward_pmi(stream: UnixStream, rank: u32, up: &LauncherSender) {
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -150,7 +161,7 @@ fn carry_pmi(stream: UnixStream, rank: u32, up: &Up) {
         if limited.is_err() || line.pop() != Some(b'\n') {
             return;
         }
-        if up.send(&Frame::Pmi(rank, String::from_utf8_lossy(&line).into_owned())).is_err() {
+        if up.send_frame(&LauncherFrame::Pmi(rank, String::from_utf8_lossy(&line).into_owned())).is_err() {
             return;
         }
     }
@@ -162,13 +173,13 @@ fn await_end(
     group: Pid,
     mut child: Child,
     readers: Vec<JoinHandle<()>>,
-    up: &Up,
-    ranks: &Ranks,
+    up: &LauncherSender,
+    ranks: &StartedRanks,
 ) {
     // Not taken off the system's list yet, so the number still belongs to it.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(Errno::INTR) = rustix::process::waitid(WaitId::Pid(group), options) {}
-    lock(ranks).retain(|rank| rank.number != number);
+    lock_ranks(ranks).retain(|rank| rank.number != number);
     let _ = rustix::process::kill_process_group(group, Signal::KILL);
     let status = child.wait();
     for reader in readers {
@@ -176,25 +187,26 @@ fn await_end(
     }
     let ending = match status {
         Ok(status) => match status.signal() {
-            Some(signal) => Ending::Signal(signal),
-            None => Ending::Code(status.code().unwrap_or(1)),
+            Some(signal) => RankEnding::Signal(signal),
+            None => RankEnding::Code(status.code().unwrap_or(1)),
         },
-        Err(_) => Ending::Code(1),
+        Err(_) => RankEnding::Code(1),
     };
-    let _ = up.send(&Frame::Exited(number, ending));
+    let _ = up.send_frame(&LauncherFrame::Exited(number, ending));
 }
 
 /// Does what the launcher says; its end is the ranks' end.
-fn hear(down: &mut impl Read, ranks: &Ranks) {
-    while let Ok(Some(frame)) = frame::receive(down) {
+fn handle_frames(down: &mut impl Read, ranks: &StartedRanks) {
+    while let Ok(Some(frame)) = frame::receive_frame(down) {
         match frame {
-            Frame::Signal(number) => {
+            LauncherFrame::Signal(number) => {
                 if let Some(named) = Signal::from_named_raw(number) {
-                    signal(ranks, named);
+                    signal_ranks(ranks, named);
                 }
             }
-            Frame::Pmi(rank, line) => {
-                let stream = lock(ranks).iter().find(|one| one.number == rank).map(|one| one.pmi.try_clone());
+            LauncherFrame::Pmi(rank, line) => {
+                let stream =
+                    lock_ranks(ranks).iter().find(|one| one.number == rank).map(|one| one.pmi.try_clone());
                 if let Some(Ok(mut stream)) = stream {
                     // A rank that is gone or does not read finds out by itself.
                     let _ = stream.write_all(format!("{line}\n").as_bytes());
@@ -203,18 +215,18 @@ fn hear(down: &mut impl Read, ranks: &Ranks) {
             _ => break,
         }
     }
-    signal(ranks, Signal::TERM);
+    signal_ranks(ranks, Signal::TERM);
     thread::sleep(GRACE);
-    signal(ranks, Signal::KILL);
+    signal_ranks(ranks, Signal::KILL);
     std::process::exit(2);
 }
 
-fn signal(ranks: &Ranks, signal: Signal) {
-    for rank in lock(ranks).iter() {
+fn signal_ranks(ranks: &StartedRanks, signal: Signal) {
+    for rank in lock_ranks(ranks).iter() {
         let _ = rustix::process::kill_process_group(rank.group, signal);
     }
 }
 
-fn lock(ranks: &Ranks) -> std::sync::MutexGuard<'_, Vec<Rank>> {
+fn lock_ranks(ranks: &StartedRanks) -> std::sync::MutexGuard<'_, Vec<StartedRank>> {
     ranks.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal};
 const NOT_STARTED: u8 = 127;
 
 /// Becomes the program; comes back only when that fails. Standard input is the PMI stream on entry and empty afterwards.
-pub(crate) fn run(agent: i32, program: &[String]) -> ExitCode {
+pub(crate) fn run_program(agent: i32, program: &[String]) -> ExitCode {
     match become_program(agent, program) {
         Ok(never) => match never {},
         Err(error) => {

@@ -13,7 +13,7 @@ pub(crate) const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
 /// The agent's first words.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct Ready {
+pub(crate) struct AgentReady {
     pub(crate) version: u32,
     /// A TCP port that was free, with room after it.
     pub(crate) port: u16,
@@ -23,7 +23,7 @@ pub(crate) struct Ready {
 
 /// What an agent is to start.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct Start {
+pub(crate) struct AgentStart {
     pub(crate) program: String,
     pub(crate) arguments: Vec<String>,
     pub(crate) directory: String,
@@ -41,26 +41,26 @@ pub(crate) struct RankStart {
 
 /// How a rank ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Ending {
+pub(crate) enum RankEnding {
     Code(i32),
     Signal(i32),
 }
 
 /// A frame.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Frame {
-    Ready(Ready),
-    Start(Start),
+pub(crate) enum LauncherFrame {
+    Ready(AgentReady),
+    Start(AgentStart),
     Output(u32, Vec<u8>),
     Errors(u32, Vec<u8>),
     Pmi(u32, String),
-    Exited(u32, Ending),
+    Exited(u32, RankEnding),
     Signal(i32),
     Failed(String),
 }
 
-impl Frame {
-    fn parts(&self) -> io::Result<(u8, u32, Vec<u8>)> {
+impl LauncherFrame {
+    fn encode_parts(&self) -> io::Result<(u8, u32, Vec<u8>)> {
         Ok(match self {
             Self::Ready(ready) => (1, 0, serde_json::to_vec(ready)?),
             Self::Start(start) => (2, 0, serde_json::to_vec(start)?),
@@ -69,8 +69,8 @@ impl Frame {
             Self::Pmi(rank, line) => (5, *rank, line.clone().into_bytes()),
             Self::Exited(rank, ending) => {
                 let (kind, number) = match ending {
-                    Ending::Code(code) => (0, code),
-                    Ending::Signal(signal) => (1, signal),
+                    RankEnding::Code(code) => (0, code),
+                    RankEnding::Signal(signal) => (1, signal),
                 };
                 let mut body = vec![kind];
                 body.extend_from_slice(&number.to_le_bytes());
@@ -81,7 +81,7 @@ impl Frame {
         })
     }
 
-    fn of(kind: u8, rank: u32, body: Vec<u8>) -> io::Result<Self> {
+    fn from_parts(kind: u8, rank: u32, body: Vec<u8>) -> io::Result<Self> {
         let broken = || io::Error::new(io::ErrorKind::InvalidData, "no frame of trunkline's launcher");
         let text = |body| String::from_utf8(body).map_err(|_| broken());
         let number = |bytes: &[u8]| bytes.try_into().map(i32::from_le_bytes).map_err(|_| broken());
@@ -92,8 +92,8 @@ impl Frame {
             4 => Self::Errors(rank, body),
             5 => Self::Pmi(rank, text(body)?),
             6 => match body.split_first() {
-                Some((0, code)) => Self::Exited(rank, Ending::Code(number(code)?)),
-                Some((1, signal)) => Self::Exited(rank, Ending::Signal(number(signal)?)),
+                Some((0, code)) => Self::Exited(rank, RankEnding::Code(number(code)?)),
+                Some((1, signal)) => Self::Exited(rank, RankEnding::Signal(number(signal)?)),
                 _ => return Err(broken()),
             },
             7 => Self::Signal(number(&body)?),
@@ -104,8 +104,8 @@ impl Frame {
 }
 
 /// Writes a frame in one piece.
-pub(crate) fn send(stream: &mut (impl Write + ?Sized), frame: &Frame) -> io::Result<()> {
-    let (kind, rank, body) = frame.parts()?;
+pub(crate) fn send_frame(stream: &mut (impl Write + ?Sized), frame: &LauncherFrame) -> io::Result<()> {
+    let (kind, rank, body) = frame.encode_parts()?;
     if body.len() > BODY_BYTES_MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -121,7 +121,7 @@ pub(crate) fn send(stream: &mut (impl Write + ?Sized), frame: &Frame) -> io::Res
 }
 
 /// Reads a frame; nothing at the end of the stream.
-pub(crate) fn receive(stream: &mut (impl Read + ?Sized)) -> io::Result<Option<Frame>> {
+pub(crate) fn receive_frame(stream: &mut (impl Read + ?Sized)) -> io::Result<Option<LauncherFrame>> {
     let mut head = [0; 12];
     let mut filled = 0;
     while filled < head.len() {
@@ -145,7 +145,7 @@ pub(crate) fn receive(stream: &mut (impl Read + ?Sized)) -> io::Result<Option<Fr
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
-    Frame::of(kind, u32::from_le_bytes([e, f, g, h]), body).map(Some)
+    LauncherFrame::from_parts(kind, u32::from_le_bytes([e, f, g, h]), body).map(Some)
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn frames_come_back_and_others_are_refused() {
         let rank = RankStart { rank: 3, variables: vec![("A".into(), "b=c".into())] };
-        let start = Start {
+        let start = AgentStart {
             program: "p".into(),
             arguments: vec!["ü \n".into()],
             directory: "/".into(),
@@ -163,28 +163,32 @@ mod tests {
             ranks: vec![rank],
         };
         let frames = [
-            Frame::Ready(Ready { version: VERSION, port: 20_001, addresses: vec!["10.0.0.1".into()] }),
-            Frame::Start(start),
-            Frame::Output(1, vec![0, 255]),
-            Frame::Errors(2, vec![]),
-            Frame::Pmi(3, "cmd=init".into()),
-            Frame::Exited(4, Ending::Code(-1)),
-            Frame::Exited(5, Ending::Signal(9)),
-            Frame::Signal(15),
-            Frame::Failed("why".into()),
+            LauncherFrame::Ready(AgentReady {
+                version: VERSION,
+                port: 20_001,
+                addresses: vec!["10.0.0.1".into()],
+            }),
+            LauncherFrame::Start(start),
+            LauncherFrame::Output(1, vec![0, 255]),
+            LauncherFrame::Errors(2, vec![]),
+            LauncherFrame::Pmi(3, "cmd=init".into()),
+            LauncherFrame::Exited(4, RankEnding::Code(-1)),
+            LauncherFrame::Exited(5, RankEnding::Signal(9)),
+            LauncherFrame::Signal(15),
+            LauncherFrame::Failed("why".into()),
         ];
         let mut bytes = Vec::new();
-        frames.iter().for_each(|frame| send(&mut bytes, frame).unwrap());
+        frames.iter().for_each(|frame| send_frame(&mut bytes, frame).unwrap());
         let mut stream = bytes.as_slice();
         for frame in &frames {
-            assert_eq!(receive(&mut stream).unwrap().as_ref(), Some(frame));
+            assert_eq!(receive_frame(&mut stream).unwrap().as_ref(), Some(frame));
         }
-        assert_eq!(receive(&mut stream).unwrap(), None);
-        assert!(receive(&mut &b"Welcome to node7!\n"[..]).unwrap_err().to_string().contains("Welcome"));
-        assert!(receive(&mut &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..]).is_err());
-        assert!(receive(&mut &[6, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0][..]).is_err());
-        assert!(receive(&mut &[3, 0, 0][..]).is_err());
-        let too_much = Frame::Output(0, vec![0; BODY_BYTES_MAX + 1]);
-        assert!(send(&mut Vec::new(), &too_much).is_err());
+        assert_eq!(receive_frame(&mut stream).unwrap(), None);
+        assert!(receive_frame(&mut &b"Welcome to node7!\n"[..]).unwrap_err().to_string().contains("Welcome"));
+        assert!(receive_frame(&mut &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..]).is_err());
+        assert!(receive_frame(&mut &[6, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0][..]).is_err());
+        assert!(receive_frame(&mut &[3, 0, 0][..]).is_err());
+        let too_much = LauncherFrame::Output(0, vec![0; BODY_BYTES_MAX + 1]);
+        assert!(send_frame(&mut Vec::new(), &too_much).is_err());
     }
 }

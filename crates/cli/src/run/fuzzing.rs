@@ -3,27 +3,27 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use trunkline_proto::fuzzing::variants;
+use trunkline_proto::fuzzing::make_variants;
 
-use super::frame::{self, Ending, Frame, RankStart, Ready, Start, VERSION};
-use super::hosts::Host;
-use super::state::{Command, JobState};
+use super::frame::{self, AgentReady, AgentStart, LauncherFrame, RankEnding, RankStart, VERSION};
+use super::hosts::JobHost;
+use super::state::{JobLifecycle, LauncherCommand};
 
 /// Several frames in one stream.
-pub(crate) fn frames(mut bytes: &[u8]) {
-    while let Ok(Some(frame)) = frame::receive(&mut bytes) {
+pub(crate) fn check_frames(mut bytes: &[u8]) {
+    while let Ok(Some(frame)) = frame::receive_frame(&mut bytes) {
         let mut printed = Vec::new();
         // A frame that was read is at most as long once more, unless its JSON had fewer blanks than ours.
-        if frame::send(&mut printed, &frame).is_ok() {
-            let again = frame::receive(&mut printed.as_slice());
+        if frame::send_frame(&mut printed, &frame).is_ok() {
+            let again = frame::receive_frame(&mut printed.as_slice());
             assert!(again.is_ok_and(|again| again == Some(frame)), "a frame changed on its way");
         }
     }
 }
 
 /// One stream of each kind of frame.
-pub(super) fn every_frame() -> Vec<Frame> {
-    let start = Start {
+pub(super) fn every_frame() -> Vec<LauncherFrame> {
+    let start = AgentStart {
         program: "p".into(),
         arguments: vec!["\u{fc} \n".into()],
         directory: "/".into(),
@@ -31,29 +31,33 @@ pub(super) fn every_frame() -> Vec<Frame> {
         ranks: vec![RankStart { rank: 3, variables: vec![("RANK".into(), "3".into())] }],
     };
     vec![
-        Frame::Ready(Ready { version: VERSION, port: 20_001, addresses: vec!["10.0.0.1".into()] }),
-        Frame::Start(start),
-        Frame::Output(1, vec![0, 255, b'\n']),
-        Frame::Errors(2, Vec::new()),
-        Frame::Pmi(3, "cmd=init pmi_version=1 pmi_subversion=1".into()),
-        Frame::Exited(4, Ending::Code(-1)),
-        Frame::Exited(5, Ending::Signal(i32::MAX)),
-        Frame::Signal(15),
-        Frame::Failed("why".into()),
+        LauncherFrame::Ready(AgentReady {
+            version: VERSION,
+            port: 20_001,
+            addresses: vec!["10.0.0.1".into()],
+        }),
+        LauncherFrame::Start(start),
+        LauncherFrame::Output(1, vec![0, 255, b'\n']),
+        LauncherFrame::Errors(2, Vec::new()),
+        LauncherFrame::Pmi(3, "cmd=init pmi_version=1 pmi_subversion=1".into()),
+        LauncherFrame::Exited(4, RankEnding::Code(-1)),
+        LauncherFrame::Exited(5, RankEnding::Signal(i32::MAX)),
+        LauncherFrame::Signal(15),
+        LauncherFrame::Failed("why".into()),
     ]
 }
 
 pub(crate) fn frame_seeds() -> Vec<Vec<u8>> {
     let all: Vec<Vec<u8>> = every_frame().iter().map(bytes_of).collect();
-    let mut seeds = variants(&all);
+    let mut seeds = make_variants(&all);
     seeds.push(all.concat());
     seeds.push(b"Welcome to node7!\n".to_vec());
     seeds
 }
 
-pub(super) fn bytes_of(frame: &Frame) -> Vec<u8> {
+pub(super) fn bytes_of(frame: &LauncherFrame) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let sent = frame::send(&mut bytes, frame);
+    let sent = frame::send_frame(&mut bytes, frame);
     assert!(sent.is_ok());
     bytes
 }
@@ -64,9 +68,9 @@ const ACTIONS_MAX: usize = 256;
 const RANKS: [usize; 3] = [2, 1, 3];
 
 /// A job, and the model of its state.
-struct Job {
-    state: JobState,
-    hosts: Vec<Host>,
+struct FuzzedJob {
+    state: JobLifecycle,
+    hosts: Vec<JobHost>,
     now: Instant,
     /// Of each agent: the bytes on their way, and whether it is gone.
     agents: Vec<(VecDeque<u8>, bool)>,
@@ -82,26 +86,31 @@ struct Job {
 }
 
 /// Four bytes per action: its kind, which agent, which rank, and a number. Every agent may say anything of any rank.
-pub(crate) fn job(bytes: &[u8]) {
-    let mut job = Job::new();
+pub(crate) fn check_job(bytes: &[u8]) {
+    let mut job = FuzzedJob::new();
     for action in bytes.chunks_exact(4).take(ACTIONS_MAX) {
-        job.act(action[0], usize::from(action[1]) % RANKS.len(), u32::from(action[2] % 8), action[3]);
-        job.check();
+        job.apply_action(
+            action[0],
+            usize::from(action[1]) % RANKS.len(),
+            u32::from(action[2] % 8),
+            action[3],
+        );
+        job.check_commands();
     }
-    job.end();
+    job.end_job();
 }
 
-impl Job {
+impl FuzzedJob {
     fn new() -> Self {
         let mut first = 0;
         let host = |count| {
-            let host = Host { name: format!("host{first}"), first, count };
+            let host = JobHost { name: format!("host{first}"), first, count };
             first += count;
             host
         };
-        let hosts: Vec<Host> = RANKS.into_iter().map(host).collect();
+        let hosts: Vec<JobHost> = RANKS.into_iter().map(host).collect();
         Self {
-            state: JobState::new(&hosts, "job"),
+            state: JobLifecycle::new(&hosts, "job"),
             hosts,
             now: Instant::now(),
             agents: vec![(VecDeque::new(), false); RANKS.len()],
@@ -113,13 +122,16 @@ impl Job {
         }
     }
 
-    fn act(&mut self, what: u8, agent: usize, rank: u32, number: u8) {
+    fn apply_action(&mut self, what: u8, agent: usize, rank: u32, number: u8) {
         // The launcher listens no more.
         if self.state.is_over() {
             return;
         }
-        let ending =
-            if number < 128 { Ending::Code(i32::from(number % 4)) } else { Ending::Signal(number.into()) };
+        let ending = if number < 128 {
+            RankEnding::Code(i32::from(number % 4))
+        } else {
+            RankEnding::Signal(number.into())
+        };
         let key = number % 4;
         let line = match number / 4 % 8 {
             0 => "cmd=init pmi_version=1 pmi_subversion=1".to_owned(),
@@ -130,12 +142,17 @@ impl Job {
             _ => "cmd".to_owned(),
         };
         match what % 12 {
-            0 => self.say(agent, &Frame::Output(rank, vec![number; usize::from(number % 5)])),
-            1 => self.say(agent, &Frame::Errors(rank, vec![number, b'\n'])),
-            2..=4 => self.say(agent, &Frame::Pmi(rank, line)),
-            5 => self.say(agent, &Frame::Exited(rank, ending)),
-            6 => self.say(agent, &Frame::Exited(rank, Ending::Signal(i32::MAX - i32::from(number)))),
-            7 => self.say(agent, &every_frame().swap_remove([0, 1, 7, 8][usize::from(number % 4)])),
+            0 => {
+                self.deliver_frame(agent, &LauncherFrame::Output(rank, vec![number; usize::from(number % 5)]))
+            }
+            1 => self.deliver_frame(agent, &LauncherFrame::Errors(rank, vec![number, b'\n'])),
+            2..=4 => self.deliver_frame(agent, &LauncherFrame::Pmi(rank, line)),
+            5 => self.deliver_frame(agent, &LauncherFrame::Exited(rank, ending)),
+            6 => self.deliver_frame(
+                agent,
+                &LauncherFrame::Exited(rank, RankEnding::Signal(i32::MAX - i32::from(number))),
+            ),
+            7 => self.deliver_frame(agent, &every_frame().swap_remove([0, 1, 7, 8][usize::from(number % 4)])),
             8 => self.agents[agent].0.extend([number, rank as u8, what]),
             9 => self.agent_ends(agent),
             10 => {
@@ -149,16 +166,16 @@ impl Job {
         }
     }
 
-    fn say(&mut self, agent: usize, frame: &Frame) {
+    fn deliver_frame(&mut self, agent: usize, frame: &LauncherFrame) {
         self.agents[agent].0.extend(bytes_of(frame));
         // As much as the launcher's reader takes: whole frames, or the end of bytes that are none.
         while !self.agents[agent].1 && !self.state.is_over() {
             let stream = self.agents[agent].0.make_contiguous().to_vec();
             let mut rest = stream.as_slice();
-            match frame::receive(&mut rest) {
+            match frame::receive_frame(&mut rest) {
                 Ok(Some(frame)) => {
                     self.agents[agent].0.drain(..stream.len() - rest.len());
-                    self.expect(agent, &frame);
+                    self.record_effects(agent, &frame);
                     self.state.on_frame(agent, frame, self.now);
                 }
                 Ok(None) => return,
@@ -169,17 +186,17 @@ impl Job {
     }
 
     /// Notes in the model the effects that a frame may have.
-    fn expect(&mut self, agent: usize, frame: &Frame) {
+    fn record_effects(&mut self, agent: usize, frame: &LauncherFrame) {
         let host = &self.hosts[agent];
         let own = |rank: &u32| (host.first..host.first + host.count).contains(&(*rank as usize));
         match frame {
-            Frame::Output(rank, bytes) if own(rank) => {
+            LauncherFrame::Output(rank, bytes) if own(rank) => {
                 self.written.entry((*rank, false)).or_default().extend(bytes);
             }
-            Frame::Errors(rank, bytes) if own(rank) => {
+            LauncherFrame::Errors(rank, bytes) if own(rank) => {
                 self.written.entry((*rank, true)).or_default().extend(bytes);
             }
-            Frame::Pmi(rank, line) if own(rank) => {
+            LauncherFrame::Pmi(rank, line) if own(rank) => {
                 let at = *rank as usize;
                 if self.ended[at] {
                 } else if line.starts_with("cmd=barrier_in") {
@@ -194,11 +211,11 @@ impl Job {
                     self.answers[at] += 1;
                 }
             }
-            Frame::Exited(rank, ending) if own(rank) => {
+            LauncherFrame::Exited(rank, ending) if own(rank) => {
                 let was = std::mem::replace(&mut self.ended[*rank as usize], true);
-                self.bad |= !was && *ending != Ending::Code(0);
+                self.bad |= !was && *ending != RankEnding::Code(0);
             }
-            Frame::Ready(_) | Frame::Start(_) | Frame::Signal(_) => {}
+            LauncherFrame::Ready(_) | LauncherFrame::Start(_) | LauncherFrame::Signal(_) => {}
             // Of a rank of another host, or a failure.
             _ => self.bad = true,
         }
@@ -216,52 +233,54 @@ impl Job {
     }
 
     /// Checks that the launcher's commands follow the frames, once and in order, and that no frame acted for a rank of another agent.
-    fn check(&mut self) {
+    fn check_commands(&mut self) {
         for command in self.state.take_commands() {
             match command {
-                Command::Output(rank, bytes) => self.shown(rank, false, &bytes),
-                Command::Errors(rank, bytes) => self.shown(rank, true, &bytes),
-                Command::EndOutput(rank) => assert!(self.ended[rank as usize], "rank {rank} has not ended"),
-                Command::Send(agent, Frame::Pmi(rank, line)) => {
+                LauncherCommand::Output(rank, bytes) => self.check_printed(rank, false, &bytes),
+                LauncherCommand::Errors(rank, bytes) => self.check_printed(rank, true, &bytes),
+                LauncherCommand::EndOutput(rank) => {
+                    assert!(self.ended[rank as usize], "rank {rank} has not ended")
+                }
+                LauncherCommand::Send(agent, LauncherFrame::Pmi(rank, line)) => {
                     let host = &self.hosts[agent];
                     assert!((host.first..host.first + host.count).contains(&(rank as usize)), "{line}");
                     let answers = &mut self.answers[rank as usize];
                     assert!(*answers > 0, "rank {rank} is answered what it did not ask: {line}");
                     *answers -= 1;
                 }
-                Command::Send(agent, Frame::Signal(_)) => {
+                LauncherCommand::Send(agent, LauncherFrame::Signal(_)) => {
                     assert!(
                         !self.agents[agent].1 && self.bad,
                         "a signal to an agent that is gone, or to a job that is fine"
                     );
                 }
-                Command::Send(_, other) => panic!("{other:?} is no frame of a launcher"),
-                Command::Tell(_) => {}
+                LauncherCommand::Send(_, other) => panic!("{other:?} is no frame of a launcher"),
+                LauncherCommand::Tell(_) => {}
             }
         }
         assert!(self.written.values().all(VecDeque::is_empty), "what a rank wrote is not shown");
         assert_eq!(self.state.has_failed(), self.bad);
-        assert_eq!(self.state.status() == 0, !self.bad, "the status says whether all is well");
+        assert_eq!(self.state.exit_status() == 0, !self.bad, "the status says whether all is well");
         let all_ended = self.ended.iter().all(|ended| *ended);
         assert!(!all_ended || self.state.is_over(), "all ranks have ended");
         assert!(all_ended || !self.state.is_over() || self.bad, "ranks run on");
     }
 
-    fn shown(&mut self, rank: u32, errors: bool, bytes: &[u8]) {
+    fn check_printed(&mut self, rank: u32, errors: bool, bytes: &[u8]) {
         let written = self.written.entry((rank, errors)).or_default();
         assert!(written.len() >= bytes.len(), "rank {rank} did not write that");
         assert!(written.drain(..bytes.len()).eq(bytes.iter().copied()), "rank {rank} wrote something else");
     }
 
     /// Checks that a failed job has ended after three more timer steps.
-    fn end(mut self) {
+    fn end_job(mut self) {
         let mut times = 0;
         while !self.state.is_over()
             && let Some(until) = self.state.deadline()
         {
             self.now = until;
             self.state.on_time(until);
-            self.check();
+            self.check_commands();
             times += 1;
             assert!(times <= 3, "the job does not end");
         }
@@ -295,23 +314,23 @@ pub(crate) fn job_seeds() -> Vec<Vec<u8>> {
         ],
         [all(exited, 0), all(exited, 1), all(output, 4), vec![[signal, 0, 0, 0]]].concat(),
     ];
-    variants(&scripts.map(|script| script.concat()))
+    make_variants(&scripts.map(|script| script.concat()))
 }
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::fuzzing::Numbers;
+    use trunkline_proto::fuzzing::RandomNumbers;
 
     use super::*;
 
     #[test]
     fn random_scripts_hold() {
-        job_seeds().iter().for_each(|seed| job(seed));
-        let mut numbers = Numbers::new(11);
+        job_seeds().iter().for_each(|seed| check_job(seed));
+        let mut numbers = RandomNumbers::new(11);
         for _ in 0..2000 {
-            let len = 4 * numbers.below(80);
+            let len = 4 * numbers.next_below(80);
             let script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
-            job(&script);
+            check_job(&script);
         }
     }
 }

@@ -8,7 +8,7 @@ const HOSTS_MAX: usize = 1024;
 
 /// A host, and the ranks on it: neighbours in number.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Host {
+pub(crate) struct JobHost {
     pub(crate) name: String,
     pub(crate) first: usize,
     pub(crate) count: usize,
@@ -35,10 +35,10 @@ pub(crate) enum HostsError {
 }
 
 /// Places ranks in blocks: as many on a host as its number says, else evenly.
-pub(crate) fn place(ranks: Option<usize>, hosts: Option<&str>) -> Result<Vec<Host>, HostsError> {
+pub(crate) fn place_ranks(ranks: Option<usize>, hosts: Option<&str>) -> Result<Vec<JobHost>, HostsError> {
     let named = match hosts {
         None => vec![("localhost".to_owned(), Some(ranks.unwrap_or(1)))],
-        Some(list) => list.split(',').map(host).collect::<Result<_, _>>()?,
+        Some(list) => list.split(',').map(parse_host).collect::<Result<_, _>>()?,
     };
     let numbered = named.iter().any(|(_, places)| places.is_some());
     let places = |places: &Option<usize>| places.unwrap_or(1);
@@ -57,7 +57,7 @@ pub(crate) fn place(ranks: Option<usize>, hosts: Option<&str>) -> Result<Vec<Hos
         let even = ranks / hosts + usize::from(index < ranks % hosts);
         let count = if numbered { places(&one).min(ranks - first) } else { even };
         if count > 0 {
-            placed.push(Host { name, first, count });
+            placed.push(JobHost { name, first, count });
         }
         first += count;
     }
@@ -65,7 +65,7 @@ pub(crate) fn place(ranks: Option<usize>, hosts: Option<&str>) -> Result<Vec<Hos
 }
 
 /// `name` or `name:places`.
-fn host(text: &str) -> Result<(String, Option<usize>), HostsError> {
+fn parse_host(text: &str) -> Result<(String, Option<usize>), HostsError> {
     let bad = || HostsError::Name(text.to_owned());
     let (name, places) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -84,7 +84,7 @@ fn host(text: &str) -> Result<(String, Option<usize>), HostsError> {
 }
 
 /// The same in the form of PMI's key `PMI_process_mapping`.
-pub(crate) fn mapping(hosts: &[Host]) -> String {
+pub(crate) fn pmi_mapping(hosts: &[JobHost]) -> String {
     let blocks: Vec<String> =
         hosts.iter().enumerate().map(|(index, host)| format!("({index},1,{})", host.count)).collect();
     format!("(vector,{})", blocks.join(","))
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn placed(ranks: Option<usize>, hosts: Option<&str>) -> Vec<(String, usize, usize)> {
-        let hosts = place(ranks, hosts).unwrap();
+        let hosts = place_ranks(ranks, hosts).unwrap();
         hosts.into_iter().map(|host| (host.name, host.first, host.count)).collect()
     }
 
@@ -114,18 +114,18 @@ mod tests {
         assert_eq!(placed(Some(2), Some("a:2,b")), [row("a", 0, 2)]);
         assert_eq!(placed(Some(1), Some("a,b")), [row("a", 0, 1)]);
         assert_eq!(placed(None, Some("[fd00::1]:2,[::1]")), [row("fd00::1", 0, 2), row("::1", 2, 1)]);
-        let hosts = place(Some(5), Some("a,b")).unwrap();
-        assert_eq!(mapping(&hosts), "(vector,(0,1,3),(1,1,2))");
+        let hosts = place_ranks(Some(5), Some("a,b")).unwrap();
+        assert_eq!(pmi_mapping(&hosts), "(vector,(0,1,3),(1,1,2))");
     }
 
     #[test]
     fn what_makes_no_job_is_told() {
         for bad in ["", "a,", "a:0", "a:x", "-oProxyCommand=x", "a b", "a;b", "$(x)", "[::1", "[::1]2", ":3"]
         {
-            assert!(matches!(place(Some(1), Some(bad)), Err(HostsError::Name(_))), "{bad}");
+            assert!(matches!(place_ranks(Some(1), Some(bad)), Err(HostsError::Name(_))), "{bad}");
         }
-        assert_eq!(place(Some(4), Some("a:2,b")), Err(HostsError::TooMany { ranks: 4, places: 3 }));
-        assert_eq!(place(Some(0), None), Err(HostsError::Limits));
-        assert_eq!(place(Some(RANKS_MAX + 1), None), Err(HostsError::Limits));
+        assert_eq!(place_ranks(Some(4), Some("a:2,b")), Err(HostsError::TooMany { ranks: 4, places: 3 }));
+        assert_eq!(place_ranks(Some(0), None), Err(HostsError::Limits));
+        assert_eq!(place_ranks(Some(RANKS_MAX + 1), None), Err(HostsError::Limits));
     }
 }

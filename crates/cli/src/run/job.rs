@@ -9,17 +9,17 @@ use std::time::Instant;
 
 use trunkline_bootstrap::own;
 
-use super::frame::{self, RankStart, Start};
-use super::output::Output;
-use super::state::{Command, JobState};
-use super::{Agent, Event, Plan, RunError, hosts};
+use super::frame::{self, AgentStart, RankStart};
+use super::output::RankOutput;
+use super::state::{JobLifecycle, LauncherCommand};
+use super::{HostAgent, LaunchPlan, LauncherEvent, RunError, hosts};
 
 /// What each agent is to start.
-pub(super) fn starts(plan: &Plan, store: &str, port: u16, secret: &str) -> Vec<Start> {
+pub(super) fn agent_starts(plan: &LaunchPlan, store: &str, port: u16, secret: &str) -> Vec<AgentStart> {
     let size: usize = plan.hosts.iter().map(|host| host.count).sum();
     let bracketed = if store.contains(':') { format!("[{store}]") } else { store.to_owned() };
     let pair = |name: &str, value: String| (name.to_owned(), value);
-    let start = |host: &hosts::Host| {
+    let start = |host: &hosts::JobHost| {
         let mut variables = vec![
             pair(own::SIZE, size.to_string()),
             pair(own::LOCAL_SIZE, host.count.to_string()),
@@ -44,7 +44,7 @@ pub(super) fn starts(plan: &Plan, store: &str, port: u16, secret: &str) -> Vec<S
                 pair("MPI_LOCALRANKID", local.to_string()),
             ],
         };
-        Start {
+        AgentStart {
             program: plan.program.first().cloned().unwrap_or_default(),
             arguments: plan.program.iter().skip(1).cloned().collect(),
             directory: plan.directory.clone(),
@@ -56,28 +56,28 @@ pub(super) fn starts(plan: &Plan, store: &str, port: u16, secret: &str) -> Vec<S
 }
 
 /// A job between its start and its end.
-pub(super) struct Running<'a> {
-    state: JobState,
-    agents: &'a mut Vec<Agent>,
+pub(super) struct RunningJob<'a> {
+    state: JobLifecycle,
+    agents: &'a mut Vec<HostAgent>,
     lost: Option<RunError>,
-    out: Output<Stdout>,
-    errors: Output<Stderr>,
+    out: RankOutput<Stdout>,
+    errors: RankOutput<Stderr>,
 }
 
-impl<'a> Running<'a> {
-    pub(super) fn new(plan: &'a Plan, agents: &'a mut Vec<Agent>) -> Self {
+impl<'a> RunningJob<'a> {
+    pub(super) fn new(plan: &'a LaunchPlan, agents: &'a mut Vec<HostAgent>) -> Self {
         let name = format!("trunkline-{}", std::process::id());
         Self {
-            state: JobState::new(&plan.hosts, &name),
+            state: JobLifecycle::new(&plan.hosts, &name),
             agents,
             lost: None,
-            out: Output::new(io::stdout(), plan.label),
-            errors: Output::new(io::stderr(), plan.label),
+            out: RankOutput::new(io::stdout(), plan.label),
+            errors: RankOutput::new(io::stderr(), plan.label),
         }
     }
 
     /// Until all ranks have ended; the exit status.
-    pub(super) fn run(mut self, events: &Receiver<Event>) -> Result<u8, RunError> {
+    pub(super) fn run_to_end(mut self, events: &Receiver<LauncherEvent>) -> Result<u8, RunError> {
         while !self.state.is_over() {
             let event = match self.state.deadline() {
                 None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -85,36 +85,36 @@ impl<'a> Running<'a> {
             };
             let now = Instant::now();
             match event {
-                Ok(Event::Said(agent, frame)) => self.state.on_frame(agent, frame, now),
-                Ok(Event::Ended(agent, error)) => self.agent_ended(agent, error, now),
-                Ok(Event::Signal(number)) => self.state.on_signal(number, now),
+                Ok(LauncherEvent::Said(agent, frame)) => self.state.on_frame(agent, frame, now),
+                Ok(LauncherEvent::Ended(agent, error)) => self.agent_ended(agent, error, now),
+                Ok(LauncherEvent::Signal(number)) => self.state.on_signal(number, now),
                 Err(RecvTimeoutError::Timeout) => self.state.on_time(now),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            self.carry_out()?;
+            self.execute_commands()?;
         }
         match self.lost {
             Some(error) => Err(error),
-            None => Ok(self.state.status()),
+            None => Ok(self.state.exit_status()),
         }
     }
 
-    fn carry_out(&mut self) -> Result<(), RunError> {
+    fn execute_commands(&mut self) -> Result<(), RunError> {
         for command in self.state.take_commands() {
             match command {
-                Command::Output(rank, bytes) => self.out.write(rank, &bytes)?,
-                Command::Errors(rank, bytes) => self.errors.write(rank, &bytes)?,
-                Command::EndOutput(rank) => {
-                    self.out.end(rank)?;
-                    self.errors.end(rank)?;
+                LauncherCommand::Output(rank, bytes) => self.out.write_bytes(rank, &bytes)?,
+                LauncherCommand::Errors(rank, bytes) => self.errors.write_bytes(rank, &bytes)?,
+                LauncherCommand::EndOutput(rank) => {
+                    self.out.finish_rank(rank)?;
+                    self.errors.finish_rank(rank)?;
                 }
-                Command::Send(agent, frame) => {
+                LauncherCommand::Send(agent, frame) => {
                     if let Some(agent) = self.agents.get_mut(agent) {
                         // An agent that is gone is noticed by its reader.
-                        let _ = frame::send(&mut agent.input, &frame);
+                        let _ = frame::send_frame(&mut agent.input, &frame);
                     }
                 }
-                Command::Tell(text) => eprintln!("trunkline: {text}"),
+                LauncherCommand::Tell(text) => eprintln!("trunkline: {text}"),
             }
         }
         Ok(())
@@ -126,7 +126,7 @@ impl<'a> Running<'a> {
             && let Some(agent) = self.agents.get_mut(index)
         {
             let why = error.map(|error| error.to_string());
-            self.lost = Some(super::ended(agent, why.as_deref()));
+            self.lost = Some(super::agent_error(agent, why.as_deref()));
         }
     }
 }

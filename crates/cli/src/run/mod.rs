@@ -21,10 +21,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use trunkline_bootstrap::Secret;
+use trunkline_bootstrap::JobSecret;
 
-use frame::{Frame, Ready, VERSION};
-use hosts::{Host, HostsError};
+use frame::{AgentReady, LauncherFrame, VERSION};
+use hosts::{HostsError, JobHost};
 
 /// How long hosts may take to answer.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -34,9 +34,9 @@ const SIGNALS: [i32; 3] =
 
 /// What to start, and how.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct LaunchPlan {
     /// Hosts with their ranks.
-    pub(crate) hosts: Vec<Host>,
+    pub(crate) hosts: Vec<JobHost>,
     /// Words of the command that runs something on another host; the host's name and our command follow.
     pub(crate) remote_shell: Vec<String>,
     /// Whether hosts of this machine's names need no remote shell.
@@ -118,9 +118,9 @@ pub(crate) enum RunError {
 }
 
 /// What reaches the launcher.
-enum Event {
+enum LauncherEvent {
     /// A frame of the agent of this number.
-    Said(usize, Frame),
+    Said(usize, LauncherFrame),
     /// The end of its output, and what was wrong with it.
     Ended(usize, Option<io::Error>),
     /// A signal to the launcher.
@@ -128,7 +128,7 @@ enum Event {
 }
 
 /// The agent of a host.
-struct Agent {
+struct HostAgent {
     name: String,
     command: String,
     child: Child,
@@ -138,18 +138,18 @@ struct Agent {
 }
 
 /// Runs the job; the exit status to hand on.
-pub(crate) fn run(plan: &Plan) -> Result<u8, RunError> {
+pub(crate) fn launch_job(plan: &LaunchPlan) -> Result<u8, RunError> {
     let (sender, events) = mpsc::sync_channel(1024);
     let mut signals = signal_hook::iterator::Signals::new(SIGNALS)?;
     let signal_sender = sender.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
-            if signal_sender.send(Event::Signal(signal)).is_err() {
+            if signal_sender.send(LauncherEvent::Signal(signal)).is_err() {
                 return;
             }
         }
     })?;
-    let mut agents = Agents(Vec::new());
+    let mut agents = HostAgents(Vec::new());
     for (index, host) in plan.hosts.iter().enumerate() {
         agents.0.push(start_agent(plan, host, index, &sender)?);
     }
@@ -158,27 +158,27 @@ pub(crate) fn run(plan: &Plan) -> Result<u8, RunError> {
         Ok(ready) => ready,
         Err(signal) => return Ok(128 + signal as u8),
     };
-    let secret = Secret::random()?.to_hex();
+    let secret = JobSecret::random()?.to_hex();
     let store = store_host(plan, &agents.0, &ready[0]);
-    let starts = job::starts(plan, &store, ready[0].port, &secret);
+    let starts = job::agent_starts(plan, &store, ready[0].port, &secret);
     for (agent, start) in agents.0.iter_mut().zip(starts) {
         let mut start = start;
         if !agent.local {
             start.variables.splice(0..0, plan.variables.iter().cloned());
         }
         // An agent that is gone is noticed by its reader.
-        match frame::send(&mut agent.input, &Frame::Start(start)) {
+        match frame::send_frame(&mut agent.input, &LauncherFrame::Start(start)) {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error.into()),
             _ => {}
         }
     }
-    job::Running::new(plan, &mut agents.0).run(&events)
+    job::RunningJob::new(plan, &mut agents.0).run_to_end(&events)
 }
 
 /// Agents; what is left of them ends with the launcher.
-struct Agents(Vec<Agent>);
+struct HostAgents(Vec<HostAgent>);
 
-impl Drop for Agents {
+impl Drop for HostAgents {
     fn drop(&mut self) {
         let agents = std::mem::take(&mut self.0);
         // The end of their input ends agents, and those end their ranks.
@@ -201,11 +201,11 @@ fn is_here(name: &str) -> bool {
 }
 
 fn start_agent(
-    plan: &Plan,
-    host: &Host,
+    plan: &LaunchPlan,
+    host: &JobHost,
     index: usize,
-    events: &mpsc::SyncSender<Event>,
-) -> Result<Agent, RunError> {
+    events: &mpsc::SyncSender<LauncherEvent>,
+) -> Result<HostAgent, RunError> {
     let local = plan.local_names && is_here(&host.name);
     let mut words: Vec<String> = Vec::new();
     if local {
@@ -232,41 +232,46 @@ fn start_agent(
     let events = events.clone();
     thread::Builder::new().name(format!("host {index}")).spawn(move || {
         loop {
-            let event = match frame::receive(&mut output) {
-                Ok(Some(frame)) => Event::Said(index, frame),
-                Ok(None) => Event::Ended(index, None),
-                Err(error) => Event::Ended(index, Some(error)),
+            let event = match frame::receive_frame(&mut output) {
+                Ok(Some(frame)) => LauncherEvent::Said(index, frame),
+                Ok(None) => LauncherEvent::Ended(index, None),
+                Err(error) => LauncherEvent::Ended(index, Some(error)),
             };
-            let last = matches!(event, Event::Ended(..));
+            let last = matches!(event, LauncherEvent::Ended(..));
             if events.send(event).is_err() || last {
                 return;
             }
         }
     })?;
-    Ok(Agent { name: host.name.clone(), command: shown, child, input, local })
+    Ok(HostAgent { name: host.name.clone(), command: shown, child, input, local })
 }
 
 /// What all agents say first, or the signal that came before.
-fn await_ready(agents: &mut [Agent], events: &Receiver<Event>) -> Result<Result<Vec<Ready>, i32>, RunError> {
+fn await_ready(
+    agents: &mut [HostAgent],
+    events: &Receiver<LauncherEvent>,
+) -> Result<Result<Vec<AgentReady>, i32>, RunError> {
     let until = Instant::now() + ANSWER;
-    let mut ready: Vec<Option<Ready>> = agents.iter().map(|_| None).collect();
+    let mut ready: Vec<Option<AgentReady>> = agents.iter().map(|_| None).collect();
     while let Some(late) = ready.iter().position(Option::is_none) {
         match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Event::Said(index, Frame::Ready(found))) => {
+            Ok(LauncherEvent::Said(index, LauncherFrame::Ready(found))) => {
                 if found.version != VERSION {
                     return Err(RunError::Version { host: agents[index].name.clone(), found: found.version });
                 }
                 ready[index] = Some(found);
             }
-            Ok(Event::Said(index, Frame::Failed(why))) => {
+            Ok(LauncherEvent::Said(index, LauncherFrame::Failed(why))) => {
                 return Err(RunError::Failed { host: agents[index].name.clone(), why });
             }
-            Ok(Event::Said(index, _)) => return Err(ended(&mut agents[index], Some("it spoke out of turn"))),
-            Ok(Event::Ended(index, error)) => {
-                let why = error.map(|error| error.to_string());
-                return Err(ended(&mut agents[index], why.as_deref()));
+            Ok(LauncherEvent::Said(index, _)) => {
+                return Err(agent_error(&mut agents[index], Some("it spoke out of turn")));
             }
-            Ok(Event::Signal(signal)) => return Ok(Err(signal)),
+            Ok(LauncherEvent::Ended(index, error)) => {
+                let why = error.map(|error| error.to_string());
+                return Err(agent_error(&mut agents[index], why.as_deref()));
+            }
+            Ok(LauncherEvent::Signal(signal)) => return Ok(Err(signal)),
             Err(_) => return Err(RunError::Silent { host: agents[late].name.clone() }),
         }
     }
@@ -274,7 +279,7 @@ fn await_ready(agents: &mut [Agent], events: &Receiver<Event>) -> Result<Result<
 }
 
 /// The error for an agent that is gone.
-fn ended(agent: &mut Agent, why: Option<&str>) -> RunError {
+fn agent_error(agent: &mut HostAgent, why: Option<&str>) -> RunError {
     let status = || match agent.child.wait() {
         Ok(status) => status.to_string(),
         Err(error) => error.to_string(),
@@ -284,7 +289,7 @@ fn ended(agent: &mut Agent, why: Option<&str>) -> RunError {
 }
 
 /// Where the others find rank 0's host.
-fn store_host(plan: &Plan, agents: &[Agent], ready: &Ready) -> String {
+fn store_host(plan: &LaunchPlan, agents: &[HostAgent], ready: &AgentReady) -> String {
     use std::net::ToSocketAddrs as _;
     if let Some(address) = &plan.address {
         return address.clone();

@@ -8,20 +8,20 @@ use std::io::{self, Write};
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// One of the launcher's two streams.
-pub(crate) struct Output<W> {
+pub(crate) struct RankOutput<W> {
     stream: W,
     label: bool,
     /// Begun lines.
     begun: BTreeMap<u32, Vec<u8>>,
 }
 
-impl<W: Write> Output<W> {
+impl<W: Write> RankOutput<W> {
     pub(crate) fn new(stream: W, label: bool) -> Self {
         Self { stream, label, begun: BTreeMap::new() }
     }
 
     /// Writes what a rank wrote.
-    pub(crate) fn write(&mut self, rank: u32, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write_bytes(&mut self, rank: u32, bytes: &[u8]) -> io::Result<()> {
         if !self.label {
             self.stream.write_all(bytes)?;
             return self.stream.flush();
@@ -30,17 +30,17 @@ impl<W: Write> Output<W> {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             begun.extend_from_slice(piece);
             if piece.ends_with(b"\n") || begun.len() >= LINE_BYTES_MAX {
-                line(&mut self.stream, rank, begun)?;
+                write_line(&mut self.stream, rank, begun)?;
             }
         }
         self.stream.flush()
     }
 
     /// Writes a last line that has no end.
-    pub(crate) fn end(&mut self, rank: u32) -> io::Result<()> {
+    pub(crate) fn finish_rank(&mut self, rank: u32) -> io::Result<()> {
         match self.begun.remove(&rank) {
             Some(mut begun) if !begun.is_empty() => {
-                line(&mut self.stream, rank, &mut begun)?;
+                write_line(&mut self.stream, rank, &mut begun)?;
                 self.stream.flush()
             }
             _ => Ok(()),
@@ -48,7 +48,7 @@ impl<W: Write> Output<W> {
     }
 }
 
-fn line(stream: &mut impl Write, rank: u32, line: &mut Vec<u8>) -> io::Result<()> {
+fn write_line(stream: &mut impl Write, rank: u32, line: &mut Vec<u8>) -> io::Result<()> {
     write!(stream, "[{rank}] ")?;
     stream.write_all(line)?;
     if !line.ends_with(b"\n") {
@@ -64,24 +64,24 @@ mod tests {
 
     #[test]
     fn lines_get_their_rank_and_stay_whole() {
-        let mut output = Output::new(Vec::new(), true);
-        output.write(0, b"a").unwrap();
-        output.write(12, b"x\ny").unwrap();
-        output.write(0, b"b\n\n").unwrap();
-        output.end(12).unwrap();
-        output.end(0).unwrap();
+        let mut output = RankOutput::new(Vec::new(), true);
+        output.write_bytes(0, b"a").unwrap();
+        output.write_bytes(12, b"x\ny").unwrap();
+        output.write_bytes(0, b"b\n\n").unwrap();
+        output.finish_rank(12).unwrap();
+        output.finish_rank(0).unwrap();
         assert_eq!(String::from_utf8(output.stream).unwrap(), "[12] x\n[0] ab\n[0] \n[12] y\n");
-        let mut output = Output::new(Vec::new(), false);
-        output.write(1, b"a").unwrap();
-        output.write(0, b"b").unwrap();
-        output.end(1).unwrap();
+        let mut output = RankOutput::new(Vec::new(), false);
+        output.write_bytes(1, b"a").unwrap();
+        output.write_bytes(0, b"b").unwrap();
+        output.finish_rank(1).unwrap();
         assert_eq!(output.stream, b"ab");
     }
 
     #[test]
     fn a_line_without_end_is_cut() {
-        let mut output = Output::new(Vec::new(), true);
-        output.write(0, &vec![b'x'; 3 * LINE_BYTES_MAX]).unwrap();
+        let mut output = RankOutput::new(Vec::new(), true);
+        output.write_bytes(0, &vec![b'x'; 3 * LINE_BYTES_MAX]).unwrap();
         assert!(output.begun[&0].len() < LINE_BYTES_MAX && output.stream.len() > 2 * LINE_BYTES_MAX);
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use trunkline_bootstrap::{PmiReply, PmiSpace};
 
-use super::frame::{Ending, Frame};
-use super::hosts::{self, Host};
+use super::frame::{LauncherFrame, RankEnding};
+use super::hosts::{self, JobHost};
 
 /// After a failure, the time in which ranks may end by themselves.
 const OWN_TIME: Duration = Duration::from_millis(300);
@@ -22,7 +22,7 @@ const KILL: i32 = signal_hook::consts::SIGKILL;
 
 /// An action for the launcher; actions are executed in order.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Command {
+pub(super) enum LauncherCommand {
     /// Writes bytes of a rank to standard output.
     Output(u32, Vec<u8>),
     /// Writes bytes of a rank to standard error.
@@ -30,14 +30,14 @@ pub(super) enum Command {
     /// Writes the last lines of a rank, which has ended.
     EndOutput(u32),
     /// Sends a frame to an agent.
-    Send(usize, Frame),
+    Send(usize, LauncherFrame),
     /// Tells the user something.
     Tell(String),
 }
 
 /// How far the end has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Stage {
+enum JobStage {
     Running,
     /// A rank failed: until then all may end by themselves.
     Own(Instant),
@@ -50,29 +50,29 @@ enum Stage {
 
 /// A job between its start and its end.
 #[derive(Debug)]
-pub(super) struct JobState {
-    hosts: Vec<Host>,
+pub(super) struct JobLifecycle {
+    hosts: Vec<JobHost>,
     /// Agents whose frames are still to come.
     open: Vec<bool>,
     space: PmiSpace,
     /// Ranks that have ended.
     ended: Vec<bool>,
-    stage: Stage,
+    stage: JobStage,
     /// The exit status, once a rank or an agent has failed.
     failed: Option<u8>,
-    commands: Vec<Command>,
+    commands: Vec<LauncherCommand>,
 }
 
-impl JobState {
+impl JobLifecycle {
     /// A job of which all ranks run; `name` names its space of keys.
-    pub(super) fn new(hosts: &[Host], name: &str) -> Self {
+    pub(super) fn new(hosts: &[JobHost], name: &str) -> Self {
         let size: usize = hosts.iter().map(|host| host.count).sum();
         Self {
             hosts: hosts.to_vec(),
             open: vec![true; hosts.len()],
-            space: PmiSpace::new(size, name, &hosts::mapping(hosts)),
+            space: PmiSpace::new(size, name, &hosts::pmi_mapping(hosts)),
             ended: vec![false; size],
-            stage: Stage::Running,
+            stage: JobStage::Running,
             failed: None,
             commands: Vec::new(),
         }
@@ -80,19 +80,19 @@ impl JobState {
 
     /// Whether there is nothing to wait for.
     pub(super) fn is_over(&self) -> bool {
-        self.stage == Stage::GivenUp || !self.ended.contains(&false)
+        self.stage == JobStage::GivenUp || !self.ended.contains(&false)
     }
 
-    /// When [`JobState::on_time`] is due.
+    /// When [`JobLifecycle::on_time`] is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Running | Stage::GivenUp => None,
-            Stage::Own(until) | Stage::Asked(until) | Stage::Killed(until) => Some(until),
+            JobStage::Running | JobStage::GivenUp => None,
+            JobStage::Own(until) | JobStage::Asked(until) | JobStage::Killed(until) => Some(until),
         }
     }
 
     /// The exit status of the job.
-    pub(super) fn status(&self) -> u8 {
+    pub(super) fn exit_status(&self) -> u8 {
         self.failed.unwrap_or(0)
     }
 
@@ -103,40 +103,43 @@ impl JobState {
     }
 
     /// Takes the next actions.
-    pub(super) fn take_commands(&mut self) -> Vec<Command> {
+    pub(super) fn take_commands(&mut self) -> Vec<LauncherCommand> {
         std::mem::take(&mut self.commands)
     }
 
-    fn ranks(&self, agent: usize) -> Range<usize> {
+    fn agent_ranks(&self, agent: usize) -> Range<usize> {
         self.hosts.get(agent).map_or(0..0, |host| host.first..host.first + host.count)
     }
 
     /// An agent has sent a frame.
-    pub(super) fn on_frame(&mut self, agent: usize, frame: Frame, now: Instant) {
+    pub(super) fn on_frame(&mut self, agent: usize, frame: LauncherFrame, now: Instant) {
         let rank = match &frame {
-            Frame::Output(rank, _)
-            | Frame::Errors(rank, _)
-            | Frame::Pmi(rank, _)
-            | Frame::Exited(rank, _) => *rank,
-            Frame::Failed(why) => {
+            LauncherFrame::Output(rank, _)
+            | LauncherFrame::Errors(rank, _)
+            | LauncherFrame::Pmi(rank, _)
+            | LauncherFrame::Exited(rank, _) => *rank,
+            LauncherFrame::Failed(why) => {
                 let host = self.hosts.get(agent).map_or("", |host| host.name.as_str());
-                self.commands.push(Command::Tell(format!("host {host}: {why}")));
-                return self.fail(2, now);
+                self.commands.push(LauncherCommand::Tell(format!("host {host}: {why}")));
+                return self.fail_job(2, now);
             }
-            Frame::Ready(_) | Frame::Start(_) | Frame::Signal(_) => return,
+            LauncherFrame::Ready(_) | LauncherFrame::Start(_) | LauncherFrame::Signal(_) => return,
         };
-        if !self.ranks(agent).contains(&(rank as usize)) && !planted("run-agent-speaks-for-others") {
+        if !self.agent_ranks(agent).contains(&(rank as usize)) && !is_planted("run-agent-speaks-for-others") {
             let host = self.hosts.get(agent).map_or("", |host| host.name.as_str());
             let why = format!("host {host}: its agent spoke of rank {rank}, which is not on that host");
-            self.commands.push(Command::Tell(why));
-            return self.fail(2, now);
+            self.commands.push(LauncherCommand::Tell(why));
+            return self.fail_job(2, now);
         }
         match frame {
-            Frame::Output(rank, bytes) => self.commands.push(Command::Output(rank, bytes)),
-            Frame::Errors(rank, bytes) => self.commands.push(Command::Errors(rank, bytes)),
-            Frame::Pmi(rank, line) => self.on_pmi(rank, &line, now),
-            Frame::Exited(rank, ending) => self.on_exit(rank, ending, now),
-            Frame::Failed(_) | Frame::Ready(_) | Frame::Start(_) | Frame::Signal(_) => {}
+            LauncherFrame::Output(rank, bytes) => self.commands.push(LauncherCommand::Output(rank, bytes)),
+            LauncherFrame::Errors(rank, bytes) => self.commands.push(LauncherCommand::Errors(rank, bytes)),
+            LauncherFrame::Pmi(rank, line) => self.on_pmi(rank, &line, now),
+            LauncherFrame::Exited(rank, ending) => self.on_exit(rank, ending, now),
+            LauncherFrame::Failed(_)
+            | LauncherFrame::Ready(_)
+            | LauncherFrame::Start(_)
+            | LauncherFrame::Signal(_) => {}
         }
     }
 
@@ -148,40 +151,40 @@ impl JobState {
         for reply in self.space.on_line(rank as usize, line) {
             match reply {
                 PmiReply::To(rank, line) => {
-                    let of = (0..self.hosts.len()).find(|agent| self.ranks(*agent).contains(&rank));
-                    let frame = Frame::Pmi(rank as u32, line);
-                    self.commands.extend(of.map(|agent| Command::Send(agent, frame)));
+                    let of = (0..self.hosts.len()).find(|agent| self.agent_ranks(*agent).contains(&rank));
+                    let frame = LauncherFrame::Pmi(rank as u32, line);
+                    self.commands.extend(of.map(|agent| LauncherCommand::Send(agent, frame)));
                 }
                 PmiReply::Abort(code) => {
                     let why = format!("rank {rank} aborted the job with status {code}");
-                    self.commands.push(Command::Tell(why));
-                    self.fail(status_byte(code), now);
+                    self.commands.push(LauncherCommand::Tell(why));
+                    self.fail_job(status_byte(code), now);
                 }
             }
         }
     }
 
     /// A rank has ended, for the first time or as was known.
-    fn on_exit(&mut self, rank: u32, ending: Ending, now: Instant) {
+    fn on_exit(&mut self, rank: u32, ending: RankEnding, now: Instant) {
         let Some(ended) = self.ended.get_mut(rank as usize) else { return };
         if std::mem::replace(ended, true) {
             return;
         }
-        self.commands.push(Command::EndOutput(rank));
-        if planted("run-failed-rank-is-fine") {
+        self.commands.push(LauncherCommand::EndOutput(rank));
+        if is_planted("run-failed-rank-is-fine") {
             return;
         }
         let (code, told) = match ending {
-            Ending::Code(0) => return,
-            Ending::Code(code) => (status_byte(code), format!("ended with status {code}")),
-            Ending::Signal(signal) => (signal_status(signal), format!("was killed by signal {signal}")),
+            RankEnding::Code(0) => return,
+            RankEnding::Code(code) => (status_byte(code), format!("ended with status {code}")),
+            RankEnding::Signal(signal) => (signal_status(signal), format!("was killed by signal {signal}")),
         };
         if self.failed.is_none() {
             let left = self.ended.iter().filter(|ended| !**ended).count();
             let others = if left > 0 { format!("; ending the other {left}") } else { String::new() };
-            self.commands.push(Command::Tell(format!("rank {rank} {told}{others}")));
+            self.commands.push(LauncherCommand::Tell(format!("rank {rank} {told}{others}")));
         }
-        self.fail(code, now);
+        self.fail_job(code, now);
     }
 
     /// An agent sends nothing more. Its ranks end with it; returns whether that ended the job.
@@ -189,14 +192,14 @@ impl JobState {
         if let Some(open) = self.open.get_mut(agent) {
             *open = false;
         }
-        let ranks = self.ranks(agent);
+        let ranks = self.agent_ranks(agent);
         let Some(ended) = self.ended.get_mut(ranks) else { return false };
         if ended.iter().all(|ended| *ended) {
             return false;
         }
         ended.fill(true);
         let is_first = self.failed.is_none();
-        self.fail(2, now);
+        self.fail_job(2, now);
         is_first
     }
 
@@ -206,14 +209,14 @@ impl JobState {
             self.failed = Some(signal_status(number));
         }
         match self.stage {
-            Stage::GivenUp => {}
-            Stage::Running => {
+            JobStage::GivenUp => {}
+            JobStage::Running => {
                 self.send_signal(number);
-                self.stage = Stage::Asked(now + ASKED_TIME);
+                self.stage = JobStage::Asked(now + ASKED_TIME);
             }
-            Stage::Own(_) | Stage::Asked(_) | Stage::Killed(_) => {
+            JobStage::Own(_) | JobStage::Asked(_) | JobStage::Killed(_) => {
                 self.send_signal(KILL);
-                self.stage = Stage::Killed(now + KILLED_TIME);
+                self.stage = JobStage::Killed(now + KILLED_TIME);
             }
         }
     }
@@ -224,36 +227,37 @@ impl JobState {
             return;
         }
         match self.stage {
-            Stage::Running | Stage::GivenUp => {}
-            Stage::Own(_) => {
+            JobStage::Running | JobStage::GivenUp => {}
+            JobStage::Own(_) => {
                 self.send_signal(TERM);
-                self.stage = Stage::Asked(now + ASKED_TIME);
+                self.stage = JobStage::Asked(now + ASKED_TIME);
             }
-            Stage::Asked(_) => {
+            JobStage::Asked(_) => {
                 self.send_signal(KILL);
-                self.stage = Stage::Killed(now + KILLED_TIME);
+                self.stage = JobStage::Killed(now + KILLED_TIME);
             }
-            Stage::Killed(_) => {
+            JobStage::Killed(_) => {
                 let open = self.hosts.iter().zip(&self.open).filter(|(_, open)| **open);
                 let left: Vec<&str> = open.map(|(host, _)| host.name.as_str()).collect();
-                self.commands.push(Command::Tell(format!("gave up waiting for {}", left.join(", "))));
-                self.stage = Stage::GivenUp;
+                self.commands.push(LauncherCommand::Tell(format!("gave up waiting for {}", left.join(", "))));
+                self.stage = JobStage::GivenUp;
             }
         }
     }
 
-    fn fail(&mut self, code: u8, now: Instant) {
+    fn fail_job(&mut self, code: u8, now: Instant) {
         if self.failed.is_none() {
             self.failed = Some(code);
         }
-        if self.stage == Stage::Running {
-            self.stage = Stage::Own(now + OWN_TIME);
+        if self.stage == JobStage::Running {
+            self.stage = JobStage::Own(now + OWN_TIME);
         }
     }
 
     fn send_signal(&mut self, number: i32) {
         let open = self.open.iter().enumerate().filter(|(_, open)| **open);
-        let all: Vec<Command> = open.map(|(agent, _)| Command::Send(agent, Frame::Signal(number))).collect();
+        let all: Vec<LauncherCommand> =
+            open.map(|(agent, _)| LauncherCommand::Send(agent, LauncherFrame::Signal(number))).collect();
         self.commands.extend(all);
     }
 }
@@ -268,7 +272,7 @@ fn status_byte(code: i32) -> u8 {
 
 /// The status of a rank that a signal has killed. An agent may name any number.
 fn signal_status(signal: i32) -> u8 {
-    if planted("run-adds-any-signal") {
+    if is_planted("run-adds-any-signal") {
         status_byte(128 + signal)
     } else {
         status_byte(signal.saturating_add(128))
@@ -276,7 +280,7 @@ fn signal_status(signal: i32) -> u8 {
 }
 
 /// Whether a bug is planted; never in a build without the feature.
-fn planted(name: &str) -> bool {
+fn is_planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }
 
@@ -284,24 +288,23 @@ fn planted(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn job() -> (JobState, Instant) {
-        let host = |name: &str, first, count| Host { name: name.into(), first, count };
-        (JobState::new(&[host("a", 0, 2), host("b", 2, 1)], "job"), Instant::now())
+    fn job() -> (JobLifecycle, Instant) {
+        let host = |name: &str, first, count| JobHost { name: name.into(), first, count };
+        (JobLifecycle::new(&[host("a", 0, 2), host("b", 2, 1)], "job"), Instant::now())
     }
 
     #[test]
     fn agent_ends_no_rank_of_another_host() {
         let (mut job, now) = job();
         for rank in [2, 0] {
-            job.on_frame(0, Frame::Exited(rank, Ending::Code(0)), now);
+            job.on_frame(0, LauncherFrame::Exited(rank, RankEnding::Code(0)), now);
         }
-        job.on_frame(1, Frame::Output(1, b"x".to_vec()), now);
-        job.on_frame(0, Frame::Exited(1, Ending::Code(0)), now);
-        assert!(!job.is_over() && job.status() == 2, "{job:?}");
-        let told =
-            |command: &Command| matches!(command, Command::Tell(why) if why.contains("not on that host"));
+        job.on_frame(1, LauncherFrame::Output(1, b"x".to_vec()), now);
+        job.on_frame(0, LauncherFrame::Exited(1, RankEnding::Code(0)), now);
+        assert!(!job.is_over() && job.exit_status() == 2, "{job:?}");
+        let told = |command: &LauncherCommand| matches!(command, LauncherCommand::Tell(why) if why.contains("not on that host"));
         assert_eq!(job.take_commands().iter().filter(|command| told(command)).count(), 2);
-        job.on_frame(1, Frame::Exited(2, Ending::Code(0)), now);
+        job.on_frame(1, LauncherFrame::Exited(2, RankEnding::Code(0)), now);
         assert!(job.is_over());
     }
 
@@ -309,21 +312,21 @@ mod tests {
     fn any_signal_number_is_a_failure() {
         for (signal, status) in [(9, 137), (i32::MAX, 255), (i32::MIN, 128), (-128, 1)] {
             let (mut job, now) = job();
-            job.on_frame(1, Frame::Exited(2, Ending::Signal(signal)), now);
-            assert_eq!(job.status(), status, "signal {signal}");
+            job.on_frame(1, LauncherFrame::Exited(2, RankEnding::Signal(signal)), now);
+            assert_eq!(job.exit_status(), status, "signal {signal}");
         }
     }
 
     #[test]
     fn failure_ends_the_job_in_bounded_time() {
         let (mut job, begun) = job();
-        job.on_frame(0, Frame::Failed("no such program".into()), begun);
+        job.on_frame(0, LauncherFrame::Failed("no such program".into()), begun);
         let mut signals = Vec::new();
         while let Some(until) = job.deadline() {
             assert!(until - begun <= OWN_TIME + ASKED_TIME + KILLED_TIME);
             job.on_time(until);
             signals.extend(job.take_commands().into_iter().filter_map(|command| match command {
-                Command::Send(0, Frame::Signal(number)) => Some(number),
+                LauncherCommand::Send(0, LauncherFrame::Signal(number)) => Some(number),
                 _ => None,
             }));
         }

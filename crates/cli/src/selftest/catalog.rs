@@ -93,14 +93,14 @@ const SHARING: (&str, &str) = ("TRUNKLINE_QP_SHARING", "on");
 pub(crate) fn plan_checks(options: &CheckOptions, hardware: &HostHardware) -> Vec<PlannedCheck> {
     let fabrics = plan_fabrics(options, hardware);
     let (soft, nics): (Vec<_>, Vec<_>) = fabrics.iter().partition(|fabric| fabric.prefix == "soft");
-    let mut checks = vec![info_check("info", "what TRUNKLINE_FABRIC and the defaults lead to here", None)];
+    let mut checks = vec![plan_info("info", "what TRUNKLINE_FABRIC and the defaults lead to here", None)];
     checks.extend(nics.iter().flat_map(|fabric| plan_fabric(options, fabric)));
     checks.extend(GpuDriver::ALL.iter().map(|driver| plan_gpu(options, hardware, *driver)));
     checks.extend(soft.iter().flat_map(|fabric| plan_fabric(options, fabric)));
     checks.push(PlannedCheck {
         name: "device-queues".to_owned(),
         about: "device queues, posted by the host and by an NVIDIA GPU if there is one",
-        arguments: words(&format!("bench device --json {}", sizes(options).device)),
+        arguments: split_words(&format!("bench device --json {}", size_arguments(options).device)),
         environment: Vec::new(),
         expected: ExpectedRows::default(),
         missing: None,
@@ -108,7 +108,7 @@ pub(crate) fn plan_checks(options: &CheckOptions, hardware: &HostHardware) -> Ve
     checks
 }
 
-fn sizes(options: &CheckOptions) -> &'static SizeArguments {
+fn size_arguments(options: &CheckOptions) -> &'static SizeArguments {
     if options.quick { &QUICK } else { &USUAL }
 }
 
@@ -156,14 +156,14 @@ fn plan_fabrics(options: &CheckOptions, hardware: &HostHardware) -> Vec<FabricPl
 
 /// The checks of one fabric.
 fn plan_fabric(options: &CheckOptions, fabric: &FabricPlan<'_>) -> Vec<PlannedCheck> {
-    let SizeArguments { messages, collectives, four_ranks, one_sided, .. } = sizes(options);
+    let SizeArguments { messages, collectives, four_ranks, one_sided, .. } = size_arguments(options);
     let is_soft = fabric.prefix == "soft";
     let check = |kind: &str, about, bench: &str| PlannedCheck {
         name: format!("{}-{kind}", fabric.prefix),
         about,
-        arguments: words(&format!("bench {bench} --json")),
+        arguments: split_words(&format!("bench {bench} --json")),
         environment: vec![("TRUNKLINE_FABRIC", fabric.value.clone())],
-        expected: ExpectedRows { fabric: family(&fabric.value), ..ExpectedRows::default() },
+        expected: ExpectedRows { fabric: fabric_family(&fabric.value), ..ExpectedRows::default() },
         missing: fabric.missing.clone(),
     };
     let p2p = check("p2p", "point-to-point: latency, bandwidth, message rate", &format!("p2p {messages}"));
@@ -180,11 +180,11 @@ fn plan_fabric(options: &CheckOptions, fabric: &FabricPlan<'_>) -> Vec<PlannedCh
     shared.environment.push((SHARING.0, SHARING.1.to_owned()));
     let four = check("four_ranks", "all_reduce of four ranks", &format!("all_reduce -n 4 {four_ranks}"));
 
-    let mut open = info_check("open", "devices found and opened", Some(fabric));
+    let mut open = plan_info("open", "devices found and opened", Some(fabric));
     open.missing.clone_from(&fabric.missing);
     let about = "devices that the second host finds and opens";
     let second = PlannedCheck { about, ..open.clone() };
-    let far_open = launched(options, second, fabric, "hosts-open", |pair| ["1", &pair.second]);
+    let far_open = launched_check(options, second, fabric, "hosts-open", |pair| ["1", &pair.second]);
     let far = |check: &PlannedCheck, kind: &str, about| between_hosts(options, check, fabric, kind, about);
     let far_p2p = far(&p2p, "hosts-p2p", "point-to-point between the two hosts");
     let far_pair = far(&pair, "hosts-all_reduce", "all_reduce between the two hosts");
@@ -208,11 +208,11 @@ fn between_hosts(
         bench.drain(at..at + 2);
     }
     let far = PlannedCheck { arguments: bench, about, ..check.clone() };
-    launched(options, far, fabric, kind, |pair| ["2", &pair.both])
+    launched_check(options, far, fabric, kind, |pair| ["2", &pair.both])
 }
 
 /// Puts a check under the launcher; `place` names the number of ranks and their hosts.
-fn launched(
+fn launched_check(
     options: &CheckOptions,
     check: PlannedCheck,
     fabric: &FabricPlan<'_>,
@@ -232,14 +232,14 @@ fn launched(
     PlannedCheck { name, arguments, ..check }
 }
 
-fn info_check(kind: &str, about: &'static str, fabric: Option<&FabricPlan<'_>>) -> PlannedCheck {
+fn plan_info(kind: &str, about: &'static str, fabric: Option<&FabricPlan<'_>>) -> PlannedCheck {
     PlannedCheck {
         name: fabric.map_or_else(|| kind.to_owned(), |fabric| format!("{}-{kind}", fabric.prefix)),
         about,
-        arguments: words("info --json"),
+        arguments: split_words("info --json"),
         environment: fabric.map(|fabric| ("TRUNKLINE_FABRIC", fabric.value.clone())).into_iter().collect(),
         expected: ExpectedRows {
-            fabric: fabric.and_then(|fabric| family(&fabric.value)),
+            fabric: fabric.and_then(|fabric| fabric_family(&fabric.value)),
             is_info: true,
             ..ExpectedRows::default()
         },
@@ -248,11 +248,14 @@ fn info_check(kind: &str, about: &'static str, fabric: Option<&FabricPlan<'_>>) 
 }
 
 fn plan_gpu(options: &CheckOptions, hardware: &HostHardware, driver: GpuDriver) -> PlannedCheck {
-    let memory = driver.memory();
+    let memory = driver.memory_option();
     PlannedCheck {
         name: format!("gpu-{memory}"),
         about: "messages of a GPU's memory inside this host",
-        arguments: words(&format!("bench p2p --memory {memory} --json {}", sizes(options).messages)),
+        arguments: split_words(&format!(
+            "bench p2p --memory {memory} --json {}",
+            size_arguments(options).messages
+        )),
         environment: Vec::new(),
         expected: ExpectedRows { fabric: Some(memory.to_owned()), ..ExpectedRows::default() },
         missing: hardware.lacks_gpu(driver),
@@ -260,11 +263,11 @@ fn plan_gpu(options: &CheckOptions, hardware: &HostHardware, driver: GpuDriver) 
 }
 
 /// The first word of `TRUNKLINE_FABRIC`, which rows name.
-fn family(value: &str) -> Option<String> {
+fn fabric_family(value: &str) -> Option<String> {
     value.split(':').next().map(str::to_owned)
 }
 
-fn words(text: &str) -> Vec<String> {
+fn split_words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -286,7 +289,7 @@ mod tests {
             program: "/opt/trunkline".to_owned(),
             fabric: fabric.map(str::to_owned),
         };
-        plan_checks(&options, &HostHardware::look(Path::new("/nowhere")))
+        plan_checks(&options, &HostHardware::read_host(Path::new("/nowhere")))
     }
 
     fn find<'a>(checks: &'a [PlannedCheck], name: &str) -> &'a PlannedCheck {

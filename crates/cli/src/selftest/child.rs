@@ -61,14 +61,14 @@ impl ChildRunner {
     /// The kernel refuses.
     pub(crate) fn new() -> std::io::Result<Self> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        Ok(Self { earlier: children(), is_subreaper: true })
+        Ok(Self { earlier: own_children(), is_subreaper: true })
     }
 
     /// Runs a command until it exits, its time limit passes, or `signal` is set; then ends every process that it started.
     ///
     /// # Errors
     /// It cannot be started, or not be waited for.
-    pub(crate) fn run(
+    pub(crate) fn run_command(
         &self,
         command: &mut Command,
         limit: Duration,
@@ -81,9 +81,13 @@ impl ChildRunner {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        let output =
-            child.stdout.take().map(|pipe| drain(pipe, OUTPUT_BYTES_MAX, Kept::First)).transpose()?;
-        let errors = child.stderr.take().map(|pipe| drain(pipe, ERROR_BYTES_MAX, Kept::Last)).transpose()?;
+        let output = child
+            .stdout
+            .take()
+            .map(|pipe| drain_pipe(pipe, OUTPUT_BYTES_MAX, KeptBytes::First))
+            .transpose()?;
+        let errors =
+            child.stderr.take().map(|pipe| drain_pipe(pipe, ERROR_BYTES_MAX, KeptBytes::Last)).transpose()?;
         let ending = match wait_until(&mut child, begun + limit, Some(signal))? {
             Some(status) => ending_of(status),
             None => {
@@ -119,7 +123,7 @@ impl ChildRunner {
         let until = Instant::now() + KILL_TIME;
         loop {
             // The children of an orphan become ours once it has exited.
-            let mut orphans = children();
+            let mut orphans = own_children();
             orphans.retain(|orphan| !self.earlier.contains(orphan));
             if orphans.is_empty() || Instant::now() >= until {
                 return orphans.len();
@@ -172,7 +176,7 @@ fn end_child(child: &mut Child) -> std::io::Result<()> {
 }
 
 /// The children of this process. The kernel's own list of them is not in every kernel.
-fn children() -> Vec<Pid> {
+fn own_children() -> Vec<Pid> {
     let own = rustix::process::getpid();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
@@ -188,16 +192,16 @@ fn parent_of(pid: Pid) -> Option<Pid> {
 
 /// Which bytes are kept of more than may be.
 #[derive(Clone, Copy)]
-enum Kept {
+enum KeptBytes {
     First,
     Last,
 }
 
 /// Reads a pipe to its end, so that its writer never blocks.
-fn drain(
+fn drain_pipe(
     mut pipe: impl Read + Send + 'static,
     most: usize,
-    kept: Kept,
+    kept: KeptBytes,
 ) -> std::io::Result<JoinHandle<Vec<u8>>> {
     thread::Builder::new().name("check output".into()).spawn(move || {
         let mut bytes = Vec::new();
@@ -212,8 +216,8 @@ fn drain(
             bytes.extend_from_slice(&part[..read]);
             let excess = bytes.len().saturating_sub(most);
             match kept {
-                Kept::First => bytes.truncate(most),
-                Kept::Last => drop(bytes.drain(..excess)),
+                KeptBytes::First => bytes.truncate(most),
+                KeptBytes::Last => drop(bytes.drain(..excess)),
             }
         }
     })
@@ -226,7 +230,7 @@ mod tests {
     fn shell(script: &str, limit: Duration, signal: usize) -> EndedChild {
         // Other tests of this process have children, too.
         let runner = ChildRunner { earlier: Vec::new(), is_subreaper: false };
-        runner.run(Command::new("sh").args(["-c", script]), limit, &AtomicUsize::new(signal)).unwrap()
+        runner.run_command(Command::new("sh").args(["-c", script]), limit, &AtomicUsize::new(signal)).unwrap()
     }
 
     #[test]

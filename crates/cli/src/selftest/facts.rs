@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use super::hardware::{GpuDriver, HostHardware, line, list};
+use super::hardware::{GpuDriver, HostHardware, first_line, list_folder};
 use crate::sweep::machine;
 
 /// Variables that change the measured figures.
@@ -34,33 +34,33 @@ impl HostFact {
 /// Collects the facts of this host.
 pub(crate) fn collect_facts(hardware: &HostHardware, names: bool) -> Vec<HostFact> {
     let mut facts = vec![
-        HostFact::new("Trunkline", version()),
-        HostFact::new("machine", machine::words()),
-        HostFact::new("distribution", distribution(hardware.root())),
+        HostFact::new("Trunkline", trunkline_version()),
+        HostFact::new("machine", machine::describe_machine()),
+        HostFact::new("distribution", distribution_name(hardware.root())),
         HostFact::new("locked memory (ulimit -l)", locked_memory()),
-        HostFact::new("rdma-core", library(hardware, "libibverbs.so.1")),
-        HostFact::new("libfabric", library(hardware, "libfabric.so.1")),
+        HostFact::new("rdma-core", library_version(hardware, "libibverbs.so.1")),
+        HostFact::new("libfabric", library_version(hardware, "libfabric.so.1")),
     ];
     if names {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         facts.insert(0, HostFact::new("host", name));
     }
-    facts.extend(nics(hardware));
-    facts.extend(gpus(hardware));
+    facts.extend(nic_facts(hardware));
+    facts.extend(gpu_facts(hardware));
     let loaded = MODULES.iter().filter(|name| hardware.root().join("sys/module").join(name).exists());
     let loaded: Vec<&str> = loaded.copied().collect();
     facts.push(HostFact::new("modules for GPU memory", joined_or_none(&loaded, ", ")));
-    let iommu = !list(&hardware.root().join("sys/class/iommu")).is_empty();
+    let iommu = !list_folder(&hardware.root().join("sys/class/iommu")).is_empty();
     facts.push(HostFact::new("IOMMU", if iommu { "present" } else { "none" }));
     let settings =
-        settings(std::env::vars_os().filter_map(|(name, value)| {
+        relevant_settings(std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
         }));
     facts.push(HostFact::new("settings", joined_or_none(&settings, " ")));
     facts
 }
 
-fn version() -> String {
+fn trunkline_version() -> String {
     format!("{}, commit {}", env!("CARGO_PKG_VERSION"), trunkline_runtime::COMMIT)
 }
 
@@ -69,7 +69,7 @@ fn joined_or_none<T: AsRef<str>>(words: &[T], between: &str) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(between) }
 }
 
-fn distribution(root: &Path) -> String {
+fn distribution_name(root: &Path) -> String {
     let text = std::fs::read_to_string(root.join("etc/os-release")).unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     name.map_or_else(|| "unknown".to_owned(), |name| name.trim_matches('"').to_owned())
@@ -83,7 +83,7 @@ fn locked_memory() -> String {
 }
 
 /// The file that a library's name leads to, whose own name has the version.
-fn library(hardware: &HostHardware, name: &str) -> String {
+fn library_version(hardware: &HostHardware, name: &str) -> String {
     let Some(path) = hardware.find_library(name) else { return "not installed".to_owned() };
     let real = path.canonicalize().unwrap_or(path);
     let file = real.file_name().map_or_else(|| name.to_owned(), |file| file.to_string_lossy().into_owned());
@@ -100,7 +100,7 @@ fn rdma_core_release(file: &str) -> Option<String> {
     Some(format!("{major}.{minor}"))
 }
 
-fn nics(hardware: &HostHardware) -> Vec<HostFact> {
+fn nic_facts(hardware: &HostHardware) -> Vec<HostFact> {
     let mut facts: Vec<HostFact> = hardware
         .rdma
         .iter()
@@ -128,10 +128,10 @@ fn nics(hardware: &HostHardware) -> Vec<HostFact> {
     facts
 }
 
-fn gpus(hardware: &HostHardware) -> Vec<HostFact> {
+fn gpu_facts(hardware: &HostHardware) -> Vec<HostFact> {
     let root = hardware.root();
     let nvidia = root.join("proc/driver/nvidia/gpus");
-    let mut models: Vec<String> = list(&nvidia)
+    let mut models: Vec<String> = list_folder(&nvidia)
         .into_iter()
         .filter_map(|gpu| {
             let text = std::fs::read_to_string(nvidia.join(gpu).join("information")).ok()?;
@@ -152,8 +152,8 @@ fn gpus(hardware: &HostHardware) -> Vec<HostFact> {
     let models: Vec<String> = counted.iter().map(|(model, count)| format!("{count} x {model}")).collect();
     let drivers = [("nvidia", GpuDriver::Cuda), ("amdgpu", GpuDriver::Hip)];
     let drivers = drivers.iter().filter_map(|(module, driver)| {
-        let version = line(&root.join("sys/module").join(module).join("version"));
-        let user = driver.libraries().iter().any(|library| hardware.find_library(library).is_some());
+        let version = first_line(&root.join("sys/module").join(module).join("version"));
+        let user = driver.library_names().iter().any(|library| hardware.find_library(library).is_some());
         let user = if user { "" } else { ", without its library" };
         (!version.is_empty()).then(|| format!("{module} {version}{user}"))
     });
@@ -165,7 +165,7 @@ fn gpus(hardware: &HostHardware) -> Vec<HostFact> {
 }
 
 /// The variables that change the measured figures, as a shell would take them.
-fn settings(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
+fn relevant_settings(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let counts = |name: &str| {
         SETTINGS.iter().any(|start| name.starts_with(start))
             && !PRIVATE.iter().any(|start| name.starts_with(start))
@@ -184,7 +184,7 @@ mod tests {
     fn secrets_of_a_job_are_no_settings() {
         let set = ["NCCL_DEBUG", "TRUNKLINE_JOB_SECRET", "HOME", "TRUNKLINE_FABRIC", "FI_PROVIDER"];
         let variables = set.iter().map(|name| ((*name).to_owned(), "x".to_owned()));
-        assert_eq!(settings(variables), ["FI_PROVIDER=x", "NCCL_DEBUG=x", "TRUNKLINE_FABRIC=x"]);
+        assert_eq!(relevant_settings(variables), ["FI_PROVIDER=x", "NCCL_DEBUG=x", "TRUNKLINE_FABRIC=x"]);
     }
 
     #[test]

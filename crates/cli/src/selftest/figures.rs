@@ -37,8 +37,8 @@ const PEAKS: [FigureSource; 3] = [
 pub(crate) fn key_figures(rows: &[Value]) -> Vec<KeyFigure> {
     // Rows of 0 bytes measure no transfer.
     let rows: Vec<&Value> = rows.iter().filter(|row| row["bytes"] != 0).collect();
-    let is_mixed = rows.windows(2).any(|pair| operation(pair[0]) != operation(pair[1]));
-    let all = |source| rows.iter().filter_map(move |row| figure(source, row, is_mixed));
+    let is_mixed = rows.windows(2).any(|pair| operation_name(pair[0]) != operation_name(pair[1]));
+    let all = |source| rows.iter().filter_map(move |row| read_figure(source, row, is_mixed));
     let latency = all(&LATENCY).next().or_else(|| all(&TIME).next());
     let peak = |source| {
         let positive = all(source).filter(|figure| figure.value > 0.0);
@@ -47,15 +47,15 @@ pub(crate) fn key_figures(rows: &[Value]) -> Vec<KeyFigure> {
     latency.into_iter().chain(PEAKS.iter().filter_map(peak)).collect()
 }
 
-fn figure(source: &FigureSource, row: &Value, is_mixed: bool) -> Option<KeyFigure> {
+fn read_figure(source: &FigureSource, row: &Value, is_mixed: bool) -> Option<KeyFigure> {
     let value = source.keys.iter().find_map(|key| row.get(key)?.as_f64())?;
     let bytes = row.get("bytes").and_then(Value::as_u64);
-    let operation = operation(row).filter(|_| is_mixed);
+    let operation = operation_name(row).filter(|_| is_mixed);
     Some(KeyFigure { name: source.name, value, unit: source.unit, bytes, operation })
 }
 
 /// The operation that a row measures: `put`; for device queues with their mode: `put + wait, M1`.
-fn operation(row: &Value) -> Option<String> {
+fn operation_name(row: &Value) -> Option<String> {
     let text = |key: &str| row.get(key).and_then(Value::as_str);
     match (text("operation"), text("way")) {
         (Some(operation), Some(way)) => Some(format!("{operation}, {way}")),
@@ -65,15 +65,16 @@ fn operation(row: &Value) -> Option<String> {
 
 impl KeyFigure {
     /// `median latency 1.25 us (8 B)`.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let digits = if self.value >= 100.0 { 0 } else { 2 };
-        let with: Vec<String> = self.bytes.map(size).into_iter().chain(self.operation.clone()).collect();
+        let with: Vec<String> =
+            self.bytes.map(format_size).into_iter().chain(self.operation.clone()).collect();
         let with = if with.is_empty() { String::new() } else { format!(" ({})", with.join(", ")) };
         format!("{} {:.digits$} {}{with}", self.name, self.value, self.unit)
     }
 }
 
-fn size(bytes: u64) -> String {
+fn format_size(bytes: u64) -> String {
     match bytes {
         _ if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
         _ if bytes >= 1 << 10 && bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
@@ -112,7 +113,7 @@ mod tests {
             json!({"bytes": 64, "latency_p50_us": 2.0, "one_way_gbs": 1.5, "both_way_gbs": 2.5, "rate_mps": 3.0}),
             json!({"bytes": 1 << 20, "latency_p50_us": 99.0, "one_way_gbs": 120.4, "both_way_gbs": 9.0}),
         ];
-        let text: Vec<String> = key_figures(&rows).iter().map(KeyFigure::text).collect();
+        let text: Vec<String> = key_figures(&rows).iter().map(KeyFigure::to_text).collect();
         let wanted = [
             "median latency 1.25 us (8 B)",
             "peak 120 GB/s (1 MiB)",
@@ -121,7 +122,7 @@ mod tests {
         ];
         assert_eq!(text, wanted);
         let collective = key_figures(&[json!({"bytes": 2048, "time_us": 7.5, "busbw": 0.25})]);
-        let text: Vec<String> = collective.iter().map(KeyFigure::text).collect();
+        let text: Vec<String> = collective.iter().map(KeyFigure::to_text).collect();
         assert_eq!(text, ["mean time 7.50 us (2 KiB)", "peak 0.25 GB/s (2 KiB)"]);
         let mixed = [
             json!({"collective": "quiet", "bytes": 0, "latency_p50_us": 0.1}),
@@ -129,7 +130,7 @@ mod tests {
             json!({"collective": "swap", "bytes": 4, "latency_p50_us": 1.0}),
             json!({"operation": "puts", "way": "M1", "bytes": 8, "rate_mops": 2.0}),
         ];
-        let text: Vec<String> = key_figures(&mixed).iter().map(KeyFigure::text).collect();
+        let text: Vec<String> = key_figures(&mixed).iter().map(KeyFigure::to_text).collect();
         assert_eq!(text, ["median latency 1.50 us (8 B, put)", "rate 2.00 M/s (8 B, puts, M1)"]);
         assert_eq!(key_figures(&[json!({"bar": "x", "found": 1.0})]), []);
     }

@@ -63,7 +63,7 @@ impl GpuDriver {
     pub(crate) const ALL: [Self; 3] = [Self::Cuda, Self::Hip, Self::LevelZero];
 
     /// The word of `bench p2p --memory`.
-    pub(crate) const fn memory(self) -> &'static str {
+    pub(crate) const fn memory_option(self) -> &'static str {
         match self {
             Self::Cuda => "cuda",
             Self::Hip => "hip",
@@ -72,7 +72,7 @@ impl GpuDriver {
     }
 
     /// The files by which programs reach it, newest first.
-    pub(crate) const fn libraries(self) -> &'static [&'static str] {
+    pub(crate) const fn library_names(self) -> &'static [&'static str] {
         match self {
             Self::Cuda => &["libcuda.so.1"],
             Self::Hip => &["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"],
@@ -80,7 +80,7 @@ impl GpuDriver {
         }
     }
 
-    const fn vendor(self) -> (u16, &'static str) {
+    const fn pci_vendor(self) -> (u16, &'static str) {
         match self {
             Self::Cuda => (NVIDIA, "NVIDIA"),
             Self::Hip => (AMD, "AMD"),
@@ -103,10 +103,11 @@ pub(crate) struct HostHardware {
 
 impl HostHardware {
     /// Reads the host below `root`, which is `/` but in tests.
-    pub(crate) fn look(root: &Path) -> Self {
-        let of_class = list(&root.join("sys/class/cxi"));
-        let of_dev = || list(&root.join("dev")).into_iter().filter(|name| name.starts_with("cxi")).collect();
-        let gpus = trunkline_topo::read(&root.join("sys"), &[]).map(|found| found.gpus().to_vec());
+    pub(crate) fn read_host(root: &Path) -> Self {
+        let of_class = list_folder(&root.join("sys/class/cxi"));
+        let of_dev =
+            || list_folder(&root.join("dev")).into_iter().filter(|name| name.starts_with("cxi")).collect();
+        let gpus = trunkline_topo::read_topology(&root.join("sys"), &[]).map(|found| found.gpus().to_vec());
         let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         Self {
             root: root.to_owned(),
@@ -164,13 +165,13 @@ impl HostHardware {
 
     /// Returns the reason why GPU memory cannot be checked with this driver, or `None`.
     pub(crate) fn lacks_gpu(&self, driver: GpuDriver) -> Option<String> {
-        let (vendor, name) = driver.vendor();
+        let (vendor, name) = driver.pci_vendor();
         let has_node = driver == GpuDriver::Cuda
             && ["dev/nvidiactl", "dev/dxg"].iter().any(|node| self.root.join(node).exists());
         if !has_node && !self.gpu_vendors.contains(&vendor) {
             return Some(format!("no GPU of {name}"));
         }
-        let libraries = driver.libraries();
+        let libraries = driver.library_names();
         let is_installed = libraries.iter().any(|library| self.find_library(library).is_some());
         (!is_installed).then(|| format!("{} is not installed (the GPU's driver)", libraries[0]))
     }
@@ -182,7 +183,7 @@ impl HostHardware {
     fn lacks_device_files(&self) -> Option<String> {
         let folder = self.root.join("dev/infiniband");
         let nodes: Vec<String> =
-            list(&folder).into_iter().filter(|name| name.starts_with("uverbs")).collect();
+            list_folder(&folder).into_iter().filter(|name| name.starts_with("uverbs")).collect();
         let Some(first) = nodes.first() else {
             return Some(
                 "no /dev/infiniband/uverbs*: load the module ib_uverbs, or pass the devices to the container"
@@ -222,28 +223,31 @@ fn rdma_devices(root: &Path) -> Vec<RdmaDevice> {
         let driver = driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         RdmaDevice {
             driver: driver.unwrap_or_else(|| "no PCI driver".to_owned()),
-            firmware: line(&folder.join("fw_ver")),
-            model: line(&folder.join("hca_type")),
-            numa_node: line(&folder.join("device/numa_node")),
-            ports: list(&folder.join("ports")).into_iter().map(|number| port(&folder, number)).collect(),
+            firmware: first_line(&folder.join("fw_ver")),
+            model: first_line(&folder.join("hca_type")),
+            numa_node: first_line(&folder.join("device/numa_node")),
+            ports: list_folder(&folder.join("ports"))
+                .into_iter()
+                .map(|number| read_port(&folder, number))
+                .collect(),
             name,
         }
     };
-    list(&class).into_iter().map(device).collect()
+    list_folder(&class).into_iter().map(device).collect()
 }
 
-fn port(device: &Path, number: String) -> RdmaPort {
+fn read_port(device: &Path, number: String) -> RdmaPort {
     let folder = device.join("ports").join(&number);
     RdmaPort {
-        state: line(&folder.join("state")),
-        rate: line(&folder.join("rate")),
-        link_layer: line(&folder.join("link_layer")),
+        state: first_line(&folder.join("state")),
+        rate: first_line(&folder.join("rate")),
+        link_layer: first_line(&folder.join("link_layer")),
         number,
     }
 }
 
 /// The names in a folder, in order; none where there is no such folder.
-pub(crate) fn list(folder: &Path) -> Vec<String> {
+pub(crate) fn list_folder(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -252,7 +256,7 @@ pub(crate) fn list(folder: &Path) -> Vec<String> {
 }
 
 /// The first line of a file, or nothing.
-pub(crate) fn line(path: &Path) -> String {
+pub(crate) fn first_line(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
@@ -272,7 +276,7 @@ mod tests {
     fn missing_hardware_is_named_with_its_cause() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
-        let look = || HostHardware { library_path: Vec::new(), ..HostHardware::look(root) };
+        let look = || HostHardware { library_path: Vec::new(), ..HostHardware::read_host(root) };
         assert!(look().lacks_verbs().unwrap().contains("no RDMA device"));
         assert!(look().lacks_efa().unwrap().contains("no EFA device"));
         assert!(look().lacks_cxi().unwrap().contains("no Slingshot NIC"));
@@ -306,7 +310,7 @@ mod tests {
         if rustix::process::geteuid().is_root() {
             return;
         }
-        let told = HostHardware::look(root.path()).lacks_verbs().unwrap();
+        let told = HostHardware::read_host(root.path()).lacks_verbs().unwrap();
         assert!(told.contains("no access to /dev/infiniband/uverbs0"), "{told}");
     }
 }

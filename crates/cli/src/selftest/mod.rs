@@ -78,10 +78,10 @@ pub(crate) fn run_checks(checks: &[PlannedCheck], limits: TimeLimits) -> std::io
         if std::env::var("TRUNKLINE_MUTANT").is_ok_and(|name| name == "selftest-stops-at-a-failure")
             && results.iter().any(|result: &CheckResult| result.status == CheckStatus::Failed)
         {
-            results.push(unrun(check, CheckStatus::NotReached, INTERRUPTED));
+            results.push(unrun_result(check, CheckStatus::NotReached, INTERRUPTED));
             continue;
         }
-        let result = session.run(check);
+        let result = session.run_check(check);
         let before = results.last().map(|result: &CheckResult| (result.status, result.reason.clone()));
         let is_repeated = result.seconds == 0.0 && before == Some((result.status, result.reason.clone()));
         if !is_repeated {
@@ -116,28 +116,30 @@ struct CheckSession {
 }
 
 impl CheckSession {
-    fn run(&self, check: &PlannedCheck) -> CheckResult {
+    fn run_check(&self, check: &PlannedCheck) -> CheckResult {
         if let Some(missing) = &check.missing {
-            return unrun(check, CheckStatus::Skipped, missing);
+            return unrun_result(check, CheckStatus::Skipped, missing);
         }
         if self.signal.load(Ordering::Relaxed) != 0 {
-            return unrun(check, CheckStatus::NotReached, INTERRUPTED);
+            return unrun_result(check, CheckStatus::NotReached, INTERRUPTED);
         }
         let left = self.until.saturating_duration_since(Instant::now());
         if left < TIME_MIN {
-            return unrun(check, CheckStatus::NotReached, WHOLE_TIME_OVER);
+            return unrun_result(check, CheckStatus::NotReached, WHOLE_TIME_OVER);
         }
         let mut command = Command::new(&self.program);
         command.args(&check.arguments).envs(check.environment.iter().cloned());
-        match self.runner.run(&mut command, self.limit.min(left), &self.signal) {
-            Ok(ended) => judge(check, &ended, left < self.limit),
-            Err(error) => unrun(check, CheckStatus::Failed, &format!("the check cannot be run: {error}")),
+        match self.runner.run_command(&mut command, self.limit.min(left), &self.signal) {
+            Ok(ended) => judge_check(check, &ended, left < self.limit),
+            Err(error) => {
+                unrun_result(check, CheckStatus::Failed, &format!("the check cannot be run: {error}"))
+            }
         }
     }
 }
 
 /// The result of a check that has no output.
-fn unrun(check: &PlannedCheck, status: CheckStatus, reason: &str) -> CheckResult {
+fn unrun_result(check: &PlannedCheck, status: CheckStatus, reason: &str) -> CheckResult {
     CheckResult {
         name: check.name.clone(),
         about: check.about,
@@ -165,11 +167,11 @@ fn command_line(check: &PlannedCheck) -> String {
 }
 
 /// Decides from a check's exit and output whether it passed. `is_cut`: its limit was the rest of the whole time.
-fn judge(check: &PlannedCheck, ended: &EndedChild, is_cut: bool) -> CheckResult {
+fn judge_check(check: &PlannedCheck, ended: &EndedChild, is_cut: bool) -> CheckResult {
     let rows = parse_rows(&ended.output, check.expected.is_info);
     let failure = match ended.ending {
         ChildEnding::Code(0) => find_fault(&check.expected, &rows),
-        ChildEnding::Code(1) => Some(wrong_data(&rows)),
+        ChildEnding::Code(1) => Some(describe_wrong(&rows)),
         ChildEnding::Code(code) => Some(format!("ended with status {code}{}", last_error(&ended.errors))),
         ChildEnding::Signal(signal) => {
             Some(format!("was killed by signal {signal}{}", last_error(&ended.errors)))
@@ -207,7 +209,7 @@ fn judge(check: &PlannedCheck, ended: &EndedChild, is_cut: bool) -> CheckResult 
         // Of `info` the notes are enough; the rest names interfaces and addresses.
         rows: if check.expected.is_info { Vec::new() } else { rows },
         error_lines: last.collect(),
-        ..unrun(check, status, "")
+        ..unrun_result(check, status, "")
     }
 }
 
@@ -227,7 +229,7 @@ fn parse_rows(output: &str, is_one: bool) -> Vec<Value> {
     output.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-fn wrong_data(rows: &[Value]) -> String {
+fn describe_wrong(rows: &[Value]) -> String {
     let wrong: u64 = rows.iter().filter_map(|row| row["wrong"].as_u64()).sum();
     if wrong > 0 { format!("{wrong} bytes or elements were wrong") } else { "ended with status 1".to_owned() }
 }
@@ -238,7 +240,7 @@ fn find_fault(expected: &ExpectedRows, rows: &[Value]) -> Option<String> {
         return Some("printed no results".to_owned());
     }
     if rows.iter().any(|row| row["wrong"].as_u64().is_some_and(|wrong| wrong > 0)) {
-        return Some(wrong_data(rows));
+        return Some(describe_wrong(rows));
     }
     let fabrics: Vec<&str> = if expected.is_info {
         let nics = rows.iter().flat_map(|info| info["nics"].as_array().into_iter().flatten());
@@ -288,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_check_cut_by_the_whole_time_is_no_failure() {
-        let hardware = hardware::HostHardware::look(std::path::Path::new("/nowhere"));
+        let hardware = hardware::HostHardware::read_host(std::path::Path::new("/nowhere"));
         let checks = catalog::plan_checks(&catalog::CheckOptions::default(), &hardware);
         let ended = |ending| EndedChild {
             ending,
@@ -297,7 +299,7 @@ mod tests {
             errors: String::new(),
             left: 0,
         };
-        let status = |ending, is_cut| judge(&checks[0], &ended(ending), is_cut).status;
+        let status = |ending, is_cut| judge_check(&checks[0], &ended(ending), is_cut).status;
         assert_eq!(status(ChildEnding::Overdue, false), CheckStatus::Failed);
         assert_eq!(status(ChildEnding::Overdue, true), CheckStatus::NotReached);
         assert_eq!(status(ChildEnding::Interrupted, false), CheckStatus::NotReached);

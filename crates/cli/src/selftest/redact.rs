@@ -1,6 +1,6 @@
 //! Removes from a report the host and user names, the paths in the home folder, and the IP and hardware addresses.
 //!
-//! Called by `selftest` for each text of a report. Pure, except that `Redactor::of_system` reads the names from the system.
+//! Called by `selftest` for each text of a report. Pure, except that `ReportRedactor::of_system` reads the names from the system.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ const PATH_ENDS: &str = " \t\n\"'`(),;:<>|=";
 
 /// Removes names and addresses from the texts of a report.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Redactor {
+pub(crate) struct ReportRedactor {
     /// Names, longest first, and their replacements.
     names: Vec<(String, &'static str)>,
     homes: Vec<String>,
@@ -26,7 +26,7 @@ pub(crate) struct Redactor {
     keeps_names: bool,
 }
 
-impl Redactor {
+impl ReportRedactor {
     /// Creates a redactor for the names of this host and user, and of the hosts that the user named.
     pub(crate) fn of_system(named_hosts: &[String]) -> Self {
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -63,7 +63,7 @@ impl Redactor {
     }
 
     /// Returns the text without names and addresses.
-    pub(crate) fn clean(&self, text: &str) -> String {
+    pub(crate) fn redact_text(&self, text: &str) -> String {
         #[cfg(feature = "mutants")]
         if std::env::var("TRUNKLINE_MUTANT").is_ok_and(|name| name == "selftest-keeps-names") {
             return text.to_owned();
@@ -83,11 +83,11 @@ impl Redactor {
     }
 
     /// Cleans every string in a JSON value, except keys.
-    pub(crate) fn clean_json(&self, value: &mut serde_json::Value) {
+    pub(crate) fn redact_json(&self, value: &mut serde_json::Value) {
         match value {
-            serde_json::Value::String(text) => *text = self.clean(text),
-            serde_json::Value::Array(values) => values.iter_mut().for_each(|one| self.clean_json(one)),
-            serde_json::Value::Object(map) => map.values_mut().for_each(|one| self.clean_json(one)),
+            serde_json::Value::String(text) => *text = self.redact_text(text),
+            serde_json::Value::Array(values) => values.iter_mut().for_each(|one| self.redact_json(one)),
+            serde_json::Value::Object(map) => map.values_mut().for_each(|one| self.redact_json(one)),
             _ => {}
         }
     }
@@ -191,9 +191,9 @@ fn is_hardware_address(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn redactor() -> Redactor {
+    fn redactor() -> ReportRedactor {
         let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        Redactor::new(
+        ReportRedactor::new(
             text(&["node7.example.org", "bob@red", "a"]),
             text(&["ann", "root"]),
             text(&["/home/ann", "/root/", "/"]),
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn names_and_paths_are_left_out() {
-        let cleaned = |text: &str| redactor().clean(text);
+        let cleaned = |text: &str| redactor().redact_text(text);
         assert_eq!(cleaned("host node7: no; node7.example.org, node70"), "host <host>: no; <host>, node70");
         assert_eq!(
             cleaned("host bob@red, red: redop, ann banned"),
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn addresses_are_left_out_and_numbers_stay() {
-        let cleaned = |text: &str| redactor().clean(text);
+        let cleaned = |text: &str| redactor().redact_text(text);
         for (text, clean) in [
             ("from 10.1.2.3:4567, 10.1.2.3.", "from <address>:4567, <address>."),
             ("[fe80::1]:99 and fd00::2%eth0", "[<address>]:99 and <address>%eth0"),
@@ -237,6 +237,6 @@ mod tests {
         ] {
             assert_eq!(cleaned(text), text);
         }
-        assert_eq!(Redactor::keeping_names().clean("ann@10.1.2.3"), "ann@10.1.2.3");
+        assert_eq!(ReportRedactor::keeping_names().redact_text("ann@10.1.2.3"), "ann@10.1.2.3");
     }
 }

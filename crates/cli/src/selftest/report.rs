@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::facts::HostFact;
 use super::figures::KeyFigure;
-use super::redact::Redactor;
+use super::redact::ReportRedactor;
 
 /// The version of the JSON's keys.
 const SCHEMA: u32 = 1;
@@ -27,7 +27,7 @@ pub(crate) enum CheckStatus {
 }
 
 impl CheckStatus {
-    const fn word(self) -> &'static str {
+    const fn status_word(self) -> &'static str {
         match self {
             Self::Passed => "passed",
             Self::Failed => "**FAILED**",
@@ -95,8 +95,8 @@ impl SelftestReport {
     }
 
     /// Applies the redactor to every text of the report.
-    pub(crate) fn redact(&mut self, redactor: &Redactor) {
-        let clean = |text: &mut String| *text = redactor.clean(text);
+    pub(crate) fn redact(&mut self, redactor: &ReportRedactor) {
+        let clean = |text: &mut String| *text = redactor.redact_text(text);
         for fact in &mut self.facts {
             clean(&mut fact.name);
             clean(&mut fact.value);
@@ -106,17 +106,17 @@ impl SelftestReport {
             check.reason.iter_mut().for_each(clean);
             check.notes.iter_mut().for_each(clean);
             check.error_lines.iter_mut().for_each(clean);
-            check.rows.iter_mut().for_each(|row| redactor.clean_json(row));
+            check.rows.iter_mut().for_each(|row| redactor.redact_json(row));
         }
     }
 
-    pub(crate) fn count(&self, status: CheckStatus) -> usize {
+    pub(crate) fn count_checks(&self, status: CheckStatus) -> usize {
         self.checks.iter().filter(|check| check.status == status).count()
     }
 
     /// `5 passed, 1 failed, 14 skipped, 0 not reached`.
-    pub(crate) fn summary(&self) -> String {
-        let of = |status| self.count(status);
+    pub(crate) fn summary_line(&self) -> String {
+        let of = |status| self.count_checks(status);
         format!(
             "{} passed, {} failed, {} skipped, {} not reached",
             of(CheckStatus::Passed),
@@ -126,16 +126,16 @@ impl SelftestReport {
         )
     }
 
-    pub(crate) fn markdown(&self) -> String {
-        let mut text = format!("### Trunkline selftest: {}\n\n", self.summary());
-        let rows = self.facts.iter().map(|fact| [cell(&fact.name), cell(&fact.value)]);
+    pub(crate) fn to_markdown(&self) -> String {
+        let mut text = format!("### Trunkline selftest: {}\n\n", self.summary_line());
+        let rows = self.facts.iter().map(|fact| [escape_cell(&fact.name), escape_cell(&fact.value)]);
         push_table(&mut text, ["host", ""], "| --- | --- |", rows);
         text.push('\n');
         push_table(
             &mut text,
             ["check", "result", "seconds", "figures"],
             "| --- | --- | ---: | --- |",
-            self.rows().into_iter(),
+            self.check_rows().into_iter(),
         );
         for check in &self.checks {
             push_errors(&mut text, check);
@@ -151,7 +151,7 @@ impl SelftestReport {
     }
 
     /// A row for each check, and one for skipped ones that follow each other and have the same reason.
-    fn rows(&self) -> Vec<[String; 4]> {
+    fn check_rows(&self) -> Vec<[String; 4]> {
         let is_same = |a: &CheckResult, b: &CheckResult| {
             a.status != CheckStatus::Passed
                 && a.status != CheckStatus::Failed
@@ -162,22 +162,23 @@ impl SelftestReport {
             .chunk_by(is_same)
             .map(|alike| {
                 let first = &alike[0];
-                let shown = alike.iter().take(NAMES_SHOWN).map(|check| format!("`{}`", cell(&check.name)));
+                let shown =
+                    alike.iter().take(NAMES_SHOWN).map(|check| format!("`{}`", escape_cell(&check.name)));
                 let mut names = shown.collect::<Vec<_>>().join(", ");
                 if alike.len() > NAMES_SHOWN {
                     let _ = write!(names, " and {} more", alike.len() - NAMES_SHOWN);
                 }
                 let has_run = matches!(first.status, CheckStatus::Passed | CheckStatus::Failed);
                 let seconds = if has_run { format!("{:.1}", first.seconds) } else { String::new() };
-                [names, first.status.word().to_owned(), seconds, cell(&details(first))]
+                [names, first.status.status_word().to_owned(), seconds, escape_cell(&check_details(first))]
             })
             .collect()
     }
 }
 
 /// The reason, the figures and other findings.
-fn details(check: &CheckResult) -> String {
-    let figures = check.figures.iter().map(KeyFigure::text);
+fn check_details(check: &CheckResult) -> String {
+    let figures = check.figures.iter().map(KeyFigure::to_text);
     check
         .reason
         .iter()
@@ -201,7 +202,7 @@ fn push_table<const N: usize>(
 }
 
 /// A text in one cell of a table: on one line, without characters that Markdown or HTML would interpret.
-fn cell(text: &str) -> String {
+fn escape_cell(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.replace('\\', "\\\\").replace('|', "\\|").replace('<', "&lt;").replace('>', "&gt;").replace('`', "'")
 }
@@ -215,8 +216,8 @@ fn push_errors(text: &mut String, check: &CheckResult) {
     let _ = write!(
         text,
         "\n<details><summary>{}: {}</summary>\n\n~~~~~text\n$ {}\n",
-        cell(&check.name),
-        cell(reason),
+        escape_cell(&check.name),
+        escape_cell(reason),
         check.command
     );
     for line in &check.error_lines {
@@ -260,7 +261,7 @@ mod tests {
         ];
         let options = ReportOptions { quick: true, limit_s: 600, names: false };
         let report = SelftestReport::new(options, vec![HostFact::new("CPU", "a|b")], checks);
-        let text = report.markdown();
+        let text = report.to_markdown();
         let rows = [
             "| CPU | a\\|b |",
             "| `a` | **FAILED** | 1.5 | status 2 \\| &lt;b&gt; |",

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// One way to use queue pairs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Configuration {
+pub(crate) struct SweepConfiguration {
     /// Groups of queue pairs for the connections of one direction between two processes; 0: each has its own.
     pub(crate) groups: u8,
     /// How many times as deep as those of one connection a group's queues are; 1 where nothing is shared.
@@ -19,7 +19,7 @@ const UNSHARED: [u8; 2] = [1, 4];
 const GROUPS: [u8; 4] = [1, 2, 4, 8];
 const DEPTHS: [u8; 3] = [1, 2, 4];
 
-impl Configuration {
+impl SweepConfiguration {
     /// All of them: those that share nothing come first, and are what the others are compared with.
     pub(crate) fn all() -> Vec<Self> {
         let unshared = UNSHARED.into_iter().map(|links| Self { groups: 0, depth: 1, links });
@@ -28,13 +28,13 @@ impl Configuration {
     }
 
     /// Whether connections share queue pairs.
-    pub(crate) const fn shares(self) -> bool {
+    pub(crate) const fn is_shared(self) -> bool {
         self.groups > 0
     }
 
     /// What tells the plugin; set by our own names, which count before all aliases.
-    pub(crate) fn environment(self) -> Vec<(String, String)> {
-        let sharing = if self.shares() { "on" } else { "off" };
+    pub(crate) fn environment_variables(self) -> Vec<(String, String)> {
+        let sharing = if self.is_shared() { "on" } else { "off" };
         #[cfg(feature = "mutants")]
         if std::env::var("TRUNKLINE_MUTANT").is_ok_and(|name| name == "sweep-changes-nothing") {
             return Vec::new();
@@ -46,14 +46,14 @@ impl Configuration {
             ("TRUNKLINE_QP_SHARING", sharing.to_owned()),
             ("TRUNKLINE_QP_DEPTH_MULTIPLIER", self.depth.to_string()),
         ];
-        if self.shares() {
+        if self.is_shared() {
             set.push(("TRUNKLINE_QP_GROUPS", self.groups.to_string()));
         }
         set.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// In words.
-    pub(crate) fn words(self) -> String {
+    pub(crate) fn to_words(self) -> String {
         match self {
             Self { groups: 0, links: 1, .. } => "not shared, 1 link".to_owned(),
             Self { groups: 0, links, .. } => format!("not shared, {links} links"),
@@ -63,7 +63,7 @@ impl Configuration {
     }
 }
 
-impl fmt::Display for Configuration {
+impl fmt::Display for SweepConfiguration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self { groups: 0, links, .. } => f.pad(&format!("q{links}")),
@@ -72,7 +72,7 @@ impl fmt::Display for Configuration {
     }
 }
 
-impl FromStr for Configuration {
+impl FromStr for SweepConfiguration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -90,25 +90,25 @@ mod tests {
 
     #[test]
     fn there_are_fourteen_and_each_has_a_name() {
-        let all = Configuration::all();
+        let all = SweepConfiguration::all();
         assert_eq!(all.len(), 14);
         for one in &all {
             assert_eq!(one.to_string().parse(), Ok(*one));
         }
         assert_eq!((all[0].to_string(), all[1].to_string()), ("q1".to_owned(), "q4".to_owned()));
-        assert_eq!("m8d2".parse(), Ok(Configuration { groups: 8, depth: 2, links: 1 }));
-        assert!("m3d1".parse::<Configuration>().unwrap_err().contains("m1d1, m1d2"));
+        assert_eq!("m8d2".parse(), Ok(SweepConfiguration { groups: 8, depth: 2, links: 1 }));
+        assert!("m3d1".parse::<SweepConfiguration>().unwrap_err().contains("m1d1, m1d2"));
     }
 
     #[test]
     fn the_plugin_is_told_by_parameters_that_it_takes() {
-        for one in Configuration::all() {
-            let set = one.environment();
+        for one in SweepConfiguration::all() {
+            let set = one.environment_variables();
             let value = |name: &str| set.iter().find(|(n, _)| n == name).map(|(_, value)| value.into());
-            let params = trunkline_engine::Params::read(value).unwrap();
-            let shares = params.sharing.sharing != trunkline_proto::pool::config::Sharing::Off;
-            assert_eq!((shares, params.links_per_rail), (one.shares(), one.links.into()));
-            let groups = if one.shares() { one.groups } else { params.sharing.groups };
+            let params = trunkline_engine::EngineParams::from_lookup(value).unwrap();
+            let shares = params.sharing.sharing != trunkline_proto::pool::config::SharingMode::Off;
+            assert_eq!((shares, params.links_per_rail), (one.is_shared(), one.links.into()));
+            let groups = if one.is_shared() { one.groups } else { params.sharing.groups };
             assert_eq!((params.sharing.groups, params.sharing.depth_multiplier), (groups, one.depth));
             assert!(set.iter().all(|(name, _)| trunkline_engine::TABLE.iter().any(|row| row.name == name)));
         }

@@ -2,11 +2,11 @@
 
 use trunkline_proto::limits::MEMBERS_OF_GROUP_MAX;
 
-use super::configuration::Configuration;
+use super::configuration::SweepConfiguration;
 
 /// Queues of one process, over all its NICs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Queues {
+pub(crate) struct QueueCounts {
     /// Queue pairs.
     pub(crate) pairs: u32,
     /// Completion queues.
@@ -15,37 +15,37 @@ pub(crate) struct Queues {
 
 /// What was seen of a rank.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct RankUsage {
     /// What its NICs had in use at most, as they count.
-    pub(crate) queues: Queues,
+    pub(crate) queues: QueueCounts,
     /// Connections that had carried no message in the end.
     pub(crate) idle: u32,
 }
 
-impl Seen {
+impl RankUsage {
     /// The most of two looks, the later one last.
-    pub(crate) fn most(self, later: Self) -> Self {
+    pub(crate) fn merge_most(self, later: Self) -> Self {
         let a = self.queues;
         let b = later.queues;
-        let queues = Queues { pairs: a.pairs.max(b.pairs), completion: a.completion.max(b.completion) };
+        let queues = QueueCounts { pairs: a.pairs.max(b.pairs), completion: a.completion.max(b.completion) };
         Self { queues, ..later }
     }
 }
 
 /// What one rank has in use, beside the formula.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Counted {
+pub(crate) struct QueueComparison {
     /// As its NICs count.
-    pub(crate) used: Queues,
+    pub(crate) used: QueueCounts,
     /// Queue pairs, and most completion queues, by the formula.
-    pub(crate) expected: Queues,
+    pub(crate) expected: QueueCounts,
     /// Queue pairs that may be missing: those of links beyond the first of a connection are made as it is used.
     pub(crate) unmade: u32,
 }
 
-impl Counted {
+impl QueueComparison {
     /// Whether it is as the formula says.
-    pub(crate) const fn fits(&self) -> bool {
+    pub(crate) const fn matches_formula(&self) -> bool {
         self.pairs_fit() && self.completion_fits()
     }
 
@@ -64,31 +64,36 @@ impl Counted {
 
 /// A rank with that configuration, which has `connections` to each of `peers.0` ranks and as many from each of `peers.1`,
 /// beside what it should have in use.
-pub(crate) fn beside(
-    seen: Seen,
-    configuration: Configuration,
+pub(crate) fn compare_queues(
+    seen: RankUsage,
+    configuration: SweepConfiguration,
     connections: usize,
     peers: (usize, usize),
-) -> Counted {
-    let expected = expected(configuration, connections, peers);
+) -> QueueComparison {
+    let expected = expected_queues(configuration, connections, peers);
     let unmade = seen.idle * u32::from(configuration.links.saturating_sub(1));
-    Counted { used: seen.queues, expected, unmade }
+    QueueComparison { used: seen.queues, expected, unmade }
 }
 
 /// Of each direction towards each peer there are as many groups as connections, and no more than the configuration allows
 /// where they share, but for what one group does not hold; without sharing a connection is a group of its own. A group has the links of one connection, each a queue
 /// pair, and one completion queue, as a sweep uses one NIC. NICs that need no flush have no queue pair for it.
-fn expected(configuration: Configuration, connections: usize, (out, inwards): (usize, usize)) -> Queues {
-    let Configuration { groups, links, .. } = configuration;
+fn expected_queues(
+    configuration: SweepConfiguration,
+    connections: usize,
+    (out, inwards): (usize, usize),
+) -> QueueCounts {
+    let SweepConfiguration { groups, links, .. } = configuration;
     let needed = connections.div_ceil(MEMBERS_OF_GROUP_MAX);
-    let each = if configuration.shares() { connections.min(needed.max(groups.into())) } else { connections };
+    let each =
+        if configuration.is_shared() { connections.min(needed.max(groups.into())) } else { connections };
     let all = (each * (out + inwards)) as u32;
-    Queues { pairs: all * u32::from(links), completion: all }
+    QueueCounts { pairs: all * u32::from(links), completion: all }
 }
 
 /// The rank to speak of: the first that does not fit, else the one with the most queue pairs.
-pub(crate) fn foremost(ranks: &[Counted]) -> Option<Counted> {
-    let misfit = ranks.iter().find(|one| !one.fits());
+pub(crate) fn foremost_rank(ranks: &[QueueComparison]) -> Option<QueueComparison> {
+    let misfit = ranks.iter().find(|one| !one.matches_formula());
     misfit.or_else(|| ranks.iter().max_by_key(|one| one.used.pairs)).copied()
 }
 
@@ -97,7 +102,7 @@ mod tests {
     use super::*;
 
     fn of(name: &str, connections: usize, peers: (usize, usize)) -> (u32, u32) {
-        let Queues { pairs, completion } = expected(name.parse().unwrap(), connections, peers);
+        let QueueCounts { pairs, completion } = expected_queues(name.parse().unwrap(), connections, peers);
         (pairs, completion)
     }
 
@@ -115,9 +120,10 @@ mod tests {
 
     #[test]
     fn one_queue_too_many_does_not_fit() {
-        let expected = Queues { pairs: 8, completion: 8 };
-        let fits =
-            |pairs, completion| Counted { used: Queues { pairs, completion }, expected, unmade: 0 }.fits();
+        let expected = QueueCounts { pairs: 8, completion: 8 };
+        let fits = |pairs, completion| {
+            QueueComparison { used: QueueCounts { pairs, completion }, expected, unmade: 0 }.matches_formula()
+        };
         assert!(fits(8, 8) && fits(8, 2));
         assert!(!fits(9, 8) && !fits(7, 8) && !fits(8, 9) && !fits(0, 0));
     }
@@ -125,8 +131,8 @@ mod tests {
     #[test]
     fn what_carried_nothing_may_lack_its_further_links() {
         let fits = |name: &str, pairs, idle| {
-            let seen = Seen { queues: Queues { pairs, completion: 1 }, idle };
-            beside(seen, name.parse().unwrap(), 16, (1, 1)).fits()
+            let seen = RankUsage { queues: QueueCounts { pairs, completion: 1 }, idle };
+            compare_queues(seen, name.parse().unwrap(), 16, (1, 1)).matches_formula()
         };
         assert!(fits("q4", 128, 0) && fits("q4", 128, 16) && fits("q4", 80, 16));
         assert!(!fits("q4", 127, 0) && !fits("q4", 79, 16) && !fits("q4", 129, 16));
@@ -136,18 +142,18 @@ mod tests {
 
     #[test]
     fn the_most_queues_of_all_looks_count_and_the_last_idle_ones() {
-        let seen = |pairs, completion, idle| Seen { queues: Queues { pairs, completion }, idle };
-        assert_eq!(seen(3, 7, 5).most(seen(2, 8, 1)), seen(3, 8, 1));
+        let seen = |pairs, completion, idle| RankUsage { queues: QueueCounts { pairs, completion }, idle };
+        assert_eq!(seen(3, 7, 5).merge_most(seen(2, 8, 1)), seen(3, 8, 1));
     }
 
     #[test]
     fn a_misfit_comes_before_whoever_has_most() {
         let rank = |pairs| {
-            let used = Queues { pairs, completion: 1 };
-            Counted { used, expected: Queues { pairs: pairs.max(4), completion: 4 }, unmade: 0 }
+            let used = QueueCounts { pairs, completion: 1 };
+            QueueComparison { used, expected: QueueCounts { pairs: pairs.max(4), completion: 4 }, unmade: 0 }
         };
-        assert_eq!(foremost(&[rank(4), rank(8), rank(6)]), Some(rank(8)));
-        assert_eq!(foremost(&[rank(4), rank(3), rank(8)]), Some(rank(3)));
-        assert_eq!(foremost(&[]), None);
+        assert_eq!(foremost_rank(&[rank(4), rank(8), rank(6)]), Some(rank(8)));
+        assert_eq!(foremost_rank(&[rank(4), rank(3), rank(8)]), Some(rank(3)));
+        assert_eq!(foremost_rank(&[]), None);
     }
 }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::date;
 
 /// The processors, the memory, the kernel and the day, in one line.
-pub(crate) fn words() -> String {
+pub(crate) fn describe_machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let system = rustix::system::uname();
     let name = system.sysname().to_string_lossy();
@@ -13,11 +13,11 @@ pub(crate) fn words() -> String {
     let memory = rustix::system::sysinfo();
     let gib = memory.totalram as f64 * f64::from(memory.mem_unit) / f64::from(1 << 30);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let model = processor(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
+    let model = processor_model(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
     format!("{cores} processors ({model}), {gib:.0} GiB, {name} {release}, {}", date::of_unix(now))
 }
 
-fn processor(info: &str) -> String {
+fn processor_model(info: &str) -> String {
     let line = info.lines().find_map(|line| line.strip_prefix("model name"));
     let model = line.map(|line| line.trim_start_matches([' ', '\t', ':']).trim());
     model.unwrap_or(std::env::consts::ARCH).to_owned()
@@ -25,11 +25,11 @@ fn processor(info: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::processor;
+    use super::processor_model;
 
     #[test]
     fn a_processor_has_a_name_or_at_least_a_kind() {
-        assert_eq!(processor("processor\t: 0\nmodel name\t: A B 7 \nflags: x"), "A B 7");
-        assert_eq!(processor("CPU architecture: 8"), std::env::consts::ARCH);
+        assert_eq!(processor_model("processor\t: 0\nmodel name\t: A B 7 \nflags: x"), "A B 7");
+        assert_eq!(processor_model("CPU architecture: 8"), std::env::consts::ARCH);
     }
 }

@@ -16,44 +16,44 @@ use std::io::{self, Write};
 
 use indicatif::ProgressBar;
 use thiserror::Error;
-use trunkline_nccl_host::{Cluster, Collective, Job, LaunchError};
+use trunkline_nccl_host::{Collective, RankCluster, RankJob, RankLaunchError};
 
-use self::configuration::Configuration;
-use self::results::{Cell, Results};
-use self::watch::{Watch, WatchError};
-use crate::bench::{self, Settings, progress};
+use self::configuration::SweepConfiguration;
+use self::results::{SweepCell, SweepResults};
+use self::watch::{QueueWatch, WatchError};
+use crate::bench::{self, BenchSettings, progress};
 
 /// What is to be run.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct SweepPlan {
     /// The collectives, in the order of the report.
     pub(crate) collectives: Vec<Collective>,
     /// The configurations; the first is what the others are compared with.
-    pub(crate) configurations: Vec<Configuration>,
+    pub(crate) configurations: Vec<SweepConfiguration>,
     /// How often each collective meets each configuration.
     pub(crate) rounds: usize,
     /// Everything else that is the same for all runs.
-    pub(crate) common: Common,
+    pub(crate) common: CommonSettings,
 }
 
 /// What is the same for all runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Common {
+pub(crate) struct CommonSettings {
     /// What to start; collective and environment are each run's own.
-    pub(crate) job: Job,
+    pub(crate) job: RankJob,
     /// Sizes of the rows.
     pub(crate) sizes: Vec<usize>,
     /// Runs before the timed ones.
     pub(crate) warmup: u32,
     /// Timed runs of a row in a round.
-    pub(crate) iterations: Iterations,
+    pub(crate) iterations: IterationRule,
     /// JSON instead of a table.
     pub(crate) json: bool,
 }
 
 /// How often a row is run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Iterations {
+pub(crate) enum IterationRule {
     /// So often.
     Number(u32),
     /// Until so many bytes were worked on, but so often at least and at most.
@@ -67,9 +67,9 @@ pub(crate) enum Iterations {
     },
 }
 
-impl Iterations {
+impl IterationRule {
     /// For a size, at least once.
-    fn of(self, size: usize) -> u32 {
+    fn for_size(self, size: usize) -> u32 {
         match self {
             Self::Number(number) => number.max(1),
             Self::Fitting { bytes, few, many } => {
@@ -81,7 +81,7 @@ impl Iterations {
 
 /// What all of it came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Verdict {
+pub(crate) struct SweepVerdict {
     /// Wrong elements.
     pub(crate) wrong: u64,
     /// Collectives with a configuration whose queues are not as many as the formula says.
@@ -98,9 +98,9 @@ pub(crate) enum SweepError {
         /// What ran.
         collective: Collective,
         /// With what.
-        configuration: Configuration,
+        configuration: SweepConfiguration,
         /// Why it failed.
-        source: LaunchError,
+        source: RankLaunchError,
     },
     /// What the NICs have in use cannot be seen.
     #[error("{collective} with {configuration}: {source}")]
@@ -108,7 +108,7 @@ pub(crate) enum SweepError {
         /// What ran.
         collective: Collective,
         /// With what.
-        configuration: Configuration,
+        configuration: SweepConfiguration,
         /// Why it is not seen.
         source: WatchError,
     },
@@ -117,13 +117,17 @@ pub(crate) enum SweepError {
     Print(#[from] io::Error),
 }
 
-impl Plan {
+impl SweepPlan {
     /// What `bench` would be told for one of the runs, but for the number of iterations.
-    pub(crate) fn settings(&self, collective: Collective, configuration: Configuration) -> Settings {
-        let Common { job, sizes, warmup, iterations: _, json } = self.common.clone();
-        let environment = configuration.environment();
-        Settings {
-            job: Job { collective: Some(collective), environment, ..job },
+    pub(crate) fn run_settings(
+        &self,
+        collective: Collective,
+        configuration: SweepConfiguration,
+    ) -> BenchSettings {
+        let CommonSettings { job, sizes, warmup, iterations: _, json } = self.common.clone();
+        let environment = configuration.environment_variables();
+        BenchSettings {
+            job: RankJob { collective: Some(collective), environment, ..job },
             sizes,
             dtype: trunkline_nccl_host::DataType::Float,
             op: trunkline_nccl_host::RedOp::Sum,
@@ -137,7 +141,7 @@ impl Plan {
     }
 
     /// Connections of one direction between two ranks that are each other's peers.
-    pub(crate) fn connections(&self) -> usize {
+    pub(crate) fn connection_count(&self) -> usize {
         self.common.job.comms * self.common.job.channels
     }
 }
@@ -146,21 +150,22 @@ impl Plan {
 ///
 /// Each round has all configurations in turn, and begins with another one than the round before: a slow minute of the
 /// machine falls on all of them.
-pub(crate) fn run(plan: &Plan, out: &mut impl Write) -> Result<Results, SweepError> {
-    let mut results = Results::default();
+pub(crate) fn run_plan(plan: &SweepPlan, out: &mut impl Write) -> Result<SweepResults, SweepError> {
+    let mut results = SweepResults::default();
     let configurations = &plan.configurations;
-    let bar = progress::bar(plan.collectives.len() * plan.rounds * configurations.len());
+    let bar = progress::row_bar(plan.collectives.len() * plan.rounds * configurations.len());
     for collective in plan.collectives.iter().copied() {
-        let mut cells: Vec<Cell> = configurations.iter().map(|one| Cell::new(collective, *one)).collect();
+        let mut cells: Vec<SweepCell> =
+            configurations.iter().map(|one| SweepCell::new(collective, *one)).collect();
         for turn in 0..plan.rounds * cells.len() {
             let round = turn / configurations.len();
             let at = turn % configurations.len();
             let cell = &mut cells[(round * NEXT + at) % configurations.len()];
             bar.set_message(format!("{collective}, {}", cell.configuration));
-            once(plan, cell)?;
+            run_round(plan, cell)?;
             bar.inc(1);
         }
-        show(plan, &cells, &bar, &mut *out)?;
+        print_cells(plan, &cells, &bar, &mut *out)?;
         results.cells.extend(cells);
     }
     bar.finish_and_clear();
@@ -174,34 +179,44 @@ const SETTLING: u32 = 20;
 const NEXT: usize = 5;
 
 /// One round of a collective with one configuration: its ranks are started, connected, run and ended.
-fn once(plan: &Plan, cell: &mut Cell) -> Result<(), SweepError> {
-    let Cell { collective, configuration, .. } = *cell;
+fn run_round(plan: &SweepPlan, cell: &mut SweepCell) -> Result<(), SweepError> {
+    let SweepCell { collective, configuration, .. } = *cell;
     let failed = |source| SweepError::Launch { collective, configuration, source };
     let unseen = |source| SweepError::Watch { collective, configuration, source };
-    let mut settings = plan.settings(collective, configuration);
-    let mut cluster = Cluster::start(&settings.job).map_err(failed)?;
-    let mut watch = Watch::new(cluster.pids());
-    watch.look().map_err(unseen)?;
-    let blocks = bench::collective::rows(&settings, collective);
+    let mut settings = plan.run_settings(collective, configuration);
+    let mut cluster = RankCluster::start(&settings.job).map_err(failed)?;
+    let mut watch = QueueWatch::new(cluster.process_ids());
+    watch.poll_ranks().map_err(unseen)?;
+    let blocks = bench::collective::row_blocks(&settings, collective);
     if let Some(first) = blocks.first() {
-        let settings =
-            Settings { check: 0, warmup: SETTLING, iters: 1, ..plan.settings(collective, configuration) };
+        let settings = BenchSettings {
+            check: 0,
+            warmup: SETTLING,
+            iters: 1,
+            ..plan.run_settings(collective, configuration)
+        };
         bench::collective::run_half(&mut cluster, &settings, collective, *first, false).map_err(failed)?;
     }
     for (at, block) in blocks.into_iter().enumerate() {
-        settings.iters = plan.common.iterations.of(bench::collective::bytes(&settings, collective, block));
+        settings.iters =
+            plan.common.iterations.for_size(bench::collective::buffer_bytes(&settings, collective, block));
         let half = bench::collective::run_half(&mut cluster, &settings, collective, block, false);
-        cell.add(at, block, half.map_err(failed)?);
-        watch.look().map_err(unseen)?;
+        cell.add_round(at, block, half.map_err(failed)?);
+        watch.poll_ranks().map_err(unseen)?;
     }
-    cell.saw(cluster.info(), watch.seen());
+    cell.record_ranks(cluster.plugin_report(), watch.rank_usages());
     cluster.finish().map_err(failed)?;
     Ok(())
 }
 
-fn show(plan: &Plan, cells: &[Cell], bar: &ProgressBar, out: &mut impl Write) -> io::Result<()> {
-    let text: String = cells.iter().map(|cell| row::text(plan, cell)).collect::<io::Result<_>>()?;
-    let header = cells.first().filter(|_| !plan.common.json).map(|cell| row::header(plan, cell));
+fn print_cells(
+    plan: &SweepPlan,
+    cells: &[SweepCell],
+    bar: &ProgressBar,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let text: String = cells.iter().map(|cell| row::cell_lines(plan, cell)).collect::<io::Result<_>>()?;
+    let header = cells.first().filter(|_| !plan.common.json).map(|cell| row::table_header(plan, cell));
     bar.suspend(|| {
         out.write_all(header.unwrap_or_default().as_bytes())?;
         out.write_all(text.as_bytes())?;
@@ -210,10 +225,10 @@ fn show(plan: &Plan, cells: &[Cell], bar: &ProgressBar, out: &mut impl Write) ->
 }
 
 /// What it all came to.
-pub(crate) fn verdict(plan: &Plan, results: &Results) -> Verdict {
-    let misfits = results.cells.iter().filter(|cell| !cell.counted(plan).fits()).count();
+pub(crate) fn judge_results(plan: &SweepPlan, results: &SweepResults) -> SweepVerdict {
+    let misfits = results.cells.iter().filter(|cell| !cell.queue_comparison(plan).matches_formula()).count();
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut verdict = Verdict { wrong: results.cells.iter().map(Cell::wrong).sum(), misfits };
+    let mut verdict = SweepVerdict { wrong: results.cells.iter().map(SweepCell::wrong_count).sum(), misfits };
     #[cfg(feature = "mutants")]
     match std::env::var("TRUNKLINE_MUTANT").as_deref() {
         Ok("sweep-forgives-wrong-data") => verdict.wrong = 0,
@@ -225,15 +240,15 @@ pub(crate) fn verdict(plan: &Plan, results: &Results) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::Iterations;
+    use super::IterationRule;
 
     #[test]
     fn small_sizes_are_run_more_often() {
-        let fitting = Iterations::Fitting { bytes: 8 << 20, few: 8, many: 50 };
+        let fitting = IterationRule::Fitting { bytes: 8 << 20, few: 8, many: 50 };
         assert_eq!(
-            [0, 4 << 10, 256 << 10, 1 << 20, 1 << 30].map(|size| fitting.of(size)),
+            [0, 4 << 10, 256 << 10, 1 << 20, 1 << 30].map(|size| fitting.for_size(size)),
             [50, 50, 32, 8, 8]
         );
-        assert_eq!([Iterations::Number(3), Iterations::Number(0)].map(|one| one.of(8)), [3, 1]);
+        assert_eq!([IterationRule::Number(3), IterationRule::Number(0)].map(|one| one.for_size(8)), [3, 1]);
     }
 }

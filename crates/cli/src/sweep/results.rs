@@ -1,52 +1,52 @@
 //! What was measured: for each collective and configuration a list of sizes, and for each size one figure a round. Pure.
 
-use trunkline_nccl_host::{Collective, PluginInfo, RowResult};
+use trunkline_nccl_host::{Collective, PluginReport, RowResult};
 
-use super::Plan;
-use super::configuration::Configuration;
-use super::formula::{self, Counted, Seen};
-use crate::bench::collective::Half;
+use super::SweepPlan;
+use super::configuration::SweepConfiguration;
+use super::formula::{self, QueueComparison, RankUsage};
+use crate::bench::collective::RowHalf;
 
 /// Everything that was measured.
 #[derive(Debug, Default)]
-pub(crate) struct Results {
+pub(crate) struct SweepResults {
     /// By collective, then by configuration.
-    pub(crate) cells: Vec<Cell>,
+    pub(crate) cells: Vec<SweepCell>,
 }
 
 /// One collective with one configuration.
 #[derive(Debug)]
-pub(crate) struct Cell {
+pub(crate) struct SweepCell {
     pub(crate) collective: Collective,
-    pub(crate) configuration: Configuration,
+    pub(crate) configuration: SweepConfiguration,
     /// What the ranks loaded.
-    pub(crate) info: PluginInfo,
+    pub(crate) info: PluginReport,
     /// One for each size.
-    pub(crate) points: Vec<Point>,
+    pub(crate) points: Vec<SweepPoint>,
     /// What was seen of each rank.
-    seen: Vec<Seen>,
+    seen: Vec<RankUsage>,
 }
 
 /// One size.
 #[derive(Debug)]
-pub(crate) struct Point {
+pub(crate) struct SweepPoint {
     /// Elements of a rank's part.
     pub(crate) block: usize,
     /// What each round gave.
-    pub(crate) rounds: Vec<Half>,
+    pub(crate) rounds: Vec<RowHalf>,
 }
 
 /// A figure with its spread over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Spread {
+pub(crate) struct RoundSpread {
     pub(crate) median: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
 }
 
-impl Spread {
+impl RoundSpread {
     /// Of some figures; none at all are zero.
-    pub(crate) fn of(mut values: Vec<f64>) -> Self {
+    pub(crate) fn from_values(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |at: usize| values.get(at).copied().unwrap_or(0.0);
         let last = values.len().saturating_sub(1);
@@ -54,16 +54,17 @@ impl Spread {
     }
 }
 
-impl Point {
+impl SweepPoint {
     /// Bus bandwidth in GB/s.
-    pub(crate) fn busbw(&self) -> Spread {
-        Spread::of(self.rounds.iter().map(|half| half.busbw).collect())
+    pub(crate) fn bus_bandwidth(&self) -> RoundSpread {
+        RoundSpread::from_values(self.rounds.iter().map(|half| half.busbw).collect())
     }
 
     /// The median of each figure, and all wrong elements.
-    pub(crate) fn half(&self) -> Half {
-        let median = |of: fn(&Half) -> f64| Spread::of(self.rounds.iter().map(of).collect()).median;
-        Half {
+    pub(crate) fn median_half(&self) -> RowHalf {
+        let median =
+            |of: fn(&RowHalf) -> f64| RoundSpread::from_values(self.rounds.iter().map(of).collect()).median;
+        RowHalf {
             result: RowResult {
                 time_us: median(|half| half.result.time_us),
                 wrong: self.rounds.iter().map(|half| half.result.wrong).sum(),
@@ -74,63 +75,72 @@ impl Point {
     }
 }
 
-impl Cell {
+impl SweepCell {
     /// One that has nothing yet.
-    pub(crate) fn new(collective: Collective, configuration: Configuration) -> Self {
-        Self { collective, configuration, info: PluginInfo::default(), points: Vec::new(), seen: Vec::new() }
+    pub(crate) fn new(collective: Collective, configuration: SweepConfiguration) -> Self {
+        Self {
+            collective,
+            configuration,
+            info: PluginReport::default(),
+            points: Vec::new(),
+            seen: Vec::new(),
+        }
     }
 
     /// Takes what a round gave for the size number `at`.
-    pub(crate) fn add(&mut self, at: usize, block: usize, half: Half) {
+    pub(crate) fn add_round(&mut self, at: usize, block: usize, half: RowHalf) {
         if self.points.len() == at {
-            self.points.push(Point { block, rounds: Vec::new() });
+            self.points.push(SweepPoint { block, rounds: Vec::new() });
         }
         self.points[at].rounds.push(half);
     }
 
     /// Takes what a round's ranks loaded, and what was seen of them.
-    pub(crate) fn saw(&mut self, info: &PluginInfo, ranks: &[Seen]) {
+    pub(crate) fn record_ranks(&mut self, info: &PluginReport, ranks: &[RankUsage]) {
         self.info = info.clone();
-        self.seen.resize(ranks.len(), Seen::default());
+        self.seen.resize(ranks.len(), RankUsage::default());
         for (before, now) in self.seen.iter_mut().zip(ranks) {
-            *before = before.most(*now);
+            *before = before.merge_most(*now);
         }
     }
 
     /// Wrong elements.
-    pub(crate) fn wrong(&self) -> u64 {
-        self.points.iter().map(|point| point.half().result.wrong).sum()
+    pub(crate) fn wrong_count(&self) -> u64 {
+        self.points.iter().map(|point| point.median_half().result.wrong).sum()
     }
 
     /// What the rank to speak of has in use, and should have.
-    pub(crate) fn counted(&self, plan: &Plan) -> Counted {
-        let ranks: Vec<Counted> = (0..self.seen.len()).map(|rank| self.counted_of(plan, rank)).collect();
+    pub(crate) fn queue_comparison(&self, plan: &SweepPlan) -> QueueComparison {
+        let ranks: Vec<QueueComparison> =
+            (0..self.seen.len()).map(|rank| self.queue_comparison_of(plan, rank)).collect();
         // What was not seen used nothing, which does not fit.
-        formula::foremost(&ranks).unwrap_or_else(|| self.counted_of(plan, 0))
+        formula::foremost_rank(&ranks).unwrap_or_else(|| self.queue_comparison_of(plan, 0))
     }
 
     /// What one rank has in use, and should have.
-    pub(crate) fn counted_of(&self, plan: &Plan, rank: usize) -> Counted {
+    pub(crate) fn queue_comparison_of(&self, plan: &SweepPlan, rank: usize) -> QueueComparison {
         let job = &plan.common.job;
-        let peers = self.collective.peers(rank, job.ranks, job.root);
+        let peers = self.collective.peer_counts(rank, job.ranks, job.root);
         let seen = self.seen.get(rank).copied().unwrap_or_default();
-        formula::beside(seen, self.configuration, plan.connections(), peers)
+        formula::compare_queues(seen, self.configuration, plan.connection_count(), peers)
     }
 
     /// Bus bandwidth beside another cell's: in each round the geometric mean over all sizes.
     ///
     /// Rounds are compared with the same round of the other, which ran minutes apart at most; beside itself a cell is
     /// compared with the median of its rounds, which shows how much the machine wavers.
-    pub(crate) fn beside(&self, other: &Self) -> Spread {
-        let own = self.means();
-        let others = other.means();
-        let median = Spread::of(others.clone()).median;
+    pub(crate) fn relative_bandwidth(&self, other: &Self) -> RoundSpread {
+        let own = self.mean_bandwidths();
+        let others = other.mean_bandwidths();
+        let median = RoundSpread::from_values(others.clone()).median;
         let base = |round: usize| if std::ptr::eq(self, other) { median } else { others[round] };
-        Spread::of((0..own.len().min(others.len())).map(|round| own[round] / base(round)).collect())
+        RoundSpread::from_values(
+            (0..own.len().min(others.len())).map(|round| own[round] / base(round)).collect(),
+        )
     }
 
     /// The geometric mean of bus bandwidth over all sizes, by round.
-    fn means(&self) -> Vec<f64> {
+    fn mean_bandwidths(&self) -> Vec<f64> {
         let rounds = self.points.iter().map(|point| point.rounds.len()).min().unwrap_or(0);
         let sizes = self.points.len().max(1) as f64;
         let sum = |round: usize| self.points.iter().map(|point| point.rounds[round].busbw.ln()).sum::<f64>();
@@ -138,9 +148,9 @@ impl Cell {
     }
 }
 
-impl Results {
+impl SweepResults {
     /// The cells of each collective.
-    pub(crate) fn collectives(&self) -> impl Iterator<Item = &[Cell]> {
+    pub(crate) fn by_collective(&self) -> impl Iterator<Item = &[SweepCell]> {
         self.cells.chunk_by(|a, b| a.collective == b.collective)
     }
 }
@@ -149,12 +159,12 @@ impl Results {
 mod tests {
     use super::*;
 
-    fn cell(rounds: &[[f64; 2]]) -> Cell {
-        let mut cell = Cell::new(Collective::AllReduce, Configuration::all()[0]);
+    fn cell(rounds: &[[f64; 2]]) -> SweepCell {
+        let mut cell = SweepCell::new(Collective::AllReduce, SweepConfiguration::all()[0]);
         for sizes in rounds {
             for (at, busbw) in sizes.iter().enumerate() {
                 let result = RowResult { time_us: 8.0 / busbw, wrong: 1 };
-                cell.add(at, 1 << at, Half { result, algbw: *busbw, busbw: *busbw });
+                cell.add_round(at, 1 << at, RowHalf { result, algbw: *busbw, busbw: *busbw });
             }
         }
         cell
@@ -163,7 +173,7 @@ mod tests {
     #[test]
     fn a_median_has_its_spread() {
         let of = |values: &[f64]| {
-            let Spread { median, low, high } = Spread::of(values.to_vec());
+            let RoundSpread { median, low, high } = RoundSpread::from_values(values.to_vec());
             [median, low, high]
         };
         assert_eq!(of(&[3.0, 1.0, 2.0]), [2.0, 1.0, 3.0]);
@@ -174,9 +184,9 @@ mod tests {
     #[test]
     fn a_size_has_medians_and_all_that_was_wrong() {
         let cell = cell(&[[1.0, 9.0], [2.0, 9.0], [4.0, 9.0]]);
-        let half = cell.points[0].half();
+        let half = cell.points[0].median_half();
         assert_eq!((half.busbw, half.result.time_us, half.result.wrong), (2.0, 4.0, 3));
-        assert_eq!((cell.points[0].block, cell.points[1].block, cell.wrong()), (1, 2, 6));
+        assert_eq!((cell.points[0].block, cell.points[1].block, cell.wrong_count()), (1, 2, 6));
     }
 
     #[test]
@@ -184,11 +194,11 @@ mod tests {
         // The second round was half as fast for both.
         let base = cell(&[[2.0, 8.0], [1.0, 4.0]]);
         let cell = cell(&[[4.0, 4.0], [2.0, 2.0]]);
-        let Spread { median, low, high } = cell.beside(&base);
+        let RoundSpread { median, low, high } = cell.relative_bandwidth(&base);
         for ratio in [median, low, high] {
             assert!((ratio - 1.0).abs() < 1e-9, "twice and half: {ratio}");
         }
-        let own = base.beside(&base);
+        let own = base.relative_bandwidth(&base);
         let wanted = [1.0, 2.0 / 3.0, 4.0 / 3.0];
         let close = [own.median, own.low, own.high].iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-9);
         assert!(close, "{own:?}");

@@ -5,15 +5,15 @@ use std::io;
 use console::style;
 use serde::Serialize;
 
-use super::Plan;
-use super::results::{Cell, Point};
-use crate::bench::collective::{self, Line};
+use super::SweepPlan;
+use super::results::{SweepCell, SweepPoint};
+use crate::bench::collective::{self, CollectiveLine};
 
 /// One line of `--json`: what `bench` tells of a row, with medians over the rounds, and what it was run with.
 #[derive(Debug, Serialize)]
 struct SweepLine<'a> {
     #[serde(flatten)]
-    bench: Line<'a>,
+    bench: CollectiveLine<'a>,
     /// Its name.
     configuration: String,
     /// 0: nothing is shared.
@@ -41,35 +41,37 @@ const COLUMNS: &str = "
 ";
 
 /// The lines above a collective's.
-pub(super) fn header(plan: &Plan, cell: &Cell) -> String {
-    let settings = plan.settings(cell.collective, cell.configuration);
-    format!("{}{COLUMNS}", settings.header(&format!("sweep, {}", cell.collective), &cell.info))
+pub(super) fn table_header(plan: &SweepPlan, cell: &SweepCell) -> String {
+    let settings = plan.run_settings(cell.collective, cell.configuration);
+    format!("{}{COLUMNS}", settings.table_header(&format!("sweep, {}", cell.collective), &cell.info))
 }
 
 /// A cell's lines.
-pub(super) fn text(plan: &Plan, cell: &Cell) -> io::Result<String> {
-    let line = |point| if plan.common.json { json(plan, cell, point) } else { Ok(table(plan, cell, point)) };
+pub(super) fn cell_lines(plan: &SweepPlan, cell: &SweepCell) -> io::Result<String> {
+    let line = |point| {
+        if plan.common.json { json_line(plan, cell, point) } else { Ok(table_row(plan, cell, point)) }
+    };
     cell.points.iter().map(|point| Ok(line(point)? + "\n")).collect()
 }
 
-fn table(plan: &Plan, cell: &Cell, point: &Point) -> String {
-    let settings = plan.settings(cell.collective, cell.configuration);
-    let half = point.half();
-    let spread = point.busbw();
-    let counted = cell.counted(plan);
+fn table_row(plan: &SweepPlan, cell: &SweepCell, point: &SweepPoint) -> String {
+    let settings = plan.run_settings(cell.collective, cell.configuration);
+    let half = point.median_half();
+    let spread = point.bus_bandwidth();
+    let counted = cell.queue_comparison(plan);
     let measured = format!(
         "{:>8}  {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}   {:>6}  {:>6} {:>6}",
         cell.configuration,
-        collective::bytes(&settings, cell.collective, point.block),
+        collective::buffer_bytes(&settings, cell.collective, point.block),
         point.block,
         settings.dtype,
-        collective::operator(&settings, cell.collective),
-        collective::root(&settings, cell.collective),
-        collective::time(half.result.time_us),
-        collective::bandwidth(half.algbw),
-        collective::bandwidth(half.busbw),
-        collective::bandwidth(spread.low),
-        collective::bandwidth(spread.high),
+        collective::operator_name(&settings, cell.collective),
+        collective::root_number(&settings, cell.collective),
+        collective::format_time(half.result.time_us),
+        collective::format_bandwidth(half.algbw),
+        collective::format_bandwidth(half.busbw),
+        collective::format_bandwidth(spread.low),
+        collective::format_bandwidth(spread.high),
         half.result.wrong,
     );
     let used = counted.used;
@@ -79,18 +81,19 @@ fn table(plan: &Plan, cell: &Cell, point: &Point) -> String {
         used.pairs, expected.pairs, used.completion, expected.completion
     );
     // Colours are for terminals only, the mark is for everybody.
-    let queues = if counted.fits() { queues } else { style(format!("{queues} !")).red().to_string() };
+    let queues =
+        if counted.matches_formula() { queues } else { style(format!("{queues} !")).red().to_string() };
     let measured = if half.result.wrong == 0 { measured } else { style(measured).red().to_string() };
     measured + &queues
 }
 
-fn json(plan: &Plan, cell: &Cell, point: &Point) -> io::Result<String> {
-    let settings = plan.settings(cell.collective, cell.configuration);
-    let half = point.half();
-    let spread = point.busbw();
-    let counted = cell.counted(plan);
+fn json_line(plan: &SweepPlan, cell: &SweepCell, point: &SweepPoint) -> io::Result<String> {
+    let settings = plan.run_settings(cell.collective, cell.configuration);
+    let half = point.median_half();
+    let spread = point.bus_bandwidth();
+    let counted = cell.queue_comparison(plan);
     let line = SweepLine {
-        bench: collective::line(&settings, cell.collective, &cell.info, point.block, false, half),
+        bench: collective::json_line(&settings, cell.collective, &cell.info, point.block, false, half),
         configuration: cell.configuration.to_string(),
         groups: cell.configuration.groups,
         depth: cell.configuration.depth,
@@ -102,7 +105,7 @@ fn json(plan: &Plan, cell: &Cell, point: &Point) -> io::Result<String> {
         cqs: counted.used.completion,
         queue_pairs_expected: counted.expected.pairs,
         cqs_expected: counted.expected.completion,
-        formula: counted.fits(),
+        formula: counted.matches_formula(),
     };
     Ok(serde_json::to_string(&line)?)
 }

@@ -1,37 +1,37 @@
 //! The groups of shared queue pairs of a sample, for whatever prints them.
 
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::status::group::Taken;
-use trunkline_proto::wire::status::{Group, State};
+use trunkline_proto::wire::status::group::CreditUsage;
+use trunkline_proto::wire::status::{CommState, QueueGroupRecord};
 
 use super::report::nic_name;
-use super::sample::{Conn, Process, Sample};
+use super::sample::{CommSample, ProcessSample, StatusSample};
 
 /// One group of a process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'a> {
-    pub(super) process: &'a Process,
+pub(super) struct ShownGroup<'a> {
+    pub(super) process: &'a ProcessSample,
     /// Its number among those that the process shows.
     pub(super) number: usize,
-    pub(super) group: &'a Group,
+    pub(super) group: &'a QueueGroupRecord,
 }
 
 /// The groups of a process that have a record.
-pub(super) fn of(process: &Process) -> impl Iterator<Item = Seen<'_>> {
+pub(super) fn shown_groups(process: &ProcessSample) -> impl Iterator<Item = ShownGroup<'_>> {
     let records = process.groups.iter().enumerate();
-    records.filter_map(move |(number, group)| Some(Seen { process, number, group: group.as_ref()? }))
+    records.filter_map(move |(number, group)| Some(ShownGroup { process, number, group: group.as_ref()? }))
 }
 
-impl Seen<'_> {
+impl ShownGroup<'_> {
     /// The NIC of its first link.
-    pub(super) fn nic(&self) -> String {
+    pub(super) fn first_nic(&self) -> String {
         nic_name(self.process, self.group.nic)
     }
 }
 
 /// What the open comms of a group have done, together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Members {
+pub(super) struct MemberTotals {
     /// Bytes of their messages.
     pub(super) bytes: u64,
     /// The same in a second, if it was looked at twice.
@@ -40,12 +40,13 @@ pub(super) struct Members {
     pub(super) failed: u64,
 }
 
-impl Seen<'_> {
+impl ShownGroup<'_> {
     /// What its members have done.
-    pub(super) fn members(&self) -> Members {
-        let on = |conn: &&Conn| number_of(conn).is_some_and(|record| usize::from(record) == self.number);
-        let mut all = Members::default();
-        for Conn { counts, rates, .. } in self.process.comms.iter().filter(on) {
+    pub(super) fn member_totals(&self) -> MemberTotals {
+        let on =
+            |conn: &&CommSample| number_of(conn).is_some_and(|record| usize::from(record) == self.number);
+        let mut all = MemberTotals::default();
+        for CommSample { counts, rates, .. } in self.process.comms.iter().filter(on) {
             all.bytes = all.bytes.wrapping_add(counts.sent_bytes.wrapping_add(counts.received_bytes));
             all.failed = all.failed.wrapping_add(counts.failed);
             if let Some(rates) = rates {
@@ -57,7 +58,7 @@ impl Seen<'_> {
 }
 
 /// So many of how many.
-pub(super) fn text(Taken { used, total }: Taken) -> String {
+pub(super) fn format_taken(CreditUsage { used, total }: CreditUsage) -> String {
     match total {
         0 => "-".to_owned(),
         _ => format!("{used}/{total}"),
@@ -65,17 +66,17 @@ pub(super) fn text(Taken { used, total }: Taken) -> String {
 }
 
 /// The group that a comm rides on, by number, if it is open and its group is shown.
-pub(super) fn number_of(conn: &Conn) -> Option<u8> {
-    conn.comm.ride.filter(|_| conn.comm.state != State::Closed)?.record
+pub(super) fn number_of(conn: &CommSample) -> Option<u8> {
+    conn.comm.ride.filter(|_| conn.comm.state != CommState::Closed)?.record
 }
 
 /// Which member of its group a comm is.
-pub(super) fn member_of(conn: &Conn) -> Option<u32> {
-    let ride = conn.comm.ride.filter(|_| conn.comm.state != State::Closed)?;
+pub(super) fn member_of(conn: &CommSample) -> Option<u32> {
+    let ride = conn.comm.ride.filter(|_| conn.comm.state != CommState::Closed)?;
     Some(ride.member.to_bits())
 }
 
 /// The number of the process at the other end, if it is among those seen.
-pub(super) fn pid_of(sample: &Sample, process: ProcessId) -> Option<u32> {
+pub(super) fn pid_of(sample: &StatusSample, process: ProcessId) -> Option<u32> {
     sample.processes.iter().find(|other| other.id == process).map(|other| other.pid)
 }

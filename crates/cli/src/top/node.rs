@@ -6,59 +6,59 @@ use comfy_table::CellAlignment::{Left, Right};
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use trunkline_proto::counters::Kind;
+use trunkline_proto::counters::CounterKind;
 use trunkline_proto::wire::status::Number;
-use trunkline_proto::wire::status::node::{Export, Neighbour, Page};
+use trunkline_proto::wire::status::node::{NeighbourRecord, PageExport, SharedMemoryPage};
 
 use super::find::ShownNode;
-use super::prometheus::{escaped, family};
-use super::report::hex;
-use super::sample::Sample;
-use super::table::{NONE, bytes, count, duration, table};
+use super::prometheus::{escape_label, push_family};
+use super::report::hex_id;
+use super::sample::StatusSample;
+use super::table::{NONE, format_bytes, format_count, format_duration, new_table};
 
 /// One end.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct NodeEndpoint {
     pid: u32,
     command: String,
-    page: Page,
+    page: SharedMemoryPage,
     /// How long its page is there.
     up: Duration,
     /// How long ago it was written.
     age: Duration,
-    rates: Option<Rates>,
+    rates: Option<NodeRates>,
 }
 
 /// What rates are made of: the moment of writing, and what was counted then.
-pub(super) type Past = (u64, [u64; 4]);
+pub(super) type NodeSnapshot = (u64, [u64; 4]);
 
 /// So much a second, between the last two writings that were seen.
 #[derive(Clone, Copy, Debug)]
-struct Rates {
+struct NodeRates {
     hits: f64,
     misses: f64,
     fallbacks: f64,
     messages: f64,
 }
 
-impl Node {
+impl NodeEndpoint {
     /// One that was found, and how it was before.
-    pub(super) fn of(shown: ShownNode, before: Option<&Past>) -> Self {
+    pub(super) fn from_shown(shown: ShownNode, before: Option<&NodeSnapshot>) -> Self {
         let ShownNode { pid, command, page } = shown;
         let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let up = today.saturating_sub(Duration::from_nanos(page.owner.made_unix));
         let written = Duration::from_nanos(page.written.saturating_sub(page.owner.made));
         let mut node = Self { pid, command, page, up, age: up.saturating_sub(written), rates: None };
-        node.rates = before.and_then(|before| rates(*before, node.past()));
+        node.rates = before.and_then(|before| rates_between(*before, node.to_snapshot()));
         node
     }
 
-    pub(super) fn past(&self) -> Past {
+    pub(super) fn to_snapshot(&self) -> NodeSnapshot {
         let messages = [Number::Eager, Number::Mapped, Number::Staged];
         let messages = messages.into_iter().map(|which| self.number(which)).fold(0, u64::wrapping_add);
         let hits = self.number(Number::Hits);
         let misses = self.number(Number::Misses);
-        (self.page.written, [hits, misses, self.fallbacks(), messages])
+        (self.page.written, [hits, misses, self.fallback_count(), messages])
     }
 
     fn number(&self, which: Number) -> u64 {
@@ -66,22 +66,22 @@ impl Node {
     }
 
     /// Those that happened: reasons and how many.
-    fn reasons(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    fn fallback_reasons(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let each = Number::ALL.iter().map(|which| (which.called(), self.number(*which)));
         let each = each.filter(|(called, times)| called.name == FALLBACKS && *times > 0);
         each.map(|(called, times)| (called.reason, times))
     }
 
-    fn fallbacks(&self) -> u64 {
-        self.reasons().fold(0, |all, (_, times)| all.wrapping_add(times))
+    fn fallback_count(&self) -> u64 {
+        self.fallback_reasons().fold(0, |all, (_, times)| all.wrapping_add(times))
     }
 
-    fn rank(&self) -> String {
+    fn rank_text(&self) -> String {
         self.page.owner.rank.map_or_else(|| NONE.to_owned(), |rank| rank.to_string())
     }
 
     /// Bytes of what is mapped here.
-    fn mapped(&self) -> u64 {
+    fn mapped_bytes(&self) -> u64 {
         self.page.neighbours.iter().fold(0, |all, one| all.saturating_add(one.mapped_bytes))
     }
 }
@@ -89,11 +89,11 @@ impl Node {
 /// The name of the numbers that say why messages went without sharing.
 const FALLBACKS: &str = "fallbacks";
 
-fn rates((before, old): Past, (now, new): Past) -> Option<Rates> {
+fn rates_between((before, old): NodeSnapshot, (now, new): NodeSnapshot) -> Option<NodeRates> {
     let passed = now.checked_sub(before).filter(|passed| *passed > 0)? as f64 / 1e9;
     let [hits, misses, fallbacks, messages] =
         std::array::from_fn(|at| new[at].saturating_sub(old[at]) as f64 / passed);
-    Some(Rates { hits, misses, fallbacks, messages })
+    Some(NodeRates { hits, misses, fallbacks, messages })
 }
 
 const COLUMNS: [(&str, CellAlignment); 19] = [
@@ -119,15 +119,15 @@ const COLUMNS: [(&str, CellAlignment); 19] = [
 ];
 
 /// A line for each end, below one that says what they are, and why messages went without sharing; nothing where nobody shares memory.
-pub(super) fn lines(sample: &Sample) -> Vec<String> {
+pub(super) fn memory_lines(sample: &StatusSample) -> Vec<String> {
     if sample.nodes.is_empty() {
         return Vec::new();
     }
-    let mut all = table(COLUMNS);
+    let mut all = new_table(COLUMNS);
     for node in &sample.nodes {
-        let number = |which| count(node.number(which) as f64);
-        let rate = |of: fn(&Rates) -> f64| {
-            node.rates.as_ref().map_or_else(|| NONE.to_owned(), |rates| count(of(rates)))
+        let number = |which| format_count(node.number(which) as f64);
+        let rate = |of: fn(&NodeRates) -> f64| {
+            node.rates.as_ref().map_or_else(|| NONE.to_owned(), |rates| format_count(of(rates)))
         };
         let of = |used: u64, most: u64, text: fn(u64) -> String| format!("{}/{}", text(used), text(most));
         let [entries, entries_max] =
@@ -136,50 +136,52 @@ pub(super) fn lines(sample: &Sample) -> Vec<String> {
         all.add_row([
             node.pid.to_string(),
             node.command.clone(),
-            node.rank(),
+            node.rank_text(),
             rate(|rates| rates.messages),
             rate(|rates| rates.hits),
             number(Number::Misses),
             number(Number::Evicted),
-            count(node.fallbacks() as f64),
+            format_count(node.fallback_count() as f64),
             of(entries, entries_max, |value| value.to_string()),
-            of(kept, kept_max, bytes),
-            zombies(node),
+            of(kept, kept_max, format_bytes),
+            format_zombies(node),
             node.number(Number::PinnedEntries).to_string(),
-            bytes(node.mapped()),
+            format_bytes(node.mapped_bytes()),
             number(Number::Eager),
             format!("{}+{}", number(Number::ByReceiver), number(Number::BySender)),
             number(Number::Staged),
             number(Number::Leaks),
-            duration(node.up),
-            age(node.age),
+            format_duration(node.up),
+            format_age(node.age),
         ]);
     }
     let mut lines = vec![String::new(), "MEMORY shared inside this host".to_owned()];
-    lines.extend(printed(&all));
-    lines.extend(sample.nodes.iter().filter_map(why));
+    lines.extend(table_lines(&all));
+    lines.extend(sample.nodes.iter().filter_map(fallback_line));
     lines
 }
 
-fn zombies(node: &Node) -> String {
+fn format_zombies(node: &NodeEndpoint) -> String {
     match node.number(Number::ZombieEntries) {
         0 => "0".to_owned(),
-        entries => format!("{entries}, {}", bytes(node.number(Number::ZombieBytes))),
+        entries => format!("{entries}, {}", format_bytes(node.number(Number::ZombieBytes))),
     }
 }
 
 /// What is younger than a second is as good as now.
-fn age(age: Duration) -> String {
-    if age < Duration::from_secs(1) { "now".to_owned() } else { duration(age) }
+fn format_age(age: Duration) -> String {
+    if age < Duration::from_secs(1) { "now".to_owned() } else { format_duration(age) }
 }
 
 /// Why messages of an end went without sharing; `None` if none did.
-fn why(node: &Node) -> Option<String> {
-    let reasons: Vec<_> =
-        node.reasons().map(|(reason, times)| format!("{times} {}", reason.replace('_', " "))).collect();
+fn fallback_line(node: &NodeEndpoint) -> Option<String> {
+    let reasons: Vec<_> = node
+        .fallback_reasons()
+        .map(|(reason, times)| format!("{times} {}", reason.replace('_', " ")))
+        .collect();
     let lost = node.number(Number::Unmapped);
     (!reasons.is_empty() || lost > 0).then(|| {
-        let Node { pid, .. } = node;
+        let NodeEndpoint { pid, .. } = node;
         let reasons = if reasons.is_empty() { NONE.to_owned() } else { reasons.join(", ") };
         format!(
             "fallbacks of {pid}: {reasons}; {lost} messages took the stage that should have been copied once"
@@ -187,7 +189,7 @@ fn why(node: &Node) -> Option<String> {
     })
 }
 
-fn printed(table: &Table) -> impl Iterator<Item = String> {
+fn table_lines(table: &Table) -> impl Iterator<Item = String> {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().into_iter()
 }
 
@@ -213,12 +215,12 @@ const NEIGHBOURS: [(&str, CellAlignment); 7] = [
 ];
 
 /// Every buffer that an end shares and who holds it, and what it has mapped of whom; nothing where nobody shares memory.
-pub(crate) fn listing(sample: &Sample) -> Vec<String> {
-    sample.nodes.iter().flat_map(listing_of).collect()
+pub(crate) fn buffer_lines(sample: &StatusSample) -> Vec<String> {
+    sample.nodes.iter().flat_map(buffer_lines_of).collect()
 }
 
-fn listing_of(node: &Node) -> Vec<String> {
-    let Node { pid, page, .. } = node;
+fn buffer_lines_of(node: &NodeEndpoint) -> Vec<String> {
+    let NodeEndpoint { pid, page, .. } = node;
     let there =
         [Number::LiveEntries, Number::PassingEntries, Number::ZombieEntries].map(|at| node.number(at));
     let all: u64 = there.iter().fold(0, |all, some| all.saturating_add(*some));
@@ -227,44 +229,45 @@ fn listing_of(node: &Node) -> Vec<String> {
     } else {
         String::new()
     };
-    let mut lines = vec![String::new(), format!("BUFFERS that {pid} (rank {}) shares{of}", node.rank())];
+    let mut lines = vec![String::new(), format!("BUFFERS that {pid} (rank {}) shares{of}", node.rank_text())];
     if page.exports.is_empty() {
         lines.push("none".to_owned());
     } else {
-        let mut exports = table(EXPORTS);
+        let mut exports = new_table(EXPORTS);
         for export in &page.exports {
             exports.add_row([
                 format!("{:#x}", export.base),
-                bytes(export.len),
+                format_bytes(export.len),
                 export.device.to_string(),
                 export.allocation.to_string(),
-                format!("{}{}", export.stands.text(), if export.passing { ", passing" } else { "" }),
+                format!("{}{}", export.stands.short_text(), if export.passing { ", passing" } else { "" }),
                 export.pins.to_string(),
-                duration(unused(page, export)),
+                format_duration(unused_time(page, export)),
                 held_by(page, export),
             ]);
         }
-        lines.extend(printed(&exports));
+        lines.extend(table_lines(&exports));
     }
     if !page.neighbours.is_empty() {
-        let mut neighbours = table(NEIGHBOURS);
+        let mut neighbours = new_table(NEIGHBOURS);
         for one in &page.neighbours {
             neighbours.add_row([
-                format!("{}{}", who(one), if one.gone { ", gone" } else { "" }),
+                format!("{}{}", neighbour_name(one), if one.gone { ", gone" } else { "" }),
                 if one.pid == 0 { NONE.to_owned() } else { one.pid.to_string() },
                 one.holds.to_string(),
-                bytes(one.held_bytes),
+                format_bytes(one.held_bytes),
                 one.mappings.to_string(),
-                bytes(one.mapped_bytes),
+                format_bytes(one.mapped_bytes),
                 one.pins.to_string(),
             ]);
         }
         lines.push(String::new());
-        lines.extend(printed(&neighbours));
+        lines.extend(table_lines(&neighbours));
     }
-    let peak = bytes(node.number(Number::PeakBytes));
+    let peak = format_bytes(node.number(Number::PeakBytes));
     let idle = node.number(Number::IdleNs);
-    let idle = if idle == u64::MAX { "for ever".to_owned() } else { duration(Duration::from_nanos(idle)) };
+    let idle =
+        if idle == u64::MAX { "for ever".to_owned() } else { format_duration(Duration::from_nanos(idle)) };
     lines.push(format!("at most {peak} at once so far; kept {idle} without use"));
     let [received, sent] = [Number::ByReceiver, Number::BySender].map(|which| node.number(which));
     lines.push(format!("messages copied here once: {received} received, {sent} sent"));
@@ -272,19 +275,20 @@ fn listing_of(node: &Node) -> Vec<String> {
 }
 
 /// For how long an export was not used when the page was written.
-fn unused(page: &Page, export: &Export) -> Duration {
+fn unused_time(page: &SharedMemoryPage, export: &PageExport) -> Duration {
     Duration::from_nanos(page.written.saturating_sub(export.used))
 }
 
 /// A rank, or what is known instead.
-fn who(one: &Neighbour) -> String {
+fn neighbour_name(one: &NeighbourRecord) -> String {
     one.rank.map_or_else(|| "unknown".to_owned(), |rank| format!("rank {rank}"))
 }
 
 /// Who holds an export, each with the number of its process.
-fn held_by(page: &Page, export: &Export) -> String {
-    let known: Vec<_> = export.holding().filter_map(|at| page.neighbours.get(at)).collect();
-    let mut names: Vec<_> = known.iter().map(|one| format!("{} ({})", who(one), one.pid)).collect();
+fn held_by(page: &SharedMemoryPage, export: &PageExport) -> String {
+    let known: Vec<_> = export.holder_records().filter_map(|at| page.neighbours.get(at)).collect();
+    let mut names: Vec<_> =
+        known.iter().map(|one| format!("{} ({})", neighbour_name(one), one.pid)).collect();
     let more = (export.holders as usize).saturating_sub(known.len());
     if more > 0 {
         names.push(format!("{more} more"));
@@ -294,7 +298,7 @@ fn held_by(page: &Page, export: &Export) -> String {
 
 /// One end, as JSON.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct NodeRow {
     pid: u32,
     command: String,
     process: String,
@@ -306,14 +310,14 @@ pub(super) struct Row {
     numbers: Map<String, Value>,
     /// Messages that went without sharing, by reason; all reasons.
     fallbacks: Map<String, Value>,
-    rates: Option<RatesRow>,
+    rates: Option<NodeRatesRow>,
     neighbours: Vec<NeighbourRow>,
     /// At most 256.
     exports: Vec<ExportRow>,
 }
 
 #[derive(Debug, Serialize)]
-struct RatesRow {
+struct NodeRatesRow {
     messages_per_s: f64,
     hits_per_s: f64,
     misses_per_s: f64,
@@ -353,12 +357,12 @@ struct ExportRow {
     held_by: Vec<HolderRow>,
 }
 
-const fn known(pid: u32) -> Option<u32> {
+const fn known_pid(pid: u32) -> Option<u32> {
     if pid == 0 { None } else { Some(pid) }
 }
 
-impl Row {
-    pub(super) fn new(node: &Node) -> Self {
+impl NodeRow {
+    pub(super) fn new(node: &NodeEndpoint) -> Self {
         let mut numbers = Map::new();
         let mut fallbacks = Map::new();
         for which in Number::ALL {
@@ -369,9 +373,9 @@ impl Row {
                 reason => fallbacks.insert(reason.to_owned(), value),
             };
         }
-        let neighbour = |one: &Neighbour| NeighbourRow {
+        let neighbour = |one: &NeighbourRecord| NeighbourRow {
             rank: one.rank,
-            pid: known(one.pid),
+            pid: known_pid(one.pid),
             gone: one.gone,
             holds: one.holds,
             held_bytes: one.held_bytes,
@@ -380,23 +384,23 @@ impl Row {
             pins: one.pins,
         };
         let page = &node.page;
-        let holders = |export: &Export| {
-            let found = export.holding().filter_map(|at| page.neighbours.get(at));
-            found.map(|one| HolderRow { rank: one.rank, pid: known(one.pid) }).collect()
+        let holders = |export: &PageExport| {
+            let found = export.holder_records().filter_map(|at| page.neighbours.get(at));
+            found.map(|one| HolderRow { rank: one.rank, pid: known_pid(one.pid) }).collect()
         };
-        let export = |export: &Export| ExportRow {
+        let export = |export: &PageExport| ExportRow {
             address: export.base,
             bytes: export.len,
             device: export.device,
             allocation: export.allocation,
-            state: export.stands.text(),
+            state: export.stands.short_text(),
             passing: export.passing,
             pins: export.pins,
-            unused_s: unused(page, export).as_secs_f64(),
+            unused_s: unused_time(page, export).as_secs_f64(),
             holders: export.holders,
             held_by: holders(export),
         };
-        let rates = node.rates.map(|rates| RatesRow {
+        let rates = node.rates.map(|rates| NodeRatesRow {
             messages_per_s: rates.messages,
             hits_per_s: rates.hits,
             misses_per_s: rates.misses,
@@ -405,7 +409,7 @@ impl Row {
         Self {
             pid: node.pid,
             command: node.command.clone(),
-            process: hex(page.owner.process),
+            process: hex_id(page.owner.process),
             rank: page.owner.rank,
             uptime_s: node.up.as_secs_f64(),
             age_s: node.age.as_secs_f64(),
@@ -419,9 +423,9 @@ impl Row {
 }
 
 /// One number of a neighbour.
-type Column = (&'static str, &'static str, fn(&Neighbour) -> u64);
+type NeighbourColumn = (&'static str, &'static str, fn(&NeighbourRecord) -> u64);
 
-const OF_NEIGHBOURS: [Column; 4] = [
+const OF_NEIGHBOURS: [NeighbourColumn; 4] = [
     ("node_held_exports", "Exports of the process that the neighbour holds.", |one| one.holds.into()),
     ("node_held_bytes", "Their bytes.", |one| one.held_bytes),
     ("node_mappings", "Mappings in the process of the neighbour's memory.", |one| one.mappings.into()),
@@ -429,40 +433,46 @@ const OF_NEIGHBOURS: [Column; 4] = [
 ];
 
 /// All numbers of all ends, and of their neighbours; no single buffers, which come and go.
-pub(super) fn prometheus(out: &mut String, sample: &Sample) {
+pub(super) fn push_metrics(out: &mut String, sample: &StatusSample) {
     for (at, which) in Number::ALL.iter().enumerate() {
         let called = which.called();
         if at > 0 && Number::ALL[at - 1].called().name == called.name {
             continue;
         }
         let (kind, end) = match called.kind {
-            Kind::Total => ("counter", "_total"),
-            Kind::Gauge => ("gauge", ""),
+            CounterKind::Total => ("counter", "_total"),
+            CounterKind::Gauge => ("gauge", ""),
         };
         let same = Number::ALL.iter().filter(|other| other.called().name == called.name);
         let values = same.flat_map(|which| {
             let reason = which.called().reason;
             let more = if reason.is_empty() { String::new() } else { format!(",reason=\"{reason}\"") };
-            sample.nodes.iter().map(move |node| (format!("{{{}{more}}}", labels(node)), node.number(*which)))
+            sample
+                .nodes
+                .iter()
+                .map(move |node| (format!("{{{}{more}}}", endpoint_labels(node)), node.number(*which)))
         });
-        family(out, &format!("node_{}{end}", called.name), kind, called.help, values);
+        push_family(out, &format!("node_{}{end}", called.name), kind, called.help, values);
     }
     for (name, help, get) in OF_NEIGHBOURS {
         let values = sample.nodes.iter().flat_map(|node| {
             let each = node.page.neighbours.iter().filter(|one| !one.gone);
             each.map(move |one| {
                 let rank = one.rank.map(|rank| rank.to_string()).unwrap_or_default();
-                (format!("{{{},peer_rank=\"{rank}\",peer_pid=\"{}\"}}", labels(node), one.pid), get(one))
+                (
+                    format!("{{{},peer_rank=\"{rank}\",peer_pid=\"{}\"}}", endpoint_labels(node), one.pid),
+                    get(one),
+                )
             })
         });
-        family(out, name, "gauge", help, values);
+        push_family(out, name, "gauge", help, values);
     }
 }
 
-fn labels(node: &Node) -> String {
-    let command = escaped(&node.command);
+fn endpoint_labels(node: &NodeEndpoint) -> String {
+    let command = escape_label(&node.command);
     let rank = node.page.owner.rank;
     let rank = rank.map(|rank| rank.to_string()).unwrap_or_default();
-    let process = hex(node.page.owner.process);
+    let process = hex_id(node.page.owner.process);
     format!("pid=\"{}\",process=\"{process}\",command=\"{command}\",rank=\"{rank}\"", node.pid)
 }

@@ -2,53 +2,59 @@
 
 use std::fmt::Write as _;
 
-use trunkline_proto::counters::{Counters, Kind};
-use trunkline_proto::wire::status::{ControlStreams, Group, State, Usage};
+use trunkline_proto::counters::{CounterKind, Counters};
+use trunkline_proto::wire::status::{CommState, ControlStreams, NicUsage, QueueGroupRecord};
 
-use super::groups::{self, Seen};
+use super::groups::{self, ShownGroup};
 use super::node;
-use super::report::{direction, hex, nic};
-use super::sample::{Conn, Process, Sample};
+use super::report::{direction_name, hex_id, nic_names};
+use super::sample::{CommSample, ProcessSample, StatusSample};
 
 /// The whole text.
-pub(crate) fn text(sample: &Sample, with_comms: bool) -> String {
+pub(crate) fn metrics_text(sample: &StatusSample, with_comms: bool) -> String {
     let mut out = String::new();
     for row in Counters::TABLE {
         let (kind, end) = match row.kind {
-            Kind::Total => ("counter", "_total"),
-            Kind::Gauge => ("gauge", ""),
+            CounterKind::Total => ("counter", "_total"),
+            CounterKind::Gauge => ("gauge", ""),
         };
         let values =
             sample.processes.iter().map(|process| (of_process(process), (row.get)(&process.counters)));
-        family(&mut out, &format!("{}{end}", row.name), kind, row.help, values);
+        push_family(&mut out, &format!("{}{end}", row.name), kind, row.help, values);
     }
-    let open = sample.processes.iter().map(|process| (of_process(process), process.open()));
-    family(&mut out, "comms_open", "gauge", "Connections that are not closed.", open);
+    let open = sample.processes.iter().map(|process| (of_process(process), process.open_comms()));
+    push_family(&mut out, "comms_open", "gauge", "Connections that are not closed.", open);
     for (name, help, get) in NICS {
         let values = sample.processes.iter().flat_map(|process| {
             let each = process.nics.iter().zip(&process.usage);
             each.map(move |(nic, usage)| (of_nic(process, nic), get(usage)))
         });
-        family(&mut out, name, "gauge", help, values);
+        push_family(&mut out, name, "gauge", help, values);
     }
     for (name, kind, help, get) in GROUPS {
-        let seen = sample.processes.iter().flat_map(groups::of);
-        family(&mut out, name, kind, help, seen.map(|seen| (of_group(&seen), get(seen.group))));
+        let seen = sample.processes.iter().flat_map(groups::shown_groups);
+        push_family(&mut out, name, kind, help, seen.map(|seen| (of_group(&seen), get(seen.group))));
     }
     let count = sample.processes.iter().map(|process| (of_process(process), process.group_count));
-    family(&mut out, "groups", "gauge", "Groups of shared queue pairs.", count);
+    push_family(&mut out, "groups", "gauge", "Groups of shared queue pairs.", count);
     for (name, help, get) in CONTROL {
         let values = sample.processes.iter().map(|process| (of_process(process), get(&process.control)));
-        family(&mut out, name, "gauge", help, values);
+        push_family(&mut out, name, "gauge", help, values);
     }
     let help = "When the process began to use Trunkline, in seconds since 1970.";
     let since = sample.processes.iter().map(|process| (of_process(process), process.since.as_secs_f64()));
-    family(&mut out, "start_time_seconds", "gauge", help, since);
-    node::prometheus(&mut out, sample);
+    push_family(&mut out, "start_time_seconds", "gauge", help, since);
+    node::push_metrics(&mut out, sample);
     let refused = [(String::new(), sample.refused.len())];
-    family(&mut out, "pages_refused", "gauge", "Status pages that could not be read.", refused.into_iter());
+    push_family(
+        &mut out,
+        "pages_refused",
+        "gauge",
+        "Status pages that could not be read.",
+        refused.into_iter(),
+    );
     if with_comms {
-        comms(&mut out, sample);
+        push_comms(&mut out, sample);
     }
     out
 }
@@ -67,7 +73,7 @@ const CONTROL: [ControlColumn; 3] = [
 ];
 
 /// One number of a NIC.
-type NicColumn = (&'static str, &'static str, fn(&Usage) -> u32);
+type NicColumn = (&'static str, &'static str, fn(&NicUsage) -> u32);
 
 const NICS: [NicColumn; 5] = [
     ("nic_queue_pairs", "Queue pairs of the NIC in use for the process.", |usage| usage.queue_pairs),
@@ -80,7 +86,7 @@ const NICS: [NicColumn; 5] = [
 ];
 
 /// One number of a group.
-type GroupColumn = (&'static str, &'static str, &'static str, fn(&Group) -> u64);
+type GroupColumn = (&'static str, &'static str, &'static str, fn(&QueueGroupRecord) -> u64);
 
 const GROUPS: [GroupColumn; 10] = [
     ("group_members", "gauge", "Connections that share the group's queue pairs.", |group| {
@@ -110,9 +116,9 @@ const GROUPS: [GroupColumn; 10] = [
 ];
 
 /// One number of a comm.
-type Column = (&'static str, &'static str, &'static str, fn(&Conn) -> u64);
+type CommColumn = (&'static str, &'static str, &'static str, fn(&CommSample) -> u64);
 
-const COMMS: [Column; 8] = [
+const COMMS: [CommColumn; 8] = [
     ("comm_messages_total", "counter", "Messages of the connection that ended well.", |conn| {
         conn.counts.sent.wrapping_add(conn.counts.received)
     }),
@@ -120,7 +126,7 @@ const COMMS: [Column; 8] = [
         conn.counts.sent_bytes.wrapping_add(conn.counts.received_bytes)
     }),
     ("comm_messages_pending", "gauge", "Messages that have begun and not ended.", |conn| {
-        conn.counts.pending()
+        conn.counts.pending_messages()
     }),
     ("comm_messages_failed_total", "counter", "Messages that ended otherwise.", |conn| conn.counts.failed),
     ("comm_calls_again_total", "counter", "Calls that were told to call again.", |conn| conn.counts.again),
@@ -129,22 +135,22 @@ const COMMS: [Column; 8] = [
         conn.comm.links.iter().filter(|&(_, carries)| carries).count() as u64
     }),
     ("comm_failed", "gauge", "1 if the connection is of no more use.", |conn| {
-        u64::from(conn.comm.state == State::Failed)
+        u64::from(conn.comm.state == CommState::Failed)
     }),
 ];
 
-fn comms(out: &mut String, sample: &Sample) {
+fn push_comms(out: &mut String, sample: &StatusSample) {
     for (name, kind, help, get) in COMMS {
         let values = sample.processes.iter().flat_map(|process| {
             let open = process.comms.iter().filter(|conn| conn.is_open());
             open.map(move |conn| (of_comm(process, conn), get(conn)))
         });
-        family(out, name, kind, help, values);
+        push_family(out, name, kind, help, values);
     }
 }
 
 /// All lines of one name.
-pub(super) fn family<T: std::fmt::Display>(
+pub(super) fn push_family<T: std::fmt::Display>(
     out: &mut String,
     name: &str,
     kind: &str,
@@ -158,40 +164,40 @@ pub(super) fn family<T: std::fmt::Display>(
     }
 }
 
-fn of_process(process: &Process) -> String {
+fn of_process(process: &ProcessSample) -> String {
     format!("{{{}}}", process_labels(process))
 }
 
-fn process_labels(process: &Process) -> String {
-    let command = escaped(&process.command);
-    let fabric = escaped(&process.fabric);
-    let Process { pid, id, .. } = process;
-    format!("pid=\"{pid}\",process=\"{}\",command=\"{command}\",fabric=\"{fabric}\"", hex(*id))
+fn process_labels(process: &ProcessSample) -> String {
+    let command = escape_label(&process.command);
+    let fabric = escape_label(&process.fabric);
+    let ProcessSample { pid, id, .. } = process;
+    format!("pid=\"{pid}\",process=\"{}\",command=\"{command}\",fabric=\"{fabric}\"", hex_id(*id))
 }
 
-fn of_nic(process: &Process, nic: &str) -> String {
-    format!("{{{},nic=\"{}\"}}", process_labels(process), escaped(nic))
+fn of_nic(process: &ProcessSample, nic: &str) -> String {
+    format!("{{{},nic=\"{}\"}}", process_labels(process), escape_label(nic))
 }
 
-fn of_group(seen: &Seen<'_>) -> String {
+fn of_group(seen: &ShownGroup<'_>) -> String {
     let labels = process_labels(seen.process);
-    let nic = escaped(&seen.nic());
-    let direction = direction(seen.group.direction);
-    let peer = hex(seen.group.peer);
+    let nic = escape_label(&seen.first_nic());
+    let direction = direction_name(seen.group.direction);
+    let peer = hex_id(seen.group.peer);
     format!("{{{labels},group=\"{}\",direction=\"{direction}\",nic=\"{nic}\",peer=\"{peer}\"}}", seen.number)
 }
 
-fn of_comm(process: &Process, conn: &Conn) -> String {
+fn of_comm(process: &ProcessSample, conn: &CommSample) -> String {
     let own = format!("comm=\"{}.{}\"", conn.index, conn.comm.generation);
     // A label that says how links stand would be another series each time.
-    let nic = escaped(&nic(process, conn)).replace('!', "");
-    let direction = direction(conn.comm.direction);
-    let peer = hex(conn.comm.peer);
+    let nic = escape_label(&nic_names(process, conn)).replace('!', "");
+    let direction = direction_name(conn.comm.direction);
+    let peer = hex_id(conn.comm.peer);
     let labels = process_labels(process);
     format!("{{{labels},{own},direction=\"{direction}\",nic=\"{nic}\",peer=\"{peer}\"}}")
 }
 
-pub(super) fn escaped(text: &str) -> String {
+pub(super) fn escape_label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -201,13 +207,14 @@ mod tests {
 
     #[test]
     fn labels_are_escaped() {
-        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+        assert_eq!(escape_label("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
     }
 
     #[test]
     fn a_family_is_told_even_when_nobody_has_it() {
-        let sample = Sample { processes: Vec::new(), nodes: Vec::new(), refused: Vec::new(), hidden: 0 };
-        let text = text(&sample, true);
+        let sample =
+            StatusSample { processes: Vec::new(), nodes: Vec::new(), refused: Vec::new(), hidden: 0 };
+        let text = metrics_text(&sample, true);
         for wanted in
             ["# TYPE trunkline_messages_sent_total counter", "# TYPE trunkline_messages_pending gauge"]
         {

@@ -2,21 +2,21 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use trunkline_proto::counters::{Counters, Counts};
+use trunkline_proto::counters::{Counters, MessageCounts};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::status::{Direction, Fault, Group, State, Usage};
+use trunkline_proto::wire::status::{CommDirection, CommState, FaultCode, NicUsage, QueueGroupRecord};
 
-use super::groups::{self, Seen};
+use super::groups::{self, ShownGroup};
 use super::node;
-use super::sample::{Conn, Process, Rates, Sample};
+use super::sample::{CommSample, MessageRates, ProcessSample, StatusSample};
 
 /// Everything.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct TopReport {
     version: &'static str,
     processes: Vec<ProcessRow>,
     /// Endpoints that share memory inside this host.
-    nodes: Vec<node::Row>,
+    nodes: Vec<node::NodeRow>,
     refused: Vec<RefusedRow>,
     /// Processes that may not be looked into.
     hidden: usize,
@@ -42,7 +42,7 @@ struct ProcessRow {
     uptime_s: f64,
     comms_open: u64,
     counters: Map<String, Value>,
-    rates: Option<RatesRow>,
+    rates: Option<MessageRatesRow>,
     last_fault: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     comms: Option<Vec<CommRow>>,
@@ -109,12 +109,12 @@ struct CommRow {
     pending: u64,
     failed: u64,
     calls_again: u64,
-    rates: Option<RatesRow>,
+    rates: Option<MessageRatesRow>,
     fault: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
-struct RatesRow {
+struct MessageRatesRow {
     messages_sent_per_s: f64,
     bytes_sent_per_s: f64,
     messages_received_per_s: f64,
@@ -128,53 +128,55 @@ struct RefusedRow {
     why: String,
 }
 
-impl Report {
+impl TopReport {
     /// The report of a sample, with or without a list of comms for each process.
-    pub(crate) fn new(sample: &Sample, with_comms: bool) -> Self {
-        let row = |process: &Process| ProcessRow {
+    pub(crate) fn new(sample: &StatusSample, with_comms: bool) -> Self {
+        let row = |process: &ProcessSample| ProcessRow {
             pid: process.pid,
             command: process.command.clone(),
-            process: hex(process.id),
+            process: hex_id(process.id),
             fabric: process.fabric.clone(),
             nics: process.nics.clone(),
-            nic_usage: process.nics.iter().zip(&process.usage).map(usage).collect(),
+            nic_usage: process.nics.iter().zip(&process.usage).map(usage_row).collect(),
             group_count: process.group_count,
-            groups: groups::of(process).map(|seen| group(sample, seen)).collect(),
+            groups: groups::shown_groups(process).map(|seen| group_row(sample, seen)).collect(),
             control_streams: process.control.streams,
             control_connections: process.control.connections,
             control_connections_fewest: process.control.fewest,
             started_unix_s: process.since.as_secs_f64(),
             uptime_s: process.up.as_secs_f64(),
-            comms_open: process.open(),
-            counters: counters(&process.counters),
+            comms_open: process.open_comms(),
+            counters: counter_map(&process.counters),
             rates: process.rates.map(Into::into),
-            last_fault: process.fault.map(Fault::text),
-            comms: with_comms.then(|| process.comms.iter().map(|conn| comm(sample, process, conn)).collect()),
+            last_fault: process.fault.map(FaultCode::short_text),
+            comms: with_comms
+                .then(|| process.comms.iter().map(|conn| comm_row(sample, process, conn)).collect()),
         };
-        let refused = |page: &super::find::Refused| RefusedRow { pid: page.pid, why: page.why.to_string() };
+        let refused =
+            |page: &super::find::RefusedPage| RefusedRow { pid: page.pid, why: page.why.to_string() };
         Self {
             version: env!("CARGO_PKG_VERSION"),
             processes: sample.processes.iter().map(row).collect(),
-            nodes: sample.nodes.iter().map(node::Row::new).collect(),
+            nodes: sample.nodes.iter().map(node::NodeRow::new).collect(),
             refused: sample.refused.iter().map(refused).collect(),
             hidden: sample.hidden,
         }
     }
 }
 
-fn usage((nic, usage): (&String, &Usage)) -> UsageRow {
-    let &Usage { queue_pairs, queue_pairs_max, completion_queues, regions, regions_max } = usage;
+fn usage_row((nic, usage): (&String, &NicUsage)) -> UsageRow {
+    let &NicUsage { queue_pairs, queue_pairs_max, completion_queues, regions, regions_max } = usage;
     UsageRow { nic: nic.clone(), queue_pairs, queue_pairs_max, completion_queues, regions, regions_max }
 }
 
-fn group(sample: &Sample, seen: Seen<'_>) -> GroupRow {
-    let &Group { direction: way, links, members, peer, numbers, .. } = seen.group;
+fn group_row(sample: &StatusSample, seen: ShownGroup<'_>) -> GroupRow {
+    let &QueueGroupRecord { direction: way, links, members, peer, numbers, .. } = seen.group;
     GroupRow {
         group: seen.number,
-        direction: direction(way),
-        peer: hex(peer),
+        direction: direction_name(way),
+        peer: hex_id(peer),
         peer_pid: groups::pid_of(sample, peer),
-        nic: seen.nic(),
+        nic: seen.first_nic(),
         links,
         members,
         eager_used: numbers.eager.used,
@@ -183,83 +185,83 @@ fn group(sample: &Sample, seen: Seen<'_>) -> GroupRow {
         slices_total: numbers.slices.total,
         queue_used: numbers.queue.used,
         queue_total: numbers.queue.total,
-        bytes: seen.members().bytes,
+        bytes: seen.member_totals().bytes,
         routed: numbers.routed,
         dropped: numbers.dropped,
-        failed: seen.members().failed,
+        failed: seen.member_totals().failed,
     }
 }
 
-fn counters(counters: &Counters) -> Map<String, Value> {
+fn counter_map(counters: &Counters) -> Map<String, Value> {
     Counters::TABLE.iter().map(|row| (row.name.to_owned(), (row.get)(counters).into())).collect()
 }
 
-fn comm(sample: &Sample, process: &Process, conn: &Conn) -> CommRow {
-    let Counts { sent, sent_bytes, received, received_bytes, again, failed, .. } = conn.counts;
+fn comm_row(sample: &StatusSample, process: &ProcessSample, conn: &CommSample) -> CommRow {
+    let MessageCounts { sent, sent_bytes, received, received_bytes, again, failed, .. } = conn.counts;
     CommRow {
         index: conn.index,
         generation: conn.comm.generation,
-        state: state(conn.comm.state),
-        direction: direction(conn.comm.direction),
-        nic: nic(process, conn),
-        links: links(process, conn).map(|(nic, carries)| LinkRow { nic, carries }).collect(),
+        state: state_name(conn.comm.state),
+        direction: direction_name(conn.comm.direction),
+        nic: nic_names(process, conn),
+        links: comm_links(process, conn).map(|(nic, carries)| LinkRow { nic, carries }).collect(),
         group: groups::number_of(conn),
         member: groups::member_of(conn),
-        peer: hex(conn.comm.peer),
+        peer: hex_id(conn.comm.peer),
         peer_pid: peer_pid(sample, conn),
         messages: sent.wrapping_add(received),
         bytes: sent_bytes.wrapping_add(received_bytes),
-        pending: conn.counts.pending(),
+        pending: conn.counts.pending_messages(),
         failed,
         calls_again: again,
         rates: conn.rates.map(Into::into),
-        fault: conn.comm.fault.map(Fault::text),
+        fault: conn.comm.fault.map(FaultCode::short_text),
     }
 }
 
 /// All 128 bits of a process's name.
-pub(super) fn hex(id: ProcessId) -> String {
+pub(super) fn hex_id(id: ProcessId) -> String {
     id.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(super) fn state(state: State) -> &'static str {
+pub(super) fn state_name(state: CommState) -> &'static str {
     match state {
-        State::Open => "open",
-        State::Failed => "failed",
-        State::Closed => "closed",
+        CommState::Open => "open",
+        CommState::Failed => "failed",
+        CommState::Closed => "closed",
     }
 }
 
-pub(super) fn direction(direction: Direction) -> &'static str {
+pub(super) fn direction_name(direction: CommDirection) -> &'static str {
     match direction {
-        Direction::Send => "send",
-        Direction::Recv => "recv",
+        CommDirection::Send => "send",
+        CommDirection::Recv => "recv",
     }
 }
 
 /// The name of a NIC, or its number where the page has no room for names.
-pub(super) fn nic_name(process: &Process, at: u16) -> String {
+pub(super) fn nic_name(process: &ProcessSample, at: u16) -> String {
     process.nics.get(usize::from(at)).cloned().unwrap_or_else(|| at.to_string())
 }
 
 /// The NIC of each link of a comm, and whether the link carries.
-fn links(process: &Process, conn: &Conn) -> impl Iterator<Item = (String, bool)> {
+fn comm_links(process: &ProcessSample, conn: &CommSample) -> impl Iterator<Item = (String, bool)> {
     conn.comm.links.iter().map(move |(nic, carries)| (nic_name(process, nic), carries))
 }
 
 /// The NICs of a comm's links as one word: joined by `+`, with a `!` behind one whose link does not carry.
-pub(super) fn nic(process: &Process, conn: &Conn) -> String {
-    let names = links(process, conn).map(|(nic, carries)| if carries { nic } else { nic + "!" });
+pub(super) fn nic_names(process: &ProcessSample, conn: &CommSample) -> String {
+    let names = comm_links(process, conn).map(|(nic, carries)| if carries { nic } else { nic + "!" });
     names.collect::<Vec<_>>().join("+")
 }
 
 /// The number of the process at the other end, if it is among those seen.
-pub(super) fn peer_pid(sample: &Sample, conn: &Conn) -> Option<u32> {
+pub(super) fn peer_pid(sample: &StatusSample, conn: &CommSample) -> Option<u32> {
     groups::pid_of(sample, conn.comm.peer)
 }
 
-impl From<Rates> for RatesRow {
-    fn from(rates: Rates) -> Self {
+impl From<MessageRates> for MessageRatesRow {
+    fn from(rates: MessageRates) -> Self {
         Self {
             messages_sent_per_s: rates.messages_sent,
             bytes_sent_per_s: rates.bytes_sent,

@@ -3,69 +3,71 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use trunkline_proto::counters::{Counters, Counts};
+use trunkline_proto::counters::{Counters, MessageCounts};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::status::group::RECORDS;
-use trunkline_proto::wire::status::{Comm, ControlStreams, Fault, Group, State, Usage};
+use trunkline_proto::wire::status::{
+    CommRecord, CommState, ControlStreams, FaultCode, NicUsage, QueueGroupRecord,
+};
 
-use super::find::{FindError, Finder, Found, Refused, Shown};
-use super::node::{self, Node};
+use super::find::{FoundPages, PageFindError, PageFinder, RefusedPage, ShownProcess};
+use super::node::{self, NodeEndpoint};
 
 /// The time over which a single look measures rates.
 const ONCE: Duration = Duration::from_millis(200);
 
 /// Everything at one moment.
 #[derive(Debug)]
-pub(crate) struct Sample {
+pub(crate) struct StatusSample {
     /// Processes with a page, by number.
-    pub(crate) processes: Vec<Process>,
+    pub(crate) processes: Vec<ProcessSample>,
     /// Endpoints that share memory inside their node, by process.
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<NodeEndpoint>,
     /// Pages that cannot be used.
-    pub(crate) refused: Vec<Refused>,
+    pub(crate) refused: Vec<RefusedPage>,
     /// Processes that may not be looked into.
     pub(crate) hidden: usize,
 }
 
 /// One process.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ProcessSample {
     pub(crate) pid: u32,
     pub(crate) command: String,
     pub(crate) id: ProcessId,
     pub(crate) fabric: String,
     pub(crate) nics: Vec<String>,
     /// What each of them has in use.
-    pub(crate) usage: Vec<Usage>,
+    pub(crate) usage: Vec<NicUsage>,
     /// Groups of shared queue pairs that it has; more than it shows if it has many.
     pub(crate) group_count: u32,
     /// Those that it shows, each in its place.
-    pub(crate) groups: [Option<Group>; RECORDS],
+    pub(crate) groups: [Option<QueueGroupRecord>; RECORDS],
     /// Its control streams to other hosts.
     pub(crate) control: ControlStreams,
     /// When its page was made, since 1970.
     pub(crate) since: Duration,
     /// How long that is ago.
     pub(crate) up: Duration,
-    pub(crate) fault: Option<Fault>,
+    pub(crate) fault: Option<FaultCode>,
     pub(crate) counters: Counters,
-    pub(crate) rates: Option<Rates>,
-    pub(crate) comms: Vec<Conn>,
+    pub(crate) rates: Option<MessageRates>,
+    pub(crate) comms: Vec<CommSample>,
 }
 
 /// One comm of it.
 #[derive(Debug)]
-pub(crate) struct Conn {
+pub(crate) struct CommSample {
     /// Which of the process's comms.
     pub(crate) index: usize,
-    pub(crate) comm: Comm,
-    pub(crate) counts: Counts,
-    pub(crate) rates: Option<Rates>,
+    pub(crate) comm: CommRecord,
+    pub(crate) counts: MessageCounts,
+    pub(crate) rates: Option<MessageRates>,
 }
 
 /// So much a second.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rates {
+pub(crate) struct MessageRates {
     pub(crate) messages_sent: f64,
     pub(crate) bytes_sent: f64,
     pub(crate) messages_received: f64,
@@ -73,78 +75,78 @@ pub(crate) struct Rates {
     pub(crate) calls_again: f64,
 }
 
-impl Process {
+impl ProcessSample {
     /// Comms that are open or failed and not closed.
-    pub(crate) fn open(&self) -> u64 {
+    pub(crate) fn open_comms(&self) -> u64 {
         self.counters.comms_opened.saturating_sub(self.counters.comms_closed)
     }
 }
 
-impl Process {
+impl ProcessSample {
     /// What the NIC has in use that has the most of its queue pairs in use.
-    pub(crate) fn fullest(&self) -> Usage {
-        let share = |usage: &&Usage| {
+    pub(crate) fn fullest_nic(&self) -> NicUsage {
+        let share = |usage: &&NicUsage| {
             u64::from(usage.queue_pairs) * u64::from(u32::MAX) / u64::from(usage.queue_pairs_max.max(1))
         };
         self.usage.iter().max_by_key(share).copied().unwrap_or_default()
     }
 }
 
-impl Conn {
+impl CommSample {
     pub(crate) fn is_open(&self) -> bool {
-        self.comm.state != State::Closed
+        self.comm.state != CommState::Closed
     }
 }
 
-impl Sample {
+impl StatusSample {
     /// A single look at all processes or at one; with rates, for which it looks twice.
     ///
     /// # Errors
-    /// [`FindError`], as when [looking](Finder::look).
-    pub(crate) fn once(only: Option<u32>, with_rates: bool) -> Result<Self, FindError> {
-        let mut finder = Finder::new(only);
-        let mut sampler = Sampler::default();
-        let sample = sampler.take(finder.look()?);
+    /// [`PageFindError`], as when [looking](PageFinder::find_pages).
+    pub(crate) fn take_once(only: Option<u32>, with_rates: bool) -> Result<Self, PageFindError> {
+        let mut finder = PageFinder::new(only);
+        let mut sampler = StatusSampler::default();
+        let sample = sampler.take_sample(finder.find_pages()?);
         if !with_rates || (sample.processes.is_empty() && sample.nodes.is_empty()) {
             return Ok(sample);
         }
         std::thread::sleep(ONCE);
-        Ok(sampler.take(finder.look()?))
+        Ok(sampler.take_sample(finder.find_pages()?))
     }
 }
 
 /// The counted values that rates are made of.
-type Past = [u64; 5];
+type CounterSnapshot = [u64; 5];
 
 /// What tells one comm of one process from all others.
 type CommKey = (ProcessId, usize, u16);
 
 /// Remembers the moment before.
 #[derive(Debug, Default)]
-pub(crate) struct Sampler {
+pub(crate) struct StatusSampler {
     before: Option<Instant>,
-    processes: HashMap<ProcessId, Past>,
-    comms: HashMap<CommKey, Past>,
-    nodes: HashMap<ProcessId, node::Past>,
+    processes: HashMap<ProcessId, CounterSnapshot>,
+    comms: HashMap<CommKey, CounterSnapshot>,
+    nodes: HashMap<ProcessId, node::NodeSnapshot>,
 }
 
-impl Sampler {
+impl StatusSampler {
     /// What was found just now.
-    pub(crate) fn take(&mut self, found: Found) -> Sample {
+    pub(crate) fn take_sample(&mut self, found: FoundPages) -> StatusSample {
         let now = Instant::now();
         let passed = self.before.replace(now).map(|before| (now - before).as_secs_f64());
         let processes = std::mem::take(&mut self.processes);
         let comms = std::mem::take(&mut self.comms);
-        let Found { shown, nodes, refused, hidden } = found;
+        let FoundPages { shown, nodes, refused, hidden } = found;
         let processes = shown.into_iter().map(|shown| {
-            let mut process = Process::of(shown);
-            let past = process.past();
-            process.rates = rates(past, processes.get(&process.id), passed);
+            let mut process = ProcessSample::from_shown(shown);
+            let past = process.to_snapshot();
+            process.rates = rates_since(past, processes.get(&process.id), passed);
             self.processes.insert(process.id, past);
             for conn in &mut process.comms {
                 let key = (process.id, conn.index, conn.comm.generation);
-                let past = conn.past();
-                conn.rates = rates(past, comms.get(&key), passed);
+                let past = conn.to_snapshot();
+                conn.rates = rates_since(past, comms.get(&key), passed);
                 self.comms.insert(key, past);
             }
             process
@@ -153,20 +155,24 @@ impl Sampler {
         let before = std::mem::take(&mut self.nodes);
         let nodes = nodes.into_iter().map(|shown| {
             let key = shown.page.owner.process;
-            let node = Node::of(shown, before.get(&key));
-            self.nodes.insert(key, node.past());
+            let node = NodeEndpoint::from_shown(shown, before.get(&key));
+            self.nodes.insert(key, node.to_snapshot());
             node
         });
-        Sample { processes, nodes: nodes.collect(), refused, hidden }
+        StatusSample { processes, nodes: nodes.collect(), refused, hidden }
     }
 }
 
-fn rates(now: Past, before: Option<&Past>, passed: Option<f64>) -> Option<Rates> {
+fn rates_since(
+    now: CounterSnapshot,
+    before: Option<&CounterSnapshot>,
+    passed: Option<f64>,
+) -> Option<MessageRates> {
     let before = before?;
     let passed = passed.filter(|passed| *passed > 0.0)?;
     // A copy may be older in one word than the one before it, which is no rate.
     let rate = |at: usize| now[at].saturating_sub(before[at]) as f64 / passed;
-    Some(Rates {
+    Some(MessageRates {
         messages_sent: rate(0),
         bytes_sent: rate(1),
         messages_received: rate(2),
@@ -175,16 +181,15 @@ fn rates(now: Past, before: Option<&Past>, passed: Option<f64>) -> Option<Rates>
     })
 }
 
-impl Process {
-    fn of(shown: Shown) -> Self {
-        let counters = shown.status.counters();
-        let Shown { pid, command, status } = shown;
+impl ProcessSample {
+    fn from_shown(shown: ShownProcess) -> Self {
+        let counters = shown.status.process_counters();
+        let ShownProcess { pid, command, status } = shown;
         let since = Duration::from_nanos(status.head.made_unix);
         let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let comms =
-            status.rows.iter().enumerate().filter_map(|(index, row)| {
-                Some(Conn { index, comm: row.comm?, counts: row.own(), rates: None })
-            });
+        let comms = status.rows.iter().enumerate().filter_map(|(index, row)| {
+            Some(CommSample { index, comm: row.comm?, counts: row.comm_counts(), rates: None })
+        });
         Self {
             pid,
             command,
@@ -204,14 +209,14 @@ impl Process {
         }
     }
 
-    fn past(&self) -> Past {
+    fn to_snapshot(&self) -> CounterSnapshot {
         let c = &self.counters;
         [c.messages_sent, c.bytes_sent, c.messages_received, c.bytes_received, c.calls_again]
     }
 }
 
-impl Conn {
-    fn past(&self) -> Past {
+impl CommSample {
+    fn to_snapshot(&self) -> CounterSnapshot {
         let c = &self.counts;
         [c.sent, c.sent_bytes, c.received, c.received_bytes, c.again]
     }
@@ -224,9 +229,9 @@ mod tests {
     #[test]
     fn rates_need_a_moment_before_and_are_never_below_zero() {
         let now = [10, 200, 0, 5, 7];
-        assert!(rates(now, None, Some(1.0)).is_none());
-        assert!(rates(now, Some(&[0; 5]), None).is_none());
-        let rates = rates(now, Some(&[4, 100, 0, 6, 7]), Some(0.5)).unwrap();
+        assert!(rates_since(now, None, Some(1.0)).is_none());
+        assert!(rates_since(now, Some(&[0; 5]), None).is_none());
+        let rates = rates_since(now, Some(&[4, 100, 0, 6, 7]), Some(0.5)).unwrap();
         assert_eq!((rates.messages_sent, rates.bytes_sent), (12.0, 200.0));
         assert_eq!((rates.bytes_received, rates.calls_again), (0.0, 0.0));
     }

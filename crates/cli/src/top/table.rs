@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::status::{ControlStreams, Fault, Usage, group};
+use trunkline_proto::wire::status::{ControlStreams, FaultCode, NicUsage, group};
 
 use super::groups;
 use super::node;
-use super::report::{direction, nic, state};
-use super::sample::{Conn, Process, Rates, Sample};
+use super::report::{direction_name, nic_names, state_name};
+use super::sample::{CommSample, MessageRates, ProcessSample, StatusSample};
 
 /// What has no rate yet.
 pub(super) const NONE: &str = "-";
@@ -69,20 +69,20 @@ const GROUP_COLUMNS: [(&str, CellAlignment); 15] = [
 ];
 
 /// The lines of a sample, and one above them.
-pub(crate) fn lines(sample: &Sample, with_comms: bool) -> Vec<String> {
-    let mut lines = vec![summary(sample)];
+pub(crate) fn sample_lines(sample: &StatusSample, with_comms: bool) -> Vec<String> {
+    let mut lines = vec![summary_line(sample)];
     lines.extend(sample.refused.iter().map(|page| format!("page of {} not used: {}", page.pid, page.why)));
     if !sample.processes.is_empty() {
-        let table = if with_comms { comms(sample) } else { processes(sample) };
+        let table = if with_comms { comm_table(sample) } else { process_table(sample) };
         lines.extend(table.lines().map(|line| line.trim_end().to_owned()));
         lines.extend(group_lines(sample));
     }
-    lines.extend(node::lines(sample));
+    lines.extend(node::memory_lines(sample));
     lines
 }
 
-fn summary(sample: &Sample) -> String {
-    let open: u64 = sample.processes.iter().map(Process::open).sum();
+fn summary_line(sample: &StatusSample) -> String {
+    let open: u64 = sample.processes.iter().map(ProcessSample::open_comms).sum();
     let mut line = match sample.processes.len() {
         0 if !sample.nodes.is_empty() => {
             "no process has a status page; some share memory inside this host".to_owned()
@@ -96,7 +96,7 @@ fn summary(sample: &Sample) -> String {
     line
 }
 
-pub(super) fn table<const N: usize>(columns: [(&str, CellAlignment); N]) -> Table {
+pub(super) fn new_table<const N: usize>(columns: [(&str, CellAlignment); N]) -> Table {
     let mut table = Table::new();
     // Whoever prints it cuts the lines: wrapped ones cannot be read.
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -108,40 +108,40 @@ pub(super) fn table<const N: usize>(columns: [(&str, CellAlignment); N]) -> Tabl
     table
 }
 
-fn processes(sample: &Sample) -> Table {
-    let mut table = table(PROCESS_COLUMNS);
+fn process_table(sample: &StatusSample) -> Table {
+    let mut table = new_table(PROCESS_COLUMNS);
     for process in &sample.processes {
         let counters = &process.counters;
         let rates = process.rates.as_ref();
         table.add_row([
             process.pid.to_string(),
             process.command.clone(),
-            duration(process.up),
-            process.open().to_string(),
-            queue_pairs(process.fullest()),
-            connections(process.control),
-            rate(rates, |rates| count(rates.messages_sent)),
-            rate(rates, |rates| gigabytes(rates.bytes_sent)),
-            rate(rates, |rates| count(rates.messages_received)),
-            rate(rates, |rates| gigabytes(rates.bytes_received)),
+            format_duration(process.up),
+            process.open_comms().to_string(),
+            queue_pairs(process.fullest_nic()),
+            fewest_connections(process.control),
+            format_rate(rates, |rates| format_count(rates.messages_sent)),
+            format_rate(rates, |rates| format_gigabytes(rates.bytes_sent)),
+            format_rate(rates, |rates| format_count(rates.messages_received)),
+            format_rate(rates, |rates| format_gigabytes(rates.bytes_received)),
             counters.messages_pending.to_string(),
-            rate(rates, |rates| count(rates.calls_again)),
+            format_rate(rates, |rates| format_count(rates.calls_again)),
             counters.messages_failed.to_string(),
-            bytes(counters.bytes_sent),
-            bytes(counters.bytes_received),
-            process.fault.map_or("", Fault::text).to_owned(),
+            format_bytes(counters.bytes_sent),
+            format_bytes(counters.bytes_received),
+            process.fault.map_or("", FaultCode::short_text).to_owned(),
         ]);
     }
     table
 }
 
 /// Connections of the control stream that has the fewest.
-fn connections(control: ControlStreams) -> String {
+fn fewest_connections(control: ControlStreams) -> String {
     if control.streams == 0 { NONE.to_owned() } else { control.fewest.to_string() }
 }
 
 /// Queue pairs in use, of how many.
-fn queue_pairs(usage: Usage) -> String {
+fn queue_pairs(usage: NicUsage) -> String {
     match usage.queue_pairs_max {
         0 => usage.queue_pairs.to_string(),
         most => format!("{}/{most}", usage.queue_pairs),
@@ -149,29 +149,29 @@ fn queue_pairs(usage: Usage) -> String {
 }
 
 /// The groups of shared queue pairs of all processes, below a line that says so; nothing where there are none.
-fn group_lines(sample: &Sample) -> Vec<String> {
+fn group_lines(sample: &StatusSample) -> Vec<String> {
     let mut shown = 0;
-    let mut table = table(GROUP_COLUMNS);
+    let mut table = new_table(GROUP_COLUMNS);
     let all: u64 = sample.processes.iter().map(|process| u64::from(process.group_count)).sum();
-    for seen in sample.processes.iter().flat_map(groups::of) {
-        let group::Numbers { routed, dropped, eager, slices, queue } = seen.group.numbers;
-        let members = seen.members();
+    for seen in sample.processes.iter().flat_map(groups::shown_groups) {
+        let group::GroupCounters { routed, dropped, eager, slices, queue } = seen.group.numbers;
+        let members = seen.member_totals();
         table.add_row([
             seen.process.pid.to_string(),
             seen.number.to_string(),
-            direction(seen.group.direction).to_owned(),
-            seen.nic(),
-            peer(sample, seen.group.peer),
+            direction_name(seen.group.direction).to_owned(),
+            seen.first_nic(),
+            peer_name(sample, seen.group.peer),
             seen.group.links.to_string(),
             seen.group.members.to_string(),
-            groups::text(eager),
-            groups::text(slices),
-            groups::text(queue),
-            members.rate.map_or_else(|| NONE.to_owned(), gigabytes),
-            bytes(members.bytes),
-            count(routed as f64),
-            count(dropped as f64),
-            count(members.failed as f64),
+            groups::format_taken(eager),
+            groups::format_taken(slices),
+            groups::format_taken(queue),
+            members.rate.map_or_else(|| NONE.to_owned(), format_gigabytes),
+            format_bytes(members.bytes),
+            format_count(routed as f64),
+            format_count(dropped as f64),
+            format_count(members.failed as f64),
         ]);
         shown += 1;
     }
@@ -184,8 +184,8 @@ fn group_lines(sample: &Sample) -> Vec<String> {
     [String::new(), title].into_iter().chain(lines).collect()
 }
 
-fn comms(sample: &Sample) -> Table {
-    let mut table = table(COMM_COLUMNS);
+fn comm_table(sample: &StatusSample) -> Table {
+    let mut table = new_table(COMM_COLUMNS);
     for process in &sample.processes {
         for conn in process.comms.iter().filter(|conn| conn.is_open()) {
             let counts = &conn.counts;
@@ -194,18 +194,18 @@ fn comms(sample: &Sample) -> Table {
             table.add_row([
                 process.pid.to_string(),
                 format!("{}.{}", conn.index, conn.comm.generation),
-                direction(conn.comm.direction).to_owned(),
-                nic(process, conn),
-                ride(conn),
-                peer(sample, conn.comm.peer),
-                state(conn.comm.state).to_owned(),
-                rate(rates, |rates| count(rates.messages_sent + rates.messages_received)),
-                rate(rates, |rates| gigabytes(rates.bytes_sent + rates.bytes_received)),
-                counts.pending().to_string(),
-                rate(rates, |rates| count(rates.calls_again)),
-                count(counts.sent.wrapping_add(counts.received) as f64),
-                bytes(counts.sent_bytes.wrapping_add(counts.received_bytes)),
-                conn.comm.fault.map_or("", Fault::text).to_owned(),
+                direction_name(conn.comm.direction).to_owned(),
+                nic_names(process, conn),
+                group_number(conn),
+                peer_name(sample, conn.comm.peer),
+                state_name(conn.comm.state).to_owned(),
+                format_rate(rates, |rates| format_count(rates.messages_sent + rates.messages_received)),
+                format_rate(rates, |rates| format_gigabytes(rates.bytes_sent + rates.bytes_received)),
+                counts.pending_messages().to_string(),
+                format_rate(rates, |rates| format_count(rates.calls_again)),
+                format_count(counts.sent.wrapping_add(counts.received) as f64),
+                format_bytes(counts.sent_bytes.wrapping_add(counts.received_bytes)),
+                conn.comm.fault.map_or("", FaultCode::short_text).to_owned(),
             ]);
         }
     }
@@ -213,12 +213,12 @@ fn comms(sample: &Sample) -> Table {
 }
 
 /// The peer's number where it is seen too, else the beginning of its name.
-fn peer(sample: &Sample, peer: ProcessId) -> String {
+fn peer_name(sample: &StatusSample, peer: ProcessId) -> String {
     groups::pid_of(sample, peer).map_or_else(|| format!("id {peer}"), |pid| pid.to_string())
 }
 
 /// The group that a comm shares.
-fn ride(conn: &Conn) -> String {
+fn group_number(conn: &CommSample) -> String {
     match (groups::number_of(conn), groups::member_of(conn)) {
         (Some(group), _) => group.to_string(),
         // One that is not shown.
@@ -227,12 +227,12 @@ fn ride(conn: &Conn) -> String {
     }
 }
 
-fn rate(rates: Option<&Rates>, text: impl Fn(&Rates) -> String) -> String {
+fn format_rate(rates: Option<&MessageRates>, text: impl Fn(&MessageRates) -> String) -> String {
     rates.map_or_else(|| NONE.to_owned(), text)
 }
 
 /// Three digits or so, with a unit of a thousand.
-fn scaled(value: f64, step: f64, units: &[&str]) -> String {
+fn format_scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut at = 0;
     while value >= 999.5 && at + 1 < units.len() {
@@ -247,19 +247,19 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     }
 }
 
-pub(super) fn count(value: f64) -> String {
-    scaled(value, 1000.0, &["", "k", "M", "G", "T"])
+pub(super) fn format_count(value: f64) -> String {
+    format_scaled(value, 1000.0, &["", "k", "M", "G", "T"])
 }
 
-pub(super) fn bytes(value: u64) -> String {
-    scaled(value as f64, 1000.0, &[" B", " kB", " MB", " GB", " TB", " PB", " EB"])
+pub(super) fn format_bytes(value: u64) -> String {
+    format_scaled(value as f64, 1000.0, &[" B", " kB", " MB", " GB", " TB", " PB", " EB"])
 }
 
-fn gigabytes(value: f64) -> String {
+fn format_gigabytes(value: f64) -> String {
     format!("{:.2}", value / 1e9)
 }
 
-pub(super) fn duration(up: Duration) -> String {
+pub(super) fn format_duration(up: Duration) -> String {
     let seconds = up.as_secs();
     let minutes = seconds / 60;
     let hours = seconds / 3600;
@@ -274,15 +274,17 @@ pub(super) fn duration(up: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::counters::{Counters, Counts};
+    use trunkline_proto::counters::{Counters, MessageCounts};
     use trunkline_proto::wire::member::MemberId;
-    use trunkline_proto::wire::status::group::{Numbers, Taken};
-    use trunkline_proto::wire::status::{Comm, Direction, Group, Links, Ride, State};
+    use trunkline_proto::wire::status::group::{CreditUsage, GroupCounters};
+    use trunkline_proto::wire::status::{
+        CommDirection, CommRecord, CommState, GroupMembership, QueueGroupRecord, RowLinks,
+    };
 
     use super::*;
 
-    fn process(groups: [Option<Group>; group::RECORDS], group_count: u32) -> Process {
-        Process {
+    fn process(groups: [Option<QueueGroupRecord>; group::RECORDS], group_count: u32) -> ProcessSample {
+        ProcessSample {
             pid: 7,
             command: "train".to_owned(),
             id: ProcessId([1; 16]),
@@ -302,29 +304,29 @@ mod tests {
     }
 
     /// A comm that rides on a group, and how many gigabytes it sends a second.
-    fn rider(group: u8, rate: f64) -> Conn {
-        let zero = Counts::default();
+    fn rider(group: u8, rate: f64) -> CommSample {
+        let zero = MessageCounts::default();
         let member = MemberId::from_bits(0x0c05);
-        Conn {
+        CommSample {
             index: 0,
-            comm: Comm {
-                state: State::Open,
-                direction: Direction::Send,
-                links: Links::new(&[0], 1),
+            comm: CommRecord {
+                state: CommState::Open,
+                direction: CommDirection::Send,
+                links: RowLinks::new(&[0], 1),
                 generation: 1,
                 fault: None,
                 peer: ProcessId([1; 16]),
                 opened: 0,
-                ride: member.map(|member| Ride { record: Some(group), member }),
+                ride: member.map(|member| GroupMembership { record: Some(group), member }),
                 before: zero,
             },
-            counts: Counts {
+            counts: MessageCounts {
                 sent_bytes: 3_000,
                 received_bytes: 500,
                 failed: u64::from(group == 0) + u64::from(rate > 1.0),
                 ..zero
             },
-            rates: Some(Rates {
+            rates: Some(MessageRates {
                 messages_sent: 0.0,
                 bytes_sent: rate * 1e9,
                 messages_received: 0.0,
@@ -336,19 +338,29 @@ mod tests {
 
     #[test]
     fn groups_are_listed_where_there_are_some() {
-        let of =
-            |process| Sample { processes: vec![process], nodes: Vec::new(), refused: Vec::new(), hidden: 0 };
+        let of = |process| StatusSample {
+            processes: vec![process],
+            nodes: Vec::new(),
+            refused: Vec::new(),
+            hidden: 0,
+        };
         let mut groups = [None; group::RECORDS];
         assert_eq!(group_lines(&of(process(groups, 0))), [""; 0]);
-        let eager = Taken { used: 3, total: 32 };
-        let slices = Taken { used: 1, total: 8 };
-        let queue = Taken { used: 5, total: 512 };
-        let numbers = Numbers { routed: 1500, dropped: 2, eager, slices, queue };
+        let eager = CreditUsage { used: 3, total: 32 };
+        let slices = CreditUsage { used: 1, total: 8 };
+        let queue = CreditUsage { used: 5, total: 512 };
+        let numbers = GroupCounters { routed: 1500, dropped: 2, eager, slices, queue };
         let peer = ProcessId([1; 16]);
-        let sends = Group { direction: Direction::Send, links: 2, nic: 0, members: 9, peer, numbers };
-        let numbers = Numbers { eager: Taken::default(), ..numbers };
-        let receives =
-            Group { direction: Direction::Recv, nic: 5, peer: ProcessId([2; 16]), numbers, ..sends };
+        let sends =
+            QueueGroupRecord { direction: CommDirection::Send, links: 2, nic: 0, members: 9, peer, numbers };
+        let numbers = GroupCounters { eager: CreditUsage::default(), ..numbers };
+        let receives = QueueGroupRecord {
+            direction: CommDirection::Recv,
+            nic: 5,
+            peer: ProcessId([2; 16]),
+            numbers,
+            ..sends
+        };
         (groups[0], groups[31]) = (Some(sends), Some(receives));
         let texts = |count| {
             let lines = group_lines(&of(process(groups, count)));
@@ -368,23 +380,23 @@ mod tests {
     #[test]
     fn a_process_shows_how_few_connections_carry_its_control_streams() {
         let control = |streams, fewest| ControlStreams { streams, fewest, connections: 9 };
-        let texts = [control(0, 0), control(3, 2), control(1, 0)].map(connections);
+        let texts = [control(0, 0), control(3, 2), control(1, 0)].map(fewest_connections);
         assert_eq!(texts, ["-", "2", "0"]);
     }
 
     #[test]
     fn numbers_are_short() {
         let counts = [0.0, 7.0, 999.0, 999.7, 1000.0, 12_345.0, 999_600.0, 5_140_000.0];
-        let texts = counts.map(count);
+        let texts = counts.map(format_count);
         assert_eq!(texts, ["0", "7", "999", "1.00k", "1.00k", "12.3k", "1.00M", "5.14M"]);
-        assert_eq!([0, 4096, u64::MAX].map(bytes), ["0 B", "4.10 kB", "18.4 EB"]);
-        assert_eq!(gigabytes(12_345_678_901.0), "12.35");
+        assert_eq!([0, 4096, u64::MAX].map(format_bytes), ["0 B", "4.10 kB", "18.4 EB"]);
+        assert_eq!(format_gigabytes(12_345_678_901.0), "12.35");
     }
 
     #[test]
     fn times_are_short() {
         let times =
-            [0, 59, 60, 3599, 3600, 86_399, 86_400, 200_000].map(|s| duration(Duration::from_secs(s)));
+            [0, 59, 60, 3599, 3600, 86_399, 86_400, 200_000].map(|s| format_duration(Duration::from_secs(s)));
         assert_eq!(times, ["0s", "59s", "1m00s", "59m59s", "1h00m", "23h59m", "1d00h", "2d07h"]);
     }
 }

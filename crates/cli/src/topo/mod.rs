@@ -7,42 +7,42 @@ mod report;
 mod text;
 mod tree;
 
-pub(crate) use picture::picture;
-pub(crate) use report::Report;
-pub(crate) use text::lines;
+pub(crate) use picture::render_picture;
+pub(crate) use report::TopologyReport;
+pub(crate) use text::topology_lines;
 
-use trunkline_topo::{Assignment, Gpu, GpusBy, Nic, PciAddress, Topology};
+use trunkline_topo::{GpusBy, NicAssignment, NodeGpu, NodeNic, NodeTopology, PciAddress};
 
 /// A node, and which NICs its GPUs use.
 #[derive(Debug)]
-pub(crate) struct View {
-    topology: Topology,
+pub(crate) struct TopologyView {
+    topology: NodeTopology,
     /// By places of the topology.
-    assignment: Assignment,
+    assignment: NicAssignment,
     /// Whether a NIC is one of those that are shared out.
     candidates: Vec<bool>,
 }
 
-impl View {
+impl TopologyView {
     /// Shares the NICs that `takes` says yes to out over the GPUs, at most `most` for one.
-    pub(crate) fn new(topology: Topology, takes: impl Fn(&Nic) -> bool, most: usize) -> Self {
-        let chosen = topology.candidates(takes);
-        let assignment = topology.assign(&chosen, most);
+    pub(crate) fn new(topology: NodeTopology, takes: impl Fn(&NodeNic) -> bool, most: usize) -> Self {
+        let chosen = topology.candidate_nics(takes);
+        let assignment = topology.assign_nics(&chosen, most);
         let candidates = (0..topology.nics().len()).map(|at| chosen.contains(&at)).collect();
         Self { topology, assignment, candidates }
     }
 
-    fn gpus(&self) -> &[Gpu] {
+    fn gpus(&self) -> &[NodeGpu] {
         self.topology.gpus()
     }
 
-    fn nics(&self) -> &[Nic] {
+    fn nics(&self) -> &[NodeNic] {
         self.topology.nics()
     }
 
     /// The GPUs that use a NIC.
-    fn users(&self, nic: usize) -> Vec<usize> {
-        let uses = |gpu: &usize| self.assignment.of(*gpu).iter().any(|pick| pick.nic == nic);
+    fn nic_users(&self, nic: usize) -> Vec<usize> {
+        let uses = |gpu: &usize| self.assignment.gpu_nics(*gpu).iter().any(|pick| pick.nic == nic);
         (0..self.gpus().len()).filter(uses).collect()
     }
 
@@ -56,7 +56,7 @@ impl View {
     }
 
     /// What there is, in one line.
-    fn title(&self) -> String {
+    fn title_line(&self) -> String {
         let count = |count: usize, what: &str| match count {
             0 => format!("no {what}"),
             1 => format!("1 {what}"),
@@ -72,7 +72,7 @@ impl View {
     }
 
     /// How many NICs a GPU uses, and why, in one line.
-    fn subtitle(&self) -> String {
+    fn subtitle_line(&self) -> String {
         let candidates = self.candidates.iter().filter(|taken| **taken).count();
         let gpus = self.gpus().len();
         match (gpus, candidates) {
@@ -88,7 +88,7 @@ impl View {
     }
 
     /// What is worth a line of its own.
-    fn notes(&self) -> Vec<String> {
+    fn note_lines(&self) -> Vec<String> {
         let mut notes = Vec::new();
         match self.topology.gpus_by() {
             GpusBy::Class => notes.push(
@@ -98,10 +98,10 @@ impl View {
             GpusBy::Caller => notes.push("the node shows no GPUs; these are the caller's".to_owned()),
             GpusBy::Driver | GpusBy::Nobody => {}
         }
-        if self.topology.unusable() > 0 {
+        if self.topology.unusable_count() > 0 {
             notes.push(format!(
                 "{} devices have names that are none and were left out",
-                self.topology.unusable()
+                self.topology.unusable_count()
             ));
         }
         let hidden = self.gpus().iter().filter(|gpu| gpu.place.path.is_none()).count();
@@ -113,7 +113,7 @@ impl View {
 }
 
 /// A vendor and a device as people say them.
-fn model(id: Option<(u16, u16)>) -> String {
+fn model_name(id: Option<(u16, u16)>) -> String {
     match id {
         Some((0x10de, device)) => format!("NVIDIA {device:04x}"),
         Some((0x1002, device)) => format!("AMD {device:04x}"),
@@ -123,7 +123,7 @@ fn model(id: Option<(u16, u16)>) -> String {
 }
 
 /// A speed as people say it.
-pub(crate) fn speed(mbps: Option<u32>) -> String {
+pub(crate) fn format_speed(mbps: Option<u32>) -> String {
     match mbps {
         Some(mbps) if mbps % 1000 == 0 => format!("{} Gb/s", mbps / 1000),
         Some(mbps) => format!("{mbps} Mb/s"),
@@ -131,12 +131,12 @@ pub(crate) fn speed(mbps: Option<u32>) -> String {
     }
 }
 
-fn address(address: Option<PciAddress>) -> String {
+fn format_address(address: Option<PciAddress>) -> String {
     address.map_or_else(String::new, |address| address.to_string())
 }
 
 /// `GPU 3`, `GPUs 2 and 3`, `GPUs 0 1 2 3`.
-fn gpus(numbers: &[usize]) -> String {
+fn format_gpus(numbers: &[usize]) -> String {
     let all: Vec<String> = numbers.iter().map(usize::to_string).collect();
     match numbers {
         [] => String::new(),

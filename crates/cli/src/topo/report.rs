@@ -1,13 +1,13 @@
 //! The node as JSON. Called by `cmd::topo`; programs that start jobs read it.
 
 use serde::Serialize;
-use trunkline_topo::{Distance, GpusBy, NicKind, PciPath, Place};
+use trunkline_topo::{DeviceLocation, Distance, GpusBy, NicKind, PciPath};
 
-use super::View;
+use super::TopologyView;
 
 /// A GPU.
 #[derive(Debug, Serialize)]
-struct GpuRow {
+struct TopologyGpuRow {
     /// Its number in the order of addresses.
     index: usize,
     address: String,
@@ -38,11 +38,11 @@ struct PlaceRow {
 }
 
 impl PlaceRow {
-    fn new(place: &Place) -> Self {
+    fn new(place: &DeviceLocation) -> Self {
         let hops = |path: &PciPath| path.hops().iter().map(ToString::to_string).collect();
         Self {
-            numa: place.numa.map(|node| node.number()),
-            host_bridge: place.path.as_ref().map(|path| path.bridge().to_owned()),
+            numa: place.numa.map(|node| node.node_number()),
+            host_bridge: place.path.as_ref().map(|path| path.bridge_name().to_owned()),
             path: place.path.as_ref().map_or_else(Vec::new, hops),
         }
     }
@@ -50,7 +50,7 @@ impl PlaceRow {
 
 /// A NIC.
 #[derive(Debug, Serialize)]
-struct NicRow {
+struct TopologyNicRow {
     name: String,
     kind: &'static str,
     address: Option<String>,
@@ -68,18 +68,18 @@ struct NicRow {
 
 /// All of it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct TopologyReport {
     sysfs: String,
     gpus_by: &'static str,
     nics_per_gpu: usize,
-    gpus: Vec<GpuRow>,
-    nics: Vec<NicRow>,
+    gpus: Vec<TopologyGpuRow>,
+    nics: Vec<TopologyNicRow>,
     notes: Vec<String>,
 }
 
-impl Report {
+impl TopologyReport {
     /// Of a node that was read from `sysfs`.
-    pub(crate) fn new(view: &View, sysfs: String) -> Self {
+    pub(crate) fn new(view: &TopologyView, sysfs: String) -> Self {
         Self {
             sysfs,
             gpus_by: match view.topology.gpus_by() {
@@ -89,44 +89,44 @@ impl Report {
                 GpusBy::Nobody => "nobody",
             },
             nics_per_gpu: view.assignment.per_gpu(),
-            gpus: (0..view.gpus().len()).map(|at| gpu(view, at)).collect(),
-            nics: (0..view.nics().len()).map(|at| nic(view, at)).collect(),
-            notes: view.notes(),
+            gpus: (0..view.gpus().len()).map(|at| gpu_row(view, at)).collect(),
+            nics: (0..view.nics().len()).map(|at| nic_row(view, at)).collect(),
+            notes: view.note_lines(),
         }
     }
 }
 
-fn gpu(view: &View, index: usize) -> GpuRow {
+fn gpu_row(view: &TopologyView, index: usize) -> TopologyGpuRow {
     let gpu = &view.gpus()[index];
-    let pick = |pick: &trunkline_topo::Pick| PickRow {
+    let pick = |pick: &trunkline_topo::AssignedNic| PickRow {
         name: view.nics()[pick.nic].name.to_string(),
         distance: pick.distance.to_string(),
     };
-    GpuRow {
+    TopologyGpuRow {
         index,
         address: gpu.address.to_string(),
         id: gpu.id.map(|(vendor, device)| format!("{vendor:04x}:{device:04x}")),
         place: PlaceRow::new(&gpu.place),
-        nics: view.assignment.of(index).iter().map(pick).collect(),
+        nics: view.assignment.gpu_nics(index).iter().map(pick).collect(),
         close: view.assignment.is_close(index),
     }
 }
 
-fn nic(view: &View, at: usize) -> NicRow {
+fn nic_row(view: &TopologyView, at: usize) -> TopologyNicRow {
     let nic = &view.nics()[at];
-    NicRow {
+    TopologyNicRow {
         name: nic.name.to_string(),
         kind: match nic.kind {
             NicKind::Rdma => "rdma",
             NicKind::Cxi => "cxi",
             NicKind::Interface => "interface",
         },
-        address: nic.address().map(|address| address.to_string()),
+        address: nic.pci_address().map(|address| address.to_string()),
         place: PlaceRow::new(&nic.place),
         interfaces: nic.interfaces.iter().map(ToString::to_string).collect(),
         speed_mbps: nic.speed_mbps,
         shared_out: view.candidates[at],
-        gpus: view.users(at),
+        gpus: view.nic_users(at),
         distances: view
             .gpus()
             .iter()

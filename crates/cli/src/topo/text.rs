@@ -2,97 +2,103 @@
 
 use trunkline_topo::Distance;
 
-use super::tree::{Entry, Group, tree};
-use super::{View, address, gpus, model, speed};
+use super::tree::{DeviceGroup, TreeEntry, build_tree};
+use super::{TopologyView, format_address, format_gpus, format_speed, model_name};
 
 /// As wide as a line gets.
 const COLUMNS: usize = 80;
 
 /// What is said of a device, a cell each: name with its branch, address, model or speed, interfaces, users.
-type Row = [String; 5];
+type DeviceCells = [String; 5];
 
 /// A line of the tree.
-enum Line {
+enum TreeLine {
     Group(String),
-    Device(Row),
+    Device(DeviceCells),
 }
 
 /// All lines.
-pub(crate) fn lines(view: &View) -> Vec<String> {
-    let mut all = vec![view.title(), view.subtitle()];
+pub(crate) fn topology_lines(view: &TopologyView) -> Vec<String> {
+    let mut all = vec![view.title_line(), view.subtitle_line()];
     let mut drawn = Vec::new();
-    for node in tree(&view.topology) {
-        drawn.push(Line::Group(String::new()));
-        drawn.push(Line::Group(node.label.clone()));
-        branches(view, &node, "", &mut drawn);
+    for node in build_tree(&view.topology) {
+        drawn.push(TreeLine::Group(String::new()));
+        drawn.push(TreeLine::Group(node.label.clone()));
+        push_branches(view, &node, "", &mut drawn);
     }
-    all.extend(aligned(&drawn));
-    let table = table(view);
+    all.extend(align_lines(&drawn));
+    let table = assignment_lines(view);
     if !table.is_empty() {
         all.extend([String::new(), "Which NICs a GPU uses".to_owned()]);
         all.extend(table);
         all.push(String::new());
-        all.extend(legend(view));
+        all.extend(legend_lines(view));
     }
-    let notes = view.notes();
+    let notes = view.note_lines();
     if !notes.is_empty() {
         all.push(String::new());
-        all.extend(notes.iter().flat_map(|note| wrapped("note: ", note.split(' '))));
+        all.extend(notes.iter().flat_map(|note| wrap_words("note: ", note.split(' '))));
     }
-    all.into_iter().map(|line| cut(&line)).collect()
+    all.into_iter().map(|line| cut_line(&line)).collect()
 }
 
 /// The lines below a group, each with the branches that lead to it.
-fn branches(view: &View, group: &Group, before: &str, lines: &mut Vec<Line>) {
+fn push_branches(view: &TopologyView, group: &DeviceGroup, before: &str, lines: &mut Vec<TreeLine>) {
     for (at, entry) in group.entries.iter().enumerate() {
         let last = at + 1 == group.entries.len();
         let (branch, further) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        let row = |cells: Row| {
+        let row = |cells: DeviceCells| {
             let [name, rest @ ..] = cells;
             let [address, what, interfaces, users] = rest;
-            Line::Device([format!("{before}{branch}{name}"), address, what, interfaces, users])
+            TreeLine::Device([format!("{before}{branch}{name}"), address, what, interfaces, users])
         };
         match entry {
-            Entry::Gpu(gpu) => lines.push(row(gpu_cells(view, *gpu))),
-            Entry::Nic(nic) => lines.push(row(nic_cells(view, *nic))),
-            Entry::Group(group) => {
-                lines.push(Line::Group(format!("{before}{branch}{}", group.label)));
-                branches(view, group, &format!("{before}{further}"), lines);
+            TreeEntry::Gpu(gpu) => lines.push(row(gpu_cells(view, *gpu))),
+            TreeEntry::Nic(nic) => lines.push(row(nic_cells(view, *nic))),
+            TreeEntry::Group(group) => {
+                lines.push(TreeLine::Group(format!("{before}{branch}{}", group.label)));
+                push_branches(view, group, &format!("{before}{further}"), lines);
             }
         }
     }
 }
 
-fn gpu_cells(view: &View, at: usize) -> Row {
+fn gpu_cells(view: &TopologyView, at: usize) -> DeviceCells {
     let gpu = &view.gpus()[at];
-    [format!("GPU {at}"), gpu.address.to_string(), model(gpu.id), String::new(), String::new()]
+    [format!("GPU {at}"), gpu.address.to_string(), model_name(gpu.id), String::new(), String::new()]
 }
 
-fn nic_cells(view: &View, at: usize) -> Row {
+fn nic_cells(view: &TopologyView, at: usize) -> DeviceCells {
     let nic = &view.nics()[at];
     let interfaces: Vec<&str> = nic.interfaces.iter().map(|name| name.as_str()).collect();
-    let users = match (view.candidates[at], view.users(at)) {
+    let users = match (view.candidates[at], view.nic_users(at)) {
         (false, _) => "not shared out".to_owned(),
         (true, users) if users.is_empty() && view.gpus().is_empty() => String::new(),
         (true, users) if users.is_empty() => "unused".to_owned(),
-        (true, users) => format!("for {}", gpus(&users)),
+        (true, users) => format!("for {}", format_gpus(&users)),
     };
-    [nic.name.to_string(), address(nic.address()), speed(nic.speed_mbps), interfaces.join(","), users]
+    [
+        nic.name.to_string(),
+        format_address(nic.pci_address()),
+        format_speed(nic.speed_mbps),
+        interfaces.join(","),
+        users,
+    ]
 }
 
 /// Lines whose columns begin below each other; those of groups stay as they are.
-fn aligned(lines: &[Line]) -> Vec<String> {
+fn align_lines(lines: &[TreeLine]) -> Vec<String> {
     let width = |at: usize| {
         let cells = lines.iter().map(|line| match line {
-            Line::Device(row) => row[at].chars().count(),
-            Line::Group(_) => 0,
+            TreeLine::Device(row) => row[at].chars().count(),
+            TreeLine::Group(_) => 0,
         });
         cells.max().unwrap_or(0)
     };
     let widths: [usize; 5] = std::array::from_fn(width);
-    let line = |line: &Line| match line {
-        Line::Group(label) => label.clone(),
-        Line::Device(row) => {
+    let line = |line: &TreeLine| match line {
+        TreeLine::Group(label) => label.clone(),
+        TreeLine::Device(row) => {
             let cells = row.iter().zip(widths).filter(|(_, width)| *width > 0);
             let padded: Vec<String> = cells.map(|(cell, width)| format!("{cell:<width$}")).collect();
             padded.join("  ").trim_end().to_owned()
@@ -102,36 +108,36 @@ fn aligned(lines: &[Line]) -> Vec<String> {
 }
 
 /// A row for each GPU: how far its NICs are, and their names.
-fn table(view: &View) -> Vec<String> {
+fn assignment_lines(view: &TopologyView) -> Vec<String> {
     let number = view.gpus().len().saturating_sub(1).to_string().len();
     let mut lines = Vec::new();
     for (at, gpu) in view.gpus().iter().enumerate() {
-        let picks = view.assignment.of(at);
+        let picks = view.assignment.gpu_nics(at);
         let Some(first) = picks.first() else { continue };
         let head = format!("  GPU {at:<number$}  {}  {:<4}  ", gpu.address, first.distance);
         // NICs of one class may be at different distances; what is farther than the first says so.
-        let name = |pick: &trunkline_topo::Pick| {
+        let name = |pick: &trunkline_topo::AssignedNic| {
             let name = view.nics()[pick.nic].name.to_string();
             if pick.distance == first.distance { name } else { format!("{name}({})", pick.distance) }
         };
         let names: Vec<String> = picks.iter().map(name).collect();
-        lines.extend(wrapped(&head, names.iter().map(String::as_str)));
+        lines.extend(wrap_words(&head, names.iter().map(String::as_str)));
     }
     lines
 }
 
 /// What the distances of the table mean.
-fn legend(view: &View) -> Vec<String> {
+fn legend_lines(view: &TopologyView) -> Vec<String> {
     let used = |distance: &&Distance| {
         let rows = 0..view.gpus().len();
-        rows.flat_map(|gpu| view.assignment.of(gpu)).any(|pick| pick.distance == **distance)
+        rows.flat_map(|gpu| view.assignment.gpu_nics(gpu)).any(|pick| pick.distance == **distance)
     };
     let line = |distance: &Distance| format!("  {distance:<4}  {}", distance.meaning());
     Distance::ALL.iter().filter(used).map(line).collect()
 }
 
 /// Words behind a head, on as many lines as they need.
-fn wrapped<'a>(head: &str, words: impl Iterator<Item = &'a str>) -> Vec<String> {
+fn wrap_words<'a>(head: &str, words: impl Iterator<Item = &'a str>) -> Vec<String> {
     let indent = head.chars().count();
     let mut lines = vec![head.to_owned()];
     let mut room = COLUMNS.saturating_sub(indent);
@@ -153,7 +159,7 @@ fn wrapped<'a>(head: &str, words: impl Iterator<Item = &'a str>) -> Vec<String> 
 }
 
 /// A line that fits.
-fn cut(line: &str) -> String {
+fn cut_line(line: &str) -> String {
     match line.char_indices().nth(COLUMNS) {
         None => line.to_owned(),
         Some(_) => line.chars().take(COLUMNS - 1).chain(['\u{2026}']).collect(),
@@ -162,22 +168,25 @@ fn cut(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{COLUMNS, cut, wrapped};
+    use super::{COLUMNS, cut_line, wrap_words};
 
     #[test]
     fn words_that_do_not_fit_go_to_the_next_line() {
         let words = ["abcdefghi"; 9];
-        let lines = wrapped("12345678: ", words.iter().copied());
+        let lines = wrap_words("12345678: ", words.iter().copied());
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0], format!("12345678: {}", ["abcdefghi"; 7].join(" ")));
         assert_eq!(lines[1], format!("{}abcdefghi abcdefghi", " ".repeat(10)));
         let long = "x".repeat(100);
-        assert_eq!(wrapped("a ", [long.as_str(), "b"].into_iter()), [format!("a {long}"), "  b".to_owned()]);
+        assert_eq!(
+            wrap_words("a ", [long.as_str(), "b"].into_iter()),
+            [format!("a {long}"), "  b".to_owned()]
+        );
     }
 
     #[test]
     fn no_line_is_wider_than_a_terminal() {
-        assert_eq!(cut(&"\u{2502}".repeat(COLUMNS)), "\u{2502}".repeat(COLUMNS));
-        assert_eq!(cut(&"\u{2502}".repeat(COLUMNS + 1)).chars().count(), COLUMNS);
+        assert_eq!(cut_line(&"\u{2502}".repeat(COLUMNS)), "\u{2502}".repeat(COLUMNS));
+        assert_eq!(cut_line(&"\u{2502}".repeat(COLUMNS + 1)).chars().count(), COLUMNS);
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use trunkline_engine::SharingParams;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::pool::config::SharingMode;
 
 use super::*;
 
 fn sharing(groups: u8) -> Running {
-    let sharing = SharingParams { sharing: Sharing::On, groups, ..SharingParams::default() };
-    engine_over(UnixHost::new(|_, _| {}), Params { sharing, ..params() })
+    let sharing = SharingParams { sharing: SharingMode::On, groups, ..SharingParams::default() };
+    engine_over(UnixHost::new(|_, _| {}), EngineParams { sharing, ..params() })
 }
 
 fn info(args: &str) -> Output {

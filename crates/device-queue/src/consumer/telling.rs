@@ -2,30 +2,30 @@
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-use trunkline_proto::wire::device_queue::{Completion, Frontier, at};
+use trunkline_proto::wire::device_queue::{EntryCompletion, FrontierWord, at};
 
-use super::Consumer;
-use crate::error::Fault;
-use crate::memory::Memory;
+use super::QueueConsumer;
+use crate::error::QueueFault;
+use crate::memory::WordMemory;
 
-impl<M: Memory> Consumer<M> {
+impl<M: WordMemory> QueueConsumer<M> {
     /// Tells of all that has completed, once.
     #[inline]
-    pub(super) fn tell_frontier(&mut self) {
+    pub(super) fn publish_frontier(&mut self) {
         if self.told == self.completed {
             return;
         }
         self.told = self.completed;
-        let frontier = Frontier::new(self.completed, self.fault.is_some());
-        let order = if self.mutant.is("devq-frontier-relaxed") { Relaxed } else { Release };
+        let frontier = FrontierWord::new(self.completed, self.fault.is_some());
+        let order = if self.mutant.is_planted("devq-frontier-relaxed") { Relaxed } else { Release };
         self.memory.store(at::FRONTIER, frontier.0, order);
     }
 
-    pub(super) fn tell_fault(&mut self, fault: Fault) {
+    pub(super) fn publish_fault(&mut self, fault: QueueFault) {
         self.fault = Some(fault);
-        if self.mutant.is("devq-frontier-before-error") {
+        if self.mutant.is_planted("devq-frontier-before-error") {
             // As if the entries before and this one were told of first.
-            let frontier = Frontier::new(fault.first_bad.wrapping_add(1), false);
+            let frontier = FrontierWord::new(fault.first_bad.wrapping_add(1), false);
             self.memory.store(at::FRONTIER, frontier.0, Release);
         }
         let bits = u64::from(fault.status.to_bits());
@@ -35,16 +35,19 @@ impl<M: Memory> Consumer<M> {
     }
 
     #[inline]
-    pub(super) fn tell_completion(&self, index: u64, completion: Completion) {
-        let place = self.shape.completion(index);
-        let head = completion.head(&self.shape, index);
-        let head =
-            if self.mutant.is("devq-owner-of-index") { head & !(1 << 56) | (index & 1) << 56 } else { head };
-        if self.mutant.is("devq-completion-torn") {
+    pub(super) fn publish_completion(&self, index: u64, completion: EntryCompletion) {
+        let place = self.shape.completion_offset(index);
+        let head = completion.head_word(&self.shape, index);
+        let head = if self.mutant.is_planted("devq-owner-of-index") {
+            head & !(1 << 56) | (index & 1) << 56
+        } else {
+            head
+        };
+        if self.mutant.is_planted("devq-completion-torn") {
             self.memory.store(place + 8, completion.value, Relaxed);
             self.memory.store(place, head, Release);
             return;
         }
-        self.memory.put_completion(place, [Completion::writing_of(head), completion.value, head]);
+        self.memory.put_completion(place, [EntryCompletion::writing_of(head), completion.value, head]);
     }
 }

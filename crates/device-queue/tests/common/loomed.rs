@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
-use trunkline_device_queue::{BellPage, Memory};
+use trunkline_device_queue::{BellPage, WordMemory};
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::device_queue::{Bells, Shape};
+use trunkline_proto::wire::device_queue::{DoorbellLayout, QueueShape};
 
 use super::common::{Usage, of_bells, of_queue};
 
@@ -40,13 +40,13 @@ fn make(bytes: u64, usage: impl Fn(u64) -> Usage) -> Words {
 }
 
 /// Memory for a queue.
-pub fn for_queue(shape: &Shape) -> Words {
-    make(shape.bytes(), |at| of_queue(shape, at))
+pub fn for_queue(shape: &QueueShape) -> Words {
+    make(shape.queue_bytes(), |at| of_queue(shape, at))
 }
 
 /// A page of doorbells.
 pub fn page(count: u32, mutant: Mutant) -> BellPage<Words> {
-    let bytes = Bells::new(count).unwrap().bytes();
+    let bytes = DoorbellLayout::new(count).unwrap().page_bytes();
     BellPage::create(make(bytes, of_bells), count, mutant).unwrap()
 }
 
@@ -76,8 +76,8 @@ impl Loomed {
     }
 }
 
-impl Memory for Loomed {
-    fn bytes(&self) -> u64 {
+impl WordMemory for Loomed {
+    fn byte_len(&self) -> u64 {
         self.0.len() as u64 * 8
     }
 
@@ -89,11 +89,11 @@ impl Memory for Loomed {
         self.shared(at).store(value, order);
     }
 
-    fn add(&self, at: u64, value: u64, order: Ordering) -> u64 {
+    fn fetch_add(&self, at: u64, value: u64, order: Ordering) -> u64 {
         self.shared(at).fetch_add(value, order)
     }
 
-    fn or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
+    fn fetch_or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
         self.shared(at).fetch_or(bits, order)
     }
 

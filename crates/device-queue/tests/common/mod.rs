@@ -3,13 +3,15 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::device_queue::{Atomic, Entry, Local, Remote, Shape, Work, at};
+use trunkline_proto::wire::device_queue::{
+    AtomicChange, EntryWork, LocalAddress, PeerAddress, QueueEntry, QueueShape, at,
+};
 
 /// The bug that `cargo xtask mutants` asks for, if any.
 pub fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(name.leak());
+        return Mutant::with_name(name.leak());
     }
     Mutant::NONE
 }
@@ -20,25 +22,25 @@ pub fn is_full() -> bool {
 }
 
 /// A NOTIFY of a number.
-pub fn notify(imm: u32) -> Entry {
-    Entry::new(Work::Notify { peer: 1, imm })
+pub fn notify(imm: u32) -> QueueEntry {
+    QueueEntry::new(EntryWork::Notify { peer: 1, imm })
 }
 
 /// An addition to a word of process `peer`.
-pub fn add(peer: u32, addr: u64, value: u64, poisoned: bool) -> Entry {
-    let at = Remote { peer, addr, key: 1 };
-    Entry::new(Work::Atomic { at, change: Atomic::Add(value), poisoned })
+pub fn add(peer: u32, addr: u64, value: u64, poisoned: bool) -> QueueEntry {
+    let at = PeerAddress { peer, addr, key: 1 };
+    QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(value), poisoned })
 }
 
 /// A WRITE of `len` bytes.
-pub fn write(addr: u64, len: u64) -> Entry {
-    let (from, to) = (Local { addr, key: 1 }, Remote { peer: 1, addr, key: 2 });
-    Entry::new(Work::Write { from, to, len, imm: None })
+pub fn write(addr: u64, len: u64) -> QueueEntry {
+    let (from, to) = (LocalAddress { addr, key: 1 }, PeerAddress { peer: 1, addr, key: 2 });
+    QueueEntry::new(EntryWork::Write { from, to, len, imm: None })
 }
 
 /// A WAIT.
-pub fn wait(queue: u32, index: u64) -> Entry {
-    Entry::new(Work::Wait { queue, index })
+pub fn wait(queue: u32, index: u64) -> QueueEntry {
+    QueueEntry::new(EntryWork::Wait { queue, index })
 }
 
 /// How a word of a queue's memory is used.
@@ -53,14 +55,14 @@ pub enum Usage {
 }
 
 /// How the word at an offset of a queue is used.
-pub fn of_queue(shape: &Shape, offset: u64) -> Usage {
+pub fn of_queue(shape: &QueueShape, offset: u64) -> Usage {
     let shared = [at::RESERVED, at::READY, at::SUBMITTED, at::SHADOW, at::FRONTIER, at::ABORT, at::COMPANION];
     let errors = [at::ERROR, at::FIRST_BAD, at::REASON];
     match offset {
         0..at::RESERVED => Usage::Plain,
         at if shared.contains(&at) || errors.contains(&at) => Usage::Shared,
         at if at < at::RING => Usage::Unused,
-        at if at < shape.completion(0) => Usage::Plain,
+        at if at < shape.completion_offset(0) => Usage::Plain,
         _ => Usage::Shared,
     }
 }

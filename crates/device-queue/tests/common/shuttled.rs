@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use shuttle::sync::atomic::{AtomicU64, Ordering};
-use trunkline_device_queue::{BellPage, Memory};
+use trunkline_device_queue::{BellPage, WordMemory};
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::device_queue::{Bells, Shape};
+use trunkline_proto::wire::device_queue::{DoorbellLayout, QueueShape};
 
 use super::common::{Usage, of_queue};
 
@@ -25,12 +25,12 @@ pub struct Shuttled(Vec<Word>);
 pub type Words = Arc<Shuttled>;
 
 /// Memory for a queue.
-pub fn for_queue(shape: &Shape) -> Words {
+pub fn for_queue(shape: &QueueShape) -> Words {
     let word = |at: u64| match of_queue(shape, at * 8) {
         Usage::Shared => Word::Shared(AtomicU64::new(0)),
         Usage::Plain | Usage::Unused => Word::Plain(std::sync::atomic::AtomicU64::new(0)),
     };
-    Arc::new(Shuttled((0..shape.bytes() / 8).map(word).collect()))
+    Arc::new(Shuttled((0..shape.queue_bytes() / 8).map(word).collect()))
 }
 
 /// Memory of which every word is shared.
@@ -40,7 +40,7 @@ pub fn shared(words: u64) -> Words {
 
 /// A page of doorbells.
 pub fn page(count: u32, mutant: Mutant) -> BellPage<Words> {
-    BellPage::create(shared(Bells::new(count).unwrap().bytes() / 8), count, mutant).unwrap()
+    BellPage::create(shared(DoorbellLayout::new(count).unwrap().page_bytes() / 8), count, mutant).unwrap()
 }
 
 impl Shuttled {
@@ -52,8 +52,8 @@ impl Shuttled {
     }
 }
 
-impl Memory for Shuttled {
-    fn bytes(&self) -> u64 {
+impl WordMemory for Shuttled {
+    fn byte_len(&self) -> u64 {
         self.0.len() as u64 * 8
     }
 
@@ -65,11 +65,11 @@ impl Memory for Shuttled {
         self.word(at).store(value, Ordering::SeqCst);
     }
 
-    fn add(&self, at: u64, value: u64, _: Ordering) -> u64 {
+    fn fetch_add(&self, at: u64, value: u64, _: Ordering) -> u64 {
         self.word(at).fetch_add(value, Ordering::SeqCst)
     }
 
-    fn or(&self, at: u64, bits: u64, _: Ordering) -> u64 {
+    fn fetch_or(&self, at: u64, bits: u64, _: Ordering) -> u64 {
         self.word(at).fetch_or(bits, Ordering::SeqCst)
     }
 

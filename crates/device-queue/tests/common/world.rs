@@ -6,8 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use trunkline_device_queue::{HeapWords, Job, Memory, Outcome, Port, Slots, heap};
-use trunkline_proto::wire::device_queue::{Entry, Remote, Status, Work};
+use trunkline_device_queue::{
+    HeapWords, JobExecutor, JobOutcome, QueueJob, SlotLayout, WordMemory, allocate_words,
+};
+use trunkline_proto::wire::device_queue::{EntryStatus, EntryWork, PeerAddress, QueueEntry};
 
 /// Words of payload that the far side has.
 pub const DATA_WORDS: u64 = 4096;
@@ -48,11 +50,11 @@ impl Dice {
 struct UnderWay {
     queue: u32,
     index: u64,
-    job: Job,
+    job: QueueJob,
     /// Words of payload that are not placed.
     left: Vec<u64>,
     /// How it ended, once it has and nobody was told.
-    outcome: Option<Outcome>,
+    outcome: Option<JobOutcome>,
 }
 
 /// The executor, and what it executes on.
@@ -60,13 +62,13 @@ struct UnderWay {
 pub struct Executor {
     pub data: HeapWords,
     pub signals: HeapWords,
-    pub signal_slots: Slots,
+    pub signal_slots: SlotLayout,
     pub counters: HeapWords,
-    pub counter_slots: Slots,
+    pub counter_slots: SlotLayout,
     /// Places what it was given first, first.
     pub is_ordered: bool,
     /// The jobs that fail, by queue and index.
-    pub fails: BTreeMap<(u32, u64), Status>,
+    pub fails: BTreeMap<(u32, u64), EntryStatus>,
     /// The far side is gone: nothing gets there any more.
     pub is_dead: bool,
     under_way: Vec<UnderWay>,
@@ -81,12 +83,12 @@ pub struct Executor {
 }
 
 impl Executor {
-    pub fn new(is_ordered: bool, signal_slots: Slots, counter_slots: Slots) -> Self {
+    pub fn new(is_ordered: bool, signal_slots: SlotLayout, counter_slots: SlotLayout) -> Self {
         Self {
-            data: heap(DATA_WORDS * 8),
-            signals: heap(4096),
+            data: allocate_words(DATA_WORDS * 8),
+            signals: allocate_words(4096),
             signal_slots,
-            counters: heap(4096),
+            counters: allocate_words(4096),
             counter_slots,
             is_ordered,
             fails: BTreeMap::new(),
@@ -102,7 +104,7 @@ impl Executor {
     /// Whether memory of this entry, or of an earlier one of its queue, may still be read.
     pub fn reads_up_to(&self, queue: u32, index: u64) -> bool {
         self.under_way.iter().any(|job| {
-            let executes = matches!(job.job, Job::Execute(_)) && job.outcome.is_none();
+            let executes = matches!(job.job, QueueJob::Execute(_)) && job.outcome.is_none();
             executes && job.queue == queue && (index.wrapping_sub(job.index) as i64) >= 0
         })
     }
@@ -117,7 +119,7 @@ impl Executor {
     }
 
     /// Does something somewhere; the job that ended, if it is told now.
-    pub fn step(&mut self, dice: &mut Dice) -> Option<(u32, u64, Outcome)> {
+    pub fn step(&mut self, dice: &mut Dice) -> Option<(u32, u64, JobOutcome)> {
         if self.under_way.is_empty() {
             return None;
         }
@@ -136,7 +138,7 @@ impl Executor {
     fn go_on(&mut self, at: usize, dice: &mut Dice) {
         let (queue, index, job) =
             (self.under_way[at].queue, self.under_way[at].index, self.under_way[at].job);
-        if let Job::Poison { at: word, poison, .. } = job {
+        if let QueueJob::Poison { at: word, poison, .. } = job {
             self.under_way[at].outcome = Some(self.set_poison(word.key, word.addr, poison.to_word()));
             return;
         }
@@ -145,12 +147,12 @@ impl Executor {
             return;
         }
         if self.is_dead && !self.is_local(&job) {
-            self.fail(at, Status::PeerDead, 0);
+            self.fail(at, EntryStatus::PeerDead, 0);
             return;
         }
-        let Job::Execute(Entry { work, .. }) = job else { return };
+        let QueueJob::Execute(QueueEntry { work, .. }) = job else { return };
         let value = match work {
-            Work::Write { .. } | Work::WriteCounted { .. } | Work::WriteInline { .. } => {
+            EntryWork::Write { .. } | EntryWork::WriteCounted { .. } | EntryWork::WriteInline { .. } => {
                 let left = &mut self.under_way[at].left;
                 if !left.is_empty() {
                     let piece = left.swap_remove(dice.below(left.len() as u64) as usize);
@@ -159,18 +161,18 @@ impl Executor {
                 }
                 0
             }
-            Work::Atomic { at: word, change, .. } => {
+            EntryWork::Atomic { at: word, change, .. } => {
                 if self.is_ordered && self.has_earlier(queue, index) {
                     return;
                 }
                 let memory = if word.key == key::COUNTERS { &self.counters } else { &self.signals };
                 let old = memory.load(word.addr, Acquire);
-                memory.swap(word.addr, change.apply(old), AcqRel);
+                memory.swap(word.addr, change.apply_to(old), AcqRel);
                 old
             }
             _ => 0,
         };
-        self.under_way[at].outcome = Some(Outcome::Done(value));
+        self.under_way[at].outcome = Some(JobOutcome::Done(value));
     }
 
     /// Whether something of a queue that began earlier is not carried out: an ordered executor keeps to that order.
@@ -180,14 +182,16 @@ impl Executor {
         })
     }
 
-    fn is_local(&self, job: &Job) -> bool {
+    fn is_local(&self, job: &QueueJob) -> bool {
         match job {
-            Job::Execute(Entry { work: Work::Atomic { at, .. }, .. }) => at.key == key::COUNTERS,
+            QueueJob::Execute(QueueEntry { work: EntryWork::Atomic { at, .. }, .. }) => {
+                at.key == key::COUNTERS
+            }
             _ => false,
         }
     }
 
-    fn set_poison(&mut self, key: u32, value: u64, word: u64) -> Outcome {
+    fn set_poison(&mut self, key: u32, value: u64, word: u64) -> JobOutcome {
         let (memory, slots) = match key {
             key::COUNTERS => (&self.counters, &self.counter_slots),
             _ => (&self.signals, &self.signal_slots),
@@ -196,26 +200,26 @@ impl Executor {
         match error {
             Some(error) => {
                 memory.store(error, word, Release);
-                Outcome::Done(0)
+                JobOutcome::Done(0)
             }
             None => {
                 self.untold += 1;
-                Outcome::Failed { status: Status::PeerDead, reason: 0 }
+                JobOutcome::Failed { status: EntryStatus::PeerDead, reason: 0 }
             }
         }
     }
 
     /// Notes that a job has failed. Of an ordered executor's nothing behind it takes effect any more.
-    fn fail(&mut self, at: usize, status: Status, reason: u32) {
+    fn fail(&mut self, at: usize, status: EntryStatus, reason: u32) {
         let UnderWay { queue, index, .. } = self.under_way[at];
-        self.under_way[at].outcome = Some(Outcome::Failed { status, reason });
+        self.under_way[at].outcome = Some(JobOutcome::Failed { status, reason });
         self.failed.insert((queue, index));
         if self.is_ordered {
             self.broken.insert(queue);
             for job in &mut self.under_way {
                 let behind = job.queue == queue && (job.index.wrapping_sub(index) as i64) > 0;
-                if behind && job.outcome.is_none() && matches!(job.job, Job::Execute(_)) {
-                    job.outcome = Some(Outcome::Failed { status: Status::Flushed, reason: 0 });
+                if behind && job.outcome.is_none() && matches!(job.job, QueueJob::Execute(_)) {
+                    job.outcome = Some(JobOutcome::Failed { status: EntryStatus::Flushed, reason: 0 });
                     self.failed.insert((queue, job.index));
                 }
             }
@@ -224,30 +228,30 @@ impl Executor {
 }
 
 /// Words of a WRITE, each of which is placed by itself.
-fn pieces(to: &Remote, len: u64) -> Vec<u64> {
+fn pieces(to: &PeerAddress, len: u64) -> Vec<u64> {
     (0..len / 8).map(|word| to.addr + word * 8).collect()
 }
 
-impl Port for Executor {
-    fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome> {
-        if let Job::Count { at, value, .. } = job {
+impl JobExecutor for Executor {
+    fn begin_job(&mut self, queue: u32, index: u64, job: &QueueJob) -> Option<JobOutcome> {
+        if let QueueJob::Count { at, value, .. } = job {
             assert_eq!((at.key, at.peer), (key::COUNTERS, 0), "it is the process's own");
-            Memory::add(&self.counters, at.addr, u64::from(*value), AcqRel);
-            return Some(Outcome::Done(0));
+            WordMemory::fetch_add(&self.counters, at.addr, u64::from(*value), AcqRel);
+            return Some(JobOutcome::Done(0));
         }
         let left = match job {
-            Job::Execute(Entry { work: Work::Write { to, len, .. }, .. }) => pieces(to, *len),
-            Job::Execute(Entry { work: Work::WriteCounted { to, len, .. }, .. }) => {
+            QueueJob::Execute(QueueEntry { work: EntryWork::Write { to, len, .. }, .. }) => pieces(to, *len),
+            QueueJob::Execute(QueueEntry { work: EntryWork::WriteCounted { to, len, .. }, .. }) => {
                 pieces(to, u64::from(*len))
             }
             _ => Vec::new(),
         };
-        if matches!(job, Job::Execute(_)) {
+        if matches!(job, QueueJob::Execute(_)) {
             self.begun.push((queue, index));
         }
         self.under_way.push(UnderWay { queue, index, job: *job, left, outcome: None });
-        if self.broken.contains(&queue) && matches!(job, Job::Execute(_)) {
-            self.fail(self.under_way.len() - 1, Status::Flushed, 0);
+        if self.broken.contains(&queue) && matches!(job, QueueJob::Execute(_)) {
+            self.fail(self.under_way.len() - 1, EntryStatus::Flushed, 0);
         }
         None
     }

@@ -6,13 +6,13 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libloading::Library;
-use trunkline_device_queue::View;
+use trunkline_device_queue::QueueView;
 
 /// What every compiler gets. The header must do without a single warning.
 const FLAGS: [&str; 8] =
     ["-std=c++17", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fno-exceptions", "-fno-rtti", "-fPIC"];
 
-type New = unsafe extern "C" fn(*const View, u32, *mut u64, *mut u64, *mut u64) -> *mut c_void;
+type New = unsafe extern "C" fn(*const QueueView, u32, *mut u64, *mut u64, *mut u64) -> *mut c_void;
 type Do = unsafe extern "C" fn(*mut c_void, u64, *const u64, *mut u64);
 type Step = unsafe extern "C" fn(*mut c_void, *const c_char);
 
@@ -144,7 +144,7 @@ impl Fixture {
     /// The other side of a world whose words lie there.
     pub(crate) fn twin(
         &self,
-        views: &[View],
+        views: &[QueueView],
         channel: *mut u64,
         slots: *mut u64,
         group: *mut u64,
@@ -169,8 +169,9 @@ impl Fixture {
         unsafe { changes() }
     }
 
-    pub(crate) fn is_usable(&self, view: &View) -> bool {
-        let is_usable = symbol::<unsafe extern "C" fn(*const View) -> u32>(&self.library, "twin_is_usable");
+    pub(crate) fn is_usable(&self, view: &QueueView) -> bool {
+        let is_usable =
+            symbol::<unsafe extern "C" fn(*const QueueView) -> u32>(&self.library, "twin_is_usable");
         // SAFETY: it reads the view.
         unsafe { is_usable(view) != 0 }
     }

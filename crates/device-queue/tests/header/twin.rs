@@ -4,20 +4,21 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use trunkline_device_queue::channel::Channel as Recorded;
-use trunkline_device_queue::lane::{Addition, Bytes, Lane, OpError};
-use trunkline_device_queue::original::{FenceError, Peer, Words, wait_signal};
+use trunkline_device_queue::channel::TicketRecord as Recorded;
+use trunkline_device_queue::lane::{OpError, PutBytes, QueueLane, WordAddition};
+use trunkline_device_queue::original::{FenceError, OriginalPeer, WordArray, wait_signal};
 use trunkline_device_queue::queue::CompletionError;
-use trunkline_device_queue::successor::{Channel, Put, Slots16, With};
-use trunkline_device_queue::verdict::Verdict;
-use trunkline_device_queue::view::{CLAIMS_BYTES, GROUP_BYTES, Own, WORDS_BYTES};
+use trunkline_device_queue::successor::{LaneChannel, PostedPut, PutActions, SlotArray};
+use trunkline_device_queue::verdict::GroupVerdict;
+use trunkline_device_queue::view::{CLAIMS_BYTES, DeviceWords, GROUP_BYTES, WORDS_BYTES};
 use trunkline_device_queue::{
-    BellPage, Condition, Directory, Drain, Fault, HeapWords, Job, Looks, Memory, Outcome, Poll, Port, Queue,
-    Refusal, Reservation, Rules, Rung, Slot, Ticket, View, WaitError, heap,
+    BellPage, CompanionDirectory, DeviceQueue, EntryTicket, ExecutorRules, HeapWords, JobExecutor,
+    JobOutcome, PollLimit, QueueDrain, QueueFault, QueueJob, QueueReservation, QueueView, ReserveError,
+    RingOutcome, SignalSlot, SlotCondition, TicketPoll, WaitError, WordMemory, allocate_words,
 };
 use trunkline_proto::wire::device_queue::{
-    Aborted, Atomic, Bells, Companion, Entry, Fence, LENGTH_MAX, Local, Poison, Remote, Shape, Status, Work,
-    at,
+    AbortWord, AtomicChange, CompanionWord, DoorbellLayout, EntryFence, EntryStatus, EntryWork, LENGTH_MAX,
+    LocalAddress, PeerAddress, PoisonWord, QueueEntry, QueueShape, at,
 };
 
 use super::common::planted;
@@ -50,84 +51,96 @@ struct Executor {
     fails: Option<(u32, u64)>,
 }
 
-impl Port for Executor {
-    fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome> {
+impl JobExecutor for Executor {
+    fn begin_job(&mut self, queue: u32, index: u64, job: &QueueJob) -> Option<JobOutcome> {
         Some(match *job {
-            Job::Poison { at, poisoned, poison } => {
+            QueueJob::Poison { at, poisoned, poison } => {
                 let error = at.addr + if poisoned { 8 } else { 64 };
                 if error / 8 < 48 {
                     self.slots.store(error & !7, poison.to_word(), Release);
                 }
-                Outcome::Done(0)
+                JobOutcome::Done(0)
             }
-            Job::Count { at, value, .. } => {
+            QueueJob::Count { at, value, .. } => {
                 if at.addr / 8 < 48 {
-                    self.slots.add(at.addr, value.into(), Release);
+                    self.slots.fetch_add(at.addr, value.into(), Release);
                 }
-                Outcome::Done(0)
+                JobOutcome::Done(0)
             }
-            Job::Execute(_) if self.fails == Some((queue, index)) => {
-                Outcome::Failed { status: Status::Other(77), reason: 5 }
+            QueueJob::Execute(_) if self.fails == Some((queue, index)) => {
+                JobOutcome::Failed { status: EntryStatus::Other(77), reason: 5 }
             }
-            Job::Execute(Entry { work: Work::Atomic { at, change, .. }, .. }) if at.addr / 8 < 48 => {
-                let old = self.slots.load(at.addr, Acquire);
-                self.slots.store(at.addr, change.apply(old), Release);
-                Outcome::Done(if change.fetches() { old } else { 0 })
-            }
-            Job::Execute(Entry { work: Work::Notify { imm, .. }, .. }) => Outcome::Done(imm.into()),
-            Job::Execute(Entry { work: Work::WriteInline { bytes, to }, .. })
-                if bytes.bytes().len() == 8 && to.addr.is_multiple_of(8) && to.addr / 8 < 48 =>
+            QueueJob::Execute(QueueEntry { work: EntryWork::Atomic { at, change, .. }, .. })
+                if at.addr / 8 < 48 =>
             {
-                self.slots.store(to.addr, u64::from_le_bytes(bytes.bytes().try_into().unwrap()), Release);
-                Outcome::Done(0)
+                let old = self.slots.load(at.addr, Acquire);
+                self.slots.store(at.addr, change.apply_to(old), Release);
+                JobOutcome::Done(if change.is_fetching() { old } else { 0 })
             }
-            Job::Execute(_) => Outcome::Done(0),
+            QueueJob::Execute(QueueEntry { work: EntryWork::Notify { imm, .. }, .. }) => {
+                JobOutcome::Done(imm.into())
+            }
+            QueueJob::Execute(QueueEntry { work: EntryWork::WriteInline { bytes, to }, .. })
+                if bytes.as_bytes().len() == 8 && to.addr.is_multiple_of(8) && to.addr / 8 < 48 =>
+            {
+                self.slots.store(to.addr, u64::from_le_bytes(bytes.as_bytes().try_into().unwrap()), Release);
+                JobOutcome::Done(0)
+            }
+            QueueJob::Execute(_) => JobOutcome::Done(0),
         })
     }
 }
 
 /// Finds companions among a world's queues.
 #[derive(Clone)]
-pub(crate) struct Table(Vec<Queue<HeapWords>>);
+pub(crate) struct Table(Vec<DeviceQueue<HeapWords>>);
 
-impl Directory<HeapWords> for Table {
-    fn find(&self, number: u32) -> Option<Queue<HeapWords>> {
+impl CompanionDirectory<HeapWords> for Table {
+    fn find_queue(&self, number: u32) -> Option<DeviceQueue<HeapWords>> {
         let companions = &self.0[self.0.len() / 2..];
-        companions.iter().find(|queue| queue.shape().number() == number).cloned()
+        companions.iter().find(|queue| queue.queue_shape().number() == number).cloned()
     }
 }
 
 /// One of the two worlds: queues, the engine and what it executes on.
 pub(crate) struct World {
     pub(crate) page: BellPage<HeapWords>,
-    pub(crate) queues: Vec<Queue<HeapWords>>,
+    pub(crate) queues: Vec<DeviceQueue<HeapWords>>,
     pub(crate) slots: HeapWords,
     pub(crate) channel: HeapWords,
     pub(crate) group: HeapWords,
-    drain: RefCell<Drain<HeapWords>>,
+    drain: RefCell<QueueDrain<HeapWords>>,
     executor: RefCell<Executor>,
 }
 
 impl World {
     pub(crate) fn new(plan: &Plan, is_device: bool) -> Self {
         let count = plan.lanes * 2;
-        let bells = Bells::new(count).unwrap();
+        let bells = DoorbellLayout::new(count).unwrap();
         let page = if plan.mode == Mode::Bits {
-            BellPage::create(heap(bells.bytes()), count, planted()).unwrap()
+            BellPage::create(allocate_words(bells.page_bytes()), count, planted()).unwrap()
         } else {
-            BellPage::create_for_devices(heap(bells.by_bytes().bytes()), count, planted()).unwrap()
+            BellPage::create_for_devices(allocate_words(bells.by_bytes().page_bytes()), count, planted())
+                .unwrap()
         };
-        let mut drain = Drain::new(page.clone(), planted()).unwrap();
+        let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
         let make = |number| {
-            let mut shape = Shape::new(plan.depth, number, 5, number).unwrap();
-            shape = if plan.checked { shape.checked() } else { shape };
+            let mut shape = QueueShape::new(plan.depth, number, 5, number).unwrap();
+            shape = if plan.checked { shape.with_check() } else { shape };
             shape = if is_device { shape.for_device() } else { shape };
-            let queue = Queue::create(heap(shape.bytes()), shape, plan.first, &page, planted()).unwrap();
-            assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 4 }).unwrap());
+            let queue =
+                DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, plan.first, &page, planted())
+                    .unwrap();
+            assert!(
+                drain
+                    .add_queue(queue.clone(), ExecutorRules { is_ordered: false, me: 0, window: 4 })
+                    .unwrap()
+            );
             queue
         };
         let queues = (0..count).map(make).collect();
-        let (slots, channel, group) = (heap(64 * 8), heap(8 * 8), heap(GROUP_BYTES));
+        let (slots, channel, group) =
+            (allocate_words(64 * 8), allocate_words(8 * 8), allocate_words(GROUP_BYTES));
         for lane in 0..u64::from(plan.lanes) * 2 {
             channel.store(lane * 8, plan.first, Relaxed);
         }
@@ -137,12 +150,12 @@ impl World {
 
     /// The engine's turn; how many jobs began.
     pub(crate) fn pass(&self) -> u32 {
-        self.drain.borrow_mut().pass(&mut *self.executor.borrow_mut()).begun
+        self.drain.borrow_mut().run_pass(&mut *self.executor.borrow_mut()).begun
     }
 
     /// How many entries of a queue have completed.
     pub(crate) fn completed(&self, queue: u32) -> u64 {
-        self.drain.borrow().progress(queue).unwrap().completed
+        self.drain.borrow().queue_progress(queue).unwrap().completed
     }
 
     /// An entry of this queue fails.
@@ -153,13 +166,13 @@ impl World {
     /// The host makes companions, or says that it will not.
     pub(crate) fn answer(&self, is_refused: bool) -> Option<u32> {
         let mut drain = self.drain.borrow_mut();
-        let asked = drain.asked()?;
+        let asked = drain.asked_companion()?;
         let companion = if is_refused {
-            Companion::Refused
+            CompanionWord::Refused
         } else {
-            Companion::Queue(asked + self.queues.len() as u32 / 2)
+            CompanionWord::Queue(asked + self.queues.len() as u32 / 2)
         };
-        drain.answer(asked, companion);
+        drain.answer_companion(asked, companion);
         Some(asked)
     }
 }
@@ -184,22 +197,30 @@ pub(crate) fn pointer(words: &HeapWords) -> *mut u64 {
 }
 
 /// Views of a world's queues.
-pub(crate) fn views(world: &World, own: &[(HeapWords, HeapWords)]) -> Vec<View> {
-    let page = address(world.page.words());
-    let view = |(queue, own): (&Queue<HeapWords>, Option<Own>)| {
-        View::new(queue.shape(), address(queue.words()), world.page.bells(), page, own).unwrap()
+pub(crate) fn views(world: &World, own: &[(HeapWords, HeapWords)]) -> Vec<QueueView> {
+    let page = address(world.page.as_memory());
+    let view = |(queue, own): (&DeviceQueue<HeapWords>, Option<DeviceWords>)| {
+        QueueView::new(
+            queue.queue_shape(),
+            address(queue.as_memory()),
+            world.page.doorbell_layout(),
+            page,
+            own,
+        )
+        .unwrap()
     };
-    let own = own.iter().map(|(words, claims)| Own { words: address(words), claims: address(claims) });
+    let own =
+        own.iter().map(|(words, claims)| DeviceWords { words: address(words), claims: address(claims) });
     world.queues.iter().zip(own.map(Some).chain(std::iter::repeat(None))).map(view).collect()
 }
 
 /// What a device has in its own memory for a queue.
 pub(crate) fn own(first: u64) -> (HeapWords, HeapWords) {
-    let words = heap(WORDS_BYTES);
-    for (at, word) in Own::words(first).iter().enumerate() {
+    let words = allocate_words(WORDS_BYTES);
+    for (at, word) in DeviceWords::initial_words(first).iter().enumerate() {
         words.store(at as u64 * 8, *word, Relaxed);
     }
-    (words, heap(CLAIMS_BYTES))
+    (words, allocate_words(CLAIMS_BYTES))
 }
 
 impl<'f> Pair<'f> {
@@ -212,9 +233,12 @@ impl<'f> Pair<'f> {
         let views = views(&header, &own);
         assert!(views.iter().all(|view| fixture.is_usable(view)));
         // What a device shares with the host, or the host's engine changes.
-        let queues = header.queues.iter().map(|queue| (address(queue.words()), queue.words().bytes()));
-        let shared =
-            [(address(header.page.words()), header.page.words().bytes()), (address(&header.slots), 48 * 8)];
+        let queues =
+            header.queues.iter().map(|queue| (address(queue.as_memory()), queue.as_memory().byte_len()));
+        let shared = [
+            (address(header.page.as_memory()), header.page.as_memory().byte_len()),
+            (address(&header.slots), 48 * 8),
+        ];
         let guarded: Vec<_> = queues.chain(shared).map(|(from, bytes)| [from, from + bytes]).collect();
         fixture.guard(if plan.mode == Mode::Device { &guarded } else { &[] });
         let twin =
@@ -228,7 +252,7 @@ impl<'f> Pair<'f> {
             Some((words, _)) if (at::RESERVED..=at::SHADOW).contains(&at) => {
                 words.load(at - at::RESERVED, Acquire)
             }
-            _ => self.header.queues[queue].words().load(at, Acquire),
+            _ => self.header.queues[queue].as_memory().load(at, Acquire),
         }
     }
 
@@ -236,9 +260,9 @@ impl<'f> Pair<'f> {
     pub(crate) fn compare(&self) {
         for number in 0..self.header.queues.len() {
             let (ours, theirs) = (&self.rust.queues[number], &self.header.queues[number]);
-            let shape = theirs.shape();
-            for at in (at::RESERVED..shape.bytes()).step_by(8) {
-                let (rust, mut header) = (ours.words().get(at), self.word(number, at));
+            let shape = theirs.queue_shape();
+            for at in (at::RESERVED..shape.queue_bytes()).step_by(8) {
+                let (rust, mut header) = (ours.as_memory().get(at), self.word(number, at));
                 if shape.is_for_device() && (at == at::ABORT_ASKED || at == at::COMPANION_ASKED) {
                     continue;
                 }
@@ -248,12 +272,12 @@ impl<'f> Pair<'f> {
                     _ => 0,
                 };
                 if asked != 0 && header == 0 && shape.is_for_device() {
-                    header = theirs.words().get(asked);
+                    header = theirs.as_memory().get(asked);
                 }
                 assert_eq!(header, rust, "word at {at} of queue {number}");
             }
         }
-        same("bells", self.rust.page.words(), self.header.page.words());
+        same("bells", self.rust.page.as_memory(), self.header.page.as_memory());
         same("slots", &self.rust.slots, &self.header.slots);
         same("channel", &self.rust.channel, &self.header.channel);
         same("verdict", &self.rust.group, &self.header.group);
@@ -261,7 +285,7 @@ impl<'f> Pair<'f> {
 }
 
 fn same(what: &str, rust: &HeapWords, header: &HeapWords) {
-    for at in (0..rust.bytes()).step_by(8) {
+    for at in (0..rust.byte_len()).step_by(8) {
         assert_eq!(header.get(at), rust.get(at), "word at {at} of {what}");
     }
 }
@@ -269,25 +293,29 @@ fn same(what: &str, rust: &HeapWords, header: &HeapWords) {
 /// The core's side of acts.
 pub(crate) struct Rust<'w> {
     world: &'w World,
-    lanes: &'w [Lane<HeapWords, Table>],
-    channel: Channel<'w, HeapWords, Table>,
-    held: Vec<Option<Reservation<'w, HeapWords>>>,
+    lanes: &'w [QueueLane<HeapWords, Table>],
+    channel: LaneChannel<'w, HeapWords, Table>,
+    held: Vec<Option<QueueReservation<'w, HeapWords>>>,
 }
 
-pub(crate) fn lanes(world: &World) -> Vec<Lane<HeapWords, Table>> {
+pub(crate) fn lanes(world: &World) -> Vec<QueueLane<HeapWords, Table>> {
     let directory = Table(world.queues.clone());
     let mains = &world.queues[..world.queues.len() / 2];
-    mains.iter().map(|main| Lane::new(main.clone(), directory.clone())).collect()
+    mains.iter().map(|main| QueueLane::new(main.clone(), directory.clone())).collect()
 }
 
 fn wait_words(out: &mut Out, result: Result<(), WaitError>) {
     let [kind, status, detail, more] = match result {
         Ok(()) => [0; 4],
-        Err(WaitError::Failed(Fault { first_bad, status, reason })) => {
+        Err(WaitError::Failed(QueueFault { first_bad, status, reason })) => {
             [1, status.to_bits().into(), reason.into(), first_bad]
         }
-        Err(WaitError::Poisoned(Poison { status, queue })) => [2, status.to_bits().into(), queue.into(), 0],
-        Err(WaitError::Aborted(Aborted { status, reason })) => [3, status.to_bits().into(), reason.into(), 0],
+        Err(WaitError::Poisoned(PoisonWord { status, queue })) => {
+            [2, status.to_bits().into(), queue.into(), 0]
+        }
+        Err(WaitError::Aborted(AbortWord { status, reason })) => {
+            [3, status.to_bits().into(), reason.into(), 0]
+        }
         Err(WaitError::Timeout) => [4, 0, 0, 0],
         Err(WaitError::Stale) => [5, 0, 0, 0],
         Err(WaitError::Refused) => [6, 0, 0, 0],
@@ -295,11 +323,11 @@ fn wait_words(out: &mut Out, result: Result<(), WaitError>) {
     (out[1], out[2], out[3], out[4]) = (kind, status, detail, more);
 }
 
-fn refused(out: &mut Out, refusal: Refusal) {
+fn refused(out: &mut Out, refusal: ReserveError) {
     out[0] = match refusal {
-        Refusal::Busy => 1,
-        Refusal::TooMany { .. } => 2,
-        Refusal::Over(why) => {
+        ReserveError::Busy => 1,
+        ReserveError::TooMany { .. } => 2,
+        ReserveError::Over(why) => {
             wait_words(out, Err(why));
             3
         }
@@ -326,11 +354,11 @@ fn posted<T>(out: &mut Out, result: Result<T, OpError>, good: impl FnOnce(&mut O
     };
 }
 
-fn ticket(out: &mut Out, ticket: Ticket) {
+fn ticket(out: &mut Out, ticket: EntryTicket) {
     (out[5], out[6]) = (ticket.queue.into(), ticket.index);
 }
 
-fn put(out: &mut Out, put: Put) {
+fn put(out: &mut Out, put: PostedPut) {
     (out[5], out[6], out[7]) = (put.lane.into(), put.write.index, put.last.index);
 }
 
@@ -345,49 +373,51 @@ fn fenced(out: &mut Out, result: Result<(), FenceError>) {
     }
 }
 
-const WORDS: Words = Words { at: Remote { addr: 0, key: 1, peer: 1 } };
-const SLOTS: Slots16 = Slots16 { at: Remote { addr: 128, key: 3, peer: 1 } };
+const WORDS: WordArray = WordArray { at: PeerAddress { addr: 0, key: 1, peer: 1 } };
+const SLOTS: SlotArray = SlotArray { at: PeerAddress { addr: 128, key: 3, peer: 1 } };
 
 /// The entry of act 24.
-fn entry_by(args: &[u64; 10]) -> Entry {
+fn entry_by(args: &[u64; 10]) -> QueueEntry {
     let [_, _, kind, addr, key, peer, operand, more, ..] = *args;
-    let remote = Remote { addr, key: key as u32, peer: peer as u32 };
-    let local = Local { addr, key: 7 };
+    let remote = PeerAddress { addr, key: key as u32, peer: peer as u32 };
+    let local = LocalAddress { addr, key: 7 };
     let work = match kind {
-        0 => Work::Notify { peer: peer as u32, imm: operand as u32 },
-        1 => Work::Barrier,
-        2 => Work::Show,
-        3 => Work::Write { from: local, to: remote, len: operand % LENGTH_MAX, imm: Some(operand as u32) },
-        4 => Work::Wait { queue: key as u32, index: operand },
-        5 => Work::Atomic {
-            at: Remote { addr: addr & !7, ..remote },
-            change: Atomic::AddMasked { add: operand, boundaries: more },
+        0 => EntryWork::Notify { peer: peer as u32, imm: operand as u32 },
+        1 => EntryWork::Barrier,
+        2 => EntryWork::Show,
+        3 => {
+            EntryWork::Write { from: local, to: remote, len: operand % LENGTH_MAX, imm: Some(operand as u32) }
+        }
+        4 => EntryWork::Wait { queue: key as u32, index: operand },
+        5 => EntryWork::Atomic {
+            at: PeerAddress { addr: addr & !7, ..remote },
+            change: AtomicChange::AddMasked { add: operand, boundaries: more },
             poisoned: true,
         },
-        6 => Work::Read { into: local, from: remote, len: operand % LENGTH_MAX },
-        _ => Work::Nop,
+        6 => EntryWork::Read { into: local, from: remote, len: operand % LENGTH_MAX },
+        _ => EntryWork::Nop,
     };
-    let fence = [Fence::None, Fence::ReadsAndAtomics, Fence::All][(more % 3) as usize];
-    Entry { tag: more as u16, ..Entry::new(work).fenced(fence) }
+    let fence = [EntryFence::None, EntryFence::ReadsAndAtomics, EntryFence::All][(more % 3) as usize];
+    QueueEntry { tag: more as u16, ..QueueEntry::new(work).with_fence(fence) }
 }
 
 /// The change of act 15.
-fn change_by(op: u64, operand: u64, comparand: u64) -> Atomic {
+fn change_by(op: u64, operand: u64, comparand: u64) -> AtomicChange {
     match op {
-        3 => Atomic::Add(operand),
-        4 => Atomic::SwapIf { expect: comparand, swap: operand },
-        5 => Atomic::AddMasked { add: operand, boundaries: comparand },
-        6 => Atomic::Set(operand),
-        _ => Atomic::Max(operand),
+        3 => AtomicChange::Add(operand),
+        4 => AtomicChange::SwapIf { expect: comparand, swap: operand },
+        5 => AtomicChange::AddMasked { add: operand, boundaries: comparand },
+        6 => AtomicChange::Set(operand),
+        _ => AtomicChange::Max(operand),
     }
 }
 
 impl<'w> Rust<'w> {
-    pub(crate) fn new(world: &'w World, lanes: &'w [Lane<HeapWords, Table>], plan: &Plan) -> Self {
+    pub(crate) fn new(world: &'w World, lanes: &'w [QueueLane<HeapWords, Table>], plan: &Plan) -> Self {
         let firsts = vec![plan.first; lanes.len()];
         let recorded = Recorded::create(world.channel.clone(), 0, &firsts, planted()).unwrap();
         let cursor = (world.channel.clone(), lanes.len() as u64 * 16);
-        let channel = Channel::new(lanes, recorded, cursor, planted()).unwrap();
+        let channel = LaneChannel::new(lanes, recorded, cursor, planted()).unwrap();
         Self { world, lanes, channel, held: world.queues.iter().map(|_| None).collect() }
     }
 
@@ -398,7 +428,7 @@ impl<'w> Rust<'w> {
 
     pub(crate) fn act(&mut self, act: u64, args: &[u64; 10]) -> Out {
         let mut out = [0; 8];
-        let budget = &mut Looks(args[0]);
+        let budget = &mut PollLimit(args[0]);
         match act {
             0..10 => self.original(act, args, &mut out, budget),
             10..20 => self.successor(act, args, &mut out, budget),
@@ -408,13 +438,16 @@ impl<'w> Rust<'w> {
         out
     }
 
-    fn original(&self, act: u64, args: &[u64; 10], out: &mut Out, budget: &mut Looks) {
+    fn original(&self, act: u64, args: &[u64; 10], out: &mut Out, budget: &mut PollLimit) {
         let [_, lane, from, to, len, id, value, counter, more, _] = *args;
-        let peer = Peer(self.lanes[lane as usize % self.lanes.len()].clone());
-        let bytes =
-            Bytes { from: Local { addr: from, key: 7 }, to: Remote { addr: to, key: 2, peer: 1 }, len };
-        let signal = WORDS.add(id as u32, value);
-        let counter = WORDS.add(counter as u32, more);
+        let peer = OriginalPeer(self.lanes[lane as usize % self.lanes.len()].clone());
+        let bytes = PutBytes {
+            from: LocalAddress { addr: from, key: 7 },
+            to: PeerAddress { addr: to, key: 2, peer: 1 },
+            len,
+        };
+        let signal = WORDS.add_to_word(id as u32, value);
+        let counter = WORDS.add_to_word(counter as u32, more);
         match act {
             0 => posted(out, peer.put(&bytes, budget), ticket),
             1 => posted(out, peer.put_group(&bytes, id as u32, budget), ticket),
@@ -429,13 +462,14 @@ impl<'w> Rust<'w> {
         }
     }
 
-    fn successor(&self, act: u64, args: &[u64; 10], out: &mut Out, budget: &mut Looks) {
+    fn successor(&self, act: u64, args: &[u64; 10], out: &mut Out, budget: &mut PollLimit) {
         let [_, from, to, len, has, id, value, counter, more, threads] = *args;
-        let (local, remote) = (Local { addr: from, key: 7 }, Remote { addr: to, key: 2, peer: 1 });
-        let bytes = Bytes { from: local, to: remote, len };
-        let signal = SLOTS.add(id as u32, value);
-        let counting = SLOTS.add(counter as u32, more);
-        let with = With {
+        let (local, remote) =
+            (LocalAddress { addr: from, key: 7 }, PeerAddress { addr: to, key: 2, peer: 1 });
+        let bytes = PutBytes { from: local, to: remote, len };
+        let signal = SLOTS.add_to_slot(id as u32, value);
+        let counting = SLOTS.add_to_slot(counter as u32, more);
+        let with = PutActions {
             signal: (has & 1 != 0).then_some(signal),
             counter: (has & 2 != 0).then_some(counting),
             signal_per_lane: has & 4 != 0,
@@ -457,34 +491,34 @@ impl<'w> Rust<'w> {
             14 => posted(out, channel.signal(&signal, budget), ticket),
             15 => {
                 let change = change_by(threads, value, more);
-                posted(out, channel.change(signal.at, change, true, has & 1 != 0, budget), ticket);
+                posted(out, channel.change_word(signal.at, change, true, has & 1 != 0, budget), ticket);
             }
             16 => posted(out, channel.signal_counter(&signal, &counting, budget), ticket),
             17 => wait_words(out, channel.flush(budget)),
-            18 => out[5] = channel.pending(),
+            18 => out[5] = channel.pending_lanes(),
             19 => {
                 let number = from as usize % self.lanes.len();
-                let shape = self.lanes[number].main.shape();
-                let write = Ticket { queue: shape.number(), epoch: shape.epoch(), index: to };
-                let done = Put { lane: from as u32, write, last: write };
+                let shape = self.lanes[number].main.queue_shape();
+                let write = EntryTicket { queue: shape.number(), epoch: shape.epoch(), index: to };
+                let done = PostedPut { lane: from as u32, write, last: write };
                 wait_words(out, channel.wait_local(&done, budget));
             }
             _ => {}
         }
     }
 
-    fn queue(&mut self, act: u64, args: &[u64; 10], out: &mut Out, budget: &mut Looks) {
+    fn queue(&mut self, act: u64, args: &[u64; 10], out: &mut Out, budget: &mut PollLimit) {
         let (number, world) = (args[1] as usize, self.world);
         let queue = &world.queues[number];
-        let of = Ticket { queue: args[2] as u32, epoch: args[3] as u32, index: args[4] };
+        let of = EntryTicket { queue: args[2] as u32, epoch: args[3] as u32, index: args[4] };
         match act {
             20 => {
                 let result = queue.poll(of);
-                out[5] = u64::from(result != Ok(Poll::Busy));
+                out[5] = u64::from(result != Ok(TicketPoll::Busy));
                 wait_words(out, result.map(|_| ()));
             }
             21 => wait_words(out, queue.wait(of, budget)),
-            22 => match queue.completion(of) {
+            22 => match queue.read_completion(of) {
                 Ok(found) => {
                     (out[1], out[2], out[3]) = (found.status.to_bits().into(), found.op.into(), found.value);
                 }
@@ -494,26 +528,27 @@ impl<'w> Rust<'w> {
             },
             23 => match queue.reserve_within(args[2] as u32, budget) {
                 Ok(reservation) => {
-                    out[5] = reservation.first();
+                    out[5] = reservation.first_index();
                     self.held[number] = Some(reservation);
                 }
                 Err(refusal) => refused(out, refusal),
             },
             24 => {
                 let held = self.held[number].as_mut().unwrap();
-                out[5] = u64::from(held.write(&entry_by(args)).is_some());
+                out[5] = u64::from(held.write_entry(&entry_by(args)).is_some());
             }
             25 => match self.held[number].take().unwrap().publish() {
                 Ok(_) => out[5] = 1,
                 Err(again) => self.held[number] = Some(again),
             },
-            26 => out[5] = u64::from(queue.submit(args[2]) == Rung::Yes),
+            26 => out[5] = u64::from(queue.submit(args[2]) == RingOutcome::Yes),
             27 => self.held[number].take().unwrap().cancel(),
             28 => {
-                let why = Aborted { status: Status::from_bits(args[2] as u16), reason: args[3] as u32 };
+                let why =
+                    AbortWord { status: EntryStatus::from_bits(args[2] as u16), reason: args[3] as u32 };
                 out[5] = u64::from(queue.abort(why));
             }
-            29 => out[5] = queue.companion().to_word(),
+            29 => out[5] = queue.request_companion().to_word(),
             30 => {
                 let result = queue.companion_within(budget);
                 let result = result.map(|number| out[5] = number.into());
@@ -523,24 +558,24 @@ impl<'w> Rust<'w> {
         }
     }
 
-    fn slot(&self, act: u64, args: &[u64; 10], out: &mut Out, budget: &mut Looks) {
+    fn slot(&self, act: u64, args: &[u64; 10], out: &mut Out, budget: &mut PollLimit) {
         let memory = &self.world.slots;
-        let mut slot = Slot::poisoned(128 + args[1] * 16);
+        let mut slot = SignalSlot::with_poison_word(128 + args[1] * 16);
         if args[4] != 0 {
-            slot = slot.based(384 + args[1] * 8);
+            slot = slot.with_base(384 + args[1] * 8);
         }
         let until = match args[2] {
-            0 => Condition::Equal(args[3]),
-            1 => Condition::NotEqual(args[3]),
-            2 => Condition::AtLeast(args[3]),
-            3 => Condition::MoreThan(args[3]),
-            4 => Condition::AtMost(args[3]),
-            _ => Condition::LessThan(args[3]),
+            0 => SlotCondition::Equal(args[3]),
+            1 => SlotCondition::NotEqual(args[3]),
+            2 => SlotCondition::AtLeast(args[3]),
+            3 => SlotCondition::MoreThan(args[3]),
+            4 => SlotCondition::AtMost(args[3]),
+            _ => SlotCondition::LessThan(args[3]),
         };
-        let verdict = Verdict::new(&self.world.group, 0, planted());
+        let verdict = GroupVerdict::new(&self.world.group, 0, planted());
         match act {
-            40 => out[5] = slot.read(memory),
-            41 => out[6] = slot.reset(memory, planted()).inspect(|_| out[5] = 1).unwrap_or(0),
+            40 => out[5] = slot.read_value(memory),
+            41 => out[6] = slot.reset_base(memory, planted()).inspect(|_| out[5] = 1).unwrap_or(0),
             42 => {
                 let result = slot.wait(memory, until, budget, planted());
                 let result = result.map(|value| out[5] = value);
@@ -552,10 +587,10 @@ impl<'w> Rust<'w> {
                 let result = result.map(|value| out[5] = value);
                 wait_words(out, result);
             }
-            43 => verdict.tell(args[1] as u32, told(args)),
-            44 => wait_words(out, verdict.hear(args[1] as u32, budget)),
+            43 => verdict.publish_result(args[1] as u32, told(args)),
+            44 => wait_words(out, verdict.await_result(args[1] as u32, budget)),
             45 => {
-                let bare = Slot { value: args[1] * 8, error: 64 + args[1] * 8, base: None };
+                let bare = SignalSlot { value: args[1] * 8, error: 64 + args[1] * 8, base: None };
                 let result = wait_signal(memory, &bare, args[3], budget);
                 let result = result.map(|value| out[5] = value);
                 wait_words(out, result);
@@ -567,12 +602,12 @@ impl<'w> Rust<'w> {
 
 /// The wait's end of act 43, whose words are such as a wait has.
 fn told(args: &[u64; 10]) -> Result<(), WaitError> {
-    let (status, detail, first_bad) = (Status::from_bits(args[3] as u16), args[4] as u32, args[5]);
+    let (status, detail, first_bad) = (EntryStatus::from_bits(args[3] as u16), args[4] as u32, args[5]);
     Err(match args[2] {
         0 => return Ok(()),
-        1 => WaitError::Failed(Fault { first_bad, status, reason: detail }),
-        2 => WaitError::Poisoned(Poison { status, queue: detail }),
-        3 => WaitError::Aborted(Aborted { status, reason: detail }),
+        1 => WaitError::Failed(QueueFault { first_bad, status, reason: detail }),
+        2 => WaitError::Poisoned(PoisonWord { status, queue: detail }),
+        3 => WaitError::Aborted(AbortWord { status, reason: detail }),
         4 => WaitError::Timeout,
         5 => WaitError::Stale,
         _ => WaitError::Refused,
@@ -580,6 +615,6 @@ fn told(args: &[u64; 10]) -> Result<(), WaitError> {
 }
 
 /// An addition, for tests of single acts.
-pub(crate) fn signal(id: u32, value: u64) -> Addition {
-    SLOTS.add(id, value)
+pub(crate) fn signal(id: u32, value: u64) -> WordAddition {
+    SLOTS.add_to_slot(id, value)
 }

@@ -1,132 +1,146 @@
 //! The work that an entry asks for: done at once where both ends are in this process, else returned to be begun. Called by [`port`](super) for each entry that it
 //! executes; begins nothing itself.
 
-use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::device_queue::{Atomic, Entry, Local, Remote, Status, Work};
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::wire::device_queue::{
+    AtomicChange, EntryStatus, EntryWork, LocalAddress, PeerAddress, QueueEntry,
+};
 
-use super::{Jobs, UNSUPPORTED};
-use crate::network::{Network, Place};
-use crate::region::Found;
-use crate::rest::{Ready, Rest, bring, copy, get, put};
+use super::{EntryOps, UNSUPPORTED};
+use crate::network::{HeapAddress, MemberNetwork};
+use crate::region::EntryLocation;
+use crate::rest::{EntryPlan, RemainingWork, plan_copy, plan_get, plan_put, plan_write_back};
 
-impl<N: Network> Jobs<N> {
+impl<N: MemberNetwork> EntryOps<N> {
     /// Looks at an entry: done at once where both ends are in this process, else what is to be begun.
-    pub(super) fn look(&self, entry: &Entry) -> Result<Ready, Status> {
+    pub(super) fn plan_entry(&self, entry: &QueueEntry) -> Result<EntryPlan, EntryStatus> {
         match entry.work {
-            Work::Nop | Work::Barrier | Work::Wait { .. } | Work::Show => Ok(Ready::Done(0)),
-            Work::Write { imm: Some(_), .. } | Work::Notify { .. } => Err(UNSUPPORTED),
-            Work::Write { from, to, len, imm: None } => self.look_at_write(from, to, len),
-            Work::WriteCounted { from, to, len, counter, key, poisoned, .. } => {
+            EntryWork::Nop | EntryWork::Barrier | EntryWork::Wait { .. } | EntryWork::Show => {
+                Ok(EntryPlan::Done(0))
+            }
+            EntryWork::Write { imm: Some(_), .. } | EntryWork::Notify { .. } => Err(UNSUPPORTED),
+            EntryWork::Write { from, to, len, imm: None } => self.plan_write(from, to, len),
+            EntryWork::WriteCounted { from, to, len, counter, key, poisoned, .. } => {
                 // A counter that cannot be raised is found before anything is written.
-                let (counted, counter) = self.regions.here(key, counter, if poisoned { 16 } else { 8 })?;
+                let (counted, counter) =
+                    self.regions.find_local(key, counter, if poisoned { 16 } else { 8 })?;
                 let is_word = (counted.memory.addr() as u64).wrapping_add(counter).is_multiple_of(8);
-                if !is_word && !self.mutant.is("dev-counts-anywhere") {
-                    return Err(Status::Access);
+                if !is_word && !self.mutant.is_planted("dev-counts-anywhere") {
+                    return Err(EntryStatus::Access);
                 }
                 // Memory of a device, of which the host has no words: nothing here can add to it.
-                let has_words = counted.words.is_some() || counted.memory.word(counter).is_ok();
-                if is_word && !has_words && !self.mutant.is("dev-counts-in-silence") {
-                    return Err(Status::Access);
+                let has_words = counted.words.is_some() || counted.memory.atomic_word(counter).is_ok();
+                if is_word && !has_words && !self.mutant.is_planted("dev-counts-in-silence") {
+                    return Err(EntryStatus::Access);
                 }
-                self.look_at_write(from, to, len.into())
+                self.plan_write(from, to, len.into())
             }
-            Work::WriteInline { bytes, to } => {
-                let len = bytes.bytes().len() as u64;
-                match self.regions.find(self.me, to.peer, to.key, to.addr, len)? {
-                    _ if len == 0 => Ok(Ready::Done(0)),
-                    Found::Here { memory, at, copies, words: Some(words), .. } => {
-                        words.write(at, bytes.bytes()).map_err(|_| Status::Access)?;
-                        Ok(Ready::Later(bring(copies, words, memory, (at, len))?, None))
+            EntryWork::WriteInline { bytes, to } => {
+                let len = bytes.as_bytes().len() as u64;
+                match self.regions.locate_bytes(self.me, to.peer, to.key, to.addr, len)? {
+                    _ if len == 0 => Ok(EntryPlan::Done(0)),
+                    EntryLocation::Here { memory, at, copies, words: Some(words), .. } => {
+                        words.write(at, bytes.as_bytes()).map_err(|_| EntryStatus::Access)?;
+                        Ok(EntryPlan::Later(plan_write_back(copies, words, memory, (at, len))?, None))
                     }
-                    Found::Here { memory, at, .. } => {
-                        memory.write(at, bytes.bytes()).map_err(|_| Status::Access)?;
-                        Ok(Ready::Done(0))
+                    EntryLocation::Here { memory, at, .. } => {
+                        memory.write(at, bytes.as_bytes()).map_err(|_| EntryStatus::Access)?;
+                        Ok(EntryPlan::Done(0))
                     }
                     // The bytes are no longer there once the entry is executed, so no copy of the device can take them.
-                    Found::Reached { heap, at, .. } | Found::There { heap, at } => {
-                        let to = Place { member: to.peer, heap, offset: at };
-                        Ok(Ready::Later(Rest::Inline { to, bytes }, None))
+                    EntryLocation::Reached { heap, at, .. } | EntryLocation::There { heap, at } => {
+                        let to = HeapAddress { member: to.peer, heap, offset: at };
+                        Ok(EntryPlan::Later(RemainingWork::Inline { to, bytes }, None))
                     }
                 }
             }
-            Work::Read { into, from, len } => {
-                let (target, into) = self.regions.here(into.key, into.addr, len)?;
-                match self.regions.find(self.me, from.peer, from.key, from.addr, len)? {
-                    _ if len == 0 => Ok(Ready::Done(0)),
-                    Found::Here { memory, at, copies, .. } => {
-                        copy(target.copies.as_ref().or(copies), (memory, at), (&target.memory, into), len)
+            EntryWork::Read { into, from, len } => {
+                let (target, into) = self.regions.find_local(into.key, into.addr, len)?;
+                match self.regions.locate_bytes(self.me, from.peer, from.key, from.addr, len)? {
+                    _ if len == 0 => Ok(EntryPlan::Done(0)),
+                    EntryLocation::Here { memory, at, copies, .. } => plan_copy(
+                        target.copies.as_ref().or(copies),
+                        (memory, at),
+                        (&target.memory, into),
+                        len,
+                    ),
+                    EntryLocation::Reached { memory, at, copies, .. } => {
+                        plan_copy(Some(copies), (memory, at), (&target.memory, into), len)
                     }
-                    Found::Reached { memory, at, copies, .. } => {
-                        copy(Some(copies), (memory, at), (&target.memory, into), len)
-                    }
-                    Found::There { heap, at } => {
-                        let from = Place { member: from.peer, heap, offset: at };
-                        Ok(get(target, into, from, len))
+                    EntryLocation::There { heap, at } => {
+                        let from = HeapAddress { member: from.peer, heap, offset: at };
+                        Ok(plan_get(target, into, from, len))
                     }
                 }
             }
-            Work::Atomic { at, change, poisoned } => self.look_at_atomic(at, change, poisoned),
+            EntryWork::Atomic { at, change, poisoned } => self.plan_atomic(at, change, poisoned),
         }
     }
 
     #[inline]
-    fn look_at_write(&self, from: Local, to: Remote, len: u64) -> Result<Ready, Status> {
-        let (source, from) = self.regions.here(from.key, from.addr, len)?;
-        let found = self.regions.find(self.me, to.peer, to.key, to.addr, len)?;
+    fn plan_write(&self, from: LocalAddress, to: PeerAddress, len: u64) -> Result<EntryPlan, EntryStatus> {
+        let (source, from) = self.regions.find_local(from.key, from.addr, len)?;
+        let found = self.regions.locate_bytes(self.me, to.peer, to.key, to.addr, len)?;
         let from_bytes = (&source.memory, from);
         match found {
-            _ if len == 0 => Ok(Ready::Done(0)),
-            Found::Here { memory, at, copies, .. } => {
-                copy(source.copies.as_ref().or(copies), from_bytes, (memory, at), len)
+            _ if len == 0 => Ok(EntryPlan::Done(0)),
+            EntryLocation::Here { memory, at, copies, .. } => {
+                plan_copy(source.copies.as_ref().or(copies), from_bytes, (memory, at), len)
             }
-            Found::Reached { memory, at, copies, .. } => copy(Some(copies), from_bytes, (memory, at), len),
-            Found::There { heap, at } => {
-                let to = Place { member: to.peer, heap, offset: at };
-                Ok(put(source, from, to, len))
+            EntryLocation::Reached { memory, at, copies, .. } => {
+                plan_copy(Some(copies), from_bytes, (memory, at), len)
+            }
+            EntryLocation::There { heap, at } => {
+                let to = HeapAddress { member: to.peer, heap, offset: at };
+                Ok(plan_put(source, from, to, len))
             }
         }
     }
 
-    pub(super) fn look_at_atomic(
+    pub(super) fn plan_atomic(
         &self,
-        word: Remote,
-        change: Atomic,
+        word: PeerAddress,
+        change: AtomicChange,
         poisoned: bool,
-    ) -> Result<Ready, Status> {
+    ) -> Result<EntryPlan, EntryStatus> {
         let len = if poisoned { 16 } else { 8 };
-        let (heap, offset) = match self.regions.find(self.me, word.peer, word.key, word.addr, len)? {
+        let (heap, offset) = match self.regions.locate_bytes(self.me, word.peer, word.key, word.addr, len)? {
             // Of a device's memory the host changes its own bytes, and brings them there.
-            Found::Here { memory, at, copies, words: Some(words), .. } => {
-                let old = words.update(at, |old| Some(change.apply(old))).map_err(|_| Status::Access)?;
-                let value = if change.fetches() { old } else { 0 };
-                if self.mutant.is("dev-words-stay") {
-                    return Ok(Ready::Done(value));
+            EntryLocation::Here { memory, at, copies, words: Some(words), .. } => {
+                let old = words
+                    .fetch_update(at, |old| Some(change.apply_to(old)))
+                    .map_err(|_| EntryStatus::Access)?;
+                let value = if change.is_fetching() { old } else { 0 };
+                if self.mutant.is_planted("dev-words-stay") {
+                    return Ok(EntryPlan::Done(value));
                 }
-                return Ok(Ready::Changed(bring(copies, words, memory, (at, 8))?, value));
+                return Ok(EntryPlan::Changed(plan_write_back(copies, words, memory, (at, 8))?, value));
             }
             // Where NICs execute atomics, all of a word's are theirs.
-            Found::Here { heap: Some(heap), at, .. } if !self.network.executes() => (heap, at),
-            Found::Here { memory, at, .. } => {
-                let changed = match change {
-                    Atomic::Add(value) => memory.add(at, value),
-                    _ => memory.update(at, |old| Some(change.apply(old))),
-                };
-                let old = changed.map_err(|_| Status::Access)?;
-                return Ok(Ready::Done(if change.fetches() { old } else { 0 }));
+            EntryLocation::Here { heap: Some(heap), at, .. } if !self.network.can_execute_locally() => {
+                (heap, at)
             }
-            Found::Reached { heap, at, .. } | Found::There { heap, at } => (heap, at),
+            EntryLocation::Here { memory, at, .. } => {
+                let changed = match change {
+                    AtomicChange::Add(value) => memory.fetch_add(at, value),
+                    _ => memory.fetch_update(at, |old| Some(change.apply_to(old))),
+                };
+                let old = changed.map_err(|_| EntryStatus::Access)?;
+                return Ok(EntryPlan::Done(if change.is_fetching() { old } else { 0 }));
+            }
+            EntryLocation::Reached { heap, at, .. } | EntryLocation::There { heap, at } => (heap, at),
         };
-        let place = Place { member: word.peer, heap, offset };
-        let atomic = |action, fetches| Rest::Atomic { at: place, action, fetches };
+        let place = HeapAddress { member: word.peer, heap, offset };
+        let atomic = |action, fetches| RemainingWork::Atomic { at: place, action, fetches };
         Ok(match change {
-            Atomic::Add(value) => Ready::Later(atomic(Action::Add(value), true), None),
-            Atomic::Set(value) => Ready::Later(atomic(Action::Set(value), false), None),
-            Atomic::SwapIf { expect, swap } => {
-                Ready::Later(atomic(Action::CompareSwap { expect, swap }, true), None)
+            AtomicChange::Add(value) => EntryPlan::Later(atomic(AtomicAction::Add(value), true), None),
+            AtomicChange::Set(value) => EntryPlan::Later(atomic(AtomicAction::Set(value), false), None),
+            AtomicChange::SwapIf { expect, swap } => {
+                EntryPlan::Later(atomic(AtomicAction::CompareSwap { expect, swap }, true), None)
             }
             // No network has these: they read the word and exchange it until nobody came in between.
-            Atomic::Max(_) | Atomic::AddMasked { .. } => {
-                Ready::Later(atomic(Action::Fetch, true), Some((place, change, None)))
+            AtomicChange::Max(_) | AtomicChange::AddMasked { .. } => {
+                EntryPlan::Later(atomic(AtomicAction::Fetch, true), Some((place, change, None)))
             }
         })
     }

@@ -1,7 +1,7 @@
 //! Queues that are given back, and others that have their numbers.
 
-use trunkline_device_queue::{Looks, Ticket, WaitError};
-use trunkline_proto::wire::device_queue::{Entry, Status, Work};
+use trunkline_device_queue::{EntryTicket, PollLimit, WaitError};
+use trunkline_proto::wire::device_queue::{EntryStatus, EntryWork, QueueEntry};
 
 use crate::ranks::{NEAR, WAYS, done, few, patience};
 
@@ -11,13 +11,14 @@ fn queues_that_are_given_back_make_room_for_others() {
     for way in WAYS {
         let ranks = few(2, way, 6);
         let rank = &ranks[0];
-        let mut old = [None::<Ticket>; 6];
+        let mut old = [None::<EntryTicket>; 6];
         for round in 0..40_u64 {
-            let queues = [(); 3].map(|()| rank.queues.queue(4).unwrap());
+            let queues = [(); 3].map(|()| rank.queues.make_queue(4).unwrap());
             for queue in &queues {
                 let ticket = done(queue, &[rank.signal(1, 0, 1)]);
-                let companion = rank.queues.find(queue.companion_within(&mut patience()).unwrap()).unwrap();
-                let wait = Entry::new(Work::Wait { queue: ticket.queue, index: ticket.index });
+                let companion =
+                    rank.queues.find_queue(queue.companion_within(&mut patience()).unwrap()).unwrap();
+                let wait = QueueEntry::new(EntryWork::Wait { queue: ticket.queue, index: ticket.index });
                 let counted = done(&companion, &[wait, rank.signal(0, 1, 1)]);
                 for (queue, ticket) in [(queue, ticket), (&companion, counted)] {
                     if let Some(old) = old[ticket.queue as usize].replace(ticket) {
@@ -25,18 +26,22 @@ fn queues_that_are_given_back_make_room_for_others() {
                     }
                 }
             }
-            assert!(rank.queues.queue(4).is_err(), "{way:?}: six are all there are");
+            assert!(rank.queues.make_queue(4).is_err(), "{way:?}: six are all there are");
             for queue in &queues {
-                rank.queues.end_queue(queue.shape().number());
+                rank.queues.end_queue(queue.queue_shape().number());
                 assert!(
                     queue
                         .wait(
-                            Ticket { queue: queue.shape().number(), epoch: queue.shape().epoch(), index: 9 },
-                            &mut Looks(1)
+                            EntryTicket {
+                                queue: queue.queue_shape().number(),
+                                epoch: queue.queue_shape().epoch(),
+                                index: 9
+                            },
+                            &mut PollLimit(1)
                         )
                         .is_err()
                 );
-                assert_eq!(queue.aborted().map(|why| why.status), Some(Status::Abandoned));
+                assert_eq!(queue.abort_word().map(|why| why.status), Some(EntryStatus::Abandoned));
             }
             assert_eq!(rank.wait_signal(1, 3 * (round + 1)), Ok(3 * (round + 1)), "{way:?}");
         }
@@ -48,15 +53,15 @@ fn queues_that_are_given_back_make_room_for_others() {
 fn a_queue_that_is_given_back_under_way_ends_first() {
     let ranks = few(2, NEAR, 1);
     let rank = &ranks[0];
-    let queue = rank.queues.queue(8).unwrap();
+    let queue = rank.queues.make_queue(8).unwrap();
     // Nothing executes it: it is reserved, written and published by hand, and the bell is rung only here.
-    let ticket = rank
-        .queues
-        .with(|_| queue.post(&[rank.signal(1, 0, 1), rank.signal(1, 0, 1)], &mut Looks(1)).unwrap());
+    let ticket = rank.queues.with_executor(|_| {
+        queue.post(&[rank.signal(1, 0, 1), rank.signal(1, 0, 1)], &mut PollLimit(1)).unwrap()
+    });
     rank.queues.end_queue(0);
     let ended = queue.wait(ticket, &mut patience());
     assert!(matches!(ended, Ok(()) | Err(WaitError::Failed(_) | WaitError::Aborted(_))), "{ended:?}");
-    let again = rank.queues.queue(8).unwrap();
-    assert_eq!((again.shape().number(), again.shape().epoch()), (0, 1));
+    let again = rank.queues.make_queue(8).unwrap();
+    assert_eq!((again.queue_shape().number(), again.queue_shape().epoch()), (0, 1));
     done(&again, &[rank.inline(&[1; 8], 1, 0)]);
 }

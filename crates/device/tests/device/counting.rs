@@ -2,13 +2,16 @@
 
 use std::sync::{Arc, Mutex};
 
-use trunkline_device::{Carried, Ended, ErrorTable, Far, Mode, Network, Place, Queues, Region};
-use trunkline_device_queue::lane::{Bytes, Lane};
-use trunkline_device_queue::original::Peer;
-use trunkline_engine::rma::{Local as Heap, Source};
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::device_queue::{Local, Remote};
+use trunkline_device::{
+    BeginOutcome, DeviceQueues, EntryRegion, ErrorTable, ExecutorMode, HeapAddress, MemberNetwork,
+    NetworkCompletion, PeerRegion,
+};
+use trunkline_device_queue::lane::{PutBytes, QueueLane};
+use trunkline_device_queue::original::OriginalPeer;
+use trunkline_engine::rma::{HeapRange as Heap, PutSource};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::wire::device_queue::{LocalAddress, PeerAddress};
 
 use crate::ranks::{patience, planted};
 
@@ -27,47 +30,47 @@ struct Counting {
 }
 
 impl Counting {
-    fn take(&mut self, cookie: u64, from: u64, to: u64, len: u64) -> Carried {
+    fn take(&mut self, cookie: u64, from: u64, to: u64, len: u64) -> BeginOutcome {
         // Every other attempt finds no room.
         self.full = !self.full;
         if self.full {
-            return Carried::Busy;
+            return BeginOutcome::Busy;
         }
         let taken = len.min(MOST);
         self.pieces.lock().unwrap().push((from, to, taken));
         self.ended.push(cookie);
-        Carried::Begun(taken)
+        BeginOutcome::Begun(taken)
     }
 }
 
-impl Network for Counting {
-    fn me(&self) -> u32 {
+impl MemberNetwork for Counting {
+    fn own_rank(&self) -> u32 {
         0
     }
 
-    fn executes(&self) -> bool {
+    fn can_execute_locally(&self) -> bool {
         true
     }
 
-    fn put(&mut self, cookie: u64, to: Place, from: Source<'_>) -> Carried {
-        let Source::Heap(from) = from else { panic!("no bytes are given by value") };
+    fn put(&mut self, cookie: u64, to: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
+        let PutSource::Heap(from) = from else { panic!("no bytes are given by value") };
         self.take(cookie, from.offset, to.offset, from.len)
     }
 
-    fn get(&mut self, cookie: u64, from: Place, into: Heap) -> Carried {
+    fn get(&mut self, cookie: u64, from: HeapAddress, into: Heap) -> BeginOutcome {
         self.take(cookie, from.offset, into.offset, into.len)
     }
 
-    fn atomic(&mut self, _: u64, _: Place, _: Action, _: bool) -> Carried {
+    fn post_atomic(&mut self, _: u64, _: HeapAddress, _: AtomicAction, _: bool) -> BeginOutcome {
         panic!("nobody asks for one")
     }
 
-    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
-        ended.extend(self.ended.drain(..).map(|cookie| Ended { cookie, how: Ok(0) }));
+    fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
+        ended.extend(self.ended.drain(..).map(|cookie| NetworkCompletion { cookie, how: Ok(0) }));
         !ended.is_empty()
     }
 
-    fn spoil(&mut self, _: Place, _: u64) -> bool {
+    fn send_error_word(&mut self, _: HeapAddress, _: u64) -> bool {
         false
     }
 
@@ -78,22 +81,26 @@ impl Network for Counting {
 
 #[test]
 fn more_than_4_gib_is_put_to_the_last_byte_once() {
-    for mode in [Mode::Inline, Mode::Thread] {
+    for mode in [ExecutorMode::Inline, ExecutorMode::Thread] {
         let pieces = Pieces::default();
         let network = Counting { pieces: Arc::clone(&pieces), ..Counting::default() };
-        let queues = Queues::start(network, 2, mode, planted()).unwrap();
+        let queues = DeviceQueues::start(network, 2, mode, planted()).unwrap();
         // Its pages are never touched.
-        let memory = Memory::heap(7 << 30);
+        let memory = MemoryRange::heap(7 << 30);
         let table = ErrorTable::default();
-        let own = queues.add_region(Region { memory, heap: 0, table, copies: None, words: None }).unwrap();
+        let own =
+            queues.add_region(EntryRegion { memory, heap: 0, table, copies: None, words: None }).unwrap();
         queues
-            .learn(1, Far { key: own, len: 1 << 45, table, near: None, copies: None, words: None })
+            .add_remote_region(
+                1,
+                PeerRegion { key: own, len: 1 << 45, table, near: None, copies: None, words: None },
+            )
             .unwrap();
-        let lane = Lane::new(queues.queue(4).unwrap(), queues.finder());
-        let (peer, first, there) = (Peer(lane), 12_345, (1 << 40) + 77);
+        let lane = QueueLane::new(queues.make_queue(4).unwrap(), queues.queue_finder());
+        let (peer, first, there) = (OriginalPeer(lane), 12_345, (1 << 40) + 77);
         let len = 5 * GIB + GIB / 2 + 9;
-        let from = Local { addr: first, key: own.bits() };
-        let bytes = Bytes { from, to: Remote { peer: 1, addr: there, key: own.bits() }, len };
+        let from = LocalAddress { addr: first, key: own.to_bits() };
+        let bytes = PutBytes { from, to: PeerAddress { peer: 1, addr: there, key: own.to_bits() }, len };
         let ticket = peer.put(&bytes, &mut patience()).unwrap();
         peer.wait_local(ticket, &mut patience()).unwrap();
         assert_eq!(ticket.index, 5);

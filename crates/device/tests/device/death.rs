@@ -8,15 +8,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_device::{
-    Carried, Ended, Executor, Failure, Far, Key, Mode, Network, Place, Queues, Region, Rma, Words,
+    BeginOutcome, DeviceQueues, EntryFailure, EntryKey, EntryRegion, ExecutorMode, HeapAddress,
+    MemberNetwork, NetworkCompletion, PeerRegion, QueueExecutor, QueueWords, RmaNetwork,
 };
-use trunkline_device_queue::{Condition, Queue, Slots, WaitError};
-use trunkline_engine::Nics;
+use trunkline_device_queue::{DeviceQueue, SlotCondition, SlotLayout, WaitError};
+use trunkline_engine::CommNics;
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{Job, Local as Heap, Source};
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::device_queue::{Atomic, Companion, Count, Entry, Local, Remote, Status, Work};
+use trunkline_engine::rma::{HeapRange as Heap, PutSource, RmaJob};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::wire::device_queue::{
+    AtomicChange, CompanionWord, CounterUpdate, EntryStatus, EntryWork, LocalAddress, PeerAddress, QueueEntry,
+};
 use trunkline_proto::wire::dial::CARD_BYTES;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
@@ -26,32 +29,39 @@ use crate::ranks::{
 
 const BOUND: Duration = Duration::from_millis(100);
 /// The key of the first region of any rank: number 0, generation 1.
-const FIRST: Key = Key::from_bits(1 << 8);
+const FIRST: EntryKey = EntryKey::from_bits(1 << 8);
 const CARD: &str = "TRUNKLINE_TEST_CARD";
 const WIRE: &str = "TRUNKLINE_TEST_WIRE";
 
-fn job(tcp: bool) -> Job<SoftFabric, UnixHost> {
+fn job(tcp: bool) -> RmaJob<SoftFabric, UnixHost> {
     let wire = if tcp { WireMode::Tcp } else { WireMode::Auto };
     let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
-    Job::new(fabric, UnixHost::new(|_, _| {}), crate::ranks::params(), Nics::from(0)).unwrap()
+    RmaJob::new(fabric, UnixHost::new(|_, _| {}), crate::ranks::params(), CommNics::from(0)).unwrap()
 }
 
-fn rank(job: Job<SoftFabric, UnixHost>, me: u32, cards: &[[u8; CARD_BYTES]]) -> Rank {
-    job.meet(me, cards).unwrap();
-    let memory = Memory::heap(BYTES);
+fn rank(job: RmaJob<SoftFabric, UnixHost>, me: u32, cards: &[[u8; CARD_BYTES]]) -> Rank {
+    job.set_members(me, cards).unwrap();
+    let memory = MemoryRange::heap(BYTES);
     let heap = job.add_heap(memory.clone()).unwrap();
     let job: Over = Arc::new(job);
-    let queues = Queues::start(Rma::new(Arc::clone(&job)).unwrap(), 64, Mode::Thread, planted()).unwrap();
-    let own =
-        queues.add_region(Region { memory: memory.clone(), heap, table: TABLE, copies: None, words: None });
+    let queues =
+        DeviceQueues::start(RmaNetwork::new(Arc::clone(&job)).unwrap(), 64, ExecutorMode::Thread, planted())
+            .unwrap();
+    let own = queues.add_region(EntryRegion {
+        memory: memory.clone(),
+        heap,
+        table: TABLE,
+        copies: None,
+        words: None,
+    });
     assert_eq!(own, Some(FIRST));
     queues
-        .learn(
+        .add_remote_region(
             1 - me,
-            Far { key: FIRST, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None },
+            PeerRegion { key: FIRST, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None },
         )
         .unwrap();
-    queues.watch(1 - me, &memory, Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }).unwrap();
+    queues.watch_signals(1 - me, &memory, SlotLayout::Poisoned { slots: SLOTS, count: SLOTS_COUNT }).unwrap();
     Rank { me, job, queues, memory, keys: vec![FIRST; 2] }
 }
 
@@ -70,7 +80,7 @@ fn card(text: &str) -> [u8; CARD_BYTES] {
 fn as_the_other_process() {
     let Ok(theirs) = std::env::var(CARD) else { return };
     let job = job(std::env::var(WIRE).unwrap() == "tcp");
-    let mine = job.card();
+    let mine = job.process_card();
     println!("card {}", hex(&mine));
     let rank = rank(job, 1, &[card(&theirs), mine]);
     std::thread::scope(|scope| {
@@ -79,7 +89,7 @@ fn as_the_other_process() {
             let heard = waits.wait_signal(1, 1);
             println!("heard {heard:?}");
         });
-        let queue = rank.queues.queue(16).unwrap();
+        let queue = rank.queues.make_queue(16).unwrap();
         let began = Instant::now();
         for round in 0_u64.. {
             rank.memory.write(0, &pattern(5000, round as u8)).unwrap();
@@ -126,7 +136,7 @@ impl Drop for Other {
 
 fn two(tcp: bool) -> (Rank, Other) {
     let job = job(tcp);
-    let mine = job.card();
+    let mine = job.process_card();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "death::as_the_other_process", "--nocapture"]);
     command.env(CARD, hex(&mine)).env(WIRE, if tcp { "tcp" } else { "shm" }).stdout(Stdio::piped());
@@ -145,7 +155,7 @@ fn processes_put_to_each_other() {
         for _ in 0..20 {
             seen = rank.wait_signal(0, seen + 1).unwrap();
         }
-        let queue = rank.queues.queue(8).unwrap();
+        let queue = rank.queues.make_queue(8).unwrap();
         rank.memory.write(1 << 19, &pattern(300_000, 5)).unwrap();
         done(&queue, &[rank.write(1 << 19, 1, 1 << 19, 300_000), rank.read(1, 1 << 19, 3 << 20, 300_000)]);
         assert!(bytes_of(&rank.memory, 3 << 20, 300_000) == pattern(300_000, 5));
@@ -157,7 +167,7 @@ fn a_dead_peer_reaches_every_waiter() {
     for tcp in [false, true] {
         let (rank, other) = two(tcp);
         rank.wait_signal(0, 3).unwrap();
-        let queue = rank.queues.queue(64).unwrap();
+        let queue = rank.queues.make_queue(64).unwrap();
         done(&queue, &[rank.signal(1, 7, 1)]);
         let died = std::thread::scope(|scope| {
             let signal = scope.spawn(|| {
@@ -179,7 +189,7 @@ fn a_dead_peer_reaches_every_waiter() {
             let died = Instant::now();
             let (seen, told) = signal.join().unwrap();
             let Err(WaitError::Poisoned(poison)) = seen else { panic!("tcp {tcp}: {seen:?}") };
-            assert_eq!((poison.status, poison.queue), (Status::PeerDead, u32::MAX));
+            assert_eq!((poison.status, poison.queue), (EntryStatus::PeerDead, u32::MAX));
             let (ended, failed) = tickets.join().unwrap();
             let is_told = matches!(ended, Ok(Err(WaitError::Failed(_))) | Err(_));
             assert!(is_told, "tcp {tcp}: {ended:?}");
@@ -188,7 +198,7 @@ fn a_dead_peer_reaches_every_waiter() {
             died
         });
         // And whoever comes later.
-        let late = rank.queues.queue(8).unwrap();
+        let late = rank.queues.make_queue(8).unwrap();
         let ticket = late.post(&[rank.signal(1, 7, 1)], &mut patience()).unwrap();
         assert!(matches!(late.wait(ticket, &mut patience()), Err(WaitError::Failed(_))));
         assert!(died.elapsed() < Duration::from_secs(5));
@@ -201,15 +211,16 @@ fn a_stopped_peer_keeps_nobody_waiting_here_and_hears_when_it_goes_on() {
     for tcp in [false, true] {
         let (rank, mut other) = two(tcp);
         rank.wait_signal(0, 3).unwrap();
-        let queue = rank.queues.queue(8).unwrap();
+        let queue = rank.queues.make_queue(8).unwrap();
         done(&queue, &[rank.signal(1, 7, 1)]);
         other.signal(Signal::STOP);
-        let nowhere = Local { addr: u64::MAX - 8, key: FIRST.bits() };
-        let broken = Entry::new(Work::Write { from: nowhere, to: rank.at(1, 0), len: 8, imm: None });
+        let nowhere = LocalAddress { addr: u64::MAX - 8, key: FIRST.to_bits() };
+        let broken =
+            QueueEntry::new(EntryWork::Write { from: nowhere, to: rank.at(1, 0), len: 8, imm: None });
         let began = Instant::now();
         let ticket = queue.post(&[broken, rank.signal(1, 1, 1)], &mut patience()).unwrap();
         let Err(WaitError::Failed(fault)) = queue.wait(ticket, &mut patience()) else { panic!("tcp {tcp}") };
-        assert_eq!(fault.status, Status::Access);
+        assert_eq!(fault.status, EntryStatus::Access);
         assert!(began.elapsed() < BOUND, "tcp {tcp}: {:?}", began.elapsed());
         std::thread::sleep(Duration::from_millis(60));
         other.signal(Signal::CONT);
@@ -219,39 +230,39 @@ fn a_stopped_peer_keeps_nobody_waiting_here_and_hears_when_it_goes_on() {
 }
 
 /// Links whose atomics all fail, while control streams live.
-struct Broken(Rma<Over>);
+struct Broken(RmaNetwork<Over>);
 
-impl Network for Broken {
-    fn me(&self) -> u32 {
-        self.0.me()
+impl MemberNetwork for Broken {
+    fn own_rank(&self) -> u32 {
+        self.0.own_rank()
     }
 
-    fn executes(&self) -> bool {
+    fn can_execute_locally(&self) -> bool {
         true
     }
 
-    fn put(&mut self, _: u64, _: Place, _: Source<'_>) -> Carried {
-        Carried::Failed(Failure { status: Status::Network, reason: 42 })
+    fn put(&mut self, _: u64, _: HeapAddress, _: PutSource<'_>) -> BeginOutcome {
+        BeginOutcome::Failed(EntryFailure { status: EntryStatus::Network, reason: 42 })
     }
 
-    fn get(&mut self, _: u64, _: Place, _: Heap) -> Carried {
-        Carried::Failed(Failure { status: Status::Network, reason: 43 })
+    fn get(&mut self, _: u64, _: HeapAddress, _: Heap) -> BeginOutcome {
+        BeginOutcome::Failed(EntryFailure { status: EntryStatus::Network, reason: 43 })
     }
 
-    fn atomic(&mut self, _: u64, _: Place, _: Action, _: bool) -> Carried {
-        Carried::Failed(Failure { status: Status::Network, reason: 44 })
+    fn post_atomic(&mut self, _: u64, _: HeapAddress, _: AtomicAction, _: bool) -> BeginOutcome {
+        BeginOutcome::Failed(EntryFailure { status: EntryStatus::Network, reason: 44 })
     }
 
-    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
-        self.0.go_on(ended)
+    fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
+        self.0.make_progress(ended)
     }
 
-    fn spoil(&mut self, at: Place, value: u64) -> bool {
-        self.0.spoil(at, value)
+    fn send_error_word(&mut self, at: HeapAddress, value: u64) -> bool {
+        self.0.send_error_word(at, value)
     }
 
-    fn hear(&mut self) {
-        self.0.hear();
+    fn poll_control_streams(&mut self) {
+        self.0.poll_control_streams();
     }
 
     fn is_gone(&mut self, member: u32) -> bool {
@@ -264,26 +275,31 @@ fn a_remote_waiter_hears_by_the_control_stream() {
     for way in [SHM, TCP] {
         let ranks = ranks(2, way);
         let job = Arc::clone(&ranks[0].job);
-        let queues = Queues::start(Broken(Rma::new(job).unwrap()), 4, Mode::Thread, planted()).unwrap();
+        let queues =
+            DeviceQueues::start(Broken(RmaNetwork::new(job).unwrap()), 4, ExecutorMode::Thread, planted())
+                .unwrap();
         let key = ranks[1].keys[1];
         queues
-            .learn(1, Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None })
+            .add_remote_region(
+                1,
+                PeerRegion { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None },
+            )
             .unwrap();
-        let queue = queues.queue(8).unwrap();
+        let queue = queues.make_queue(8).unwrap();
         let began = Instant::now();
         let ticket = queue.post(&[ranks[0].signal(1, 9, 1)], &mut patience()).unwrap();
         let Err(WaitError::Failed(fault)) = queue.wait(ticket, &mut patience()) else { panic!("{way:?}") };
-        assert_eq!((fault.status, fault.reason), (Status::Network, 44));
+        assert_eq!((fault.status, fault.reason), (EntryStatus::Network, 44));
         let seen = ranks[1].wait_signal(9, 1);
         println!("{way:?}: told after {:?}", began.elapsed());
         let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
-        assert_eq!((poison.status, poison.queue), (Status::Network, queue.shape().number()));
+        assert_eq!((poison.status, poison.queue), (EntryStatus::Network, queue.queue_shape().number()));
         assert!(began.elapsed() < BOUND, "{way:?}: {:?}", began.elapsed());
         // An error word that says something stays.
         let slot = ranks[1].slot(9);
-        assert!(ranks[0].job.spoil(1, 0, slot.error, 77).unwrap());
-        assert!(ranks[0].job.spoil(1, 0, slot.error + 16, 78).unwrap());
-        let until = Condition::AtLeast(1);
+        assert!(ranks[0].job.send_error_word(1, 0, slot.error, 77).unwrap());
+        assert!(ranks[0].job.send_error_word(1, 0, slot.error + 16, 78).unwrap());
+        let until = SlotCondition::AtLeast(1);
         let _ = ranks[1].slot(10).wait(&ranks[1].words(), until, &mut patience(), planted());
         assert_eq!(ranks[1].memory.load(slot.error).unwrap(), poison.to_word());
         assert_eq!(ranks[1].memory.load(slot.error + 16).unwrap(), 78);
@@ -291,16 +307,16 @@ fn a_remote_waiter_hears_by_the_control_stream() {
 }
 
 /// Replaces a rank's executor by another one, which the other rank reaches and is reached by under the same keys.
-fn begin_anew(ranks: &mut [Rank], which: usize, mode: Mode) {
-    let network = Rma::new(Arc::clone(&ranks[which].job)).unwrap();
-    let queues = Queues::start(network, 64, mode, planted()).unwrap();
+fn begin_anew(ranks: &mut [Rank], which: usize, mode: ExecutorMode) {
+    let network = RmaNetwork::new(Arc::clone(&ranks[which].job)).unwrap();
+    let queues = DeviceQueues::start(network, 64, mode, planted()).unwrap();
     drop(std::mem::replace(&mut ranks[which].queues, queues));
     let (other, memory) = (1 - which, ranks[which].memory.clone());
-    let region = Region { memory, heap: 0, table: TABLE, copies: None, words: None };
+    let region = EntryRegion { memory, heap: 0, table: TABLE, copies: None, words: None };
     assert_eq!(ranks[which].queues.add_region(region), Some(ranks[which].keys[which]));
     let key = ranks[which].keys[other];
-    let far = Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
-    ranks[which].queues.learn(other as u32, far).unwrap();
+    let far = PeerRegion { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
+    ranks[which].queues.add_remote_region(other as u32, far).unwrap();
 }
 
 #[test]
@@ -310,11 +326,11 @@ fn an_executor_that_ends_makes_room_for_another() {
         let idle = ranks[1].job.in_use();
         // More often than a process has places for contexts.
         for round in 1..=80 {
-            let queue = ranks[0].queues.queue(8).unwrap();
+            let queue = ranks[0].queues.make_queue(8).unwrap();
             done(&queue, &[ranks[0].write(0, 1, 0, 1000), ranks[0].signal(1, 0, 1)]);
             assert_eq!(ranks[1].wait_signal(0, round), Ok(round));
             if round % 8 == 0 {
-                let back = ranks[1].queues.queue(8).unwrap();
+                let back = ranks[1].queues.make_queue(8).unwrap();
                 done(&back, &[ranks[1].write(0, 0, 5000, 1000), ranks[1].signal(0, 0, 1)]);
                 begin_anew(&mut ranks, 1, way.mode);
             }
@@ -327,7 +343,7 @@ fn an_executor_that_ends_makes_room_for_another() {
                 "{way:?}: {:?} links are served for nobody",
                 ranks[1].job.in_use()
             );
-            ranks[1].job.serve();
+            ranks[1].job.serve_members();
         }
     }
 }
@@ -335,12 +351,12 @@ fn an_executor_that_ends_makes_room_for_another() {
 /// Whoever has a queue of an executor that has ended hears of it, also of entries that were under way.
 #[test]
 fn an_executor_that_ends_tells_who_waits() {
-    for mode in [Mode::Thread, Mode::Inline] {
+    for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
         let mut ranks = ranks(2, crate::ranks::Way { mode, ..SHM });
-        let queue = ranks[0].queues.queue(8).unwrap();
+        let queue = ranks[0].queues.make_queue(8).unwrap();
         done(&queue, &[ranks[0].signal(0, 0, 1)]);
-        let other = ranks[0].queues.queue(8).unwrap();
-        let never = Entry::new(Work::Wait { queue: other.shape().number(), index: 5 });
+        let other = ranks[0].queues.make_queue(8).unwrap();
+        let never = QueueEntry::new(EntryWork::Wait { queue: other.queue_shape().number(), index: 5 });
         let ticket = queue.post(&[never], &mut patience()).unwrap();
         let began = Instant::now();
         std::thread::scope(|scope| {
@@ -354,7 +370,7 @@ fn an_executor_that_ends_tells_who_waits() {
                 Err(WaitError::Failed(fault)) => fault.status,
                 _ => panic!("{mode:?}: {ended:?}"),
             };
-            assert_eq!(status, Status::Abandoned);
+            assert_eq!(status, EntryStatus::Abandoned);
         });
         assert!(began.elapsed() < BOUND, "{mode:?}: {:?}", began.elapsed());
         // And whoever comes later.
@@ -370,33 +386,33 @@ fn an_executor_that_ends_tells_who_waits() {
 #[derive(Debug)]
 struct Stuck(Arc<Mutex<Vec<u64>>>);
 
-impl Network for Stuck {
-    fn me(&self) -> u32 {
+impl MemberNetwork for Stuck {
+    fn own_rank(&self) -> u32 {
         0
     }
 
-    fn executes(&self) -> bool {
+    fn can_execute_locally(&self) -> bool {
         true
     }
 
-    fn put(&mut self, _: u64, _: Place, from: Source<'_>) -> Carried {
-        let Source::Heap(from) = from else { panic!("no bytes are given by value") };
-        Carried::Begun(from.len)
+    fn put(&mut self, _: u64, _: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
+        let PutSource::Heap(from) = from else { panic!("no bytes are given by value") };
+        BeginOutcome::Begun(from.len)
     }
 
-    fn get(&mut self, _: u64, _: Place, into: Heap) -> Carried {
-        Carried::Begun(into.len)
+    fn get(&mut self, _: u64, _: HeapAddress, into: Heap) -> BeginOutcome {
+        BeginOutcome::Begun(into.len)
     }
 
-    fn atomic(&mut self, _: u64, _: Place, _: Action, _: bool) -> Carried {
-        Carried::Begun(0)
+    fn post_atomic(&mut self, _: u64, _: HeapAddress, _: AtomicAction, _: bool) -> BeginOutcome {
+        BeginOutcome::Begun(0)
     }
 
-    fn go_on(&mut self, _: &mut Vec<Ended>) -> bool {
+    fn make_progress(&mut self, _: &mut Vec<NetworkCompletion>) -> bool {
         false
     }
 
-    fn spoil(&mut self, at: Place, _: u64) -> bool {
+    fn send_error_word(&mut self, at: HeapAddress, _: u64) -> bool {
         self.0.lock().unwrap().push(at.offset);
         true
     }
@@ -410,26 +426,32 @@ impl Network for Stuck {
 #[test]
 fn an_executor_that_ends_poisons_all_that_it_leaves() {
     const SIGNALS: u32 = 300;
-    for mode in [Mode::Thread, Mode::Inline] {
+    for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
         let said = Arc::new(Mutex::new(Vec::new()));
-        let queues = Queues::start(Stuck(Arc::clone(&said)), 4, mode, planted()).unwrap();
-        let memory = Memory::heap(BYTES);
-        let region = Region { memory: memory.clone(), heap: 0, table: TABLE, copies: None, words: None };
+        let queues = DeviceQueues::start(Stuck(Arc::clone(&said)), 4, mode, planted()).unwrap();
+        let memory = MemoryRange::heap(BYTES);
+        let region = EntryRegion { memory: memory.clone(), heap: 0, table: TABLE, copies: None, words: None };
         let key = queues.add_region(region).unwrap();
-        let far = Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
-        queues.learn(1, far).unwrap();
-        let queue = queues.queue(512).unwrap();
-        let slot = |number| Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot(number).unwrap();
-        let bytes = |at| (Local { addr: at, key: key.bits() }, Remote { peer: 1, addr: at, key: key.bits() });
+        let far = PeerRegion { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
+        queues.add_remote_region(1, far).unwrap();
+        let queue = queues.make_queue(512).unwrap();
+        let slot =
+            |number| SlotLayout::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot_at(number).unwrap();
+        let bytes = |at| {
+            (
+                LocalAddress { addr: at, key: key.to_bits() },
+                PeerAddress { peer: 1, addr: at, key: key.to_bits() },
+            )
+        };
         let (from, to) = bytes(0);
-        let write = Work::Write { from, to, len: 64, imm: None };
-        let at = Local { addr: slot(0).value, key: key.bits() };
-        let counted = write.counted(Count { at, value: 1, poisoned: true }).unwrap();
+        let write = EntryWork::Write { from, to, len: 64, imm: None };
+        let at = LocalAddress { addr: slot(0).value, key: key.to_bits() };
+        let counted = write.with_counter(CounterUpdate { at, value: 1, poisoned: true }).unwrap();
         let signal = |number| {
             let (_, at) = bytes(slot(number).value);
-            Entry::new(Work::Atomic { at, change: Atomic::Add(1), poisoned: true })
+            QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(1), poisoned: true })
         };
-        queue.post(&[Entry::new(counted)], &mut patience()).unwrap();
+        queue.post(&[QueueEntry::new(counted)], &mut patience()).unwrap();
         for number in 1..=SIGNALS {
             queue.post(&[signal(number)], &mut patience()).unwrap();
         }
@@ -449,25 +471,25 @@ fn an_executor_that_ends_poisons_all_that_it_leaves() {
 #[test]
 fn companions_are_made_once_and_not_at_the_end() {
     let said = Arc::new(Mutex::new(Vec::new()));
-    let mut executor = Executor::new(Stuck(said), 8, planted()).unwrap();
+    let mut executor = QueueExecutor::new(Stuck(said), 8, planted()).unwrap();
     let [queue, other] = [8, 8].map(|depth| executor.make_queue(depth, 0).unwrap());
-    let ask = |queue: &Queue<Words>, executor: &mut Executor<Stuck>| {
-        queue.answer(Companion::None);
-        assert_eq!(queue.companion(), Companion::Asked);
-        executor.pass();
-        queue.companion()
+    let ask = |queue: &DeviceQueue<QueueWords>, executor: &mut QueueExecutor<Stuck>| {
+        queue.answer_companion(CompanionWord::None);
+        assert_eq!(queue.request_companion(), CompanionWord::Asked);
+        executor.run_pass();
+        queue.request_companion()
     };
     let first = ask(&queue, &mut executor);
-    let Companion::Queue(number) = first else { panic!("{first:?}") };
+    let CompanionWord::Queue(number) = first else { panic!("{first:?}") };
     for _ in 0..3 {
         assert_eq!(ask(&queue, &mut executor), first);
     }
-    let directory = executor.directory();
+    let directory = executor.queue_directory();
     let companion = directory.lock().unwrap().get(&number).cloned().unwrap();
-    assert_eq!(ask(&companion, &mut executor), Companion::Refused);
+    assert_eq!(ask(&companion, &mut executor), CompanionWord::Refused);
     assert_eq!(directory.lock().unwrap().len(), 3);
-    assert_eq!(other.companion(), Companion::Asked);
-    executor.leave();
-    assert_eq!(other.companion(), Companion::Refused);
+    assert_eq!(other.request_companion(), CompanionWord::Asked);
+    executor.shut_down();
+    assert_eq!(other.request_companion(), CompanionWord::Refused);
     assert_eq!(directory.lock().unwrap().len(), 3);
 }

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use trunkline_device::Words;
-use trunkline_device_queue::{Addition, Budget as _, Condition, Memory as _, Queue, Slots, WaitError};
-use trunkline_proto::wire::device_queue::{Aborted, Entry, Local, Status, Work};
+use trunkline_device::QueueWords;
+use trunkline_device_queue::{
+    DeviceQueue, SlotCondition, SlotLayout, WaitBudget as _, WaitError, WordAddition, WordMemory as _,
+};
+use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus, EntryWork, LocalAddress, QueueEntry};
 
 use crate::ranks::{BARE, Rank, TABLE, WAYS, Way, bytes_of, done, patience, planted, ranks};
 
@@ -16,7 +18,7 @@ const TRIES: u32 = 3;
 const SCRIPT: u32 = 32;
 
 /// The script: writes, reads, and every fourth a signal of the other rank.
-fn script(rank: &Rank, at: u32) -> Entry {
+fn script(rank: &Rank, at: u32) -> QueueEntry {
     match at % 4 {
         0 => rank.write(u64::from(at) * 100, 1, u64::from(at) * 100, 100),
         1 => rank.read(1, 0, 500_000, 64),
@@ -26,32 +28,36 @@ fn script(rank: &Rank, at: u32) -> Entry {
 }
 
 /// The same entry, and no region contains what it names.
-fn broken(rank: &Rank, at: u32) -> Entry {
-    let nowhere = Local { addr: u64::MAX - 1000, key: rank.keys[0].bits() };
+fn broken(rank: &Rank, at: u32) -> QueueEntry {
+    let nowhere = LocalAddress { addr: u64::MAX - 1000, key: rank.keys[0].to_bits() };
     match script(rank, at).work {
-        Work::Atomic { at, change, .. } => {
+        EntryWork::Atomic { at, change, .. } => {
             // A wild address has no poison word; who fails behind it has.
-            Entry::new(Work::Atomic {
-                at: trunkline_proto::wire::device_queue::Remote { peer: 77, ..at },
+            QueueEntry::new(EntryWork::Atomic {
+                at: trunkline_proto::wire::device_queue::PeerAddress { peer: 77, ..at },
                 change,
                 poisoned: true,
             })
         }
-        Work::Write { to, len, .. } => Entry::new(Work::Write { from: nowhere, to, len, imm: None }),
-        Work::Read { from, len, .. } => Entry::new(Work::Read { into: nowhere, from, len }),
-        _ => Entry::new(Work::Notify { peer: 1, imm: 0 }),
+        EntryWork::Write { to, len, .. } => {
+            QueueEntry::new(EntryWork::Write { from: nowhere, to, len, imm: None })
+        }
+        EntryWork::Read { from, len, .. } => QueueEntry::new(EntryWork::Read { into: nowhere, from, len }),
+        _ => QueueEntry::new(EntryWork::Notify { peer: 1, imm: 0 }),
     }
 }
 
 /// Posts the script with a broken entry; how long it took until all who wait had been told.
 fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
-    let queue = rank.queues.queue(SCRIPT).unwrap();
-    let companion = rank.queues.queue(64).unwrap();
+    let queue = rank.queues.make_queue(SCRIPT).unwrap();
+    let companion = rank.queues.make_queue(64).unwrap();
     let entries: Vec<_> =
         (0..SCRIPT).map(|at| if at == bad { broken(rank, at) } else { script(rank, at) }).collect();
-    let before: Vec<_> = (0..SCRIPT).map(|slot| other.slot(slot).read(&other.words())).collect();
+    let before: Vec<_> = (0..SCRIPT).map(|slot| other.slot(slot).read_value(&other.words())).collect();
     // A counter for the last entry.
-    let wait = |index: u32| Entry::new(Work::Wait { queue: queue.shape().number(), index: index.into() });
+    let wait = |index: u32| {
+        QueueEntry::new(EntryWork::Wait { queue: queue.queue_shape().number(), index: index.into() })
+    };
     let counted = 3000 + bad;
     let began = Instant::now();
     let last = queue.post(&entries, &mut patience()).unwrap();
@@ -61,13 +67,14 @@ fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
     };
     assert_eq!(fault.first_bad, u64::from(bad), "{way:?}");
     for at in 0..SCRIPT {
-        let ticket = trunkline_device_queue::Ticket { index: at.into(), ..last };
+        let ticket = trunkline_device_queue::EntryTicket { index: at.into(), ..last };
         assert_eq!(queue.poll(ticket).is_ok(), at < bad, "{way:?}: entry {at}, {bad} failed");
     }
     assert!(matches!(companion.wait(count, &mut patience()), Err(WaitError::Failed(_))), "{way:?}");
-    let counter = rank.slot(counted).wait(&rank.words(), Condition::AtLeast(1), &mut patience(), planted());
+    let counter =
+        rank.slot(counted).wait(&rank.words(), SlotCondition::AtLeast(1), &mut patience(), planted());
     let Err(WaitError::Poisoned(poison)) = counter else { panic!("{way:?}: counter {counter:?}") };
-    assert!(rank.slot(counted).heal(&rank.words(), poison));
+    assert!(rank.slot(counted).clear_poison(&rank.words(), poison));
     // Of the one whose own address is wild no rank has the word.
     for slot in (0..SCRIPT).filter(|&at| at % 4 == 3 && at != bad) {
         let seen = other.wait_signal(slot, before[slot as usize] + 1);
@@ -75,8 +82,8 @@ fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
             _ if slot < bad => assert_eq!(seen, Ok(before[slot as usize] + 1), "{way:?}"),
             _ => assert!(matches!(seen, Err(WaitError::Poisoned(_))), "{way:?}: {slot} {seen:?}"),
         }
-        if let Some(poison) = other.slot(slot).poison(&other.words()) {
-            assert!(other.slot(slot).heal(&other.words(), poison));
+        if let Some(poison) = other.slot(slot).read_poison(&other.words()) {
+            assert!(other.slot(slot).clear_poison(&other.words(), poison));
         }
     }
     began.elapsed()
@@ -89,7 +96,7 @@ fn an_error_at_each_place_of_a_script_reaches_every_waiter() {
         let ranks = ranks(2, way);
         let (rank, other) = (&ranks[0], &ranks[1]);
         // The links are there.
-        done(&rank.queues.queue(4).unwrap(), &[rank.signal(1, 4000, 1)]);
+        done(&rank.queues.make_queue(4).unwrap(), &[rank.signal(1, 4000, 1)]);
         let mut times = Vec::new();
         for bad in 0..SCRIPT {
             let mut tries =
@@ -109,17 +116,17 @@ fn bare_signals_are_poisoned_in_their_table() {
     for way in WAYS {
         let ranks = ranks(2, way);
         let (rank, other) = (&ranks[0], &ranks[1]);
-        let queue = rank.queues.queue(8).unwrap();
+        let queue = rank.queues.make_queue(8).unwrap();
         let at = rank.at(1, BARE + 8 * 6);
-        let change = trunkline_proto::wire::device_queue::Atomic::Add(1);
-        let signal = Entry::new(Work::Atomic { at, change, poisoned: false });
+        let change = trunkline_proto::wire::device_queue::AtomicChange::Add(1);
+        let signal = QueueEntry::new(EntryWork::Atomic { at, change, poisoned: false });
         queue.post(&[broken(rank, 0), signal], &mut patience()).unwrap();
-        let slots = Slots::Bare { values: TABLE.values, errors: TABLE.errors, count: TABLE.count };
-        let slot = slots.slot(6).unwrap();
-        let seen = slot.wait(&other.words(), Condition::AtLeast(1), &mut patience(), planted());
+        let slots = SlotLayout::Bare { values: TABLE.values, errors: TABLE.errors, count: TABLE.count };
+        let slot = slots.slot_at(6).unwrap();
+        let seen = slot.wait(&other.words(), SlotCondition::AtLeast(1), &mut patience(), planted());
         let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
-        assert_eq!((poison.status, poison.queue), (Status::Access, queue.shape().number()));
-        assert_eq!(slots.slot(5).unwrap().poison(&other.words()), None);
+        assert_eq!((poison.status, poison.queue), (EntryStatus::Access, queue.queue_shape().number()));
+        assert_eq!(slots.slot_at(5).unwrap().read_poison(&other.words()), None);
     }
 }
 
@@ -129,21 +136,21 @@ fn counters_of_writes_are_poisoned() {
     for way in WAYS {
         let ranks = ranks(2, way);
         let rank = &ranks[0];
-        let bare = Slots::Bare { values: TABLE.values, errors: TABLE.errors, count: TABLE.count };
-        let of_bare = |number| bare.slot(number).unwrap();
+        let bare = SlotLayout::Bare { values: TABLE.values, errors: TABLE.errors, count: TABLE.count };
+        let of_bare = |number| bare.slot_at(number).unwrap();
         for (good, bad, poisoned) in [(of_bare(4), of_bare(5), false), (rank.slot(9), rank.slot(10), true)] {
-            let queue = rank.queues.queue(8).unwrap();
-            let counted = |slot: trunkline_device_queue::Slot| {
-                let counter = Addition { at: rank.at(0, slot.value), value: 7, poisoned };
-                counter.with(rank.write(0, 1, 0, 8)).unwrap()
+            let queue = rank.queues.make_queue(8).unwrap();
+            let counted = |slot: trunkline_device_queue::SignalSlot| {
+                let counter = WordAddition { at: rank.at(0, slot.value), value: 7, poisoned };
+                counter.attach_to(rank.write(0, 1, 0, 8)).unwrap()
             };
             let all = [counted(good), broken(rank, 0), counted(bad)];
             queue.post(&all, &mut patience()).unwrap();
-            let (words, until) = (rank.words(), Condition::AtLeast(7));
+            let (words, until) = (rank.words(), SlotCondition::AtLeast(7));
             assert_eq!(good.wait(&words, until, &mut patience(), planted()), Ok(7), "{way:?}");
             let seen = bad.wait(&words, until, &mut patience(), planted());
             let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
-            assert_eq!((poison.status, poison.queue), (Status::Access, queue.shape().number()));
+            assert_eq!((poison.status, poison.queue), (EntryStatus::Access, queue.queue_shape().number()));
         }
     }
 }
@@ -156,10 +163,10 @@ fn an_abort_ends_all_waits_and_nothing_comes_after_it() {
         let ranks = ranks(2, way);
         let (rank, other) = (&ranks[0], &ranks[1]);
         for round in 0..20 {
-            let queue: Queue<Words> = rank.queues.queue(64).unwrap();
+            let queue: DeviceQueue<QueueWords> = rank.queues.make_queue(64).unwrap();
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let stop = (random >> 33) % 60;
-            let why = Aborted { status: Status::Aborted, reason: round };
+            let why = AbortWord { status: EntryStatus::Aborted, reason: round };
             let slot = 100 + round;
             std::thread::scope(|scope| {
                 let waiters = [0, 1, 2].map(|_| {
@@ -180,7 +187,7 @@ fn an_abort_ends_all_waits_and_nothing_comes_after_it() {
                 let aborter = queue.clone();
                 scope.spawn(move || {
                     let mut budget = patience();
-                    while other.slot(slot).read(&other.words()) < stop && budget.goes_on() {
+                    while other.slot(slot).read_value(&other.words()) < stop && budget.spend_poll() {
                         // Its executor goes on for who waits.
                         other.words().pause();
                     }
@@ -190,7 +197,7 @@ fn an_abort_ends_all_waits_and_nothing_comes_after_it() {
                     // Whoever was still at it hears of it; who was through did not need to.
                     if let Err(error) = waiter.join().unwrap() {
                         let is_it = matches!(error, WaitError::Aborted(told) if told == why)
-                            || matches!(error, WaitError::Failed(fault) if fault.status == Status::Aborted);
+                            || matches!(error, WaitError::Failed(fault) if fault.status == EntryStatus::Aborted);
                         assert!(is_it, "{way:?}: {error:?}");
                     }
                 }

@@ -2,15 +2,16 @@
 
 use std::sync::{Arc, Mutex};
 
-use trunkline_device::region::Found;
+use trunkline_device::region::EntryLocation;
 use trunkline_device::{
-    Carried, Copies, Ended, ErrorTable, Failure, Far, FarWords, FlushedNetwork, FlushedPart, FlushedPeer,
-    Key, Network, Place, Region, Regions, WordsRegion,
+    BeginOutcome, DeviceCopier, EntryFailure, EntryKey, EntryRegion, EntryRegions, ErrorTable, FarWords,
+    FlushedNetwork, FlushedPart, FlushedPeer, HeapAddress, MemberNetwork, NetworkCompletion, PeerRegion,
+    WordsRegion,
 };
-use trunkline_engine::rma::{Local, Source};
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::device_queue::Status;
+use trunkline_engine::rma::{HeapRange, PutSource};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::wire::device_queue::EntryStatus;
 
 use crate::orders::lock;
 use crate::ranks::planted;
@@ -20,15 +21,15 @@ const WORDS: u8 = 4;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Asked {
-    Put(Place, Option<Local>),
-    Get(Place, Local),
-    Atomic(Place),
+    Put(HeapAddress, Option<HeapRange>),
+    Get(HeapAddress, HeapRange),
+    Atomic(HeapAddress),
 }
 
 #[derive(Debug, Default)]
 struct Notes {
     asked: Vec<(u64, Asked)>,
-    ended: Vec<Ended>,
+    ended: Vec<NetworkCompletion>,
     /// Bytes that begin at most, of one call; 0: nothing begins now.
     most: u64,
 }
@@ -36,47 +37,47 @@ struct Notes {
 struct Noting(Arc<Mutex<Notes>>);
 
 impl Noting {
-    fn begin(&self, cookie: u64, asked: Asked, len: u64) -> Carried {
+    fn begin(&self, cookie: u64, asked: Asked, len: u64) -> BeginOutcome {
         let mut notes = lock(&self.0);
         if notes.most == 0 {
-            return Carried::Busy;
+            return BeginOutcome::Busy;
         }
         notes.asked.push((cookie, asked));
-        Carried::Begun(len.min(notes.most))
+        BeginOutcome::Begun(len.min(notes.most))
     }
 }
 
-impl Network for Noting {
-    fn me(&self) -> u32 {
+impl MemberNetwork for Noting {
+    fn own_rank(&self) -> u32 {
         0
     }
 
-    fn executes(&self) -> bool {
+    fn can_execute_locally(&self) -> bool {
         true
     }
 
-    fn put(&mut self, cookie: u64, to: Place, from: Source<'_>) -> Carried {
+    fn put(&mut self, cookie: u64, to: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
         let (local, len) = match from {
-            Source::Heap(local) => (Some(local), local.len),
-            Source::Bytes(bytes) => (None, bytes.len() as u64),
+            PutSource::Heap(local) => (Some(local), local.len),
+            PutSource::Bytes(bytes) => (None, bytes.len() as u64),
         };
         self.begin(cookie, Asked::Put(to, local), len)
     }
 
-    fn get(&mut self, cookie: u64, from: Place, into: Local) -> Carried {
+    fn get(&mut self, cookie: u64, from: HeapAddress, into: HeapRange) -> BeginOutcome {
         self.begin(cookie, Asked::Get(from, into), into.len)
     }
 
-    fn atomic(&mut self, cookie: u64, at: Place, _: Action, _: bool) -> Carried {
+    fn post_atomic(&mut self, cookie: u64, at: HeapAddress, _: AtomicAction, _: bool) -> BeginOutcome {
         self.begin(cookie, Asked::Atomic(at), 8)
     }
 
-    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
+    fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
         ended.append(&mut lock(&self.0).ended);
         !ended.is_empty()
     }
 
-    fn spoil(&mut self, _: Place, _: u64) -> bool {
+    fn send_error_word(&mut self, _: HeapAddress, _: u64) -> bool {
         false
     }
 
@@ -91,12 +92,12 @@ struct Bench {
     network: FlushedNetwork<Noting>,
 }
 
-const UNREAD: Local = Local { heap: WORDS, offset: 64, len: 1 };
-const THERE: Place = Place { member: 1, heap: DATA, offset: 1000 };
-const HERE: Local = Local { heap: DATA, offset: 5000, len: 100 };
+const UNREAD: HeapRange = HeapRange { heap: WORDS, offset: 64, len: 1 };
+const THERE: HeapAddress = HeapAddress { member: 1, heap: DATA, offset: 1000 };
+const HERE: HeapRange = HeapRange { heap: DATA, offset: 5000, len: 100 };
 
-const fn unread(member: u32) -> Place {
-    Place { member, heap: WORDS, offset: 640 + member as u64 }
+const fn unread(member: u32) -> HeapAddress {
+    HeapAddress { member, heap: WORDS, offset: 640 + member as u64 }
 }
 
 impl Bench {
@@ -104,7 +105,11 @@ impl Bench {
         let notes = Arc::new(Mutex::new(Notes { most: 1 << 20, ..Notes::default() }));
         let mut network = FlushedNetwork::new(Noting(Arc::clone(&notes)), planted());
         let peer = |member| FlushedPeer { heap: DATA, needs_flush: member < 2, unread: unread(member) };
-        network.open(FlushedPart { own: Some(DATA), unread: UNREAD, peers: (0..3).map(peer).collect() });
+        network.open_window(FlushedPart {
+            own: Some(DATA),
+            unread: UNREAD,
+            peers: (0..3).map(peer).collect(),
+        });
         Self { notes, network }
     }
 
@@ -114,14 +119,14 @@ impl Bench {
     }
 
     /// Lets an operation of the network end; returns its reported end.
-    fn end(&mut self, cookie: u64, how: Result<u64, Failure>) -> Vec<Ended> {
-        lock(&self.notes).ended.push(Ended { cookie, how });
+    fn end(&mut self, cookie: u64, how: Result<u64, EntryFailure>) -> Vec<NetworkCompletion> {
+        lock(&self.notes).ended.push(NetworkCompletion { cookie, how });
         self.go_on()
     }
 
-    fn go_on(&mut self) -> Vec<Ended> {
+    fn go_on(&mut self) -> Vec<NetworkCompletion> {
         let mut ended = Vec::new();
-        self.network.go_on(&mut ended);
+        self.network.make_progress(&mut ended);
         ended
     }
 }
@@ -130,7 +135,7 @@ impl Bench {
 fn puts_end_when_their_bytes_are_flushed() {
     let mut bench = Bench::new();
     for round in 0..3 {
-        assert_eq!(bench.network.put(7, THERE, Source::Heap(HERE)), Carried::Begun(100));
+        assert_eq!(bench.network.put(7, THERE, PutSource::Heap(HERE)), BeginOutcome::Begun(100));
         let asked = bench.asked();
         assert_eq!(
             asked.iter().map(|(_, asked)| *asked).collect::<Vec<_>>(),
@@ -138,9 +143,9 @@ fn puts_end_when_their_bytes_are_flushed() {
         );
         assert_eq!(bench.end(asked[0].0, Ok(0)), [], "round {round}: the flush is on its way");
         let asked = bench.asked();
-        let last = Place { offset: 1099, ..THERE };
+        let last = HeapAddress { offset: 1099, ..THERE };
         assert!(matches!(asked[..], [(_, Asked::Get(from, UNREAD))] if from == last), "{asked:?}");
-        assert_eq!(bench.end(asked[0].0, Ok(0)), [Ended { cookie: 7, how: Ok(0) }]);
+        assert_eq!(bench.end(asked[0].0, Ok(0)), [NetworkCompletion { cookie: 7, how: Ok(0) }]);
         // Told once.
         assert_eq!(bench.end(asked[0].0, Ok(0)), []);
     }
@@ -150,38 +155,38 @@ fn puts_end_when_their_bytes_are_flushed() {
 fn pieces_are_flushed_each_by_itself() {
     let mut bench = Bench::new();
     lock(&bench.notes).most = 60;
-    assert_eq!(bench.network.put(7, THERE, Source::Heap(HERE)), Carried::Begun(60));
+    assert_eq!(bench.network.put(7, THERE, PutSource::Heap(HERE)), BeginOutcome::Begun(60));
     let first = bench.asked()[0].0;
     assert_eq!(bench.end(first, Ok(0)), []);
     let asked = bench.asked();
-    assert!(matches!(asked[..], [(_, Asked::Get(Place { offset: 1059, .. }, UNREAD))]), "{asked:?}");
-    assert_eq!(bench.network.put(9, THERE, Source::Bytes(&[1, 2])), Carried::Begun(2));
+    assert!(matches!(asked[..], [(_, Asked::Get(HeapAddress { offset: 1059, .. }, UNREAD))]), "{asked:?}");
+    assert_eq!(bench.network.put(9, THERE, PutSource::Bytes(&[1, 2])), BeginOutcome::Begun(2));
     let second = bench.asked()[0].0;
     assert_eq!(bench.end(second, Ok(0)), []);
     let asked = bench.asked();
-    assert!(matches!(asked[..], [(_, Asked::Get(Place { offset: 1001, .. }, UNREAD))]), "{asked:?}");
+    assert!(matches!(asked[..], [(_, Asked::Get(HeapAddress { offset: 1001, .. }, UNREAD))]), "{asked:?}");
 }
 
 #[test]
 fn gets_into_a_device_end_when_they_are_flushed() {
     let mut bench = Bench::new();
-    let from = Place { member: 2, heap: DATA, offset: 0 };
-    assert_eq!(bench.network.get(8, from, HERE), Carried::Begun(100));
+    let from = HeapAddress { member: 2, heap: DATA, offset: 0 };
+    assert_eq!(bench.network.get(8, from, HERE), BeginOutcome::Begun(100));
     let asked = bench.asked();
     assert_eq!(bench.end(asked[0].0, Ok(0)), [], "the flush is on its way");
-    let last = Local { offset: 5099, len: 1, ..HERE };
+    let last = HeapRange { offset: 5099, len: 1, ..HERE };
     let asked = bench.asked();
     assert!(
         matches!(asked[..], [(_, Asked::Put(to, Some(byte)))] if (to, byte) == (unread(2), last)),
         "{asked:?}"
     );
-    assert_eq!(bench.end(asked[0].0, Ok(0)), [Ended { cookie: 8, how: Ok(0) }]);
+    assert_eq!(bench.end(asked[0].0, Ok(0)), [NetworkCompletion { cookie: 8, how: Ok(0) }]);
 }
 
 #[test]
 fn flushes_that_find_no_room_begin_later() {
     let mut bench = Bench::new();
-    let _begun = bench.network.put(7, THERE, Source::Heap(HERE));
+    let _begun = bench.network.put(7, THERE, PutSource::Heap(HERE));
     let put = bench.asked()[0].0;
     lock(&bench.notes).most = 0;
     assert_eq!(bench.end(put, Ok(0)), []);
@@ -189,48 +194,52 @@ fn flushes_that_find_no_room_begin_later() {
     lock(&bench.notes).most = 8;
     assert_eq!(bench.go_on(), []);
     let flush = bench.asked()[0].0;
-    let failure = Failure { status: Status::PeerDead, reason: 4 };
-    assert_eq!(bench.end(flush, Err(failure)), [Ended { cookie: 7, how: Err(failure) }], "as it ended");
+    let failure = EntryFailure { status: EntryStatus::PeerDead, reason: 4 };
+    assert_eq!(
+        bench.end(flush, Err(failure)),
+        [NetworkCompletion { cookie: 7, how: Err(failure) }],
+        "as it ended"
+    );
     // A put that fails is not flushed, and one that does not begin is none.
-    let _begun = bench.network.put(6, THERE, Source::Heap(HERE));
+    let _begun = bench.network.put(6, THERE, PutSource::Heap(HERE));
     let put = bench.asked()[0].0;
-    assert_eq!(bench.end(put, Err(failure)), [Ended { cookie: 6, how: Err(failure) }]);
+    assert_eq!(bench.end(put, Err(failure)), [NetworkCompletion { cookie: 6, how: Err(failure) }]);
     lock(&bench.notes).most = 0;
-    assert_eq!(bench.network.put(5, THERE, Source::Heap(HERE)), Carried::Busy);
+    assert_eq!(bench.network.put(5, THERE, PutSource::Heap(HERE)), BeginOutcome::Busy);
     assert_eq!(bench.asked(), []);
 }
 
 #[test]
 fn operations_that_need_no_flush_begin_none() {
     let mut bench = Bench::new();
-    let elsewhere = Local { heap: WORDS, ..HERE };
-    let _begun = bench.network.put(1, Place { member: 2, ..THERE }, Source::Heap(HERE));
-    let _begun = bench.network.put(2, Place { heap: WORDS, ..THERE }, Source::Heap(HERE));
+    let elsewhere = HeapRange { heap: WORDS, ..HERE };
+    let _begun = bench.network.put(1, HeapAddress { member: 2, ..THERE }, PutSource::Heap(HERE));
+    let _begun = bench.network.put(2, HeapAddress { heap: WORDS, ..THERE }, PutSource::Heap(HERE));
     let _begun = bench.network.get(3, THERE, elsewhere);
-    let _begun = bench.network.atomic(4, THERE, Action::Add(1), true);
-    bench.network.close(WORDS);
-    let _begun = bench.network.put(5, THERE, Source::Heap(HERE));
+    let _begun = bench.network.post_atomic(4, THERE, AtomicAction::Add(1), true);
+    bench.network.close_window(WORDS);
+    let _begun = bench.network.put(5, THERE, PutSource::Heap(HERE));
     assert_eq!(bench.asked().iter().map(|(cookie, _)| *cookie).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
 }
 
 #[derive(Debug)]
 struct NoCopies;
 
-impl Copies for NoCopies {
-    fn begin(&self, _: u64, _: (&Memory, u64), _: (&Memory, u64), _: u64) -> bool {
+impl DeviceCopier for NoCopies {
+    fn begin_copy(&self, _: u64, _: (&MemoryRange, u64), _: (&MemoryRange, u64), _: u64) -> bool {
         false
     }
 
-    fn ended(&self, _: &mut Vec<(u64, Result<(), u32>)>) {}
+    fn take_ended(&self, _: &mut Vec<(u64, Result<(), u32>)>) {}
 }
 
 /// A part whose words begin at 1024, in a heap of their own.
-fn divided() -> (Regions, Key) {
-    let (mut regions, table) = (Regions::new(planted()), ErrorTable::default());
-    let copies = Some(Arc::new(NoCopies) as Arc<dyn Copies>);
-    let region = Region { memory: Memory::heap(2048), heap: DATA, table, copies, words: None };
-    let key = regions.add(region).unwrap();
-    let words = Region::of_host(Memory::heap(512), WORDS, table);
+fn divided() -> (EntryRegions, EntryKey) {
+    let (mut regions, table) = (EntryRegions::new(planted()), ErrorTable::default());
+    let copies = Some(Arc::new(NoCopies) as Arc<dyn DeviceCopier>);
+    let region = EntryRegion { memory: MemoryRange::heap(2048), heap: DATA, table, copies, words: None };
+    let key = regions.add_region(region).unwrap();
+    let words = EntryRegion::of_host(MemoryRange::heap(512), WORDS, table);
     regions.add_words(key, WordsRegion { first: 1024, region: words }).unwrap();
     (regions, key)
 }
@@ -238,29 +247,35 @@ fn divided() -> (Regions, Key) {
 #[test]
 fn words_that_lie_apart_are_named_by_the_window() {
     let (mut regions, key) = divided();
-    let place = |regions: &Regions, member, addr, len| match regions.find(0, member, key.bits(), addr, len) {
-        Ok(Found::Reached { at, heap, .. }) => Ok((heap, at, "device")),
-        Ok(Found::Here { at, heap, .. }) => Ok((heap.unwrap(), at, "host")),
-        Ok(Found::There { heap, at }) => Ok((heap, at, "far")),
+    let place = |regions: &EntryRegions, member, addr, len| match regions.locate_bytes(
+        0,
+        member,
+        key.to_bits(),
+        addr,
+        len,
+    ) {
+        Ok(EntryLocation::Reached { at, heap, .. }) => Ok((heap, at, "device")),
+        Ok(EntryLocation::Here { at, heap, .. }) => Ok((heap.unwrap(), at, "host")),
+        Ok(EntryLocation::There { heap, at }) => Ok((heap, at, "far")),
         Err(status) => Err(status),
     };
-    let own = |regions: &Regions, addr, len| place(regions, 0, addr, len);
+    let own = |regions: &EntryRegions, addr, len| place(regions, 0, addr, len);
     assert_eq!(own(&regions, 1016, 8), Ok((DATA, 1016, "device")));
     assert_eq!(own(&regions, 1024, 8), Ok((WORDS, 0, "host")));
     assert_eq!(own(&regions, 1024 + 504, 8), Ok((WORDS, 504, "host")));
-    assert_eq!(own(&regions, 1020, 8), Err(Status::Access), "on both sides of the border");
-    assert_eq!(own(&regions, 1024 + 505, 8), Err(Status::Access), "behind the words");
-    let far = Far::of_host(key, 1536, ErrorTable::default(), None);
+    assert_eq!(own(&regions, 1020, 8), Err(EntryStatus::Access), "on both sides of the border");
+    assert_eq!(own(&regions, 1024 + 505, 8), Err(EntryStatus::Access), "behind the words");
+    let far = PeerRegion::of_host(key, 1536, ErrorTable::default(), None);
     let words = FarWords { first: 1024, heap: 9, len: 512 };
-    regions.learn(1, far, Some(words)).unwrap();
+    regions.add_remote_region(1, far, Some(words)).unwrap();
     assert_eq!(place(&regions, 1, 1016, 8), Ok((DATA, 1016, "far")));
     assert_eq!(place(&regions, 1, 1032, 8), Ok((9, 8, "far")));
-    assert_eq!(place(&regions, 1, 1020, 8), Err(Status::Access));
-    assert_eq!(place(&regions, 1, 1529, 8), Err(Status::Access));
-    let named = |member, addr| regions.place(0, member, key.bits(), addr);
+    assert_eq!(place(&regions, 1, 1020, 8), Err(EntryStatus::Access));
+    assert_eq!(place(&regions, 1, 1529, 8), Err(EntryStatus::Access));
+    let named = |member, addr| regions.resolve_place(0, member, key.to_bits(), addr);
     assert_eq!((named(0, 1040), named(1, 1040), named(0, 8)), ((WORDS, 16), (9, 16), (DATA, 8)));
     assert_eq!(regions.of_heap(WORDS).map(|region| region.memory.len()), Some(512));
     assert!(regions.remove(key).is_some());
     assert!(regions.of_heap(WORDS).is_none(), "the words end with their region");
-    assert_eq!(own(&regions, 1024, 8), Err(Status::Stale));
+    assert_eq!(own(&regions, 1024, 8), Err(EntryStatus::Stale));
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Barrier;
 
-use trunkline_device::Words;
-use trunkline_device_queue::verdict::Verdict;
-use trunkline_device_queue::{Budget as _, Memory as _, Queue, WaitError};
-use trunkline_proto::wire::device_queue::{Aborted, Status};
+use trunkline_device::QueueWords;
+use trunkline_device_queue::verdict::GroupVerdict;
+use trunkline_device_queue::{DeviceQueue, WaitBudget as _, WaitError, WordMemory as _};
+use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus};
 
 use crate::ranks::{Rank, WAYS, patience, planted, ranks};
 
@@ -21,25 +21,26 @@ type Stopped = (u32, Result<(), WaitError>);
 
 struct Group<'a> {
     rank: &'a Rank,
-    queue: Queue<Words>,
+    queue: DeviceQueue<QueueWords>,
     /// The other rank's slot that its rounds raise.
     slot: u32,
-    verdict: Verdict<Words>,
+    verdict: GroupVerdict<QueueWords>,
     meets: Barrier,
 }
 
 impl<'a> Group<'a> {
-    fn new(rank: &'a Rank, queue: Queue<Words>, slot: u32, number: u64) -> Self {
+    fn new(rank: &'a Rank, queue: DeviceQueue<QueueWords>, slot: u32, number: u64) -> Self {
         let at = VERDICTS + 24 * number;
         (0..3).for_each(|word| rank.words().store(at + 8 * word, 0, std::sync::atomic::Ordering::Relaxed));
-        let verdict = Verdict::new(rank.words(), at, planted());
+        let verdict = GroupVerdict::new(rank.words(), at, planted());
         Self { rank, queue, slot, verdict, meets: Barrier::new(THREADS) }
     }
 
     /// What one thread of it does, and how that ends.
     fn run(&self, is_leader: bool) -> Stopped {
         for round in 1..=ROUNDS {
-            let end = if is_leader { self.lead(round) } else { self.verdict.hear(round, &mut patience()) };
+            let end =
+                if is_leader { self.lead(round) } else { self.verdict.await_result(round, &mut patience()) };
             if end.is_err() {
                 return (round, end);
             }
@@ -53,7 +54,7 @@ impl<'a> Group<'a> {
         let end = posted
             .map_err(|_| WaitError::Refused)
             .and_then(|ticket| self.queue.wait(ticket, &mut patience()));
-        self.verdict.tell(round, end);
+        self.verdict.publish_result(round, end);
         end
     }
 
@@ -77,16 +78,16 @@ fn an_abort_ends_each_group_as_one() {
         let (rank, other) = (&ranks[0], &ranks[1]);
         let mut stopped = 0;
         for number in 0..12_u32 {
-            let queue: Queue<Words> = rank.queues.queue(16).unwrap();
+            let queue: DeviceQueue<QueueWords> = rank.queues.make_queue(16).unwrap();
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let stop = (random >> 33) % 100;
-            let why = Aborted { status: Status::Aborted, reason: number };
+            let why = AbortWord { status: EntryStatus::Aborted, reason: number };
             let slot = 200 + number;
             let groups = [0, 1].map(|at| Group::new(rank, queue.clone(), slot, at));
             std::thread::scope(|scope| {
                 let played = groups.each_ref().map(|group| scope.spawn(|| group.play()));
                 let mut budget = patience();
-                while other.slot(slot).read(&other.words()) < stop && budget.goes_on() {
+                while other.slot(slot).read_value(&other.words()) < stop && budget.spend_poll() {
                     // Its executor goes on for who waits.
                     other.words().pause();
                 }
@@ -98,7 +99,7 @@ fn an_abort_ends_each_group_as_one() {
                     let told = ends[0].1;
                     let is_it = matches!(told, Ok(()) | Err(WaitError::Refused))
                         || matches!(told, Err(WaitError::Aborted(told)) if told == why)
-                        || matches!(told, Err(WaitError::Failed(fault)) if fault.status == Status::Aborted);
+                        || matches!(told, Err(WaitError::Failed(fault)) if fault.status == EntryStatus::Aborted);
                     assert!(is_it, "{way:?}: {told:?}");
                 }
             });

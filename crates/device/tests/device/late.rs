@@ -4,13 +4,14 @@
 use std::sync::{Arc, Mutex};
 
 use trunkline_device::{
-    Carried, Copies, Ended, ErrorTable, Far, Mode, Network, Place, Queues, Region, Words,
+    BeginOutcome, DeviceCopier, DeviceQueues, EntryRegion, ErrorTable, ExecutorMode, HeapAddress,
+    MemberNetwork, NetworkCompletion, PeerRegion, QueueWords,
 };
-use trunkline_device_queue::{Condition, Slot};
-use trunkline_engine::rma::{Local as Heap, Source};
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::{Action, Atomic as Change, Type};
-use trunkline_proto::wire::device_queue::{Atomic, Entry, Local, Remote, Work};
+use trunkline_device_queue::{SignalSlot, SlotCondition};
+use trunkline_engine::rma::{HeapRange as Heap, PutSource};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic as Change};
+use trunkline_proto::wire::device_queue::{AtomicChange, EntryWork, LocalAddress, PeerAddress, QueueEntry};
 
 use crate::ranks::{BYTES, INLINE, NEAR, SLOTS, TABLE, bytes_of, patience, pattern, planted, ranks};
 
@@ -23,7 +24,7 @@ fn random(state: &mut u64) -> u64 {
 }
 
 /// Bytes in a memory, from there on.
-type From = (Memory, u64);
+type From = (MemoryRange, u64);
 
 #[derive(Debug, Default)]
 struct Late {
@@ -34,7 +35,7 @@ struct Late {
 }
 
 impl Late {
-    fn begin(&mut self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) {
+    fn begin(&mut self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) {
         self.pending.push((cookie, (from.0.clone(), from.1), (to.0.clone(), to.1), len));
     }
 
@@ -54,8 +55,8 @@ impl Late {
 #[derive(Debug, Default)]
 struct Device(Mutex<Late>);
 
-impl Copies for Device {
-    fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool {
+impl DeviceCopier for Device {
+    fn begin_copy(&self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) -> bool {
         let mut late = self.0.lock().unwrap();
         // It has a queue of a few copies.
         let has_room = late.pending.len() < 4;
@@ -65,7 +66,7 @@ impl Copies for Device {
         has_room
     }
 
-    fn ended(&self, into: &mut Vec<(u64, Result<(), u32>)>) {
+    fn take_ended(&self, into: &mut Vec<(u64, Result<(), u32>)>) {
         into.extend(self.0.lock().unwrap().land().map(|cookie| (cookie, Ok(()))));
     }
 }
@@ -76,15 +77,15 @@ fn a_signal_waits_for_late_copies_of_a_device() {
         let ranks = ranks(2, way);
         let device = Arc::new(Device::default());
         let region = ranks[0].queues.remove_region(ranks[0].keys[0]).unwrap();
-        let copies: Arc<dyn Copies> = Arc::clone(&device) as _;
-        let key = ranks[0].queues.add_region(Region { copies: Some(copies), ..region }).unwrap();
-        let queue = ranks[0].queues.queue(16).unwrap();
+        let copies: Arc<dyn DeviceCopier> = Arc::clone(&device) as _;
+        let key = ranks[0].queues.add_region(EntryRegion { copies: Some(copies), ..region }).unwrap();
+        let queue = ranks[0].queues.make_queue(16).unwrap();
         for round in 1..=30_u64 {
             let bytes = pattern(3000, round as u8);
             ranks[0].memory.write(0, &bytes).unwrap();
             let write = |at: u64| {
-                let from = Local { addr: at, key: key.bits() };
-                Entry::new(Work::Write { from, to: ranks[0].at(1, 100 + at), len: 500, imm: None })
+                let from = LocalAddress { addr: at, key: key.to_bits() };
+                QueueEntry::new(EntryWork::Write { from, to: ranks[0].at(1, 100 + at), len: 500, imm: None })
             };
             let mut entries: Vec<_> = (0..6).map(|nth| write(nth * 500)).collect();
             entries.push(ranks[0].signal(1, 0, 1));
@@ -105,54 +106,60 @@ fn a_signal_waits_for_late_copies_of_a_device() {
 /// Member 1 is memory of this process; pieces of a kilobyte land when they like, words change at once.
 #[derive(Debug)]
 struct Unordered {
-    own: Memory,
-    other: Memory,
+    own: MemoryRange,
+    other: MemoryRange,
     late: Late,
-    changed: Vec<Ended>,
+    changed: Vec<NetworkCompletion>,
 }
 
-impl Network for Unordered {
-    fn me(&self) -> u32 {
+impl MemberNetwork for Unordered {
+    fn own_rank(&self) -> u32 {
         0
     }
 
-    fn executes(&self) -> bool {
+    fn can_execute_locally(&self) -> bool {
         true
     }
 
-    fn put(&mut self, cookie: u64, to: Place, from: Source<'_>) -> Carried {
-        let Source::Heap(from) = from else { panic!("no bytes are given by value") };
+    fn put(&mut self, cookie: u64, to: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
+        let PutSource::Heap(from) = from else { panic!("no bytes are given by value") };
         if self.late.pending.len() >= 7 {
-            return Carried::Busy;
+            return BeginOutcome::Busy;
         }
         let len = from.len.min(1000);
         self.late.begin(cookie, (&self.own, from.offset), (&self.other, to.offset), len);
-        Carried::Begun(len)
+        BeginOutcome::Begun(len)
     }
 
-    fn get(&mut self, cookie: u64, from: Place, into: Heap) -> Carried {
+    fn get(&mut self, cookie: u64, from: HeapAddress, into: Heap) -> BeginOutcome {
         if self.late.pending.len() >= 7 {
-            return Carried::Busy;
+            return BeginOutcome::Busy;
         }
         let len = into.len.min(1000);
         self.late.begin(cookie, (&self.other, from.offset), (&self.own, into.offset), len);
-        Carried::Begun(len)
+        BeginOutcome::Begun(len)
     }
 
-    fn atomic(&mut self, cookie: u64, at: Place, action: Action, fetches: bool) -> Carried {
-        let change = Change::new(Type::U64, action, fetches).unwrap();
-        let old = self.other.update(at.offset, |old| change.apply(old, planted())).unwrap();
-        self.changed.push(Ended { cookie, how: Ok(old) });
-        Carried::Begun(8)
+    fn post_atomic(
+        &mut self,
+        cookie: u64,
+        at: HeapAddress,
+        action: AtomicAction,
+        fetches: bool,
+    ) -> BeginOutcome {
+        let change = Change::new(AtomicType::U64, action, fetches).unwrap();
+        let old = self.other.fetch_update(at.offset, |old| change.apply_to(old, planted())).unwrap();
+        self.changed.push(NetworkCompletion { cookie, how: Ok(old) });
+        BeginOutcome::Begun(8)
     }
 
-    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
+    fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
         ended.append(&mut self.changed);
-        ended.extend(self.late.land().map(|cookie| Ended { cookie, how: Ok(0) }));
+        ended.extend(self.late.land().map(|cookie| NetworkCompletion { cookie, how: Ok(0) }));
         !ended.is_empty()
     }
 
-    fn spoil(&mut self, _: Place, _: u64) -> bool {
+    fn send_error_word(&mut self, _: HeapAddress, _: u64) -> bool {
         false
     }
 
@@ -163,17 +170,17 @@ impl Network for Unordered {
 
 #[test]
 fn a_signal_waits_for_all_pieces_of_its_bytes() {
-    for mode in [Mode::Inline, Mode::Thread] {
-        let (own, other) = (Memory::heap(BYTES), Memory::heap(BYTES));
+    for mode in [ExecutorMode::Inline, ExecutorMode::Thread] {
+        let (own, other) = (MemoryRange::heap(BYTES), MemoryRange::heap(BYTES));
         let network =
             Unordered { own: own.clone(), other: other.clone(), late: Late::default(), changed: Vec::new() };
-        let queues = Queues::start(network, 4, mode, planted()).unwrap();
-        let region = Region { memory: own.clone(), heap: 0, table: TABLE, copies: None, words: None };
+        let queues = DeviceQueues::start(network, 4, mode, planted()).unwrap();
+        let region = EntryRegion { memory: own.clone(), heap: 0, table: TABLE, copies: None, words: None };
         let key = queues.add_region(region).unwrap();
         queues
-            .learn(
+            .add_remote_region(
                 1,
-                Far {
+                PeerRegion {
                     key,
                     len: BYTES as u64,
                     table: ErrorTable::default(),
@@ -183,24 +190,32 @@ fn a_signal_waits_for_all_pieces_of_its_bytes() {
                 },
             )
             .unwrap();
-        let queue = queues.queue(8).unwrap();
-        let slot = Slot::poisoned(SLOTS);
-        let there = Words::of(other.clone());
+        let queue = queues.make_queue(8).unwrap();
+        let slot = SignalSlot::with_poison_word(SLOTS);
+        let there = QueueWords::from_memory(other.clone());
         for round in 1..=10 {
             let bytes = pattern(9_500, round as u8);
             own.write(0, &bytes).unwrap();
-            let from = Local { addr: 0, key: key.bits() };
-            let to = |addr| Remote { peer: 1, addr, key: key.bits() };
+            let from = LocalAddress { addr: 0, key: key.to_bits() };
+            let to = |addr| PeerAddress { peer: 1, addr, key: key.to_bits() };
             let entries = [
-                Entry::new(Work::Write { from, to: to(64), len: 9_500, imm: None }),
-                Entry::new(Work::Atomic { at: to(SLOTS), change: Atomic::Add(1), poisoned: true }),
+                QueueEntry::new(EntryWork::Write { from, to: to(64), len: 9_500, imm: None }),
+                QueueEntry::new(EntryWork::Atomic {
+                    at: to(SLOTS),
+                    change: AtomicChange::Add(1),
+                    poisoned: true,
+                }),
                 // What is read comes in pieces as well.
-                Entry::new(Work::Read { into: Local { addr: 1 << 19, ..from }, from: to(64), len: 9_500 }),
+                QueueEntry::new(EntryWork::Read {
+                    into: LocalAddress { addr: 1 << 19, ..from },
+                    from: to(64),
+                    len: 9_500,
+                }),
             ];
             let ticket = queue.post(&entries, &mut patience()).unwrap();
             std::thread::scope(|scope| {
                 let sender = scope.spawn(|| queue.wait(ticket, &mut patience()));
-                slot.wait(&there, Condition::AtLeast(round), &mut patience(), planted()).unwrap();
+                slot.wait(&there, SlotCondition::AtLeast(round), &mut patience(), planted()).unwrap();
                 assert!(bytes_of(&other, 64, 9_500) == bytes, "{mode:?}: the signal came before its bytes");
                 assert_eq!(sender.join().unwrap(), Ok(()));
             });

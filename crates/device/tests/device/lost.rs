@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use trunkline_device::{Far, Key, Mode, Patience, Queues, Region, Rma, Words};
-use trunkline_device_queue::{Condition, Queue, Slots, WaitError};
-use trunkline_engine::Nics;
+use trunkline_device::{
+    DeviceQueues, EntryKey, EntryRegion, ExecutorMode, HostDeadline, PeerRegion, QueueWords, RmaNetwork,
+};
+use trunkline_device_queue::{DeviceQueue, SlotCondition, SlotLayout, WaitError};
+use trunkline_engine::CommNics;
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::Job;
-use trunkline_mem::Memory;
-use trunkline_proto::wire::device_queue::{Atomic, Entry, Local, Remote, Status, Work};
+use trunkline_engine::rma::RmaJob;
+use trunkline_mem::MemoryRange;
+use trunkline_proto::wire::device_queue::{
+    AtomicChange, EntryStatus, EntryWork, LocalAddress, PeerAddress, QueueEntry,
+};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::mortal::{Dead, Mortal};
@@ -21,29 +25,29 @@ const BOUND: Duration = Duration::from_millis(100);
 /// The key of the first region of any rank: number 0, generation 1.
 const KEY: u32 = 1 << 8;
 
-type Over = Arc<Job<Mortal, UnixHost>>;
+type Over = Arc<RmaJob<Mortal, UnixHost>>;
 
 struct Rank {
     me: u32,
     job: Over,
     dead: Dead,
-    memory: Memory,
-    queues: Queues<Rma<Over>>,
+    memory: MemoryRange,
+    queues: DeviceQueues<RmaNetwork<Over>>,
 }
 
-fn patience() -> Patience {
-    Patience::of(Duration::from_secs(5))
+fn patience() -> HostDeadline {
+    HostDeadline::from_duration(Duration::from_secs(5))
 }
 
-fn begin(me: u32, job: &Over, memory: &Memory) -> Queues<Rma<Over>> {
-    let network = Rma::new(Arc::clone(job)).unwrap();
-    let queues = Queues::start(network, 64, Mode::Thread, planted()).unwrap();
-    let region = Region { memory: memory.clone(), heap: 0, table: TABLE, copies: None, words: None };
-    assert_eq!(queues.add_region(region).unwrap().bits(), KEY);
-    let key = Key::from_bits(KEY);
-    let far = Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
-    queues.learn(1 - me, far).unwrap();
-    queues.watch(1 - me, memory, Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }).unwrap();
+fn begin(me: u32, job: &Over, memory: &MemoryRange) -> DeviceQueues<RmaNetwork<Over>> {
+    let network = RmaNetwork::new(Arc::clone(job)).unwrap();
+    let queues = DeviceQueues::start(network, 64, ExecutorMode::Thread, planted()).unwrap();
+    let region = EntryRegion { memory: memory.clone(), heap: 0, table: TABLE, copies: None, words: None };
+    assert_eq!(queues.add_region(region).unwrap().to_bits(), KEY);
+    let key = EntryKey::from_bits(KEY);
+    let far = PeerRegion { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
+    queues.add_remote_region(1 - me, far).unwrap();
+    queues.watch_signals(1 - me, memory, SlotLayout::Poisoned { slots: SLOTS, count: SLOTS_COUNT }).unwrap();
     queues
 }
 
@@ -52,14 +56,14 @@ fn two(wire: WireMode) -> [Rank; 2] {
         let dead = Dead::default();
         let config = SoftConfig { wire, nics: crate::mortal::NICS, ..SoftConfig::default() };
         let fabric = Mortal(SoftFabric::new(config).unwrap(), Arc::clone(&dead));
-        (Job::new(fabric, UnixHost::new(|_, _| {}), params(), Nics::from(0)).unwrap(), dead)
+        (RmaJob::new(fabric, UnixHost::new(|_, _| {}), params(), CommNics::from(0)).unwrap(), dead)
     });
-    let cards = [jobs[0].0.card(), jobs[1].0.card()];
+    let cards = [jobs[0].0.process_card(), jobs[1].0.process_card()];
     let mut number = 0..;
     jobs.map(|(job, dead)| {
         let me = number.next().unwrap();
-        job.meet(me, &cards).unwrap();
-        let memory = Memory::heap(BYTES);
+        job.set_members(me, &cards).unwrap();
+        let memory = MemoryRange::heap(BYTES);
         job.add_heap(memory.clone()).unwrap();
         let job = Arc::new(job);
         let queues = begin(me, &job, &memory);
@@ -68,23 +72,24 @@ fn two(wire: WireMode) -> [Rank; 2] {
 }
 
 impl Rank {
-    fn raise(&self, peer: u32, slot: u32) -> Entry {
-        let at = Remote { peer, addr: SLOTS + 16 * u64::from(slot), key: KEY };
-        Entry::new(Work::Atomic { at, change: Atomic::Add(1), poisoned: true })
+    fn raise(&self, peer: u32, slot: u32) -> QueueEntry {
+        let at = PeerAddress { peer, addr: SLOTS + 16 * u64::from(slot), key: KEY };
+        QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(1), poisoned: true })
     }
 
-    fn write(&self, len: u64) -> Entry {
-        let (from, to) = (Local { addr: 0, key: KEY }, Remote { peer: 1 - self.me, addr: 0, key: KEY });
-        Entry::new(Work::Write { from, to, len, imm: None })
+    fn write(&self, len: u64) -> QueueEntry {
+        let (from, to) =
+            (LocalAddress { addr: 0, key: KEY }, PeerAddress { peer: 1 - self.me, addr: 0, key: KEY });
+        QueueEntry::new(EntryWork::Write { from, to, len, imm: None })
     }
 
     fn wait_slot(&self, number: u32, value: u64) -> Result<u64, WaitError> {
-        let slot = Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot(number).unwrap();
-        let words = self.queues.words(&self.memory);
-        slot.wait(&words, Condition::AtLeast(value), &mut patience(), planted())
+        let slot = SlotLayout::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot_at(number).unwrap();
+        let words = self.queues.observed_words(&self.memory);
+        slot.wait(&words, SlotCondition::AtLeast(value), &mut patience(), planted())
     }
 
-    fn try_once(&self, queue: &Queue<Words>, entries: &[Entry]) -> Result<(), WaitError> {
+    fn try_once(&self, queue: &DeviceQueue<QueueWords>, entries: &[QueueEntry]) -> Result<(), WaitError> {
         let ticket = queue.post(entries, &mut patience()).map_err(|_| WaitError::Refused)?;
         queue.wait(ticket, &mut patience())
     }
@@ -92,7 +97,7 @@ impl Rank {
 
 /// A link tells no more than that nothing comes by it.
 fn is_unreached<T: std::fmt::Debug>(how: &Result<T, WaitError>) -> bool {
-    let unreached = [Status::Network, Status::PeerDead];
+    let unreached = [EntryStatus::Network, EntryStatus::PeerDead];
     match how {
         Err(WaitError::Failed(fault)) => unreached.contains(&fault.status),
         Err(WaitError::Poisoned(poison)) => unreached.contains(&poison.status),
@@ -104,11 +109,11 @@ fn is_unreached<T: std::fmt::Debug>(how: &Result<T, WaitError>) -> bool {
 fn a_lost_link_reaches_every_waiter_and_is_refused_from_then_on() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let [mut here, there] = two(wire);
-        let queue = here.queues.queue(16).unwrap();
+        let queue = here.queues.make_queue(16).unwrap();
         here.try_once(&queue, &[here.write(5000), here.raise(1, 0)]).unwrap();
         // Both ranks wait, by ticket, by counter, by signal.
         let companion = queue.companion_within(&mut patience()).unwrap();
-        let companion = here.queues.find(companion).unwrap();
+        let companion = here.queues.find_queue(companion).unwrap();
         std::thread::scope(|scope| {
             let signal = scope.spawn(|| (there.wait_slot(1, 1), Instant::now()));
             let counter = scope.spawn(|| (here.wait_slot(2, 1), Instant::now()));
@@ -126,14 +131,14 @@ fn a_lost_link_reaches_every_waiter_and_is_refused_from_then_on() {
             let told = Instant::now();
             assert!(is_unreached(&ticket), "{wire:?}: {ticket:?}");
             // What comes behind a failure: a signal there, a counter here.
-            let behind = here.queues.queue(16).unwrap();
+            let behind = here.queues.make_queue(16).unwrap();
             let refused = here.try_once(&behind, &[here.write(8), here.raise(1, 1)]);
             assert!(is_unreached(&refused), "{wire:?}: {refused:?}");
-            let last = trunkline_device_queue::Ticket {
-                index: queue.fault().unwrap().first_bad,
+            let last = trunkline_device_queue::EntryTicket {
+                index: queue.queue_fault().unwrap().first_bad,
                 ..ticket_of(&queue)
             };
-            let wait = Entry::new(Work::Wait { queue: last.queue, index: last.index });
+            let wait = QueueEntry::new(EntryWork::Wait { queue: last.queue, index: last.index });
             let counts = companion.post(&[wait, here.raise(0, 2)], &mut patience()).unwrap();
             assert!(companion.wait(counts, &mut patience()).is_err(), "{wire:?}");
             let (signal, heard) = signal.join().unwrap();
@@ -151,27 +156,31 @@ fn a_lost_link_reaches_every_waiter_and_is_refused_from_then_on() {
         // Both live, so no other signal was given up; and nobody is dialled again, though the NIC is back.
         assert!(matches!(there.wait_slot_once(3), Err(WaitError::Timeout)));
         here.dead[0].store(false, Ordering::Relaxed);
-        let late = here.queues.queue(16).unwrap();
+        let late = here.queues.make_queue(16).unwrap();
         let refused = here.try_once(&late, &[here.raise(1, 4)]);
         assert!(is_unreached(&refused), "{wire:?}: {refused:?}");
         assert!(is_unreached(&there.wait_slot(4, 1)), "{wire:?}");
         // By another executor it is.
         let queues = begin(0, &here.job, &here.memory);
         drop(std::mem::replace(&mut here.queues, queues));
-        let queue = here.queues.queue(16).unwrap();
+        let queue = here.queues.make_queue(16).unwrap();
         here.try_once(&queue, &[here.write(5000), here.raise(1, 0)]).unwrap();
         assert_eq!(there.wait_slot(0, 2), Ok(2));
     }
 }
 
-fn ticket_of(queue: &Queue<Words>) -> trunkline_device_queue::Ticket {
-    trunkline_device_queue::Ticket { queue: queue.shape().number(), epoch: queue.shape().epoch(), index: 0 }
+fn ticket_of(queue: &DeviceQueue<QueueWords>) -> trunkline_device_queue::EntryTicket {
+    trunkline_device_queue::EntryTicket {
+        queue: queue.queue_shape().number(),
+        epoch: queue.queue_shape().epoch(),
+        index: 0,
+    }
 }
 
 impl Rank {
     fn wait_slot_once(&self, number: u32) -> Result<u64, WaitError> {
-        let slot = Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot(number).unwrap();
-        let mut soon = Patience::of(Duration::from_millis(20));
-        slot.wait(&self.queues.words(&self.memory), Condition::AtLeast(1), &mut soon, planted())
+        let slot = SlotLayout::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot_at(number).unwrap();
+        let mut soon = HostDeadline::from_duration(Duration::from_millis(20));
+        slot.wait(&self.queues.observed_words(&self.memory), SlotCondition::AtLeast(1), &mut soon, planted())
     }
 }

@@ -1,11 +1,11 @@
 //! Many of everything: laps of rings at the edges of their numbers, depths, producers, peers that count into one word, flushes and resets at
 //! once, and eight ranks that all talk to each other.
 
-use trunkline_device::Words;
-use trunkline_device_queue::channel::Channel;
-use trunkline_device_queue::lane::{Bytes, Lane};
-use trunkline_device_queue::successor::{self, Slots16, With};
-use trunkline_device_queue::{Condition, Memory as _, Ticket};
+use trunkline_device::QueueWords;
+use trunkline_device_queue::channel::TicketRecord;
+use trunkline_device_queue::lane::{PutBytes, QueueLane};
+use trunkline_device_queue::successor::{self, PutActions, SlotArray};
+use trunkline_device_queue::{EntryTicket, SlotCondition, WordMemory as _};
 
 use crate::ranks::{
     INLINE, NEAR, Rank, SHM, SLOTS, TCP, WAYS, bytes_of, done, patience, pattern, planted, ranks,
@@ -19,7 +19,7 @@ fn rings_of_any_depth_wrap_anywhere() {
         let mut sum = 0;
         for depth in [2, 4, 1024] {
             for first in [0, (1 << 16) - 3, (1 << 32) - 3, (1 << 63) - 3, 0_u64.wrapping_sub(2 * depth)] {
-                let queue = ranks[0].queues.queue_from(depth as u32, first).unwrap();
+                let queue = ranks[0].queues.make_queue_from(depth as u32, first).unwrap();
                 let laps = if depth == 1024 { 2100 } else { 20 };
                 let mut last = None;
                 for round in 0..laps {
@@ -51,7 +51,7 @@ fn up_to_sixteen_producers_share_a_queue() {
     for way in [SHM, NEAR, INLINE] {
         let ranks = ranks(2, way);
         for producers in [2_u64, 5, 16] {
-            let queue = ranks[0].queues.queue(32).unwrap();
+            let queue = ranks[0].queues.make_queue(32).unwrap();
             let before = ranks[1].memory.load(SLOTS).unwrap();
             let (queue, rank) = (&queue, &ranks[0]);
             std::thread::scope(|scope| {
@@ -80,25 +80,27 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
     for way in [SHM, TCP, NEAR, INLINE] {
         let ranks = ranks(8, way);
         let rank = &ranks[0];
-        let counter = Slots16 { at: rank.at(0, SLOTS) }.add(0, 1);
-        let channels_words = Words::try_heap(4096).unwrap();
-        let lanes: Vec<_> =
-            (1..8).map(|_| Lane::new(rank.queues.queue(16).unwrap(), rank.queues.finder())).collect();
+        let counter = SlotArray { at: rank.at(0, SLOTS) }.add_to_slot(0, 1);
+        let channels_words = QueueWords::try_heap(4096).unwrap();
+        let lanes: Vec<_> = (1..8)
+            .map(|_| QueueLane::new(rank.queues.make_queue(16).unwrap(), rank.queues.queue_finder()))
+            .collect();
         let rounds = 20;
         for (peer, lane) in (1..).zip(&lanes) {
             let words = channels_words.clone();
-            let recorded = Channel::create(words.clone(), u64::from(peer) * 128, &[0], planted()).unwrap();
+            let recorded =
+                TicketRecord::create(words.clone(), u64::from(peer) * 128, &[0], planted()).unwrap();
             let cursor = (words, u64::from(peer) * 128 + 64);
             let lane = std::slice::from_ref(lane);
-            let channel = successor::Channel::new(lane, recorded, cursor, planted()).unwrap();
-            let bytes = Bytes { from: rank.here(0), to: rank.at(peer, 64), len: 1000 };
+            let channel = successor::LaneChannel::new(lane, recorded, cursor, planted()).unwrap();
+            let bytes = PutBytes { from: rank.here(0), to: rank.at(peer, 64), len: 1000 };
             rank.memory.write(0, &pattern(1000, 3)).unwrap();
-            let signal = Slots16 { at: rank.at(peer, SLOTS) }.add(5, 1);
+            let signal = SlotArray { at: rank.at(peer, SLOTS) }.add_to_slot(5, 1);
             for round in 0..rounds {
                 let (signal, counter) = (Some(signal), Some(counter));
                 // By the companion, and by the put's own entry.
                 let counter_in_entry = round % 2 == 1;
-                let with = With { signal, counter, counter_in_entry, ..With::default() };
+                let with = PutActions { signal, counter, counter_in_entry, ..PutActions::default() };
                 channel.put(&bytes, &with, &mut patience()).unwrap();
             }
             channel.flush(&mut patience()).unwrap();
@@ -106,12 +108,12 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
         assert_eq!(rank.wait_signal(0, 7 * rounds), Ok(7 * rounds), "{way:?}");
         // And no more than that, once nothing is left that counts.
         for lane in &lanes {
-            let companion = lane.companion(&mut patience()).unwrap();
+            let companion = lane.companion_queue(&mut patience()).unwrap();
             let ready = companion
-                .words()
+                .as_memory()
                 .load(trunkline_proto::wire::device_queue::at::READY, std::sync::atomic::Ordering::Acquire);
-            let (number, epoch) = (companion.shape().number(), companion.shape().epoch());
-            companion.wait(Ticket { queue: number, epoch, index: ready - 1 }, &mut patience()).unwrap();
+            let (number, epoch) = (companion.queue_shape().number(), companion.queue_shape().epoch());
+            companion.wait(EntryTicket { queue: number, epoch, index: ready - 1 }, &mut patience()).unwrap();
         }
         assert_eq!(rank.wait_signal(0, 0), Ok(7 * rounds), "{way:?}");
         for other in &ranks[1..] {
@@ -127,17 +129,17 @@ fn flushes_and_resets_at_once_lose_nothing() {
     for way in [SHM, NEAR] {
         let ranks = ranks(2, way);
         let rank = &ranks[0];
-        let words = Words::try_heap(256).unwrap();
-        let queue = rank.queues.queue(16).unwrap();
-        let channel = Channel::create(words.clone(), 0, &[0], planted()).unwrap();
+        let words = QueueWords::try_heap(256).unwrap();
+        let queue = rank.queues.make_queue(16).unwrap();
+        let channel = TicketRecord::create(words.clone(), 0, &[0], planted()).unwrap();
         // The base of the slot lies beside it.
-        let slot = rank.slot(30).based(SLOTS + 16 * 31);
+        let slot = rank.slot(30).with_base(SLOTS + 16 * 31);
         let other = ranks[1].words();
         std::thread::scope(|scope| {
             let reset = scope.spawn(|| {
                 let (mut seen, mut resets) = (0, 0);
                 while seen < 200 {
-                    seen += slot.reset(&other, planted()).unwrap();
+                    seen += slot.reset_base(&other, planted()).unwrap();
                     resets += 1;
                     other.pause();
                     std::thread::yield_now();
@@ -150,9 +152,13 @@ fn flushes_and_resets_at_once_lose_nothing() {
                     scope.spawn(move || {
                         for _ in 0..100 {
                             let ticket = queue.post(&[rank.signal(1, 30, 1)], &mut patience()).unwrap();
-                            assert!(channel.record(0, ticket));
+                            assert!(channel.record_ticket(0, ticket));
                             channel.flush(std::slice::from_ref(queue), &mut patience()).unwrap();
-                            assert_eq!(queue.poll(ticket), Ok(trunkline_device_queue::Poll::Done), "{way:?}");
+                            assert_eq!(
+                                queue.poll(ticket),
+                                Ok(trunkline_device_queue::TicketPoll::Done),
+                                "{way:?}"
+                            );
                         }
                     })
                 })
@@ -160,12 +166,12 @@ fn flushes_and_resets_at_once_lose_nothing() {
             flushers.into_iter().for_each(|flusher| flusher.join().unwrap());
             assert_eq!(reset.join().unwrap().0, 200, "{way:?}");
         });
-        assert_eq!(slot.read(&other), 0);
+        assert_eq!(slot.read_value(&other), 0);
     }
 }
 
 fn talk(rank: &Rank, count: u32, rounds: u64) {
-    let queue = rank.queues.queue(64).unwrap();
+    let queue = rank.queues.make_queue(64).unwrap();
     let others = || (0..count).filter(|other| *other != rank.me);
     for round in 1..=rounds {
         let mine = pattern(512, (rank.me as u8) ^ (round as u8));
@@ -185,7 +191,7 @@ fn talk(rank: &Rank, count: u32, rounds: u64) {
             done(&queue, &[rank.signal(other, 100, 1)]);
         }
         let all = round * u64::from(count - 1);
-        let until = Condition::AtLeast(all);
+        let until = SlotCondition::AtLeast(all);
         rank.slot(100).wait(&rank.words(), until, &mut patience(), planted()).unwrap();
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trunkline_fabric::{
-    Caps, Completion, Fabric, LinkAddress, LinkError, LinkId, Links, Nic, Op, OpenError, PostError, Rail,
-    RailConfig, Registrar, Wake,
+    Caps, Completion, Fabric, LinkAddress, LinkControl, LinkError, LinkId, MemoryRegistrar, NicPort, Op,
+    PostError, Rail, RailConfig, RailOpenError, WaitMethod,
 };
-use trunkline_proto::wire::status::Usage;
+use trunkline_proto::wire::status::NicUsage;
 use trunkline_softnic::SoftFabric;
 
 pub(crate) const NICS: usize = 4;
@@ -28,62 +28,62 @@ pub(crate) struct MortalRail<R> {
 impl Fabric for Mortal {
     type Rail = MortalRail<<SoftFabric as Fabric>::Rail>;
 
-    fn name(&self) -> &'static str {
+    fn fabric_name(&self) -> &'static str {
         "mortal"
     }
 
-    fn nics(&self) -> &[Nic] {
+    fn nics(&self) -> &[NicPort] {
         self.0.nics()
     }
 
-    fn usage(&self, nic: usize) -> Usage {
-        self.0.usage(nic)
+    fn nic_usage(&self, nic: usize) -> NicUsage {
+        self.0.nic_usage(nic)
     }
 
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, OpenError> {
-        let rail = self.0.open(nic, config)?;
+    fn open_rail(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, RailOpenError> {
+        let rail = self.0.open_rail(nic, config)?;
         Ok(MortalRail { rail, nic, dead: Arc::clone(&self.1), links: Vec::new() })
     }
 }
 
-impl<R: Rail> Links for MortalRail<R> {
-    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
-        let link = self.rail.create_on(pipeline)?;
+impl<R: Rail> LinkControl for MortalRail<R> {
+    fn create_link_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+        let link = self.rail.create_link_on(pipeline)?;
         self.links.push(link);
         Ok(link)
     }
 
-    fn pipeline(&self, link: LinkId) -> Option<u32> {
-        self.rail.pipeline(link)
+    fn link_pipeline(&self, link: LinkId) -> Option<u32> {
+        self.rail.link_pipeline(link)
     }
 
-    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
-        self.rail.address(link)
+    fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        self.rail.link_address(link)
     }
 
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
         self.rail.connect(link, peer)
     }
 
-    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
-        self.rail.is_up(link)
+    fn poll_link_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+        self.rail.poll_link_up(link)
     }
 
-    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
-        self.rail.look(link)
+    fn check_link(&mut self, link: LinkId) -> Result<(), LinkError> {
+        self.rail.check_link(link)
     }
 
-    fn fail(&mut self, link: LinkId) {
-        self.rail.fail(link);
+    fn fail_link(&mut self, link: LinkId) {
+        self.rail.fail_link(link);
     }
 
-    fn is_quiet(&mut self, link: LinkId) -> bool {
-        self.rail.is_quiet(link)
+    fn poll_link_quiet(&mut self, link: LinkId) -> bool {
+        self.rail.poll_link_quiet(link)
     }
 
-    fn destroy(&mut self, link: LinkId) {
+    fn destroy_link(&mut self, link: LinkId) {
         self.links.retain(|&known| known != link);
-        self.rail.destroy(link);
+        self.rail.destroy_link(link);
     }
 }
 
@@ -92,12 +92,12 @@ impl<R: Rail> Rail for MortalRail<R> {
         self.rail.caps()
     }
 
-    fn registrar(&self) -> Arc<dyn Registrar> {
+    fn registrar(&self) -> Arc<dyn MemoryRegistrar> {
         self.rail.registrar()
     }
 
-    fn credits(&self, link: LinkId) -> u32 {
-        self.rail.credits(link)
+    fn post_credits(&self, link: LinkId) -> u32 {
+        self.rail.post_credits(link)
     }
 
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
@@ -110,12 +110,12 @@ impl<R: Rail> Rail for MortalRail<R> {
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         if self.dead[self.nic].load(Ordering::Relaxed) {
-            self.links.drain(..).for_each(|link| self.rail.fail(link));
+            self.links.drain(..).for_each(|link| self.rail.fail_link(link));
         }
         self.rail.poll(out)
     }
 
-    fn arm(&mut self) -> Wake {
-        self.rail.arm()
+    fn arm_wait(&mut self) -> WaitMethod {
+        self.rail.arm_wait()
     }
 }

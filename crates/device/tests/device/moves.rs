@@ -1,6 +1,6 @@
 //! What each operation does, in every way in which entries are executed.
 
-use trunkline_proto::wire::device_queue::{Atomic, Entry, Fence, Work};
+use trunkline_proto::wire::device_queue::{AtomicChange, EntryFence, EntryWork, QueueEntry};
 
 use crate::ranks::{BARE, Rank, SLOTS, WAYS, bytes_of, done, patience, pattern, ranks};
 
@@ -12,7 +12,7 @@ fn value(rank: &Rank, slot: u32) -> u64 {
 fn bytes_go_there_and_come_back() {
     for way in WAYS {
         let ranks = ranks(3, way);
-        let queue = ranks[0].queues.queue(64).unwrap();
+        let queue = ranks[0].queues.make_queue(64).unwrap();
         for (len, seed) in [(0, 0), (1, 1), (24, 2), (100, 3), (4096, 4), (700_001, 5)] {
             let bytes = pattern(len, seed);
             ranks[0].memory.write(3, &bytes).unwrap();
@@ -36,23 +36,24 @@ fn bytes_go_there_and_come_back() {
 fn atomics_change_words_and_bring_back_what_they_were() {
     for way in WAYS {
         let ranks = ranks(2, way);
-        let queue = ranks[0].queues.queue(64).unwrap();
+        let queue = ranks[0].queues.make_queue(64).unwrap();
         for peer in [1, 0] {
             let apply = |change, brings: u64, then: u64| {
                 let ticket = done(&queue, &[ranks[0].change(peer, 7, change)]);
-                assert_eq!(queue.completion(ticket).unwrap().value, brings, "{way:?}: {change:?}");
+                assert_eq!(queue.read_completion(ticket).unwrap().value, brings, "{way:?}: {change:?}");
                 assert_eq!(value(&ranks[peer as usize], 7), then, "{way:?}: {change:?}");
             };
-            apply(Atomic::Add(5), 0, 5);
-            apply(Atomic::Add(u64::MAX), 5, 4);
-            apply(Atomic::SwapIf { expect: 3, swap: 9 }, 4, 4);
-            apply(Atomic::SwapIf { expect: 4, swap: 9 }, 4, 9);
-            apply(Atomic::Set(1 << 40), 0, 1 << 40);
-            apply(Atomic::Max(17), 0, 1 << 40);
-            apply(Atomic::Max(1 << 41), 0, 1 << 41);
-            apply(Atomic::Set(0xffff_fff0), 0, 0xffff_fff0);
+            apply(AtomicChange::Add(5), 0, 5);
+            apply(AtomicChange::Add(u64::MAX), 5, 4);
+            apply(AtomicChange::SwapIf { expect: 3, swap: 9 }, 4, 4);
+            apply(AtomicChange::SwapIf { expect: 4, swap: 9 }, 4, 9);
+            apply(AtomicChange::Set(1 << 40), 0, 1 << 40);
+            apply(AtomicChange::Max(17), 0, 1 << 40);
+            apply(AtomicChange::Max(1 << 41), 0, 1 << 41);
+            apply(AtomicChange::Set(0xffff_fff0), 0, 0xffff_fff0);
             // Two numbers of 32 bits: no carry from one into the other.
-            let masked = Atomic::AddMasked { add: 0x0000_0001_0000_0020, boundaries: 1 << 31 | 1 << 63 };
+            let masked =
+                AtomicChange::AddMasked { add: 0x0000_0001_0000_0020, boundaries: 1 << 31 | 1 << 63 };
             apply(masked, 0xffff_fff0, 0x0000_0001_0000_0010);
         }
     }
@@ -62,11 +63,11 @@ fn atomics_change_words_and_bring_back_what_they_were() {
 fn several_steps_of_an_atomic_lose_nothing_to_others() {
     for way in WAYS {
         let ranks = ranks(3, way);
-        let masked = Atomic::AddMasked { add: 1 << 32 | 1, boundaries: 1 << 31 | 1 << 63 };
+        let masked = AtomicChange::AddMasked { add: 1 << 32 | 1, boundaries: 1 << 31 | 1 << 63 };
         std::thread::scope(|scope| {
             for rank in &ranks {
                 scope.spawn(move || {
-                    let queue = rank.queues.queue(16).unwrap();
+                    let queue = rank.queues.make_queue(16).unwrap();
                     for _ in 0..50 {
                         done(&queue, &[rank.change(1, 3, masked), rank.signal(1, 4, 1)]);
                     }
@@ -82,7 +83,7 @@ fn several_steps_of_an_atomic_lose_nothing_to_others() {
 fn a_signal_comes_after_all_bytes_before_it() {
     for way in WAYS {
         let ranks = ranks(2, way);
-        let queue = ranks[0].queues.queue(16).unwrap();
+        let queue = ranks[0].queues.make_queue(16).unwrap();
         let sizes = [8, 1000, 65_536, 900_000];
         for (round, len) in (1..).zip(sizes.into_iter().cycle().take(12)) {
             let bytes = pattern(len, round as u8);
@@ -106,15 +107,15 @@ fn a_signal_comes_after_all_bytes_before_it() {
 fn companions_count_what_has_completed() {
     for way in WAYS {
         let ranks = ranks(2, way);
-        let main = ranks[0].queues.queue(8).unwrap();
+        let main = ranks[0].queues.make_queue(8).unwrap();
         let number = main.companion_within(&mut patience()).unwrap();
-        let companion = ranks[0].queues.find(number).unwrap();
+        let companion = ranks[0].queues.find_queue(number).unwrap();
         for round in 1..=40 {
             // First who waits, then what it waits for: the companion may run ahead of its queue.
-            let awaited = main.words().clone();
+            let awaited = main.as_memory().clone();
             let _ = awaited;
             let put = main.post(&[ranks[0].write(0, 1, 0, 100)], &mut patience()).unwrap();
-            let wait = Entry::new(Work::Wait { queue: put.queue, index: put.index });
+            let wait = QueueEntry::new(EntryWork::Wait { queue: put.queue, index: put.index });
             let count = [wait, ranks[0].signal(0, 9, 1)];
             companion.post(&count, &mut patience()).unwrap();
             assert_eq!(ranks[0].wait_signal(9, round), Ok(round), "{way:?}");
@@ -127,18 +128,18 @@ fn companions_count_what_has_completed() {
 fn fences_and_bare_words_are_executed() {
     for way in WAYS {
         let ranks = ranks(2, way);
-        let queue = ranks[0].queues.queue(16).unwrap();
+        let queue = ranks[0].queues.make_queue(16).unwrap();
         let at = ranks[0].at(1, BARE + 8 * 5);
-        let bare = Entry::new(Work::Atomic { at, change: Atomic::Add(2), poisoned: false });
+        let bare = QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(2), poisoned: false });
         ranks[1].memory.write(100, &pattern(5000, 7)).unwrap();
         // What is read by the first is written on by the second, behind a fence.
         let entries = [
             ranks[0].read(1, 100, 50_000, 5000),
-            ranks[0].write(50_000, 1, 60_000, 5000).fenced(Fence::ReadsAndAtomics),
-            bare.fenced(Fence::All),
-            Entry::new(Work::Nop),
-            Entry::new(Work::Barrier),
-            Entry::new(Work::Show),
+            ranks[0].write(50_000, 1, 60_000, 5000).with_fence(EntryFence::ReadsAndAtomics),
+            bare.with_fence(EntryFence::All),
+            QueueEntry::new(EntryWork::Nop),
+            QueueEntry::new(EntryWork::Barrier),
+            QueueEntry::new(EntryWork::Show),
         ];
         done(&queue, &entries);
         assert!(bytes_of(&ranks[1].memory, 60_000, 5000) == pattern(5000, 7), "{way:?}");

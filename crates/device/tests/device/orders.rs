@@ -5,14 +5,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trunkline_device::{
-    Carried, Copies, Courier, Ended, ErrorTable, Executor, Failure, Far, Key, Network, Part, Peer, Place,
-    Region, Words,
+    BeginOutcome, DeviceCopier, EntryFailure, EntryKey, EntryRegion, ErrorTable, HeapAddress, LocalPart,
+    MemberNetwork, NetworkCompletion, PeerRegion, ProxyNetwork, QueueExecutor, QueueWords, RemotePart,
 };
-use trunkline_device_queue::{Looks, Queue, Ticket, WaitError};
-use trunkline_engine::rma::{Local as Heap, Source};
-use trunkline_mem::Memory;
-use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::device_queue::{Entry, Local, PostRooms, Remote, Status, Work};
+use trunkline_device_queue::{DeviceQueue, EntryTicket, PollLimit, WaitError};
+use trunkline_engine::rma::{HeapRange as Heap, PutSource};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::wire::device_queue::{
+    EntryStatus, EntryWork, LocalAddress, PeerAddress, PostRooms, QueueEntry,
+};
 
 use crate::ranks::planted;
 
@@ -34,8 +36,8 @@ pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Begun {
     rank: usize,
     cookie: u64,
-    from: (Memory, u64),
-    to: (Memory, u64),
+    from: (MemoryRange, u64),
+    to: (MemoryRange, u64),
     len: u64,
 }
 
@@ -48,9 +50,9 @@ impl Begun {
 
 /// All operations under way between the ranks, and the ended ones, by rank.
 pub(crate) struct Wire {
-    pub(crate) heaps: Vec<Memory>,
+    pub(crate) heaps: Vec<MemoryRange>,
     pub(crate) begun: Vec<Begun>,
-    ended: Vec<Vec<Ended>>,
+    ended: Vec<Vec<NetworkCompletion>>,
     /// Nothing begins any more.
     pub(crate) is_lost: bool,
 }
@@ -61,47 +63,47 @@ struct Slow {
 }
 
 impl Slow {
-    fn begin(&self, cookie: u64, [from, to]: [(usize, u64); 2], len: u64) -> Carried {
+    fn begin(&self, cookie: u64, [from, to]: [(usize, u64); 2], len: u64) -> BeginOutcome {
         let mut wire = lock(&self.wire);
         if wire.is_lost {
-            return Carried::Failed(Failure { status: Status::Network, reason: 0 });
+            return BeginOutcome::Failed(EntryFailure { status: EntryStatus::Network, reason: 0 });
         }
         let [from, to] = [from, to].map(|(rank, at)| (wire.heaps[rank].clone(), at));
         wire.begun.push(Begun { rank: self.me, cookie, from, to, len });
-        Carried::Begun(len)
+        BeginOutcome::Begun(len)
     }
 }
 
-impl Network for Slow {
-    fn me(&self) -> u32 {
+impl MemberNetwork for Slow {
+    fn own_rank(&self) -> u32 {
         self.me as u32
     }
 
-    fn executes(&self) -> bool {
+    fn can_execute_locally(&self) -> bool {
         true
     }
 
-    fn put(&mut self, cookie: u64, to: Place, from: Source<'_>) -> Carried {
-        let Source::Heap(from) = from else { panic!("no bytes are given by value") };
+    fn put(&mut self, cookie: u64, to: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
+        let PutSource::Heap(from) = from else { panic!("no bytes are given by value") };
         self.begin(cookie, [(self.me, from.offset), (to.member as usize, to.offset)], from.len)
     }
 
-    fn get(&mut self, cookie: u64, from: Place, into: Heap) -> Carried {
+    fn get(&mut self, cookie: u64, from: HeapAddress, into: Heap) -> BeginOutcome {
         self.begin(cookie, [(from.member as usize, from.offset), (self.me, into.offset)], into.len)
     }
 
-    fn atomic(&mut self, _: u64, _: Place, _: Action, _: bool) -> Carried {
+    fn post_atomic(&mut self, _: u64, _: HeapAddress, _: AtomicAction, _: bool) -> BeginOutcome {
         panic!("no words are changed here")
     }
 
-    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
+    fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
         let mut wire = lock(&self.wire);
         let before = ended.len();
         ended.append(&mut wire.ended[self.me]);
         ended.len() > before
     }
 
-    fn spoil(&mut self, _: Place, _: u64) -> bool {
+    fn send_error_word(&mut self, _: HeapAddress, _: u64) -> bool {
         false
     }
 
@@ -128,8 +130,8 @@ impl std::fmt::Debug for StreamUser {
     }
 }
 
-impl Copies for StreamUser {
-    fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool {
+impl DeviceCopier for StreamUser {
+    fn begin_copy(&self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) -> bool {
         let (from, to) = ((from.0.clone(), from.1), (to.0.clone(), to.1));
         let mut stream = lock(&self.0);
         stream.begun.push_back(Begun { rank: self.1, cookie, from, to, len });
@@ -137,19 +139,19 @@ impl Copies for StreamUser {
         true
     }
 
-    fn ended(&self, into: &mut Vec<(u64, Result<(), u32>)>) {
+    fn take_ended(&self, into: &mut Vec<(u64, Result<(), u32>)>) {
         into.append(&mut lock(&self.0).ended[self.1]);
     }
 }
 
 pub(crate) struct Job {
-    executors: Vec<Executor<Courier<Slow>>>,
-    queues: Vec<Queue<Words>>,
-    keys: Vec<Key>,
+    executors: Vec<QueueExecutor<ProxyNetwork<Slow>>>,
+    queues: Vec<DeviceQueue<QueueWords>>,
+    keys: Vec<EntryKey>,
     pub(crate) wire: Arc<Mutex<Wire>>,
     pub(crate) stream: Arc<Mutex<CopyStream>>,
     /// The owner's part.
-    pub(crate) device: Memory,
+    pub(crate) device: MemoryRange,
 }
 
 impl Job {
@@ -164,10 +166,10 @@ impl Job {
     }
 
     fn build(window: u64, is_reached: bool) -> Self {
-        let rooms = PostRooms::new(window + Part::boxes_bytes(RANKS as u64), RANKS as u32, window);
-        let bytes = (rooms.room(0, 0) + rooms.bytes()) as usize;
-        let mut heaps: Vec<Memory> = (0..RANKS).map(|_| Memory::heap(bytes)).collect();
-        let device = Memory::heap(window as usize);
+        let rooms = PostRooms::new(window + LocalPart::boxes_bytes(RANKS as u64), RANKS as u32, window);
+        let bytes = (rooms.room_offset(0, 0) + rooms.total_bytes()) as usize;
+        let mut heaps: Vec<MemoryRange> = (0..RANKS).map(|_| MemoryRange::heap(bytes)).collect();
+        let device = MemoryRange::heap(window as usize);
         device.write(0, &vec![OLD; window as usize]).unwrap();
         if is_reached {
             heaps[OWNER] = device.clone();
@@ -175,28 +177,28 @@ impl Job {
         let (begun, ended) = (Vec::new(), (0..RANKS).map(|_| Vec::new()).collect());
         let wire = Arc::new(Mutex::new(Wire { heaps: heaps.clone(), begun, ended, is_lost: false }));
         let stream = Arc::new(Mutex::new(CopyStream::default()));
-        let user = |nth| Arc::new(StreamUser(Arc::clone(&stream), nth)) as Arc<dyn Copies>;
+        let user = |nth| Arc::new(StreamUser(Arc::clone(&stream), nth)) as Arc<dyn DeviceCopier>;
         let table = ErrorTable::default();
         let (mut executors, mut queues, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         for (me, memory) in heaps.iter().enumerate() {
-            let network = Courier::new(Slow { me, wire: Arc::clone(&wire) }, planted()).unwrap();
-            let mut executor = Executor::new(network, 4, planted()).unwrap();
+            let network = ProxyNetwork::new(Slow { me, wire: Arc::clone(&wire) }, planted()).unwrap();
+            let mut executor = QueueExecutor::new(network, 4, planted()).unwrap();
             let own = (me == OWNER).then(|| (device.clone(), user(1)));
             let region = match &own {
                 Some(_) => {
                     let (copies, words) = (Some(user(0)), Some(memory.clone()).filter(|_| !is_reached));
-                    Region { memory: device.clone(), heap: 0, table, copies, words }
+                    EntryRegion { memory: device.clone(), heap: 0, table, copies, words }
                 }
-                None => Region::of_host(memory.clone(), 0, table),
+                None => EntryRegion::of_host(memory.clone(), 0, table),
             };
             let key = executor.add_region(region).unwrap();
             if !is_reached {
                 executor.add_rooms(key, rooms).unwrap();
                 let peer =
-                    |rank| Peer { heap: 0, boxes: window, is_posted: rank == OWNER, slots: Vec::new() };
+                    |rank| RemotePart { heap: 0, boxes: window, is_posted: rank == OWNER, slots: Vec::new() };
                 let (memory, peers) = (memory.clone(), (0..RANKS).map(peer).collect());
-                let part = Part { heap: 0, memory, boxes: window, rooms, device: own, peers };
-                executor.network().open(part).unwrap();
+                let part = LocalPart { heap: 0, memory, boxes: window, rooms, device: own, peers };
+                executor.network_mut().open_window(part).unwrap();
             }
             queues.push(executor.make_queue(64, 0).unwrap());
             executors.push(executor);
@@ -204,26 +206,28 @@ impl Job {
         }
         for (me, executor) in executors.iter_mut().enumerate() {
             for (other, key) in keys.iter().enumerate().filter(|(other, _)| *other != me) {
-                executor.learn(other as u32, Far::of_host(*key, window, table, None)).unwrap();
+                executor
+                    .add_remote_region(other as u32, PeerRegion::of_host(*key, window, table, None))
+                    .unwrap();
             }
         }
         Self { executors, queues, keys, wire, stream, device }
     }
 
-    pub(crate) fn here(&self, rank: usize, addr: u64) -> Local {
-        Local { addr, key: self.keys[rank].bits() }
+    pub(crate) fn here(&self, rank: usize, addr: u64) -> LocalAddress {
+        LocalAddress { addr, key: self.keys[rank].to_bits() }
     }
 
-    pub(crate) fn there(&self, rank: usize, addr: u64) -> Remote {
-        Remote { peer: rank as u32, addr, key: self.keys[rank].bits() }
+    pub(crate) fn there(&self, rank: usize, addr: u64) -> PeerAddress {
+        PeerAddress { peer: rank as u32, addr, key: self.keys[rank].to_bits() }
     }
 
-    pub(crate) fn post(&self, rank: usize, work: Work) -> Ticket {
-        self.queues[rank].post(&[Entry::new(work)], &mut Looks(1)).unwrap()
+    pub(crate) fn post(&self, rank: usize, work: EntryWork) -> EntryTicket {
+        self.queues[rank].post(&[QueueEntry::new(work)], &mut PollLimit(1)).unwrap()
     }
 
     /// Whether an entry has ended, and well.
-    pub(crate) fn is_done(&self, rank: usize, ticket: Ticket) -> bool {
+    pub(crate) fn is_done(&self, rank: usize, ticket: EntryTicket) -> bool {
         match self.outcome(rank, ticket) {
             Ok(()) => true,
             Err(WaitError::Timeout) => false,
@@ -232,13 +236,17 @@ impl Job {
     }
 
     /// How an entry has ended, if it has.
-    pub(crate) fn outcome(&self, rank: usize, ticket: Ticket) -> Result<(), WaitError> {
-        self.queues[rank].wait(ticket, &mut Looks(1))
+    pub(crate) fn outcome(&self, rank: usize, ticket: EntryTicket) -> Result<(), WaitError> {
+        self.queues[rank].wait(ticket, &mut PollLimit(1))
     }
 
     /// Has all ranks go on until none moves.
     pub(crate) fn settle(&mut self) {
-        while self.executors.iter_mut().fold(false, |moved, one| moved | one.pass().moved | one.serve()) {}
+        while self
+            .executors
+            .iter_mut()
+            .fold(false, |moved, one| moved | one.run_pass().moved | one.serve_members())
+        {}
     }
 
     /// How many events could be the next.
@@ -260,7 +268,7 @@ impl Job {
         if choice < wire.begun.len() {
             let one = wire.begun.remove(choice);
             one.perform();
-            wire.ended[one.rank].push(Ended { cookie: one.cookie, how: Ok(0) });
+            wire.ended[one.rank].push(NetworkCompletion { cookie: one.cookie, how: Ok(0) });
         } else {
             let mut stream = lock(&self.stream);
             let one = stream.begun.pop_front().unwrap();
@@ -270,7 +278,7 @@ impl Job {
     }
 }
 
-fn bytes(memory: &Memory, at: u64) -> [u8; LEN as usize] {
+fn bytes(memory: &MemoryRange, at: u64) -> [u8; LEN as usize] {
     let mut bytes = [0; LEN as usize];
     memory.read(at, &mut bytes).unwrap();
     bytes
@@ -289,18 +297,18 @@ enum Reader {
 fn run(make: fn(u64) -> Job, readers: &[Reader], path: &mut Vec<(usize, usize)>) {
     let mut job = make(WINDOW);
     lock(&job.wire).heaps[0].write(0, &[NEW; LEN as usize]).unwrap();
-    let put = Work::Write { from: job.here(0, 0), to: job.there(OWNER, AT), len: LEN, imm: None };
+    let put = EntryWork::Write { from: job.here(0, 0), to: job.there(OWNER, AT), len: LEN, imm: None };
     let put = job.post(0, put);
     let read = |(nth, reader): (u64, &Reader)| {
         let into = nth * LEN;
         match reader {
             Reader::Get => {
-                let read = Work::Read { into: job.here(2, into), from: job.there(OWNER, AT), len: LEN };
+                let read = EntryWork::Read { into: job.here(2, into), from: job.there(OWNER, AT), len: LEN };
                 (2, job.post(2, read), into)
             }
             Reader::OwnPut => {
                 let (from, to) = (job.here(OWNER, AT), job.there(2, into));
-                (OWNER, job.post(OWNER, Work::Write { from, to, len: LEN, imm: None }), into)
+                (OWNER, job.post(OWNER, EntryWork::Write { from, to, len: LEN, imm: None }), into)
             }
         }
     };
@@ -380,9 +388,9 @@ fn a_room_is_used_again_when_its_bytes_are_away() {
             let at = nth * LEN;
             if seed % 2 == 0 {
                 let (from, to) = (job.here(OWNER, at), job.there(2, at));
-                job.post(OWNER, Work::Write { from, to, len: LEN, imm: None });
+                job.post(OWNER, EntryWork::Write { from, to, len: LEN, imm: None });
             } else {
-                job.post(2, Work::Read { into: job.here(2, at), from: job.there(OWNER, at), len: LEN });
+                job.post(2, EntryWork::Read { into: job.here(2, at), from: job.there(OWNER, at), len: LEN });
             }
         }
         let mut dice = seed;

@@ -2,9 +2,9 @@
 //! stream of `orders`, whose events happen when the test says so.
 
 use trunkline_device_queue::WaitError;
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::limits::{DEVICE_PIECE_BYTES, DEVICE_PIECES_MAX};
-use trunkline_proto::wire::device_queue::Work;
+use trunkline_proto::wire::device_queue::EntryWork;
 
 use crate::orders::{Job, OWNER, lock};
 use crate::ranks::{bytes_of, pattern};
@@ -29,7 +29,7 @@ fn finish(job: &mut Job) {
     }
 }
 
-fn heap(job: &Job, rank: usize) -> Memory {
+fn heap(job: &Job, rank: usize) -> MemoryRange {
     lock(&job.wire).heaps[rank].clone()
 }
 
@@ -44,7 +44,7 @@ fn a_get_is_copied_while_its_next_piece_comes() {
     let mut job = Job::new(2 << 20);
     let bytes = pattern(LEN as usize, 3);
     heap(&job, 2).write(0, &bytes).unwrap();
-    let read = Work::Read { into: job.here(OWNER, 64), from: job.there(2, 0), len: LEN };
+    let read = EntryWork::Read { into: job.here(OWNER, 64), from: job.there(2, 0), len: LEN };
     let read = job.post(OWNER, read);
     job.settle();
     assert_eq!(under_way(&job), (PIECES as usize, 0), "pieces come side by side");
@@ -63,7 +63,7 @@ fn a_put_is_copied_while_its_next_piece_comes() {
     let mut job = Job::new(2 << 20);
     let bytes = pattern(LEN as usize, 5);
     heap(&job, 0).write(0, &bytes).unwrap();
-    let put = Work::Write { from: job.here(0, 0), to: job.there(OWNER, 64), len: LEN, imm: None };
+    let put = EntryWork::Write { from: job.here(0, 0), to: job.there(OWNER, 64), len: LEN, imm: None };
     let put = job.post(0, put);
     job.settle();
     assert_eq!(under_way(&job), (PIECES as usize, 0), "pieces go side by side");
@@ -83,7 +83,7 @@ fn a_put_from_a_device_goes_while_its_next_piece_is_copied() {
     let mut job = Job::new(2 << 20);
     let bytes = pattern(LEN as usize, 7);
     job.device.write(0, &bytes).unwrap();
-    let put = Work::Write { from: job.here(OWNER, 0), to: job.there(2, 64), len: LEN, imm: None };
+    let put = EntryWork::Write { from: job.here(OWNER, 0), to: job.there(2, 64), len: LEN, imm: None };
     let put = job.post(OWNER, put);
     job.settle();
     let (going, copied) = under_way(&job);
@@ -102,7 +102,7 @@ fn a_long_get_has_a_bounded_number_of_pieces() {
     let mut job = Job::new(len);
     let bytes = pattern(len as usize, 9);
     heap(&job, 2).write(0, &bytes).unwrap();
-    let read = Work::Read { into: job.here(OWNER, 0), from: job.there(2, 0), len };
+    let read = EntryWork::Read { into: job.here(OWNER, 0), from: job.there(2, 0), len };
     let read = job.post(OWNER, read);
     let most = DEVICE_PIECES_MAX as usize;
     loop {
@@ -123,7 +123,7 @@ fn a_long_get_has_a_bounded_number_of_pieces() {
 fn a_get_whose_pieces_fail_at_once_fails() {
     let mut job = Job::new(2 << 20);
     lock(&job.wire).is_lost = true;
-    let read = Work::Read { into: job.here(OWNER, 0), from: job.there(2, 0), len: LEN };
+    let read = EntryWork::Read { into: job.here(OWNER, 0), from: job.there(2, 0), len: LEN };
     let read = job.post(OWNER, read);
     job.settle();
     assert_eq!(under_way(&job), (0, 0));

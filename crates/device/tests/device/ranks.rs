@@ -3,16 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trunkline_device::{ErrorTable, Far, Key, Mode, Patience, Queues, Region, Rma, Words};
-use trunkline_device_queue::{Queue, Slots, Ticket};
+use trunkline_device::{
+    DeviceQueues, EntryKey, EntryRegion, ErrorTable, ExecutorMode, HostDeadline, PeerRegion, QueueWords,
+    RmaNetwork,
+};
+use trunkline_device_queue::{DeviceQueue, EntryTicket, SlotLayout};
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::Job;
-use trunkline_engine::{Mutant, Nics, Params};
-use trunkline_mem::Memory;
-use trunkline_proto::wire::device_queue::{Atomic, Entry, Inline, Local, Remote, Work};
+use trunkline_engine::rma::RmaJob;
+use trunkline_engine::{CommNics, EngineParams, Mutant};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::wire::device_queue::{
+    AtomicChange, EntryWork, InlineBytes, LocalAddress, PeerAddress, QueueEntry,
+};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
-pub(crate) type Over = Arc<Job<SoftFabric, UnixHost>>;
+pub(crate) type Over = Arc<RmaJob<SoftFabric, UnixHost>>;
 
 /// Bytes of each rank's region.
 pub(crate) const BYTES: usize = 4 << 20;
@@ -33,26 +38,26 @@ pub(crate) const TABLE: ErrorTable =
 pub(crate) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(name.leak());
+        return Mutant::with_name(name.leak());
     }
     Mutant::NONE
 }
 
-pub(crate) fn params() -> Params {
-    Params { mutant: planted(), ..Params::default() }
+pub(crate) fn params() -> EngineParams {
+    EngineParams { mutant: planted(), ..EngineParams::default() }
 }
 
-pub(crate) fn patience() -> Patience {
-    Patience::of(LIMIT)
+pub(crate) fn patience() -> HostDeadline {
+    HostDeadline::from_duration(LIMIT)
 }
 
 pub(crate) struct Rank {
     pub(crate) me: u32,
     pub(crate) job: Over,
-    pub(crate) queues: Queues<Rma<Over>>,
-    pub(crate) memory: Memory,
+    pub(crate) queues: DeviceQueues<RmaNetwork<Over>>,
+    pub(crate) memory: MemoryRange,
     /// By rank.
-    pub(crate) keys: Vec<Key>,
+    pub(crate) keys: Vec<EntryKey>,
 }
 
 /// Over which wire, and whether bytes of other ranks are in this process.
@@ -60,13 +65,13 @@ pub(crate) struct Rank {
 pub(crate) struct Way {
     pub(crate) wire: WireMode,
     pub(crate) near: bool,
-    pub(crate) mode: Mode,
+    pub(crate) mode: ExecutorMode,
 }
 
-pub(crate) const SHM: Way = Way { wire: WireMode::Shm, near: false, mode: Mode::Thread };
-pub(crate) const TCP: Way = Way { wire: WireMode::Tcp, near: false, mode: Mode::Thread };
-pub(crate) const NEAR: Way = Way { wire: WireMode::Auto, near: true, mode: Mode::Thread };
-pub(crate) const INLINE: Way = Way { wire: WireMode::Auto, near: true, mode: Mode::Inline };
+pub(crate) const SHM: Way = Way { wire: WireMode::Shm, near: false, mode: ExecutorMode::Thread };
+pub(crate) const TCP: Way = Way { wire: WireMode::Tcp, near: false, mode: ExecutorMode::Thread };
+pub(crate) const NEAR: Way = Way { wire: WireMode::Auto, near: true, mode: ExecutorMode::Thread };
+pub(crate) const INLINE: Way = Way { wire: WireMode::Auto, near: true, mode: ExecutorMode::Inline };
 
 /// All ways in which ranks of one process can be tried.
 pub(crate) const WAYS: [Way; 4] = [SHM, TCP, NEAR, INLINE];
@@ -80,17 +85,19 @@ pub(crate) fn few(count: usize, way: Way, most: u32) -> Vec<Rank> {
     let job = |_| {
         let config = SoftConfig { wire: way.wire, nics: 4, ..SoftConfig::default() };
         let fabric = SoftFabric::new(config).unwrap();
-        Job::new(fabric, UnixHost::new(|_, _| {}), params(), Nics::from(0)).unwrap()
+        RmaJob::new(fabric, UnixHost::new(|_, _| {}), params(), CommNics::from(0)).unwrap()
     };
     let jobs: Vec<_> = (0..count).map(job).collect();
-    let cards: Vec<_> = jobs.iter().map(Job::card).collect();
-    let rank = |(me, job): (usize, Job<_, _>)| {
-        job.meet(me as u32, &cards).unwrap();
-        let memory = Memory::heap(BYTES);
+    let cards: Vec<_> = jobs.iter().map(RmaJob::process_card).collect();
+    let rank = |(me, job): (usize, RmaJob<_, _>)| {
+        job.set_members(me as u32, &cards).unwrap();
+        let memory = MemoryRange::heap(BYTES);
         let heap = job.add_heap(memory.clone()).unwrap();
         let job = Arc::new(job);
-        let queues = Queues::start(Rma::new(Arc::clone(&job)).unwrap(), most, way.mode, planted()).unwrap();
-        let region = Region { memory: memory.clone(), heap, table: TABLE, copies: None, words: None };
+        let queues =
+            DeviceQueues::start(RmaNetwork::new(Arc::clone(&job)).unwrap(), most, way.mode, planted())
+                .unwrap();
+        let region = EntryRegion { memory: memory.clone(), heap, table: TABLE, copies: None, words: None };
         let keys = vec![queues.add_region(region).unwrap()];
         Rank { me: me as u32, job, queues, memory, keys }
     };
@@ -100,9 +107,15 @@ pub(crate) fn few(count: usize, way: Way, most: u32) -> Vec<Rank> {
     for rank in &mut ranks {
         for (other, memory) in memories.iter().enumerate().filter(|(other, _)| *other as u32 != rank.me) {
             let near = way.near.then(|| memory.clone());
-            let far =
-                Far { key: keys[other], len: BYTES as u64, table: TABLE, near, copies: None, words: None };
-            rank.queues.learn(other as u32, far).unwrap();
+            let far = PeerRegion {
+                key: keys[other],
+                len: BYTES as u64,
+                table: TABLE,
+                near,
+                copies: None,
+                words: None,
+            };
+            rank.queues.add_remote_region(other as u32, far).unwrap();
         }
         rank.keys.clone_from(&keys);
     }
@@ -110,42 +123,45 @@ pub(crate) fn few(count: usize, way: Way, most: u32) -> Vec<Rank> {
 }
 
 impl Rank {
-    pub(crate) fn here(&self, addr: u64) -> Local {
-        Local { addr, key: self.keys[self.me as usize].bits() }
+    pub(crate) fn here(&self, addr: u64) -> LocalAddress {
+        LocalAddress { addr, key: self.keys[self.me as usize].to_bits() }
     }
 
-    pub(crate) fn at(&self, peer: u32, addr: u64) -> Remote {
-        Remote { peer, addr, key: self.keys[peer as usize].bits() }
+    pub(crate) fn at(&self, peer: u32, addr: u64) -> PeerAddress {
+        PeerAddress { peer, addr, key: self.keys[peer as usize].to_bits() }
     }
 
-    pub(crate) fn write(&self, from: u64, peer: u32, to: u64, len: u64) -> Entry {
-        Entry::new(Work::Write { from: self.here(from), to: self.at(peer, to), len, imm: None })
+    pub(crate) fn write(&self, from: u64, peer: u32, to: u64, len: u64) -> QueueEntry {
+        QueueEntry::new(EntryWork::Write { from: self.here(from), to: self.at(peer, to), len, imm: None })
     }
 
-    pub(crate) fn inline(&self, bytes: &[u8], peer: u32, to: u64) -> Entry {
-        Entry::new(Work::WriteInline { bytes: Inline::new(bytes).unwrap(), to: self.at(peer, to) })
+    pub(crate) fn inline(&self, bytes: &[u8], peer: u32, to: u64) -> QueueEntry {
+        QueueEntry::new(EntryWork::WriteInline {
+            bytes: InlineBytes::new(bytes).unwrap(),
+            to: self.at(peer, to),
+        })
     }
 
-    pub(crate) fn read(&self, peer: u32, from: u64, into: u64, len: u64) -> Entry {
-        Entry::new(Work::Read { into: self.here(into), from: self.at(peer, from), len })
+    pub(crate) fn read(&self, peer: u32, from: u64, into: u64, len: u64) -> QueueEntry {
+        QueueEntry::new(EntryWork::Read { into: self.here(into), from: self.at(peer, from), len })
     }
 
-    pub(crate) fn change(&self, peer: u32, slot: u32, change: Atomic) -> Entry {
+    pub(crate) fn change(&self, peer: u32, slot: u32, change: AtomicChange) -> QueueEntry {
         let at = self.at(peer, SLOTS + 16 * u64::from(slot));
-        Entry::new(Work::Atomic { at, change, poisoned: true })
+        QueueEntry::new(EntryWork::Atomic { at, change, poisoned: true })
     }
 
-    pub(crate) fn signal(&self, peer: u32, slot: u32, value: u64) -> Entry {
-        self.change(peer, slot, Atomic::Add(value))
+    pub(crate) fn signal(&self, peer: u32, slot: u32, value: u64) -> QueueEntry {
+        self.change(peer, slot, AtomicChange::Add(value))
     }
 
     /// Words of this rank's signals, and the slots in them.
-    pub(crate) fn words(&self) -> Words {
-        self.queues.words(&self.memory)
+    pub(crate) fn words(&self) -> QueueWords {
+        self.queues.observed_words(&self.memory)
     }
 
-    pub(crate) fn slot(&self, number: u32) -> trunkline_device_queue::Slot {
-        Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot(number).unwrap()
+    pub(crate) fn slot(&self, number: u32) -> trunkline_device_queue::SignalSlot {
+        SlotLayout::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot_at(number).unwrap()
     }
 
     pub(crate) fn wait_signal(
@@ -153,13 +169,13 @@ impl Rank {
         number: u32,
         value: u64,
     ) -> Result<u64, trunkline_device_queue::WaitError> {
-        let until = trunkline_device_queue::Condition::AtLeast(value);
+        let until = trunkline_device_queue::SlotCondition::AtLeast(value);
         self.slot(number).wait(&self.words(), until, &mut patience(), planted())
     }
 }
 
 /// Posts and waits; the ticket of the last entry.
-pub(crate) fn done(queue: &Queue<Words>, entries: &[Entry]) -> Ticket {
+pub(crate) fn done(queue: &DeviceQueue<QueueWords>, entries: &[QueueEntry]) -> EntryTicket {
     let ticket = queue.post(entries, &mut patience()).unwrap();
     assert_eq!(queue.wait(ticket, &mut patience()), Ok(()));
     ticket
@@ -170,7 +186,7 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8).wrapping_add(seed)).collect()
 }
 
-pub(crate) fn bytes_of(memory: &Memory, at: u64, len: usize) -> Vec<u8> {
+pub(crate) fn bytes_of(memory: &MemoryRange, at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     memory.read(at, &mut bytes).unwrap();
     bytes

@@ -1,6 +1,6 @@
 //! A part of a device's memory that the network reaches: it is the heap itself, and nothing of it is copied by the device, nor asked for by post. Over the network and the stream of `orders`.
 
-use trunkline_proto::wire::device_queue::Work;
+use trunkline_proto::wire::device_queue::EntryWork;
 
 use crate::orders::{Job, OWNER, lock};
 use crate::ranks::{bytes_of, pattern};
@@ -8,7 +8,7 @@ use crate::ranks::{bytes_of, pattern};
 const LEN: u64 = 700_000;
 
 /// Lets all happen that an entry begins; how many operations of the network that were.
-fn count_operations(job: &mut Job, rank: usize, work: Work) -> u32 {
+fn count_operations(job: &mut Job, rank: usize, work: EntryWork) -> u32 {
     let ticket = job.post(rank, work);
     let mut operations = 0;
     loop {
@@ -32,19 +32,21 @@ fn bytes_of_a_device_that_is_reached_are_not_copied() {
         let bytes = pattern(LEN as usize, nth);
         // By another rank to the device, and back.
         heap(&job, other).write(0, &bytes).unwrap();
-        let put = Work::Write { from: job.here(other, 0), to: job.there(OWNER, 64), len: LEN, imm: None };
+        let put =
+            EntryWork::Write { from: job.here(other, 0), to: job.there(OWNER, 64), len: LEN, imm: None };
         assert_eq!(count_operations(&mut job, other, put), 1, "a put is one operation");
         assert!(bytes_of(&job.device, 64, LEN as usize) == bytes);
-        let read = Work::Read { into: job.here(other, 64), from: job.there(OWNER, 64), len: LEN };
+        let read = EntryWork::Read { into: job.here(other, 64), from: job.there(OWNER, 64), len: LEN };
         assert_eq!(count_operations(&mut job, other, read), 1, "a get is one operation");
         assert!(there(&job, other, &bytes));
         // By the owner.
         let bytes = pattern(LEN as usize, nth + 10);
         job.device.write(0, &bytes).unwrap();
-        let put = Work::Write { from: job.here(OWNER, 0), to: job.there(other, 64), len: LEN, imm: None };
+        let put =
+            EntryWork::Write { from: job.here(OWNER, 0), to: job.there(other, 64), len: LEN, imm: None };
         assert_eq!(count_operations(&mut job, OWNER, put), 1, "an own put is one operation");
         assert!(there(&job, other, &bytes));
-        let read = Work::Read { into: job.here(OWNER, 64), from: job.there(other, 64), len: LEN };
+        let read = EntryWork::Read { into: job.here(OWNER, 64), from: job.there(other, 64), len: LEN };
         assert_eq!(count_operations(&mut job, OWNER, read), 1, "an own get is one operation");
         assert!(bytes_of(&job.device, 64, LEN as usize) == bytes);
     }

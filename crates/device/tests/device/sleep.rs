@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use trunkline_device_queue::Poll;
-use trunkline_proto::wire::device_queue::{Entry, Work};
+use trunkline_device_queue::TicketPoll;
+use trunkline_proto::wire::device_queue::{EntryWork, QueueEntry};
 
 use crate::ranks::{NEAR, SHM, done, patience, ranks};
 
@@ -54,7 +54,7 @@ fn run_alone(name: &str, run: impl FnOnce()) {
 fn idle_queues_cost_no_processor() {
     run_alone("sleep::idle_queues_cost_no_processor", || {
         let ranks = ranks(2, SHM);
-        let queues: Vec<_> = (0..200).map(|_| ranks[0].queues.queue(2).unwrap()).collect();
+        let queues: Vec<_> = (0..200).map(|_| ranks[0].queues.make_queue(2).unwrap()).collect();
         for queue in &queues {
             done(queue, &[ranks[0].inline(&[1; 8], 1, 0)]);
         }
@@ -75,17 +75,17 @@ fn idle_queues_cost_no_processor() {
 fn work_that_does_not_move_costs_little_processor() {
     run_alone("sleep::work_that_does_not_move_costs_little_processor", || {
         let ranks = ranks(1, SHM);
-        let [queue, other] = [2, 2].map(|depth| ranks[0].queues.queue(depth).unwrap());
+        let [queue, other] = [2, 2].map(|depth| ranks[0].queues.make_queue(depth).unwrap());
         let first = done(&other, &[ranks[0].inline(&[1; 8], 0, 0)]);
-        let next = Work::Wait { queue: first.queue, index: first.index + 1 };
-        let ticket = queue.post(&[Entry::new(next)], &mut patience()).unwrap();
+        let next = EntryWork::Wait { queue: first.queue, index: first.index + 1 };
+        let ticket = queue.post(&[QueueEntry::new(next)], &mut patience()).unwrap();
         let (began, mut asleep) = (Instant::now(), 0);
         while asleep < 20 {
             assert!(began.elapsed() < Duration::from_secs(20), "it was seen asleep {asleep} times");
             std::thread::sleep(Duration::from_millis(1));
             asleep += executors().iter().filter(|(_, sleeps)| *sleeps).count();
         }
-        assert_eq!(queue.poll(ticket), Ok(Poll::Busy));
+        assert_eq!(queue.poll(ticket), Ok(TicketPoll::Busy));
         done(&other, &[ranks[0].inline(&[1; 8], 0, 0)]);
         queue.wait(ticket, &mut patience()).unwrap();
     });
@@ -108,7 +108,7 @@ fn executors() -> Vec<(std::path::PathBuf, bool)> {
 fn whoever_rings_wakes_a_thread_that_is_about_to_sleep() {
     let before = executors();
     let ranks = ranks(1, NEAR);
-    let queue = ranks[0].queues.queue(2).unwrap();
+    let queue = ranks[0].queues.make_queue(2).unwrap();
     // It has its name once it runs.
     done(&queue, &[ranks[0].signal(0, 0, 1)]);
     let (thread, _) = executors().into_iter().find(|one| before.iter().all(|old| old.0 != one.0)).unwrap();
@@ -127,7 +127,7 @@ fn whoever_rings_wakes_a_thread_that_is_about_to_sleep() {
         }
         let rang = Instant::now();
         let ticket = queue.post(&[ranks[0].signal(0, 0, 1)], &mut patience()).unwrap();
-        while queue.poll(ticket) == Ok(Poll::Busy) {
+        while queue.poll(ticket) == Ok(TicketPoll::Busy) {
             std::thread::yield_now();
             assert!(rang.elapsed() < Duration::from_millis(1500), "nobody has woken it, round {round}");
         }
@@ -140,8 +140,8 @@ fn whoever_rings_wakes_a_thread_that_is_about_to_sleep() {
 #[test]
 fn who_cancels_waits_for_whoever_is_away_for_a_moment() {
     let ranks = ranks(2, NEAR);
-    let queue = ranks[0].queues.queue(8).unwrap();
-    let (first, second) = (queue.reserve(1).unwrap(), queue.reserve(1).unwrap());
+    let queue = ranks[0].queues.make_queue(8).unwrap();
+    let (first, second) = (queue.reserve_entries(1).unwrap(), queue.reserve_entries(1).unwrap());
     let arrived = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let canceled = scope.spawn(|| {
@@ -157,7 +157,7 @@ fn who_cancels_waits_for_whoever_is_away_for_a_moment() {
         let ticket = first.publish().unwrap();
         queue.submit(ticket.index + 1);
         canceled.join().unwrap();
-        assert_eq!(queue.aborted(), None);
+        assert_eq!(queue.abort_word(), None);
         queue.wait(ticket, &mut patience()).unwrap();
         done(&queue, &[ranks[0].inline(&[1; 8], 1, 0)]);
     });

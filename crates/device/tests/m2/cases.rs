@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use trunkline_device::{Job, Network};
-use trunkline_device_queue::Memory as _;
-use trunkline_proto::wire::device_queue::{Aborted, Status, at};
+use trunkline_device::{KernelJob, MemberNetwork};
+use trunkline_device_queue::WordMemory as _;
+use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus, at};
 
 use crate::machine::{Machine, PLAN, Place, Plan, Rank, until};
 
@@ -28,7 +28,7 @@ pub(crate) fn operations(machine: &Machine) {
             for &threads in machine.groups.iter().filter(|&&threads| threads < depth) {
                 let plan = Plan { place, lanes, depth, first, ..PLAN };
                 let rank = Rank::new(machine, 0, plan);
-                let job = Job { rounds: 12, ..rank.job(machine) };
+                let job = KernelJob { rounds: 12, ..rank.job(machine) };
                 let results = rank.run(machine, "operations", (1, threads), job);
                 let failed = results.iter().fold(0, |all, one| all | one);
                 assert!(failed == 0, "{plan:?}, {threads} threads: checks that failed: {failed:#b}");
@@ -62,7 +62,7 @@ fn flood(machine: &Machine, plan: Plan, threads: u32, (batch, entries): (u64, u6
     let rank = Rank::new(machine, 0, plan);
     let producers = u64::from(plan.blocks * threads);
     let rounds = entries.div_ceil(producers * batch).max(4);
-    let job = Job { rounds, batch, bytes: 64 << 10, ..rank.job(machine) };
+    let job = KernelJob { rounds, batch, bytes: 64 << 10, ..rank.job(machine) };
     let began = Instant::now();
     let results = rank.run(machine, "flood", (plan.blocks, threads), job);
     let seconds = began.elapsed().as_secs_f64();
@@ -76,9 +76,9 @@ fn flood(machine: &Machine, plan: Plan, threads: u32, (batch, entries): (u64, u6
     let all = producers * rounds * batch;
     let rate = all as f64 / seconds / 1e6;
     println!("{plan:?}, {producers} producers: {all} entries in {seconds:.2} s, {rate:.2} M/s");
-    for of in rank.lanes.numbers() {
-        let queue = rank.queues.find(of[0]).unwrap();
-        assert_eq!((queue.fault(), queue.aborted()), (None, None), "{plan:?}");
+    for of in rank.lanes.queue_numbers() {
+        let queue = rank.queues.find_queue(of[0]).unwrap();
+        assert_eq!((queue.queue_fault(), queue.abort_word()), (None, None), "{plan:?}");
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn exchanges(machine: &Machine) {
             let plan = Plan { place, lanes: 2, blocks: 2, ..PLAN };
             let rank = Rank::new(machine, 0, plan);
             let rounds = if machine.is_full { 5_000 } else { 300 };
-            let job = Job { rounds, bytes: 16 << 10, ..rank.job(machine) };
+            let job = KernelJob { rounds, bytes: 16 << 10, ..rank.job(machine) };
             let results = rank.run(machine, "exchange", (2, threads), job);
             assert!(results.iter().all(|one| *one == 0), "{plan:?}, {threads} threads: {results:x?}");
             assert_eq!([0, 1].map(|slot| rank.slot(machine, slot)), [[rounds, 0], [rounds, 0]]);
@@ -106,9 +106,9 @@ pub(crate) fn two_ranks(machine: &Machine) {
         ranks[1].learn(0, &ranks[0]);
         let rounds = 500;
         let job = |me: usize| {
-            let keys = [ranks[me].key.bits(), ranks[1 - me].key.bits()];
+            let keys = [ranks[me].key.to_bits(), ranks[1 - me].key.to_bits()];
             let own = ranks[me].job(machine);
-            Job { keys, peer: 1 - me as u32, rounds, batch: 4, bytes: 64 << 10, ..own }
+            KernelJob { keys, peer: 1 - me as u32, rounds, batch: 4, bytes: 64 << 10, ..own }
         };
         let running = [0, 1].map(|me| ranks[me].start(machine, "flood", (2, 2), job(me)));
         for (rank, running) in ranks.iter().zip(&running) {
@@ -136,15 +136,19 @@ pub(crate) fn failures(machine: &Machine) {
     for place in [Place::Device, Place::Pinned] {
         let rank = Rank::new(machine, 0, Plan { place, blocks: 2, ..PLAN });
         let own = rank.job(machine);
-        let job = Job { keys: [own.keys[0] ^ 0x5a00, own.keys[1]], number: u64::MAX, ..own };
+        let job = KernelJob { keys: [own.keys[0] ^ 0x5a00, own.keys[1]], number: u64::MAX, ..own };
         let results = rank.run(machine, "endure", (2, 3), job);
         for result in &results {
             assert_eq!(kinds(*result), [FAILED, POISONED, FAILED, 1], "{place:?}: {results:x?}");
-            assert_eq!((result >> 32 & 0xffff) as u16, Status::Access.to_bits(), "{place:?}: {results:x?}");
+            assert_eq!(
+                (result >> 32 & 0xffff) as u16,
+                EntryStatus::Access.to_bits(),
+                "{place:?}: {results:x?}"
+            );
         }
         assert_ne!(rank.slot(machine, 0)[1], 0, "the slot is poisoned");
-        let queue = rank.queues.find(rank.lanes.numbers()[0][0]).unwrap();
-        assert_eq!(queue.fault().map(|fault| fault.status), Some(Status::Access));
+        let queue = rank.queues.find_queue(rank.lanes.queue_numbers()[0][0]).unwrap();
+        assert_eq!(queue.queue_fault().map(|fault| fault.status), Some(EntryStatus::Access));
     }
 }
 
@@ -152,14 +156,14 @@ pub(crate) fn failures(machine: &Machine) {
 pub(crate) fn aborts(machine: &Machine) {
     for place in [Place::Device, Place::Pinned] {
         let rank = Rank::new(machine, 0, Plan { place, blocks: 2, ..PLAN });
-        let job = Job { number: u64::MAX, ticks: 0, ..rank.job(machine) };
+        let job = KernelJob { number: u64::MAX, ticks: 0, ..rank.job(machine) };
         let running = rank.start(machine, "endure", (2, 2), job);
-        let queue = rank.queues.find(rank.lanes.numbers()[0][0]).unwrap();
+        let queue = rank.queues.find_queue(rank.lanes.queue_numbers()[0][0]).unwrap();
         until("four puts and signals have completed", || {
-            queue.words().load(at::FRONTIER, std::sync::atomic::Ordering::Acquire) >= 8
+            queue.as_memory().load(at::FRONTIER, std::sync::atomic::Ordering::Acquire) >= 8
         });
         assert!(!running.is_over().unwrap(), "it waits for what never comes");
-        assert!(queue.abort(Aborted { status: Status::Aborted, reason: 3 }));
+        assert!(queue.abort(AbortWord { status: EntryStatus::Aborted, reason: 3 }));
         let results = rank.finish(machine, &running, (2, 2));
         for result in &results {
             let [_, slot, _, ended] = kinds(*result);
@@ -172,15 +176,15 @@ pub(crate) fn aborts(machine: &Machine) {
 pub(crate) fn stops(machine: &Machine) {
     for round in 0..10 {
         let rank = Rank::new(machine, 0, Plan { blocks: 2, ..PLAN });
-        let job = Job { number: u64::MAX, ticks: 0, ..rank.job(machine) };
+        let job = KernelJob { number: u64::MAX, ticks: 0, ..rank.job(machine) };
         let results = rank.run(machine, "stop", (2, 2), job);
         for result in &results {
             let [_, slot, _, ended] = kinds(*result);
             assert!(ended == 1 && (slot == ABORTED || slot == POISONED), "{round}: {results:x?}");
         }
-        let queue = rank.queues.find(rank.lanes.numbers()[0][0]).unwrap();
-        until("the host hears of the abort", || queue.aborted().is_some());
-        assert_eq!(queue.aborted(), Some(Aborted { status: Status::Aborted, reason: 7 }));
+        let queue = rank.queues.find_queue(rank.lanes.queue_numbers()[0][0]).unwrap();
+        until("the host hears of the abort", || queue.abort_word().is_some());
+        assert_eq!(queue.abort_word(), Some(AbortWord { status: EntryStatus::Aborted, reason: 7 }));
     }
 }
 
@@ -188,7 +192,7 @@ pub(crate) fn stops(machine: &Machine) {
 pub(crate) fn pings(machine: &Machine) {
     for place in [Place::Device, Place::Pinned] {
         let rank = Rank::new(machine, 0, Plan { place, ..PLAN });
-        let job = Job { rounds: 500, bytes: 8, ..rank.job(machine) };
+        let job = KernelJob { rounds: 500, bytes: 8, ..rank.job(machine) };
         let failed = rank.run(machine, "ping", (1, 1), job);
         assert_eq!(failed, [0]);
         let mut ticks = rank.result_words(machine, 501);
@@ -213,11 +217,17 @@ fn near(machine: &Machine, place: Place, count: usize) -> Vec<Rank> {
 }
 
 /// Each of them runs a kernel at the same time.
-fn together<N: Network + 'static>(machine: &Machine, ranks: &[Rank<N>], threads: u32, name: &str, job: &Job) {
+fn together<N: MemberNetwork + 'static>(
+    machine: &Machine,
+    ranks: &[Rank<N>],
+    threads: u32,
+    name: &str,
+    job: &KernelJob,
+) {
     let start = |(me, rank): (usize, &Rank<N>)| {
-        let Job { rounds, batch, bytes, .. } = *job;
+        let KernelJob { rounds, batch, bytes, .. } = *job;
         let number = ranks.len() as u64;
-        let own = Job { peer: me as u32, number, rounds, batch, bytes, ..rank.job(machine) };
+        let own = KernelJob { peer: me as u32, number, rounds, batch, bytes, ..rank.job(machine) };
         rank.start(machine, name, (1, threads), own)
     };
     let running: Vec<_> = ranks.iter().enumerate().map(start).collect();
@@ -239,7 +249,7 @@ pub(crate) fn examples(machine: &Machine) {
 }
 
 /// Each of the three, by ranks of its own.
-pub(crate) fn each_example<N: Network + 'static>(
+pub(crate) fn each_example<N: MemberNetwork + 'static>(
     machine: &Machine,
     threads: u32,
     make: impl Fn() -> Vec<Rank<N>>,
@@ -249,10 +259,10 @@ pub(crate) fn each_example<N: Network + 'static>(
     halo(machine, threads, &make());
 }
 
-fn ring<N: Network + 'static>(machine: &Machine, threads: u32, ranks: &[Rank<N>]) {
+fn ring<N: MemberNetwork + 'static>(machine: &Machine, threads: u32, ranks: &[Rank<N>]) {
     const WORDS: u64 = 1000;
     let number = |rank: u64, at: u64| (rank + 1) * (at + 3);
-    let job = Job { bytes: WORDS * 8, ..Job::default() };
+    let job = KernelJob { bytes: WORDS * 8, ..KernelJob::default() };
     for (me, rank) in (0..).zip(ranks) {
         let words: Vec<u64> = (0..WORDS).map(|at| number(me, at)).collect();
         rank.fill(machine, 0, &words);
@@ -267,9 +277,9 @@ fn ring<N: Network + 'static>(machine: &Machine, threads: u32, ranks: &[Rank<N>]
     }
 }
 
-fn dispatch<N: Network + 'static>(machine: &Machine, threads: u32, ranks: &[Rank<N>]) {
+fn dispatch<N: MemberNetwork + 'static>(machine: &Machine, threads: u32, ranks: &[Rank<N>]) {
     const TOKENS: u64 = 200;
-    let job = Job { batch: TOKENS, bytes: TOKENS * 8, ..Job::default() };
+    let job = KernelJob { batch: TOKENS, bytes: TOKENS * 8, ..KernelJob::default() };
     let count = ranks.len();
     together(machine, ranks, threads, "dispatch", &job);
     let all = (0..count as u64).flat_map(|rank| (0..TOKENS).map(move |token| token * 2_654_435_761 + rank));
@@ -281,10 +291,10 @@ fn dispatch<N: Network + 'static>(machine: &Machine, threads: u32, ranks: &[Rank
     }
 }
 
-fn halo<N: Network + 'static>(machine: &Machine, threads: u32, ranks: &[Rank<N>]) {
+fn halo<N: MemberNetwork + 'static>(machine: &Machine, threads: u32, ranks: &[Rank<N>]) {
     const CELLS: u64 = 37;
     const ROUNDS: u64 = 25;
-    let job = Job { batch: CELLS, rounds: ROUNDS, ..Job::default() };
+    let job = KernelJob { batch: CELLS, rounds: ROUNDS, ..KernelJob::default() };
     let cell = |at: u64| at * at + 1;
     for (me, rank) in (0..).zip(ranks) {
         let cells: Vec<u64> = (0..CELLS).map(|at| cell(me * CELLS + at)).collect();

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_device::{
-    Carried, Copies, Ended, ErrorTable, Failure, Far, Job, Key, Lanes, Network, Place as Far_, Queues, Region,
+    BeginOutcome, DeviceCopier, DeviceQueues, EntryFailure, EntryKey, EntryRegion, ErrorTable,
+    HeapAddress as Far_, KernelJob, KernelLanes, MemberNetwork, NetworkCompletion, PeerRegion,
 };
 use trunkline_engine::Mutant;
-use trunkline_engine::rma::{Local, Source};
-use trunkline_mem::Memory;
-use trunkline_mem::gpu::{Arg, Device, Mover, Pinned, Program, Running};
-use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::device_queue::Status;
+use trunkline_engine::rma::{HeapRange, PutSource};
+use trunkline_mem::MemoryRange;
+use trunkline_mem::gpu::{DeviceCopyQueue, GpuDevice, KernelArg, KernelModule, PinnedMemory, RunningKernel};
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::wire::device_queue::EntryStatus;
 
 /// Bytes of a rank's region, and where its slots are.
 pub(crate) const BYTES: usize = 192 << 10;
@@ -22,8 +23,8 @@ pub(crate) const THREADS: usize = 4096;
 
 /// What a test is given.
 pub(crate) struct Machine {
-    pub(crate) device: Device,
-    pub(crate) program: Program,
+    pub(crate) device: GpuDevice,
+    pub(crate) program: KernelModule,
     /// Ticks of the device's clock in which a wait is to end that ends.
     pub(crate) ticks: u64,
     /// Threads of a block that are tried.
@@ -37,7 +38,7 @@ pub(crate) struct Machine {
 pub(crate) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(name.leak());
+        return Mutant::with_name(name.leak());
     }
     Mutant::NONE
 }
@@ -46,32 +47,32 @@ pub(crate) fn planted() -> Mutant {
 #[derive(Debug)]
 pub(crate) struct Alone(pub(crate) u32);
 
-impl Network for Alone {
-    fn me(&self) -> u32 {
+impl MemberNetwork for Alone {
+    fn own_rank(&self) -> u32 {
         self.0
     }
 
-    fn executes(&self) -> bool {
+    fn can_execute_locally(&self) -> bool {
         true
     }
 
-    fn put(&mut self, _: u64, _: Far_, _: Source<'_>) -> Carried {
-        Carried::Failed(Failure::of(Status::Network))
+    fn put(&mut self, _: u64, _: Far_, _: PutSource<'_>) -> BeginOutcome {
+        BeginOutcome::Failed(EntryFailure::from_status(EntryStatus::Network))
     }
 
-    fn get(&mut self, _: u64, _: Far_, _: Local) -> Carried {
-        Carried::Failed(Failure::of(Status::Network))
+    fn get(&mut self, _: u64, _: Far_, _: HeapRange) -> BeginOutcome {
+        BeginOutcome::Failed(EntryFailure::from_status(EntryStatus::Network))
     }
 
-    fn atomic(&mut self, _: u64, _: Far_, _: Action, _: bool) -> Carried {
-        Carried::Failed(Failure::of(Status::Network))
+    fn post_atomic(&mut self, _: u64, _: Far_, _: AtomicAction, _: bool) -> BeginOutcome {
+        BeginOutcome::Failed(EntryFailure::from_status(EntryStatus::Network))
     }
 
-    fn go_on(&mut self, _: &mut Vec<Ended>) -> bool {
+    fn make_progress(&mut self, _: &mut Vec<NetworkCompletion>) -> bool {
         false
     }
 
-    fn spoil(&mut self, _: Far_, _: u64) -> bool {
+    fn send_error_word(&mut self, _: Far_, _: u64) -> bool {
         false
     }
 
@@ -102,60 +103,61 @@ pub(crate) struct Plan {
 pub(crate) const PLAN: Plan = Plan { place: Place::Device, lanes: 1, depth: 64, first: 0, blocks: 1 };
 
 /// A rank: an executor, a region, and lanes.
-pub(crate) struct Rank<N: Network + 'static = Alone> {
-    pub(crate) queues: Queues<N>,
-    pub(crate) lanes: Lanes,
-    pub(crate) key: Key,
+pub(crate) struct Rank<N: MemberNetwork + 'static = Alone> {
+    pub(crate) queues: DeviceQueues<N>,
+    pub(crate) lanes: KernelLanes,
+    pub(crate) key: EntryKey,
     pub(crate) plan: Plan,
-    region: Memory,
+    region: MemoryRange,
     /// The region in pinned memory, or the bytes of the host in which its words are changed.
-    pinned: Pinned,
-    mover: Option<Mover>,
-    bases: Memory,
-    pub(crate) results: Memory,
+    pinned: PinnedMemory,
+    mover: Option<DeviceCopyQueue>,
+    bases: MemoryRange,
+    pub(crate) results: MemoryRange,
 }
 
 /// The stream that a rank's copies go by, for one more executor.
-fn shared(mover: Option<&Mover>) -> Option<Arc<dyn Copies>> {
-    mover.map(|mover| Arc::new(mover.share()) as _)
+fn shared(mover: Option<&DeviceCopyQueue>) -> Option<Arc<dyn DeviceCopier>> {
+    mover.map(|mover| Arc::new(mover.clone_for_user()) as _)
 }
 
 impl Rank {
     pub(crate) fn new(machine: &Machine, me: u32, plan: Plan) -> Self {
-        let pinned = machine.device.pinned(BYTES).unwrap();
+        let pinned = machine.device.allocate_pinned(BYTES).unwrap();
         Self::over(machine, Alone(me), plan, pinned)
     }
 }
 
-impl<N: Network + 'static> Rank<N> {
+impl<N: MemberNetwork + 'static> Rank<N> {
     /// Over a network, which knows these bytes of the host as its heap 0.
-    pub(crate) fn over(machine: &Machine, network: N, plan: Plan, pinned: Pinned) -> Self {
+    pub(crate) fn over(machine: &Machine, network: N, plan: Plan, pinned: PinnedMemory) -> Self {
         let device = &machine.device;
-        let queues = Queues::for_device(network, 32, device.clone(), planted()).unwrap();
+        let queues = DeviceQueues::for_device(network, 32, device.clone(), planted()).unwrap();
         let (region, mover) = match plan.place {
             Place::Pinned => (pinned.memory().clone(), None),
-            Place::Device => (device.allocate(BYTES).unwrap(), Some(device.mover().unwrap())),
+            Place::Device => (device.allocate(BYTES).unwrap(), Some(device.copy_queue().unwrap())),
         };
         let copies = shared(mover.as_ref());
         let words = mover.is_some().then(|| pinned.memory().clone());
         let table = ErrorTable::default();
-        let of = Region { memory: region.clone(), heap: 0, table, copies, words };
+        let of = EntryRegion { memory: region.clone(), heap: 0, table, copies, words };
         let key = queues.add_region(of).unwrap();
-        let lanes = Lanes::new(device, &queues, (plan.lanes, plan.depth, plan.first), plan.blocks).unwrap();
+        let lanes =
+            KernelLanes::new(device, &queues, (plan.lanes, plan.depth, plan.first), plan.blocks).unwrap();
         let bases = device.allocate(SLOTS_COUNT * 8).unwrap();
         let results = device.allocate(THREADS * 8).unwrap();
         Self { queues, lanes, key, plan, region, pinned, mover, bases, results }
     }
 
     /// The region, the bytes of the host beside it, and a user of the stream of its copies.
-    pub(crate) fn parts(&self) -> (Memory, Memory, Option<Arc<dyn Copies>>) {
+    pub(crate) fn parts(&self) -> (MemoryRange, MemoryRange, Option<Arc<dyn DeviceCopier>>) {
         (self.region.clone(), self.pinned.memory().clone(), shared(self.mover.as_ref()))
     }
 
     /// Tells it of another rank's region, whose bytes it reaches itself.
     pub(crate) fn learn(&self, member: u32, other: &Self) {
         let words = other.mover.is_some().then(|| other.pinned.memory().clone());
-        let far = Far {
+        let far = PeerRegion {
             key: other.key,
             len: BYTES as u64,
             table: ErrorTable::default(),
@@ -163,42 +165,48 @@ impl<N: Network + 'static> Rank<N> {
             copies: shared(other.mover.as_ref()),
             words,
         };
-        self.queues.learn(member, far).unwrap();
+        self.queues.add_remote_region(member, far).unwrap();
     }
 
     /// A job whose peer is this very rank.
-    pub(crate) fn job(&self, machine: &Machine) -> Job {
+    pub(crate) fn job(&self, machine: &Machine) -> KernelJob {
         let data = match self.plan.place {
             Place::Device => self.region.addr() as u64,
-            Place::Pinned => self.pinned.at(),
+            Place::Pinned => self.pinned.device_address(),
         };
-        Job {
+        KernelJob {
             slots: data + SLOTS,
             bases: self.bases.addr() as u64,
             data,
             results: self.results.addr() as u64,
-            keys: [self.key.bits(); 2],
+            keys: [self.key.to_bits(); 2],
             slots_at: SLOTS,
             ticks: machine.ticks,
-            ..Job::default()
+            ..KernelJob::default()
         }
     }
 
-    pub(crate) fn start(&self, machine: &Machine, name: &str, grid: (u32, u32), job: Job) -> Running {
-        let held = self.lanes.held().into_iter().chain([
+    pub(crate) fn start(
+        &self,
+        machine: &Machine,
+        name: &str,
+        grid: (u32, u32),
+        job: KernelJob,
+    ) -> RunningKernel {
+        let held = self.lanes.held_memory().into_iter().chain([
             self.region.clone(),
             self.bases.clone(),
             self.results.clone(),
         ]);
-        let mut args = vec![Arg::Words(job.words(&self.lanes))];
+        let mut args = vec![KernelArg::Words(job.to_words(&self.lanes))];
         // What the words name goes behind them, where no kernel looks.
-        args.extend(held.map(Arg::Memory));
-        args.push(Arg::Pinned(self.pinned.clone()));
-        machine.program.launch(name, grid, args).unwrap()
+        args.extend(held.map(KernelArg::Memory));
+        args.push(KernelArg::Pinned(self.pinned.clone()));
+        machine.program.launch_kernel(name, grid, args).unwrap()
     }
 
     /// Runs a kernel; the result of each thread.
-    pub(crate) fn run(&self, machine: &Machine, name: &str, grid: (u32, u32), job: Job) -> Vec<u64> {
+    pub(crate) fn run(&self, machine: &Machine, name: &str, grid: (u32, u32), job: KernelJob) -> Vec<u64> {
         let running = self.start(machine, name, grid, job);
         self.finish(machine, &running, grid)
     }
@@ -206,7 +214,7 @@ impl<N: Network + 'static> Rank<N> {
     pub(crate) fn finish(
         &self,
         machine: &Machine,
-        running: &Running,
+        running: &RunningKernel,
         (blocks, threads): (u32, u32),
     ) -> Vec<u64> {
         assert!(running.wait(Duration::from_secs(180)).unwrap(), "the kernel has not ended");
@@ -214,9 +222,9 @@ impl<N: Network + 'static> Rank<N> {
     }
 
     /// Words of the device's memory.
-    fn words(&self, machine: &Machine, memory: &Memory, at: u64, count: usize) -> Vec<u64> {
+    fn words(&self, machine: &Machine, memory: &MemoryRange, at: u64, count: usize) -> Vec<u64> {
         let mut bytes = vec![0; count * 8];
-        machine.device.read(memory, at, &mut bytes).unwrap();
+        machine.device.copy_from_device(memory, at, &mut bytes).unwrap();
         bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
     }
 
@@ -237,7 +245,7 @@ impl<N: Network + 'static> Rank<N> {
     pub(crate) fn fill(&self, machine: &Machine, at: u64, words: &[u64]) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         match self.plan.place {
-            Place::Device => machine.device.write(&self.region, at, &bytes).unwrap(),
+            Place::Device => machine.device.copy_to_device(&self.region, at, &bytes).unwrap(),
             Place::Pinned => self.region.write(at, &bytes).unwrap(),
         }
     }

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libloading::os::unix::Library;
-use trunkline_mem::gpu::{Gpu, Vendor};
+use trunkline_mem::gpu::{GpuVendor, VendorDriver};
 
 use machine::{Machine, Place};
 
@@ -55,10 +55,10 @@ fn build() -> Result<Stub, String> {
     let path = std::ffi::CString::new(kernels.to_str().unwrap()).unwrap();
     // SAFETY: it copies a string.
     unsafe { tell.unwrap()(path.as_ptr()) };
-    let device = Gpu::open(Vendor::Nvidia).unwrap().device(0).unwrap();
+    let device = VendorDriver::open(GpuVendor::Nvidia).unwrap().open_device(0).unwrap();
     assert_eq!(device.architecture().unwrap(), 90);
     // SAFETY: the kernels change what their jobs name.
-    let program = unsafe { device.program(b"stub") }.unwrap();
+    let program = unsafe { device.load_module(b"stub") }.unwrap();
     let is_full = std::env::var_os("TRUNKLINE_FULL").is_some();
     let machine =
         Machine { device, program, ticks: 200_000_000_000, groups: &[1, 3], is_full, is_real: false };
@@ -163,7 +163,7 @@ fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
     let Some((stub, _turn)) = stubbed("a kernel's last wait", 0) else { return };
     cases::expires(&stub.machine);
     let rank = machine::Rank::new(&stub.machine, 0, machine::PLAN);
-    let job = trunkline_device::Job { number: 1, ..rank.job(&stub.machine) };
+    let job = trunkline_device::KernelJob { number: 1, ..rank.job(&stub.machine) };
     let running = rank.start(&stub.machine, "expires", (1, 1), job);
     assert!(running.wait(std::time::Duration::from_secs(10)).is_err());
 }
@@ -213,11 +213,11 @@ fn a_copy_that_fails_is_heard() {
         let Some((stub, _turn)) = stubbed("a failing copy", 3) else { return };
         let rank = machine::Rank::new(&stub.machine, 0, machine::PLAN);
         stub.tell(what, 1);
-        let job = trunkline_device::Job { number: u64::MAX, ..rank.job(&stub.machine) };
+        let job = trunkline_device::KernelJob { number: u64::MAX, ..rank.job(&stub.machine) };
         let results = rank.run(&stub.machine, "endure", (1, 1), job);
         assert_eq!(results[0] & 0xff_ffff, 0x01_0201, "{what}: {results:x?}");
-        let queue = rank.queues.find(rank.lanes.numbers()[0][0]).unwrap();
-        let fault = queue.fault().unwrap();
+        let queue = rank.queues.find_queue(rank.lanes.queue_numbers()[0][0]).unwrap();
+        let fault = queue.queue_fault().unwrap();
         assert_eq!((fault.first_bad, fault.reason), (0, reason), "{what}: the driver's code is the reason");
     }
 }
@@ -226,28 +226,28 @@ fn a_copy_that_fails_is_heard() {
 /// device's address of it does not. The processor touches no memory of the device.
 #[test]
 fn what_a_device_must_not_do_is_seen() {
-    use trunkline_mem::gpu::Arg;
+    use trunkline_mem::gpu::KernelArg;
     let Some((stub, _turn)) = stubbed("a device that does what it must not", 0) else { return };
     let machine = &stub.machine;
-    let pinned = machine.device.pinned(64).unwrap();
+    let pinned = machine.device.allocate_pinned(64).unwrap();
     let run = |name: &str, arg| {
-        let running = machine.program.launch(name, (1, 1), vec![arg]).unwrap();
+        let running = machine.program.launch_kernel(name, (1, 1), vec![arg]).unwrap();
         running.wait(std::time::Duration::from_secs(10))
     };
-    assert_eq!(run("stray_store", Arg::Pinned(pinned.clone())), Ok(true));
+    assert_eq!(run("stray_store", KernelArg::Pinned(pinned.clone())), Ok(true));
     assert_eq!(pinned.memory().load(0), Ok(1));
-    assert!(run("stray_atomic", Arg::Pinned(pinned.clone())).is_err());
-    assert!(run("stray_store", Arg::Words(vec![pinned.memory().addr() as u64])).is_err());
+    assert!(run("stray_atomic", KernelArg::Pinned(pinned.clone())).is_err());
+    assert!(run("stray_store", KernelArg::Words(vec![pinned.memory().addr() as u64])).is_err());
     assert_eq!(pinned.memory().load(0), Ok(1));
     let own = machine.device.allocate(64).unwrap();
-    assert_eq!(run("stray_atomic", Arg::Memory(own.clone())), Ok(true));
+    assert_eq!(run("stray_atomic", KernelArg::Memory(own.clone())), Ok(true));
     assert!(own.load(0).is_err() && own.write(0, &[1]).is_err());
     let mut word = [0; 8];
-    machine.device.read(&own, 0, &mut word).unwrap();
+    machine.device.copy_from_device(&own, 0, &mut word).unwrap();
     assert_eq!(word, [1, 0, 0, 0, 0, 0, 0, 0]);
     assert!(
-        machine.device.read(&own, 60, &mut word).is_err()
-            && machine.device.write(pinned.memory(), 0, &word).is_err()
+        machine.device.copy_from_device(&own, 60, &mut word).is_err()
+            && machine.device.copy_to_device(pinned.memory(), 0, &word).is_err()
     );
-    assert!(machine.program.launch("no such kernel", (1, 1), Vec::new()).is_err());
+    assert!(machine.program.launch_kernel("no such kernel", (1, 1), Vec::new()).is_err());
 }

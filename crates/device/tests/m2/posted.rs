@@ -5,67 +5,74 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use trunkline_device::{
-    Carried, Courier, Ended, ErrorTable, Far, Job, Network, Part, Peer, Place as At, Rma,
+    BeginOutcome, ErrorTable, HeapAddress as At, KernelJob, LocalPart, MemberNetwork, NetworkCompletion,
+    PeerRegion, ProxyNetwork, RemotePart, RmaNetwork,
 };
-use trunkline_device_queue::Slots;
+use trunkline_device_queue::SlotLayout;
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{self, Local, Source};
-use trunkline_engine::{Nics, Params};
-use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::device_queue::{Ask, PostBox, PostRooms, REQUEST_BYTES, Reply, Request, Status};
+use trunkline_engine::rma::{self, HeapRange, PutSource};
+use trunkline_engine::{CommNics, EngineParams};
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::wire::device_queue::{
+    EntryStatus, OwnerAction, PostBox, PostReply, PostRequest, PostRooms, REQUEST_BYTES,
+};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::cases::each_example;
 use crate::machine::{BYTES, Machine, PLAN, Place, Plan, Rank, SLOTS, SLOTS_COUNT, planted, until};
 
-type Over = Arc<rma::Job<SoftFabric, UnixHost>>;
-type Posted = Rank<Courier<Late>>;
+type Over = Arc<rma::RmaJob<SoftFabric, UnixHost>>;
+type Posted = Rank<ProxyNetwork<Late>>;
 
 /// Looks at a network before bytes of a put begin to move.
 const LATE: u32 = 40;
 
 /// A network whose puts of more than a request are late.
 struct Late {
-    rma: Rma<Over>,
-    held: VecDeque<(u32, u64, At, Local)>,
+    rma: RmaNetwork<Over>,
+    held: VecDeque<(u32, u64, At, HeapRange)>,
 }
 
-impl Network for Late {
-    fn me(&self) -> u32 {
-        self.rma.me()
+impl MemberNetwork for Late {
+    fn own_rank(&self) -> u32 {
+        self.rma.own_rank()
     }
 
-    fn executes(&self) -> bool {
-        self.rma.executes()
+    fn can_execute_locally(&self) -> bool {
+        self.rma.can_execute_locally()
     }
 
-    fn put(&mut self, cookie: u64, to: At, from: Source<'_>) -> Carried {
+    fn put(&mut self, cookie: u64, to: At, from: PutSource<'_>) -> BeginOutcome {
         match from {
-            Source::Heap(local) if local.len > REQUEST_BYTES && local.len <= 8192 && self.held.len() < 16 => {
+            PutSource::Heap(local)
+                if local.len > REQUEST_BYTES && local.len <= 8192 && self.held.len() < 16 =>
+            {
                 self.held.push_back((LATE, cookie, to, local));
-                Carried::Begun(local.len)
+                BeginOutcome::Begun(local.len)
             }
             _ => self.rma.put(cookie, to, from),
         }
     }
 
-    fn get(&mut self, cookie: u64, from: At, into: Local) -> Carried {
+    fn get(&mut self, cookie: u64, from: At, into: HeapRange) -> BeginOutcome {
         self.rma.get(cookie, from, into)
     }
 
-    fn atomic(&mut self, cookie: u64, at: At, action: Action, fetches: bool) -> Carried {
-        self.rma.atomic(cookie, at, action, fetches)
+    fn post_atomic(&mut self, cookie: u64, at: At, action: AtomicAction, fetches: bool) -> BeginOutcome {
+        self.rma.post_atomic(cookie, at, action, fetches)
     }
 
-    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
-        let moved = self.rma.go_on(ended);
+    fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
+        let moved = self.rma.make_progress(ended);
         for _ in 0..self.held.len() {
             let Some((left, cookie, to, from)) = self.held.pop_front() else { break };
             match left {
-                0 => match self.rma.put(cookie, to, Source::Heap(from)) {
-                    Carried::Begun(bytes) => assert_eq!(bytes, from.len, "so few bytes go whole"),
-                    Carried::Busy => self.held.push_back((0, cookie, to, from)),
-                    Carried::Failed(failure) => ended.push(Ended { cookie, how: Err(failure) }),
+                0 => match self.rma.put(cookie, to, PutSource::Heap(from)) {
+                    BeginOutcome::Begun(bytes) => assert_eq!(bytes, from.len, "so few bytes go whole"),
+                    BeginOutcome::Busy => self.held.push_back((0, cookie, to, from)),
+                    BeginOutcome::Failed(failure) => {
+                        ended.push(NetworkCompletion { cookie, how: Err(failure) })
+                    }
                 },
                 _ => self.held.push_back((left - 1, cookie, to, from)),
             }
@@ -73,12 +80,12 @@ impl Network for Late {
         moved
     }
 
-    fn spoil(&mut self, at: At, value: u64) -> bool {
-        self.rma.spoil(at, value)
+    fn send_error_word(&mut self, at: At, value: u64) -> bool {
+        self.rma.send_error_word(at, value)
     }
 
-    fn hear(&mut self) {
-        self.rma.hear();
+    fn poll_control_streams(&mut self) {
+        self.rma.poll_control_streams();
     }
 
     fn is_gone(&mut self, member: u32) -> bool {
@@ -89,56 +96,56 @@ impl Network for Late {
 const BOXES: u64 = BYTES as u64;
 
 fn rooms(ranks: usize) -> PostRooms {
-    PostRooms::new(BOXES + Part::boxes_bytes(ranks as u64), ranks as u32, BYTES as u64)
+    PostRooms::new(BOXES + LocalPart::boxes_bytes(ranks as u64), ranks as u32, BYTES as u64)
 }
 
 fn job(wire: WireMode) -> Over {
     let fabric = SoftFabric::new(SoftConfig { wire, nics: 4, ..SoftConfig::default() }).unwrap();
-    let params = Params { mutant: planted(), ..Params::default() };
-    Arc::new(rma::Job::new(fabric, UnixHost::new(|_, _| {}), params, Nics::from(0)).unwrap())
+    let params = EngineParams { mutant: planted(), ..EngineParams::default() };
+    Arc::new(rma::RmaJob::new(fabric, UnixHost::new(|_, _| {}), params, CommNics::from(0)).unwrap())
 }
 
 /// Ranks that know each other; each is where `places` says.
 fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
     let jobs: Vec<Over> = places.iter().map(|_| job(wire)).collect();
-    let cards: Vec<_> = jobs.iter().map(|job| job.card()).collect();
+    let cards: Vec<_> = jobs.iter().map(|job| job.process_card()).collect();
     let rank = |(me, job, &place): (u32, &Over, &Place)| {
-        job.meet(me, &cards).unwrap();
+        job.set_members(me, &cards).unwrap();
         let rooms = rooms(places.len());
-        let bytes = (rooms.room(0, 0) + rooms.bytes()) as usize;
-        let pinned = machine.device.pinned(bytes).unwrap();
+        let bytes = (rooms.room_offset(0, 0) + rooms.total_bytes()) as usize;
+        let pinned = machine.device.allocate_pinned(bytes).unwrap();
         assert_eq!(job.add_heap(pinned.memory().clone()).unwrap(), 0);
-        let rma = Rma::new(Arc::clone(job)).unwrap();
-        let network = Courier::new(Late { rma, held: VecDeque::new() }, planted()).unwrap();
+        let rma = RmaNetwork::new(Arc::clone(job)).unwrap();
+        let network = ProxyNetwork::new(Late { rma, held: VecDeque::new() }, planted()).unwrap();
         let rank = Rank::over(machine, network, Plan { place, depth: 32, blocks: 2, ..PLAN }, pinned);
-        rank.queues.with(|executor| executor.add_rooms(rank.key, rooms)).unwrap();
+        rank.queues.with_executor(|executor| executor.add_rooms(rank.key, rooms)).unwrap();
         rank
     };
     let all = (0..).zip(&jobs).zip(places).map(|((me, job), place)| (me, job, place));
     let ranks: Vec<Posted> = all.map(rank).collect();
     for (me, rank) in ranks.iter().enumerate() {
-        let peer = |place: &Place| Peer {
+        let peer = |place: &Place| RemotePart {
             heap: 0,
             boxes: BOXES,
             is_posted: *place == Place::Device,
-            slots: vec![Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT as u32 }],
+            slots: vec![SlotLayout::Poisoned { slots: SLOTS, count: SLOTS_COUNT as u32 }],
         };
         let (region, memory, copies) = rank.parts();
         let device = copies.map(|copies| (region, copies));
         let (rooms, peers) = (rooms(places.len()), places.iter().map(peer).collect());
-        let part = Part { heap: 0, memory, boxes: BOXES, rooms, device, peers };
-        rank.queues.with(|executor| executor.network().open(part).unwrap());
+        let part = LocalPart { heap: 0, memory, boxes: BOXES, rooms, device, peers };
+        rank.queues.with_executor(|executor| executor.network_mut().open_window(part).unwrap());
         for (other, of) in ranks.iter().enumerate().filter(|(other, _)| *other != me) {
-            let far = Far::of_host(of.key, BYTES as u64, ErrorTable::default(), None);
-            rank.queues.learn(other as u32, far).unwrap();
+            let far = PeerRegion::of_host(of.key, BYTES as u64, ErrorTable::default(), None);
+            rank.queues.add_remote_region(other as u32, far).unwrap();
         }
     }
     ranks
 }
 
-fn job_to(machine: &Machine, ranks: &[Posted], me: usize) -> Job {
-    let keys = [ranks[me].key.bits(), ranks[1 - me].key.bits()];
-    Job { keys, peer: 1 - me as u32, rounds: 150, batch: 4, bytes: 64 << 10, ..ranks[me].job(machine) }
+fn job_to(machine: &Machine, ranks: &[Posted], me: usize) -> KernelJob {
+    let keys = [ranks[me].key.to_bits(), ranks[1 - me].key.to_bits()];
+    KernelJob { keys, peer: 1 - me as u32, rounds: 150, batch: 4, bytes: 64 << 10, ..ranks[me].job(machine) }
 }
 
 /// Two ranks write to each other's memory and raise each other's signals at once; each fetches what the other has; and the programs of the three
@@ -159,7 +166,7 @@ pub(crate) fn posted(machine: &Machine) {
             }
             let words: Vec<u64> = (0..8 << 10).map(|word| word * 3).collect();
             ranks[1].fill(machine, 64 << 10, &words);
-            let job = Job { number: 3, ..job_to(machine, &ranks, 0) };
+            let job = KernelJob { number: 3, ..job_to(machine, &ranks, 0) };
             assert_eq!(ranks[0].run(machine, "fetch", (1, 2), job), [0; 2], "{wire:?}, {places:?}");
         }
         for &threads in machine.groups.iter().filter(|&&threads| threads < 32) {
@@ -176,14 +183,17 @@ pub(crate) fn poisoned(machine: &Machine) {
         let own = job_to(machine, &ranks, 0);
         let keys = [own.keys[0] ^ 0x5a00, own.keys[1]];
         // Its own slot is raised by nobody: that wait ends with its time.
-        let bad = Job { keys, number: u64::MAX, ticks: machine.ticks / 100, ..own };
+        let bad = KernelJob { keys, number: u64::MAX, ticks: machine.ticks / 100, ..own };
         let running = ranks[0].start(machine, "endure", (1, 1), bad);
         until("a remote signal is poisoned", || ranks[1].slot(machine, 0)[1] != 0);
-        let queue = ranks[0].queues.find(ranks[0].lanes.numbers()[0][0]).unwrap();
-        assert_eq!(queue.fault().map(|fault| fault.status), Some(Status::Access));
+        let queue = ranks[0].queues.find_queue(ranks[0].lanes.queue_numbers()[0][0]).unwrap();
+        assert_eq!(queue.queue_fault().map(|fault| fault.status), Some(EntryStatus::Access));
         let _ = ranks[0].finish(machine, &running, (1, 1));
         let at = At { member: 1, heap: 0, offset: SLOTS + 5 * 16 + 8 };
-        assert!(ranks[0].queues.with(|executor| executor.network().spoil(at, 77)), "{wire:?}");
+        assert!(
+            ranks[0].queues.with_executor(|executor| executor.network_mut().send_error_word(at, 77)),
+            "{wire:?}"
+        );
         until("a word is spoiled", || ranks[1].slot(machine, 5)[1] == 77);
     }
 }
@@ -197,23 +207,23 @@ pub(crate) fn hostile(machine: &Machine) {
     let mine = PostBox::new(BOXES, 1).unwrap();
     let far = u64::MAX - 7;
     let asks = [
-        Ask::Bring { addr: BYTES as u64 - 8, len: 16 },
-        Ask::Show { addr: far, len: 64 },
-        Ask::Bring { addr: 0, len: far },
-        Ask::Change { addr: BYTES as u64, action: Action::Add(1) },
-        Ask::Change { addr: 12, action: Action::Add(1) },
+        OwnerAction::Bring { addr: BYTES as u64 - 8, len: 16 },
+        OwnerAction::Show { addr: far, len: 64 },
+        OwnerAction::Bring { addr: 0, len: far },
+        OwnerAction::Change { addr: BYTES as u64, action: AtomicAction::Add(1) },
+        OwnerAction::Change { addr: 12, action: AtomicAction::Add(1) },
     ];
     for (number, ask) in (0..).zip(asks) {
-        let words = Request { number, ask }.to_words();
+        let words = PostRequest { number, ask }.to_words();
         for (nth, word) in (0..).zip(words) {
-            memory.store(theirs.request(number) + nth * 8, word).unwrap();
+            memory.store(theirs.request_offset(number) + nth * 8, word).unwrap();
         }
         let mut reply = None;
         until("a reply", || {
-            let words = answers.load_row(mine.reply(number)).unwrap();
-            reply = Reply::from_words(&words, number, planted());
+            let words = answers.load_row(mine.reply_offset(number)).unwrap();
+            reply = PostReply::from_words(&words, number, planted());
             reply.is_some()
         });
-        assert_eq!(reply.unwrap().how, Err((Status::Access, 0)), "{ask:?}");
+        assert_eq!(reply.unwrap().how, Err((EntryStatus::Access, 0)), "{ask:?}");
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use trunkline_device::{Job, LanesError, Queues};
-use trunkline_mem::Memory;
-use trunkline_mem::gpu::{Mover, Pinned};
-use trunkline_proto::wire::device_queue::{Aborted, Status};
+use trunkline_device::{DeviceQueues, KernelJob, LanesError};
+use trunkline_mem::MemoryRange;
+use trunkline_mem::gpu::{DeviceCopyQueue, PinnedMemory};
+use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus};
 
 use crate::machine::{Alone, Machine, PLAN, Rank, planted, until};
 use crate::{Stub, stubbed};
@@ -16,24 +16,24 @@ type Call = Box<dyn FnOnce() + Send>;
 
 /// Two streams, each with a copy to a word of the host.
 struct TwoCopies {
-    movers: [Mover; 2],
-    from: Memory,
-    to: [Pinned; 2],
+    movers: [DeviceCopyQueue; 2],
+    from: MemoryRange,
+    to: [PinnedMemory; 2],
 }
 
 impl TwoCopies {
     fn new(machine: &Machine) -> Self {
         let device = &machine.device;
         let from = device.allocate(8).unwrap();
-        device.write(&from, 0, &[1; 8]).unwrap();
-        let movers = [device.mover().unwrap(), device.mover().unwrap()];
-        Self { movers, from, to: [device.pinned(8).unwrap(), device.pinned(8).unwrap()] }
+        device.copy_to_device(&from, 0, &[1; 8]).unwrap();
+        let movers = [device.copy_queue().unwrap(), device.copy_queue().unwrap()];
+        Self { movers, from, to: [device.allocate_pinned(8).unwrap(), device.allocate_pinned(8).unwrap()] }
     }
 
     fn begin(&self) {
         for (mover, to) in self.movers.iter().zip(&self.to) {
             to.memory().store(0, 0).unwrap();
-            assert!(mover.begin(0, (&self.from, 0), (to.memory(), 0), 8));
+            assert!(mover.begin_copy(0, (&self.from, 0), (to.memory(), 0), 8));
         }
     }
 
@@ -45,7 +45,7 @@ impl TwoCopies {
         for mover in &self.movers {
             let mut ended = Vec::new();
             until("a copy ends", || {
-                mover.ended(&mut ended);
+                mover.take_ended(&mut ended);
                 !ended.is_empty()
             });
             assert_eq!(ended, [(0, Ok(()))]);
@@ -88,8 +88,8 @@ fn copies_of_two_streams_land_in_any_order() {
 fn waits_for_a_kernel(stub: &Stub, call: impl FnOnce() + Send) -> bool {
     let machine = &stub.machine;
     let rank = Rank::new(machine, 0, PLAN);
-    let job = Job { number: u64::MAX, ticks: 0, ..rank.job(machine) };
-    let queue = rank.queues.find(rank.lanes.numbers()[0][0]).unwrap();
+    let job = KernelJob { number: u64::MAX, ticks: 0, ..rank.job(machine) };
+    let queue = rank.queues.find_queue(rank.lanes.queue_numbers()[0][0]).unwrap();
     let running = rank.start(machine, "endure", (1, 1), job);
     let is_back = AtomicBool::new(false);
     let waited = std::thread::scope(|scope| {
@@ -103,7 +103,7 @@ fn waits_for_a_kernel(stub: &Stub, call: impl FnOnce() + Send) -> bool {
             until("a call is back", || is_back.load(Ordering::SeqCst));
         }
         assert!(!running.is_over().unwrap(), "the kernel waits for an abort");
-        queue.abort(Aborted { status: Status::Aborted, reason: 1 });
+        queue.abort(AbortWord { status: EntryStatus::Aborted, reason: 1 });
         waited
     });
     let _ = rank.finish(machine, &running, (1, 1));
@@ -116,10 +116,10 @@ fn calls_that_may_wait_for_a_kernel_do() {
     let device = &stub.machine.device;
     for waits in [true, false] {
         stub.tell("stub_waits", waits.into());
-        let (freed, pinned) = (device.allocate(64).unwrap(), device.pinned(64).unwrap());
+        let (freed, pinned) = (device.allocate(64).unwrap(), device.allocate_pinned(64).unwrap());
         let calls: [(&str, Call); 4] = [
             ("cuMemAlloc", Box::new(|| drop(device.allocate(64).unwrap()))),
-            ("cuMemHostAlloc", Box::new(|| drop(device.pinned(64).unwrap()))),
+            ("cuMemHostAlloc", Box::new(|| drop(device.allocate_pinned(64).unwrap()))),
             ("cuMemFree", Box::new(move || drop(freed))),
             ("cuMemFreeHost", Box::new(move || drop(pinned))),
         ];
@@ -141,7 +141,7 @@ fn the_nth_call_fails_once() {
     loop {
         nth += 1;
         stub.tell("stub_fails", nth);
-        let made = (device.allocate(64), device.pinned(64), device.mover());
+        let made = (device.allocate(64), device.allocate_pinned(64), device.copy_queue());
         let left = stub.ask("stub_fails_left");
         failed +=
             [made.0.is_err(), made.1.is_err(), made.2.is_err()].into_iter().filter(|failed| *failed).count();
@@ -160,12 +160,12 @@ fn the_nth_call_fails_once() {
 fn a_lane_that_fails_leaves_no_queue() {
     let Some((stub, _turn)) = stubbed("a lane too many", 0) else { return };
     let device = &stub.machine.device;
-    let queues = Queues::for_device(Alone(0), 3, device.clone(), planted()).unwrap();
-    let lanes = |count| trunkline_device::Lanes::new(device, &queues, (count, 4, 0), 1);
+    let queues = DeviceQueues::for_device(Alone(0), 3, device.clone(), planted()).unwrap();
+    let lanes = |count| trunkline_device::KernelLanes::new(device, &queues, (count, 4, 0), 1);
     let before = stub.ask("stub_pinned_bytes");
     for round in 0..3 {
         assert!(matches!(lanes(2), Err(LanesError::Queue(_))), "round {round}");
-        assert_eq!(queues.with(|executor| executor.queue_count()), 0, "round {round}");
+        assert_eq!(queues.with_executor(|executor| executor.queue_count()), 0, "round {round}");
         assert_eq!(stub.ask("stub_pinned_bytes"), before, "round {round}");
     }
     assert!(lanes(1).is_ok());
@@ -176,19 +176,19 @@ fn a_lane_that_fails_leaves_no_queue() {
 fn memory_of_a_lost_copy_is_held_until_it_has_ended() {
     let Some((stub, _turn)) = stubbed("a lost copy", 40) else { return };
     let device = &stub.machine.device;
-    let (mover, from) = (device.mover().unwrap(), device.allocate(64).unwrap());
+    let (mover, from) = (device.copy_queue().unwrap(), device.allocate(64).unwrap());
     let before = stub.ask("stub_pinned_bytes");
-    let to = device.pinned(64).unwrap();
+    let to = device.allocate_pinned(64).unwrap();
     stub.tell("stub_order", 0);
-    assert!(mover.begin(7, (&from, 0), (to.memory(), 0), 64));
+    assert!(mover.begin_copy(7, (&from, 0), (to.memory(), 0), 64));
     drop(to);
     stub.tell("stub_fail_event", 1);
     let mut ended = Vec::new();
-    mover.ended(&mut ended);
+    mover.take_ended(&mut ended);
     assert_eq!(ended, [(7, Err(2))], "its user hears at once");
     assert!(stub.ask("stub_pinned_bytes") > before, "its bytes are still written");
     until("its memory is given back", || {
-        mover.ended(&mut ended);
+        mover.take_ended(&mut ended);
         stub.ask("stub_pinned_bytes") == before
     });
     assert_eq!(ended.len(), 1);
@@ -197,11 +197,12 @@ fn memory_of_a_lost_copy_is_held_until_it_has_ended() {
 /// To make a stream may wait for kernels that run, so a kernel has that of one that has ended.
 #[test]
 fn kernels_one_after_another_share_a_stream() {
-    use trunkline_mem::gpu::Arg;
+    use trunkline_mem::gpu::KernelArg;
     let Some((stub, _turn)) = stubbed("kernels one after another", 0) else { return };
     let Machine { device, program, .. } = &stub.machine;
-    let pinned = device.pinned(64).unwrap();
-    let start = || program.launch("stray_store", (1, 1), vec![Arg::Pinned(pinned.clone())]).unwrap();
+    let pinned = device.allocate_pinned(64).unwrap();
+    let start =
+        || program.launch_kernel("stray_store", (1, 1), vec![KernelArg::Pinned(pinned.clone())]).unwrap();
     drop(start());
     let before = stub.ask("stub_made_streams");
     for _ in 0..5 {
@@ -221,7 +222,8 @@ fn a_device_is_refused_in_a_child_of_a_fork() {
     let device = &stub.machine.device;
     let child = stub.ask("stub_fork");
     if child == 0 {
-        let refused = [device.allocate(64).err(), device.pinned(64).err(), device.mover().err()];
+        let refused =
+            [device.allocate(64).err(), device.allocate_pinned(64).err(), device.copy_queue().err()];
         let all =
             refused.iter().flatten().filter(|error| error.code == 3 && error.remedy.contains("fork")).count();
         stub.tell("stub_exit", all as u64);

@@ -1,38 +1,38 @@
 //! Messages that the NIC pairs by itself (clear-to-send offload): no records, no tokens on the wire. Part of both lanes.
 
-use trunkline_fabric::{Completion, Done, Match, Op, PostError, Rail, Source};
-use trunkline_proto::comm::Fault;
+use trunkline_fabric::{Completion, CompletionKind, MatchKey, Op, OpSource, PostError, Rail};
+use trunkline_proto::comm::MessageFault;
 use trunkline_proto::comm::receiver::RecvId;
 use trunkline_proto::limits::{RECVS_MAX, SENDS_MAX};
-use trunkline_proto::wire::imm::Token;
+use trunkline_proto::wire::imm::BufferToken;
 
 use crate::CommFault;
-use crate::comm::outgoing::Message;
-use crate::comm::recv::{MATCHED, Place, RecvLane};
+use crate::comm::outgoing::SendMessage;
+use crate::comm::recv::{MATCHED, MrOffset, RecvLane};
 use crate::comm::send::SendLane;
-use crate::link::rails::Rails;
+use crate::link::rails::GroupRails;
 use crate::memory::regions::NO_MR;
 
 impl SendLane {
     pub(crate) fn send_matched(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         slot: u16,
-        message: Message,
+        message: SendMessage,
     ) -> Result<(), CommFault> {
         if message.len > self.plan.message_max {
-            return Err(Fault::TooLong { len: message.len, room: self.plan.message_max }.into());
+            return Err(MessageFault::TooLong { len: message.len, room: self.plan.message_max }.into());
         }
-        let Some((_, extent)) = self.regions.find(message.mr, 0, message.offset, message.len) else {
+        let Some((_, extent)) = self.regions.find_extent(message.mr, 0, message.offset, message.len) else {
             return Err(CommFault::Revoked);
         };
-        self.track(slot, message);
+        self.track_message(slot, message);
         self.outgoing[slot as usize].left = 1;
         let op = Op::MatchedSend {
-            from: Source::Region(extent),
-            key: self.part.key(message.tag, self.plan.match_mask),
+            from: OpSource::Region(extent),
+            key: self.part.match_key(message.tag, self.plan.match_mask),
         };
-        self.post(rails, u64::from(slot), op, true)?;
+        self.post_op(rails, u64::from(slot), op, true)?;
         rails.flush();
         Ok(())
     }
@@ -41,13 +41,13 @@ impl SendLane {
     #[cold]
     pub(crate) fn on_failed(&mut self, completion: &Completion) -> CommFault {
         let fault = CommFault::Link(completion.status);
-        if !self.plan.matched || self.plan.mutant.is("ride-forgets-sends-that-failed") {
+        if !self.plan.matched || self.plan.mutant.is_planted("ride-forgets-sends-that-failed") {
             return fault;
         }
         self.posted = self.posted.saturating_sub(1);
         if let Some(outgoing) = self.outgoing.get_mut(usize::from(completion.wr_id as u16)) {
             outgoing.left = 0;
-            self.regions.release(std::mem::replace(&mut outgoing.mr, NO_MR));
+            self.regions.release_region(std::mem::replace(&mut outgoing.mr, NO_MR));
         }
         fault
     }
@@ -55,26 +55,27 @@ impl SendLane {
     /// Whether one more send may wait in the NIC for its receive.
     #[inline]
     pub(crate) fn has_matched_part(&self) -> bool {
-        let unbounded = self.part.remote.is_none() || self.plan.mutant.is("ride-matches-without-limit");
+        let unbounded =
+            self.part.remote.is_none() || self.plan.mutant.is_planted("ride-matches-without-limit");
         unbounded || self.posted < self.plan.matched_part
     }
 
     /// Takes back the sends that wait for their receive: their comm has failed or is closed. The peer shall not wait for
     /// them.
-    pub(crate) fn take_matched_back(&mut self, rails: &mut Rails<impl Rail>) {
-        if !self.plan.matched || self.plan.mutant.is("ride-leaves-matched-sends") {
+    pub(crate) fn take_matched_back(&mut self, rails: &mut GroupRails<impl Rail>) {
+        if !self.plan.matched || self.plan.mutant.is_planted("ride-leaves-matched-sends") {
             return;
         }
-        let path = self.paths.leader();
+        let path = self.paths.lead_path();
         let rail = rails.get_mut(path.rail);
         let link = path.link;
         for slot in 0..SENDS_MAX as u16 {
             let outgoing = &mut self.outgoing[usize::from(slot)];
             if outgoing.left > 0 && rail.take_back(link, self.part.tag | u64::from(slot)) {
                 self.posted = self.posted.saturating_sub(1);
-                self.sent -= u64::from(!self.plan.mutant.is("ride-counts-sends-taken-back"));
+                self.sent -= u64::from(!self.plan.mutant.is_planted("ride-counts-sends-taken-back"));
                 outgoing.left = 0;
-                self.regions.release(std::mem::replace(&mut outgoing.mr, NO_MR));
+                self.regions.release_region(std::mem::replace(&mut outgoing.mr, NO_MR));
             }
         }
     }
@@ -83,29 +84,30 @@ impl SendLane {
 impl RecvLane {
     pub(crate) fn post_matched(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         id: RecvId,
         count: usize,
     ) -> Result<(), CommFault> {
         for index in 0..count {
-            self.matched_due.push_back(self.receiver.announcement(id, index).1);
+            self.matched_due.push_back(self.receiver.cts_fields(id, index).1);
         }
         self.post_matched_due(rails)
     }
 
     /// Posts matched receives in order, as far as the NIC takes them.
-    pub(crate) fn post_matched_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
+    pub(crate) fn post_matched_due(&mut self, rails: &mut GroupRails<impl Rail>) -> Result<(), CommFault> {
         while let Some(&token) = self.matched_due.front() {
-            let unbounded = self.part.range.is_none() || self.plan.mutant.is("ride-matches-without-limit");
+            let unbounded =
+                self.part.range.is_none() || self.plan.mutant.is_planted("ride-matches-without-limit");
             if !unbounded && self.matched_posted >= self.plan.matched_part {
                 return Ok(());
             }
-            let Place { mr, offset } = self.places[token.slot()];
+            let MrOffset { mr, offset } = self.places[token.slot()];
             let (tag, len) = self.receiver.tag_and_room(token.slot());
-            let into = self.extent(mr, offset, len)?;
+            let into = self.buffer_extent(mr, offset, len)?;
             let member = self.part.member & self.plan.match_mask;
-            let op = Op::MatchedRecv { into, key: Match(u64::from(tag) | u64::from(member) << 32) };
-            let path = self.paths.leader();
+            let op = Op::MatchedRecv { into, key: MatchKey(u64::from(tag) | u64::from(member) << 32) };
+            let path = self.paths.lead_path();
             match rails.get_mut(path.rail).post(
                 path.link,
                 self.part.tag | MATCHED | u64::from(token.to_bits()),
@@ -126,13 +128,13 @@ impl RecvLane {
     #[cold]
     pub(crate) fn on_failed(&mut self, completion: &Completion) -> CommFault {
         let fault = CommFault::Link(completion.status);
-        if completion.done != Done::Received || completion.wr_id & MATCHED == 0 {
+        if completion.done != CompletionKind::Received || completion.wr_id & MATCHED == 0 {
             return fault;
         }
         self.matched_one();
         self.arrived += 1;
-        let place = &mut self.places[Token::from_bits(completion.wr_id as u32).slot()];
-        self.regions.release(std::mem::replace(&mut place.mr, NO_MR));
+        let place = &mut self.places[BufferToken::from_bits(completion.wr_id as u32).slot()];
+        self.regions.release_region(std::mem::replace(&mut place.mr, NO_MR));
         fault
     }
 
@@ -143,24 +145,24 @@ impl RecvLane {
     }
 
     /// Takes back the receives that wait for their send: their comm has failed or is closed.
-    pub(crate) fn take_matched_back(&mut self, rails: &mut Rails<impl Rail>) {
-        if !self.plan.matched || self.plan.mutant.is("ride-leaves-matched-receives") {
+    pub(crate) fn take_matched_back(&mut self, rails: &mut GroupRails<impl Rail>) {
+        if !self.plan.matched || self.plan.mutant.is_planted("ride-leaves-matched-receives") {
             return;
         }
         self.matched_due.clear();
-        let path = self.paths.leader();
+        let path = self.paths.lead_path();
         let rail = rails.get_mut(path.rail);
         let link = path.link;
         let end = self.receiver.next_number();
         let outstanding =
-            (1..=RECVS_MAX as u32).filter_map(|at| self.receiver.outstanding(end.wrapping_sub(at)));
+            (1..=RECVS_MAX as u32).filter_map(|at| self.receiver.outstanding_receive(end.wrapping_sub(at)));
         for id in outstanding {
-            for index in 0..usize::from(self.receiver.announcement(id, 0).2) {
-                let token = self.receiver.announcement(id, index).1;
+            for index in 0..usize::from(self.receiver.cts_fields(id, 0).2) {
+                let token = self.receiver.cts_fields(id, index).1;
                 if rail.take_back(link, self.part.tag | MATCHED | u64::from(token.to_bits())) {
                     self.matched_posted = self.matched_posted.saturating_sub(1);
                     let place = &mut self.places[token.slot()];
-                    self.regions.release(std::mem::replace(&mut place.mr, NO_MR));
+                    self.regions.release_region(std::mem::replace(&mut place.mr, NO_MR));
                 }
             }
         }

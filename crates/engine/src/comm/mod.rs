@@ -24,19 +24,19 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use spin::mutex::SpinMutex;
-use trunkline_proto::counters::Counts;
+use trunkline_proto::counters::MessageCounts;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::share::Offer;
-use trunkline_proto::wire::status::{self as shown, State};
+use trunkline_proto::wire::share::ShareOffer;
+use trunkline_proto::wire::status::{self as shown, CommState};
 
-use crate::comm::request::Requests;
-use crate::link::news::Newsbox;
-use crate::pool::groups::Seat;
-use crate::pool::member::Open;
-use crate::status::{Row, Status as Page};
-use crate::{CommId, Error, Mutant};
+use crate::comm::request::RequestTable;
+use crate::link::news::LinkFrameQueue;
+use crate::pool::groups::MemberLocation;
+use crate::pool::member::OpenComm;
+use crate::status::{CommStatusRow, EngineStatus as Page};
+use crate::{CommId, EngineError, Mutant};
 
 /// Slots looked at for another comm to help.
 const LOOKS: usize = 8;
@@ -46,27 +46,27 @@ const QUARANTINE: usize = 64;
 
 /// A peer process.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct RemoteProcess {
     pub(crate) process: ProcessId,
     /// What it offers of sharing.
-    pub(crate) offer: Offer,
+    pub(crate) offer: ShareOffer,
     /// Its control stream is gone.
     pub(crate) dead: AtomicBool,
     /// How often a further connection has joined its control stream; wraps.
     pub(crate) joins: AtomicU32,
 }
 
-impl Peer {
+impl RemoteProcess {
     /// A process that lives.
-    pub(crate) fn new(process: ProcessId, offer: Offer) -> Self {
+    pub(crate) fn new(process: ProcessId, offer: ShareOffer) -> Self {
         Self { process, offer, dead: AtomicBool::new(false), joins: AtomicU32::new(0) }
     }
 }
 
 /// One place for a comm.
-pub(crate) struct Comm {
+pub(crate) struct CommSlot {
     generation: AtomicU32,
-    pub(crate) requests: Requests,
+    pub(crate) requests: RequestTable,
     /// Its group, and its place there, as bits.
     seat: AtomicU64,
     /// The control stream that may speak for the peer, as bits.
@@ -84,16 +84,16 @@ pub(crate) struct Comm {
     /// The thread that last sent, received or tested here.
     thread: AtomicUsize,
     /// What the peer said of single links.
-    pub(crate) news: Newsbox,
+    pub(crate) news: LinkFrameQueue,
     /// The peer waits to hear that nothing more comes, and its owner may not call.
     pub(crate) stopping: AtomicBool,
 }
 
-impl Comm {
-    fn new(row: Row, mutant: Mutant) -> Result<Self, OutOfMemory> {
+impl CommSlot {
+    fn new(row: CommStatusRow, mutant: Mutant) -> Result<Self, OutOfMemory> {
         Ok(Self {
             generation: AtomicU32::new(0),
-            requests: Requests::new(row, mutant)?,
+            requests: RequestTable::new(row, mutant)?,
             seat: AtomicU64::new(0),
             stream: AtomicU64::new(0),
             peer_closed: AtomicBool::new(false),
@@ -102,7 +102,7 @@ impl Comm {
             joining: AtomicBool::new(false),
             polled: AtomicBool::new(false),
             thread: AtomicUsize::new(0),
-            news: Newsbox::default(),
+            news: LinkFrameQueue::default(),
             stopping: AtomicBool::new(false),
         })
     }
@@ -118,21 +118,21 @@ fn this_thread() -> usize {
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
-impl Comm {
+impl CommSlot {
     /// Where it is, if it is still the comm that was asked for: that shows only under the group's lane.
     #[inline]
-    pub(crate) fn seat(&self) -> Seat {
-        Seat::from_bits(self.seat.load(Ordering::Relaxed))
+    pub(crate) fn member_location(&self) -> MemberLocation {
+        MemberLocation::from_bits(self.seat.load(Ordering::Relaxed))
     }
 
     /// Whether the peer has said something that its lane should hear.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_link_frames(&self) -> bool {
         self.news.has_some() || self.stopping.load(Ordering::Acquire)
     }
 
     /// Its caller polls it, so nobody else need.
     #[inline]
-    pub(crate) fn is_polled(&self) {
+    pub(crate) fn mark_polled(&self) {
         if !self.polled.load(Ordering::Relaxed) {
             self.polled.store(true, Ordering::Relaxed);
         }
@@ -140,7 +140,7 @@ impl Comm {
 
     /// The calling thread drives this comm.
     #[inline]
-    pub(crate) fn adopt(&self) {
+    pub(crate) fn set_driving_thread(&self) {
         let thread = this_thread();
         if self.thread.load(Ordering::Relaxed) != thread {
             self.thread.store(thread, Ordering::Relaxed);
@@ -149,9 +149,9 @@ impl Comm {
 }
 
 /// All comms of an engine.
-pub(crate) struct Comms {
-    slots: Box<[OnceLock<Box<Comm>>]>,
-    free: SpinMutex<Free>,
+pub(crate) struct CommTable {
+    slots: Box<[OnceLock<Box<CommSlot>>]>,
+    free: SpinMutex<FreeComms>,
     /// Where the search for a comm that needs help goes on.
     cursor: AtomicUsize,
     /// Slots that were ever used.
@@ -160,18 +160,18 @@ pub(crate) struct Comms {
     pub(crate) news: AtomicBool,
 }
 
-struct Free {
+struct FreeComms {
     fresh: usize,
     used: VecDeque<u16>,
     open: usize,
 }
 
-impl Comms {
+impl CommTable {
     pub(crate) fn new(limit: usize) -> Result<Self, OutOfMemory> {
         let limit = limit.clamp(1, usize::from(u16::MAX));
         Ok(Self {
             slots: try_filled_with(limit, OnceLock::new)?,
-            free: SpinMutex::new(Free { fresh: 0, used: VecDeque::new(), open: 0 }),
+            free: SpinMutex::new(FreeComms { fresh: 0, used: VecDeque::new(), open: 0 }),
             cursor: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             news: AtomicBool::new(false),
@@ -180,14 +180,14 @@ impl Comms {
 
     /// The comm of that name.
     #[inline]
-    pub(crate) fn get(&self, id: CommId) -> Option<&Comm> {
+    pub(crate) fn get(&self, id: CommId) -> Option<&CommSlot> {
         let comm = self.slots.get(usize::from(id.index))?.get()?;
         (comm.generation.load(Ordering::Acquire) == u32::from(id.generation)).then_some(comm)
     }
 
     /// Another open comm that the calling thread drives, the next one in turn; looks at a few slots only.
     #[inline]
-    pub(crate) fn next_of_thread(&self, than: &Comm) -> Option<(CommId, &Comm)> {
+    pub(crate) fn next_of_thread(&self, than: &CommSlot) -> Option<(CommId, &CommSlot)> {
         let thread = this_thread();
         let used = self.used.load(Ordering::Acquire);
         let start = self.cursor.load(Ordering::Relaxed);
@@ -211,55 +211,55 @@ impl Comms {
     pub(crate) fn insert(
         &self,
         index: u16,
-        mut open: Open,
+        mut open: OpenComm,
         now: Instant,
         status: &Page,
-        sit: impl FnOnce(Open) -> Result<Seat, Error>,
-    ) -> Result<CommId, Error> {
+        sit: impl FnOnce(OpenComm) -> Result<MemberLocation, EngineError>,
+    ) -> Result<CommId, EngineError> {
         let mutant = open.side.mutant();
-        let comm = self.comm_in(index, status, mutant).inspect_err(|_| self.give_slot(index))?;
+        let comm = self.comm_in(index, status, mutant).inspect_err(|_| self.release_slot(index))?;
         let generation = (comm.generation.load(Ordering::Relaxed) >> 16) as u16;
         let generation = generation.checked_add(1).unwrap_or(1);
-        let generation = if mutant.is("engine-keeps-names") { 1 } else { generation };
+        let generation = if mutant.is_planted("engine-keeps-names") { 1 } else { generation };
         comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
         comm.peer_closed.store(false, Ordering::Relaxed);
         comm.send_due.store(false, Ordering::Relaxed);
         comm.joining.store(open.many && open.place.is_some(), Ordering::Relaxed);
         comm.news.clear();
         comm.stopping.store(false, Ordering::Relaxed);
-        let shown = open.shown(generation, now);
+        let shown = open.status_row(generation, now);
         let id = CommId { index, generation };
         open.id = id;
         let seat = match sit(open) {
             Ok(seat) => seat,
             Err(error) => {
-                self.give_slot(index);
+                self.release_slot(index);
                 return Err(error);
             }
         };
-        let ride = status.ride(seat).filter(|_| !mutant.is("status-hides-rides"));
-        comm.requests.row.open(shown::Comm { ride, ..shown });
+        let ride = status.group_membership(seat).filter(|_| !mutant.is_planted("status-hides-rides"));
+        comm.requests.row.open_comm(shown::CommRecord { ride, ..shown });
         comm.seat.store(seat.to_bits(), Ordering::Relaxed);
         comm.generation.store(u32::from(generation), Ordering::Release);
         Ok(id)
     }
 
     /// The comm of a place, which is made for the first that has it.
-    fn comm_in(&self, index: u16, status: &Page, mutant: Mutant) -> Result<&Comm, OutOfMemory> {
+    fn comm_in(&self, index: u16, status: &Page, mutant: Mutant) -> Result<&CommSlot, OutOfMemory> {
         let slot = &self.slots[usize::from(index)];
         if let Some(comm) = slot.get() {
             return Ok(comm);
         }
-        let made = Comm::new(status.row(usize::from(index)), mutant)?;
+        let made = CommSlot::new(status.row_at(usize::from(index)), mutant)?;
         Ok(slot.get_or_init(|| Box::new(made)))
     }
 
     /// A place for a comm, to be used at once.
-    pub(crate) fn reserve(&self, status: &Page) -> Result<u16, Error> {
+    pub(crate) fn reserve_slot(&self, status: &Page) -> Result<u16, EngineError> {
         let mut free = self.free.lock();
         let fresh = free.fresh < self.slots.len();
         let index = if free.used.len() > QUARANTINE || !fresh {
-            let exhausted = Error::Exhausted { what: "connections", limit: self.slots.len() };
+            let exhausted = EngineError::Exhausted { what: "connections", limit: self.slots.len() };
             free.used.pop_front().ok_or(exhausted)?
         } else {
             free.fresh += 1;
@@ -271,7 +271,7 @@ impl Comms {
         Ok(index)
     }
 
-    fn give_slot(&self, index: u16) {
+    fn release_slot(&self, index: u16) {
         let mut free = self.free.lock();
         free.open -= 1;
         free.used.push_back(index);
@@ -286,17 +286,17 @@ impl Comms {
             return false;
         }
         comm.requests.clear();
-        comm.requests.row.stands(State::Closed, None);
-        self.give_slot(id.index);
+        comm.requests.row.set_comm_state(CommState::Closed, None);
+        self.release_slot(id.index);
         true
     }
 
-    pub(crate) fn open(&self) -> usize {
+    pub(crate) fn open_count(&self) -> usize {
         self.free.lock().open
     }
 
     /// All open comms.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (CommId, &Comm)> {
+    pub(crate) fn open_comms(&self) -> impl Iterator<Item = (CommId, &CommSlot)> {
         let used = self.slots.iter().take(self.used.load(Ordering::Acquire));
         used.enumerate().filter_map(|(index, slot)| {
             let comm = &**slot.get()?;
@@ -306,7 +306,7 @@ impl Comms {
     }
 
     /// What was counted, for each slot that was ever used.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = Counts> {
+    pub(crate) fn slot_counts(&self) -> impl Iterator<Item = MessageCounts> {
         let used = self.slots.iter().take(self.used.load(Ordering::Acquire));
         used.filter_map(|slot| Some(slot.get()?.requests.row.counts()))
     }

@@ -1,14 +1,14 @@
 //! What a sending lane still has to do for each request. Held by the lane; decides nothing.
 
-use trunkline_fabric::Remote;
-use trunkline_proto::wire::imm::Token;
+use trunkline_fabric::RemoteLocation;
+use trunkline_proto::wire::imm::BufferToken;
 
 use crate::MrId;
 use crate::memory::regions::NO_MR;
 
 /// A message to send.
 #[derive(Clone, Copy)]
-pub(crate) struct Message {
+pub(crate) struct SendMessage {
     pub(crate) mr: MrId,
     pub(crate) offset: u64,
     pub(crate) len: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Message {
 
 /// The part of a request that is not done yet.
 #[derive(Clone, Copy)]
-pub(crate) struct Outgoing {
+pub(crate) struct PendingSend {
     pub(crate) mr: MrId,
     pub(crate) offset: u64,
     pub(crate) len: u64,
@@ -25,8 +25,8 @@ pub(crate) struct Outgoing {
     pub(crate) given: u64,
     /// Operations that have not completed.
     pub(crate) left: u32,
-    pub(crate) to: Remote,
-    pub(crate) token: Token,
+    pub(crate) to: RemoteLocation,
+    pub(crate) token: BufferToken,
     /// What follows the data.
     pub(crate) fin: FinDue,
     /// It goes in slices.
@@ -48,27 +48,27 @@ pub(crate) enum FinDue {
     Proven,
 }
 
-impl Outgoing {
+impl PendingSend {
     /// Whether each piece is a stripe, which an immediate announces.
     pub(crate) fn is_striped(&self) -> bool {
         matches!(self.fin, FinDue::Now(1..))
     }
 
     /// Whether all bytes are placed and the fin record is to be posted.
-    pub(crate) fn owes_fin(&self) -> bool {
+    pub(crate) fn is_fin_due(&self) -> bool {
         self.left == 0 && self.fin == FinDue::Placed
     }
 
     /// Of no request.
-    pub(crate) fn idle() -> Self {
+    pub(crate) fn without_request() -> Self {
         Self {
             mr: NO_MR,
             offset: 0,
             len: 0,
             given: 0,
             left: 0,
-            to: Remote::data(0, 0),
-            token: Token::new(0, 0),
+            to: RemoteLocation::for_data(0, 0),
+            token: BufferToken::new(0, 0),
             fin: FinDue::No,
             sliced: false,
             last: None,

@@ -2,16 +2,16 @@
 //! in slices, of which a bounded number is under way in the whole group, so that other members wait for a bounded time.
 //! Part of the sending lane.
 
-use trunkline_fabric::{Op, Rail, Remote, Source};
-use trunkline_proto::wire::cts::Cts;
-use trunkline_proto::wire::fin::{self, Fin};
-use trunkline_proto::wire::imm::Imm;
+use trunkline_fabric::{Op, OpSource, Rail, RemoteLocation};
+use trunkline_proto::wire::cts::CtsRecord;
+use trunkline_proto::wire::fin::{self, FinRecord};
+use trunkline_proto::wire::imm::WriteImmediate;
 
 use crate::CommFault;
-use crate::comm::outgoing::{FinDue, Message, Outgoing};
-use crate::comm::request::Requests;
+use crate::comm::outgoing::{FinDue, PendingSend, SendMessage};
+use crate::comm::request::RequestTable;
 use crate::comm::send::SendLane;
-use crate::link::rails::Rails;
+use crate::link::rails::GroupRails;
 
 /// In the `wr_id` of a slice, besides its request.
 pub(crate) const SLICE: u64 = 1 << 32;
@@ -21,21 +21,22 @@ impl SendLane {
     /// is under way in the whole group.
     pub(crate) fn send_sliced(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         slot: u16,
-        message: Message,
-        cts: &Cts,
-        whole: Option<Imm>,
+        message: SendMessage,
+        cts: &CtsRecord,
+        whole: Option<WriteImmediate>,
     ) -> Result<(), CommFault> {
-        self.track(slot, message);
+        self.track_message(slot, message);
         let outgoing = &mut self.outgoing[slot as usize];
-        let to = Remote::data(cts.key, cts.addr);
+        let to = RemoteLocation::for_data(cts.key, cts.addr);
         (outgoing.to, outgoing.token) = (to, cts.token);
         let slices = message.len.div_ceil(self.plan.slice_max());
         // The last slice announces the message if it is the only one, or fills the buffer behind all others.
-        let last = whole.filter(|imm| slices == 1 || matches!(imm, Imm::Full(_)) && !self.plan.signal_all);
-        outgoing.last = last.map(Imm::to_bits);
+        let last = whole
+            .filter(|imm| slices == 1 || matches!(imm, WriteImmediate::Full(_)) && !self.plan.signal_all);
+        outgoing.last = last.map(WriteImmediate::to_bits);
         outgoing.sliced = true;
         outgoing.fin = if last.is_some() { FinDue::No } else { self.plan.fin_due(slices) };
         self.unposted.push_back(slot);
@@ -43,76 +44,85 @@ impl SendLane {
     }
 
     /// Posts the next slice of a message, for which there is credit.
-    pub(crate) fn post_slice(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<(), CommFault> {
+    pub(crate) fn post_slice(
+        &mut self,
+        rails: &mut GroupRails<impl Rail>,
+        slot: u16,
+    ) -> Result<(), CommFault> {
         let outgoing = self.outgoing[slot as usize];
-        let Outgoing { mr, offset, to, given, len, last, token, .. } = outgoing;
+        let PendingSend { mr, offset, to, given, len, last, token, .. } = outgoing;
         let slice = self.plan.slice_max();
         let piece = (len - given).min(slice);
-        let Some((_, extent)) = self.regions.find(mr, 0, offset + given, piece) else {
+        let Some((_, extent)) = self.regions.find_extent(mr, 0, offset + given, piece) else {
             return Err(CommFault::Revoked);
         };
         self.outgoing[slot as usize].left += 1;
         self.outgoing[slot as usize].given += piece;
-        let to = Remote { addr: to.addr.wrapping_add(given), ..to };
+        let to = RemoteLocation { addr: to.addr.wrapping_add(given), ..to };
         let imm = match outgoing.is_striped() {
             // At most sixteen.
-            true => Some(Imm::Stripe(token, (given / slice) as u8).to_bits()),
+            true => Some(WriteImmediate::Stripe(token, (given / slice) as u8).to_bits()),
             false => last.filter(|_| given + piece == len),
         };
-        let op = Op::Write { from: Source::Region(extent), to, imm };
-        self.post(rails, SLICE | u64::from(slot), op, true)
+        let op = Op::Write { from: OpSource::Region(extent), to, imm };
+        self.post_op(rails, SLICE | u64::from(slot), op, true)
     }
 
     pub(crate) fn post_piece(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         slot: u16,
         at: u64,
         len: u64,
-        imm: Option<Imm>,
+        imm: Option<WriteImmediate>,
     ) -> Result<(), CommFault> {
-        let Outgoing { mr, offset, to, .. } = self.outgoing[slot as usize];
-        let Some((_, extent)) = self.regions.find(mr, 0, offset + at, len) else {
+        let PendingSend { mr, offset, to, .. } = self.outgoing[slot as usize];
+        let Some((_, extent)) = self.regions.find_extent(mr, 0, offset + at, len) else {
             return Err(CommFault::Revoked);
         };
         self.outgoing[slot as usize].left += 1;
-        let to = Remote { addr: to.addr.wrapping_add(at), ..to };
-        let op = Op::Write { from: Source::Region(extent), to, imm: imm.map(Imm::to_bits) };
-        self.post(rails, u64::from(slot), op, true)
+        let to = RemoteLocation { addr: to.addr.wrapping_add(at), ..to };
+        let op = Op::Write { from: OpSource::Region(extent), to, imm: imm.map(WriteImmediate::to_bits) };
+        self.post_op(rails, u64::from(slot), op, true)
     }
 
     /// Posts what proves that all pieces of a message have arrived.
-    fn post_proof(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<(), CommFault> {
+    fn post_proof(&mut self, rails: &mut GroupRails<impl Rail>, slot: u16) -> Result<(), CommFault> {
         let outgoing = &mut self.outgoing[slot as usize];
         outgoing.fin = FinDue::Placed;
         outgoing.left += 1;
-        self.post(rails, u64::from(slot), Op::Nop, true)
+        self.post_op(rails, u64::from(slot), Op::Nop, true)
     }
 
-    fn post_fin(&mut self, rails: &mut Rails<impl Rail>, slot: u16, stripes: u8) -> Result<(), CommFault> {
+    fn post_fin(
+        &mut self,
+        rails: &mut GroupRails<impl Rail>,
+        slot: u16,
+        stripes: u8,
+    ) -> Result<(), CommFault> {
         let outgoing = &mut self.outgoing[slot as usize];
         outgoing.fin = FinDue::No;
         outgoing.left += 1;
-        let record = Fin { len: outgoing.len, stripes, token: outgoing.token };
+        let record = FinRecord { len: outgoing.len, stripes, token: outgoing.token };
         if !self.plan.write_data {
-            let op = Op::Send { head: &record.to_message(), body: Source::Inline(&[]), imm: None };
-            return self.post(rails, u64::from(slot), op, true);
+            let op = Op::Send { head: &record.to_message(), body: OpSource::Inline(&[]), imm: None };
+            return self.post_op(rails, u64::from(slot), op, true);
         }
         let at = ((outgoing.token.slot() & self.part.fin_mask) * fin::BYTES) as u64;
-        let to = Remote::record(self.fins.key, self.fins.addr.wrapping_add(at));
-        let imm = Some(Imm::Fin(outgoing.token).to_bits());
-        let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm };
-        self.post(rails, u64::from(slot), op, true)
+        let to = RemoteLocation::for_records(self.fins.key, self.fins.addr.wrapping_add(at));
+        let imm = Some(WriteImmediate::Fin(outgoing.token).to_bits());
+        let op = Op::Write { from: OpSource::Inline(&record.to_bytes()), to, imm };
+        self.post_op(rails, u64::from(slot), op, true)
     }
 
     /// Posts what long messages still have to post, as far as credit goes.
     pub(crate) fn post_more(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
     ) -> Result<(), CommFault> {
         while let Some(&slot) = self.unposted.front() {
-            if !self.post_rest(rails, slot)? {
+            if !self.post_message_pieces(rails, slot)? {
                 return Ok(());
             }
             self.unposted.pop_front();
@@ -122,25 +132,30 @@ impl SendLane {
     }
 
     /// Posts the pieces of one message that can be posted now; false when credit ran out.
-    fn post_rest(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<bool, CommFault> {
+    fn post_message_pieces(
+        &mut self,
+        rails: &mut GroupRails<impl Rail>,
+        slot: u16,
+    ) -> Result<bool, CommFault> {
         loop {
             let outgoing = self.outgoing[slot as usize];
-            let Outgoing { given, len, fin, token, left, sliced, .. } = outgoing;
+            let PendingSend { given, len, fin, token, left, sliced, .. } = outgoing;
             let striped = outgoing.is_striped();
             // An empty message still has its one stripe.
-            let empty = striped && left == 0 && len == 0 && !self.plan.mutant.is("engine-drops-empty");
+            let empty =
+                striped && left == 0 && len == 0 && !self.plan.mutant.is_planted("engine-drops-empty");
             let more = given < len || empty;
             let waits = !more && left > 0 && fin == FinDue::Placed;
-            if waits && !self.plan.mutant.is("engine-fin-too-soon") {
+            if waits && !self.plan.mutant.is_planted("engine-fin-too-soon") {
                 // The completion that shows the placement brings the request back.
-                return Ok(!self.plan.mutant.is("fin-blocks-sends"));
+                return Ok(!self.plan.mutant.is_planted("fin-blocks-sends"));
             }
             if (more || fin != FinDue::No) && self.paths.lead_credits(rails) == 0 {
                 return Ok(false);
             }
             if more && sliced {
-                let free = rails.slices.take(self.part.slices);
-                if !free && !self.plan.mutant.is("ride-slices-without-limit") {
+                let free = rails.slices.try_take(self.part.slices);
+                if !free && !self.plan.mutant.is_planted("ride-slices-without-limit") {
                     return Ok(false);
                 }
                 self.part.slices += 1;
@@ -151,7 +166,13 @@ impl SendLane {
                 let piece = (len - given).min(self.plan.message_max);
                 let index = (given / self.plan.message_max) as u8;
                 self.outgoing[slot as usize].given += piece;
-                self.post_piece(rails, slot, given, piece, striped.then_some(Imm::Stripe(token, index)))?;
+                self.post_piece(
+                    rails,
+                    slot,
+                    given,
+                    piece,
+                    striped.then_some(WriteImmediate::Stripe(token, index)),
+                )?;
                 continue;
             }
             match fin {

@@ -8,7 +8,7 @@ use trunkline_proto::limits::{
 use trunkline_proto::wire::{eager, share};
 
 use crate::comm::outgoing::FinDue;
-use crate::{MatchBy, Mutant, Params};
+use crate::{EngineParams, MatchBy, Mutant};
 
 /// A NIC that pairs messages must take them whole, at least up to this size: what NCCL may ask of version 8.
 const MATCHED_MESSAGE_MIN: u64 = 1 << 30;
@@ -40,7 +40,7 @@ const IMMEDIATES_SPARE: u32 = SLICES_MAX;
 
 /// A comm's plan.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Plan {
+pub(crate) struct TransferPlan {
     /// The NIC pairs sends and receives.
     pub(crate) matched: bool,
     /// Of a member's name, what the NIC compares besides the message's tag.
@@ -86,24 +86,24 @@ pub(crate) struct Plan {
     pub(crate) mutant: Mutant,
 }
 
-impl Plan {
+impl TransferPlan {
     /// Whether a message's memory is free once its operation has left.
     #[inline]
-    pub(crate) fn copies(&self, len: u64) -> bool {
+    pub(crate) fn is_copied_on_post(&self, len: u64) -> bool {
         self.copied_max > 0 && len <= self.copied_max
     }
 
     /// When the fin record of a message of so many pieces is due, where there is one link. As NCCL's receives are longer than
     /// most of its messages, it waits for completions only where nothing else shows that the bytes have arrived.
     pub(crate) fn fin_due(&self, pieces: u64) -> FinDue {
-        let waits = self.mutant.is("fin-waits-for-slices");
+        let waits = self.mutant.is_planted("fin-waits-for-slices");
         if self.link_order && !waits {
             return FinDue::Now(0);
         }
         if self.write_data && pieces <= STRIPES_MAX as u64 && !waits {
             return FinDue::Now(pieces as u8);
         }
-        let trusts = self.mutant.is("engine-takes-posted-for-placed");
+        let trusts = self.mutant.is_planted("engine-takes-posted-for-placed");
         if self.arrives || trusts { FinDue::Placed } else { FinDue::Proven }
     }
 
@@ -114,13 +114,13 @@ impl Plan {
 
     /// Whether a group can have members: where the NIC pairs, there must be room for a grouped receive of each, and what has
     /// not met its receive must not have completed, as it could not be taken back.
-    pub(crate) fn shares(&self) -> bool {
+    pub(crate) fn can_share_links(&self) -> bool {
         !self.matched || self.arrives && self.matched_part >= RECV_BUFFERS_MAX as u32
     }
 
     /// How many times as deep as for one comm queues are to be, for one or for a group: where the NIC pairs, a group has all
     /// there are, of which each member has a part.
-    pub(crate) fn deeper(&self, group: Option<u32>) -> u32 {
+    pub(crate) fn depth_factor(&self, group: Option<u32>) -> u32 {
         match group {
             Some(_) if self.matched => u32::MAX,
             Some(times) => times,
@@ -129,7 +129,7 @@ impl Plan {
     }
 
     /// The same for a group whose queues are so many times as deep.
-    pub(crate) fn times(self, times: u32) -> Self {
+    pub(crate) fn with_depth_factor(self, times: u32) -> Self {
         let spare = self.bounces - self.eager_credits;
         let eager_credits = self.eager_credits.saturating_mul(times);
         let bounces = eager_credits.saturating_add(spare).min(self.bounces.max(self.depth_max));
@@ -137,11 +137,11 @@ impl Plan {
     }
 
     /// The plan as far as one side alone can tell.
-    pub(crate) fn new(caps: &Caps, params: &Params, links: usize) -> Self {
+    pub(crate) fn new(caps: &Caps, params: &EngineParams, links: usize) -> Self {
         // Messages over different links overtake each other.
         let order = caps.link_order && links == 1;
         let paired = caps.matched && caps.match_order && links == 1 && caps.match_bits >= MATCH_BITS_MIN;
-        let short = params.mutant.is("ride-forgets-longer-headers");
+        let short = params.mutant.is_planted("ride-forgets-longer-headers");
         let head = if short { eager::BYTES } else { share::EAGER_BYTES } as u64;
         let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(head));
         // Where messages overtake each other, those that may wait for an earlier one need buffers too.
@@ -149,12 +149,13 @@ impl Plan {
         // So does a record that is a message.
         let takes = caps.immediate_takes_receive || !caps.write_data;
         let immediates = if takes { IMMEDIATES_SPARE } else { 0 };
-        let none = params.mutant.is("engine-keeps-no-receive-for-immediates");
+        let none = params.mutant.is_planted("engine-keeps-no-receive-for-immediates");
         let spare = if none { 0 } else { spare + immediates };
         let room = caps.depth_max.saturating_sub(spare);
         // An eager message is copied by the CPU, which reaches no memory of devices; and which memory a message is for is
         // known when it is here.
-        let copies = !caps.devices.any() || params.mutant.is("engine-sends-eagerly-to-devices");
+        let copies =
+            !caps.devices.reaches_any() || params.mutant.is_planted("engine-sends-eagerly-to-devices");
         let eager_max = if copies { eager_max } else { 0 };
         let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32).min(room);
         Self {
@@ -162,17 +163,17 @@ impl Plan {
             // must do it.
             matched: paired && caps.message_max >= MATCHED_MESSAGE_MIN && params.match_by == MatchBy::Nic,
             match_mask: match_mask(caps.match_bits),
-            remote_len: caps.remote_len || params.mutant.is("engine-trusts-length"),
+            remote_len: caps.remote_len || params.mutant.is_planted("engine-trusts-length"),
             arrives: caps.arrives,
-            write_data: caps.write_data || params.mutant.is("engine-writes-with-data"),
+            write_data: caps.write_data || params.mutant.is_planted("engine-writes-with-data"),
             needs_flush: caps.needs_flush,
             devices: caps.devices,
-            link_order: order || params.mutant.is("fin-overtakes-data"),
-            signal_all: !caps.link_order && !params.mutant.is("engine-signals-nothing"),
+            link_order: order || params.mutant.is_planted("fin-overtakes-data"),
+            signal_all: !caps.link_order && !params.mutant.is_planted("engine-signals-nothing"),
             inline_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             copied_max: 0,
             blind_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
-            message_max: match params.mutant.is("plan-cuts-lines") {
+            message_max: match params.mutant.is_planted("plan-cuts-lines") {
                 true => caps.message_max.max(1),
                 false => whole_lines(caps.message_max),
             },

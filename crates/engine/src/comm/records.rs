@@ -4,26 +4,28 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{Caps, LinkAddress, LinkError, Op, PostError, Rail, Remote, Source, Status};
+use trunkline_fabric::{
+    Caps, LinkAddress, LinkError, Op, OpSource, OpStatus, PostError, Rail, RemoteLocation,
+};
 use trunkline_proto::comm::receiver::RecvId;
 use trunkline_proto::limits::{
     EAGER_CREDITS_MAX, LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, SENDS_MAX,
 };
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
-use trunkline_proto::wire::cts::{self, Cts, Lines, Others};
-use trunkline_proto::wire::frame::Region;
-use trunkline_proto::wire::imm::Token;
-use trunkline_proto::wire::standing::Standing;
+use trunkline_proto::wire::cts::{self, CtsRecord, CtsSecondLine, RecordLines};
+use trunkline_proto::wire::frame::RemoteRegion;
+use trunkline_proto::wire::imm::BufferToken;
+use trunkline_proto::wire::standing::DeliveryReport;
 
-use crate::comm::recv::{FLUSH, LAST, Place, RECORD, REPEATED, RecvLane};
-use crate::comm::request::{Requests, Ticket};
-use crate::link::path::{NO_LINK, Path};
-use crate::link::rails::Rails;
+use crate::comm::recv::{FLUSH, LAST, MrOffset, RECORD, REPEATED, RecvLane};
+use crate::comm::request::{RequestTable, RequestTicket};
+use crate::link::path::{LinkPath, NO_LINK};
+use crate::link::rails::GroupRails;
 use crate::{CommFault, MrId, RecvBuf};
 
 /// What the sender has to know of a receive although it may be done: its eager messages are paired by it.
 #[derive(Clone, Copy)]
-struct Past {
+struct PastReceive {
     count: u8,
     /// Over which its records were written last.
     path: u8,
@@ -32,11 +34,11 @@ struct Past {
 
 /// What a flush makes visible.
 #[derive(Clone, Copy)]
-pub(crate) enum Flushed {
+pub(crate) enum FlushTarget {
     /// Memory of the host, to the CPU.
     Host,
     /// That of a device, to the device: a byte of it.
-    Device(Place),
+    Device(MrOffset),
 }
 
 /// A flush that is not posted over all links yet.
@@ -44,7 +46,7 @@ pub(crate) enum Flushed {
 pub(crate) struct DueFlush {
     /// Its request.
     slot: u16,
-    what: Flushed,
+    what: FlushTarget,
     /// Over several paths: those over which it is still to be posted. `None`: they have not been chosen.
     due: Option<[bool; LINKS_MAX]>,
     /// It was posted over one of them at least.
@@ -52,7 +54,7 @@ pub(crate) struct DueFlush {
 }
 
 /// What a receiving lane with several paths keeps besides.
-pub(crate) struct Records {
+pub(crate) struct RecordBacklog {
     /// Requests of flushes that read memory of a device, and the region they read.
     reads: Vec<(u16, MrId)>,
     /// By request: flushes of it that have not completed.
@@ -61,23 +63,23 @@ pub(crate) struct Records {
     /// was lost.
     unannounced: VecDeque<(u32, bool)>,
     /// The receives whose records the sender may not have read, by number.
-    past: Box<[Past]>,
+    past: Box<[PastReceive]>,
     /// Records written again over each path that have not completed.
     repeated: [u32; LINKS_MAX],
-    /// Where the oldest receive of those begins, as [`RecvLane::turn_of_record`] counts.
+    /// Where the oldest receive of those begins, as [`RecvLane::first_record_slot`] counts.
     oldest: u32,
     /// Records over each path that have not completed, of a member whose NIC lets operations overtake each other.
     landing: [u32; LINKS_MAX],
 }
 
-impl Records {
+impl RecordBacklog {
     /// Of no size where there is one path.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(many: bool) -> Result<Self, OutOfMemory> {
         let times = usize::from(many);
-        let none = Past { count: 0, path: 0, tags: [0; RECV_BUFFERS_MAX] };
+        let none = PastReceive { count: 0, path: 0, tags: [0; RECV_BUFFERS_MAX] };
         Ok(Self {
             reads: Vec::new(),
             flushes_left: try_filled(0, SENDS_MAX * times)?,
@@ -91,7 +93,7 @@ impl Records {
 
     /// Whether records wait to be written.
     #[inline]
-    pub(crate) fn wait(&self) -> bool {
+    pub(crate) fn has_unannounced(&self) -> bool {
         !self.unannounced.is_empty()
     }
 }
@@ -101,56 +103,55 @@ const _: () = assert!(cts::BYTES <= Caps::INLINE_MIN as usize);
 
 impl RecvLane {
     /// What a flush of a buffer is for, as far as there is something to wait for: the buffer, or memory of the host.
-    pub(crate) fn flushes(&self, buffers: impl Iterator<Item = RecvBuf>) -> Option<Flushed> {
+    pub(crate) fn flush_target(&self, buffers: impl Iterator<Item = RecvBuf>) -> Option<FlushTarget> {
         // All buffers of a receive are of one device, and what was written to it before goes before a read of any.
         let of_device =
             buffers.filter(|buffer| buffer.len > 0 && self.regions.is_of_device(buffer.mr)).last();
         match of_device {
             Some(RecvBuf { mr, offset, .. }) if self.plan.devices.needs_flush => {
-                let skips = self.plan.mutant.is("engine-skips-flush-of-devices");
-                (!skips).then_some(Flushed::Device(Place { mr, offset }))
+                let skips = self.plan.mutant.is_planted("engine-skips-flush-of-devices");
+                (!skips).then_some(FlushTarget::Device(MrOffset { mr, offset }))
             }
-            _ => {
-                (self.plan.needs_flush && !self.plan.mutant.is("engine-skips-flush")).then_some(Flushed::Host)
-            }
+            _ => (self.plan.needs_flush && !self.plan.mutant.is_planted("engine-skips-flush"))
+                .then_some(FlushTarget::Host),
         }
     }
 
     /// Starts a flush.
-    pub(crate) fn iflush(
+    pub(crate) fn start_flush(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
-        what: Flushed,
-    ) -> Result<Option<Ticket>, CommFault> {
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
+        what: FlushTarget,
+    ) -> Result<Option<RequestTicket>, CommFault> {
         // Flushes share the requests of receives, of which there are four times as many as receives.
-        let Some(ticket) = requests.reserve(&mut self.cursor) else {
-            return Err(CommFault::Link(Status::Other(0)));
+        let Some(ticket) = requests.reserve_slot(&mut self.cursor) else {
+            return Err(CommFault::Link(OpStatus::Other(0)));
         };
-        if let Flushed::Device(Place { mr, .. }) = what {
-            self.regions.hold(mr);
-            self.records.reads.push((ticket.slot(), mr));
+        if let FlushTarget::Device(MrOffset { mr, .. }) = what {
+            self.regions.hold_region(mr);
+            self.records.reads.push((ticket.slot_index(), mr));
         }
-        self.flushes.push_back(DueFlush { slot: ticket.slot(), what, due: None, is_begun: false });
+        self.flushes.push_back(DueFlush { slot: ticket.slot_index(), what, due: None, is_begun: false });
         self.post_due(rails, requests)?;
         Ok(Some(ticket))
     }
 
     /// The operation that makes visible what has come over a path; `None` if its rail does not know the region.
-    fn flush_over(&self, path: usize, what: Flushed) -> Option<Op<'static>> {
-        let Flushed::Device(Place { mr, offset }) = what else { return Some(Op::Flush) };
-        let Region { key, addr } = self.place_on(path, mr, offset)?;
-        Some(Op::FlushAt { at: Remote::data(key, addr) })
+    fn flush_over(&self, path: usize, what: FlushTarget) -> Option<Op<'static>> {
+        let FlushTarget::Device(MrOffset { mr, offset }) = what else { return Some(Op::Flush) };
+        let RemoteRegion { key, addr } = self.place_on(path, mr, offset)?;
+        Some(Op::FlushAt { at: RemoteLocation::for_data(key, addr) })
     }
 
     /// The same for what a path has brought that is being left; nothing where bytes are never hidden.
     pub(crate) fn last_flush(&self, path: usize) -> Option<Op<'static>> {
-        let forgets = self.plan.mutant.is("engine-leaves-devices-unflushed");
+        let forgets = self.plan.mutant.is_planted("engine-leaves-devices-unflushed");
         let may = self.plan.devices.needs_flush && !forgets;
         let of_device = || may.then(|| self.regions.any_of_device()).flatten();
         let what = match of_device() {
-            Some(mr) => Flushed::Device(Place { mr, offset: 0 }),
-            None if self.plan.needs_flush => Flushed::Host,
+            Some(mr) => FlushTarget::Device(MrOffset { mr, offset: 0 }),
+            None if self.plan.needs_flush => FlushTarget::Host,
             None => return None,
         };
         self.flush_over(path, what)
@@ -166,15 +167,16 @@ impl RecvLane {
     }
 
     /// Whether a flush has not completed.
-    pub(crate) fn flushing(&self) -> bool {
-        (self.flushing > 0 || !self.flushes.is_empty()) && !self.plan.mutant.is("engine-flush-needs-peer")
+    pub(crate) fn is_flush_pending(&self) -> bool {
+        (self.flushing > 0 || !self.flushes.is_empty())
+            && !self.plan.mutant.is_planted("engine-flush-needs-peer")
     }
 
     /// Posts a flush over each link that may have brought bytes. False if it has to be called again: a link has no room, or no link is left.
     pub(crate) fn post_flush(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         flush: &mut DueFlush,
     ) -> Result<bool, CommFault> {
         let slot = usize::from(flush.slot);
@@ -184,7 +186,7 @@ impl RecvLane {
                 return Ok(false);
             }
             let op = self.flush_over(0, flush.what).ok_or(CommFault::Revoked)?;
-            self.post(rails, 0, FLUSH | u64::from(flush.slot), op, true)?;
+            self.post_op(rails, 0, FLUSH | u64::from(flush.slot), op, true)?;
             self.flushing += 1;
             return Ok(true);
         }
@@ -195,13 +197,13 @@ impl RecvLane {
         });
         for (at, is_due) in due.iter_mut().enumerate().take(self.paths.len()).filter(|(_, is_due)| **is_due) {
             let op = self.flush_over(at, flush.what).ok_or(CommFault::Revoked)?;
-            let &Path { rail, link, .. } = self.paths.get(at);
+            let &LinkPath { rail, link, .. } = self.paths.get(at);
             match rails.get_mut(rail).post(link, wr_id, op, true) {
                 Ok(()) => {
                     (*is_due, flush.is_begun) = (false, true);
                     self.flushing += 1;
                 }
-                Err(PostError::Busy) if !self.plan.mutant.is("engine-skips-busy-flushes") => {}
+                Err(PostError::Busy) if !self.plan.mutant.is_planted("engine-skips-busy-flushes") => {}
                 // It has ended: its last flush shows what it has brought.
                 Err(PostError::Busy | PostError::Refused(_)) => {
                     *is_due = false;
@@ -231,19 +233,19 @@ impl RecvLane {
             // The peer may use a link before this end has heard that it is up; one that is being left has brought what
             // it has brought.
             *is_chosen = path.life.is_up() || path.life.is_joining() || path.leaving.is_some();
-            *is_chosen |= at == self.paths.lead() && none_left;
+            *is_chosen |= at == self.paths.lead_index() && none_left;
         }
         chosen
     }
 
     /// An operation of ours has completed.
-    pub(crate) fn on_posted(&mut self, requests: &Requests, path: usize, wr_id: u64) {
+    pub(crate) fn on_posted(&mut self, requests: &RequestTable, path: usize, wr_id: u64) {
         if wr_id & LAST != 0 {
             self.on_end(wr_id);
         } else if wr_id & (REPEATED | RECORD) != 0 {
             let again = wr_id & REPEATED != 0;
             let counted = wr_id & RECORD != 0;
-            let Records { repeated, landing, .. } = &mut self.records;
+            let RecordBacklog { repeated, landing, .. } = &mut self.records;
             repeated[path] = repeated[path].saturating_sub(u32::from(again));
             landing[path] = landing[path].saturating_sub(u32::from(counted));
         } else if wr_id & FLUSH != 0 {
@@ -261,30 +263,30 @@ impl RecvLane {
     }
 
     /// All flushes of a request have completed.
-    fn end_flush(&mut self, requests: &Requests, slot: u16) {
+    fn end_flush(&mut self, requests: &RequestTable, slot: u16) {
         self.has_read(slot);
-        requests.complete(slot, &[]);
+        requests.complete_request(slot, &[]);
     }
 
     /// A flush needs its region no longer, if it read one.
     fn has_read(&mut self, slot: u16) {
         if let Some(at) = self.records.reads.iter().position(|&(flush, _)| flush == slot) {
             let (_, mr) = self.records.reads.swap_remove(at);
-            self.regions.release(mr);
+            self.regions.release_region(mr);
         }
     }
 
     /// A path is of no more use: nothing new goes over it, and what it still has to tell is awaited.
-    pub(crate) fn lose(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
-        let fences = !self.plan.mutant.is("engine-leaves-without-fence");
-        self.paths.leave(rails, path, None, fences);
+    pub(crate) fn drain_path(&mut self, rails: &mut GroupRails<impl Rail>, path: usize) {
+        let fences = !self.plan.mutant.is_planted("engine-leaves-without-fence");
+        self.paths.start_drain(rails, path, None, fences);
     }
 
     /// Both ends of a path are in error: records from receive `next` on may have been lost with it, and are written again.
-    pub(crate) fn settle(
+    pub(crate) fn rewrite_lost_records(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         path: usize,
         next: u32,
     ) -> Result<(), CommFault> {
@@ -297,8 +299,8 @@ impl RecvLane {
             let lost = usize::from(self.records.past[number as usize % MAILBOX_SLOTS].path) == path;
             let waits = self.records.unannounced.iter().any(|&(known, _)| known == number);
             // Where another receive has its place, the peer has read it.
-            let own = self.receiver.ring().is_none_or(|ring| ring.holds(number));
-            if lost && own && !waits && !self.plan.mutant.is("engine-forgets-records") {
+            let own = self.receiver.cts_ring().is_none_or(|ring| ring.holds_receive(number));
+            if lost && own && !waits && !self.plan.mutant.is_planted("engine-forgets-records") {
                 self.records.unannounced.push_front((number, true));
             }
         }
@@ -312,41 +314,41 @@ impl RecvLane {
 
     /// A receive is to be announced, as soon as that may be.
     pub(crate) fn announce_later(&mut self, id: RecvId, buffers: &[RecvBuf]) {
-        let number = self.receiver.announcement(id, 0).0;
+        let number = self.receiver.cts_fields(id, 0).0;
         let mut tags = [0; RECV_BUFFERS_MAX];
         for (to, buffer) in tags.iter_mut().zip(buffers) {
             *to = buffer.tag;
         }
         self.records.past[number as usize % MAILBOX_SLOTS] =
-            Past { count: buffers.len() as u8, path: 0, tags };
+            PastReceive { count: buffers.len() as u8, path: 0, tags };
         self.records.unannounced.push_back((number, false));
     }
 
     /// Writes records that wait, where there are several links.
-    pub(crate) fn announce_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
+    pub(crate) fn announce_due(&mut self, rails: &mut GroupRails<impl Rail>) -> Result<(), CommFault> {
         while let Some(&(number, again)) = self.records.unannounced.front() {
-            let lead = self.paths.lead();
+            let lead = self.paths.lead_index();
             let slot = number as usize % MAILBOX_SLOTS;
             let count = self.records.past[slot].count;
             let waits = self.is_ahead(number);
             // That it has completed does not tell everywhere that it cannot land on a newer one any more.
-            let unproven = self.plan.mutant.is("engine-repeats-unproven");
+            let unproven = self.plan.mutant.is_planted("engine-repeats-unproven");
             let proves = again && !self.gone && !self.plan.arrives && !unproven;
-            let needed = self.writes() * u32::from(count) + u32::from(proves);
-            if !self.gone && (waits || self.paths.credits(rails, lead) < needed) {
+            let needed = self.ops_per_record() * u32::from(count) + u32::from(proves);
+            if !self.gone && (waits || self.paths.path_credits(rails, lead) < needed) {
                 return Ok(());
             }
             self.records.unannounced.pop_front();
             if again && self.records.repeated == [0; LINKS_MAX] {
-                self.records.oldest = self.turn_of_record(number);
+                self.records.oldest = self.first_record_slot(number);
             }
             self.records.past[slot].path = lead as u8;
             for index in 0..if self.gone { 0 } else { count } {
                 self.announce_by_number(rails, lead, number, index, again)?;
-                self.records.repeated[lead] += u32::from(again) * self.writes();
+                self.records.repeated[lead] += u32::from(again) * self.ops_per_record();
             }
             if proves {
-                self.post(rails, lead, REPEATED, Op::Nop, true)?;
+                self.post_op(rails, lead, REPEATED, Op::Nop, true)?;
                 self.records.repeated[lead] += 1;
             }
         }
@@ -357,55 +359,55 @@ impl RecvLane {
     /// no buffer of a receive whose record it has not read.
     fn announce_by_number(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         path: usize,
         number: u32,
         index: u8,
         again: bool,
     ) -> Result<(), CommFault> {
         let wr_id = if again { REPEATED } else { 0 };
-        if let Some(id) = self.receiver.outstanding(number) {
+        if let Some(id) = self.receiver.outstanding_receive(number) {
             return self.announce_one(rails, path, id, usize::from(index), wr_id, again);
         }
-        let Past { count, tags, .. } = self.records.past[number as usize % MAILBOX_SLOTS];
+        let PastReceive { count, tags, .. } = self.records.past[number as usize % MAILBOX_SLOTS];
         let tag = tags[usize::from(index)];
-        let token = Token::new(0, 0);
-        let record = Cts { number, index, count, addr: 0, len: 0, tag, token, key: 0 };
-        let nowhere = Region { key: 0, addr: 0 };
-        let others = Others { number, index, places: [nowhere; LINKS_MAX - 1] };
+        let token = BufferToken::new(0, 0);
+        let record = CtsRecord { number, index, count, addr: 0, len: 0, tag, token, key: 0 };
+        let nowhere = RemoteRegion { key: 0, addr: 0 };
+        let others = CtsSecondLine { number, index, places: [nowhere; LINKS_MAX - 1] };
         self.write_record(rails, path, &record, &others, wr_id, again)
     }
 
     /// Operations of a record: its two lines go together where the NIC copies as much.
-    fn writes(&self) -> u32 {
+    fn ops_per_record(&self) -> u32 {
         if self.plan.inline_max < 2 * cts::BYTES as u64 { 2 } else { 1 }
     }
 
     /// Writes both lines of a record into the sender's mailbox.
     pub(crate) fn write_record(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         path: usize,
-        record: &Cts,
-        others: &Others,
+        record: &CtsRecord,
+        others: &CtsSecondLine,
         wr_id: u64,
         signalled: bool,
     ) -> Result<(), CommFault> {
-        let at = self.record_at(record.number, record.index.into(), Lines::Two);
+        let at = self.record_at(record.number, record.index.into(), RecordLines::Two);
         let to = self.record_to(self.mailboxes[path], at);
         let first = record.to_bytes();
         let second = others.to_bytes();
-        if self.writes() == 2 {
-            let behind = Remote { addr: to.addr.wrapping_add(cts::BYTES as u64), ..to };
-            let op = Op::Write { from: Source::Inline(&second), to: behind, imm: None };
+        if self.ops_per_record() == 2 {
+            let behind = RemoteLocation { addr: to.addr.wrapping_add(cts::BYTES as u64), ..to };
+            let op = Op::Write { from: OpSource::Inline(&second), to: behind, imm: None };
             self.post_record(rails, path, wr_id, op, signalled)?;
-            let op = Op::Write { from: Source::Inline(&first), to, imm: None };
+            let op = Op::Write { from: OpSource::Inline(&first), to, imm: None };
             return self.post_record(rails, path, wr_id, op, signalled);
         }
         let mut bytes = [0; 2 * cts::BYTES];
         bytes[..cts::BYTES].copy_from_slice(&first);
         bytes[cts::BYTES..].copy_from_slice(&second);
-        let op = Op::Write { from: Source::Inline(&bytes), to, imm: None };
+        let op = Op::Write { from: OpSource::Inline(&bytes), to, imm: None };
         self.post_record(rails, path, wr_id, op, signalled)
     }
 
@@ -414,74 +416,74 @@ impl RecvLane {
     #[inline(always)]
     pub(crate) fn post_record(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         path: usize,
         wr_id: u64,
         op: Op<'_>,
         signalled: bool,
     ) -> Result<(), CommFault> {
         let counted = self.plan.signal_all && self.part.range.is_some();
-        if counted && !self.plan.mutant.is("ride-forgets-records-under-way") {
+        if counted && !self.plan.mutant.is_planted("ride-forgets-records-under-way") {
             self.records.landing[path] += 1;
-            return self.post(rails, path, wr_id | RECORD, op, true);
+            return self.post_op(rails, path, wr_id | RECORD, op, true);
         }
-        self.post(rails, path, wr_id, op, signalled)
+        self.post_op(rails, path, wr_id, op, signalled)
     }
 
     /// Whether records may still land, over paths that carry.
     pub(crate) fn records_land(&self) -> bool {
-        (0..self.paths.len()).any(|at| self.records.landing[at] > 0 && self.paths.get(at).carries())
+        (0..self.paths.len()).any(|at| self.records.landing[at] > 0 && self.paths.get(at).is_carrying())
     }
 
     /// Where the record of a buffer lies in the sender's mailbox, in bytes.
     #[inline]
-    pub(crate) fn record_at(&self, number: u32, index: usize, lines: Lines) -> u64 {
-        match self.receiver.ring() {
-            None => cts::offset(number, index, lines),
-            Some(ring) => ring.offset(number, index),
+    pub(crate) fn record_at(&self, number: u32, index: usize, lines: RecordLines) -> u64 {
+        match self.receiver.cts_ring() {
+            None => cts::record_offset(number, index, lines),
+            Some(ring) => ring.record_offset(number, index),
         }
     }
 
     /// The same as the sender's NIC knows it.
     #[inline]
-    pub(crate) fn record_to(&self, mailbox: Region, at: u64) -> Remote {
+    pub(crate) fn record_to(&self, mailbox: RemoteRegion, at: u64) -> RemoteLocation {
         let key = mailbox.key;
         let addr = mailbox.addr.wrapping_add(at);
-        let astray = self.plan.mutant.is("engine-writes-records-as-data");
-        if astray { Remote::data(key, addr) } else { Remote::record(key, addr) }
+        let astray = self.plan.mutant.is_planted("engine-writes-records-as-data");
+        if astray { RemoteLocation::for_data(key, addr) } else { RemoteLocation::for_records(key, addr) }
     }
 
     /// How many places of the mailbox had been taken before a receive: in a member's one for each buffer, else for each
     /// receive.
-    fn turn_of_record(&self, number: u32) -> u32 {
-        self.receiver.ring().map_or(number, |ring| ring.start(number))
+    fn first_record_slot(&self, number: u32) -> u32 {
+        self.receiver.cts_ring().map_or(number, |ring| ring.buffers_before(number))
     }
 
     /// Whether a record of a receive shares its place with one that was written again and may still be under way.
     fn is_ahead(&self, number: u32) -> bool {
-        let careless = self.plan.mutant.is("engine-writes-over-late-records");
+        let careless = self.plan.mutant.is_planted("engine-writes-over-late-records");
         if self.records.repeated == [0; LINKS_MAX] || careless {
             return false;
         }
         let count = self.records.past[number as usize % MAILBOX_SLOTS].count;
-        let (taken, places) = match self.receiver.ring() {
+        let (taken, places) = match self.receiver.cts_ring() {
             None => (1, MAILBOX_SLOTS as u32),
-            Some(ring) => (u32::from(count), ring.records()),
+            Some(ring) => (u32::from(count), ring.record_capacity()),
         };
-        let end = self.turn_of_record(number).wrapping_add(taken);
+        let end = self.first_record_slot(number).wrapping_add(taken);
         end.wrapping_sub(self.records.oldest) > places
     }
 
     /// Makes the link of a path anew, and connects it.
     pub(crate) fn make_link(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         path: usize,
         peer: LinkAddress,
     ) -> Result<(), LinkError> {
-        let Path { rail, link, .. } = self.paths.get_mut(path);
+        let LinkPath { rail, link, .. } = self.paths.get_mut(path);
         let rail = *rail;
-        rails.quit(rail, std::mem::replace(link, NO_LINK));
+        rails.release_link(rail, std::mem::replace(link, NO_LINK));
         let others = rails.shared.as_mut().and_then(|shared| shared.join_connected(path, &peer.bytes));
         if let Some(made) = others {
             // Another member has made it for all.
@@ -492,14 +494,14 @@ impl RecvLane {
         *link = made;
         // A link that takes no receives is lost already, which it will say by itself.
         let _ = self.post_bounces(rails, path);
-        rails.connect(rail, made, peer)
+        rails.connect_link(rail, made, peer)
     }
 
     /// What has arrived, for the sender.
-    pub(crate) fn standing(&self) -> Standing {
-        let mut standing = self.receiver.standing();
+    pub(crate) fn delivery_report(&self) -> DeliveryReport {
+        let mut standing = self.receiver.delivery_report();
         for waiting in &mut standing.waiting {
-            waiting.token = self.part.told(waiting.token);
+            waiting.token = self.part.to_wire_token(waiting.token);
         }
         standing
     }

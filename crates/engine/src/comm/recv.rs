@@ -4,28 +4,28 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use trunkline_fabric::{Completion, Done, Extent, Op, PostError, Rail, Status};
-use trunkline_proto::comm::Fault;
-use trunkline_proto::comm::receiver::{Arrival, Receiver};
-use trunkline_proto::comm::table::{self, Table};
+use trunkline_fabric::{Completion, CompletionKind, Op, OpStatus, PostError, Rail, RegionExtent};
+use trunkline_proto::comm::MessageFault;
+use trunkline_proto::comm::receiver::{ArrivalOutcome, MessageReceiver};
+use trunkline_proto::comm::table::{self, BufferTable};
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
 use trunkline_proto::pool::ranges;
 use trunkline_proto::reserve::{OutOfMemory, try_deque};
-use trunkline_proto::wire::eager::{self, Eager};
-use trunkline_proto::wire::fin::{self, Fin};
-use trunkline_proto::wire::frame::Region;
-use trunkline_proto::wire::imm::{Imm, Token};
+use trunkline_proto::wire::eager::{self, EagerHeader};
+use trunkline_proto::wire::fin::{self, FinRecord};
+use trunkline_proto::wire::frame::RemoteRegion;
+use trunkline_proto::wire::imm::{BufferToken, WriteImmediate};
 use trunkline_proto::wire::share;
 
-use crate::comm::plan::Plan;
-use crate::comm::records::{DueFlush, Records};
-use crate::comm::request::{Requests, Ticket};
-use crate::link::path::{Path, Paths};
-use crate::link::rails::Rails;
-use crate::memory::bounces::Bounces;
-use crate::memory::regions::{NO_MR, Regions};
-use crate::memory::slab::Piece;
-use crate::pool::part::RecvPart;
+use crate::comm::plan::TransferPlan;
+use crate::comm::records::{DueFlush, RecordBacklog};
+use crate::comm::request::{RequestTable, RequestTicket};
+use crate::link::path::{CommPaths, LinkPath};
+use crate::link::rails::GroupRails;
+use crate::memory::bounces::BounceBuffers;
+use crate::memory::regions::{CommRegions, NO_MR};
+use crate::memory::slab::MailboxPiece;
+use crate::pool::part::RecvMemberIds;
 use crate::{CommFault, MrId, RecvBuf};
 
 /// `wr_id`s: bounce buffers count from 0, matched receives carry their token, flushes their request.
@@ -39,20 +39,20 @@ pub(crate) const RECORD: u64 = 16 << 32;
 
 /// The lane.
 pub(crate) struct RecvLane {
-    pub(crate) paths: Paths,
-    pub(crate) plan: Plan,
-    pub(crate) regions: Regions,
+    pub(crate) paths: CommPaths,
+    pub(crate) plan: TransferPlan,
+    pub(crate) regions: CommRegions,
     /// Apart, because it is large, and comms that send would have room for it too.
-    pub(crate) receiver: Box<Receiver>,
+    pub(crate) receiver: Box<MessageReceiver>,
     /// The sender's mailbox, by path.
-    pub(crate) mailboxes: [Region; LINKS_MAX],
-    pub(crate) bounces: Arc<Bounces>,
-    fins: Piece,
+    pub(crate) mailboxes: [RemoteRegion; LINKS_MAX],
+    pub(crate) bounces: Arc<BounceBuffers>,
+    fins: MailboxPiece,
     /// How it is known in its group.
-    pub(crate) part: RecvPart,
+    pub(crate) part: RecvMemberIds,
     pub(crate) cursor: u16,
     /// By the slot of a token.
-    pub(crate) places: Table<Place>,
+    pub(crate) places: BufferTable<MrOffset>,
     /// Request slots by receive.
     requests: [u16; RECVS_MAX],
     /// Receives, the latest, whose records wait; of one buffer each.
@@ -66,9 +66,9 @@ pub(crate) struct RecvLane {
     /// Flushes that have not completed.
     pub(crate) flushing: u32,
     /// What several paths ask for.
-    pub(crate) records: Records,
+    pub(crate) records: RecordBacklog,
     /// Buffers of matched receives to post.
-    pub(crate) matched_due: VecDeque<Token>,
+    pub(crate) matched_due: VecDeque<BufferToken>,
     /// Matched receives that the NIC has.
     pub(crate) matched_posted: u32,
     /// Immediates that named nothing that waits.
@@ -78,26 +78,26 @@ pub(crate) struct RecvLane {
     /// The peer is gone: only what it sent before can still be received.
     pub(crate) gone: bool,
     /// How far its end is.
-    pub(crate) end: End,
+    pub(crate) end: DrainProof,
     /// How often that was asked.
     pub(crate) ends: u16,
 }
 
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct MrOffset {
     pub(crate) mr: MrId,
     pub(crate) offset: u64,
 }
 
-impl Place {
-    fn none(_slot: usize) -> Self {
+impl MrOffset {
+    fn none_for_slot(_slot: usize) -> Self {
         Self { mr: NO_MR, offset: 0 }
     }
 }
 
 /// Whether all that a lane has posted is known to have completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum End {
+pub(crate) enum DrainProof {
     /// Nobody has asked.
     Not,
     /// What proves it is under way, on so many links.
@@ -107,7 +107,7 @@ pub(crate) enum End {
 }
 
 /// Bytes of a bounce buffer.
-pub(crate) fn bounce_bytes(plan: &Plan) -> usize {
+pub(crate) fn bounce_bytes(plan: &TransferPlan) -> usize {
     (plan.eager_max as usize + share::EAGER_BYTES).next_multiple_of(64)
 }
 
@@ -119,9 +119,9 @@ pub(crate) const RANGE_FINS_BYTES: usize = ranges::SLOTS * fin::BYTES;
 
 /// The tables of a receiving lane, made before it takes anything else.
 pub(crate) struct RecvTables {
-    records: Records,
+    records: RecordBacklog,
     flushes: VecDeque<DueFlush>,
-    matched_due: VecDeque<Token>,
+    matched_due: VecDeque<BufferToken>,
 }
 
 impl RecvTables {
@@ -130,7 +130,7 @@ impl RecvTables {
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(are_many: bool) -> Result<Self, OutOfMemory> {
-        let records = Records::new(are_many)?;
+        let records = RecordBacklog::new(are_many)?;
         Ok(Self { records, flushes: try_deque(RECVS_MAX)?, matched_due: try_deque(TOKENS_MAX)? })
     }
 }
@@ -138,24 +138,24 @@ impl RecvTables {
 impl RecvLane {
     pub(crate) fn new(
         RecvTables { records, flushes, matched_due }: RecvTables,
-        paths: Paths,
-        plan: Plan,
-        receiver: Receiver,
-        mailbox: Region,
-        (bounces, fins): (Arc<Bounces>, Piece),
+        paths: CommPaths,
+        plan: TransferPlan,
+        receiver: MessageReceiver,
+        mailbox: RemoteRegion,
+        (bounces, fins): (Arc<BounceBuffers>, MailboxPiece),
         regions_max: usize,
     ) -> Self {
         Self {
             paths,
             plan,
-            regions: Regions::new(regions_max),
+            regions: CommRegions::new(regions_max),
             receiver: Box::new(receiver),
             mailboxes: [mailbox; LINKS_MAX],
             bounces,
             fins,
-            part: RecvPart::ALONE,
+            part: RecvMemberIds::ALONE,
             cursor: 0,
-            places: Table::new(Place::none),
+            places: BufferTable::new(MrOffset::none_for_slot),
             requests: [0; RECVS_MAX],
             unannounced: 0,
             waiting: [0; EAGER_CREDITS_MAX],
@@ -168,20 +168,20 @@ impl RecvLane {
             dropped: 0,
             arrived: 0,
             gone: false,
-            end: End::Not,
+            end: DrainProof::Not,
             ends: 0,
         }
     }
 
     /// Where fin records go over a path.
-    pub(crate) fn fins(&self, path: usize) -> Region {
-        self.fins.region(self.paths.get(path).rail)
+    pub(crate) fn fin_region(&self, path: usize) -> RemoteRegion {
+        self.fins.rail_region(self.paths.get(path).rail)
     }
 
     /// Posts the bounce buffers of a path, once for each of its links.
     pub(crate) fn post_bounces(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         path: usize,
     ) -> Result<(), CommFault> {
         if self.plan.matched {
@@ -196,16 +196,21 @@ impl RecvLane {
 
     /// Forgets what is in the bounce buffers, which take memory again as they are used.
     pub(crate) fn empty_bounces(&mut self) {
-        self.bounces.empty();
+        self.bounces.release_pages();
     }
 
     #[inline]
-    pub(crate) fn post_bounce(&mut self, rails: &mut Rails<impl Rail>, bounce: u32) -> Result<(), CommFault> {
-        let kept = self.part.range.is_none() || self.plan.mutant.is("ride-keeps-bounces-of-the-closed");
+    pub(crate) fn post_bounce(
+        &mut self,
+        rails: &mut GroupRails<impl Rail>,
+        bounce: u32,
+    ) -> Result<(), CommFault> {
+        let kept =
+            self.part.range.is_none() || self.plan.mutant.is_planted("ride-keeps-bounces-of-the-closed");
         if self.gone && kept {
             return Ok(());
         }
-        let Some((path, into)) = self.bounces.extent(bounce) else { return Ok(()) };
+        let Some((path, into)) = self.bounces.buffer_extent(bounce) else { return Ok(()) };
         self.bounces.set_held(bounce, false);
         // It is the group's, whoever posts it.
         self.post_as(rails, path, u64::from(bounce), Op::Recv { into }, true)
@@ -213,57 +218,57 @@ impl RecvLane {
 
     /// Starts a receive; `None` means not yet.
     #[inline]
-    pub(crate) fn irecv(
+    pub(crate) fn start_recv(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         buffers: &[RecvBuf],
-    ) -> Result<Option<Ticket>, CommFault> {
+    ) -> Result<Option<RequestTicket>, CommFault> {
         // A receive begins only with credit for its records and those that wait.
         let announced = !self.gone && !self.plan.matched;
-        let blind = self.plan.mutant.is("engine-receives-without-credit");
+        let blind = self.plan.mutant.is_planted("engine-receives-without-credit");
         let many = self.paths.are_many();
         let records = self.unannounced + buffers.len() as u32;
         if announced && !many && !blind && self.paths.lead_credits(rails) < records {
             return Ok(None);
         }
-        let Some(ticket) = requests.reserve(&mut self.cursor) else { return Ok(None) };
-        let slot = ticket.slot();
+        let Some(ticket) = requests.reserve_slot(&mut self.cursor) else { return Ok(None) };
+        let slot = ticket.slot_index();
         let Some(id) = self.receiver.on_irecv(buffers.iter().map(|b| (b.tag, b.len))) else {
-            requests.cancel(slot);
+            requests.cancel_request(slot);
             return Ok(None);
         };
-        requests.row.begun(buffers.len());
+        requests.row.count_begun(buffers.len());
         self.requests[id.0] = slot;
-        self.places.make_room(buffers.len(), Place::none);
-        let mut place = table::slot(id.0, 0);
+        self.places.make_room(buffers.len(), MrOffset::none_for_slot);
+        let mut place = table::slot_of_buffer(id.0, 0);
         for buffer in buffers {
             let RecvBuf { mr, offset, .. } = *buffer;
-            self.places[place] = Place { mr, offset };
+            self.places[place] = MrOffset { mr, offset };
             place += table::STEP;
-            self.regions.hold(mr);
+            self.regions.hold_region(mr);
         }
         // A small message comes without having been asked for: its record has time. What the caller posts meanwhile, as a
         // rule the message that the receive is the answer to, leaves first.
         let eager = u64::from(self.plan.eager_max);
         let urgent = self.plan.matched || buffers.iter().any(|buffer| buffer.len > eager);
-        let urgent = urgent && !self.plan.mutant.is("engine-keeps-announcements");
+        let urgent = urgent && !self.plan.mutant.is_planted("engine-keeps-announcements");
         if self.plan.matched {
             self.post_matched(rails, id, buffers.len())?;
         } else if many {
             self.announce_later(id, buffers);
             self.announce_due(rails)?;
-            self.deliver(rails, requests)?;
+            self.deliver_eager(rails, requests)?;
         } else {
             self.unannounced += 1;
             let number = self.receiver.next_number().wrapping_sub(1);
             self.waiting[number as usize % EAGER_CREDITS_MAX] = buffers[0].tag;
-            let enough = self.withholds_enough() && !self.plan.mutant.is("engine-withholds-too-many");
+            let enough = self.withholds_enough() && !self.plan.mutant.is_planted("engine-withholds-too-many");
             if urgent || buffers.len() > 1 || self.receiver.holds_eager() || enough {
-                if !self.plan.mutant.is("engine-ends-before-announcing") {
-                    self.announce_rest(rails)?;
+                if !self.plan.mutant.is_planted("engine-ends-before-announcing") {
+                    self.write_pending_records(rails)?;
                 }
-                self.deliver(rails, requests)?;
+                self.deliver_eager(rails, requests)?;
             }
         }
         if urgent {
@@ -272,15 +277,15 @@ impl RecvLane {
         Ok(Some(ticket))
     }
 
-    pub(crate) fn extent(&self, mr: MrId, offset: u64, len: u64) -> Result<Extent, CommFault> {
-        self.regions.find(mr, 0, offset, len).map(|(_, extent)| extent).ok_or(CommFault::Revoked)
+    pub(crate) fn buffer_extent(&self, mr: MrId, offset: u64, len: u64) -> Result<RegionExtent, CommFault> {
+        self.regions.find_extent(mr, 0, offset, len).map(|(_, extent)| extent).ok_or(CommFault::Revoked)
     }
 
     /// Posts an operation. Inlined, because callers know which it is.
     #[inline(always)]
-    pub(crate) fn post(
+    pub(crate) fn post_op(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         path: usize,
         wr_id: u64,
         op: Op<'_>,
@@ -292,13 +297,13 @@ impl RecvLane {
     #[inline(always)]
     fn post_as(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         path: usize,
         wr_id: u64,
         op: Op<'_>,
         signalled: bool,
     ) -> Result<(), CommFault> {
-        let &Path { rail, link, .. } = self.paths.get(path);
+        let &LinkPath { rail, link, .. } = self.paths.get(path);
         match rails.get_mut(rail).post(link, wr_id, op, signalled) {
             Ok(()) => Ok(()),
             Err(error) => self.not_posted(rails, path, error),
@@ -308,74 +313,79 @@ impl RecvLane {
     #[cold]
     fn not_posted(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         path: usize,
         error: PostError,
     ) -> Result<(), CommFault> {
         match error {
-            PostError::Busy | PostError::Refused(Status::Flushed) if self.paths.are_many() => {
-                self.lose(rails, path);
+            PostError::Busy | PostError::Refused(OpStatus::Flushed) if self.paths.are_many() => {
+                self.drain_path(rails, path);
                 Ok(())
             }
             // The link has ended; what arrived before is still to be given out.
-            PostError::Refused(Status::Flushed) => {
+            PostError::Refused(OpStatus::Flushed) => {
                 self.gone = true;
                 Ok(())
             }
             // Credit was checked before; a link that has none all the same is broken.
-            PostError::Busy => Err(CommFault::Link(Status::Flushed)),
+            PostError::Busy => Err(CommFault::Link(OpStatus::Flushed)),
             PostError::Refused(status) => Err(CommFault::Link(status)),
         }
     }
 
     /// Where a buffer lies on the rail of a path.
     #[inline]
-    pub(crate) fn place_on(&self, path: usize, mr: MrId, offset: u64) -> Option<Region> {
-        let keys = self.regions.mr(mr, self.paths.iter().nth(path)?.rail)?.keys();
-        Some(Region { key: keys.remote.0, addr: keys.remote_base.wrapping_add(offset) })
+    pub(crate) fn place_on(&self, path: usize, mr: MrId, offset: u64) -> Option<RemoteRegion> {
+        let keys = self.regions.rail_mr(mr, self.paths.iter().nth(path)?.rail)?.region_keys();
+        Some(RemoteRegion { key: keys.remote.0, addr: keys.remote_base.wrapping_add(offset) })
     }
 
     /// Copies eager messages whose buffers are known.
     #[inline]
-    fn deliver(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) -> Result<(), CommFault> {
+    fn deliver_eager(
+        &mut self,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
+    ) -> Result<(), CommFault> {
         while let Some(delivery) = self.receiver.next_delivery()? {
-            let Place { mr, offset } = self.places[delivery.token.slot()];
-            let to = self.regions.mr(mr, 0);
-            let copied = self.bounces.memory(delivery.bounce).zip(to).is_some_and(|((bounce, at), mr)| {
-                let at = at + self.part.head as u64;
-                let len = u64::from(delivery.len);
-                mr.memory().copy_from(offset, bounce, at, len).is_ok()
-            });
+            let MrOffset { mr, offset } = self.places[delivery.token.slot()];
+            let to = self.regions.rail_mr(mr, 0);
+            let copied =
+                self.bounces.buffer_memory(delivery.bounce).zip(to).is_some_and(|((bounce, at), mr)| {
+                    let at = at + self.part.head as u64;
+                    let len = u64::from(delivery.len);
+                    mr.memory().copy_from(offset, bounce, at, len).is_ok()
+                });
             if !copied {
                 return Err(CommFault::Revoked);
             }
-            if !self.plan.mutant.is("engine-keeps-bounce-buffers") {
+            if !self.plan.mutant.is_planted("engine-keeps-bounce-buffers") {
                 self.post_bounce(rails, delivery.bounce)?;
             }
-            let arrival = self.receiver.delivered(&delivery);
+            let arrival = self.receiver.complete_delivery(&delivery);
             self.on_arrival(requests, arrival);
         }
         Ok(())
     }
 
     #[inline]
-    pub(crate) fn on_arrival(&mut self, requests: &Requests, arrival: Arrival) {
+    pub(crate) fn on_arrival(&mut self, requests: &RequestTable, arrival: ArrivalOutcome) {
         match arrival {
-            Arrival::Partial | Arrival::Filled => {}
-            Arrival::Stale => self.dropped += 1,
-            Arrival::Done(id) => {
+            ArrivalOutcome::Partial | ArrivalOutcome::Filled => {}
+            ArrivalOutcome::Stale => self.dropped += 1,
+            ArrivalOutcome::Done(id) => {
                 if let Some(len) = self.receiver.finish_one(id) {
-                    self.release(table::slot(id.0, 0));
+                    self.release_buffer(table::slot_of_buffer(id.0, 0));
                     return requests.complete_recv(self.requests[id.0], &[len]);
                 }
                 let mut sizes = [0; RECV_BUFFERS_MAX];
                 let mut count = 0;
                 let places = &mut self.places;
-                self.receiver.finish(id, |index, len| {
+                self.receiver.finish_receive(id, |index, len| {
                     sizes[index] = len;
                     count = index + 1;
-                    let place = &mut places[table::slot(id.0, index)];
-                    self.regions.release(std::mem::replace(&mut place.mr, NO_MR));
+                    let place = &mut places[table::slot_of_buffer(id.0, index)];
+                    self.regions.release_region(std::mem::replace(&mut place.mr, NO_MR));
                 });
                 requests.complete_recv(self.requests[id.0], &sizes[..count]);
             }
@@ -384,18 +394,18 @@ impl RecvLane {
 
     /// A buffer needs its region no longer.
     #[inline]
-    fn release(&mut self, slot: usize) {
-        self.regions.release(std::mem::replace(&mut self.places[slot].mr, NO_MR));
+    fn release_buffer(&mut self, slot: usize) {
+        self.regions.release_region(std::mem::replace(&mut self.places[slot].mr, NO_MR));
     }
 
     /// Posts what waited for credit.
     #[inline]
     pub(crate) fn post_due(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
     ) -> Result<(), CommFault> {
-        if self.flushes.is_empty() && self.matched_due.is_empty() && !self.records.wait() {
+        if self.flushes.is_empty() && self.matched_due.is_empty() && !self.records.has_unannounced() {
             return Ok(());
         }
         self.post_matched_due(rails)?;
@@ -414,26 +424,26 @@ impl RecvLane {
     #[inline]
     pub(crate) fn on_completion(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         path: usize,
         completion: &Completion,
     ) -> Result<(), CommFault> {
-        if completion.status != Status::Ok {
+        if completion.status != OpStatus::Ok {
             return Err(self.on_failed(completion));
         }
         match completion.done {
-            Done::Written => self.on_written(requests, completion),
-            Done::Received if completion.wr_id & MATCHED != 0 => {
+            CompletionKind::Written => self.on_written(requests, completion),
+            CompletionKind::Received if completion.wr_id & MATCHED != 0 => {
                 self.matched_one();
-                let token = Token::from_bits(completion.wr_id as u32);
-                let arrival = self.receiver.on_imm(Imm::Whole(token), completion.len)?;
+                let token = BufferToken::from_bits(completion.wr_id as u32);
+                let arrival = self.receiver.on_imm(WriteImmediate::Whole(token), completion.len)?;
                 self.arrived += 1;
                 self.on_arrival(requests, arrival);
                 Ok(())
             }
-            Done::Received => self.on_bounced(rails, requests, completion),
-            Done::Posted => {
+            CompletionKind::Received => self.on_bounced(rails, requests, completion),
+            CompletionKind::Posted => {
                 self.on_posted(requests, path, completion.wr_id);
                 Ok(())
             }
@@ -441,64 +451,68 @@ impl RecvLane {
     }
 
     #[inline]
-    fn on_written(&mut self, requests: &Requests, completion: &Completion) -> Result<(), CommFault> {
+    fn on_written(&mut self, requests: &RequestTable, completion: &Completion) -> Result<(), CommFault> {
         let bits = completion.imm.unwrap_or(0);
-        let Some(imm) = Imm::from_bits(bits) else { return Err(Fault::Immediate(bits).into()) };
-        let arrival = if let Imm::Fin(token) = imm {
+        let Some(imm) = WriteImmediate::from_bits(bits) else {
+            return Err(MessageFault::Immediate(bits).into());
+        };
+        let arrival = if let WriteImmediate::Fin(token) = imm {
             let mut record = [0; fin::BYTES];
-            let (fins, start) = self.fins.memory();
+            let (fins, start) = self.fins.memory_and_offset();
             match fins.read(start + self.part.fin_at(token), &mut record) {
                 Ok(()) => {
-                    let mut record = Fin::from_bytes(&record).map_err(Fault::Fin)?;
-                    if self.part.told(token) == record.token {
+                    let mut record = FinRecord::from_bytes(&record).map_err(MessageFault::Fin)?;
+                    if self.part.to_wire_token(token) == record.token {
                         record.token = token;
                     }
                     self.receiver.on_fin(token, record)?
                 }
-                Err(_) => Arrival::Stale,
+                Err(_) => ArrivalOutcome::Stale,
             }
         } else {
             self.receiver.on_imm(imm, completion.len)?
         };
-        self.arrived += u64::from(matches!(arrival, Arrival::Done(_) | Arrival::Filled));
+        self.arrived += u64::from(matches!(arrival, ArrivalOutcome::Done(_) | ArrivalOutcome::Filled));
         self.on_arrival(requests, arrival);
         Ok(())
     }
 
     fn on_bounced(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         completion: &Completion,
     ) -> Result<(), CommFault> {
         let bounce = completion.wr_id as u32;
         let mut head = [0; eager::BYTES];
-        let read = self.bounces.memory(bounce).map(|(memory, at)| memory.read(at, &mut head));
+        let read = self.bounces.buffer_memory(bounce).map(|(memory, at)| memory.read(at, &mut head));
         if !matches!(read, Some(Ok(()))) {
             self.dropped += 1;
             return Ok(());
         }
-        match self.part.eager(&head) {
+        match self.part.parse_eager(&head) {
             Ok(header) => self.on_eager(rails, requests, header, bounce),
             Err(_) if !self.plan.write_data => self.on_fin_message(rails, requests, bounce),
-            Err(error) => Err(Fault::Eager(error).into()),
+            Err(error) => Err(MessageFault::Eager(error).into()),
         }
     }
 
     /// Takes an eager message that lies in that bounce buffer.
     fn on_eager(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
-        header: Eager,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
+        header: EagerHeader,
         bounce: u32,
     ) -> Result<(), CommFault> {
         if header.len > self.plan.eager_max {
-            return Err(Fault::TooLong { len: header.len.into(), room: self.plan.eager_max.into() }.into());
+            return Err(
+                MessageFault::TooLong { len: header.len.into(), room: self.plan.eager_max.into() }.into()
+            );
         }
         self.bounces.set_held(bounce, true);
         self.receiver.on_eager(header, bounce)?;
         self.arrived += 1;
-        self.deliver(rails, requests)
+        self.deliver_eager(rails, requests)
     }
 }

@@ -8,7 +8,7 @@ use trunkline_proto::limits::{RECV_BUFFERS_MAX, SENDS_MAX};
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 
 use crate::Mutant;
-use crate::status::Row;
+use crate::status::CommStatusRow;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 const PHASE: u32 = 0x3;
@@ -23,7 +23,7 @@ const GENERATION: u32 = 16;
 
 /// How a request stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum RequestOutcome {
     /// Not yet.
     Pending,
     /// Done; the request is gone. So many sizes were filled in.
@@ -37,9 +37,9 @@ pub(crate) enum Outcome {
 /// Names a request of one comm. One word, because it goes through memory on its way to the caller, and a pair of
 /// halves that is read back as a whole stalls the processor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Ticket(u32);
+pub(crate) struct RequestTicket(u32);
 
-impl Ticket {
+impl RequestTicket {
     #[inline]
     fn new(slot: u16, generation: u16) -> Self {
         Self(u32::from(slot) | u32::from(generation) << 16)
@@ -57,7 +57,7 @@ impl Ticket {
 
     /// Its place.
     #[inline]
-    pub(crate) fn slot(self) -> u16 {
+    pub(crate) fn slot_index(self) -> u16 {
         self.0 as u16
     }
 
@@ -70,17 +70,17 @@ impl Ticket {
 
 /// The requests of one comm, and what is counted of them.
 #[derive(Debug)]
-pub(crate) struct Requests {
-    slots: Box<[Slot]>,
+pub(crate) struct RequestTable {
+    slots: Box<[RequestSlot]>,
     /// Sizes behind the first of each slot; made for the first receive of several buffers, because most comms never
     /// have one.
-    more: OnceLock<Box<[More]>>,
-    pub(crate) row: Row,
+    more: OnceLock<Box<[ExtraSizes]>>,
+    pub(crate) row: CommStatusRow,
     mutant: Mutant,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct RequestSlot {
     /// Bits 0-1: phase; 4-7: number of sizes; 16-31: generation, never 0. Written by the lane's holder.
     state: AtomicU32,
     /// The generation whose outcome was told, or cannot be told any more. Written by who tests; by the lane's holder
@@ -89,31 +89,32 @@ struct Slot {
     size: AtomicU64,
 }
 
-type More = [AtomicU64; RECV_BUFFERS_MAX - 1];
+type ExtraSizes = [AtomicU64; RECV_BUFFERS_MAX - 1];
 
-impl Requests {
+impl RequestTable {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(crate) fn new(row: Row, mutant: Mutant) -> Result<Self, OutOfMemory> {
-        Self::with(SENDS_MAX, row, mutant)
+    pub(crate) fn new(row: CommStatusRow, mutant: Mutant) -> Result<Self, OutOfMemory> {
+        Self::with_slots(SENDS_MAX, row, mutant)
     }
 
-    /// [`Requests::new`], with another number of slots.
-    pub(crate) fn with(slots: usize, row: Row, mutant: Mutant) -> Result<Self, OutOfMemory> {
-        let slot = || Slot { state: AtomicU32::new(FREE), taken: AtomicU32::new(0), size: AtomicU64::new(0) };
+    /// [`RequestTable::new`], with another number of slots.
+    pub(crate) fn with_slots(slots: usize, row: CommStatusRow, mutant: Mutant) -> Result<Self, OutOfMemory> {
+        let slot =
+            || RequestSlot { state: AtomicU32::new(FREE), taken: AtomicU32::new(0), size: AtomicU64::new(0) };
         Ok(Self { slots: try_filled_with(slots, slot)?, more: OnceLock::new(), row, mutant })
     }
 
     /// Those of a comm that is closed, which no caller asks for: without memory there are none, because a close does not fail for it.
-    pub(crate) fn closed(row: impl Fn() -> Row, mutant: Mutant) -> Self {
+    pub(crate) fn of_closed_comm(row: impl Fn() -> CommStatusRow, mutant: Mutant) -> Self {
         let none = |_| Self { slots: Box::default(), more: OnceLock::new(), row: row(), mutant };
         Self::new(row(), mutant).unwrap_or_else(none)
     }
 
     /// Takes a free slot, looking from `cursor` on. Only by the lane's holder.
     #[inline]
-    pub(crate) fn reserve(&self, cursor: &mut u16) -> Option<Ticket> {
+    pub(crate) fn reserve_slot(&self, cursor: &mut u16) -> Option<RequestTicket> {
         for _ in 0..self.slots.len() {
             let at = usize::from(*cursor);
             *cursor = if at + 1 < self.slots.len() { *cursor + 1 } else { 0 };
@@ -123,7 +124,7 @@ impl Requests {
             if slot.taken.load(Ordering::Acquire) == generation {
                 let generation = (generation as u16).checked_add(1).unwrap_or(1);
                 slot.state.store(u32::from(generation) << GENERATION | PENDING, Ordering::Relaxed);
-                return Some(Ticket::new(at as u16, generation));
+                return Some(RequestTicket::new(at as u16, generation));
             }
         }
         None
@@ -132,37 +133,37 @@ impl Requests {
     /// Ends a send well.
     #[inline]
     pub(crate) fn complete_send(&self, slot: u16, len: u64) {
-        self.row.sent(len);
-        self.complete(slot, &[len]);
+        self.row.count_sent(len);
+        self.complete_request(slot, &[len]);
     }
 
     /// Ends a receive well, with a size for each of its buffers.
     #[inline]
     pub(crate) fn complete_recv(&self, slot: u16, sizes: &[u64]) {
-        self.row.received(sizes);
-        self.complete(slot, sizes);
+        self.row.count_received(sizes);
+        self.complete_request(slot, sizes);
     }
 
     /// Ends a request well, with these sizes.
     #[inline]
-    pub(crate) fn complete(&self, slot: u16, sizes: &[u64]) {
+    pub(crate) fn complete_request(&self, slot: u16, sizes: &[u64]) {
         let Some(request) = self.slots.get(slot as usize) else { return };
         if let Some((&first, rest)) = sizes.split_first() {
             request.size.store(first, Ordering::Relaxed);
             if !rest.is_empty() {
-                self.keep(slot, rest);
+                self.store_extra_sizes(slot, rest);
             }
         }
         let generation = request.state.load(Ordering::Relaxed) >> GENERATION << GENERATION;
-        let early = self.mutant.is("request-done-too-early");
+        let early = self.mutant.is_planted("request-done-too-early");
         let order = if early { Ordering::Relaxed } else { Ordering::Release };
         request.state.store(generation | (sizes.len() as u32) << COUNT | DONE, order);
     }
 
     /// Stores the sizes behind the first.
     #[inline(never)]
-    fn keep(&self, slot: u16, sizes: &[u64]) {
-        let none = || -> More { std::array::from_fn(|_| AtomicU64::new(0)) };
+    fn store_extra_sizes(&self, slot: u16, sizes: &[u64]) {
+        let none = || -> ExtraSizes { std::array::from_fn(|_| AtomicU64::new(0)) };
         let more = self.more.get_or_init(|| self.slots.iter().map(|_| none()).collect());
         for (to, &size) in more[usize::from(slot)].iter().zip(sizes) {
             to.store(size, Ordering::Relaxed);
@@ -171,7 +172,7 @@ impl Requests {
 
     /// Loads the sizes behind the first.
     #[inline(never)]
-    fn recall(&self, slot: u16, sizes: &mut [u64]) {
+    fn load_extra_sizes(&self, slot: u16, sizes: &mut [u64]) {
         let more = self.more.get().and_then(|more| more.get(usize::from(slot)));
         for (to, size) in sizes.iter_mut().zip(more.into_iter().flatten()) {
             *to = size.load(Ordering::Relaxed);
@@ -179,9 +180,9 @@ impl Requests {
     }
 
     /// Gives a pending request up: the call that made it returns "not yet".
-    pub(crate) fn cancel(&self, slot: u16) {
+    pub(crate) fn cancel_request(&self, slot: u16) {
         if let Some(request) = self.slots.get(slot as usize) {
-            request.forget();
+            request.discard_request();
         }
     }
 
@@ -203,38 +204,44 @@ impl Requests {
     pub(crate) fn clear(&self) {
         self.row.give_up();
         for request in &self.slots {
-            request.forget();
+            request.discard_request();
         }
     }
 
     /// Looks at a request; a finished one is freed.
     #[inline]
-    pub(crate) fn take(&self, ticket: Ticket, sizes: &mut [u64; RECV_BUFFERS_MAX]) -> Outcome {
-        let slot = ticket.slot();
+    pub(crate) fn take_outcome(
+        &self,
+        ticket: RequestTicket,
+        sizes: &mut [u64; RECV_BUFFERS_MAX],
+    ) -> RequestOutcome {
+        let slot = ticket.slot_index();
         let generation = ticket.generation();
-        let Some(request) = self.slots.get(slot as usize) else { return Outcome::Unknown };
+        let Some(request) = self.slots.get(slot as usize) else { return RequestOutcome::Unknown };
         let state = request.state.load(Ordering::Acquire);
-        if state >> GENERATION != u32::from(generation) && !self.mutant.is("request-takes-any") {
-            return Outcome::Unknown;
+        if state >> GENERATION != u32::from(generation) && !self.mutant.is_planted("request-takes-any") {
+            return RequestOutcome::Unknown;
         }
         let outcome = match state & PHASE {
-            PENDING => return Outcome::Pending,
-            _ if request.taken.load(Ordering::Relaxed) == u32::from(generation) => return Outcome::Unknown,
+            PENDING => return RequestOutcome::Pending,
+            _ if request.taken.load(Ordering::Relaxed) == u32::from(generation) => {
+                return RequestOutcome::Unknown;
+            }
             DONE => {
                 let count = (state >> COUNT & 0xf) as usize;
                 if count > 0 {
                     sizes[0] = request.size.load(Ordering::Relaxed);
                 }
                 if count > 1 {
-                    self.recall(slot, &mut sizes[1..count.min(RECV_BUFFERS_MAX)]);
+                    self.load_extra_sizes(slot, &mut sizes[1..count.min(RECV_BUFFERS_MAX)]);
                 }
-                Outcome::Done(count)
+                RequestOutcome::Done(count)
             }
-            FAILED if self.mutant.is("request-fails-again") => return Outcome::Failed,
-            FAILED => Outcome::Failed,
-            _ => return Outcome::Unknown,
+            FAILED if self.mutant.is_planted("request-fails-again") => return RequestOutcome::Failed,
+            FAILED => RequestOutcome::Failed,
+            _ => return RequestOutcome::Unknown,
         };
-        if self.mutant.is("request-freed-by-tester") {
+        if self.mutant.is_planted("request-freed-by-tester") {
             request.state.store(u32::from(generation) << GENERATION | FREE, Ordering::Release);
         }
         request.taken.store(u32::from(generation), Ordering::Release);
@@ -243,8 +250,8 @@ impl Requests {
 
     /// Whether that is a request whose outcome was not told.
     #[inline]
-    pub(crate) fn knows(&self, ticket: Ticket) -> bool {
-        self.slots.get(usize::from(ticket.slot())).is_some_and(|request| {
+    pub(crate) fn is_outstanding(&self, ticket: RequestTicket) -> bool {
+        self.slots.get(usize::from(ticket.slot_index())).is_some_and(|request| {
             let generation = u32::from(ticket.generation());
             request.state.load(Ordering::Relaxed) >> GENERATION == generation
                 && request.taken.load(Ordering::Relaxed) != generation
@@ -252,14 +259,14 @@ impl Requests {
     }
 
     /// Whether any request has not ended.
-    pub(crate) fn pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         self.slots.iter().any(|slot| slot.state.load(Ordering::Relaxed) & PHASE == PENDING)
     }
 }
 
-impl Slot {
+impl RequestSlot {
     /// The request is gone without an outcome.
-    fn forget(&self) {
+    fn discard_request(&self) {
         let generation = self.state.load(Ordering::Relaxed) >> GENERATION;
         self.state.store(generation << GENERATION | FREE, Ordering::Relaxed);
         self.taken.store(generation, Ordering::Release);

@@ -6,14 +6,14 @@ use crate::Mutant;
 use crate::comm::plan::INLINE_MAX;
 
 /// Records for places one behind the other.
-pub(crate) struct Run {
+pub(crate) struct RecordRun {
     /// Place of the first in the mailbox, in bytes.
     at: u64,
     len: usize,
     bytes: [u8; INLINE_MAX],
 }
 
-impl Run {
+impl RecordRun {
     /// None yet.
     #[inline]
     pub(crate) const fn new() -> Self {
@@ -28,8 +28,15 @@ impl Run {
 
     /// Takes the record of a place. False: it does not lie behind the others, or a write of at most `most` bytes has no room.
     #[inline]
-    pub(crate) fn take(&mut self, at: u64, record: &[u8; cts::BYTES], most: u64, mutant: Mutant) -> bool {
-        let behind = at == self.at + self.len as u64 || mutant.is("engine-writes-records-past-the-end");
+    pub(crate) fn append_record(
+        &mut self,
+        at: u64,
+        record: &[u8; cts::BYTES],
+        most: u64,
+        mutant: Mutant,
+    ) -> bool {
+        let behind =
+            at == self.at + self.len as u64 || mutant.is_planted("engine-writes-records-past-the-end");
         let room = most.min(INLINE_MAX as u64) as usize;
         if self.is_empty() {
             self.at = at;
@@ -49,7 +56,7 @@ impl Run {
 
     /// The place of the first, and all bytes.
     #[inline]
-    pub(crate) fn whole(&self) -> (u64, &[u8]) {
+    pub(crate) fn start_and_bytes(&self) -> (u64, &[u8]) {
         (self.at, &self.bytes[..self.len])
     }
 }
@@ -62,16 +69,20 @@ mod tests {
     fn only_what_lies_side_by_side_and_fits_goes_together() {
         let none = Mutant::default();
         let record = |byte: u8| [byte; cts::BYTES];
-        let mut run = Run::new();
-        assert!(run.is_empty() && run.take(128, &record(1), 192, none));
-        assert!(!run.take(128, &record(2), 192, none) && !run.take(256, &record(2), 192, none));
-        assert!(run.take(192, &record(2), 192, none) && run.take(256, &record(3), 192, none));
-        assert!(!run.take(320, &record(4), 192, none));
-        let (at, bytes) = run.whole();
+        let mut run = RecordRun::new();
+        assert!(run.is_empty() && run.append_record(128, &record(1), 192, none));
+        assert!(
+            !run.append_record(128, &record(2), 192, none) && !run.append_record(256, &record(2), 192, none)
+        );
+        assert!(
+            run.append_record(192, &record(2), 192, none) && run.append_record(256, &record(3), 192, none)
+        );
+        assert!(!run.append_record(320, &record(4), 192, none));
+        let (at, bytes) = run.start_and_bytes();
         assert_eq!((at, bytes.len()), (128, 192));
         assert!(bytes.chunks(cts::BYTES).map(|line| line[0]).eq([1, 2, 3]));
         // Who copies less than a record writes each by itself.
-        let mut run = Run::new();
-        assert!(run.take(0, &record(1), 8, none) && !run.take(64, &record(2), 8, none));
+        let mut run = RecordRun::new();
+        assert!(run.append_record(0, &record(1), 8, none) && !run.append_record(64, &record(2), 8, none));
     }
 }

@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 use trunkline_proto::limits::SENDS_MAX;
 use trunkline_proto::reserve::{OutOfMemory, try_deque, try_filled};
 
-use crate::comm::outgoing::Outgoing;
-use crate::comm::stripe::Many;
+use crate::comm::outgoing::PendingSend;
+use crate::comm::stripe::MultiLink;
 use crate::memory::regions::NO_MR;
 use crate::{MrId, Mutant};
 
 /// The tables of a sending lane, made before it takes anything else.
 pub(crate) struct SendTables {
-    pub(crate) many: Option<Box<Many>>,
-    pub(crate) outgoing: Box<[Outgoing]>,
+    pub(crate) many: Option<Box<MultiLink>>,
+    pub(crate) outgoing: Box<[PendingSend]>,
     pub(crate) unposted: VecDeque<u16>,
     pub(crate) leaving: VecDeque<u16>,
     pub(crate) marks: Box<[u64]>,
@@ -27,10 +27,10 @@ impl SendTables {
     /// [`OutOfMemory`].
     pub(crate) fn new(are_many: bool, mutant: Mutant) -> Result<Self, OutOfMemory> {
         Ok(Self {
-            many: if are_many { Some(Box::new(Many::new(mutant)?)) } else { None },
-            outgoing: match mutant.is("engine-aborts-without-memory") {
-                true => vec![Outgoing::idle(); SENDS_MAX].into(),
-                false => try_filled(Outgoing::idle(), SENDS_MAX)?,
+            many: if are_many { Some(Box::new(MultiLink::new(mutant)?)) } else { None },
+            outgoing: match mutant.is_planted("engine-aborts-without-memory") {
+                true => vec![PendingSend::without_request(); SENDS_MAX].into(),
+                false => try_filled(PendingSend::without_request(), SENDS_MAX)?,
             },
             unposted: try_deque(SENDS_MAX)?,
             leaving: try_deque(SENDS_MAX)?,

@@ -4,37 +4,37 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Caps, Fabric, Host, LinkAddress, Links};
-use trunkline_proto::comm::receiver::Receiver;
-use trunkline_proto::control::{AcceptStep, Accepting};
-use trunkline_proto::counters::Tally;
+use trunkline_fabric::{Caps, Fabric, Host, LinkAddress, LinkControl};
+use trunkline_proto::comm::receiver::MessageReceiver;
+use trunkline_proto::control::{AcceptHandshake, AcceptStep};
+use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::limits::TOKENS_MAX;
-use trunkline_proto::pool::{AskError, Place, Verdict};
+use trunkline_proto::pool::{AcceptPlan, GroupPlace, PlacementError};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::frame::{self as wire, Answer, Frame, Reply};
+use trunkline_proto::wire::frame::{self as wire, ControlFrame, OpenAnswer, ResultFrame};
 use trunkline_proto::wire::member::MemberId;
-use trunkline_proto::wire::proof::Proof;
-use trunkline_proto::wire::share::{self, Given, Mode};
+use trunkline_proto::wire::proof::GroupProof;
+use trunkline_proto::wire::share::{self, ShareMode, ShareOutcome};
 
-use crate::comm::plan::Plan;
+use crate::comm::plan::TransferPlan;
 use crate::comm::recv::{self, RecvLane, RecvTables};
-use crate::control::connect::Manner;
-use crate::control::refusal::{refusal, without_comm};
-use crate::control::{Asked, Control, Current};
-use crate::memory::bounces::Bounces;
-use crate::memory::slab::Piece;
-use crate::pool::groups::{Group, Turn};
-use crate::pool::member::{Ends, Open, Side};
-use crate::{CommFault, CommId, Engine, Error, Nics, in_full};
+use crate::control::connect::RailOptions;
+use crate::control::refusal::{refusal_frame, without_comm};
+use crate::control::{AcceptAttempt, ControlPlane, PendingOpen};
+use crate::memory::bounces::BounceBuffers;
+use crate::memory::slab::MailboxPiece;
+use crate::pool::groups::{CommGroup, LockedMember};
+use crate::pool::member::{CommNames, CommSide, OpenComm};
+use crate::{CommFault, CommId, CommNics, Engine, EngineError, in_full};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Goes on with what waits at a listener; a comm once one is there.
     pub(crate) fn advance_accept(
         &self,
-        control: &mut Control<H, F::Rail>,
+        control: &mut ControlPlane<H, F::Rail>,
         id: SlotId,
-    ) -> Result<Option<CommId>, Error> {
-        let Some(listen) = control.listens.get_mut(id) else { return Err(Error::Unknown("listener")) };
+    ) -> Result<Option<CommId>, EngineError> {
+        let Some(listen) = control.listens.get_mut(id) else { return Err(EngineError::Unknown("listener")) };
         if listen.current.is_none() {
             let nics = listen.nics;
             let Some(stream) = listen.pending.front().map(|asked| asked.stream) else { return Ok(None) };
@@ -43,34 +43,34 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
             let next = control.listens.get_mut(id).and_then(|listen| listen.pending.pop_front());
             let Some(asked) = next else { return Ok(None) };
-            let refused = refusal(&asked.open, Answer::NoResources);
+            let refused = refusal_frame(&asked.open, OpenAnswer::NoResources);
             let conn = asked.open.conn;
             let Some(nics) = self.nics_for(control, nics, &asked) else {
-                self.status.add(Tally::OpensRefused, 1);
+                self.status.add_tally(ProcessTally::OpensRefused, 1);
                 let text =
                     "connection refused: it asks for the NIC for neighbours, and is none or there is none";
-                control.warn_refusal(&self.around(), text);
-                control.send(stream, &refusal(&asked.open, Answer::Refused), None);
+                control.warn_refusal(&self.control_context(), text);
+                control.send_frame(stream, &refusal_frame(&asked.open, OpenAnswer::Refused), None);
                 return Ok(None);
             };
-            match self.answer(control, id, &nics, asked) {
+            match self.answer_open(control, id, &nics, asked) {
                 Ok(Some(current)) => {
                     if let Some(listen) = control.listens.get_mut(id) {
                         listen.current = Some(current);
                     }
-                    control.carry(stream);
+                    control.mark_carrying(stream);
                     self.send_result(control, id)?;
                 }
                 Ok(None) => return Ok(None),
                 Err(error) => {
                     let text = format!("connection not accepted: {}", in_full(&error));
-                    control.warn_refusal(&self.around(), &text);
-                    if self.params.mutant.is("engine-swallows-out-of-memory") {
+                    control.warn_refusal(&self.control_context(), &text);
+                    if self.params.mutant.is_planted("engine-swallows-out-of-memory") {
                         return Ok(None);
                     }
-                    control.send(stream, &refused, None);
+                    control.send_frame(stream, &refused, None);
                     if let Some(listen) = control.listens.get_mut(id) {
-                        listen.seen.forget(stream, conn);
+                        listen.seen.forget_connection(stream, conn);
                     }
                     return Err(error);
                 }
@@ -80,22 +80,27 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// The NICs of this end: the listener's, or that for neighbours if a neighbour asks for it.
-    fn nics_for(&self, control: &Control<H, F::Rail>, nics: Nics, asked: &Asked) -> Option<Nics> {
+    fn nics_for(
+        &self,
+        control: &ControlPlane<H, F::Rail>,
+        nics: CommNics,
+        asked: &PendingOpen,
+    ) -> Option<CommNics> {
         if !asked.open.near {
             return Some(nics);
         }
-        self.fabric.near().filter(|_| control.is_local(asked.stream)).map(Nics::from)
+        self.fabric.intra_host_nic().filter(|_| control.is_local(asked.stream)).map(CommNics::from)
     }
 
     fn advance_current(
         &self,
-        control: &mut Control<H, F::Rail>,
+        control: &mut ControlPlane<H, F::Rail>,
         id: SlotId,
-    ) -> Result<Option<CommId>, Error> {
-        let Some(listen) = control.listens.get_mut(id) else { return Err(Error::Unknown("listener")) };
+    ) -> Result<Option<CommId>, EngineError> {
+        let Some(listen) = control.listens.get_mut(id) else { return Err(EngineError::Unknown("listener")) };
         let Some(current) = listen.current.as_mut() else { return Ok(None) };
         // A CLOSE says more than the READY before it.
-        if self.params.mutant.is("engine-accepts-before-ready")
+        if self.params.mutant.is_planted("engine-accepts-before-ready")
             || self.comms.get(current.comm).is_some_and(|comm| comm.peer_closed.load(Ordering::Acquire))
         {
             current.machine.on_ready();
@@ -107,8 +112,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mutant = self.params.mutant;
         // Asked before READY too: the other end may wait to be dialled by this one.
         let up = match step == AcceptStep::Ready {
-            true if mutant.is("engine-accepts-before-link-is-up") => Ok(true),
-            false if mutant.is("engine-dials-after-ready") => Ok(false),
+            true if mutant.is_planted("engine-accepts-before-link-is-up") => Ok(true),
+            false if mutant.is_planted("engine-dials-after-ready") => Ok(false),
             ready => match self.is_up(current.comm) {
                 // The other end had the link, and has closed it again.
                 Err(_) if ready => Ok(true),
@@ -121,16 +126,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let conn = current.conn;
             let seat = current.place.seat;
             listen.current = None;
-            listen.seen.forget(stream, conn);
+            listen.seen.forget_connection(stream, conn);
             if up.is_ok() {
                 // One that has left meanwhile needs nobody's word.
-                let _ = control.pool.ready(seat);
+                let _ = control.pool.on_ready(seat);
             }
             return up.map(|_| Some(comm)).inspect_err(|_| {
                 self.drop_comm(control, comm);
                 // The other end may see nothing wrong with its link.
-                if !self.params.mutant.is("engine-keeps-failed-accepts-to-itself") {
-                    control.send(stream, &Frame::Close { id: conn, messages: 0 }, None);
+                if !self.params.mutant.is_planted("engine-keeps-failed-accepts-to-itself") {
+                    control.send_frame(stream, &ControlFrame::Close { id: conn, messages: 0 }, None);
                 }
             });
         }
@@ -148,15 +153,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// Whether the link of a comm that was asked for is up, or never will be because the peer has closed or died.
-    fn is_up(&self, comm: CommId) -> Result<bool, Error> {
+    fn is_up(&self, comm: CommId) -> Result<bool, EngineError> {
         let Some(slot) = self.comms.get(comm) else { return Ok(true) };
         let closed = slot.peer_closed.load(Ordering::Acquire);
-        let up = self.open(comm, |Turn { open, rails, .. }| {
+        let up = self.with_member(comm, |LockedMember { open, rails, .. }| {
             let over = closed || open.peer.dead.load(Ordering::Acquire);
             match &mut open.side {
-                Side::Recv(lane) if !over => {
+                CommSide::Recv(lane) if !over => {
                     let path = lane.paths.get(0);
-                    Ok(rails.get_mut(path.rail).is_up(path.link)?)
+                    Ok(rails.get_mut(path.rail).poll_link_up(path.link)?)
                 }
                 _ => Ok(true),
             }
@@ -165,48 +170,50 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// Makes this end of a connection as the pool says; `None` if it is to be asked for in another way, or again.
-    fn answer(
+    fn answer_open(
         &self,
-        control: &mut Control<H, F::Rail>,
+        control: &mut ControlPlane<H, F::Rail>,
         listen: SlotId,
-        nics: &Nics,
-        asked: Asked,
-    ) -> Result<Option<Current>, Error> {
+        nics: &CommNics,
+        asked: PendingOpen,
+    ) -> Result<Option<AcceptAttempt>, EngineError> {
         if let Some(error) = control.stream_fault(asked.stream, asked.peer.process) {
             return Err(error);
         }
         let key = self.receiving_key(nics, asked.peer.process)?;
         let open = &asked.open;
-        let mut verdict = control.pool.asked(&key, open.conn, open.links, &open.share)?;
-        if let Verdict::Stale(seat) = verdict {
+        let mut verdict = control.pool.on_request(&key, open.conn, open.links, &open.share)?;
+        if let AcceptPlan::Stale(seat) = verdict {
             // The control stream keeps order, so that what was given up is gone by now; but for its seat.
-            let _ = control.pool.leave(seat);
-            verdict = control.pool.asked(&key, open.conn, open.links, &open.share)?;
+            let _ = control.pool.remove_member(seat);
+            verdict = control.pool.on_request(&key, open.conn, open.links, &open.share)?;
         }
         let stream = asked.stream;
         let conn = open.conn;
         let open = open.clone();
         let given = match verdict {
-            Verdict::Created(place) => return self.answer_own(control, nics, asked, place, true).map(Some),
-            Verdict::Alone(place) => return self.answer_own(control, nics, asked, place, false).map(Some),
-            Verdict::Joined(place) => match self.answer_rider(control, asked, place) {
+            AcceptPlan::Created(place) => {
+                return self.answer_own(control, nics, asked, place, true).map(Some);
+            }
+            AcceptPlan::Alone(place) => return self.answer_own(control, nics, asked, place, false).map(Some),
+            AcceptPlan::Joined(place) => match self.answer_in_group(control, asked, place) {
                 // Its link is in error here.
-                Err(Error::Draining) => Some(Given::Retry),
+                Err(EngineError::Draining) => Some(ShareOutcome::Retry),
                 made => return made.map(Some),
             },
-            Verdict::Retry => Some(Given::Retry),
-            Verdict::Full => Some(Given::Full),
-            Verdict::NoResources(limit) => return Err(AskError::Exhausted(limit).into()),
-            Verdict::Later | Verdict::Late | Verdict::Stale(_) => None,
+            AcceptPlan::Retry => Some(ShareOutcome::Retry),
+            AcceptPlan::Full => Some(ShareOutcome::Full),
+            AcceptPlan::NoResources(limit) => return Err(PlacementError::Exhausted(limit).into()),
+            AcceptPlan::Later | AcceptPlan::Late | AcceptPlan::Stale(_) => None,
         };
         // It will ask anew, or the same again.
         if let Some(given) = given {
-            control.send(stream, &without_comm(&open, Answer::Accepted, given), None);
+            control.send_frame(stream, &without_comm(&open, OpenAnswer::Accepted, given), None);
         }
         if let Some(listen) = control.listens.get_mut(listen) {
-            match given.filter(|_| !self.params.mutant.is("ride-forgets-refusals")) {
-                Some(given) => listen.seen.refuse(stream, conn, given),
-                None => listen.seen.forget(stream, conn),
+            match given.filter(|_| !self.params.mutant.is_planted("ride-forgets-refusals")) {
+                Some(given) => listen.seen.record_refusal(stream, conn, given),
+                None => listen.seen.forget_connection(stream, conn),
             }
         }
         Ok(None)
@@ -215,19 +222,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Makes links and a receiving lane for an OPEN.
     fn answer_own(
         &self,
-        control: &mut Control<H, F::Rail>,
-        nics: &Nics,
-        asked: Asked,
-        place: Place,
+        control: &mut ControlPlane<H, F::Rail>,
+        nics: &CommNics,
+        asked: PendingOpen,
+        place: GroupPlace,
         begins: bool,
-    ) -> Result<Current, Error> {
+    ) -> Result<AcceptAttempt, EngineError> {
         let made = self.make_receiver(control, nics, asked, place, begins);
         made.inspect_err(|_| self.leave_pool(control, place))
     }
 
     /// The plan of a receiving lane on links of its own, or of a group that has so many times their depth; and the receives that they need.
-    fn plan_receiver(&self, caps: &Caps, open: &wire::Open, times: Option<u32>) -> (Plan, u32) {
-        let mut plan = Plan::new(caps, &self.params, usize::from(open.links)).times(times.unwrap_or(1));
+    fn plan_receiver(&self, caps: &Caps, open: &wire::OpenFrame, times: Option<u32>) -> (TransferPlan, u32) {
+        let mut plan = TransferPlan::new(caps, &self.params, usize::from(open.links))
+            .with_depth_factor(times.unwrap_or(1));
         plan.matched &= open.matched;
         let recv_depth = match plan.matched {
             true if times.is_some() => caps.depth_max,
@@ -239,44 +247,44 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     fn make_receiver(
         &self,
-        control: &mut Control<H, F::Rail>,
-        nics: &Nics,
-        asked: Asked,
-        place: Place,
+        control: &mut ControlPlane<H, F::Rail>,
+        nics: &CommNics,
+        asked: PendingOpen,
+        place: GroupPlace,
         begins: bool,
-    ) -> Result<Current, Error> {
-        let Asked { open, fd, stream, peer } = asked;
+    ) -> Result<AcceptAttempt, EngineError> {
+        let PendingOpen { open, fd, stream, peer } = asked;
         let links = usize::from(open.links);
-        let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
-        let Some(caps) = caps else { return Err(Error::Argument("no such NIC")) };
-        let times = begins.then(|| control.pool.config().depth(1, u32::MAX));
+        let caps = self.fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
+        let Some(caps) = caps else { return Err(EngineError::Argument("no such NIC")) };
+        let times = begins.then(|| control.pool.config().queue_depth(1, u32::MAX));
         let (plan, recv_depth) = self.plan_receiver(&caps, &open, times);
-        let pipeline = self.pipeline(control, nics, place);
-        let times = plan.deeper(times);
+        let pipeline = self.assign_pipeline(control, nics, place);
+        let times = plan.depth_factor(times);
         // The class of the traffic comes with the other end's address.
-        let manner = Manner { recv_depth, asks: false, times, pipeline, class: None };
+        let manner = RailOptions { recv_depth, asks: false, times, pipeline, class: None };
         let (mut rails, paths) = self.open_paths(nics, links, manner)?;
         let tables = RecvTables::new(paths.are_many())?;
         let links_of = paths.iter().map(|path| path.rail);
         let bounces = recv::bounce_bytes(&plan);
-        let bounces = Arc::new(Bounces::new(&rails, links_of, bounces, plan.bounces)?);
-        let path = paths.leader();
+        let bounces = Arc::new(BounceBuffers::new(&rails, links_of, bounces, plan.bounces)?);
+        let path = paths.lead_path();
         let link = path.link;
         let rail = rails.get_mut(path.rail);
         let theirs = open.link.clone();
         rail.connect(link, LinkAddress { bytes: open.link, fd })?;
         // As RESULT says it: where it is reached may depend on who connects.
-        let own = rail.address(link)?;
-        let proof = Proof::of([(theirs.as_slice(), own.bytes.as_slice())]);
-        let receiver = Receiver::new(self.params.mutant);
+        let own = rail.link_address(link)?;
+        let proof = GroupProof::of_links([(theirs.as_slice(), own.bytes.as_slice())]);
+        let receiver = MessageReceiver::new(self.params.mutant);
         let regions_max = self.params.regions_max as usize;
-        let ends = Ends { stream, remote: open.conn, attempt: None };
+        let ends = CommNames { stream, remote: open.conn, attempt: None };
         let (lane, fins, group) = if begins {
-            let mut group = Group::receiving(place.group, rails, &paths, plan, Arc::clone(&bounces));
-            let (lot, fins) = group.mailbox()?;
+            let mut group = CommGroup::new_receiving(place.group, rails, &paths, plan, Arc::clone(&bounces));
+            let (lot, fins) = group.take_mailbox()?;
             (Some(lot), fins, Err(group))
         } else {
-            let fins = Piece::alone(&rails, recv::FINS_BYTES)?;
+            let fins = MailboxPiece::register_own(&rails, recv::FINS_BYTES)?;
             (None, fins, Ok(rails))
         };
         let own_memory = (bounces, fins);
@@ -287,56 +295,57 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             Ok(rails) => receiving.post_bounces(rails, 0)?,
             Err(group) => group.post_bounces(&mut receiving)?,
         }
-        let mut member = Open::new(Side::Recv(receiving), peer.clone(), ends);
+        let mut member = OpenComm::new(CommSide::Recv(receiving), peer.clone(), ends);
         (member.place, member.lot) = (Some(place), lane);
         let (comm, given) = match group {
-            Ok(rails) => (self.install(member, rails)?, Given::Alone),
+            Ok(rails) => (self.install_comm(member, rails)?, ShareOutcome::Alone),
             Err(group) => {
                 let lane = self.groups.insert(group)?;
                 control.riding.insert(place.group, lane);
-                control.pool.wired(place.group, proof)?;
-                let comm = self.seat_receiver(control, lane, member)?;
-                (comm, self.given(comm, open.share.mode, Some(proof))?)
+                control.pool.on_wired(place.group, proof)?;
+                let comm = self.add_receiver(control, lane, member)?;
+                (comm, self.group_answer(comm, open.share.mode, Some(proof))?)
             }
         };
-        let machine = Accepting::new(self.host.now());
+        let machine = AcceptHandshake::new(self.host.now());
         let conn = open.conn;
         let turn = open.share.turn;
-        let turn = if self.params.mutant.is("engine-answers-turn-0") { 0 } else { turn };
-        Ok(Current { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
+        let turn = if self.params.mutant.is_planted("engine-answers-turn-0") { 0 } else { turn };
+        Ok(AcceptAttempt { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
     }
 
     /// Makes a receiving lane on the links of a group.
-    fn answer_rider(
+    fn answer_in_group(
         &self,
-        control: &mut Control<H, F::Rail>,
-        asked: Asked,
-        place: Place,
-    ) -> Result<Current, Error> {
+        control: &mut ControlPlane<H, F::Rail>,
+        asked: PendingOpen,
+        place: GroupPlace,
+    ) -> Result<AcceptAttempt, EngineError> {
         let made = self.make_riding_receiver(control, asked, place);
         made.inspect_err(|_| self.leave_pool(control, place))
     }
 
     fn make_riding_receiver(
         &self,
-        control: &mut Control<H, F::Rail>,
-        asked: Asked,
-        place: Place,
-    ) -> Result<Current, Error> {
-        let Asked { open, stream, peer, .. } = asked;
-        let unknown = Error::Unknown("group of queue pairs");
+        control: &mut ControlPlane<H, F::Rail>,
+        asked: PendingOpen,
+        place: GroupPlace,
+    ) -> Result<AcceptAttempt, EngineError> {
+        let PendingOpen { open, stream, peer, .. } = asked;
+        let unknown = EngineError::Unknown("group of queue pairs");
         let Some(&lane) = control.riding.get(&place.group) else { return Err(unknown) };
         let member = {
-            let mut held = self.groups.claim_lane(lane);
+            let mut held = self.groups.lock_lane(lane);
             let Some(group) = held.as_mut() else { return Err(unknown) };
-            let Some((common, rails)) = group.common() else { return Err(unknown) };
+            let Some((common, rails)) = group.shared_resources() else { return Err(unknown) };
             let Some(receiving) = &common.receiving else { return Err(unknown) };
             let bounces = Arc::clone(&receiving.bounces);
-            let Some(paths) = self.paths_of(common, rails, false) else { return Err(Error::Draining) };
+            let Some(paths) = self.paths_of(common, rails, false) else { return Err(EngineError::Draining) };
             let tables = RecvTables::new(paths.are_many());
-            let tables = tables.inspect_err(|_| self.quit_unseated(&paths, rails))?;
-            let (lot, fins) = common.mailbox(rails).inspect_err(|_| self.quit_unseated(&paths, rails))?;
-            let receiver = Receiver::new(self.params.mutant);
+            let tables = tables.inspect_err(|_| self.release_unassigned(&paths, rails))?;
+            let (lot, fins) =
+                common.take_mailbox(rails).inspect_err(|_| self.release_unassigned(&paths, rails))?;
+            let receiver = MessageReceiver::new(self.params.mutant);
             let regions_max = self.params.regions_max as usize;
             let lane = RecvLane::new(
                 tables,
@@ -347,61 +356,66 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 (bounces, fins),
                 regions_max,
             );
-            let ends = Ends { stream, remote: open.conn, attempt: None };
-            let mut member = Open::new(Side::Recv(lane), peer.clone(), ends);
+            let ends = CommNames { stream, remote: open.conn, attempt: None };
+            let mut member = OpenComm::new(CommSide::Recv(lane), peer.clone(), ends);
             (member.place, member.lot) = (Some(place), Some(lot));
             member
         };
-        let comm = self.seat_receiver(control, lane, member)?;
-        let given = self.given(comm, open.share.mode, None)?;
-        let machine = Accepting::new(self.host.now());
+        let comm = self.add_receiver(control, lane, member)?;
+        let given = self.group_answer(comm, open.share.mode, None)?;
+        let machine = AcceptHandshake::new(self.host.now());
         let conn = open.conn;
         let turn = open.share.turn;
-        Ok(Current { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
+        Ok(AcceptAttempt { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
     }
 
     /// What RESULT says of the group that a comm is in; with a proof if it is the first.
-    fn given(&self, comm: CommId, mode: Mode, proof: Option<Proof>) -> Result<Given, Error> {
-        let bits = self.open(comm, |turn| turn.open.member).unwrap_or(0);
-        let member = MemberId::from_bits(bits).ok_or(Error::Unknown("connection"))?;
+    fn group_answer(
+        &self,
+        comm: CommId,
+        mode: ShareMode,
+        proof: Option<GroupProof>,
+    ) -> Result<ShareOutcome, EngineError> {
+        let bits = self.with_member(comm, |turn| turn.open.member).unwrap_or(0);
+        let member = MemberId::from_bits(bits).ok_or(EngineError::Unknown("connection"))?;
         match (mode, proof) {
-            (Mode::Create(epoch) | Mode::First(epoch), Some(proof)) => {
-                Ok(Given::Created { epoch, proof, member })
+            (ShareMode::Create(epoch) | ShareMode::First(epoch), Some(proof)) => {
+                Ok(ShareOutcome::Created { epoch, proof, member })
             }
-            (Mode::Join(epoch, _), None) => Ok(Given::Joined { epoch, member }),
-            _ => Ok(Given::Alone),
+            (ShareMode::Join(epoch, _), None) => Ok(ShareOutcome::Joined { epoch, member }),
+            _ => Ok(ShareOutcome::Alone),
         }
     }
 
-    fn send_result(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<(), Error> {
+    fn send_result(&self, control: &mut ControlPlane<H, F::Rail>, id: SlotId) -> Result<(), EngineError> {
         let current = control.listens.get(id).and_then(|listen| listen.current.as_ref());
-        let Some(&Current { comm, conn, turn, given, stream, .. }) = current else { return Ok(()) };
-        let joined = matches!(given, Given::Joined { .. });
-        let reply = self.open(comm, |Turn { open, rails, .. }| {
-            let Side::Recv(lane) = &open.side else { return Ok(None) };
+        let Some(&AcceptAttempt { comm, conn, turn, given, stream, .. }) = current else { return Ok(()) };
+        let joined = matches!(given, ShareOutcome::Joined { .. });
+        let reply = self.with_member(comm, |LockedMember { open, rails, .. }| {
+            let CommSide::Recv(lane) = &open.side else { return Ok(None) };
             let path = lane.paths.get(0);
             let address = match joined {
                 // The other end knows it.
                 true => LinkAddress { bytes: Vec::new(), fd: None },
-                false => rails.get(path.rail).address(path.link)?,
+                false => rails.get(path.rail).link_address(path.link)?,
             };
             let matched = lane.plan.matched;
-            let reply = Reply {
+            let reply = ResultFrame {
                 conn,
-                answer: Answer::Accepted,
+                answer: OpenAnswer::Accepted,
                 matched,
                 remote_len: lane.plan.remote_len,
                 comm: comm.to_bits(),
-                fins: lane.fins(0),
+                fins: lane.fin_region(0),
                 eager_max: if matched { 0 } else { lane.plan.eager_max },
                 eager_credits: lane.plan.eager_credits,
                 link: address.bytes,
-                share: share::Answer { given, turn },
+                share: share::ShareAnswer { given, turn },
             };
-            Ok::<_, Error>(Some((reply, address.fd)))
+            Ok::<_, EngineError>(Some((reply, address.fd)))
         });
         if let Some((reply, fd)) = reply.transpose()?.flatten() {
-            control.send(stream, &Frame::Result(reply), fd);
+            control.send_frame(stream, &ControlFrame::Result(reply), fd);
         }
         Ok(())
     }

@@ -1,14 +1,14 @@
 //! Who may open a control stream to this process, for how long without showing a nonce of ours, how much is read from such streams, and how often
 //! refusals are logged. Called as the control plane goes on; frames are passed on, and not looked at here.
 
-use trunkline_fabric::{Host, Level, Oob, OobError, OobListener, OobStream as _, Rail};
-use trunkline_proto::counters::Tally;
+use trunkline_fabric::{Host, LogLevel, OobError, OobListener, OobStream as _, OobTransport, Rail};
+use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::limits::{INVITED_REMOTE_MAX, INVITED_STREAMS_MAX, STRANGER_OPEN_COST, UNPROVEN_TIME};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
 
-use super::{Around, BURST, Control, REDIALS_MAX};
+use super::{BURST, ControlContext, ControlPlane, REDIALS_MAX};
 use crate::in_full;
 
 /// Which proof a stream has shown.
@@ -22,34 +22,34 @@ pub(super) enum StreamStanding {
     Carries,
 }
 
-impl<H: Host, R: Rail> Control<H, R> {
+impl<H: Host, R: Rail> ControlPlane<H, R> {
     /// Accepts the streams that wait, a bounded number at once and per second: the others wait in the kernel's queue, which refuses more.
     /// Returns how many were accepted.
-    pub(super) fn accept_streams(&mut self, around: &Around<'_, H>, now: Instant) -> usize {
+    pub(super) fn accept_streams(&mut self, around: &ControlContext<'_, H>, now: Instant) -> usize {
         let mut accepted = 0;
-        let is_unbounded = around.params.mutant.is("control-works-for-strangers");
+        let is_unbounded = around.params.mutant.is_planted("control-works-for-strangers");
         for _ in 0..BURST {
             let Some(listener) = self.listener.as_mut() else { return accepted };
-            if !self.strangers.has_room(now) && !is_unbounded {
+            if !self.strangers.check_room(now) && !is_unbounded {
                 return accepted;
             }
             match listener.accept() {
                 Ok(Some(io)) => {
                     self.listener_told = None;
-                    self.strangers.spend(1);
+                    self.strangers.spend_units(1);
                     self.accept_stream(around, io, now);
                     accepted += 1;
                 }
                 Ok(None) => return accepted,
                 Err(error @ OobError::OtherUser { .. }) => {
-                    self.strangers.spend(1);
-                    around.status.add(Tally::StreamsRefused, 1);
+                    self.strangers.spend_units(1);
+                    around.status.add_tally(ProcessTally::StreamsRefused, 1);
                     self.warn_refusal(around, &format!("control stream refused: {}", in_full(&error)));
                 }
                 Err(error) => {
                     let text = format!("control listener: {}", in_full(&error));
                     if self.listener_told.as_ref() != Some(&text) {
-                        around.host.log(Level::Warn, &text);
+                        around.host.log(LogLevel::Warn, &text);
                         self.listener_told = Some(text);
                     }
                     return accepted;
@@ -60,12 +60,17 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Takes a stream in that another process has opened. As long as it has shown no nonce of ours, it is one of a bounded number.
-    fn accept_stream(&mut self, around: &Around<'_, H>, io: <H::Oob as Oob>::Stream, now: Instant) {
+    fn accept_stream(
+        &mut self,
+        around: &ControlContext<'_, H>,
+        io: <H::Oob as OobTransport>::Stream,
+        now: Instant,
+    ) {
         match self.add_stream(io, None) {
             Ok(id) => {
-                let oldest = self.unproven.add(id, now);
+                let oldest = self.unproven.add_stream(id, now);
                 if let Some(oldest) =
-                    oldest.filter(|_| !around.params.mutant.is("control-accepts-any-number"))
+                    oldest.filter(|_| !around.params.mutant.is_planted("control-accepts-any-number"))
                 {
                     self.refuse_stream(around, oldest, "more strangers have connected since than may wait");
                 }
@@ -85,33 +90,33 @@ impl<H: Host, R: Rail> Control<H, R> {
         now: Instant,
         mutant: Mutant,
     ) {
-        let reads_all = mutant.is("control-reads-all-strangers");
+        let reads_all = mutant.is_planted("control-reads-all-strangers");
         names.clear();
         let proven = |standing| standing != StreamStanding::Unproven || reads_all;
         names.extend(self.streams.iter().filter(|(_, stream)| proven(stream.standing)).map(|(id, _)| id));
         if !reads_all {
-            names.extend(self.unproven.expired(now));
-            names.extend(self.unproven.newest(accepted));
-            names.extend(self.unproven.take_turn());
+            names.extend(self.unproven.expired_streams(now));
+            names.extend(self.unproven.newest_streams(accepted));
+            names.extend(self.unproven.next_reads());
         }
     }
 
     /// Takes frames from a stream, a bounded number; fewer from one that carries no connection while many such streams speak.
-    pub(super) fn take_frames(&mut self, around: &Around<'_, H>, id: SlotId, now: Instant) {
-        let is_unbounded = around.params.mutant.is("control-works-for-strangers");
+    pub(super) fn take_frames(&mut self, around: &ControlContext<'_, H>, id: SlotId, now: Instant) {
+        let is_unbounded = around.params.mutant.is_planted("control-works-for-strangers");
         for _ in 0..BURST {
             let Some(stream) = self.streams.get_mut(id) else { return };
             let is_charged = stream.standing != StreamStanding::Carries;
-            if is_charged && !self.strangers.has_room(now) && !is_unbounded {
+            if is_charged && !self.strangers.check_room(now) && !is_unbounded {
                 return;
             }
             match stream.io.recv() {
                 Ok(Some(frame)) => {
                     if is_charged {
                         stream.cost = stream.cost.saturating_add(1);
-                        self.strangers.spend(1);
+                        self.strangers.spend_units(1);
                     }
-                    if let Err(why) = self.dispatch(around, id, frame) {
+                    if let Err(why) = self.dispatch_frame(around, id, frame) {
                         return self.refuse_stream(around, id, &why);
                     }
                 }
@@ -119,7 +124,7 @@ impl<H: Host, R: Rail> Control<H, R> {
                 Err(error) => {
                     match error {
                         // It carries on a stream of a peer that knows its name.
-                        OobError::Merged => self.strangers.refund(1),
+                        OobError::Merged => self.strangers.refund_units(1),
                         OobError::Closed => {}
                         _ => {
                             let text = format!("control stream lost: {}", in_full(&error));
@@ -133,19 +138,19 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// A stream has shown a nonce of this process. A process that has too many such streams loses the oldest.
-    pub(super) fn invite(&mut self, around: &Around<'_, H>, id: SlotId) {
+    pub(super) fn mark_invited(&mut self, around: &ControlContext<'_, H>, id: SlotId) {
         self.unproven.remove(id);
         let Some(stream) = self.streams.get_mut(id).filter(|one| one.standing == StreamStanding::Unproven)
         else {
             return;
         };
         stream.standing = StreamStanding::Invited;
-        let process = stream.io.process();
+        let process = stream.io.peer_pid();
         self.invited.push_back((id, process));
         let most = if process.is_some() { INVITED_STREAMS_MAX } else { INVITED_REMOTE_MAX };
         let mut others = self.invited.iter().filter(|(_, of)| *of == process);
         if others.clone().count() > most
-            && !around.params.mutant.is("control-invites-without-end")
+            && !around.params.mutant.is_planted("control-invites-without-end")
             && let Some(&(oldest, _)) = others.next()
         {
             self.refuse_stream(around, oldest, "its process has opened more streams than it needs");
@@ -155,36 +160,36 @@ impl<H: Host, R: Rail> Control<H, R> {
     /// Whether an OPEN on a stream may be answered now: links are made for it. Of streams that carry nothing only so many are.
     pub(crate) fn may_answer(&mut self, id: SlotId, now: Instant, mutant: Mutant) -> bool {
         let Some(stream) = self.streams.get_mut(id) else { return true };
-        if stream.standing == StreamStanding::Carries || mutant.is("control-works-for-strangers") {
+        if stream.standing == StreamStanding::Carries || mutant.is_planted("control-works-for-strangers") {
             return true;
         }
-        let has_room = self.strangers.has_room(now);
+        let has_room = self.strangers.check_room(now);
         if has_room {
             stream.cost = stream.cost.saturating_add(STRANGER_OPEN_COST);
-            self.strangers.spend(STRANGER_OPEN_COST);
+            self.strangers.spend_units(STRANGER_OPEN_COST);
         }
         has_room
     }
 
     /// A connection was accepted on a stream: its cost so far was no stranger's work.
-    pub(crate) fn carry(&mut self, id: SlotId) {
+    pub(crate) fn mark_carrying(&mut self, id: SlotId) {
         self.invited.retain(|(invited, _)| *invited != id);
         if let Some(stream) = self.streams.get_mut(id)
             && stream.standing != StreamStanding::Carries
         {
             stream.standing = StreamStanding::Carries;
-            self.strangers.refund(stream.cost);
+            self.strangers.refund_units(stream.cost);
         }
     }
 
     /// Ends the streams that have shown no nonce of ours in time.
-    pub(super) fn expire_streams(&mut self, around: &Around<'_, H>, now: Instant) {
+    pub(super) fn expire_streams(&mut self, around: &ControlContext<'_, H>, now: Instant) {
         let mutant = around.params.mutant;
         while let Some(id) = self.unproven.take_expired(now) {
             let has_greeted = self.streams.get(id).is_some_and(|stream| stream.peer.is_some());
             let planted =
                 if has_greeted { "control-keeps-who-said-hello" } else { "control-waits-for-hello" };
-            if mutant.is(planted) {
+            if mutant.is_planted(planted) {
                 continue;
             }
             let missing = if has_greeted { "no connection was opened on it" } else { "no hello came" };
@@ -194,8 +199,8 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Ends a stream that does not speak as a peer does.
-    pub(super) fn refuse_stream(&mut self, around: &Around<'_, H>, id: SlotId, why: &str) {
-        around.status.add(Tally::StreamsRefused, 1);
+    pub(super) fn refuse_stream(&mut self, around: &ControlContext<'_, H>, id: SlotId, why: &str) {
+        around.status.add_tally(ProcessTally::StreamsRefused, 1);
         self.warn_refusal(around, &format!("control stream refused: {why}"));
         // The process that answers there does not speak the protocol, so it is not asked again.
         for (_, attempt) in self.attempts.iter_mut().filter(|(_, attempt)| attempt.stream == id) {
@@ -205,15 +210,15 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Logs a line that any process can cause, unless there were too many of late.
-    pub(crate) fn warn_refusal(&mut self, around: &Around<'_, H>, text: &str) {
-        let admitted = self.refusals.admit(around.host.now());
-        match admitted.or(around.params.mutant.is("control-logs-every-refusal").then_some(0)) {
+    pub(crate) fn warn_refusal(&mut self, around: &ControlContext<'_, H>, text: &str) {
+        let admitted = self.refusals.admit_line(around.host.now());
+        match admitted.or(around.params.mutant.is_planted("control-logs-every-refusal").then_some(0)) {
             None => {}
-            Some(0) => around.host.log(Level::Warn, text),
+            Some(0) => around.host.log(LogLevel::Warn, text),
             Some(left_out) => {
                 around
                     .host
-                    .log(Level::Warn, &format!("{text} ({left_out} earlier refusals were not logged)"));
+                    .log(LogLevel::Warn, &format!("{text} ({left_out} earlier refusals were not logged)"));
             }
         }
     }

@@ -6,24 +6,26 @@ use trunkline_fabric::{Host, OobStream as _, Rail};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::status::ControlStreams;
 
-use super::Control;
+use super::ControlPlane;
 
-impl<H: Host, R: Rail> Control<H, R> {
+impl<H: Host, R: Rail> ControlPlane<H, R> {
     /// Whether a stream leads to a process of this host.
     pub(crate) fn is_local(&self, stream: SlotId) -> bool {
         self.streams.get(stream).is_some_and(|stream| stream.io.is_local())
     }
 
     /// How many streams there are.
-    pub(crate) fn streams(&self) -> usize {
+    pub(crate) fn stream_count(&self) -> usize {
         self.streams.len()
     }
 
     /// Counts the connections of a stream, and tells its comms of a further one: links over its path may carry again.
     pub(super) fn count_connections(&mut self, id: SlotId, carried: &mut ControlStreams) {
         let Some(stream) = self.streams.get_mut(id) else { return };
-        let Some((connections, peer)) = stream.io.connections().zip(stream.peer.as_ref()) else { return };
-        carried.add(connections.now);
+        let Some((connections, peer)) = stream.io.connection_counts().zip(stream.peer.as_ref()) else {
+            return;
+        };
+        carried.add_stream(connections.now);
         if std::mem::replace(&mut stream.joins, connections.ever) != connections.ever {
             peer.joins.fetch_add(1, Ordering::Relaxed);
         }

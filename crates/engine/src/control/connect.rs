@@ -1,37 +1,37 @@
 //! The asking side of a connection: makes the sending lane, asks, and opens the comm when the answer comes.
 
-use trunkline_fabric::{Fabric, Host, LinkAddress, Links, Rail, RailConfig, RecvOrder};
-use trunkline_proto::comm::sender::Sender;
-use trunkline_proto::control::{ConnectStep, Connecting};
-use trunkline_proto::counters::Tally;
+use trunkline_fabric::{Fabric, Host, LinkAddress, LinkControl, Rail, RailConfig, RecvOrder};
+use trunkline_proto::comm::sender::MessageSender;
+use trunkline_proto::control::{ConnectHandshake, ConnectStep};
+use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::limits::LINKS_MAX;
 use trunkline_proto::link::LinkLife;
 use trunkline_proto::nics;
-use trunkline_proto::pool::config::Traffic;
-use trunkline_proto::pool::{Ask, Next, Place};
+use trunkline_proto::pool::config::TrafficHint;
+use trunkline_proto::pool::{AnswerStep, ConnectPlan, GroupPlace};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
-use trunkline_proto::wire::cts::Lines;
-use trunkline_proto::wire::frame::{Answer, Frame, Open as OpenFrame, Region, Reply};
-use trunkline_proto::wire::handle::Handle;
+use trunkline_proto::wire::cts::RecordLines;
+use trunkline_proto::wire::frame::{ControlFrame, OpenAnswer, OpenFrame, RemoteRegion, ResultFrame};
+use trunkline_proto::wire::handle::ConnectionHandle;
 use trunkline_proto::wire::proof;
-use trunkline_proto::wire::share::{Mode, Request};
+use trunkline_proto::wire::share::{ShareMode, ShareRequest};
 
-use crate::comm::plan::Plan;
+use crate::comm::plan::TransferPlan;
 use crate::comm::send::SendLane;
 use crate::comm::send_tables::SendTables;
-use crate::control::{ATTEMPTS_MAX, Attempt, Control};
-use crate::link::path::{NO_LINK, Path, Paths, Proof};
-use crate::link::rails::Rails;
-use crate::memory::slab::Piece;
-use crate::pool::groups::{Group, Seat};
-use crate::pool::member::{Ends, Open, Side};
-use crate::pool::ride::Made;
-use crate::{CommId, Engine, Error, Nics, Params};
+use crate::control::{ATTEMPTS_MAX, ConnectAttempt, ControlPlane};
+use crate::link::path::{CommPaths, LinkPath, LinkProbe, NO_LINK};
+use crate::link::rails::GroupRails;
+use crate::memory::slab::MailboxPiece;
+use crate::pool::groups::{CommGroup, MemberLocation};
+use crate::pool::member::{CommNames, CommSide, OpenComm};
+use crate::pool::ride::AttemptLinks;
+use crate::{CommId, CommNics, Engine, EngineError, EngineParams};
 
 /// How rails are opened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct RailOptions {
     /// Posted receives of a link.
     pub(crate) recv_depth: u32,
     /// For the end that connects, and sends.
@@ -48,12 +48,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Opens the rails of a comm with so many links, the first link on them.
     pub(crate) fn open_paths(
         &self,
-        nics: &Nics,
+        nics: &CommNics,
         links: usize,
-        manner: Manner,
-    ) -> Result<(Rails<F::Rail>, Paths), Error> {
-        let Manner { recv_depth, asks, times, pipeline, class: traffic_class } = manner;
-        let Params { depth, peer_time, rail_time, .. } = self.params;
+        manner: RailOptions,
+    ) -> Result<(GroupRails<F::Rail>, CommPaths), EngineError> {
+        let RailOptions { recv_depth, asks, times, pipeline, class: traffic_class } = manner;
+        let EngineParams { depth, peer_time, rail_time, .. } = self.params;
         // Where there is no other link, one is given up no sooner than a peer.
         let rail_time = if links > 1 { rail_time } else { rail_time.max(peer_time) };
         // Bounce buffers are all alike.
@@ -61,13 +61,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let used = &nics.numbers()[..nics.numbers().len().min(links)];
         let depth_of = |at: usize| {
             let most = self.fabric.nics().get(used[at]).map_or(depth, |nic| nic.caps.depth_max);
-            let forgets = self.params.mutant.is("engine-depth-not-granted");
+            let forgets = self.params.mutant.is_planted("engine-depth-not-granted");
             depth.saturating_mul(times).min(if forgets { u32::MAX } else { most })
         };
         let open = |at: usize| {
             // Link `k` is on NIC `k` modulo their number.
             let links = (links - at).div_ceil(used.len()) as u32;
-            let plain = self.params.mutant.is("ride-keeps-plain-depth");
+            let plain = self.params.mutant.is_planted("ride-keeps-plain-depth");
             let depth = if plain { depth } else { depth_of(at) };
             let config = RailConfig {
                 depth,
@@ -80,54 +80,54 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 traffic_class,
                 many: false,
             };
-            Ok(self.fabric.open(used[at], &config)?)
+            Ok(self.fabric.open_rail(used[at], &config)?)
         };
-        let mut rails = Rails::new(
+        let mut rails = GroupRails::new(
             open(0)?,
-            (1..used.len()).map(open).collect::<Result<_, Error>>()?,
+            (1..used.len()).map(open).collect::<Result<_, EngineError>>()?,
             depth_of(0),
             self.params.mutant,
         );
         rails.pipeline = pipeline;
         let now = self.host.now();
         let mutant = self.params.mutant;
-        let first = rails.create(0, 0)?;
+        let first = rails.create_link(0, 0)?;
         let path = |at: usize| {
             let (link, life) = match at {
-                0 => (first, LinkLife::first(asks, now, mutant)),
-                _ => (NO_LINK, LinkLife::further(asks, now, mutant)),
+                0 => (first, LinkLife::new_first(asks, now, mutant)),
+                _ => (NO_LINK, LinkLife::new_further(asks, now, mutant)),
             };
             let rail = at % used.len();
-            Path { rail, link, nic: used[rail], life, leaving: None, proof: Proof::None }
+            LinkPath { rail, link, nic: used[rail], life, leaving: None, proof: LinkProbe::None }
         };
-        Ok((rails, Paths::new(path(0), (1..links).map(path).collect())))
+        Ok((rails, CommPaths::new(path(0), (1..links).map(path).collect())))
     }
 
     /// Starts an attempt; `None` if the peer is too busy to be asked right now.
     pub(crate) fn begin_connect(
         &self,
-        control: &mut Control<H, F::Rail>,
-        nics: Nics,
-        handle: &Handle,
-        traffic: Traffic,
-    ) -> Result<Option<SlotId>, Error> {
+        control: &mut ControlPlane<H, F::Rail>,
+        nics: CommNics,
+        handle: &ConnectionHandle,
+        traffic: TrafficHint,
+    ) -> Result<Option<SlotId>, EngineError> {
         let Some(stream) = control.stream_to(&self.host, handle.process, &handle.address)? else {
             return Ok(None);
         };
-        let ignored = self.params.mutant.is("ride-ignores-hints");
-        let traffic = if ignored { Traffic::default() } else { traffic };
+        let ignored = self.params.mutant.is_planted("ride-ignores-hints");
+        let traffic = if ignored { TrafficHint::default() } else { traffic };
         let neighbours =
-            control.is_local(stream) || self.params.mutant.is("engine-takes-anybody-for-a-neighbour");
-        let offered = handle.near || self.params.mutant.is("engine-asks-for-what-is-not-offered");
-        let near = self.fabric.near().filter(|_| neighbours && offered);
+            control.is_local(stream) || self.params.mutant.is_planted("engine-takes-anybody-for-a-neighbour");
+        let offered = handle.near || self.params.mutant.is_planted("engine-asks-for-what-is-not-offered");
+        let near = self.fabric.intra_host_nic().filter(|_| neighbours && offered);
         let (nics, remote) = match near {
-            Some(near) => (Nics::from(near), nics::Nics::NEAR),
+            Some(near) => (CommNics::from(near), nics::NicList::NEAR),
             None => (nics, handle.nics),
         };
         let rails = usize::from(remote.len()).max(nics.numbers().len());
         let each = match self.params.p2p_links_per_rail {
             0 => self.params.links_per_rail,
-            p2p if handle.p2p && !self.params.mutant.is("engine-forgets-point-to-point") => p2p,
+            p2p if handle.p2p && !self.params.mutant.is_planted("engine-forgets-point-to-point") => p2p,
             _ => self.params.links_per_rail,
         };
         let links = (rails * each as usize).min(LINKS_MAX);
@@ -138,19 +138,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             matched: false,
             near: near.is_some(),
             links: links as u8,
-            mailbox: Region { key: 0, addr: 0 },
+            mailbox: RemoteRegion { key: 0, addr: 0 },
             link: Vec::new(),
-            share: Request { mode: Mode::Alone, turn: 0 },
+            share: ShareRequest { mode: ShareMode::Alone, turn: 0 },
         };
-        let attempt = Attempt {
-            machine: Connecting::new(self.host.now()),
+        let attempt = ConnectAttempt {
+            machine: ConnectHandshake::new(self.host.now()),
             stream,
             process: handle.process,
             address: handle.address.clone(),
             redials: 0,
             nics,
             remote,
-            wish: self.wish(&nics, links).hinted(traffic),
+            wish: self.group_preference(&nics, links).with_traffic(traffic),
             place: None,
             open,
             lane: None,
@@ -160,9 +160,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             closed: false,
             unasked: Duration::default(),
         };
-        let limit = |_| Error::Exhausted { what: "connection attempts", limit: ATTEMPTS_MAX };
+        let limit = |_| EngineError::Exhausted { what: "connection attempts", limit: ATTEMPTS_MAX };
         let id = control.attempts.insert(attempt).map_err(limit)?;
-        if let Err(error) = self.ask(control, id) {
+        if let Err(error) = self.send_open(control, id) {
             self.forget_attempt(control, id);
             return Err(error);
         }
@@ -172,11 +172,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Goes on with an attempt; the comm once it is there. On an error the attempt is of no more use.
     pub(crate) fn advance_connect(
         &self,
-        control: &mut Control<H, F::Rail>,
+        control: &mut ControlPlane<H, F::Rail>,
         id: SlotId,
-    ) -> Result<Option<CommId>, Error> {
+    ) -> Result<Option<CommId>, EngineError> {
         let Some(attempt) = control.attempts.get_mut(id) else {
-            return Err(Error::Unknown("connection attempt"));
+            return Err(EngineError::Unknown("connection attempt"));
         };
         let stream = attempt.stream;
         let process = attempt.process;
@@ -188,55 +188,66 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let answered = attempt.reply.is_some();
         let joined = attempt.joined;
         if !answered || joined {
-            let redialled = !answered && !joined && control.redial(&self.host, id, self.params.mutant);
+            let redialled =
+                !answered && !joined && control.redial_attempt(&self.host, id, self.params.mutant);
             if let Some(error) = control.stream_fault(stream, process).filter(|_| !redialled) {
                 return Err(error);
             }
             if redialled && asked {
                 send_open(control, id)?;
             } else if !asked {
-                self.ask(control, id)?;
+                self.send_open(control, id)?;
             } else if step == ConnectStep::SendOpen {
                 send_open(control, id)?;
             }
         }
-        if answered && (joined || self.join(control, id)?) { self.open_comm(control, id) } else { Ok(None) }
+        if answered && (joined || self.connect_from_reply(control, id)?) {
+            self.open_comm(control, id)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Makes this end as the pool says, and asks for the other, unless it is to wait for something.
-    fn ask(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<(), Error> {
-        let Some((ask, wish)) = self.place(control, id)? else { return Ok(()) };
-        let Some(share) = ask.request(wish.turn) else { return Ok(()) };
+    fn send_open(&self, control: &mut ControlPlane<H, F::Rail>, id: SlotId) -> Result<(), EngineError> {
+        let Some((ask, wish)) = self.place_attempt(control, id)? else { return Ok(()) };
+        let Some(share) = ask.to_request(wish.turn) else { return Ok(()) };
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
         let nics = attempt.nics;
         let links = usize::from(wish.links);
         let class = wish.class;
         let (place, made) = match ask {
-            Ask::Alone(place) | Ask::Rather(place) => {
-                (place, self.make_own(&nics, links, class, (None, self.pipeline(control, &nics, place))))
-            }
-            Ask::Create(place, _) | Ask::First(place, _) => {
-                let times = control.pool.config().depth(1, u32::MAX);
+            ConnectPlan::Alone(place) | ConnectPlan::Rather(place) => (
+                place,
+                self.make_own(&nics, links, class, (None, self.assign_pipeline(control, &nics, place))),
+            ),
+            ConnectPlan::Create(place, _) | ConnectPlan::First(place, _) => {
+                let times = control.pool.config().queue_depth(1, u32::MAX);
                 (
                     place,
-                    self.make_own(&nics, links, class, (Some(times), self.pipeline(control, &nics, place))),
+                    self.make_own(
+                        &nics,
+                        links,
+                        class,
+                        (Some(times), self.assign_pipeline(control, &nics, place)),
+                    ),
                 )
             }
-            Ask::Join(place, ..) => (place, self.make_rider(control, place.group)),
-            Ask::Wait => return Ok(()),
+            ConnectPlan::Join(place, ..) => (place, self.make_group_member(control, place.group)),
+            ConnectPlan::Wait => return Ok(()),
         };
         let (lane, made) = match made {
             Ok(made) => made,
             Err(error) => {
                 self.leave_pool(control, place);
                 // A link of the group is being made anew.
-                return if matches!(error, Error::Draining) { Ok(()) } else { Err(error) };
+                return if matches!(error, EngineError::Draining) { Ok(()) } else { Err(error) };
             }
         };
         let now = self.host.now();
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
-        (attempt.place, attempt.machine) = (Some(place), Connecting::new(now));
-        (attempt.open.matched, attempt.open.mailbox) = (lane.plan.matched, lane.mailbox(0));
+        (attempt.place, attempt.machine) = (Some(place), ConnectHandshake::new(now));
+        (attempt.open.matched, attempt.open.mailbox) = (lane.plan.matched, lane.mailbox_region(0));
         (attempt.open.conn, attempt.open.share) = (id.to_bits(), share);
         attempt.open.link.clear();
         attempt.lane = Some((lane, made));
@@ -244,13 +255,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// The pipeline that the first link of a new group goes on, where its NIC has several.
-    pub(crate) fn pipeline(
+    pub(crate) fn assign_pipeline(
         &self,
-        control: &mut Control<H, F::Rail>,
-        nics: &Nics,
-        place: Place,
+        control: &mut ControlPlane<H, F::Rail>,
+        nics: &CommNics,
+        place: GroupPlace,
     ) -> Option<u32> {
-        let pipelines = self.fabric.nics().get(nics.first()).map_or(1, |nic| nic.caps.pipelines);
+        let pipelines = self.fabric.nics().get(nics.first_nic()).map_or(1, |nic| nic.caps.pipelines);
         control.pool.place_on_pipeline(place.group, pipelines)
     }
 
@@ -258,56 +269,61 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// as deep as those of one.
     fn make_own(
         &self,
-        nics: &Nics,
+        nics: &CommNics,
         links: usize,
         class: Option<u8>,
         (group, pipeline): (Option<u32>, Option<u32>),
-    ) -> Result<(SendLane, Made<F::Rail>), Error> {
-        let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
-        let plan = Plan::new(&caps.ok_or(Error::Argument("no such NIC"))?, &self.params, links);
-        let manner = Manner { recv_depth: 0, asks: true, times: plan.deeper(group), pipeline, class };
+    ) -> Result<(SendLane, AttemptLinks<F::Rail>), EngineError> {
+        let caps = self.fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
+        let plan = TransferPlan::new(&caps.ok_or(EngineError::Argument("no such NIC"))?, &self.params, links);
+        let manner =
+            RailOptions { recv_depth: 0, asks: true, times: plan.depth_factor(group), pipeline, class };
         let (rails, paths) = self.open_paths(nics, links, manner)?;
-        let mailbox = Piece::alone(&rails, Lines::of(links).mailbox_bytes())?;
-        let plan = plan.times(group.unwrap_or(1));
-        let sender = Sender::new(0, 0, self.params.mutant);
+        let mailbox = MailboxPiece::register_own(&rails, RecordLines::for_links(links).mailbox_bytes())?;
+        let plan = plan.with_depth_factor(group.unwrap_or(1));
+        let sender = MessageSender::new(0, 0, self.params.mutant);
         let tables = SendTables::new(paths.are_many(), plan.mutant);
-        if tables.is_err() && plan.mutant.is("engine-leaks-without-memory") {
-            std::mem::forget(mailbox.memory().0.clone());
+        if tables.is_err() && plan.mutant.is_planted("engine-leaks-without-memory") {
+            std::mem::forget(mailbox.memory_and_offset().0.clone());
         }
         let lane = SendLane::new(tables?, paths, plan, sender, mailbox, self.params.regions_max as usize);
-        Ok((lane, Made::Own(rails)))
+        Ok((lane, AttemptLinks::Own(rails)))
     }
 
     /// Connects the link as the reply says; false if there is nothing to connect.
-    fn join(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<bool, Error> {
+    fn connect_from_reply(
+        &self,
+        control: &mut ControlPlane<H, F::Rail>,
+        id: SlotId,
+    ) -> Result<bool, EngineError> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(false) };
         let (Some((reply, _)), Some(place)) = (&attempt.reply, attempt.place) else { return Ok(false) };
         let share = reply.share;
         let link = reply.link.clone();
         match attempt.machine.on_result(reply.answer) {
             ConnectStep::Connect => {}
-            ConnectStep::Refused(Answer::NoResources) => return Err(Error::PeerExhausted),
-            ConnectStep::Refused(_) => return Err(Error::Refused),
+            ConnectStep::Refused(OpenAnswer::NoResources) => return Err(EngineError::PeerExhausted),
+            ConnectStep::Refused(_) => return Err(EngineError::Refused),
             ConnectStep::Wait | ConnectStep::SendOpen | ConnectStep::SendReady => {
                 attempt.reply = None;
                 return Ok(false);
             }
         }
-        match control.pool.answered(place.seat, &share) {
-            Next::Wire => {
-                self.wire(control, id, &link)?;
-                if self.params.mutant.is("ride-joins-before-link-is-up") {
-                    self.wired(control, id)?;
+        match control.pool.on_answer(place.seat, &share) {
+            AnswerStep::Wire => {
+                self.connect_link(control, id, &link)?;
+                if self.params.mutant.is_planted("ride-joins-before-link-is-up") {
+                    self.on_link_up(control, id)?;
                 }
             }
-            Next::Go => {}
-            Next::Again(wish) => {
-                self.unask(control, id, wish);
+            AnswerStep::Go => {}
+            AnswerStep::Again(wish) => {
+                self.withdraw_ask(control, id, wish);
                 return Ok(false);
             }
-            Next::Failed(_) if self.params.mutant.is("engine-takes-any-answer") => {}
-            Next::Failed(fault) => return Err(fault.into()),
-            Next::Known => return Ok(false),
+            AnswerStep::Failed(_) if self.params.mutant.is_planted("engine-takes-any-answer") => {}
+            AnswerStep::Failed(fault) => return Err(fault.into()),
+            AnswerStep::Known => return Ok(false),
         }
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(false) };
         if let (Some((reply, _)), Some((lane, _))) = (&attempt.reply, &mut attempt.lane) {
@@ -320,14 +336,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// Connects the link of this end to the one that the other end has made.
-    fn wire(&self, control: &mut Control<H, F::Rail>, id: SlotId, link: &[u8]) -> Result<(), Error> {
+    fn connect_link(
+        &self,
+        control: &mut ControlPlane<H, F::Rail>,
+        id: SlotId,
+        link: &[u8],
+    ) -> Result<(), EngineError> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
-        let (Some((_, fd)), Some((lane, Made::Own(rails)))) = (&mut attempt.reply, &mut attempt.lane) else {
+        let (Some((_, fd)), Some((lane, AttemptLinks::Own(rails)))) = (&mut attempt.reply, &mut attempt.lane)
+        else {
             return Ok(());
         };
         let address = LinkAddress { bytes: link.to_vec(), fd: fd.take() };
         let links = lane.paths.len();
-        let path = lane.paths.leader();
+        let path = lane.paths.lead_path();
         let rail = rails.get_mut(path.rail);
         let link_id = path.link;
         rail.connect(link_id, address)?;
@@ -341,63 +363,67 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// The link of this end is up: others may join its group, if it is to have any.
-    fn wired(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<(), Error> {
-        let Some(Attempt { open, place: Some(place), reply: Some((reply, _)), lane, .. }) =
+    fn on_link_up(&self, control: &mut ControlPlane<H, F::Rail>, id: SlotId) -> Result<(), EngineError> {
+        let Some(ConnectAttempt { open, place: Some(place), reply: Some((reply, _)), lane, .. }) =
             control.attempts.get_mut(id)
         else {
             return Ok(());
         };
-        if matches!(lane, Some((_, Made::Own(_)))) {
-            let proof = proof::Proof::of([(open.link.as_slice(), reply.link.as_slice())]);
-            control.pool.wired(place.group, proof)?;
+        if matches!(lane, Some((_, AttemptLinks::Own(_)))) {
+            let proof = proof::GroupProof::of_links([(open.link.as_slice(), reply.link.as_slice())]);
+            control.pool.on_wired(place.group, proof)?;
         }
         Ok(())
     }
 
     /// Makes the comm, once the link is up.
-    fn open_comm(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<Option<CommId>, Error> {
+    fn open_comm(
+        &self,
+        control: &mut ControlPlane<H, F::Rail>,
+        id: SlotId,
+    ) -> Result<Option<CommId>, EngineError> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
         let stream = attempt.stream;
         let process = attempt.process;
         let up = match &mut attempt.lane {
-            Some((lane, Made::Own(rails))) => {
-                let path = lane.paths.leader();
-                rails.get_mut(path.rail).is_up(path.link)?
+            Some((lane, AttemptLinks::Own(rails))) => {
+                let path = lane.paths.lead_path();
+                rails.get_mut(path.rail).poll_link_up(path.link)?
             }
             // Whoever came before has seen that it is.
             _ => true,
         };
-        if !up && !self.params.mutant.is("engine-connects-before-link-is-up") {
+        if !up && !self.params.mutant.is_planted("engine-connects-before-link-is-up") {
             return Ok(None);
         }
-        if !self.params.mutant.is("ride-joins-before-link-is-up") {
-            self.wired(control, id)?;
+        if !self.params.mutant.is_planted("ride-joins-before-link-is-up") {
+            self.on_link_up(control, id)?;
         }
         // What the attempt has is cleared away with it.
-        let Some(peer) = control.peer(stream) else {
+        let Some(peer) = control.stream_peer(stream) else {
             return Err(crate::CommFault::PeerDead(process).into());
         };
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
         let (Some((reply, _)), Some((lane, made))) = (attempt.reply.take(), attempt.lane.take()) else {
-            return Err(Error::Unknown("connection attempt"));
+            return Err(EngineError::Unknown("connection attempt"));
         };
         let place = attempt.place.take();
-        let ends = Ends { stream, remote: reply.comm, attempt: Some(id) };
-        let mut open = Open::new(Side::Send(lane), peer, ends);
+        let ends = CommNames { stream, remote: reply.comm, attempt: Some(id) };
+        let mut open = OpenComm::new(CommSide::Send(lane), peer, ends);
         open.place = place;
-        let comm = self.seat_sender(control, open, made, &reply).inspect_err(|_| {
+        let comm = self.add_sender(control, open, made, &reply).inspect_err(|_| {
             if let Some(place) = place {
                 self.leave_pool(control, place);
             }
         })?;
-        control.send(stream, &Frame::Ready { comm: reply.comm, conn: id.to_bits() }, None);
+        control.send_frame(stream, &ControlFrame::Ready { comm: reply.comm, conn: id.to_bits() }, None);
         if let Some(attempt) = control.attempts.get_mut(id) {
             attempt.comm = Some(comm);
         }
         Ok(Some(comm))
     }
 
-    fn apply_reply(&self, lane: &mut SendLane, reply: &Reply) {
+    fn apply_reply(&self, lane: &mut SendLane, reply: &ResultFrame) {
         let links = lane.paths.len();
         lane.plan.matched = reply.matched && lane.plan.matched;
         lane.plan.remote_len = reply.remote_len;
@@ -405,31 +431,38 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let credits = reply.eager_credits.min(lane.plan.eager_credits);
         let credits = if eager_max == 0 { 0 } else { credits };
         (lane.plan.eager_max, lane.plan.eager_credits) = (eager_max, credits);
-        lane.connected(Sender::new(eager_max, credits, self.params.mutant).over(links), reply.fins);
+        lane.apply_peer_answer(
+            MessageSender::new(eager_max, credits, self.params.mutant).with_links(links),
+            reply.fins,
+        );
     }
 
     /// Opens a comm over rails of its own.
-    pub(crate) fn install(&self, open: Open, rails: Rails<F::Rail>) -> Result<CommId, Error> {
-        let place = self.comms.reserve(&self.status)?;
+    pub(crate) fn install_comm(
+        &self,
+        open: OpenComm,
+        rails: GroupRails<F::Rail>,
+    ) -> Result<CommId, EngineError> {
+        let place = self.comms.reserve_slot(&self.status)?;
         let id = self.comms.insert(place, open, self.host.now(), &self.status, |open| {
-            Ok(Seat::alone(self.groups.insert(Group::alone(rails, open))?))
+            Ok(MemberLocation::of_single_comm(self.groups.insert(CommGroup::of_single_comm(rails, open))?))
         })?;
-        self.status.add(Tally::CommsOpened, 1);
+        self.status.add_tally(ProcessTally::CommsOpened, 1);
         self.show_usage();
         Ok(id)
     }
 }
 
 /// Sends OPEN, again if need be.
-fn send_open<H: Host, R: Rail>(control: &mut Control<H, R>, id: SlotId) -> Result<(), Error> {
+fn send_open<H: Host, R: Rail>(control: &mut ControlPlane<H, R>, id: SlotId) -> Result<(), EngineError> {
     let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
     let Some((lane, made)) = attempt.lane.as_ref() else { return Ok(()) };
     let address = match made {
-        Made::Own(rails) => {
-            let path = lane.paths.leader();
-            rails.get(path.rail).address(path.link)?
+        AttemptLinks::Own(rails) => {
+            let path = lane.paths.lead_path();
+            rails.get(path.rail).link_address(path.link)?
         }
-        Made::Rider { .. } => LinkAddress { bytes: Vec::new(), fd: None },
+        AttemptLinks::Rider { .. } => LinkAddress { bytes: Vec::new(), fd: None },
     };
     if attempt.open.link.is_empty() {
         // The first is what the other end connects to.
@@ -437,6 +470,6 @@ fn send_open<H: Host, R: Rail>(control: &mut Control<H, R>, id: SlotId) -> Resul
     }
     let open = attempt.open.clone();
     let stream = attempt.stream;
-    control.send(stream, &Frame::Open(open), address.fd);
+    control.send_frame(stream, &ControlFrame::Open(open), address.fd);
     Ok(())
 }

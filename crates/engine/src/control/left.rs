@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use trunkline_proto::slots::SlotId;
 
 /// A comm that shares its queue pairs.
-pub(crate) struct Rider {
+pub(crate) struct GroupedComm {
     /// The control stream that may speak for the peer.
     pub(crate) stream: SlotId,
     /// Nothing of the peer's end will land any more.
@@ -15,11 +15,11 @@ pub(crate) struct Rider {
 /// Closed comms of which something is still under way, and that have their links to themselves, by the names that their peers
 /// have for them: who may speak for the peer, and whether it has closed, too.
 #[derive(Default)]
-pub(crate) struct Left(HashMap<u64, (SlotId, bool)>);
+pub(crate) struct LingeringSet(HashMap<u64, (SlotId, bool)>);
 
-impl Left {
+impl LingeringSet {
     /// The comm of that name lingers; `closed`: its peer has closed before.
-    pub(crate) fn enter(&mut self, name: u64, stream: SlotId, closed: bool) {
+    pub(crate) fn add_comm(&mut self, name: u64, stream: SlotId, closed: bool) {
         self.0.insert(name, (stream, closed));
     }
 
@@ -36,7 +36,7 @@ impl Left {
     }
 
     /// The comm lingers no more.
-    pub(crate) fn forget(&mut self, name: u64) {
+    pub(crate) fn remove_comm(&mut self, name: u64) {
         self.0.remove(&name);
     }
 }

@@ -4,40 +4,40 @@
 use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{Fabric, Host, Op, Rail};
-use trunkline_proto::comm::receiver::Receiver;
-use trunkline_proto::pool::Place;
+use trunkline_proto::comm::receiver::MessageReceiver;
+use trunkline_proto::pool::GroupPlace;
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::frame::Frame;
+use trunkline_proto::wire::frame::ControlFrame;
 
 use crate::Engine;
-use crate::comm::recv::{End, LAST, RecvLane};
-use crate::control::Control;
+use crate::comm::recv::{DrainProof, LAST, RecvLane};
+use crate::control::ControlPlane;
 use crate::link::links::SharedLinks;
-use crate::link::rails::Rails;
-use crate::pool::groups::{Held, Seat, Turn};
-use crate::pool::member::{Ends, Side};
+use crate::link::rails::GroupRails;
+use crate::pool::groups::{GroupGuard, LockedMember, MemberLocation};
+use crate::pool::member::{CommNames, CommSide};
 
 /// Where a closed comm still is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lingering {
-    pub(crate) seat: Seat,
+pub(crate) struct LingeringComm {
+    pub(crate) seat: MemberLocation,
     pub(crate) until: Instant,
     /// The same while its peer has not closed its end.
     pub(crate) until_closed: Instant,
-    pub(crate) ends: Ends,
+    pub(crate) ends: CommNames,
     /// What the peer calls it.
     pub(crate) name: u64,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<GroupPlace>,
     /// Others ride on its link.
     pub(crate) rides: bool,
 }
 
-impl Lingering {
+impl LingeringComm {
     /// Goes on with a comm that has its link to itself; true when it may go. `closed`: its peer takes nothing more.
-    fn finished<R: Rail>(&self, turn: Turn<'_, R>, now: Instant, closed: bool) -> bool {
-        let Turn { open, rails, batch, .. } = turn;
+    fn drain_unshared<R: Rail>(&self, turn: LockedMember<'_, R>, now: Instant, closed: bool) -> bool {
+        let LockedMember { open, rails, batch, .. } = turn;
         let Some(requests) = open.closed.take() else { return true };
-        if let Side::Send(lane) = &mut open.side {
+        if let CommSide::Send(lane) = &mut open.side {
             lane.post_last(rails);
         }
         let mut failed = false;
@@ -49,23 +49,23 @@ impl Lingering {
         }
         open.closed = Some(requests);
         let until = if closed { self.until } else { self.until_closed };
-        let late = now >= until && !open.side.mutant().is("engine-lingers-for-ever");
-        let busy = matches!(&open.side, Side::Send(lane) if lane.busy());
+        let late = now >= until && !open.side.mutant().is_planted("engine-lingers-for-ever");
+        let busy = matches!(&open.side, CommSide::Send(lane) if lane.has_unfinished());
         failed || !busy || late || open.peer.dead.load(Ordering::Relaxed)
     }
 }
 
 impl RecvLane {
     /// Whether memory may be taken away although the peer still writes to it: not from receives that the NIC itself has.
-    pub(crate) fn retires(&self, rails: &Rails<impl Rail>) -> bool {
-        let posted = self.matched_posted > 0 && !self.plan.mutant.is("ride-retires-posted-receives");
+    pub(crate) fn can_retire_memory(&self, rails: &GroupRails<impl Rail>) -> bool {
+        let posted = self.matched_posted > 0 && !self.plan.mutant.is_planted("ride-retires-posted-receives");
         !posted && rails.iter().all(|rail| rail.caps().retires)
     }
 
     /// Gives bounce buffers back whose messages nobody will ask for.
-    pub(crate) fn forget_eager(&mut self, rails: &mut Rails<impl Rail>) {
+    pub(crate) fn forget_eager(&mut self, rails: &mut GroupRails<impl Rail>) {
         let held: Vec<u32> = self.receiver.bounces_held().collect();
-        *self.receiver = Receiver::new(self.plan.mutant);
+        *self.receiver = MessageReceiver::new(self.plan.mutant);
         for bounce in held {
             // A link that takes none has ended, which it says by itself.
             let _ = self.post_bounce(rails, bounce);
@@ -73,71 +73,72 @@ impl RecvLane {
     }
 
     /// Nothing more will be posted: whether all that was has completed, which an operation behind it on each link proves.
-    pub(crate) fn ended(&mut self, rails: &mut Rails<impl Rail>) -> bool {
+    pub(crate) fn poll_drained(&mut self, rails: &mut GroupRails<impl Rail>) -> bool {
         if self.matched_posted > 0 && !self.gone {
             return false;
         }
-        if self.end == End::Not {
+        if self.end == DrainProof::Not {
             self.post_ends(rails);
         }
-        let path = self.paths.leader();
+        let path = self.paths.lead_path();
         // A link that takes none has ended, and may have nothing to tell of it.
-        let ended = self.gone && !self.plan.mutant.is("ride-waits-for-flushed");
-        self.end == End::Proven && !self.records_land()
-            || ended && rails.get_mut(path.rail).is_quiet(path.link)
+        let ended = self.gone && !self.plan.mutant.is_planted("ride-waits-for-flushed");
+        self.end == DrainProof::Proven && !self.records_land()
+            || ended && rails.get_mut(path.rail).poll_link_quiet(path.link)
     }
 
-    fn post_ends(&mut self, rails: &mut Rails<impl Rail>) {
+    fn post_ends(&mut self, rails: &mut GroupRails<impl Rail>) {
         let carrying =
-            |lane: &Self| (0..lane.paths.len()).filter(|&at| lane.paths.get(at).carries()).collect();
+            |lane: &Self| (0..lane.paths.len()).filter(|&at| lane.paths.get(at).is_carrying()).collect();
         let paths: Vec<usize> = carrying(self);
-        if paths.iter().any(|&at| self.paths.credits(rails, at) == 0) {
+        if paths.iter().any(|&at| self.paths.path_credits(rails, at) == 0) {
             return;
         }
         self.ends = self.ends.wrapping_add(1);
         let wr_id = LAST | u64::from(self.ends);
-        let left = paths.into_iter().filter(|&at| self.post(rails, at, wr_id, Op::Nop, true).is_ok()).count();
+        let left =
+            paths.into_iter().filter(|&at| self.post_op(rails, at, wr_id, Op::Nop, true).is_ok()).count();
         // At most four.
-        self.end = if left > 0 { End::Posted(left as u8) } else { End::Proven };
+        self.end = if left > 0 { DrainProof::Posted(left as u8) } else { DrainProof::Proven };
         rails.flush();
     }
 
     /// One of the operations behind all others has completed.
     pub(crate) fn on_end(&mut self, wr_id: u64) {
-        if let End::Posted(left) = self.end
+        if let DrainProof::Posted(left) = self.end
             && wr_id == LAST | u64::from(self.ends)
         {
-            self.end = if left > 1 { End::Posted(left - 1) } else { End::Proven };
+            self.end = if left > 1 { DrainProof::Posted(left - 1) } else { DrainProof::Proven };
         }
     }
 
     /// A link has ended, and with it perhaps what was to prove the end.
     pub(crate) fn forget_end(&mut self) {
-        self.end = End::Not;
+        self.end = DrainProof::Not;
     }
 }
 
-impl<R: Rail> Turn<'_, R> {
+impl<R: Rail> LockedMember<'_, R> {
     /// Whether nothing that this member has posted can land any more.
     pub(crate) fn is_drained(&mut self) -> bool {
         let Self { open, rails, .. } = self;
         if rails.shared.as_ref().is_some_and(SharedLinks::all_ended) {
             return rails.all_quiet();
         }
-        for path in open.side.paths().iter().filter(|path| path.leaving.is_some()) {
-            if !rails.get_mut(path.rail).is_quiet(path.link) {
+        for path in open.side.paths_mut().iter().filter(|path| path.leaving.is_some()) {
+            if !rails.get_mut(path.rail).poll_link_quiet(path.link) {
                 return false;
             }
         }
-        if open.side.mutant().is("ride-says-gone-early") {
+        if open.side.mutant().is_planted("ride-says-gone-early") {
             return true;
         }
         match &mut open.side {
-            Side::Send(lane) => {
+            CommSide::Send(lane) => {
                 lane.post_last(rails);
-                !lane.busy()
+                !lane.has_unfinished()
             }
-            Side::Recv(lane) => lane.ended(rails),
+            CommSide::Recv(lane) => lane.poll_drained(rails),
         }
     }
 }
@@ -145,25 +146,25 @@ impl<R: Rail> Turn<'_, R> {
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Does what could not be done because the calling thread had a lane in hand; for calls that end without one.
     #[inline]
-    pub(crate) fn pay(&self) {
+    pub(crate) fn drain_deferred(&self) {
         if self.owes.load(Ordering::Relaxed) {
-            self.pay_owed();
+            self.run_deferred();
         }
     }
 
     #[cold]
-    fn pay_owed(&self) {
+    fn run_deferred(&self) {
         self.owes.store(false, Ordering::Relaxed);
-        self.deliver_news();
+        self.deliver_link_frames();
         self.progress_lingering();
     }
 
     pub(crate) fn progress_lingering(&self) {
-        let Some(mut lingering) = self.lingering.try_claim() else { return };
+        let Some(mut lingering) = self.lingering.try_lock() else { return };
         if lingering.is_empty() {
             return;
         }
-        let Some(mut control) = self.control.try_claim() else {
+        let Some(mut control) = self.control.try_lock() else {
             return self.owes.store(true, Ordering::Relaxed);
         };
         let now = self.host.now();
@@ -171,14 +172,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut owes = false;
         while at < lingering.len() {
             let last = lingering[at];
-            let Some(mut held) = self.groups.try_claim(last.seat) else {
+            let Some(mut held) = self.groups.try_lock_group(last.seat) else {
                 (at, owes) = (at + 1, true);
                 continue;
             };
-            let finished = match held.as_mut().and_then(|group| group.turn(last.seat)) {
+            let finished = match held.as_mut().and_then(|group| group.locked_member(last.seat)) {
                 None => true,
-                Some(turn) if last.rides => self.drain(&mut control, &last, turn),
-                Some(turn) => last.finished(turn, now, control.left.is_closed(last.name)),
+                Some(turn) if last.rides => self.drain_shared(&mut control, &last, turn),
+                Some(turn) => last.drain_unshared(turn, now, control.left.is_closed(last.name)),
             };
             if finished {
                 lingering.swap_remove(at);
@@ -192,59 +193,61 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// Goes on with a closed comm whose link others share; true when it may go.
-    fn drain(
+    fn drain_shared(
         &self,
-        control: &mut Control<H, F::Rail>,
-        last: &Lingering,
-        mut turn: Turn<'_, F::Rail>,
+        control: &mut ControlPlane<H, F::Rail>,
+        last: &LingeringComm,
+        mut turn: LockedMember<'_, F::Rail>,
     ) -> bool {
         let Some(requests) = turn.open.closed.take() else { return true };
         turn.take_shared(&self.comms, &requests);
         turn.open.closed = Some(requests);
-        let ended = turn.open.side.regions().retire_all();
-        let ended = ended || self.params.mutant.is("ride-forgets-stuck-memory");
+        let ended = turn.open.side.regions_mut().retire_all();
+        let ended = ended || self.params.mutant.is_planted("ride-forgets-stuck-memory");
         let drained = ended && turn.is_drained();
         if drained && !turn.open.quiet {
             turn.open.quiet = true;
-            control.send(last.ends.stream, &Frame::Gone { id: last.ends.remote }, None);
+            control.send_frame(last.ends.stream, &ControlFrame::Gone { id: last.ends.remote }, None);
         }
-        let late = self.waits(&mut turn.open.down) > self.params.peer_time;
-        let Turn { open, rails, .. } = turn;
+        let late = self.advance_timer(&mut turn.open.down) > self.params.peer_time;
+        let LockedMember { open, rails, .. } = turn;
         let ended = rails.shared.as_ref().is_some_and(SharedLinks::all_ended);
         let dead = open.peer.dead.load(Ordering::Relaxed);
         if (late && !drained || dead) && !ended {
             // What it has posted may land for ever: then better for nobody.
             rails.fail_all();
         }
-        let early = self.params.mutant.is("ride-leaves-before-gone");
+        let early = self.params.mutant.is_planted("ride-leaves-before-gone");
         drained && (control.is_gone(last.name) || early || ended || dead)
     }
 
     /// A closed comm leaves its seat.
     pub(crate) fn let_go(
         &self,
-        control: &mut Control<H, F::Rail>,
-        last: &Lingering,
-        mut held: Held<'_, F::Rail>,
+        control: &mut ControlPlane<H, F::Rail>,
+        last: &LingeringComm,
+        mut held: GroupGuard<'_, F::Rail>,
     ) {
         if last.rides {
-            if self.params.mutant.is("ride-leaks-a-little") {
+            if self.params.mutant.is_planted("ride-leaks-a-little") {
                 std::hint::black_box(Box::leak(Box::new([0_u8; 100])));
             }
             if let Some(group) = held.as_mut() {
-                group.leave(last.seat);
+                group.remove_member(last.seat);
             }
             drop(held);
-            control.dismounts(last.name);
+            control.remove_grouped_comm(last.name);
         } else {
-            if let Some(Turn { open, rails, .. }) = held.as_mut().and_then(|group| group.turn(last.seat)) {
-                open.side.paths().destroy(rails);
+            if let Some(LockedMember { open, rails, .. }) =
+                held.as_mut().and_then(|group| group.locked_member(last.seat))
+            {
+                open.side.paths_mut().release_links(rails);
             }
             drop(self.groups.remove(last.seat.lane, held));
         }
-        control.left.forget(last.name);
+        control.left.remove_comm(last.name);
         if let Some(place) = last.place
-            && !self.params.mutant.is("ride-never-leaves-the-pool")
+            && !self.params.mutant.is_planted("ride-never-leaves-the-pool")
         {
             self.leave_pool(control, place);
         }

@@ -9,7 +9,7 @@ use std::fmt;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
-use trunkline_proto::wire::dial::{Proof, PublicKey};
+use trunkline_proto::wire::dial::{MemberProof, PublicKey};
 use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 
 /// The purpose of a proof: one for another purpose is not valid.
@@ -23,7 +23,7 @@ pub enum ProofPurpose {
 
 impl ProofPurpose {
     /// First bytes of the authenticated text: no other MAC of Trunkline begins so.
-    const fn label(self) -> &'static [u8] {
+    const fn mac_label(self) -> &'static [u8] {
         match self {
             Self::OneSided => b"trunkline rma 1 member",
             Self::Tagged => b"trunkline tagged 1 rank",
@@ -51,20 +51,26 @@ impl MemberKey {
 
     /// The public key that the card contains.
     #[must_use]
-    pub fn public(&self) -> PublicKey {
+    pub fn public_key(&self) -> PublicKey {
         x25519(self.0, X25519_BASEPOINT_BYTES)
     }
 
     /// The proof that member `from` shows member `to`, one of which is this process and the other has the key `theirs`. `None` for a key that
     /// no member can have, which would make the secret known to all.
     #[must_use]
-    pub fn prove(&self, purpose: ProofPurpose, theirs: &PublicKey, from: u32, to: u32) -> Option<Proof> {
+    pub fn make_proof(
+        &self,
+        purpose: ProofPurpose,
+        theirs: &PublicKey,
+        from: u32,
+        to: u32,
+    ) -> Option<MemberProof> {
         let secret = x25519(self.0, *theirs);
         if secret == [0; 32] {
             return None;
         }
         let mut mac = Hmac::<Sha256>::new_from_slice(&secret).ok()?;
-        mac.update(purpose.label());
+        mac.update(purpose.mac_label());
         mac.update(&from.to_le_bytes());
         mac.update(&to.to_le_bytes());
         mac.finalize().into_bytes().first_chunk().copied()
@@ -85,21 +91,25 @@ mod tests {
         let a = key(1);
         let b = key(2);
         let c = key(3);
-        let proof = a.prove(OneSided, &b.public(), 0, 1).unwrap();
-        assert_eq!(b.prove(OneSided, &a.public(), 0, 1), Some(proof));
-        assert_ne!(b.prove(OneSided, &a.public(), 1, 0), Some(proof), "it is of one direction");
-        assert_ne!(c.prove(OneSided, &b.public(), 0, 1), Some(proof), "who knows both cards cannot make it");
-        assert_ne!(c.prove(OneSided, &a.public(), 0, 1), Some(proof));
-        assert_ne!(a.prove(OneSided, &b.public(), 0, 2), Some(proof), "it is for one member");
-        assert_ne!(a.prove(Tagged, &b.public(), 0, 1), Some(proof), "it is for one purpose");
+        let proof = a.make_proof(OneSided, &b.public_key(), 0, 1).unwrap();
+        assert_eq!(b.make_proof(OneSided, &a.public_key(), 0, 1), Some(proof));
+        assert_ne!(b.make_proof(OneSided, &a.public_key(), 1, 0), Some(proof), "it is of one direction");
+        assert_ne!(
+            c.make_proof(OneSided, &b.public_key(), 0, 1),
+            Some(proof),
+            "who knows both cards cannot make it"
+        );
+        assert_ne!(c.make_proof(OneSided, &a.public_key(), 0, 1), Some(proof));
+        assert_ne!(a.make_proof(OneSided, &b.public_key(), 0, 2), Some(proof), "it is for one member");
+        assert_ne!(a.make_proof(Tagged, &b.public_key(), 0, 1), Some(proof), "it is for one purpose");
     }
 
     #[test]
     fn a_key_that_makes_the_secret_known_is_refused() {
         let mut low = [0; 32];
-        assert_eq!(key(1).prove(OneSided, &low, 0, 1), None);
+        assert_eq!(key(1).make_proof(OneSided, &low, 0, 1), None);
         low[0] = 1;
-        assert_eq!(key(1).prove(OneSided, &low, 0, 1), None);
+        assert_eq!(key(1).make_proof(OneSided, &low, 0, 1), None);
     }
 
     /// RFC 7748, section 6.1.
@@ -113,6 +123,6 @@ mod tests {
             0x85, 0x20, 0xf0, 0x09, 0x89, 0x30, 0xa7, 0x54, 0x74, 0x8b, 0x7d, 0xdc, 0xb4, 0x3e, 0xf7, 0x5a,
             0x0d, 0xbf, 0x3a, 0x0d, 0x26, 0x38, 0x1a, 0xf4, 0xeb, 0xa4, 0xa9, 0x8e, 0xaa, 0x9b, 0x4e, 0x6a,
         ];
-        assert_eq!(MemberKey(private).public(), public);
+        assert_eq!(MemberKey(private).public_key(), public);
     }
 }

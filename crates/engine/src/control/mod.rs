@@ -22,34 +22,35 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{
-    self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd, Rail,
+    self as fabric, Host, LogLevel, OobAddress, OobError, OobListener, OobStream, OobTransport, PassedFd,
+    Rail,
 };
-use trunkline_proto::control::{Accepting, ConnectStep, Connecting, UnprovenStreams, WorkBudget};
-use trunkline_proto::counters::Tally;
+use trunkline_proto::control::{AcceptHandshake, ConnectHandshake, ConnectStep, UnprovenStreams, WorkBudget};
+use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::{OPENS_INVITED_MAX, OPENS_PENDING_MAX};
 use trunkline_proto::log_rate::LogRate;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::nics;
-use trunkline_proto::pool::config::Wish;
+use trunkline_proto::pool::config::GroupPreference;
 use trunkline_proto::pool::group::GroupId;
-use trunkline_proto::pool::{Place, Pool};
-use trunkline_proto::slots::{SlotId, Slots};
+use trunkline_proto::pool::{GroupPlace, GroupPool};
+use trunkline_proto::slots::{SlotId, SlotTable};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
-use trunkline_proto::wire::share::{Given, Offer};
+use trunkline_proto::wire::frame::{ControlFrame, OpenAnswer, OpenFrame, ResultFrame, VERSION};
+use trunkline_proto::wire::share::{ShareOffer, ShareOutcome};
 use trunkline_proto::wire::status::ControlStreams;
 
 use crate::comm::send::SendLane;
-use crate::comm::{Comms, Peer};
+use crate::comm::{CommTable, RemoteProcess};
 use crate::control::admission::StreamStanding;
-use crate::control::left::{Left, Rider};
-use crate::control::refusal::{refusal, without_comm};
-use crate::control::seen::{Known, Seen};
-use crate::link::news::Word;
-use crate::pool::ride::{Leftover, Made};
-use crate::status::Status;
-use crate::{CommId, Error, Nics, Params};
+use crate::control::left::{GroupedComm, LingeringSet};
+use crate::control::refusal::{refusal_frame, without_comm};
+use crate::control::seen::{OpenVerdict, SeenOpens};
+use crate::link::news::LinkFrame;
+use crate::pool::ride::{AttemptLeftover, AttemptLinks};
+use crate::status::EngineStatus;
+use crate::{CommId, CommNics, EngineError, EngineParams};
 
 /// Streams of one process.
 const STREAMS_MAX: usize = 16384;
@@ -63,27 +64,27 @@ const BURST: usize = 64;
 /// is alive.
 const REDIALS_MAX: u8 = 1;
 /// How often attempts are looked at; a process that made no call for longer was stopped, and its attempts age no more.
-const AGE_STEP: Duration = Duration::secs(1);
+const AGE_STEP: Duration = Duration::from_secs(1);
 
 /// The process's control plane.
-pub(crate) struct Control<H: Host, R: Rail> {
+pub(crate) struct ControlPlane<H: Host, R: Rail> {
     process: ProcessId,
     /// What every HELLO offers of sharing.
-    offer: Offer,
+    offer: ShareOffer,
     /// Who shares queue pairs with whom.
-    pub(crate) pool: Pool,
+    pub(crate) pool: GroupPool,
     /// The lanes of the groups that comms share.
     pub(crate) riding: HashMap<GroupId, u32>,
     /// The comms that ride on them, by the names that their peers have for them.
-    pub(crate) riders: HashMap<u64, Rider>,
+    pub(crate) riders: HashMap<u64, GroupedComm>,
     /// Closed comms that linger.
-    pub(crate) left: Left,
-    listener: Option<<H::Oob as Oob>::Listener>,
+    pub(crate) left: LingeringSet,
+    listener: Option<<H::Oob as OobTransport>::Listener>,
     /// What was last said about it; the same failure comes again at each call until its cause is gone.
     listener_told: Option<String>,
     /// How often refusals are logged: any process can cause them.
     refusals: LogRate,
-    streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
+    streams: SlotTable<ControlStream<<H::Oob as OobTransport>::Stream>>,
     /// Those that others have opened and no connection was opened on.
     unproven: UnprovenStreams,
     /// Work for streams that carry no connection of this process.
@@ -92,22 +93,22 @@ pub(crate) struct Control<H: Host, R: Rail> {
     invited: VecDeque<(SlotId, Option<u32>)>,
     /// Names of all streams, while they are looked at; kept so that looking allocates nothing.
     names: Vec<SlotId>,
-    pub(crate) listens: Slots<Listen>,
-    pub(crate) attempts: Slots<Attempt<R>>,
+    pub(crate) listens: SlotTable<CommListener>,
+    pub(crate) attempts: SlotTable<ConnectAttempt<R>>,
     /// When attempts last aged.
     aged: Instant,
     /// Attempts that are given up, to be forgotten by the engine.
     pub(crate) abandoned: Vec<SlotId>,
     /// What others have left, to be cleared away when its lane is free.
-    pub(crate) leftovers: VecDeque<Leftover<R>>,
+    pub(crate) leftovers: VecDeque<AttemptLeftover<R>>,
 }
 
-struct Stream<S> {
+struct ControlStream<S> {
     io: S,
     /// Connections that had carried it when it was last read.
     joins: u64,
     /// Known once its HELLO came.
-    peer: Option<Arc<Peer>>,
+    peer: Option<Arc<RemoteProcess>>,
     /// The process a stream we opened must lead to.
     expected: Option<ProcessId>,
     /// The peer's versions, if they do not include ours.
@@ -118,42 +119,42 @@ struct Stream<S> {
 }
 
 /// A listener.
-pub(crate) struct Listen {
-    pub(crate) nics: Nics,
+pub(crate) struct CommListener {
+    pub(crate) nics: CommNics,
     nonce: [u8; 16],
-    pub(crate) pending: VecDeque<Asked>,
-    pub(crate) current: Option<Current>,
-    pub(crate) seen: Seen,
+    pub(crate) pending: VecDeque<PendingOpen>,
+    pub(crate) current: Option<AcceptAttempt>,
+    pub(crate) seen: SeenOpens,
 }
 
 /// An OPEN that waits for accept.
-pub(crate) struct Asked {
-    pub(crate) open: Open,
+pub(crate) struct PendingOpen {
+    pub(crate) open: OpenFrame,
     pub(crate) fd: Option<PassedFd>,
     pub(crate) stream: SlotId,
-    pub(crate) peer: Arc<Peer>,
+    pub(crate) peer: Arc<RemoteProcess>,
 }
 
 /// The connection a listener is accepting.
-pub(crate) struct Current {
-    pub(crate) machine: Accepting,
+pub(crate) struct AcceptAttempt {
+    pub(crate) machine: AcceptHandshake,
     pub(crate) comm: CommId,
     pub(crate) conn: u64,
     /// Which OPEN of that connection is answered.
     pub(crate) turn: u32,
     /// On what links the comm is.
-    pub(crate) given: Given,
+    pub(crate) given: ShareOutcome,
     /// Its place in the pool.
-    pub(crate) place: Place,
+    pub(crate) place: GroupPlace,
     pub(crate) stream: SlotId,
-    pub(crate) peer: Arc<Peer>,
+    pub(crate) peer: Arc<RemoteProcess>,
     /// Sent again when asked again.
     pub(crate) repeat: bool,
 }
 
 /// A connection this process asked for; it stays until the comm is closed, to answer repeated RESULTs.
-pub(crate) struct Attempt<R: Rail> {
-    pub(crate) machine: Connecting,
+pub(crate) struct ConnectAttempt<R: Rail> {
+    pub(crate) machine: ConnectHandshake,
     pub(crate) stream: SlotId,
     pub(crate) process: ProcessId,
     /// Where that process listens.
@@ -161,16 +162,16 @@ pub(crate) struct Attempt<R: Rail> {
     /// How often its stream was opened anew, because it ended before anything was answered.
     pub(crate) redials: u8,
     /// NICs of this end.
-    pub(crate) nics: Nics,
+    pub(crate) nics: CommNics,
     /// NICs of the other end.
-    pub(crate) remote: nics::Nics,
+    pub(crate) remote: nics::NicList,
     /// What it wishes of the pool.
-    pub(crate) wish: Wish,
+    pub(crate) wish: GroupPreference,
     /// Where the pool has placed it; none as long as it has not asked.
-    pub(crate) place: Option<Place>,
-    pub(crate) open: Open,
-    pub(crate) lane: Option<(SendLane, Made<R>)>,
-    pub(crate) reply: Option<(Reply, Option<PassedFd>)>,
+    pub(crate) place: Option<GroupPlace>,
+    pub(crate) open: OpenFrame,
+    pub(crate) lane: Option<(SendLane, AttemptLinks<R>)>,
+    pub(crate) reply: Option<(ResultFrame, Option<PassedFd>)>,
     /// The link is connected as the reply says, and may not be up yet.
     pub(crate) joined: bool,
     pub(crate) comm: Option<CommId>,
@@ -181,32 +182,32 @@ pub(crate) struct Attempt<R: Rail> {
 }
 
 /// What dispatching needs besides the control plane.
-pub(crate) struct Around<'a, H: Host> {
+pub(crate) struct ControlContext<'a, H: Host> {
     pub(crate) host: &'a H,
-    pub(crate) comms: &'a Comms,
-    pub(crate) params: &'a Params,
-    pub(crate) status: &'a Status,
+    pub(crate) comms: &'a CommTable,
+    pub(crate) params: &'a EngineParams,
+    pub(crate) status: &'a EngineStatus,
 }
 
-impl<H: Host, R: Rail> Control<H, R> {
-    pub(crate) fn new(process: ProcessId, offer: Offer, pool: Pool) -> Self {
+impl<H: Host, R: Rail> ControlPlane<H, R> {
+    pub(crate) fn new(process: ProcessId, offer: ShareOffer, pool: GroupPool) -> Self {
         Self {
             process,
             offer,
             pool,
             riding: HashMap::new(),
             riders: HashMap::new(),
-            left: Left::default(),
+            left: LingeringSet::default(),
             listener: None,
             listener_told: None,
             refusals: LogRate::new(Instant::default()),
-            streams: Slots::new(STREAMS_MAX),
+            streams: SlotTable::new(STREAMS_MAX),
             unproven: UnprovenStreams::new(),
             strangers: WorkBudget::for_strangers(),
             invited: VecDeque::new(),
             names: Vec::new(),
-            listens: Slots::new(LISTENS_MAX),
-            attempts: Slots::new(ATTEMPTS_MAX),
+            listens: SlotTable::new(LISTENS_MAX),
+            attempts: SlotTable::new(ATTEMPTS_MAX),
             aged: Instant::default(),
             abandoned: Vec::new(),
             leftovers: VecDeque::new(),
@@ -214,16 +215,17 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// The address of this process, listening from now on.
-    pub(crate) fn address(&mut self, host: &H) -> Result<OobAddress, OobError> {
+    pub(crate) fn listen_address(&mut self, host: &H) -> Result<OobAddress, OobError> {
         if self.listener.is_none() {
             self.listener = Some(host.oob().listen()?);
         }
-        self.listener.as_ref().map(OobListener::address).ok_or(OobError::Closed)
+        self.listener.as_ref().map(OobListener::listen_address).ok_or(OobError::Closed)
     }
 
-    pub(crate) fn listen(&mut self, nics: Nics, nonce: [u8; 16]) -> Result<SlotId, Error> {
-        let listen = Listen { nics, nonce, pending: VecDeque::new(), current: None, seen: Seen::default() };
-        let exhausted = |_| Error::Exhausted { what: "listeners", limit: LISTENS_MAX };
+    pub(crate) fn add_listener(&mut self, nics: CommNics, nonce: [u8; 16]) -> Result<SlotId, EngineError> {
+        let listen =
+            CommListener { nics, nonce, pending: VecDeque::new(), current: None, seen: SeenOpens::default() };
+        let exhausted = |_| EngineError::Exhausted { what: "listeners", limit: LISTENS_MAX };
         self.listens.insert(listen).map_err(exhausted)
     }
 
@@ -234,8 +236,8 @@ impl<H: Host, R: Rail> Control<H, R> {
         host: &H,
         process: ProcessId,
         address: &[u8],
-    ) -> Result<Option<SlotId>, Error> {
-        let leads = |s: &Stream<_>| s.expected == Some(process) && s.versions.is_none();
+    ) -> Result<Option<SlotId>, EngineError> {
+        let leads = |s: &ControlStream<_>| s.expected == Some(process) && s.versions.is_none();
         if let Some((id, _)) = self.streams.iter().find(|(_, stream)| leads(stream)) {
             return Ok(Some(id));
         }
@@ -249,33 +251,34 @@ impl<H: Host, R: Rail> Control<H, R> {
 
     fn add_stream(
         &mut self,
-        mut io: <H::Oob as Oob>::Stream,
+        mut io: <H::Oob as OobTransport>::Stream,
         expected: Option<ProcessId>,
-    ) -> Result<SlotId, Error> {
-        let hello = Frame::Hello { min: VERSION, max: VERSION, offer: self.offer, process: self.process };
-        io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
+    ) -> Result<SlotId, EngineError> {
+        let hello =
+            ControlFrame::Hello { min: VERSION, max: VERSION, offer: self.offer, process: self.process };
+        io.send(fabric::OobFrame { bytes: hello.to_bytes(), fd: None })?;
         let standing = if expected.is_some() { StreamStanding::Carries } else { StreamStanding::Unproven };
-        let stream = Stream { io, joins: 0, peer: None, expected, versions: None, standing, cost: 1 };
+        let stream = ControlStream { io, joins: 0, peer: None, expected, versions: None, standing, cost: 1 };
         self.streams
             .insert(stream)
-            .map_err(|_| Error::Exhausted { what: "control streams", limit: STREAMS_MAX })
+            .map_err(|_| EngineError::Exhausted { what: "control streams", limit: STREAMS_MAX })
     }
 
     /// Sends a frame; a stream that cannot take it is gone, which its receiving side notices.
-    pub(crate) fn send(&mut self, stream: SlotId, frame: &Frame, fd: Option<PassedFd>) {
+    pub(crate) fn send_frame(&mut self, stream: SlotId, frame: &ControlFrame, fd: Option<PassedFd>) {
         if let Some(stream) = self.streams.get_mut(stream) {
             // The error comes again, for good, from the next receive.
-            let _ = stream.io.send(fabric::Frame { bytes: frame.to_bytes(), fd });
+            let _ = stream.io.send(fabric::OobFrame { bytes: frame.to_bytes(), fd });
         }
     }
 
     /// Opens the stream of an unanswered attempt anew, if it has ended. `false`: it cannot be, or not right now.
-    pub(crate) fn redial(&mut self, host: &H, id: SlotId, mutant: Mutant) -> bool {
+    pub(crate) fn redial_attempt(&mut self, host: &H, id: SlotId, mutant: Mutant) -> bool {
         let Some(attempt) = self.attempts.get(id) else { return false };
         let process = attempt.process;
         let address = attempt.address.clone();
         let was_local = attempt.open.near;
-        let spent = attempt.redials >= REDIALS_MAX || mutant.is("control-never-redials");
+        let spent = attempt.redials >= REDIALS_MAX || mutant.is_planted("control-never-redials");
         if spent || self.streams.get(attempt.stream).is_some() {
             return false;
         }
@@ -286,22 +289,22 @@ impl<H: Host, R: Rail> Control<H, R> {
         }
         if let Some(attempt) = self.attempts.get_mut(id) {
             (attempt.stream, attempt.redials) = (stream, attempt.redials + 1);
-            attempt.machine = Connecting::new(host.now());
+            attempt.machine = ConnectHandshake::new(host.now());
         }
         true
     }
 
     /// Why an attempt on this stream cannot succeed any more.
-    pub(crate) fn stream_fault(&self, stream: SlotId, process: ProcessId) -> Option<Error> {
+    pub(crate) fn stream_fault(&self, stream: SlotId, process: ProcessId) -> Option<EngineError> {
         let Some(stream) = self.streams.get(stream) else {
             return Some(crate::CommFault::PeerDead(process).into());
         };
-        stream.versions.map(|(min, max)| Error::Version { min, max, ours: VERSION })
+        stream.versions.map(|(min, max)| EngineError::Version { min, max, ours: VERSION })
     }
 
     /// A comm shares its queue pairs; its peer calls it by that name.
-    pub(crate) fn rides(&mut self, name: u64, stream: SlotId) {
-        self.riders.insert(name, Rider { stream, gone: false });
+    pub(crate) fn add_grouped_comm(&mut self, name: u64, stream: SlotId) {
+        self.riders.insert(name, GroupedComm { stream, gone: false });
     }
 
     /// Whether nothing of its peer's will land any more for the comm of that name, as the peer says.
@@ -310,20 +313,20 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// The comm of that name has left its group.
-    pub(crate) fn dismounts(&mut self, name: u64) {
+    pub(crate) fn remove_grouped_comm(&mut self, name: u64) {
         self.riders.remove(&name);
     }
 
-    pub(crate) fn peer(&self, stream: SlotId) -> Option<Arc<Peer>> {
+    pub(crate) fn stream_peer(&self, stream: SlotId) -> Option<Arc<RemoteProcess>> {
         self.streams.get(stream)?.peer.clone()
     }
 
     /// Accepts streams and takes frames, a bounded number.
-    pub(crate) fn progress(&mut self, around: &Around<'_, H>) {
+    pub(crate) fn progress_streams(&mut self, around: &ControlContext<'_, H>) {
         let now = around.host.now();
         self.age_attempts(around, now);
         let accepted = self.accept_streams(around, now);
-        if around.params.mutant.is("control-expires-before-it-hears") {
+        if around.params.mutant.is_planted("control-expires-before-it-hears") {
             self.expire_streams(around, now);
         }
         let mut carried = ControlStreams::default();
@@ -340,14 +343,14 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Connect is called for this attempt: its caller has not forgotten it.
-    pub(crate) fn asked(&mut self, id: SlotId) {
+    pub(crate) fn reset_attempt_age(&mut self, id: SlotId) {
         if let Some(attempt) = self.attempts.get_mut(id) {
             attempt.unasked = Duration::default();
         }
     }
 
     /// Gives attempts up that nobody has asked about for long; they hold a link each.
-    fn age_attempts(&mut self, around: &Around<'_, H>, now: Instant) {
+    fn age_attempts(&mut self, around: &ControlContext<'_, H>, now: Instant) {
         let passed = now - self.aged;
         if passed < AGE_STEP {
             return;
@@ -356,24 +359,25 @@ impl<H: Host, R: Rail> Control<H, R> {
         let limit = around.params.connect_time;
         let mut forgotten = Vec::new();
         for (id, attempt) in self.attempts.iter_mut().filter(|(_, attempt)| attempt.comm.is_none()) {
-            let step = if around.params.mutant.is("control-ages-while-stopped") { passed } else { AGE_STEP };
+            let step =
+                if around.params.mutant.is_planted("control-ages-while-stopped") { passed } else { AGE_STEP };
             attempt.unasked = Duration(attempt.unasked.0.saturating_add(step.0));
-            if attempt.unasked > limit && !around.params.mutant.is("control-keeps-abandoned") {
+            if attempt.unasked > limit && !around.params.mutant.is_planted("control-keeps-abandoned") {
                 forgotten.push(id);
             }
         }
         forgotten.into_iter().for_each(|id| self.give_up(around, id));
     }
 
-    fn give_up(&mut self, around: &Around<'_, H>, id: SlotId) {
+    fn give_up(&mut self, around: &ControlContext<'_, H>, id: SlotId) {
         let Some(attempt) = self.attempts.get_mut(id) else { return };
-        around.status.add(Tally::AttemptsAbandoned, 1);
+        around.status.add_tally(ProcessTally::AttemptsAbandoned, 1);
         let text = format!(
             "connection to process {} given up: connect was not called for it for {} s",
             attempt.process,
             attempt.unasked.0 / 1_000_000_000
         );
-        around.host.log(Level::Warn, &text);
+        around.host.log(LogLevel::Warn, &text);
         let stream = attempt.stream;
         let reply = attempt.reply.take();
         self.abandoned.push(id);
@@ -384,54 +388,61 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Nothing comes of an accepted connection: its other end closes, and nothing of this one will land there.
-    pub(crate) fn refuse_reply(&mut self, stream: SlotId, reply: &Reply, messages: u64) {
-        self.send(stream, &Frame::Close { id: reply.comm, messages }, None);
-        if matches!(reply.share.given, Given::Created { .. } | Given::Joined { .. }) {
-            self.send(stream, &Frame::Gone { id: reply.comm }, None);
+    pub(crate) fn refuse_reply(&mut self, stream: SlotId, reply: &ResultFrame, messages: u64) {
+        self.send_frame(stream, &ControlFrame::Close { id: reply.comm, messages }, None);
+        if matches!(reply.share.given, ShareOutcome::Created { .. } | ShareOutcome::Joined { .. }) {
+            self.send_frame(stream, &ControlFrame::Gone { id: reply.comm }, None);
         }
     }
 
     /// Ends a stream; its peer counts as dead.
-    fn drop_stream(&mut self, around: &Around<'_, H>, id: SlotId) {
+    fn drop_stream(&mut self, around: &ControlContext<'_, H>, id: SlotId) {
         let mutant = around.params.mutant;
         self.unproven.remove(id);
         self.invited.retain(|(invited, _)| *invited != id);
         for (_, listen) in self.listens.iter_mut() {
-            listen.seen.lose(id);
+            listen.seen.forget_stream(id);
         }
         if let Some(stream) = self.streams.remove(id)
             && let Some(peer) = stream.peer
-            && !mutant.is("control-loss-is-nothing")
+            && !mutant.is_planted("control-loss-is-nothing")
         {
             peer.dead.store(true, Ordering::Release);
             let named = self.streams.iter().filter_map(|(_, s)| s.peer.as_ref());
-            for other in named.filter(|p| p.process == peer.process && mutant.is("control-shares-death")) {
+            for other in
+                named.filter(|p| p.process == peer.process && mutant.is_planted("control-shares-death"))
+            {
                 other.dead.store(true, Ordering::Release);
             }
         }
     }
 
-    fn dispatch(&mut self, around: &Around<'_, H>, id: SlotId, frame: fabric::Frame) -> Result<(), String> {
-        let fabric::Frame { bytes, fd } = frame;
-        let frame = Frame::from_bytes(&bytes).map_err(|error| error.to_string())?;
+    fn dispatch_frame(
+        &mut self,
+        around: &ControlContext<'_, H>,
+        id: SlotId,
+        frame: fabric::OobFrame,
+    ) -> Result<(), String> {
+        let fabric::OobFrame { bytes, fd } = frame;
+        let frame = ControlFrame::from_bytes(&bytes).map_err(|error| error.to_string())?;
         let peer = self.streams.get(id).and_then(|s| s.peer.clone());
         match (frame, peer) {
-            (Frame::Hello { min, max, offer, process }, None) => {
+            (ControlFrame::Hello { min, max, offer, process }, None) => {
                 self.on_hello(around, id, (min, max), process, offer)
             }
-            (Frame::Hello { .. }, Some(_)) => Ok(()),
+            (ControlFrame::Hello { .. }, Some(_)) => Ok(()),
             (_, None) => Err("the first frame is not a hello".to_owned()),
-            (Frame::Open(open), Some(peer)) => {
+            (ControlFrame::Open(open), Some(peer)) => {
                 self.on_open(around, id, peer, open, fd);
                 Ok(())
             }
-            (Frame::Result(reply), Some(_)) => {
+            (ControlFrame::Result(reply), Some(_)) => {
                 self.on_result(around, id, reply, fd);
                 Ok(())
             }
-            (Frame::Ready { comm, conn }, Some(_)) => {
+            (ControlFrame::Ready { comm, conn }, Some(_)) => {
                 let current = self.listens.iter_mut().filter_map(|(_, l)| l.current.as_mut());
-                let anyone = around.params.mutant.is("control-ready-from-anyone");
+                let anyone = around.params.mutant.is_planted("control-ready-from-anyone");
                 for current in current.filter(|c| (c.stream == id || anyone) && c.conn == conn) {
                     if current.comm.to_bits() == comm {
                         current.machine.on_ready();
@@ -439,28 +450,28 @@ impl<H: Host, R: Rail> Control<H, R> {
                 }
                 Ok(())
             }
-            (Frame::Close { id: end, messages }, Some(_)) => {
+            (ControlFrame::Close { id: end, messages }, Some(_)) => {
                 self.on_close(around, id, end, messages);
                 Ok(())
             }
-            (Frame::Gone { id: end }, Some(_)) => {
+            (ControlFrame::Gone { id: end }, Some(_)) => {
                 if let Some(rider) = self.riders.get_mut(&end).filter(|rider| rider.stream == id) {
                     rider.gone = true;
                 }
                 Ok(())
             }
-            (Frame::Stop { id: end }, Some(_)) => {
-                if around.params.mutant.is("control-takes-stop-for-close") {
+            (ControlFrame::Stop { id: end }, Some(_)) => {
+                if around.params.mutant.is_planted("control-takes-stop-for-close") {
                     self.on_close(around, id, end, 0);
                 }
                 if self.riders.get(&end).is_some_and(|rider| rider.stream == id) {
-                    self.on_news(around, id, end, (Frame::Stop { id: end }, None));
+                    self.on_link_frame(around, id, end, (ControlFrame::Stop { id: end }, None));
                 }
                 Ok(())
             }
             (word, Some(_)) => {
                 if let Some((end, _)) = word.about_link() {
-                    self.on_news(around, id, end, (word, fd));
+                    self.on_link_frame(around, id, end, (word, fd));
                 }
                 Ok(())
             }
@@ -469,129 +480,135 @@ impl<H: Host, R: Rail> Control<H, R> {
 
     fn on_hello(
         &mut self,
-        around: &Around<'_, H>,
+        around: &ControlContext<'_, H>,
         id: SlotId,
         (min, max): (u16, u16),
         process: ProcessId,
-        offer: Offer,
+        offer: ShareOffer,
     ) -> Result<(), String> {
         let mutant = around.params.mutant;
         let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
         let ours = stream.expected.is_some();
-        if mutant.is("control-trusts-any-name") {
+        if mutant.is_planted("control-trusts-any-name") {
             stream.expected = Some(process);
         }
         if stream.expected.is_some_and(|expected| expected != process)
-            && !mutant.is("control-ignores-identity")
+            && !mutant.is_planted("control-ignores-identity")
         {
             return Err(format!("process {process} answered for another"));
         }
-        if (VERSION < min || VERSION > max) && !mutant.is("control-ignores-version") {
+        if (VERSION < min || VERSION > max) && !mutant.is_planted("control-ignores-version") {
             stream.versions = Some((min, max));
             let why = format!("process {process} speaks versions {min} to {max}, this process {VERSION}");
             return if ours { Ok(()) } else { Err(why) };
         }
         // A peer of its own, even if another stream names the same process: who only says a name must not be able to
         // die in its place.
-        let offer = if mutant.is("control-forgets-offer") { Offer::NONE } else { offer };
-        stream.peer = Some(Arc::new(Peer::new(process, offer)));
+        let offer = if mutant.is_planted("control-forgets-offer") { ShareOffer::NONE } else { offer };
+        stream.peer = Some(Arc::new(RemoteProcess::new(process, offer)));
         Ok(())
     }
 
     fn on_open(
         &mut self,
-        around: &Around<'_, H>,
+        around: &ControlContext<'_, H>,
         stream: SlotId,
-        peer: Arc<Peer>,
-        open: Open,
+        peer: Arc<RemoteProcess>,
+        open: OpenFrame,
         fd: Option<PassedFd>,
     ) {
         let conn = open.conn;
         let turn = open.share.turn;
         let mutant = around.params.mutant;
-        let knows = |l: &Listen| l.nonce == open.nonce || mutant.is("control-ignores-nonce");
+        let knows = |l: &CommListener| l.nonce == open.nonce || mutant.is_planted("control-ignores-nonce");
         let id = SlotId::from_bits(open.listen);
         if !self.listens.get(id).is_some_and(knows) {
-            around.status.add(Tally::OpensRefused, 1);
+            around.status.add_tally(ProcessTally::OpensRefused, 1);
             let text =
                 format!("connection from process {} refused: stale handle or wrong nonce", peer.process);
             self.warn_refusal(around, &text);
-            self.send(stream, &refusal(&open, Answer::Refused), None);
+            self.send_frame(stream, &refusal_frame(&open, OpenAnswer::Refused), None);
             return;
         }
-        self.invite(around, stream);
+        self.mark_invited(around, stream);
         let Some(listen) = self.listens.get_mut(id) else { return };
-        match listen.seen.look(stream, conn, turn) {
-            Known::New => {}
-            _ if mutant.is("control-opens-twice") => {}
-            Known::Again => {
+        match listen.seen.classify_open(stream, conn, turn) {
+            OpenVerdict::New => {}
+            _ if mutant.is_planted("control-opens-twice") => {}
+            OpenVerdict::Again => {
                 if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
                     current.repeat = true;
                 }
                 return;
             }
-            Known::Refused(given) => {
-                return self.send(stream, &without_comm(&open, Answer::Accepted, given), None);
+            OpenVerdict::Refused(given) => {
+                return self.send_frame(stream, &without_comm(&open, OpenAnswer::Accepted, given), None);
             }
         }
         let carries = self.streams.get(stream).is_some_and(|one| one.standing == StreamStanding::Carries);
-        let is_known = carries || mutant.is("control-queues-any-number");
+        let is_known = carries || mutant.is_planted("control-queues-any-number");
         // One too many asks again later.
         if listen.pending.len() >= if is_known { OPENS_PENDING_MAX } else { OPENS_INVITED_MAX } {
             return;
         }
-        listen.seen.enter(stream, conn, turn);
-        listen.pending.push_back(Asked { open, fd, stream, peer });
+        listen.seen.record_open(stream, conn, turn);
+        listen.pending.push_back(PendingOpen { open, fd, stream, peer });
     }
 
-    fn on_result(&mut self, around: &Around<'_, H>, stream: SlotId, reply: Reply, fd: Option<PassedFd>) {
+    fn on_result(
+        &mut self,
+        around: &ControlContext<'_, H>,
+        stream: SlotId,
+        reply: ResultFrame,
+        fd: Option<PassedFd>,
+    ) {
         let conn = reply.conn;
         let mutant = around.params.mutant;
         let Some(attempt) = self.attempts.get_mut(SlotId::from_bits(conn)) else {
-            if mutant.is("control-forgets-closed") {
+            if mutant.is_planted("control-forgets-closed") {
                 return;
             }
             // The comm is closed, or was given up; how much it sent was told by a CLOSE that this answer crossed.
             return self.refuse_reply(stream, &reply, u64::MAX);
         };
-        if attempt.stream != stream && !mutant.is("control-result-from-anyone") {
+        if attempt.stream != stream && !mutant.is_planted("control-result-from-anyone") {
             return;
         }
-        if reply.share.turn != attempt.open.share.turn && !mutant.is("control-takes-any-turn") {
+        if reply.share.turn != attempt.open.share.turn && !mutant.is_planted("control-takes-any-turn") {
             return;
         }
         if attempt.comm.is_none() {
             // Without a place it has yet to ask anew.
-            if attempt.place.is_some() || mutant.is("ride-hears-refusals-twice") {
+            if attempt.place.is_some() || mutant.is_planted("ride-hears-refusals-twice") {
                 attempt.reply.get_or_insert((reply, fd));
             }
         } else if attempt.machine.on_result(reply.answer) == ConnectStep::SendReady
-            && !mutant.is("control-ready-once")
+            && !mutant.is_planted("control-ready-once")
         {
-            self.send(stream, &Frame::Ready { comm: reply.comm, conn }, None);
+            self.send_frame(stream, &ControlFrame::Ready { comm: reply.comm, conn }, None);
         }
     }
 
     /// A word about one link of a comm: its lane takes it when it is polled.
-    fn on_news(&self, around: &Around<'_, H>, stream: SlotId, end: u64, word: Word) {
+    fn on_link_frame(&self, around: &ControlContext<'_, H>, stream: SlotId, end: u64, word: LinkFrame) {
         let asked = || self.attempts.get(SlotId::from_bits(end)).filter(|a| a.stream == stream)?.comm;
         let id = if end >> 32 == 0 { Some(CommId::from_bits(end)) } else { asked() };
         if let Some(comm) = id.and_then(|id| around.comms.get(id))
             && comm.stream.load(Ordering::Relaxed) == stream.to_bits()
         {
-            comm.news.put(word);
+            comm.news.push_frame(word);
             around.comms.news.store(true, Ordering::Release);
         }
     }
 
     /// Ids of attempts have a generation above bit 31, ids of comms are below it: the two never meet.
-    fn on_close(&mut self, around: &Around<'_, H>, stream: SlotId, end: u64, messages: u64) {
+    fn on_close(&mut self, around: &ControlContext<'_, H>, stream: SlotId, end: u64, messages: u64) {
         self.left.on_close(end, stream);
         let mutant = around.params.mutant;
-        let anyone = mutant.is("control-close-from-anyone");
+        let anyone = mutant.is_planted("control-close-from-anyone");
         let attempt = self.attempts.get_mut(SlotId::from_bits(end)).filter(|a| a.stream == stream || anyone);
         let attempt = attempt.and_then(|attempt| {
-            attempt.closed |= attempt.comm.is_none() && !mutant.is("control-forgets-early-close");
+            attempt.closed |= attempt.comm.is_none() && !mutant.is_planted("control-forgets-early-close");
             attempt.comm
         });
         let id = if end >> 32 == 0 { Some(CommId::from_bits(end)) } else { attempt };

@@ -1,25 +1,25 @@
 //! Answers that bring no comm. Made by the control plane and by the answering side of a connection.
 
-use trunkline_proto::wire::frame::{Answer, Frame, Open, Region, Reply};
-use trunkline_proto::wire::share::{self, Given};
+use trunkline_proto::wire::frame::{ControlFrame, OpenAnswer, OpenFrame, RemoteRegion, ResultFrame};
+use trunkline_proto::wire::share::{self, ShareOutcome};
 
 /// A RESULT that says no.
-pub(crate) fn refusal(open: &Open, answer: Answer) -> Frame {
-    without_comm(open, answer, Given::Alone)
+pub(crate) fn refusal_frame(open: &OpenFrame, answer: OpenAnswer) -> ControlFrame {
+    without_comm(open, answer, ShareOutcome::Alone)
 }
 
 /// A RESULT that brings no comm.
-pub(crate) fn without_comm(open: &Open, answer: Answer, given: Given) -> Frame {
-    Frame::Result(Reply {
+pub(crate) fn without_comm(open: &OpenFrame, answer: OpenAnswer, given: ShareOutcome) -> ControlFrame {
+    ControlFrame::Result(ResultFrame {
         conn: open.conn,
         answer,
         matched: false,
         remote_len: false,
         comm: 0,
-        fins: Region { key: 0, addr: 0 },
+        fins: RemoteRegion { key: 0, addr: 0 },
         eager_max: 0,
         eager_credits: 0,
         link: Vec::new(),
-        share: share::Answer { given, turn: open.share.turn },
+        share: share::ShareAnswer { given, turn: open.share.turn },
     })
 }

@@ -5,27 +5,27 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
-use trunkline_fabric::{self as fabric, Host as _, Oob as _, OobError, OobListener, OobStream};
+use trunkline_fabric::{self as fabric, Host as _, OobError, OobListener, OobStream, OobTransport as _};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::INVITED_STREAMS_MAX;
 use trunkline_proto::log_rate;
-use trunkline_proto::pool::Pool;
-use trunkline_proto::pool::config::Config;
+use trunkline_proto::pool::GroupPool;
+use trunkline_proto::pool::config::PoolConfig;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::frame::{Frame, Open, Region, VERSION};
-use trunkline_proto::wire::share::{Mode, Offer, Request};
+use trunkline_proto::wire::frame::{ControlFrame, OpenFrame, RemoteRegion, VERSION};
+use trunkline_proto::wire::share::{ShareMode, ShareOffer, ShareRequest};
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 
-use crate::comm::{Comms, Peer};
-use crate::control::{Around, Control};
-use crate::host::{LocalUsers, Reach, UnixHost};
-use crate::planted::planted;
-use crate::status::Status;
-use crate::{Nics, Params};
+use crate::comm::{CommTable, RemoteProcess};
+use crate::control::{ControlContext, ControlPlane};
+use crate::host::{ControlReach, LocalUsers, UnixHost};
+use crate::planted::planted_mutant;
+use crate::status::EngineStatus;
+use crate::{CommNics, EngineParams};
 
 /// The parameters, with the planted bug that the environment asks for.
-fn params() -> Params {
-    Params { mutant: planted(), status: false, ..Params::default() }
+fn params() -> EngineParams {
+    EngineParams { mutant: planted_mutant(), status: false, ..EngineParams::default() }
 }
 
 /// The lines that a process has logged.
@@ -35,10 +35,10 @@ type Lines = Arc<Mutex<Vec<String>>>;
 struct Process {
     id: ProcessId,
     host: UnixHost,
-    comms: Comms,
-    params: Params,
-    status: Status,
-    control: Control<UnixHost, SoftRail>,
+    comms: CommTable,
+    params: EngineParams,
+    status: EngineStatus,
+    control: ControlPlane<UnixHost, SoftRail>,
     lines: Lines,
 }
 
@@ -49,33 +49,33 @@ impl Process {
         let host = UnixHost::new(move |_, line: &str| log.lock().unwrap().push(line.to_owned()));
         let (id, params) = (ProcessId([name; 16]), params());
         let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
-        let status = Status::new(&fabric, &host, &params, id);
-        let pool = Pool::new(Config::OFF, 1, params.mutant);
-        let control = Control::new(id, Offer { groups }, pool);
-        Self { id, host, comms: Comms::new(1).unwrap(), params, status, control, lines }
+        let status = EngineStatus::new(&fabric, &host, &params, id);
+        let pool = GroupPool::new(PoolConfig::OFF, 1, params.mutant);
+        let control = ControlPlane::new(id, ShareOffer { groups }, pool);
+        Self { id, host, comms: CommTable::new(1).unwrap(), params, status, control, lines }
     }
 
     fn progress(&mut self) {
         let Self { host, comms, params, status, control, .. } = self;
-        control.progress(&Around { host, comms, params, status });
+        control.progress_streams(&ControlContext { host, comms, params, status });
     }
 
     /// Goes on; who is at the other end of the first stream, once that is known.
-    fn peer(&mut self) -> Option<Arc<Peer>> {
+    fn peer(&mut self) -> Option<Arc<RemoteProcess>> {
         self.progress();
-        self.control.peer(SlotId { slot: 0, generation: 1 })
+        self.control.stream_peer(SlotId { slot: 0, generation: 1 })
     }
 }
 
 #[test]
 fn refusals_are_logged_at_a_bounded_rate() {
     let mut victim = Process::new(1, 0);
-    let address = victim.control.address(&victim.host).unwrap();
+    let address = victim.control.listen_address(&victim.host).unwrap();
     let (strangers, started) = (UnixHost::new(|_, _| {}), Instant::now());
     let count = 4 * log_rate::BURST;
     for _ in 0..count {
         let mut stream = strangers.oob().connect(&address).unwrap();
-        stream.send(fabric::Frame { bytes: vec![0xff; 9], fd: None }).unwrap();
+        stream.send(fabric::OobFrame { bytes: vec![0xff; 9], fd: None }).unwrap();
         while !matches!(stream.recv(), Err(OobError::Closed)) {
             victim.progress();
             assert!(started.elapsed() < Duration::from_secs(30), "a stranger is not hung up on");
@@ -84,18 +84,18 @@ fn refusals_are_logged_at_a_bounded_rate() {
     let allowed = u64::from(log_rate::BURST) + started.elapsed().as_secs() + 1;
     let logged = victim.lines.lock().unwrap().len() as u64;
     assert!((1..=allowed).contains(&logged), "{logged} lines, {allowed} are allowed");
-    assert_eq!(victim.status.counters(std::iter::empty()).streams_refused, u64::from(count));
+    assert_eq!(victim.status.sum_counters(std::iter::empty()).streams_refused, u64::from(count));
 }
 
 #[test]
 fn a_process_of_another_user_is_refused_at_both_ends() {
     let other = |users| {
-        let reach = Reach { users, mutant: params().mutant, ..Reach::default() };
-        UnixHost::reached(reach, |_, _| {})
+        let reach = ControlReach { users, mutant: params().mutant, ..ControlReach::default() };
+        UnixHost::with_reach(reach, |_, _| {})
     };
     let (strict, open) = (other(LocalUsers::Same), other(LocalUsers::Any));
     let mut listeners = [strict.oob().listen().unwrap(), open.oob().listen().unwrap()];
-    let addresses = listeners.each_ref().map(OobListener::address);
+    let addresses = listeners.each_ref().map(OobListener::listen_address);
     let nobody = Uid::from_raw(65534);
     // Of this thread alone, as credentials are a thread's.
     let connects = std::thread::spawn(move || {
@@ -128,21 +128,37 @@ fn a_process_of_another_user_is_refused_at_both_ends() {
 #[test]
 fn a_process_is_invited_on_few_streams() {
     let mut victim = Process::new(1, 0);
-    let address = victim.control.address(&victim.host).unwrap();
+    let address = victim.control.listen_address(&victim.host).unwrap();
     let nonce = [9; 16];
-    let listen = victim.control.listen(Nics::from(0), nonce).unwrap().to_bits();
+    let listen = victim.control.add_listener(CommNics::from(0), nonce).unwrap().to_bits();
     let guests = UnixHost::new(|_, _| {});
-    let hello = Frame::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process: ProcessId([2; 16]) };
+    let hello = ControlFrame::Hello {
+        min: VERSION,
+        max: VERSION,
+        offer: ShareOffer::NONE,
+        process: ProcessId([2; 16]),
+    };
     let open = |conn| {
-        let (mailbox, share) = (Region { key: 1, addr: 1 }, Request { mode: Mode::Alone, turn: 0 });
+        let (mailbox, share) =
+            (RemoteRegion { key: 1, addr: 1 }, ShareRequest { mode: ShareMode::Alone, turn: 0 });
         let link = vec![1; 120];
-        Frame::Open(Open { conn, listen, nonce, matched: false, near: false, links: 1, mailbox, link, share })
+        ControlFrame::Open(OpenFrame {
+            conn,
+            listen,
+            nonce,
+            matched: false,
+            near: false,
+            links: 1,
+            mailbox,
+            link,
+            share,
+        })
     };
     let mut streams = Vec::new();
     for conn in 1..=INVITED_STREAMS_MAX as u64 + 3 {
         let mut stream = guests.oob().connect(&address).unwrap();
         for frame in [&hello, &open(conn)] {
-            stream.send(fabric::Frame { bytes: frame.to_bytes(), fd: None }).unwrap();
+            stream.send(fabric::OobFrame { bytes: frame.to_bytes(), fd: None }).unwrap();
         }
         victim.progress();
         streams.push(stream);
@@ -172,7 +188,7 @@ fn skip(name: &str, reason: &str) {
 fn each_end_knows_what_the_other_one_offers() {
     for offered in [(0, 5), (64, 0), (1, 8)] {
         let (mut one, mut other) = (Process::new(1, offered.0), Process::new(2, offered.1));
-        let address = other.control.address(&other.host).unwrap();
+        let address = other.control.listen_address(&other.host).unwrap();
         one.control.stream_to(&one.host, other.id, &address.0).unwrap().unwrap();
         let limit = Instant::now() + Duration::from_secs(30);
         let (by_one, by_other) = loop {

@@ -3,14 +3,14 @@
 
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Fabric, Host, Level};
-use trunkline_proto::counters::Tally;
+use trunkline_fabric::{Fabric, Host, LogLevel};
+use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::time::Duration;
 
-use crate::comm::Comm;
-use crate::pool::groups::Turn;
-use crate::pool::member::{Down, Open};
-use crate::{CommFault, CommId, Engine, Error};
+use crate::comm::CommSlot;
+use crate::pool::groups::LockedMember;
+use crate::pool::member::{FailureTimer, OpenComm};
+use crate::{CommFault, CommId, Engine, EngineError};
 
 /// Fruitless polls of a lane between two looks at the clock.
 const CLOCK_POLLS: u32 = 16;
@@ -24,11 +24,12 @@ pub(crate) const LOOKS_AT_END: u64 = 8;
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Whether a waiting lane should look at its peer's control stream: after many polls, or, where the caller gives
     /// the processor away between polls and many of them take for ever, after a while.
-    pub(crate) fn look_is_due(&self, open: &mut Open) -> bool {
+    pub(crate) fn schedule_peer_check(&self, open: &mut OpenComm) -> bool {
         if open.idle >= self.params.idle_polls {
             return true;
         }
-        if !open.idle.is_multiple_of(CLOCK_POLLS) || self.params.mutant.is("engine-only-counts-polls") {
+        if !open.idle.is_multiple_of(CLOCK_POLLS) || self.params.mutant.is_planted("engine-only-counts-polls")
+        {
             return false;
         }
         let now = self.host.now();
@@ -41,23 +42,24 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// A waiting lane looks whether its peer is still there.
     #[cold]
-    pub(crate) fn look_at_peer(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+    pub(crate) fn check_peer(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         self.progress_all();
         if !turn.open.many && !turn.open.link_down {
-            self.look_at_links(turn);
+            self.check_links(turn);
         }
-        let Turn { open, .. } = turn;
+        let LockedMember { open, .. } = turn;
         let process = open.peer.process;
         let closed = slot.peer_closed.load(Ordering::Acquire);
         let fault = if open.peer.dead.load(Ordering::Acquire) {
             CommFault::PeerDead(process)
-        } else if closed || open.link_down || self.params.mutant.is("engine-silence-is-death") {
+        } else if closed || open.link_down || self.params.mutant.is_planted("engine-silence-is-death") {
             // Messages and completions may be slower than the news; a link that ends may be faster.
             let now = self.host.now();
-            let slept = self.params.mutant.is("engine-ages-while-stopped");
+            let slept = self.params.mutant.is_planted("engine-ages-while-stopped");
             let step = if slept { u64::MAX } else { self.params.peer_time.0 / LOOKS_AT_END };
-            let late = Down::look(&mut open.down, now, Duration(step)) > self.params.peer_time;
-            let late = late && !self.params.mutant.is("engine-waits-for-ever");
+            let late =
+                FailureTimer::advance_timer(&mut open.down, now, Duration(step)) > self.params.peer_time;
+            let late = late && !self.params.mutant.is_planted("engine-waits-for-ever");
             let messages = slot.peer_messages.load(Ordering::Relaxed);
             let settled = closed && open.on_peer_closed(&slot.requests, messages);
             if !late && !settled {
@@ -72,39 +74,49 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Takes the peer's frames, and fails requests that can never be done.
     #[cold]
-    pub(crate) fn give_up_peer(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, fault: CommFault) {
-        let shares = turn.shared.is_some() && !self.params.mutant.is("ride-drains-for-itself");
-        let Turn { open, rails, batch, .. } = turn;
+    pub(crate) fn give_up_peer(
+        &self,
+        slot: &CommSlot,
+        turn: &mut LockedMember<'_, F::Rail>,
+        fault: CommFault,
+    ) {
+        let shares = turn.shared.is_some() && !self.params.mutant.is_planted("ride-drains-for-itself");
+        let LockedMember { open, rails, batch, .. } = turn;
         let failed = match shares {
             false => open.on_peer_gone(rails, batch, &slot.requests, fault),
             true => turn.on_peer_gone(&self.comms, &slot.requests, fault),
         };
         let open = &mut *turn.open;
-        self.status.add(Tally::RequestsFailed, failed as u64);
+        self.status.add_tally(ProcessTally::RequestsFailed, failed as u64);
         self.status.comm_fault(&slot.requests.row, open.fault.is_some(), fault, self.host.now());
         if failed > 0 {
-            let over = self.nic_name(open.side.paths().leader().nic);
-            self.host.log(Level::Warn, &format!("{failed} requests over {over} failed: {fault}"));
+            let over = self.nic_name(open.side.paths_mut().lead_path().nic);
+            self.host.log(LogLevel::Warn, &format!("{failed} requests over {over} failed: {fault}"));
         }
     }
 
     #[cold]
-    pub(crate) fn fail(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, fault: CommFault) {
-        self.failed(slot, turn, fault);
+    pub(crate) fn fail_comm(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>, fault: CommFault) {
+        self.fail_and_count(slot, turn, fault);
         self.on_fault(slot, turn);
     }
 
     /// Fails a comm and counts what failed with it.
     #[cold]
-    pub(crate) fn failed(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, fault: CommFault) {
-        let failed = turn.open.fail(turn.rails, &slot.requests, fault);
-        self.status.add(Tally::RequestsFailed, failed as u64);
+    pub(crate) fn fail_and_count(
+        &self,
+        slot: &CommSlot,
+        turn: &mut LockedMember<'_, F::Rail>,
+        fault: CommFault,
+    ) {
+        let failed = turn.open.fail_requests(turn.rails, &slot.requests, fault);
+        self.status.add_tally(ProcessTally::RequestsFailed, failed as u64);
         self.status.comm_fault(&slot.requests.row, true, turn.open.fault.unwrap_or(fault), self.host.now());
     }
 
     /// Names the cause of a fault as well as it can be known now, and says so once.
     #[cold]
-    pub(crate) fn on_fault(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+    pub(crate) fn on_fault(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         self.progress_all();
         let open = &mut *turn.open;
         if let Some(CommFault::Link(_)) = open.fault {
@@ -117,9 +129,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         if let Some(fault) = open.fault {
             self.status.comm_fault(&slot.requests.row, true, fault, self.host.now());
-            let over = self.nic_name(open.side.paths().leader().nic);
+            let over = self.nic_name(open.side.paths_mut().lead_path().nic);
             let text = format!("connection with process {} over {over} failed: {fault}", open.peer.process);
-            self.host.log(Level::Warn, &text);
+            self.host.log(LogLevel::Warn, &text);
         }
     }
 
@@ -128,8 +140,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.fabric.nics().get(nic).map_or("no NIC", |nic| &nic.name)
     }
 
-    pub(crate) fn fault_of(&self, id: CommId) -> Error {
-        let fault = self.open(id, |turn| turn.open.fault).flatten();
-        fault.map_or(Error::Unknown("request"), Error::from)
+    pub(crate) fn fault_of(&self, id: CommId) -> EngineError {
+        let fault = self.with_member(id, |turn| turn.open.fault).flatten();
+        fault.map_or(EngineError::Unknown("request"), EngineError::from)
     }
 }

@@ -7,11 +7,11 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::strand::STRANDS_MAX;
 
-use super::strand::{Strand, StrandFault};
+use super::strand::{ConnectionFault, ControlConnection};
 
 /// Addresses of both ends.
 #[derive(Debug)]
-pub(super) struct Dial {
+pub(super) struct ConnectionDialer {
     /// Addresses of the other process.
     places: Vec<SocketAddr>,
     /// Addresses of this one.
@@ -20,28 +20,28 @@ pub(super) struct Dial {
     mutant: Mutant,
 }
 
-impl Dial {
+impl ConnectionDialer {
     pub(super) fn new(places: Vec<SocketAddr>, from: Vec<IpAddr>, silence: Duration, mutant: Mutant) -> Self {
         Self { places, from, silence, mutant }
     }
 
     /// How many strands there are to be.
-    pub(super) fn count(&self) -> usize {
-        let most = if self.mutant.is("oob-begins-one-strand") { 1 } else { STRANDS_MAX };
+    pub(super) fn connection_count(&self) -> usize {
+        let most = if self.mutant.is_planted("oob-begins-one-strand") { 1 } else { STRANDS_MAX };
         self.places.len().max(self.from.len()).min(most)
     }
 
     /// Begins an attempt of a slot.
-    pub(super) fn begin(&self, slot: usize) -> Result<Strand, StrandFault> {
+    pub(super) fn dial_slot(&self, slot: usize) -> Result<ControlConnection, ConnectionFault> {
         let to = self.places[slot % self.places.len()];
         // The kernel knows a way to the first; a host whose routes ignore the source may have no other.
         let from = (slot > 0).then(|| self.from.get(slot % self.from.len().max(1)).copied()).flatten();
         let from = from.filter(|from| from.is_ipv4() == to.is_ipv4());
-        Strand::begin(to, from, self.silence, slot)
+        ControlConnection::start_connect(to, from, self.silence, slot)
     }
 
     /// The other process says where else it can be reached.
-    pub(super) fn learn(&mut self, places: Vec<SocketAddr>) {
+    pub(super) fn update_addresses(&mut self, places: Vec<SocketAddr>) {
         if !places.is_empty() {
             self.places = places;
         }
@@ -52,7 +52,7 @@ impl Dial {
 mod tests {
     use super::*;
 
-    const SILENCE: Duration = Duration::secs(10);
+    const SILENCE: Duration = Duration::from_secs(10);
 
     fn nowhere(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
@@ -62,10 +62,10 @@ mod tests {
     fn there_are_as_many_strands_as_the_end_with_more_addresses_has() {
         let from = |count: u8| (1..=count).map(|at| IpAddr::from([127, 0, 0, at])).collect::<Vec<_>>();
         for (places, ours, strands) in [(1, 0, 1), (1, 1, 1), (2, 1, 2), (1, 3, 3), (4, 2, 4), (9, 9, 4)] {
-            let mut dial = Dial::new(vec![nowhere(9)], from(ours), SILENCE, Mutant::NONE);
-            dial.learn((1..=places).map(nowhere).collect());
-            dial.learn(Vec::new());
-            assert_eq!(dial.count(), strands, "{places} {ours}");
+            let mut dial = ConnectionDialer::new(vec![nowhere(9)], from(ours), SILENCE, Mutant::NONE);
+            dial.update_addresses((1..=places).map(nowhere).collect());
+            dial.update_addresses(Vec::new());
+            assert_eq!(dial.connection_count(), strands, "{places} {ours}");
         }
     }
 }

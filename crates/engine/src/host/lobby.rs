@@ -4,30 +4,34 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use trunkline_proto::wire::strand::{Name, STRANDS_MAX};
+use trunkline_proto::wire::strand::{STRANDS_MAX, StreamName};
 
-use super::strand::Strand;
+use super::strand::ControlConnection;
 
 /// A strand that says how many frames of its stream the other end has taken.
 #[derive(Debug)]
-pub(super) struct Guest {
-    pub(super) strand: Strand,
+pub(super) struct PendingConnection {
+    pub(super) strand: ControlConnection,
     pub(super) received: u64,
 }
 
 /// Streams by name, with the strands that wait for each.
 #[derive(Debug, Default)]
-pub(super) struct Lobby(Mutex<HashMap<Name, Vec<Guest>>>);
+pub(super) struct StreamAcceptQueue(Mutex<HashMap<StreamName, Vec<PendingConnection>>>);
 
-impl Lobby {
-    fn streams(&self) -> MutexGuard<'_, HashMap<Name, Vec<Guest>>> {
+impl StreamAcceptQueue {
+    fn lock_streams(&self) -> MutexGuard<'_, HashMap<StreamName, Vec<PendingConnection>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Leaves a strand for the stream of that name; gives it back if there is none. One too many takes the place of the
     /// oldest.
-    pub(super) fn leave(&self, name: &Name, guest: Guest) -> Option<Guest> {
-        let mut streams = self.streams();
+    pub(super) fn enqueue_connection(
+        &self,
+        name: &StreamName,
+        guest: PendingConnection,
+    ) -> Option<PendingConnection> {
+        let mut streams = self.lock_streams();
         let Some(guests) = streams.get_mut(name) else { return Some(guest) };
         if guests.len() == STRANDS_MAX {
             guests.remove(0);
@@ -37,17 +41,17 @@ impl Lobby {
     }
 
     /// A stream begins.
-    pub(super) fn enter(&self, name: Name) {
-        self.streams().insert(name, Vec::new());
+    pub(super) fn add_stream(&self, name: StreamName) {
+        self.lock_streams().insert(name, Vec::new());
     }
 
     /// The strands that came for a stream.
-    pub(super) fn fetch(&self, name: &Name) -> Vec<Guest> {
-        self.streams().get_mut(name).map(std::mem::take).unwrap_or_default()
+    pub(super) fn take_connections(&self, name: &StreamName) -> Vec<PendingConnection> {
+        self.lock_streams().get_mut(name).map(std::mem::take).unwrap_or_default()
     }
 
     /// A stream is over.
-    pub(super) fn exit(&self, name: &Name) {
-        self.streams().remove(name);
+    pub(super) fn remove_stream(&self, name: &StreamName) {
+        self.lock_streams().remove(name);
     }
 }

@@ -12,7 +12,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use trunkline_fabric::{Frame, OobError, PassedFd, PeerProcess};
+use trunkline_fabric::{OobError, OobFrame, PassedFd, PeerProcess};
 use trunkline_mem::ipc::{peer_credentials, peer_pidfd, process_across};
 use trunkline_mem::try_zeros;
 
@@ -25,18 +25,18 @@ const QUEUE_MAX: usize = 1024;
 const BACKLOG: i32 = 4096;
 
 /// Names a listener: random, so that nobody else has it.
-pub(super) type Name = [u8; 16];
+pub(super) type SocketName = [u8; 16];
 
 /// The listener's name as the kernel has it.
-fn socket_address(name: &Name) -> Result<SocketAddrUnix, OobError> {
+fn socket_address(name: &SocketName) -> Result<SocketAddrUnix, OobError> {
     let mut text = b"trunkline.".to_vec();
     for byte in name {
         text.extend_from_slice(format!("{byte:02x}").as_bytes());
     }
-    SocketAddrUnix::new_abstract_name(&text).map_err(failed("socket name"))
+    SocketAddrUnix::new_abstract_name(&text).map_err(system_error("socket name"))
 }
 
-fn failed(what: &'static str) -> impl Fn(Errno) -> OobError {
+fn system_error(what: &'static str) -> impl Fn(Errno) -> OobError {
     move |errno| OobError::System { what, source: errno.into() }
 }
 
@@ -51,30 +51,30 @@ fn check_user(socket: &OwnedFd, users: LocalUsers) -> Result<(), OobError> {
     if theirs == ours { Ok(()) } else { Err(OobError::OtherUser { theirs, ours }) }
 }
 
-fn socket() -> Result<OwnedFd, OobError> {
+fn open_socket() -> Result<OwnedFd, OobError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(failed("socket"))
+        .map_err(system_error("socket"))
 }
 
 /// Accepts control streams.
 #[derive(Debug)]
 pub(super) struct LocalListener {
     socket: OwnedFd,
-    name: Name,
+    name: SocketName,
     users: LocalUsers,
 }
 
 impl LocalListener {
     /// Listens under a new name, for processes of some users.
-    pub(super) fn new(name: Name, users: LocalUsers) -> Result<Self, OobError> {
-        let socket = socket()?;
-        rustix::net::bind(&socket, &socket_address(&name)?).map_err(failed("bind"))?;
-        rustix::net::listen(&socket, BACKLOG).map_err(failed("listen"))?;
+    pub(super) fn new(name: SocketName, users: LocalUsers) -> Result<Self, OobError> {
+        let socket = open_socket()?;
+        rustix::net::bind(&socket, &socket_address(&name)?).map_err(system_error("bind"))?;
+        rustix::net::listen(&socket, BACKLOG).map_err(system_error("listen"))?;
         Ok(Self { socket, name, users })
     }
 
-    pub(super) fn name(&self) -> Name {
+    pub(super) fn socket_name(&self) -> SocketName {
         self.name
     }
 
@@ -83,7 +83,7 @@ impl LocalListener {
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => check_user(&socket, self.users).and_then(|()| LocalStream::new(socket).map(Some)),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
-            Err(errno) => Err(failed("accept")(errno)),
+            Err(errno) => Err(system_error("accept")(errno)),
         }
     }
 }
@@ -92,7 +92,7 @@ impl LocalListener {
 #[derive(Debug)]
 pub(super) struct LocalStream {
     socket: OwnedFd,
-    unsent: VecDeque<Frame>,
+    unsent: VecDeque<OobFrame>,
     /// Room for one frame and a byte, to notice those that are too long.
     inbox: Box<[u8]>,
 }
@@ -100,18 +100,18 @@ pub(super) struct LocalStream {
 impl LocalStream {
     /// Connects to the listener of that name; [`OobError::Closed`] if there is none on this host, [`OobError::OtherUser`] if a process of
     /// another user has the name.
-    pub(super) fn connect(name: &Name, users: LocalUsers) -> Result<Self, OobError> {
-        let socket = socket()?;
+    pub(super) fn connect(name: &SocketName, users: LocalUsers) -> Result<Self, OobError> {
+        let socket = open_socket()?;
         match rustix::net::connect(&socket, &socket_address(name)?) {
             Ok(()) => check_user(&socket, users).and_then(|()| Self::new(socket)),
             Err(Errno::AGAIN) => Err(OobError::Overflow),
             Err(Errno::CONNREFUSED) => Err(OobError::Closed),
-            Err(errno) => Err(failed("connect")(errno)),
+            Err(errno) => Err(system_error("connect")(errno)),
         }
     }
 
     fn new(socket: OwnedFd) -> Result<Self, OobError> {
-        Ok(Self { socket, unsent: VecDeque::new(), inbox: try_zeros(Frame::MAX + 1)? })
+        Ok(Self { socket, unsent: VecDeque::new(), inbox: try_zeros(OobFrame::MAX + 1)? })
     }
 
     /// Sends what is queued; false while the peer does not read.
@@ -126,7 +126,7 @@ impl LocalStream {
     }
 }
 
-fn send_one(socket: &OwnedFd, frame: &Frame) -> Result<bool, OobError> {
+fn send_one(socket: &OwnedFd, frame: &OobFrame) -> Result<bool, OobError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = frame.fd.as_ref().map(|fd| [fd.as_fd()]);
@@ -138,25 +138,25 @@ fn send_one(socket: &OwnedFd, frame: &Frame) -> Result<bool, OobError> {
         Ok(_) => Ok(true),
         Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(false),
         Err(Errno::PIPE | Errno::CONNRESET) => Err(OobError::Closed),
-        Err(errno) => Err(failed("sendmsg")(errno)),
+        Err(errno) => Err(system_error("sendmsg")(errno)),
     }
 }
 
 impl LocalStream {
-    /// As [`OobStream::process`](trunkline_fabric::OobStream::process).
-    pub(super) fn process(&self) -> Option<u32> {
+    /// As [`OobStream::peer_pid`](trunkline_fabric::OobStream::peer_pid).
+    pub(super) fn peer_pid(&self) -> Option<u32> {
         process_across(self.socket.as_fd())
     }
 
     /// The process at the other end, for a fabric that has to know whose memory it reaches.
-    fn sender(&self) -> Option<PeerProcess> {
+    fn peer_process(&self) -> Option<PeerProcess> {
         let socket = self.socket.as_fd();
         process_across(socket).and_then(|pid| PeerProcess::new(pid, peer_pidfd(socket)))
     }
 
     /// As [`OobStream::send`](trunkline_fabric::OobStream::send).
-    pub(super) fn send(&mut self, frame: Frame) -> Result<(), OobError> {
-        if frame.bytes.len() > Frame::MAX {
+    pub(super) fn send(&mut self, frame: OobFrame) -> Result<(), OobError> {
+        if frame.bytes.len() > OobFrame::MAX {
             return Err(OobError::Malformed);
         }
         if self.send_queued()? && send_one(&self.socket, &frame)? {
@@ -170,7 +170,7 @@ impl LocalStream {
     }
 
     /// As [`OobStream::recv`](trunkline_fabric::OobStream::recv).
-    pub(super) fn recv(&mut self) -> Result<Option<Frame>, OobError> {
+    pub(super) fn recv(&mut self) -> Result<Option<OobFrame>, OobError> {
         // A peer that is gone shows in what is received; what it sent before comes first.
         let _ = self.send_queued();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -182,7 +182,7 @@ impl LocalStream {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(Errno::CONNRESET) => return Err(OobError::Closed),
-            Err(errno) => return Err(failed("recvmsg")(errno)),
+            Err(errno) => return Err(system_error("recvmsg")(errno)),
         };
         let fd = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
@@ -190,10 +190,10 @@ impl LocalStream {
         });
         match received.bytes {
             0 => Err(OobError::Closed),
-            n if n > Frame::MAX => Err(OobError::Malformed),
+            n if n > OobFrame::MAX => Err(OobError::Malformed),
             n => {
-                let fd = fd.map(|fd| PassedFd { fd, sender: self.sender() });
-                Ok(Some(Frame { bytes: self.inbox[..n].to_vec(), fd }))
+                let fd = fd.map(|fd| PassedFd { fd, sender: self.peer_process() });
+                Ok(Some(OobFrame { bytes: self.inbox[..n].to_vec(), fd }))
             }
         }
     }
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     /// A name that no other test has.
-    fn name(number: u8) -> Name {
+    fn name(number: u8) -> SocketName {
         let mut name = [number; 16];
         name[..4].copy_from_slice(&std::process::id().to_le_bytes());
         name
@@ -212,21 +212,21 @@ mod tests {
 
     fn pair(number: u8) -> (LocalStream, LocalStream) {
         let mut listener = LocalListener::new(name(number), LocalUsers::Same).unwrap();
-        let client = LocalStream::connect(&listener.name(), LocalUsers::Same).unwrap();
+        let client = LocalStream::connect(&listener.socket_name(), LocalUsers::Same).unwrap();
         (client, listener.accept().unwrap().unwrap())
     }
 
     #[test]
     fn frames_keep_their_bounds_and_carry_descriptors() {
         let (mut a, mut b) = pair(1);
-        assert_eq!([&a, &b].map(LocalStream::process), [Some(std::process::id()); 2]);
-        let fd = socket().unwrap();
-        a.send(Frame { bytes: vec![1, 2], fd: Some(fd.into()) }).unwrap();
-        a.send(Frame { bytes: vec![3; Frame::MAX], fd: None }).unwrap();
+        assert_eq!([&a, &b].map(LocalStream::peer_pid), [Some(std::process::id()); 2]);
+        let fd = open_socket().unwrap();
+        a.send(OobFrame { bytes: vec![1, 2], fd: Some(fd.into()) }).unwrap();
+        a.send(OobFrame { bytes: vec![3; OobFrame::MAX], fd: None }).unwrap();
         let first = b.recv().unwrap().unwrap();
         assert_eq!(first.bytes, [1, 2]);
         assert!(first.fd.unwrap().is_own(), "the kernel names the process that sent the descriptor");
-        assert_eq!(b.recv().unwrap().unwrap().bytes.len(), Frame::MAX);
+        assert_eq!(b.recv().unwrap().unwrap().bytes.len(), OobFrame::MAX);
         assert!(b.recv().unwrap().is_none());
         drop(a);
         assert!(matches!(b.recv(), Err(OobError::Closed)));
@@ -239,7 +239,7 @@ mod tests {
         let error = loop {
             let mut bytes = sent.to_le_bytes().to_vec();
             bytes.resize(1024, 0);
-            match a.send(Frame { bytes, fd: None }) {
+            match a.send(OobFrame { bytes, fd: None }) {
                 Ok(()) => sent += 1,
                 Err(error) => break error,
             }
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn nobody_listens_there() {
-        let gone = LocalListener::new(name(3), LocalUsers::Same).unwrap().name();
+        let gone = LocalListener::new(name(3), LocalUsers::Same).unwrap().socket_name();
         assert!(matches!(LocalStream::connect(&gone, LocalUsers::Same), Err(OobError::Closed)));
     }
 }

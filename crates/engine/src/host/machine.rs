@@ -3,30 +3,30 @@
 use std::io;
 use std::sync::Arc;
 
-use trunkline_fabric::{Host, HostPage, Level};
-use trunkline_mem::Page;
+use trunkline_fabric::{Host, HostPage, LogLevel};
+use trunkline_mem::PublishedPage;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::status::{self, node};
 
 use super::oob::UnixOob;
-use super::reach::Reach;
+use super::reach::ControlReach;
 
-type Log = Box<dyn Fn(Level, &str) + Send + Sync>;
+type LogSink = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
 
 /// The machine.
 pub struct UnixHost {
     oob: UnixOob,
-    log: Log,
+    log: LogSink,
 }
 
 impl UnixHost {
     /// A host that gives its log lines to `log`; only processes of the same host reach each other.
-    pub fn new(log: impl Fn(Level, &str) + Send + Sync + 'static) -> Self {
-        Self::reached(Reach::default(), log)
+    pub fn new(log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
+        Self::with_reach(ControlReach::default(), log)
     }
 
     /// The same, for processes of other hosts too.
-    pub fn reached(reach: Reach, log: impl Fn(Level, &str) + Send + Sync + 'static) -> Self {
+    pub fn with_reach(reach: ControlReach, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         Self { oob: UnixOob::new(reach), log: Box::new(log) }
     }
 
@@ -34,7 +34,7 @@ impl UnixHost {
     /// nobody sees the endpoint.
     #[must_use]
     pub fn node_page(&self) -> Option<HostPage> {
-        show(node::NAME, node::BYTES).ok()
+        create_page(node::NAME, node::BYTES).ok()
     }
 }
 
@@ -42,10 +42,10 @@ impl Host for UnixHost {
     type Oob = UnixOob;
 
     fn now(&self) -> Instant {
-        monotonic()
+        monotonic_now()
     }
 
-    fn random(&self) -> [u8; 16] {
+    fn random_bytes(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
         let mut filled = 0;
         while filled < bytes.len() {
@@ -63,24 +63,24 @@ impl Host for UnixHost {
         &self.oob
     }
 
-    fn log(&self, level: Level, text: &str) {
+    fn log(&self, level: LogLevel, text: &str) {
         (self.log)(level, text);
     }
 
-    fn page(&self, bytes: usize) -> io::Result<Option<HostPage>> {
-        show(status::NAME, bytes).map(Some)
+    fn publish_page(&self, bytes: usize) -> io::Result<Option<HostPage>> {
+        create_page(status::NAME, bytes).map(Some)
     }
 }
 
 /// The time since the machine started.
-pub(super) fn monotonic() -> Instant {
+pub(super) fn monotonic_now() -> Instant {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Instant((now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64))
 }
 
 /// A page of that name which others may look at.
-fn show(name: &str, bytes: usize) -> io::Result<HostPage> {
-    let page = Arc::new(Page::make(name, bytes)?);
+fn create_page(name: &str, bytes: usize) -> io::Result<HostPage> {
+    let page = Arc::new(PublishedPage::create_page(name, bytes)?);
     let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let unix_ns = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);

@@ -13,4 +13,4 @@ mod strand;
 
 pub use machine::UnixHost;
 pub use oob::{UnixListener, UnixOob, UnixStream};
-pub use reach::{LocalUsers, Reach};
+pub use reach::{ControlReach, LocalUsers};

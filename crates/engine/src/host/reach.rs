@@ -18,7 +18,7 @@ pub enum LocalUsers {
 
 /// How control streams reach this process and others.
 #[derive(Clone, Debug)]
-pub struct Reach {
+pub struct ControlReach {
     /// Processes of this host reach each other by local sockets; otherwise by the network, like those of other hosts.
     pub local: bool,
     /// Whose processes may share a local socket with this one.
@@ -33,13 +33,13 @@ pub struct Reach {
     pub mutant: Mutant,
 }
 
-impl Default for Reach {
+impl Default for ControlReach {
     fn default() -> Self {
         Self {
             local: true,
             users: LocalUsers::Same,
             addresses: Vec::new(),
-            silence: Duration::secs(10),
+            silence: Duration::from_secs(10),
             mutant: Mutant::NONE,
         }
     }

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use trunkline_fabric::{Frame, OobError, StreamConnections};
-use trunkline_proto::control::{Arrival, DialStep, Resume, StrandPhase, StreamLife};
+use trunkline_fabric::{OobError, OobFrame, StreamConnections};
+use trunkline_proto::control::{DialStep, FrameArrival, ResumeWindow, StrandPhase, StreamLife};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::strand::{Join, Name, STRANDS_MAX};
+use trunkline_proto::wire::strand::{STRANDS_MAX, StrandJoin, StreamName};
 
-use super::dial::Dial;
-use super::lobby::{Guest, Lobby};
-use super::machine::monotonic;
-use super::strand::{Record, Strand, StrandFault, failed, socket};
+use super::dial::ConnectionDialer;
+use super::lobby::{PendingConnection, StreamAcceptQueue};
+use super::machine::monotonic_now;
+use super::strand::{ConnectionFault, ControlConnection, StreamRecord, open_socket, system_error};
 
 /// Connections that wait for a process that does not accept; the kernel may allow fewer.
 const BACKLOG: i32 = 4096;
@@ -30,7 +30,7 @@ pub(super) struct RemoteListener {
     sockets: Vec<OwnedFd>,
     places: Arc<[SocketAddr]>,
     silence: Duration,
-    lobby: Arc<Lobby>,
+    lobby: Arc<StreamAcceptQueue>,
     mutant: Mutant,
 }
 
@@ -40,7 +40,7 @@ impl RemoteListener {
         let mut refused = None;
         let mut listening = Vec::new();
         for &address in at.iter().take(STRANDS_MAX) {
-            match listen(address) {
+            match listen_at(address) {
                 Ok(one) => listening.push(one),
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -52,7 +52,7 @@ impl RemoteListener {
         Ok(Self { sockets, places: places.into(), silence, lobby: Arc::default(), mutant })
     }
 
-    pub(super) fn places(&self) -> &[SocketAddr] {
+    pub(super) fn listen_addresses(&self) -> &[SocketAddr] {
         &self.places
     }
 
@@ -61,26 +61,26 @@ impl RemoteListener {
         for socket in &self.sockets {
             match rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => {
-                    let strand = Strand::accepted(socket, self.silence);
-                    let end = End::Accepted { lobby: self.lobby.clone(), places: self.places.clone() };
-                    let life = StreamLife::accepted(self.silence, monotonic(), self.mutant);
+                    let strand = ControlConnection::from_accepted(socket, self.silence);
+                    let end = StreamRole::Accepted { lobby: self.lobby.clone(), places: self.places.clone() };
+                    let life = StreamLife::new_accepted(self.silence, monotonic_now(), self.mutant);
                     return Ok(Some(RemoteStream::new(None, end, life, vec![strand], self.mutant)));
                 }
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-                Err(errno) => return Err(failed("accept")(errno)),
+                Err(errno) => return Err(system_error("accept")(errno)),
             }
         }
         Ok(None)
     }
 }
 
-fn listen(at: IpAddr) -> Result<(OwnedFd, SocketAddr), OobError> {
+fn listen_at(at: IpAddr) -> Result<(OwnedFd, SocketAddr), OobError> {
     let wanted = SocketAddr::new(at, 0);
-    let socket = socket(wanted)?;
-    rustix::net::bind(&socket, &wanted).map_err(failed("bind"))?;
-    rustix::net::listen(&socket, BACKLOG).map_err(failed("listen"))?;
-    let bound = rustix::net::getsockname(&socket).map_err(failed("getsockname"))?;
-    let place = SocketAddr::try_from(bound).map_err(failed("getsockname"))?;
+    let socket = open_socket(wanted)?;
+    rustix::net::bind(&socket, &wanted).map_err(system_error("bind"))?;
+    rustix::net::listen(&socket, BACKLOG).map_err(system_error("listen"))?;
+    let bound = rustix::net::getsockname(&socket).map_err(system_error("getsockname"))?;
+    let place = SocketAddr::try_from(bound).map_err(system_error("getsockname"))?;
     Ok((socket, place))
 }
 
@@ -88,89 +88,95 @@ fn listen(at: IpAddr) -> Result<(OwnedFd, SocketAddr), OobError> {
 #[derive(Debug)]
 pub(super) struct RemoteStream {
     /// What an accepted stream hears first.
-    name: Option<Name>,
-    end: End,
-    resume: Resume,
+    name: Option<StreamName>,
+    end: StreamRole,
+    resume: ResumeWindow,
     /// When strands are dialled, and whether the stream is over.
     life: StreamLife,
-    strands: Vec<Strand>,
+    strands: Vec<ControlConnection>,
     /// Why a strand ended, if there was more to it than an end.
     fault: Option<OobError>,
 }
 
 /// Which end of the stream this is.
 #[derive(Debug)]
-enum End {
+enum StreamRole {
     /// It began the stream, and begins its strands.
-    Began(Dial),
+    Began(ConnectionDialer),
     /// It accepts them.
-    Accepted { lobby: Arc<Lobby>, places: Arc<[SocketAddr]> },
+    Accepted { lobby: Arc<StreamAcceptQueue>, places: Arc<[SocketAddr]> },
 }
 
 /// What ends.
-enum Ending {
+enum StreamFault {
     /// One strand; others may go on.
-    Strand(StrandFault),
+    Strand(ConnectionFault),
     /// All of it.
     Stream(OobError),
 }
 
-fn malformed<E>(_: E) -> Ending {
-    Ending::Strand(StrandFault::MALFORMED)
+fn malformed_record<E>(_: E) -> StreamFault {
+    StreamFault::Strand(ConnectionFault::MALFORMED)
 }
 
 impl RemoteStream {
     /// Begins to connect to all these addresses, from these; what is sent meanwhile waits.
     pub(super) fn connect(
-        name: Name,
+        name: StreamName,
         places: Vec<SocketAddr>,
         from: &[IpAddr],
         silence: Duration,
         mutant: Mutant,
     ) -> Result<Self, OobError> {
-        let now = monotonic();
-        let dial = Dial::new(places, from.to_vec(), silence, mutant);
-        let life = StreamLife::dialling(dial.count(), silence, now, mutant);
-        let mut stream = Self::new(Some(name), End::Began(dial), life, Vec::new(), mutant);
-        stream.gather(now);
+        let now = monotonic_now();
+        let dial = ConnectionDialer::new(places, from.to_vec(), silence, mutant);
+        let life = StreamLife::new_dialling(dial.connection_count(), silence, now, mutant);
+        let mut stream = Self::new(Some(name), StreamRole::Began(dial), life, Vec::new(), mutant);
+        stream.refresh_connections(now);
         if stream.strands.is_empty() {
             return Err(stream.fault.take().unwrap_or(OobError::Closed));
         }
         Ok(stream)
     }
 
-    fn new(name: Option<Name>, end: End, life: StreamLife, strands: Vec<Strand>, mutant: Mutant) -> Self {
-        Self { name, end, resume: Resume::new(mutant), life, strands, fault: None }
+    fn new(
+        name: Option<StreamName>,
+        end: StreamRole,
+        life: StreamLife,
+        strands: Vec<ControlConnection>,
+        mutant: Mutant,
+    ) -> Self {
+        Self { name, end, resume: ResumeWindow::new(mutant), life, strands, fault: None }
     }
 
     /// Strands that both ends have joined.
-    pub(super) fn connections(&self) -> StreamConnections {
-        StreamConnections { now: self.life.joined(), ever: self.life.ever_joined() }
+    pub(super) fn connection_counts(&self) -> StreamConnections {
+        StreamConnections { now: self.life.joined_count(), ever: self.life.ever_joined() }
     }
 
     /// As [`OobStream::send`](trunkline_fabric::OobStream::send).
     pub(super) fn send(&mut self, frame: Vec<u8>) -> Result<(), OobError> {
-        if frame.is_empty() || frame.len() > Frame::MAX {
+        if frame.is_empty() || frame.len() > OobFrame::MAX {
             return Err(OobError::Malformed);
         }
         if self.life.has_ended() {
             return Err(OobError::Closed);
         }
-        self.resume.keep(frame).map_err(|_| OobError::Overflow)?;
-        (0..self.strands.len()).for_each(|at| self.write(at));
+        self.resume.keep_frame(frame).map_err(|_| OobError::Overflow)?;
+        (0..self.strands.len()).for_each(|at| self.flush_connection(at));
         Ok(())
     }
 
     /// Sends the frames that the stream has for a strand.
-    fn write(&mut self, at: usize) {
+    fn flush_connection(&mut self, at: usize) {
         let strand = &mut self.strands[at];
         let before = strand.phase;
         if let (Some(name), StrandPhase::Dialled) = (self.name, before) {
             // The other end may forget the frames that were taken since the strand was begun.
-            strand.say_stream(name, &self.resume);
+            strand.queue_first_join(name, &self.resume);
         }
         // One that has ended shows in what is received; what it brought before comes first.
-        let _ = strand.write(&self.resume);
+        let _ = strand.send_frames(&self.resume);
         if before != strand.phase {
             self.life.on_answered(strand.slot);
         }
@@ -181,22 +187,22 @@ impl RemoteStream {
         if self.life.has_ended() {
             return Err(OobError::Closed);
         }
-        let now = monotonic();
-        self.gather(now);
+        let now = monotonic_now();
+        self.refresh_connections(now);
         let mut at = 0;
         while at < self.strands.len() {
-            match self.take(at, now) {
+            match self.recv_from(at, now) {
                 Ok(Some(frame)) => return Ok(Some(frame)),
                 Ok(None) => at += 1,
-                Err(Ending::Strand(fault)) => self.lose(at, fault, now),
-                Err(Ending::Stream(error)) => {
-                    self.life.end();
+                Err(StreamFault::Strand(fault)) => self.drop_connection(at, fault, now),
+                Err(StreamFault::Stream(error)) => {
+                    self.life.mark_over();
                     self.strands.clear();
                     return Err(error);
                 }
             }
         }
-        if !self.life.is_over(now) {
+        if !self.life.check_over(now) {
             return Ok(None);
         }
         self.strands.clear();
@@ -204,41 +210,42 @@ impl RemoteStream {
     }
 
     /// Takes up strands that have come, or begins those that are due.
-    fn gather(&mut self, now: Instant) {
+    fn refresh_connections(&mut self, now: Instant) {
         let Some(name) = self.name else { return };
         // Other attempts of a slot that has joined meanwhile.
         self.strands.retain(|strand| strand.is_joined() || !self.life.is_joined(strand.slot));
         match &self.end {
-            End::Began(_) if self.life.next_deadline().is_none_or(|due| due > now) => {}
-            End::Began(_) => {
-                while let Some(step) = self.life.dial(now) {
-                    self.begin(name, step, now);
+            StreamRole::Began(_) if self.life.next_deadline().is_none_or(|due| due > now) => {}
+            StreamRole::Began(_) => {
+                while let Some(step) = self.life.next_dial(now) {
+                    self.dial_connection(name, step, now);
                 }
             }
-            End::Accepted { lobby, .. } => {
-                for guest in lobby.fetch(&name) {
+            StreamRole::Accepted { lobby, .. } => {
+                for guest in lobby.take_connections(&name) {
                     // One that cannot go on with this stream is dropped.
-                    let _ = self.welcome(name, guest, now);
+                    let _ = self.add_accepted(name, guest, now);
                 }
             }
         }
     }
 
-    fn begin(&mut self, name: Name, step: DialStep, now: Instant) {
+    fn dial_connection(&mut self, name: StreamName, step: DialStep, now: Instant) {
         let DialStep { slot, drops_oldest } = step;
-        let End::Began(dial) = &self.end else { return };
+        let StreamRole::Began(dial) = &self.end else { return };
         if drops_oldest {
-            let waits = |strand: &Strand| strand.slot == slot && strand.phase == StrandPhase::Dialled;
+            let waits =
+                |strand: &ControlConnection| strand.slot == slot && strand.phase == StrandPhase::Dialled;
             if let Some(oldest) = self.strands.iter().position(waits) {
                 self.strands.remove(oldest);
             }
         }
-        match dial.begin(slot) {
+        match dial.dial_slot(slot) {
             Ok(mut strand) => {
-                strand.say_stream(name, &self.resume);
+                strand.queue_first_join(name, &self.resume);
                 self.strands.push(strand);
             }
-            Err(StrandFault { end, error }) => {
+            Err(ConnectionFault { end, error }) => {
                 self.life.on_ended(slot, StrandPhase::Dialled, end, now);
                 self.fault = Some(error);
             }
@@ -246,27 +253,32 @@ impl RemoteStream {
     }
 
     /// Adds an accepted strand; one too many takes the place of the oldest, which the other end has left.
-    fn welcome(&mut self, name: Name, guest: Guest, now: Instant) -> Result<(), Ending> {
-        let Guest { mut strand, received } = guest;
-        let End::Accepted { places, .. } = &self.end else { return Ok(()) };
-        self.resume.on_join(received).map_err(malformed)?;
+    fn add_accepted(
+        &mut self,
+        name: StreamName,
+        guest: PendingConnection,
+        now: Instant,
+    ) -> Result<(), StreamFault> {
+        let PendingConnection { mut strand, received } = guest;
+        let StreamRole::Accepted { places, .. } = &self.end else { return Ok(()) };
+        self.resume.on_join(received).map_err(malformed_record)?;
         strand.phase = StrandPhase::Joined;
         strand.next = Some(received);
-        strand.say_join(name, places, self.resume.received());
-        let _ = strand.write(&self.resume);
+        strand.queue_join(name, places, self.resume.frames_received());
+        let _ = strand.send_frames(&self.resume);
         self.life.on_joined(strand.slot, now);
         if self.strands.len() == 2 * STRANDS_MAX {
-            self.lose(0, StrandFault::CLOSED, now);
+            self.drop_connection(0, ConnectionFault::CLOSED, now);
         }
         self.strands.push(strand);
         Ok(())
     }
 
     /// The next frame that one strand brings, if it has one.
-    fn take(&mut self, at: usize, now: Instant) -> Result<Option<Vec<u8>>, Ending> {
-        self.write(at);
+    fn recv_from(&mut self, at: usize, now: Instant) -> Result<Option<Vec<u8>>, StreamFault> {
+        self.flush_connection(at);
         for _ in 0..BURST {
-            let Some(record) = self.strands[at].read().map_err(Ending::Strand)? else { break };
+            let Some(record) = self.strands[at].read_record().map_err(StreamFault::Strand)? else { break };
             if let Some(frame) = self.on_record(at, record, now)? {
                 return Ok(Some(frame));
             }
@@ -274,68 +286,79 @@ impl RemoteStream {
         Ok(None)
     }
 
-    fn on_record(&mut self, at: usize, record: Record, now: Instant) -> Result<Option<Vec<u8>>, Ending> {
+    fn on_record(
+        &mut self,
+        at: usize,
+        record: StreamRecord,
+        now: Instant,
+    ) -> Result<Option<Vec<u8>>, StreamFault> {
         match record {
-            Record::Join { join, received } if !self.strands[at].is_joined() => {
+            StreamRecord::Join { join, received } if !self.strands[at].is_joined() => {
                 self.on_join(at, join, received, now)?;
                 Ok(None)
             }
             // A JOIN comes first, and once.
-            Record::Join { .. } => Err(malformed(())),
-            _ if !self.strands[at].is_joined() => Err(malformed(())),
-            Record::Frame { number, received, bytes } => {
-                self.resume.on_received(received).map_err(malformed)?;
-                match self.resume.on_frame(number).map_err(malformed)? {
-                    Arrival::New => Ok(Some(bytes)),
-                    Arrival::Known => Ok(None),
+            StreamRecord::Join { .. } => Err(malformed_record(())),
+            _ if !self.strands[at].is_joined() => Err(malformed_record(())),
+            StreamRecord::Frame { number, received, bytes } => {
+                self.resume.on_received(received).map_err(malformed_record)?;
+                match self.resume.on_frame(number).map_err(malformed_record)? {
+                    FrameArrival::New => Ok(Some(bytes)),
+                    FrameArrival::Known => Ok(None),
                 }
             }
-            Record::Taken { received } => {
-                self.resume.on_received(received).map_err(malformed)?;
+            StreamRecord::Taken { received } => {
+                self.resume.on_received(received).map_err(malformed_record)?;
                 Ok(None)
             }
-            Record::End => Err(Ending::Stream(OobError::Closed)),
+            StreamRecord::End => Err(StreamFault::Stream(OobError::Closed)),
         }
     }
 
-    fn on_join(&mut self, at: usize, join: Join, received: u64, now: Instant) -> Result<(), Ending> {
+    fn on_join(
+        &mut self,
+        at: usize,
+        join: StrandJoin,
+        received: u64,
+        now: Instant,
+    ) -> Result<(), StreamFault> {
         match &mut self.end {
-            End::Began(dial) => {
+            StreamRole::Began(dial) => {
                 if Some(join.name) != self.name {
-                    return Err(malformed(()));
+                    return Err(malformed_record(()));
                 }
                 let strand = &mut self.strands[at];
                 if self.life.is_joined(strand.slot) {
                     // Another attempt of its slot was first.
-                    return Err(Ending::Strand(StrandFault::CLOSED));
+                    return Err(StreamFault::Strand(ConnectionFault::CLOSED));
                 }
-                self.resume.on_join(received).map_err(malformed)?;
+                self.resume.on_join(received).map_err(malformed_record)?;
                 strand.phase = StrandPhase::Joined;
                 strand.next.get_or_insert(received);
-                dial.learn(join.places);
-                self.life.set_slots(dial.count());
+                dial.update_addresses(join.places);
+                self.life.set_slots(dial.connection_count());
                 self.life.on_joined(strand.slot, now);
                 Ok(())
             }
-            End::Accepted { lobby, .. } => {
-                let guest = Guest { strand: self.strands.remove(at), received };
-                let Some(guest) = lobby.leave(&join.name, guest) else {
-                    return Err(Ending::Stream(OobError::Merged));
+            StreamRole::Accepted { lobby, .. } => {
+                let guest = PendingConnection { strand: self.strands.remove(at), received };
+                let Some(guest) = lobby.enqueue_connection(&join.name, guest) else {
+                    return Err(StreamFault::Stream(OobError::Merged));
                 };
                 if received > 0 {
                     // It goes on with a stream that this end has given up.
-                    return Err(Ending::Stream(OobError::Closed));
+                    return Err(StreamFault::Stream(OobError::Closed));
                 }
-                lobby.enter(join.name);
+                lobby.add_stream(join.name);
                 self.name = Some(join.name);
                 // Its only strand: if that cannot be, nor can the stream.
-                self.welcome(join.name, guest, now).map_err(|_| Ending::Stream(OobError::Malformed))
+                self.add_accepted(join.name, guest, now).map_err(|_| StreamFault::Stream(OobError::Malformed))
             }
         }
     }
 
-    fn lose(&mut self, at: usize, fault: StrandFault, now: Instant) {
-        let Strand { slot, phase, .. } = self.strands.remove(at);
+    fn drop_connection(&mut self, at: usize, fault: ConnectionFault, now: Instant) {
+        let ControlConnection { slot, phase, .. } = self.strands.remove(at);
         self.life.on_ended(slot, phase, fault.end, now);
         if !matches!(fault.error, OobError::Closed) {
             self.fault = Some(fault.error);
@@ -345,9 +368,9 @@ impl RemoteStream {
 
 impl Drop for RemoteStream {
     fn drop(&mut self) {
-        self.strands.iter_mut().for_each(|strand| strand.say_end(&self.resume));
-        if let (Some(name), End::Accepted { lobby, .. }) = (&self.name, &self.end) {
-            lobby.exit(name);
+        self.strands.iter_mut().for_each(|strand| strand.send_end(&self.resume));
+        if let (Some(name), StreamRole::Accepted { lobby, .. }) = (&self.name, &self.end) {
+            lobby.remove_stream(name);
         }
     }
 }

@@ -9,29 +9,29 @@ use std::time::Duration as Time;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use trunkline_fabric::OobError;
-use trunkline_proto::control::{Resume, StrandEnd, StrandPhase};
+use trunkline_proto::control::{ResumeWindow, StrandEnd, StrandPhase};
 use trunkline_proto::time::Duration;
-use trunkline_proto::wire::strand::{BODY_MAX, HEAD, Head, Join, Kind, Name};
+use trunkline_proto::wire::strand::{BODY_MAX, HEAD, StrandHead, StrandJoin, StrandRecordKind, StreamName};
 
 /// Questions to a silent host before it is given up.
 pub(super) const QUESTIONS: u32 = 3;
 /// Bytes that are given to the kernel at once, about.
 const GATHERED: usize = 16 << 10;
 
-pub(super) fn failed(what: &'static str) -> impl Fn(Errno) -> OobError {
+pub(super) fn system_error(what: &'static str) -> impl Fn(Errno) -> OobError {
     move |errno| OobError::System { what, source: errno.into() }
 }
 
 /// A socket that can reach, or be, that address.
-pub(super) fn socket(like: SocketAddr) -> Result<OwnedFd, OobError> {
+pub(super) fn open_socket(like: SocketAddr) -> Result<OwnedFd, OobError> {
     let family = if like.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed("socket"))
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(system_error("socket"))
 }
 
 /// Lets the kernel find out that the other host is gone: by questions when nothing is said, by the time an answer to
 /// what was said takes.
-fn watch(socket: &OwnedFd, silence: Duration) -> Result<(), Errno> {
+fn set_keepalive(socket: &OwnedFd, silence: Duration) -> Result<(), Errno> {
     let whole = Time::from_nanos(silence.0).max(Time::from_secs(1));
     // The kernel counts whole seconds, and would round up.
     let step = Time::from_secs((whole.as_secs() / u64::from(QUESTIONS + 1)).max(1));
@@ -45,35 +45,35 @@ fn watch(socket: &OwnedFd, silence: Duration) -> Result<(), Errno> {
 
 /// Why a strand ended; logged.
 #[derive(Debug)]
-pub(super) struct StrandFault {
+pub(super) struct ConnectionFault {
     pub(super) end: StrandEnd,
     pub(super) error: OobError,
 }
 
-impl StrandFault {
+impl ConnectionFault {
     /// The other end sent a frame that is not valid.
     pub(super) const MALFORMED: Self = Self { end: StrandEnd::Refusal, error: OobError::Malformed };
     /// The other end closed the connection.
     pub(super) const CLOSED: Self = Self { end: StrandEnd::Refusal, error: OobError::Closed };
 
     /// The system refused a call on the strand's socket.
-    fn of(what: &'static str, errno: Errno) -> Self {
+    fn from_errno(what: &'static str, errno: Errno) -> Self {
         match errno {
             Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED | Errno::NOTCONN => Self::CLOSED,
             Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN | Errno::HOSTDOWN => {
                 Self { end: StrandEnd::Silence, error: OobError::Closed }
             }
             // The other host did not say so.
-            errno => Self { end: StrandEnd::Silence, error: failed(what)(errno) },
+            errno => Self { end: StrandEnd::Silence, error: system_error(what)(errno) },
         }
     }
 }
 
 /// What came over a strand.
 #[derive(Debug)]
-pub(super) enum Record {
+pub(super) enum StreamRecord {
     /// The first one: which stream, and how many of its frames the other end has taken.
-    Join { join: Join, received: u64 },
+    Join { join: StrandJoin, received: u64 },
     /// A control frame.
     Frame { number: u64, received: u64, bytes: Vec<u8> },
     /// How many frames the other end has taken.
@@ -84,7 +84,7 @@ pub(super) enum Record {
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Strand {
+pub(super) struct ControlConnection {
     socket: OwnedFd,
     /// Which of its end's attempts made it.
     pub(super) slot: usize,
@@ -100,33 +100,33 @@ pub(super) struct Strand {
     came: VecDeque<u8>,
 }
 
-impl Strand {
+impl ControlConnection {
     /// One that was accepted.
-    pub(super) fn accepted(socket: OwnedFd, silence: Duration) -> Self {
+    pub(super) fn from_accepted(socket: OwnedFd, silence: Duration) -> Self {
         // Refused by a socket that has ended already, which its first look tells.
-        let _ = watch(&socket, silence);
+        let _ = set_keepalive(&socket, silence);
         Self::new(socket, 0, StrandPhase::Answered)
     }
 
     /// Begins to connect, from one of our addresses or whichever the kernel takes.
-    pub(super) fn begin(
+    pub(super) fn start_connect(
         to: SocketAddr,
         from: Option<IpAddr>,
         silence: Duration,
         slot: usize,
-    ) -> Result<Self, StrandFault> {
-        let socket = socket(to).map_err(|error| StrandFault { end: StrandEnd::Silence, error })?;
-        let refused = |what| move |errno| StrandFault::of(what, errno);
-        watch(&socket, silence).map_err(refused("setsockopt"))?;
+    ) -> Result<Self, ConnectionFault> {
+        let socket = open_socket(to).map_err(|error| ConnectionFault { end: StrandEnd::Silence, error })?;
+        let refused = |what| move |errno| ConnectionFault::from_errno(what, errno);
+        set_keepalive(&socket, silence).map_err(refused("setsockopt"))?;
         if let Some(from) = from {
             trunkline_mem::defer_port_choice(socket.as_fd())
                 .map_err(|source| OobError::System { what: "setsockopt", source })
-                .map_err(|error| StrandFault { end: StrandEnd::Silence, error })?;
+                .map_err(|error| ConnectionFault { end: StrandEnd::Silence, error })?;
             rustix::net::bind(&socket, &SocketAddr::new(from, 0)).map_err(refused("bind"))?;
         }
         match rustix::net::connect(&socket, &to) {
             Ok(()) | Err(Errno::INPROGRESS) => Ok(Self::new(socket, slot, StrandPhase::Dialled)),
-            Err(errno) => Err(StrandFault::of("connect", errno)),
+            Err(errno) => Err(ConnectionFault::from_errno("connect", errno)),
         }
     }
 
@@ -142,62 +142,62 @@ impl Strand {
     }
 
     /// Says which stream an attempt belongs to, in the place of an earlier frame, of which no byte was sent.
-    pub(super) fn say_stream(&mut self, name: Name, resume: &Resume) {
+    pub(super) fn queue_first_join(&mut self, name: StreamName, resume: &ResumeWindow) {
         self.unsent.clear();
-        self.say_join(name, &[], resume.received());
-        self.next = (resume.first() == 0).then_some(0);
+        self.queue_join(name, &[], resume.frames_received());
+        self.next = (resume.first_kept() == 0).then_some(0);
     }
 
     /// Says which stream this strand belongs to; before anything else.
-    pub(super) fn say_join(&mut self, name: Name, places: &[SocketAddr], received: u64) {
-        let body = Join { name, places: places.to_vec() }.to_bytes();
-        self.put(Kind::Join, 0, received, &body);
+    pub(super) fn queue_join(&mut self, name: StreamName, places: &[SocketAddr], received: u64) {
+        let body = StrandJoin { name, places: places.to_vec() }.to_bytes();
+        self.queue_record(StrandRecordKind::Join, 0, received, &body);
     }
 
     /// Ends the stream for the other end, if all of it is said over this strand.
-    pub(super) fn say_end(&mut self, resume: &Resume) {
-        if self.is_joined() && self.write(resume).is_ok() && self.next == Some(resume.sent()) {
-            self.put(Kind::End, resume.sent(), resume.received(), &[]);
-            let _ = self.send();
+    pub(super) fn send_end(&mut self, resume: &ResumeWindow) {
+        if self.is_joined() && self.send_frames(resume).is_ok() && self.next == Some(resume.frames_sent()) {
+            self.queue_record(StrandRecordKind::End, resume.frames_sent(), resume.frames_received(), &[]);
+            let _ = self.flush_unsent();
         }
     }
 
-    fn put(&mut self, kind: Kind, number: u64, received: u64, body: &[u8]) {
+    fn queue_record(&mut self, kind: StrandRecordKind, number: u64, received: u64, body: &[u8]) {
         // No frame and no JOIN is longer.
         let len = body.len() as u16;
-        self.unsent.extend(Head { kind, len, number, received }.to_bytes());
+        self.unsent.extend(StrandHead { kind, len, number, received }.to_bytes());
         self.unsent.extend(body);
         self.told = received;
     }
 
     /// Sends what the stream has for this strand, as far as the kernel takes it.
-    pub(super) fn write(&mut self, resume: &Resume) -> Result<(), StrandFault> {
+    pub(super) fn send_frames(&mut self, resume: &ResumeWindow) -> Result<(), ConnectionFault> {
         loop {
-            self.gather(resume);
-            if self.unsent.is_empty() || !self.send()? {
+            self.queue_frames(resume);
+            if self.unsent.is_empty() || !self.flush_unsent()? {
                 return Ok(());
             }
         }
     }
 
-    fn gather(&mut self, resume: &Resume) {
+    fn queue_frames(&mut self, resume: &ResumeWindow) {
         let Some(next) = &mut self.next else { return };
         let mut next = *next;
         while self.unsent.len() < GATHERED
             && let Some((number, frame)) = resume.next_from(next)
         {
-            self.put(Kind::Frame, number, resume.received(), frame);
+            self.queue_record(StrandRecordKind::Frame, number, resume.frames_received(), frame);
             next = number + 1;
         }
         // What was taken over another strand needs not go.
-        self.next = Some(next.max(resume.first()));
+        self.next = Some(next.max(resume.first_kept()));
         if self.unsent.is_empty() && resume.taken_due(self.told) {
-            self.put(Kind::Taken, resume.sent(), resume.received(), &[]);
+            self.queue_record(StrandRecordKind::Taken, resume.frames_sent(), resume.frames_received(), &[]);
         }
     }
 
     /// Gives what is unsent to the kernel; whether it took all.
-    fn send(&mut self) -> Result<bool, StrandFault> {
+    fn flush_unsent(&mut self) -> Result<bool, ConnectionFault> {
         while !self.unsent.is_empty() {
             match rustix::net::send(self.socket.as_fd(), self.unsent.as_slices().0, SendFlags::NOSIGNAL) {
                 Ok(sent) => {
@@ -209,30 +209,30 @@ impl Strand {
                 }
                 // Of a connection that is not there yet, too.
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => return Ok(false),
-                Err(errno) => return Err(StrandFault::of("send", errno)),
+                Err(errno) => return Err(ConnectionFault::from_errno("send", errno)),
             }
         }
         Ok(true)
     }
 
     /// The next record, if a whole one is there.
-    pub(super) fn read(&mut self) -> Result<Option<Record>, StrandFault> {
+    pub(super) fn read_record(&mut self) -> Result<Option<StreamRecord>, ConnectionFault> {
         loop {
-            if let Some(record) = self.record()? {
+            if let Some(record) = self.parse_record()? {
                 return Ok(Some(record));
             }
             let mut bytes = [0; HEAD + BODY_MAX];
             match rustix::net::recv(self.socket.as_fd(), &mut bytes, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(StrandFault::CLOSED),
+                Ok((_, 0)) => return Err(ConnectionFault::CLOSED),
                 Ok((_, count)) => self.came.extend(&bytes[..count]),
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-                Err(errno) => return Err(StrandFault::of("recv", errno)),
+                Err(errno) => return Err(ConnectionFault::from_errno("recv", errno)),
             }
         }
     }
 
     /// The first record of what came, if it is whole.
-    fn record(&mut self) -> Result<Option<Record>, StrandFault> {
+    fn parse_record(&mut self) -> Result<Option<StreamRecord>, ConnectionFault> {
         let mut head = [0; HEAD];
         if self.came.len() < HEAD {
             return Ok(None);
@@ -240,21 +240,21 @@ impl Strand {
         for (to, from) in head.iter_mut().zip(&self.came) {
             *to = *from;
         }
-        let Head { kind, len, number, received } =
-            Head::from_bytes(&head).map_err(|_| StrandFault::MALFORMED)?;
+        let StrandHead { kind, len, number, received } =
+            StrandHead::from_bytes(&head).map_err(|_| ConnectionFault::MALFORMED)?;
         if self.came.len() < HEAD + usize::from(len) {
             return Ok(None);
         }
         self.came.drain(..HEAD);
         let bytes: Vec<u8> = self.came.drain(..usize::from(len)).collect();
         Ok(Some(match kind {
-            Kind::Join => {
-                let join = Join::from_bytes(&bytes).map_err(|_| StrandFault::MALFORMED)?;
-                Record::Join { join, received }
+            StrandRecordKind::Join => {
+                let join = StrandJoin::from_bytes(&bytes).map_err(|_| ConnectionFault::MALFORMED)?;
+                StreamRecord::Join { join, received }
             }
-            Kind::Frame => Record::Frame { number, received, bytes },
-            Kind::Taken => Record::Taken { received },
-            Kind::End => Record::End,
+            StrandRecordKind::Frame => StreamRecord::Frame { number, received, bytes },
+            StrandRecordKind::Taken => StreamRecord::Taken { received },
+            StrandRecordKind::End => StreamRecord::End,
         }))
     }
 

@@ -5,23 +5,24 @@
 use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{
-    Fabric, Host, Level, LinkAddress, LinkError, LinkId, Links as _, Op, PassedFd, Rail, Remote, Source,
+    Fabric, Host, LinkAddress, LinkControl as _, LinkError, LinkId, LogLevel, Op, OpSource, PassedFd, Rail,
+    RemoteLocation,
 };
-use trunkline_proto::counters::Tally;
-use trunkline_proto::link::{DownStep, LinkStep, OpenStep};
+use trunkline_proto::counters::ProcessTally;
+use trunkline_proto::link::{DownStep, LinkOpenStep, LinkStep};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::frame::{Frame, LinkDown, LinkOpen, LinkResult, Region};
+use trunkline_proto::wire::frame::{ControlFrame, LinkDown, LinkOpen, LinkResult, RemoteRegion};
 
-use crate::comm::Comm;
-use crate::comm::request::Requests;
+use crate::comm::CommSlot;
+use crate::comm::request::RequestTable;
 use crate::control::watch::LOOKS_AT_END;
-use crate::engine::turn_of;
+use crate::engine::locked_member_of;
 use crate::link::links::SharedLinks;
-use crate::link::news::Word;
-use crate::link::path::{LAST_FLUSH, NO_LINK, PROBE, Path, Proof, Told};
-use crate::link::rails::Rails;
-use crate::pool::groups::{Neighbours, Turn};
-use crate::pool::member::{Down, Open, Side};
+use crate::link::news::LinkFrame;
+use crate::link::path::{LAST_FLUSH, LinkDownReport, LinkPath, LinkProbe, NO_LINK, PROBE};
+use crate::link::rails::GroupRails;
+use crate::pool::groups::{GroupContext, LockedMember};
+use crate::pool::member::{CommSide, FailureTimer, OpenComm};
 use crate::{CommFault, CommId, Engine};
 
 /// Polls of a comm whose links all carry between two looks at the clock.
@@ -31,108 +32,108 @@ const TURNS: u32 = 64;
 const LOOKS_IN_RAIL_TIME: u64 = 16;
 
 /// How often links that do not carry are looked after.
-const TEND_EVERY: Duration = Duration::micros(500);
+const TEND_EVERY: Duration = Duration::from_micros(500);
 
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Which links of an open comm carry, in order; `None` for an unknown comm.
-    pub fn links(&self, comm: CommId) -> Option<Vec<bool>> {
-        self.open(comm, |turn| turn.open.side.paths().iter().map(Path::carries).collect())
+    pub fn carrying_links(&self, comm: CommId) -> Option<Vec<bool>> {
+        self.with_member(comm, |turn| turn.open.side.paths_mut().iter().map(LinkPath::is_carrying).collect())
     }
 
     /// Whether no link of a comm has carried for as long as a peer may be silent. Until then work waits, and links are made: the peer
     /// lives as long as its control streams do.
-    fn is_stranded(&self, open: &mut Open, now: Instant) -> bool {
-        if open.link_down || open.side.paths().any_carries() {
+    fn check_stranded(&self, open: &mut OpenComm, now: Instant) -> bool {
+        if open.link_down || open.side.paths_mut().any_carries() {
             open.adrift = None;
             return false;
         }
         if open.adrift.is_none() {
-            let paths = open.side.paths();
-            (0..paths.len()).for_each(|at| paths.get_mut(at).life.hurry(now));
+            let paths = open.side.paths_mut();
+            (0..paths.len()).for_each(|at| paths.get_mut(at).life.expedite_retry(now));
         }
         let step = Duration(self.params.peer_time.0 / LOOKS_AT_END);
-        let waited = Down::look(&mut open.adrift, now, step);
-        waited > self.params.peer_time || self.params.mutant.is("engine-leaves-its-last-link")
+        let waited = FailureTimer::advance_timer(&mut open.adrift, now, step);
+        waited > self.params.peer_time || self.params.mutant.is_planted("engine-leaves-its-last-link")
     }
 
     /// The comm is of no more use, since none of its links is.
     #[cold]
-    fn strand(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
-        let Turn { open, rails, .. } = turn;
+    fn fail_stranded(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
+        let LockedMember { open, rails, .. } = turn;
         // Links that were being made may hold a flush.
         open.link_down = true;
-        if !open.rides() {
-            open.side.paths().fail(rails);
+        if !open.is_grouped() {
+            open.side.paths_mut().fail_links(rails);
         }
-        open.side.gone();
+        open.side.mark_gone();
         let fault = CommFault::Link(open.ended_by);
         self.give_up_peer(slot, turn, fault);
     }
 
     /// Looks after the links of a comm that has several.
-    pub(crate) fn tend_links(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+    pub(crate) fn drive_links(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         let open = &mut *turn.open;
         if !open.many || open.fault.is_some() {
             return;
         }
         open.turns = open.turns.wrapping_add(1);
-        let settled = open.side.paths().all_carry() && open.words.is_empty();
+        let settled = open.side.paths_mut().all_carry() && open.words.is_empty();
         if settled && !slot.news.has_some() && !open.turns.is_multiple_of(TURNS) {
             return;
         }
         let now = self.host.now();
-        if self.is_stranded(open, now) {
-            return self.strand(slot, turn);
+        if self.check_stranded(open, now) {
+            return self.fail_stranded(slot, turn);
         }
-        let Turn { open, rails, .. } = turn;
+        let LockedMember { open, rails, .. } = turn;
         let went_on = if open.link_down {
             // With none left, the peer hears of each link all the same, and need not find out by itself.
             open.end_all_leaving(rails, &slot.requests, now)
         } else {
-            self.go_on_with_links(slot, turn, now)
+            self.advance_links(slot, turn, now)
         };
         if let Err(fault) = went_on {
-            self.fail(slot, turn, fault);
+            self.fail_comm(slot, turn, fault);
         }
         let open = &mut *turn.open;
-        slot.joining.store(open.rides() && !open.side.paths().all_carry(), Ordering::Relaxed);
-        if let Some((left, taken)) = slot.requests.row.carries(open.side.paths().carrying()) {
-            self.status.add(Tally::LinksLeft, left.into());
-            self.status.add(Tally::LinksTaken, taken.into());
+        slot.joining.store(open.is_grouped() && !open.side.paths_mut().all_carry(), Ordering::Relaxed);
+        if let Some((left, taken)) = slot.requests.row.update_links(open.side.paths_mut().carrying_mask()) {
+            self.status.add_tally(ProcessTally::LinksLeft, left.into());
+            self.status.add_tally(ProcessTally::LinksTaken, taken.into());
             self.show_usage();
         }
         if !open.words.is_empty()
-            && let Some(mut control) = self.control.try_claim()
+            && let Some(mut control) = self.control.try_lock()
         {
             let stream = open.ends.stream;
-            open.words.drain(..).for_each(|(frame, fd)| control.send(stream, &frame, fd));
+            open.words.drain(..).for_each(|(frame, fd)| control.send_frame(stream, &frame, fd));
         }
     }
 
     /// Looks after the links of a comm whose requests end in turns of others.
     #[cold]
-    pub(crate) fn tend_unpolled(&self, slot: &Comm, comm: CommId) {
-        let seat = slot.seat();
-        if let Some(mut lane) = self.groups.try_claim(seat)
-            && let Some(mut turn) = turn_of(&mut lane, seat, comm)
-            && !self.params.mutant.is("ride-tends-only-who-is-polled")
+    pub(crate) fn drive_unpolled_links(&self, slot: &CommSlot, comm: CommId) {
+        let seat = slot.member_location();
+        if let Some(mut lane) = self.groups.try_lock_group(seat)
+            && let Some(mut turn) = locked_member_of(&mut lane, seat, comm)
+            && !self.params.mutant.is_planted("ride-tends-only-who-is-polled")
         {
-            self.drive(slot, &mut turn);
+            self.drive_comm(slot, &mut turn);
         }
     }
 
-    fn go_on_with_links(
+    fn advance_links(
         &self,
-        slot: &Comm,
-        turn: &mut Turn<'_, F::Rail>,
+        slot: &CommSlot,
+        turn: &mut LockedMember<'_, F::Rail>,
         now: Instant,
     ) -> Result<(), CommFault> {
-        let Turn { open, rails, .. } = turn;
-        if let Side::Send(lane) = &mut open.side {
+        let LockedMember { open, rails, .. } = turn;
+        if let CommSide::Send(lane) = &mut open.side {
             lane.set_time(now);
         }
-        while let Some(word) = slot.news.take() {
-            open.on_word(rails, &slot.requests, word, now)?;
+        while let Some(word) = slot.news.pop_frame() {
+            open.on_link_frame(rails, &slot.requests, word, now)?;
         }
         open.end_all_leaving(rails, &slot.requests, now)?;
         if now - open.tended < TEND_EVERY {
@@ -140,59 +141,60 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         open.tended = now;
         turn.let_go_of_spent_links();
-        let Turn { open, .. } = turn;
+        let LockedMember { open, .. } = turn;
         let joins = open.peer.joins.load(Ordering::Relaxed);
         if std::mem::replace(&mut open.joins, joins) != joins {
-            let paths = open.side.paths();
-            (0..paths.len()).for_each(|at| paths.get_mut(at).life.hurry(now));
+            let paths = open.side.paths_mut();
+            (0..paths.len()).for_each(|at| paths.get_mut(at).life.expedite_retry(now));
         }
-        for at in 0..open.side.paths().len() {
+        for at in 0..open.side.paths_mut().len() {
             self.on_time(turn, at, now);
         }
         if now - turn.open.asked >= Duration(self.params.rail_time.0 / LOOKS_IN_RAIL_TIME) {
             turn.open.asked = now;
-            self.look_at_links(turn);
+            self.check_links(turn);
         }
-        if let Some(mut control) = self.control.try_claim() {
+        if let Some(mut control) = self.control.try_lock() {
             self.progress_control(&mut control);
         }
         Ok(())
     }
 
     /// Asks the network of each link whether it still carries: work may be under way that will never complete.
-    pub(crate) fn look_at_links(&self, turn: &mut Turn<'_, F::Rail>) {
-        if self.params.mutant.is("engine-never-looks") {
+    pub(crate) fn check_links(&self, turn: &mut LockedMember<'_, F::Rail>) {
+        if self.params.mutant.is_planted("engine-never-looks") {
             return;
         }
-        let paths = turn.open.side.paths();
+        let paths = turn.open.side.paths_mut();
         for at in 0..paths.len() {
-            let path = turn.open.side.paths().get(at);
-            if !path.carries() {
+            let path = turn.open.side.paths_mut().get(at);
+            if !path.is_carrying() {
                 continue;
             }
             let number = path.rail;
             let link = path.link;
-            if let Err(error) = turn.rails.get_mut(number).look(link) {
+            if let Err(error) = turn.rails.get_mut(number).check_link(link) {
                 if turn.open.many {
-                    self.told(turn, at, &error);
+                    self.give_up_link(turn, at, &error);
                 } else {
                     if !matches!(error, LinkError::State) {
-                        let over = self.nic_name(turn.open.side.paths().get(at).nic);
-                        self.host.log(Level::Warn, &format!("the link of a connection over {over}: {error}"));
+                        let over = self.nic_name(turn.open.side.paths_mut().get(at).nic);
+                        self.host
+                            .log(LogLevel::Warn, &format!("the link of a connection over {over}: {error}"));
                     }
                     // What it gives back says so too, if there is anything.
-                    turn.rails.fail(number, link);
+                    turn.rails.fail_link(number, link);
                     if turn.shared.is_none() {
-                        turn.open.lost(turn.rails, at);
+                        turn.open.on_link_lost(turn.rails, at);
                     }
                 }
             }
         }
     }
 
-    fn on_time(&self, turn: &mut Turn<'_, F::Rail>, at: usize, now: Instant) {
-        let Turn { open, rails, .. } = turn;
-        let path = open.side.paths().get_mut(at);
+    fn on_time(&self, turn: &mut LockedMember<'_, F::Rail>, at: usize, now: Instant) {
+        let LockedMember { open, rails, .. } = turn;
+        let path = open.side.paths_mut().get_mut(at);
         if path.leaving.is_some() {
             return;
         }
@@ -202,42 +204,42 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             LinkStep::SayDown => return open.say_down(at, true),
             // Others know that it carries; this end, or the other, has not been polled for long.
             LinkStep::Fence if rails.carries_for_others(path.rail, path.link) => {}
-            LinkStep::Fence => return open.side.lose(rails, at),
+            LinkStep::Fence => return open.side.drain_path(rails, at),
             LinkStep::Ask(epoch) => {
-                if let Err(error) = open.ask(rails, at, epoch) {
+                if let Err(error) = open.request_link(rails, at, epoch) {
                     self.log_of_link(open, at, &error);
                     open.step_back(rails, at, now);
                 }
             }
         }
-        let Turn { open, rails, .. } = turn;
-        match open.prove(rails, at) {
+        let LockedMember { open, rails, .. } = turn;
+        match open.prove_link(rails, at) {
             Ok(true) => {
-                rails.carried(open.side.paths().get(at));
-                self.carries(open, at, now);
+                rails.mark_carrying(open.side.paths_mut().get(at));
+                self.enable_link(open, at, now);
             }
             Ok(false) => {}
-            Err(error) => self.told(turn, at, &error),
+            Err(error) => self.give_up_link(turn, at, &error),
         }
     }
 
     /// A link carries nothing; it is given up for now.
-    fn told(&self, turn: &mut Turn<'_, F::Rail>, at: usize, error: &LinkError) {
+    fn give_up_link(&self, turn: &mut LockedMember<'_, F::Rail>, at: usize, error: &LinkError) {
         self.log_of_link(turn.open, at, error);
-        turn.open.side.lose(turn.rails, at);
+        turn.open.side.drain_path(turn.rails, at);
     }
 
-    fn log_of_link(&self, open: &mut Open, at: usize, error: &LinkError) {
-        let over = self.nic_name(open.side.paths().get(at).nic);
-        self.host.log(Level::Info, &format!("link {at} of a connection over {over}: {error}"));
+    fn log_of_link(&self, open: &mut OpenComm, at: usize, error: &LinkError) {
+        let over = self.nic_name(open.side.paths_mut().get(at).nic);
+        self.host.log(LogLevel::Info, &format!("link {at} of a connection over {over}: {error}"));
     }
 
     /// The sending end may use a link.
-    fn carries(&self, open: &mut Open, at: usize, now: Instant) {
+    fn enable_link(&self, open: &mut OpenComm, at: usize, now: Instant) {
         let id = open.ends.remote;
-        let Side::Send(lane) = &mut open.side else { return };
+        let CommSide::Send(lane) = &mut open.side else { return };
         let path = lane.paths.get_mut(at);
-        let epoch = path.life.epoch();
+        let epoch = path.life.connection_epoch();
         if !path.life.on_carries(epoch, now) {
             return;
         }
@@ -245,7 +247,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         lane.paths.choose_lead();
         let (speed, latency) = self.nic_speed(nic);
         lane.link_up(at, speed, latency, now);
-        open.words.push((Frame::LinkReady { id, link: at as u8, epoch }, None));
+        open.words.push((ControlFrame::LinkReady { id, link: at as u8, epoch }, None));
     }
 
     /// Megabits a second and nanoseconds of a NIC, as it says itself.
@@ -257,20 +259,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 }
 
-impl<R: Rail> Turn<'_, R> {
+impl<R: Rail> LockedMember<'_, R> {
     /// A link that has ended and told all is of no more use to anybody, and its NIC may have no room for another one in its
     /// place. So all members let go of it at once: some may not be driven for long.
     fn let_go_of_spent_links(&mut self) {
         let Self { open, rails, shared, .. } = self;
-        let Some(Neighbours { others, .. }) = shared else { return };
-        if rails.mutant.is("ride-keeps-spent-links") {
+        let Some(GroupContext { others, .. }) = shared else { return };
+        if rails.mutant.is_planted("ride-keeps-spent-links") {
             return;
         }
-        for (rail, link) in rails.shared.as_ref().map_or_else(Vec::new, SharedLinks::spent) {
+        for (rail, link) in rails.shared.as_ref().map_or_else(Vec::new, SharedLinks::spent_links) {
             // What it brought may be hidden still; one flush shows what it brought to all.
             let shown = open.has_seen_all_of(rail, link)
                 || others.iter_mut().any(|other| other.has_seen_all_of(rail, link));
-            if shown && rails.get_mut(rail).is_quiet(link) {
+            if shown && rails.get_mut(rail).poll_link_quiet(link) {
                 open.let_go(rails, rail, link);
                 others.iter_mut().for_each(|other| other.let_go(rails, rail, link));
             }
@@ -278,52 +280,52 @@ impl<R: Rail> Turn<'_, R> {
     }
 }
 
-impl Open {
+impl OpenComm {
     /// Whether this member uses a link that is quiet, and knows that nothing that came over it is hidden.
     fn has_seen_all_of(&mut self, rail: usize, link: LinkId) -> bool {
-        let hides = matches!(&self.side, Side::Recv(lane) if lane.plan.needs_flush);
-        let paths = self.side.paths();
+        let hides = matches!(&self.side, CommSide::Recv(lane) if lane.plan.needs_flush);
+        let paths = self.side.paths_mut();
         let Some(path) = paths.of_link(rail, link).map(|at| paths.get(at)) else { return false };
         !hides || path.leaving.as_ref().is_none_or(|leaving| leaving.flushed)
     }
 
     /// A link of this member's is no more; how it was left is still to be said.
-    fn let_go(&mut self, rails: &mut Rails<impl Rail>, rail: usize, link: LinkId) {
-        let paths = self.side.paths();
+    fn let_go(&mut self, rails: &mut GroupRails<impl Rail>, rail: usize, link: LinkId) {
+        let paths = self.side.paths_mut();
         if let Some(at) = paths.of_link(rail, link) {
             paths.get_mut(at).link = NO_LINK;
-            rails.quit(rail, link);
+            rails.release_link(rail, link);
         }
     }
 
     /// Takes a word of the peer's.
-    fn on_word(
+    fn on_link_frame(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
-        (frame, fd): Word,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
+        (frame, fd): LinkFrame,
         now: Instant,
     ) -> Result<(), CommFault> {
-        self.stopped |= matches!(frame, Frame::Stop { .. });
-        let paths = self.side.paths().len();
+        self.stopped |= matches!(frame, ControlFrame::Stop { .. });
+        let paths = self.side.paths_mut().len();
         let about = frame.about_link().map(|(_, link)| usize::from(link));
         let Some(at) = about.filter(|&at| at < paths) else { return Ok(()) };
         match frame {
-            Frame::LinkDown(down) => self.on_down(rails, requests, at, down, now),
-            Frame::LinkOpen(asked) => {
+            ControlFrame::LinkDown(down) => self.on_down(rails, requests, at, down, now),
+            ControlFrame::LinkOpen(asked) => {
                 self.on_open(rails, at, asked, fd, now);
                 Ok(())
             }
-            Frame::LinkResult(result) => {
+            ControlFrame::LinkResult(result) => {
                 self.on_result(rails, at, result, fd);
                 Ok(())
             }
-            Frame::LinkReady { epoch, .. } => {
-                let receives = matches!(self.side, Side::Recv(_));
-                let paths = self.side.paths();
+            ControlFrame::LinkReady { epoch, .. } => {
+                let receives = matches!(self.side, CommSide::Recv(_));
+                let paths = self.side.paths_mut();
                 let path = paths.get_mut(at);
                 if receives && path.leaving.is_none() && path.life.on_carries(epoch, now) {
-                    rails.carried(path);
+                    rails.mark_carrying(path);
                     paths.choose_lead();
                 }
                 Ok(())
@@ -334,16 +336,16 @@ impl Open {
 
     fn on_down(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         at: usize,
         down: LinkDown,
         now: Instant,
     ) -> Result<(), CommFault> {
-        let told = Told { epoch: down.epoch, next: down.next, standing: down.standing };
-        let path = self.side.paths().get_mut(at);
+        let told = LinkDownReport { epoch: down.epoch, next: down.next, standing: down.standing };
+        let path = self.side.paths_mut().get_mut(at);
         if let Some(leaving) = &mut path.leaving {
-            if path.life.epoch() == told.epoch {
+            if path.life.connection_epoch() == told.epoch {
                 leaving.told = Some(told);
             }
             return Ok(());
@@ -357,15 +359,15 @@ impl Open {
                 }
                 Ok(())
             }
-            DownStep::Down => self.settle(rails, requests, at, &told),
+            DownStep::Down => self.recover_path(rails, requests, at, &told),
             // It was this member's other end that could not take part.
             DownStep::Fence if unanswered && self.quits_unused(rails, at) => {
                 self.say_down(at, false);
-                self.settle(rails, requests, at, &told)
+                self.recover_path(rails, requests, at, &told)
             }
             DownStep::Fence => {
-                self.side.lose(rails, at);
-                if let Some(leaving) = &mut self.side.paths().get_mut(at).leaving {
+                self.side.drain_path(rails, at);
+                if let Some(leaving) = &mut self.side.paths_mut().get_mut(at).leaving {
                     leaving.told = Some(told);
                 }
                 Ok(())
@@ -375,30 +377,30 @@ impl Open {
 
     fn end_all_leaving(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         now: Instant,
     ) -> Result<(), CommFault> {
-        (0..self.side.paths().len()).try_for_each(|at| self.end_leaving(rails, requests, at, now))
+        (0..self.side.paths_mut().len()).try_for_each(|at| self.end_leaving(rails, requests, at, now))
     }
 
     /// Ends the leaving of a path once its link has told all.
     fn end_leaving(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         at: usize,
         now: Instant,
     ) -> Result<(), CommFault> {
-        let tag = self.side.tag();
+        let tag = self.side.wr_id_tag();
         let (mutant, flush) = match &self.side {
-            Side::Send(lane) => (lane.plan.mutant, None),
-            Side::Recv(lane) => (lane.plan.mutant, lane.last_flush(at)),
+            CommSide::Send(lane) => (lane.plan.mutant, None),
+            CommSide::Recv(lane) => (lane.plan.mutant, lane.last_flush(at)),
         };
-        let path = self.side.paths().get_mut(at);
+        let path = self.side.paths_mut().get_mut(at);
         let Some(leaving) = &mut path.leaving else { return Ok(()) };
-        let fences = !mutant.is("engine-leaves-without-fence");
-        if fences && !rails.get_mut(path.rail).is_quiet(path.link) {
+        let fences = !mutant.is_planted("engine-leaves-without-fence");
+        if fences && !rails.get_mut(path.rail).poll_link_quiet(path.link) {
             return Ok(());
         }
         // What it brought may be hidden still.
@@ -423,168 +425,173 @@ impl Open {
             Some(told) => {
                 path.life.on_down(told.epoch, now);
                 self.say_down(at, false);
-                self.settle(rails, requests, at, &told)
+                self.recover_path(rails, requests, at, &told)
             }
         }
     }
 
     /// Goes on with a link that is being made; true, at the sending end, once something has arrived over it.
-    fn prove(&mut self, rails: &mut Rails<impl Rail>, at: usize) -> Result<bool, LinkError> {
-        let tag = self.side.tag();
+    fn prove_link(&mut self, rails: &mut GroupRails<impl Rail>, at: usize) -> Result<bool, LinkError> {
+        let tag = self.side.wr_id_tag();
         let (fins, arrives) = match &self.side {
-            Side::Send(lane) => (lane.fins_of(at), lane.plan.arrives),
-            Side::Recv(_) => (None, true),
+            CommSide::Send(lane) => (lane.fins_of(at), lane.plan.arrives),
+            CommSide::Recv(_) => (None, true),
         };
-        let tells = arrives || self.side.mutant().is("engine-takes-links-that-are-up");
-        let path = self.side.paths().get_mut(at);
+        let tells = arrives || self.side.mutant().is_planted("engine-takes-links-that-are-up");
+        let path = self.side.paths_mut().get_mut(at);
         let rail = rails.get_mut(path.rail);
-        if !path.life.is_joining() || !rail.is_up(path.link)? {
+        if !path.life.is_joining() || !rail.poll_link_up(path.link)? {
             return Ok(false);
         }
-        let Some(Region { key, addr }) = fins else { return Ok(false) };
-        if path.proof == Proof::None {
-            let to = Remote::record(key, addr);
-            let nothing = Op::Write { from: Source::Inline(&[]), to, imm: None };
+        let Some(RemoteRegion { key, addr }) = fins else { return Ok(false) };
+        if path.proof == LinkProbe::None {
+            let to = RemoteLocation::for_records(key, addr);
+            let nothing = Op::Write { from: OpSource::Inline(&[]), to, imm: None };
             // Where that completes before it has arrived, what comes behind it does not.
             let posted = rail.post(path.link, tag | PROBE, nothing, tells).is_ok()
                 && (tells || rail.post(path.link, tag | PROBE, Op::Nop, true).is_ok());
             if posted {
                 rail.flush();
-                path.proof = Proof::Posted;
+                path.proof = LinkProbe::Posted;
             }
         }
-        Ok(path.proof == Proof::Done)
+        Ok(path.proof == LinkProbe::Done)
     }
 
     /// The last flush of a path has completed, or what proves that a new link carries.
     #[cold]
     pub(crate) fn on_link_sign(&mut self, at: usize, wr_id: u64) {
-        let path = self.side.paths().get_mut(at);
+        let path = self.side.paths_mut().get_mut(at);
         match &mut path.leaving {
             Some(leaving) if wr_id == LAST_FLUSH => leaving.flushed = true,
-            None if wr_id == PROBE => path.proof = Proof::Done,
+            None if wr_id == PROBE => path.proof = LinkProbe::Done,
             _ => {}
         }
     }
 
     /// Both ends are fenced.
-    fn settle(
+    fn recover_path(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         at: usize,
-        told: &Told,
+        told: &LinkDownReport,
     ) -> Result<(), CommFault> {
         match &mut self.side {
-            Side::Send(lane) => lane.settle(rails, requests, at, told.standing.as_ref()),
-            Side::Recv(lane) => lane.settle(rails, requests, at, told.next),
+            CommSide::Send(lane) => lane.repost_lost_ops(rails, requests, at, told.standing.as_ref()),
+            CommSide::Recv(lane) => lane.rewrite_lost_records(rails, requests, at, told.next),
         }
     }
 
     fn say_down(&mut self, at: usize, answer: bool) {
-        let epoch = self.side.paths().get(at).life.epoch();
+        let epoch = self.side.paths_mut().get(at).life.connection_epoch();
         self.say_down_of(at, epoch, answer);
     }
 
     /// Says LINK_DOWN of a connection of a link.
     fn say_down_of(&mut self, at: usize, epoch: u32, answer: bool) {
         let (next, standing) = match &self.side {
-            Side::Send(lane) => (lane.sender.next_number(), None),
-            Side::Recv(lane) => (0, Some(lane.standing())),
+            CommSide::Send(lane) => (lane.sender.next_number(), None),
+            CommSide::Recv(lane) => (0, Some(lane.delivery_report())),
         };
         let down = LinkDown { id: self.ends.remote, link: at as u8, epoch, answer, next, standing };
-        self.words.push((Frame::LinkDown(down), None));
+        self.words.push((ControlFrame::LinkDown(down), None));
     }
 
     /// Makes this end of a new connection, and asks for the other.
-    fn ask(&mut self, rails: &mut Rails<impl Rail>, at: usize, epoch: u32) -> Result<(), LinkError> {
+    fn request_link(
+        &mut self,
+        rails: &mut GroupRails<impl Rail>,
+        at: usize,
+        epoch: u32,
+    ) -> Result<(), LinkError> {
         let id = self.ends.remote;
-        let Side::Send(lane) = &mut self.side else { return Ok(()) };
-        let mailbox = lane.mailbox(at);
+        let CommSide::Send(lane) = &mut self.side else { return Ok(()) };
+        let mailbox = lane.mailbox_region(at);
         let path = lane.paths.get_mut(at);
-        rails.quit(path.rail, std::mem::replace(&mut path.link, NO_LINK));
-        path.proof = Proof::None;
-        path.link = rails.make(at, path.rail)?;
-        let address = rails.get(path.rail).address(path.link)?;
+        rails.release_link(path.rail, std::mem::replace(&mut path.link, NO_LINK));
+        path.proof = LinkProbe::None;
+        path.link = rails.make_link(at, path.rail)?;
+        let address = rails.get(path.rail).link_address(path.link)?;
         let open = LinkOpen { id, link: at as u8, epoch, mailbox, address: address.bytes };
-        self.words.push((Frame::LinkOpen(open), address.fd));
+        self.words.push((ControlFrame::LinkOpen(open), address.fd));
         Ok(())
     }
 
     fn on_open(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         at: usize,
         asked: LinkOpen,
         fd: Option<PassedFd>,
         now: Instant,
     ) {
-        let Side::Recv(lane) = &mut self.side else { return };
+        let CommSide::Recv(lane) = &mut self.side else { return };
         let path = lane.paths.get_mut(at);
         if path.leaving.is_some() {
             return;
         }
         let step = path.life.on_open(asked.epoch, now);
         let made = match step {
-            OpenStep::Ignore => return,
-            OpenStep::Repeat => Ok(()),
-            OpenStep::Make => {
+            LinkOpenStep::Ignore => return,
+            LinkOpenStep::Repeat => Ok(()),
+            LinkOpenStep::Make => {
                 lane.mailboxes[at] = asked.mailbox;
                 lane.make_link(rails, at, LinkAddress { bytes: asked.address, fd })
             }
         };
         let path = lane.paths.get(at);
-        match made.and_then(|()| rails.get(path.rail).address(path.link)) {
+        match made.and_then(|()| rails.get(path.rail).link_address(path.link)) {
             Ok(address) => {
                 let id = self.ends.remote;
                 let link = at as u8;
                 let epoch = asked.epoch;
-                let fins = lane.fins(at);
+                let fins = lane.fin_region(at);
                 let result = LinkResult { id, link, epoch, fins, address: address.bytes };
-                self.words.push((Frame::LinkResult(result), address.fd));
+                self.words.push((ControlFrame::LinkResult(result), address.fd));
             }
             // It was answered before.
-            Err(_) if step == OpenStep::Repeat => {}
+            Err(_) if step == LinkOpenStep::Repeat => {}
             Err(_) => self.step_back(rails, at, now),
         }
     }
 
     /// A link that this member was about to use cannot be had at this end.
-    fn step_back(&mut self, rails: &mut Rails<impl Rail>, at: usize, now: Instant) {
+    fn step_back(&mut self, rails: &mut GroupRails<impl Rail>, at: usize, now: Instant) {
         if !self.quits_unused(rails, at) {
-            return self.side.lose(rails, at);
+            return self.side.drain_path(rails, at);
         }
-        self.side.paths().get_mut(at).life.on_fault(now);
+        self.side.paths_mut().get_mut(at).life.on_fault(now);
         self.say_down(at, true);
     }
 
     /// Lets others have a link that nothing was posted on for this member, so that there is nothing to fence off; false if
     /// nobody else uses it.
-    fn quits_unused(&mut self, rails: &mut Rails<impl Rail>, at: usize) -> bool {
+    fn quits_unused(&mut self, rails: &mut GroupRails<impl Rail>, at: usize) -> bool {
         let mutant = self.side.mutant();
-        let path = self.side.paths().get_mut(at);
-        if !rails.serves_others(path.rail, path.link) || mutant.is("ride-ends-links-it-cannot-join") {
+        let path = self.side.paths_mut().get_mut(at);
+        if !rails.serves_others(path.rail, path.link) || mutant.is_planted("ride-ends-links-it-cannot-join") {
             return false;
         }
-        rails.quit(path.rail, std::mem::replace(&mut path.link, NO_LINK));
+        rails.release_link(path.rail, std::mem::replace(&mut path.link, NO_LINK));
         true
     }
 
     fn on_result(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         at: usize,
         result: LinkResult,
         fd: Option<PassedFd>,
     ) {
-        let Side::Send(lane) = &mut self.side else { return };
+        let CommSide::Send(lane) = &mut self.side else { return };
         let path = lane.paths.get_mut(at);
         if path.leaving.is_some() || !path.life.on_result(result.epoch) {
             return;
         }
         let address = LinkAddress { bytes: result.address, fd };
-        if rails.connect(path.rail, path.link, address).is_err() {
-            return self.side.lose(rails, at);
+        if rails.connect_link(path.rail, path.link, address).is_err() {
+            return self.side.drain_path(rails, at);
         }
         lane.set_fins(at, result.fins);
     }

@@ -5,7 +5,7 @@ use trunkline_fabric::LinkId;
 
 /// One link.
 #[derive(Debug)]
-struct Used {
+struct SharedLink {
     rail: usize,
     link: LinkId,
     /// Which of a member's links it is, counted from 0, the same for all.
@@ -23,19 +23,19 @@ struct Used {
 /// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct SharedLinks {
-    links: Vec<Used>,
+    links: Vec<SharedLink>,
     /// Those that have ended since the members were told.
     news: Vec<(usize, LinkId)>,
 }
 
 impl SharedLinks {
     /// A new link, used by whoever made it.
-    pub(crate) fn made(&mut self, slot: usize, rail: usize, link: LinkId) {
-        self.links.push(Used { rail, link, slot, users: 1, ended: false, peer: None, carries: false });
+    pub(crate) fn add_link(&mut self, slot: usize, rail: usize, link: LinkId) {
+        self.links.push(SharedLink { rail, link, slot, users: 1, ended: false, peer: None, carries: false });
     }
 
     /// The link of that slot that carries, or is being made, for one more member.
-    pub(crate) fn join(&mut self, slot: usize) -> Option<LinkId> {
+    pub(crate) fn join_link(&mut self, slot: usize) -> Option<LinkId> {
         let used = self.links.iter_mut().find(|used| used.slot == slot && !used.ended)?;
         used.users += 1;
         Some(used.link)
@@ -43,7 +43,8 @@ impl SharedLinks {
 
     /// The same, if it was connected to that address of the peer's.
     pub(crate) fn join_connected(&mut self, slot: usize, peer: &[u8]) -> Option<LinkId> {
-        let to = |used: &&mut Used| used.slot == slot && !used.ended && used.peer.as_deref() == Some(peer);
+        let to =
+            |used: &&mut SharedLink| used.slot == slot && !used.ended && used.peer.as_deref() == Some(peer);
         let used = self.links.iter_mut().find(to)?;
         used.users += 1;
         Some(used.link)
@@ -55,22 +56,22 @@ impl SharedLinks {
     }
 
     /// A link was connected to that address; false if it had been before.
-    pub(crate) fn connected(&mut self, rail: usize, link: LinkId, peer: &[u8]) -> bool {
-        let Some(used) = self.find(rail, link) else { return false };
+    pub(crate) fn mark_connected(&mut self, rail: usize, link: LinkId, peer: &[u8]) -> bool {
+        let Some(used) = self.find_link(rail, link) else { return false };
         let first = used.peer.is_none();
         used.peer.get_or_insert_with(|| peer.to_vec());
         first
     }
 
     /// A link has carried something.
-    pub(crate) fn carried(&mut self, rail: usize, link: LinkId) {
-        if let Some(used) = self.find(rail, link) {
+    pub(crate) fn mark_carrying(&mut self, rail: usize, link: LinkId) {
+        if let Some(used) = self.find_link(rail, link) {
             used.carries = true;
         }
     }
 
     /// Whether a link carries for others, and so will for whoever waits for that.
-    pub(crate) fn carries(&self, rail: usize, link: LinkId) -> bool {
+    pub(crate) fn is_carrying(&self, rail: usize, link: LinkId) -> bool {
         self.links.iter().any(|used| used.rail == rail && used.link == link && used.carries && !used.ended)
     }
 
@@ -80,8 +81,8 @@ impl SharedLinks {
     }
 
     /// A link is in error.
-    pub(crate) fn ended(&mut self, rail: usize, link: LinkId) {
-        let Some(used) = self.find(rail, link).filter(|used| !used.ended) else { return };
+    pub(crate) fn mark_ended(&mut self, rail: usize, link: LinkId) {
+        let Some(used) = self.find_link(rail, link).filter(|used| !used.ended) else { return };
         used.ended = true;
         self.news.push((rail, link));
     }
@@ -92,7 +93,7 @@ impl SharedLinks {
     }
 
     /// Those that have ended and are still in use by somebody, where all have heard of it.
-    pub(crate) fn spent(&self) -> Vec<(usize, LinkId)> {
+    pub(crate) fn spent_links(&self) -> Vec<(usize, LinkId)> {
         if !self.news.is_empty() {
             return Vec::new();
         }
@@ -100,7 +101,7 @@ impl SharedLinks {
     }
 
     /// A member uses a link no more; whether it was the last.
-    pub(crate) fn quit(&mut self, rail: usize, link: LinkId) -> bool {
+    pub(crate) fn release_link(&mut self, rail: usize, link: LinkId) -> bool {
         let Some(at) = self.links.iter().position(|used| used.rail == rail && used.link == link) else {
             return false;
         };
@@ -118,7 +119,7 @@ impl SharedLinks {
         self.links.iter().map(|used| (used.rail, used.link))
     }
 
-    fn find(&mut self, rail: usize, link: LinkId) -> Option<&mut Used> {
+    fn find_link(&mut self, rail: usize, link: LinkId) -> Option<&mut SharedLink> {
         self.links.iter_mut().find(|used| used.rail == rail && used.link == link)
     }
 }
@@ -130,22 +131,24 @@ mod tests {
     #[test]
     fn a_link_is_made_once_and_goes_with_its_last_user() {
         let mut links = SharedLinks::default();
-        assert_eq!((links.join(1), links.all_ended()), (None, true));
-        links.made(1, 0, LinkId(5));
-        assert_eq!((links.join(1), links.join(0)), (Some(LinkId(5)), None));
-        assert!(links.connected(0, LinkId(5), b"there") && !links.connected(0, LinkId(5), b"elsewhere"));
+        assert_eq!((links.join_link(1), links.all_ended()), (None, true));
+        links.add_link(1, 0, LinkId(5));
+        assert_eq!((links.join_link(1), links.join_link(0)), (Some(LinkId(5)), None));
+        assert!(
+            links.mark_connected(0, LinkId(5), b"there") && !links.mark_connected(0, LinkId(5), b"elsewhere")
+        );
         assert_eq!(links.join_connected(1, b"there"), Some(LinkId(5)));
         assert_eq!(links.join_connected(1, b"elsewhere"), None);
         assert!(links.serves_several(0, LinkId(5)) && !links.serves_several(0, LinkId(6)));
-        links.ended(0, LinkId(5));
+        links.mark_ended(0, LinkId(5));
         assert!(!links.serves_several(0, LinkId(5)), "what has ended serves nobody");
-        links.ended(0, LinkId(5));
+        links.mark_ended(0, LinkId(5));
         assert_eq!((links.next_ended(), links.next_ended()), (Some((0, LinkId(5))), None), "once");
-        assert_eq!((links.join(1), links.all_ended()), (None, true), "nobody joins what has ended");
-        links.made(1, 0, LinkId(6));
-        assert_eq!(links.join(1), Some(LinkId(6)));
-        let quits = [0, 1, 2].map(|_| links.quit(0, LinkId(5)));
-        assert_eq!((quits, links.quit(0, LinkId(5))), ([false, false, true], false));
+        assert_eq!((links.join_link(1), links.all_ended()), (None, true), "nobody joins what has ended");
+        links.add_link(1, 0, LinkId(6));
+        assert_eq!(links.join_link(1), Some(LinkId(6)));
+        let quits = [0, 1, 2].map(|_| links.release_link(0, LinkId(5)));
+        assert_eq!((quits, links.release_link(0, LinkId(5))), ([false, false, true], false));
         assert_eq!(links.iter().collect::<Vec<_>>(), [(0, LinkId(6))]);
     }
 }

@@ -6,24 +6,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use spin::mutex::SpinMutex;
 use trunkline_fabric::PassedFd;
-use trunkline_proto::wire::frame::Frame;
+use trunkline_proto::wire::frame::ControlFrame;
 
 /// Words that may wait. What comes beyond is dropped; whoever waits for an answer says it again.
 const NEWS_MAX: usize = 32;
 
 /// A frame, and a descriptor that comes with it.
-pub(crate) type Word = (Frame, Option<PassedFd>);
+pub(crate) type LinkFrame = (ControlFrame, Option<PassedFd>);
 
 /// What the peer said.
 #[derive(Debug, Default)]
-pub(crate) struct Newsbox {
+pub(crate) struct LinkFrameQueue {
     some: AtomicBool,
-    words: SpinMutex<VecDeque<Word>>,
+    words: SpinMutex<VecDeque<LinkFrame>>,
 }
 
-impl Newsbox {
+impl LinkFrameQueue {
     /// Puts a word in.
-    pub(crate) fn put(&self, word: Word) {
+    pub(crate) fn push_frame(&self, word: LinkFrame) {
         let mut words = self.words.lock();
         if words.len() < NEWS_MAX {
             words.push_back(word);
@@ -38,7 +38,7 @@ impl Newsbox {
     }
 
     /// The oldest.
-    pub(crate) fn take(&self) -> Option<Word> {
+    pub(crate) fn pop_frame(&self) -> Option<LinkFrame> {
         let mut words = self.words.lock();
         let word = words.pop_front();
         if word.is_none() {

@@ -4,9 +4,9 @@
 use trunkline_fabric::{LinkId, Rail};
 use trunkline_proto::link::LinkLife;
 use trunkline_proto::wire::member::MemberId;
-use trunkline_proto::wire::standing::Standing;
+use trunkline_proto::wire::standing::DeliveryReport;
 
-use crate::link::rails::Rails;
+use crate::link::rails::GroupRails;
 
 /// No link: what a rail has until its first one is made.
 pub(crate) const NO_LINK: LinkId = LinkId(u32::MAX);
@@ -22,7 +22,7 @@ pub(crate) const PROBE: u64 = LOW_MASK - 2;
 
 /// Whether a new link is proven to carry: that it is up tells that on some networks only.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Proof {
+pub(crate) enum LinkProbe {
     /// Nothing was sent over it.
     None,
     /// Something is under way.
@@ -32,7 +32,7 @@ pub(crate) enum Proof {
 }
 
 /// A link, and the rail it is on.
-pub(crate) struct Path {
+pub(crate) struct LinkPath {
     /// Which of the group's.
     pub(crate) rail: usize,
     pub(crate) link: LinkId,
@@ -41,49 +41,49 @@ pub(crate) struct Path {
     /// How the link stands between the two ends; of a comm with one link only whether it is up.
     pub(crate) life: LinkLife,
     /// The link is in error, and what it still has to tell is awaited.
-    pub(crate) leaving: Option<Leaving>,
+    pub(crate) leaving: Option<PathDrain>,
     /// Of a link that is being made.
-    pub(crate) proof: Proof,
+    pub(crate) proof: LinkProbe,
 }
 
 /// A link on its way out.
 #[derive(Debug)]
-pub(crate) struct Leaving {
+pub(crate) struct PathDrain {
     /// The last flush was posted.
     pub(crate) flushing: bool,
     /// That flush has completed, or there is none.
     pub(crate) flushed: bool,
     /// What the peer said of it meanwhile.
-    pub(crate) told: Option<Told>,
+    pub(crate) told: Option<LinkDownReport>,
 }
 
 /// The peer's LINK_DOWN.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct LinkDownReport {
     pub(crate) epoch: u32,
     pub(crate) next: u32,
-    pub(crate) standing: Option<Standing>,
+    pub(crate) standing: Option<DeliveryReport>,
 }
 
-impl Path {
+impl LinkPath {
     /// Whether work may be posted.
     #[inline]
-    pub(crate) fn carries(&self) -> bool {
+    pub(crate) fn is_carrying(&self) -> bool {
         self.life.is_up() && self.leaving.is_none()
     }
 }
 
 /// All links of a comm at this end. The first is here and not behind a pointer, because most comms have only that one.
-pub(crate) struct Paths {
-    first: Path,
-    more: Vec<Path>,
+pub(crate) struct CommPaths {
+    first: LinkPath,
+    more: Vec<LinkPath>,
     /// The one for what is small: the first that carries.
     lead: usize,
 }
 
-impl Paths {
+impl CommPaths {
     /// These, of which the first has a link.
-    pub(crate) fn new(first: Path, more: Vec<Path>) -> Self {
+    pub(crate) fn new(first: LinkPath, more: Vec<LinkPath>) -> Self {
         Self { first, more, lead: 0 }
     }
 
@@ -101,29 +101,29 @@ impl Paths {
 
     /// The number of the path for what is small.
     #[inline]
-    pub(crate) fn lead(&self) -> usize {
+    pub(crate) fn lead_index(&self) -> usize {
         self.lead
     }
 
     /// The path for what is small.
     #[inline]
-    pub(crate) fn leader(&self) -> &Path {
+    pub(crate) fn lead_path(&self) -> &LinkPath {
         self.get(self.lead)
     }
 
-    /// One path. There are as many as [`Paths::len`] says.
+    /// One path. There are as many as [`CommPaths::len`] says.
     #[inline]
-    pub(crate) fn get(&self, at: usize) -> &Path {
+    pub(crate) fn get(&self, at: usize) -> &LinkPath {
         if at == 0 { &self.first } else { &self.more[at - 1] }
     }
 
     /// The same, to use.
     #[inline]
-    pub(crate) fn get_mut(&mut self, at: usize) -> &mut Path {
+    pub(crate) fn get_mut(&mut self, at: usize) -> &mut LinkPath {
         if at == 0 { &mut self.first } else { &mut self.more[at - 1] }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LinkPath> {
         std::iter::once(&self.first).chain(&self.more)
     }
 
@@ -135,57 +135,57 @@ impl Paths {
 
     /// Operations that can be posted on a path now.
     #[inline]
-    pub(crate) fn credits(&self, rails: &Rails<impl Rail>, at: usize) -> u32 {
+    pub(crate) fn path_credits(&self, rails: &GroupRails<impl Rail>, at: usize) -> u32 {
         let path = self.get(at);
-        if path.carries() { rails.get(path.rail).credits(path.link) } else { 0 }
+        if path.is_carrying() { rails.get(path.rail).post_credits(path.link) } else { 0 }
     }
 
     /// Operations that can be posted on the leading path now.
     #[inline]
-    pub(crate) fn lead_credits(&self, rails: &Rails<impl Rail>) -> u32 {
-        let path = self.leader();
-        if self.are_many() && !path.carries() { 0 } else { rails.get(path.rail).credits(path.link) }
+    pub(crate) fn lead_credits(&self, rails: &GroupRails<impl Rail>) -> u32 {
+        let path = self.lead_path();
+        if self.are_many() && !path.is_carrying() { 0 } else { rails.get(path.rail).post_credits(path.link) }
     }
 
     /// Which paths carry: bit 0 the first.
-    pub(crate) fn carrying(&self) -> u8 {
-        self.iter().enumerate().fold(0, |bits, (at, path)| bits | u8::from(path.carries()) << at)
+    pub(crate) fn carrying_mask(&self) -> u8 {
+        self.iter().enumerate().fold(0, |bits, (at, path)| bits | u8::from(path.is_carrying()) << at)
     }
 
     /// Whether any path carries.
     pub(crate) fn any_carries(&self) -> bool {
-        self.iter().any(Path::carries)
+        self.iter().any(LinkPath::is_carrying)
     }
 
     /// Whether all paths carry.
     #[inline]
     pub(crate) fn all_carry(&self) -> bool {
-        self.iter().all(Path::carries)
+        self.iter().all(LinkPath::is_carrying)
     }
 
     /// Puts every link into error, for good.
-    pub(crate) fn fail(&self, rails: &mut Rails<impl Rail>) {
-        self.iter().for_each(|path| rails.fail(path.rail, path.link));
+    pub(crate) fn fail_links(&self, rails: &mut GroupRails<impl Rail>) {
+        self.iter().for_each(|path| rails.fail_link(path.rail, path.link));
     }
 
     /// Lets every link rest; whether the memory of all posted receives may be emptied.
-    pub(crate) fn rest(&self, rails: &mut Rails<impl Rail>) -> bool {
+    pub(crate) fn trim_idle_memory(&self, rails: &mut GroupRails<impl Rail>) -> bool {
         let mut all = true;
-        self.iter().for_each(|path| all &= rails.get_mut(path.rail).rest(path.link));
+        self.iter().for_each(|path| all &= rails.get_mut(path.rail).trim_idle_memory(path.link));
         all
     }
 
     /// Ends every link.
-    pub(crate) fn destroy(&self, rails: &mut Rails<impl Rail>) {
-        self.iter().for_each(|path| rails.quit(path.rail, path.link));
+    pub(crate) fn release_links(&self, rails: &mut GroupRails<impl Rail>) {
+        self.iter().for_each(|path| rails.release_link(path.rail, path.link));
     }
 
     /// Begins to leave a path; false if that has begun before. `fences` is false for a planted bug.
-    pub(crate) fn leave(
+    pub(crate) fn start_drain(
         &mut self,
-        rails: &mut Rails<impl Rail>,
+        rails: &mut GroupRails<impl Rail>,
         at: usize,
-        told: Option<Told>,
+        told: Option<LinkDownReport>,
         fences: bool,
     ) -> bool {
         let path = self.get_mut(at);
@@ -193,16 +193,16 @@ impl Paths {
             return false;
         }
         if fences {
-            rails.fail(path.rail, path.link);
+            rails.fail_link(path.rail, path.link);
         }
-        path.leaving = Some(Leaving { flushing: false, flushed: false, told });
+        path.leaving = Some(PathDrain { flushing: false, flushed: false, told });
         self.choose_lead();
         true
     }
 
     /// The first path that carries leads; without any, the one that did.
     pub(crate) fn choose_lead(&mut self) {
-        let carries = self.iter().position(Path::carries);
+        let carries = self.iter().position(LinkPath::is_carrying);
         self.lead = carries.unwrap_or(self.lead);
     }
 }

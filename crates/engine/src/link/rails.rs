@@ -3,16 +3,16 @@
 
 use trunkline_fabric::{Completion, LinkAddress, LinkError, LinkId, Rail};
 use trunkline_proto::limits::SLICES_MAX;
-use trunkline_proto::pool::credits::Credits;
-use trunkline_proto::wire::status::group::Taken;
+use trunkline_proto::pool::credits::GroupCredits;
+use trunkline_proto::wire::status::group::CreditUsage;
 
 use crate::Mutant;
 use crate::link::links::SharedLinks;
-use crate::link::path::Path;
+use crate::link::path::LinkPath;
 
 /// One rail for each NIC that the links of a group are on. The first is here and not behind a pointer, because most
 /// groups have only that one.
-pub(crate) struct Rails<R: Rail> {
+pub(crate) struct GroupRails<R: Rail> {
     first: R,
     more: Vec<R>,
     /// Operations that may be under way on a link of the first.
@@ -22,9 +22,9 @@ pub(crate) struct Rails<R: Rail> {
     /// A message was given to the network since the last poll.
     pub(crate) burst: bool,
     /// Eager messages that the other end has room for, of all members of a group that sends.
-    pub(crate) eager: Option<Credits>,
+    pub(crate) eager: Option<GroupCredits>,
     /// Slices of long messages that all members may have under way.
-    pub(crate) slices: Credits,
+    pub(crate) slices: GroupCredits,
     /// Which members use which links, where several may.
     pub(crate) shared: Option<SharedLinks>,
     /// Where its NIC has several pipelines, the one that the first link is on.
@@ -35,10 +35,10 @@ pub(crate) struct Rails<R: Rail> {
     pub(crate) mutant: Mutant,
 }
 
-impl<R: Rail> Rails<R> {
+impl<R: Rail> GroupRails<R> {
     /// These, in the order of their NICs; on the links of the first so many operations may be under way.
     pub(crate) fn new(first: R, more: Vec<R>, depth: u32, mutant: Mutant) -> Self {
-        let slices = Credits::new(SLICES_MAX, mutant);
+        let slices = GroupCredits::new(SLICES_MAX, mutant);
         let shared = None;
         let pipeline = None;
         let has_ended = false;
@@ -69,7 +69,7 @@ impl<R: Rail> Rails<R> {
         !self.more.is_empty()
     }
 
-    /// One rail. There are as many as [`Rails::len`] says.
+    /// One rail. There are as many as [`GroupRails::len`] says.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> &R {
         if at == 0 { &self.first } else { &self.more[at - 1] }
@@ -89,10 +89,10 @@ impl<R: Rail> Rails<R> {
     /// A link for slot `slot` of a member: one that others have made, or a new one.
     ///
     /// # Errors
-    /// As [`Links::create`](trunkline_fabric::Links::create).
-    pub(crate) fn make(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
-        let place = if self.mutant.is("ride-forgets-slots") { 0 } else { slot };
-        match self.shared.as_mut().and_then(|shared| shared.join(place)) {
+    /// As [`LinkControl::create_link`](trunkline_fabric::LinkControl::create_link).
+    pub(crate) fn make_link(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
+        let place = if self.mutant.is_planted("ride-forgets-slots") { 0 } else { slot };
+        match self.shared.as_mut().and_then(|shared| shared.join_link(place)) {
             Some(link) => Ok(link),
             None => self.make_new(slot, rail),
         }
@@ -101,14 +101,14 @@ impl<R: Rail> Rails<R> {
     /// A new link for slot `slot`: on a pipeline of its own, as far as there are so many with room.
     ///
     /// # Errors
-    /// As [`Links::create`](trunkline_fabric::Links::create).
-    pub(crate) fn create(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
+    /// As [`LinkControl::create_link`](trunkline_fabric::LinkControl::create_link).
+    pub(crate) fn create_link(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
         let first = self.pipeline;
         let rail = self.get_mut(rail);
         // At most four.
         let pipeline = first.map(|first| (first + slot as u32) % rail.caps().pipelines.max(1));
-        match rail.create_on(pipeline) {
-            Err(LinkError::PipelineExhausted { .. }) => rail.create(),
+        match rail.create_link_on(pipeline) {
+            Err(LinkError::PipelineExhausted { .. }) => rail.create_link(),
             made => made,
         }
     }
@@ -116,11 +116,11 @@ impl<R: Rail> Rails<R> {
     /// A new link for slot `slot` of a member.
     ///
     /// # Errors
-    /// As [`Links::create`](trunkline_fabric::Links::create).
+    /// As [`LinkControl::create_link`](trunkline_fabric::LinkControl::create_link).
     pub(crate) fn make_new(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
-        let link = self.create(slot, rail)?;
+        let link = self.create_link(slot, rail)?;
         if let Some(shared) = &mut self.shared {
-            shared.made(slot, rail, link);
+            shared.add_link(slot, rail, link);
         }
         Ok(link)
     }
@@ -128,22 +128,27 @@ impl<R: Rail> Rails<R> {
     /// Connects a link, unless another member has.
     ///
     /// # Errors
-    /// As [`Links::connect`](trunkline_fabric::Links::connect).
-    pub(crate) fn connect(&mut self, rail: usize, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
-        let first = self.shared.as_mut().is_none_or(|shared| shared.connected(rail, link, &peer.bytes));
+    /// As [`LinkControl::connect`](trunkline_fabric::LinkControl::connect).
+    pub(crate) fn connect_link(
+        &mut self,
+        rail: usize,
+        link: LinkId,
+        peer: LinkAddress,
+    ) -> Result<(), LinkError> {
+        let first = self.shared.as_mut().is_none_or(|shared| shared.mark_connected(rail, link, &peer.bytes));
         if first { self.get_mut(rail).connect(link, peer) } else { Ok(()) }
     }
 
     /// A path has carried something for a member.
-    pub(crate) fn carried(&mut self, path: &Path) {
+    pub(crate) fn mark_carrying(&mut self, path: &LinkPath) {
         if let Some(shared) = &mut self.shared {
-            shared.carried(path.rail, path.link);
+            shared.mark_carrying(path.rail, path.link);
         }
     }
 
     /// Whether a link carries for other members.
     pub(crate) fn carries_for_others(&self, rail: usize, link: LinkId) -> bool {
-        self.shared.as_ref().is_some_and(|shared| shared.carries(rail, link))
+        self.shared.as_ref().is_some_and(|shared| shared.is_carrying(rail, link))
     }
 
     /// Whether other members use a link besides one.
@@ -152,22 +157,22 @@ impl<R: Rail> Rails<R> {
     }
 
     /// A member uses a link no more, which ends it with the last one.
-    pub(crate) fn quit(&mut self, rail: usize, link: LinkId) {
-        if self.shared.as_mut().is_none_or(|shared| shared.quit(rail, link)) {
-            self.get_mut(rail).destroy(link);
+    pub(crate) fn release_link(&mut self, rail: usize, link: LinkId) {
+        if self.shared.as_mut().is_none_or(|shared| shared.release_link(rail, link)) {
+            self.get_mut(rail).destroy_link(link);
         }
     }
 
     /// Puts a link into error, for all who use it.
-    pub(crate) fn fail(&mut self, rail: usize, link: LinkId) {
-        self.get_mut(rail).fail(link);
-        self.ended(rail, link);
+    pub(crate) fn fail_link(&mut self, rail: usize, link: LinkId) {
+        self.get_mut(rail).fail_link(link);
+        self.mark_ended(rail, link);
     }
 
     /// A link gives back what was posted: it is in error.
-    pub(crate) fn ended(&mut self, rail: usize, link: LinkId) {
+    pub(crate) fn mark_ended(&mut self, rail: usize, link: LinkId) {
         if let Some(shared) = &mut self.shared {
-            shared.ended(rail, link);
+            shared.mark_ended(rail, link);
             self.has_ended = true;
         }
     }
@@ -175,27 +180,27 @@ impl<R: Rail> Rails<R> {
     /// Puts every link of a group into error.
     pub(crate) fn fail_all(&mut self) {
         for (rail, link) in self.all_shared() {
-            self.fail(rail, link);
+            self.fail_link(rail, link);
         }
     }
 
     /// How much of the queue of a group's first link is in use.
-    pub(crate) fn queue(&self) -> Taken {
+    pub(crate) fn queue_usage(&self) -> CreditUsage {
         let first = self.shared.iter().flat_map(SharedLinks::iter).find(|(rail, _)| *rail == 0);
-        let used = first.map_or(0, |(_, link)| self.depth.saturating_sub(self.first.credits(link)));
-        Taken { used, total: self.depth }
+        let used = first.map_or(0, |(_, link)| self.depth.saturating_sub(self.first.post_credits(link)));
+        CreditUsage { used, total: self.depth }
     }
 
     /// Whether every link of a group is in error and has told all.
     pub(crate) fn all_quiet(&mut self) -> bool {
         let ended = self.shared.as_ref().is_none_or(SharedLinks::all_ended);
-        ended && self.all_shared().into_iter().all(|(rail, link)| self.get_mut(rail).is_quiet(link))
+        ended && self.all_shared().into_iter().all(|(rail, link)| self.get_mut(rail).poll_link_quiet(link))
     }
 
     /// Ends every link of a group.
     pub(crate) fn destroy_all(&mut self) {
         for (rail, link) in self.all_shared() {
-            self.get_mut(rail).destroy(link);
+            self.get_mut(rail).destroy_link(link);
         }
     }
 

@@ -3,17 +3,17 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use trunkline_fabric::{Access, Bounce, Extent, Mr, Rail, RegisterError};
-use trunkline_mem::Memory;
+use trunkline_fabric::{AccessRights, BounceRole, Rail, RegionExtent, RegisterError, RegisteredRegion};
+use trunkline_mem::MemoryRange;
 use trunkline_proto::reserve::try_filled_with;
 
-use crate::link::rails::Rails;
+use crate::link::rails::GroupRails;
 
 /// The bounce buffers of a group: as many for each link, one number for all.
 #[derive(Debug)]
-pub(crate) struct Bounces {
+pub(crate) struct BounceBuffers {
     /// By link.
-    mrs: Vec<Mr<Bounce>>,
+    mrs: Vec<RegisteredRegion<BounceRole>>,
     /// Of a buffer.
     bytes: u64,
     /// Of a link.
@@ -22,20 +22,20 @@ pub(crate) struct Bounces {
     held: Box<[AtomicBool]>,
 }
 
-impl Bounces {
+impl BounceBuffers {
     /// For links on these rails, by their number in `rails`.
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
     pub(crate) fn new(
-        rails: &Rails<impl Rail>,
+        rails: &GroupRails<impl Rail>,
         links: impl Iterator<Item = usize>,
         bytes: usize,
         each: u32,
     ) -> Result<Self, RegisterError> {
         let register = |rail: usize| {
-            let memory = Memory::try_heap(bytes.saturating_mul(each.max(1) as usize))?;
-            Mr::register(&rails.get(rail).registrar(), memory, Access::LOCAL)
+            let memory = MemoryRange::try_heap(bytes.saturating_mul(each.max(1) as usize))?;
+            RegisteredRegion::register(&rails.get(rail).registrar(), memory, AccessRights::LOCAL)
         };
         let mrs: Vec<_> = links.map(register).collect::<Result<_, _>>()?;
         let held = try_filled_with(mrs.len() * each as usize, || AtomicBool::new(false))?;
@@ -58,7 +58,7 @@ impl Bounces {
 
     /// The link of a buffer, and where the buffer begins in the memory of that link's.
     #[inline]
-    fn place(&self, bounce: u32) -> (usize, u64) {
+    fn link_and_offset(&self, bounce: u32) -> (usize, u64) {
         if self.mrs.len() == 1 {
             return (0, u64::from(bounce) * self.bytes);
         }
@@ -68,20 +68,20 @@ impl Bounces {
 
     /// The memory of a buffer, and where it begins; `None` if there is no such buffer.
     #[inline]
-    pub(crate) fn memory(&self, bounce: u32) -> Option<(&Memory, u64)> {
-        let (link, offset) = self.place(bounce);
+    pub(crate) fn buffer_memory(&self, bounce: u32) -> Option<(&MemoryRange, u64)> {
+        let (link, offset) = self.link_and_offset(bounce);
         Some((self.mrs.get(link)?.memory(), offset))
     }
 
     /// The link of a buffer, and the buffer, to be posted there.
     #[inline]
-    pub(crate) fn extent(&self, bounce: u32) -> Option<(usize, Extent)> {
-        let (link, offset) = self.place(bounce);
-        Some((link, self.mrs.get(link)?.extent(offset, self.bytes)))
+    pub(crate) fn buffer_extent(&self, bounce: u32) -> Option<(usize, RegionExtent)> {
+        let (link, offset) = self.link_and_offset(bounce);
+        Some((link, self.mrs.get(link)?.extent_at(offset, self.bytes)))
     }
 
     /// Forgets what is in them; they take memory again as they are used.
-    pub(crate) fn empty(&self) {
-        self.mrs.iter().for_each(|mr| mr.memory().empty());
+    pub(crate) fn release_pages(&self) {
+        self.mrs.iter().for_each(|mr| mr.memory().discard_pages());
     }
 }

@@ -1,40 +1,43 @@
 //! Memory registered with one comm, and how many outstanding messages use each piece.
 
-use trunkline_fabric::{Data, DeregisterError, Extent, Mr};
-use trunkline_mem::{Kind, Memory};
-use trunkline_proto::slots::{SlotId, Slots};
+use trunkline_fabric::{DeregisterError, PayloadRole, RegionExtent, RegisteredRegion};
+use trunkline_mem::{MemoryKind, MemoryRange};
+use trunkline_proto::slots::{SlotId, SlotTable};
 
-use crate::{Base, MrId, RecvBuf};
+use crate::{MrId, OffsetBase, RecvBuf};
 
 /// Memory registered on each rail of a comm.
 #[derive(Debug)]
-pub(crate) struct Registered {
-    first: Option<Mr<Data>>,
+pub(crate) struct RailRegistrations {
+    first: Option<RegisteredRegion<PayloadRole>>,
     /// On the rails after the first.
-    more: Box<[Mr<Data>]>,
+    more: Box<[RegisteredRegion<PayloadRole>]>,
     /// Peers may still write to it, whoever ends it.
     named: bool,
 }
 
-impl Registered {
+impl RailRegistrations {
     /// On its first rail, to be followed by others.
-    pub(crate) fn new(first: Mr<Data>, more: Vec<Mr<Data>>) -> Self {
+    pub(crate) fn new(
+        first: RegisteredRegion<PayloadRole>,
+        more: Vec<RegisteredRegion<PayloadRole>>,
+    ) -> Self {
         Self { first: Some(first), more: more.into(), named: false }
     }
 
     /// On one rail.
     #[inline]
-    pub(crate) fn on(&self, path: usize) -> Option<&Mr<Data>> {
+    pub(crate) fn on_rail(&self, path: usize) -> Option<&RegisteredRegion<PayloadRole>> {
         if path == 0 { self.first.as_ref() } else { self.more.get(path - 1) }
     }
 
     #[inline]
-    fn memory(&self) -> Option<&Memory> {
-        self.first.as_ref().map(Mr::memory)
+    fn memory(&self) -> Option<&MemoryRange> {
+        self.first.as_ref().map(RegisteredRegion::memory)
     }
 
     fn is_of_device(&self) -> bool {
-        self.memory().is_some_and(|memory| memory.kind() != Kind::Host)
+        self.memory().is_some_and(|memory| memory.kind() != MemoryKind::Host)
     }
 
     /// Ends the registration on every rail.
@@ -42,20 +45,26 @@ impl Registered {
     /// # Errors
     /// Those that cannot be ended yet come back, with the first reason.
     pub(crate) fn close(self) -> Result<(), (Self, DeregisterError)> {
-        if self.named { self.end(Mr::retire) } else { self.end(Mr::close) }
+        if self.named {
+            self.end_each(RegisteredRegion::retire)
+        } else {
+            self.end_each(RegisteredRegion::close)
+        }
     }
 
     /// The same, although peers may still write.
     ///
     /// # Errors
-    /// As [`Registered::close`].
+    /// As [`RailRegistrations::close`].
     pub(crate) fn retire(self) -> Result<(), (Self, DeregisterError)> {
         Self { named: true, ..self }.close()
     }
 
-    fn end(
+    fn end_each(
         self,
-        how: impl Fn(Mr<Data>) -> Result<(), (Mr<Data>, DeregisterError)>,
+        how: impl Fn(
+            RegisteredRegion<PayloadRole>,
+        ) -> Result<(), (RegisteredRegion<PayloadRole>, DeregisterError)>,
     ) -> Result<(), (Self, DeregisterError)> {
         let mut left = Vec::new();
         let mut why = None;
@@ -74,49 +83,55 @@ impl Registered {
 
 /// A comm's regions.
 #[derive(Debug)]
-pub(crate) struct Regions {
-    slots: Slots<Region>,
+pub(crate) struct CommRegions {
+    slots: SlotTable<CountedRegion>,
     limit: usize,
     /// Regions that could not be deregistered yet: nothing new uses them, but their names go on.
-    closing: Vec<(MrId, Registered)>,
+    closing: Vec<(MrId, RailRegistrations)>,
 }
 
 #[derive(Debug)]
-struct Region {
-    memory: Registered,
+struct CountedRegion {
+    memory: RailRegistrations,
     uses: u32,
 }
 
-impl Regions {
+impl CommRegions {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { slots: Slots::new(limit), limit, closing: Vec::new() }
+        Self { slots: SlotTable::new(limit), limit, closing: Vec::new() }
     }
 
-    pub(crate) fn insert(&mut self, memory: Registered) -> Result<MrId, Registered> {
+    pub(crate) fn insert(&mut self, memory: RailRegistrations) -> Result<MrId, RailRegistrations> {
         if self.len() >= self.limit {
             return Err(memory);
         }
-        self.slots.insert(Region { memory, uses: 0 }).map(MrId).map_err(|region| region.memory)
+        self.slots.insert(CountedRegion { memory, uses: 0 }).map(MrId).map_err(|region| region.memory)
     }
 
     /// The region on the rail of a path, if it holds `len` bytes at `offset`.
     #[inline]
-    pub(crate) fn find(&self, id: MrId, path: usize, offset: u64, len: u64) -> Option<(&Mr<Data>, Extent)> {
-        let mr = self.slots.get(id.0)?.memory.on(path)?;
-        mr.memory().checked(offset, len).ok()?;
-        Some((mr, mr.extent(offset, len)))
+    pub(crate) fn find_extent(
+        &self,
+        id: MrId,
+        path: usize,
+        offset: u64,
+        len: u64,
+    ) -> Option<(&RegisteredRegion<PayloadRole>, RegionExtent)> {
+        let mr = self.slots.get(id.0)?.memory.on_rail(path)?;
+        mr.memory().checked_address(offset, len).ok()?;
+        Some((mr, mr.extent_at(offset, len)))
     }
 
     /// The buffer counted from the start of its region, if the region holds it. An empty buffer may lie anywhere.
     #[inline]
-    pub(crate) fn locate(&self, base: Base, buffer: RecvBuf) -> Option<RecvBuf> {
+    pub(crate) fn locate_buffer(&self, base: OffsetBase, buffer: RecvBuf) -> Option<RecvBuf> {
         let memory = self.slots.get(buffer.mr.0)?.memory.memory()?;
         let offset = match base {
-            Base::Region => buffer.offset,
-            Base::Address if buffer.len == 0 => 0,
-            Base::Address => buffer.offset.checked_sub(memory.addr() as u64)?,
+            OffsetBase::Region => buffer.offset,
+            OffsetBase::Address if buffer.len == 0 => 0,
+            OffsetBase::Address => buffer.offset.checked_sub(memory.addr() as u64)?,
         };
-        memory.checked(offset, buffer.len).ok()?;
+        memory.checked_address(offset, buffer.len).ok()?;
         Some(RecvBuf { offset, ..buffer })
     }
 
@@ -132,19 +147,19 @@ impl Regions {
 
     /// The region on the rail of a path.
     #[inline]
-    pub(crate) fn mr(&self, id: MrId, path: usize) -> Option<&Mr<Data>> {
-        self.slots.get(id.0)?.memory.on(path)
+    pub(crate) fn rail_mr(&self, id: MrId, path: usize) -> Option<&RegisteredRegion<PayloadRole>> {
+        self.slots.get(id.0)?.memory.on_rail(path)
     }
 
     #[inline]
-    pub(crate) fn hold(&mut self, id: MrId) {
+    pub(crate) fn hold_region(&mut self, id: MrId) {
         if let Some(region) = self.slots.get_mut(id.0) {
             region.uses += 1;
         }
     }
 
     #[inline]
-    pub(crate) fn release(&mut self, id: MrId) {
+    pub(crate) fn release_region(&mut self, id: MrId) {
         if let Some(region) = self.slots.get_mut(id.0) {
             region.uses = region.uses.saturating_sub(1);
         }
@@ -169,11 +184,11 @@ impl Regions {
                 self.keep_closing(id, region);
             }
         }
-        self.retire_rest()
+        self.retry_closing()
     }
 
     /// Tries again to end the registrations that could not be ended; whether all have ended.
-    pub(crate) fn retire_rest(&mut self) -> bool {
+    pub(crate) fn retry_closing(&mut self) -> bool {
         for (id, region) in std::mem::take(&mut self.closing) {
             if let Err((region, _)) = region.close() {
                 self.keep_closing(id, region);
@@ -183,7 +198,7 @@ impl Regions {
     }
 
     /// Takes a region out; `None` if there is no such region.
-    pub(crate) fn remove(&mut self, id: MrId) -> Option<Registered> {
+    pub(crate) fn remove(&mut self, id: MrId) -> Option<RailRegistrations> {
         if let Some(at) = self.closing.iter().position(|(known, _)| *known == id) {
             return Some(self.closing.swap_remove(at).1);
         }
@@ -196,7 +211,7 @@ impl Regions {
     }
 
     /// A region that was taken out could not be deregistered: its name stays, for another try.
-    pub(crate) fn keep_closing(&mut self, id: MrId, memory: Registered) {
+    pub(crate) fn keep_closing(&mut self, id: MrId, memory: RailRegistrations) {
         self.closing.push((id, memory));
     }
 

@@ -6,19 +6,19 @@ use trunkline_proto::time::{Duration, Instant};
 
 use crate::Engine;
 use crate::comm::recv::RecvLane;
-use crate::link::rails::Rails;
-use crate::pool::groups::Turn;
-use crate::pool::member::Side;
+use crate::link::rails::GroupRails;
+use crate::pool::groups::LockedMember;
+use crate::pool::member::CommSide;
 
 /// How long a comm has carried no message before it rests. What it gives back costs some page faults to have again.
-const REST_AFTER: Duration = Duration::secs(1);
+const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// Fruitless polls of a lane between two looks whether it should rest.
 const LOOK_POLLS: u32 = 64;
 
 /// Since when a comm has carried no message.
 #[derive(Debug, Default)]
-pub(crate) struct Idle {
+pub(crate) struct IdleTimer {
     since: Option<Instant>,
     /// Messages it had carried then.
     messages: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Idle {
     rests: bool,
 }
 
-impl Idle {
+impl IdleTimer {
     /// Whether it is time to rest: once for each time that it falls idle.
     fn begins_rest(&mut self, messages: u64, now: Instant) -> bool {
         let since = match self.since {
@@ -46,7 +46,7 @@ impl Idle {
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// A lane that nobody waits for was polled.
     #[inline]
-    pub(crate) fn may_rest(&self, turn: &mut Turn<'_, F::Rail>) {
+    pub(crate) fn may_rest(&self, turn: &mut LockedMember<'_, F::Rail>) {
         if turn.open.idle.is_multiple_of(LOOK_POLLS) && turn.open.idle > 0 {
             self.rest_if_idle(turn);
         }
@@ -54,32 +54,33 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Gives back what an idle comm does not need.
     #[cold]
-    pub(crate) fn rest_if_idle(&self, turn: &mut Turn<'_, F::Rail>) {
-        let Turn { open, rails, shared, .. } = turn;
+    pub(crate) fn rest_if_idle(&self, turn: &mut LockedMember<'_, F::Rail>) {
+        let LockedMember { open, rails, shared, .. } = turn;
         let mutant = self.params.mutant;
         let messages = match &open.side {
-            Side::Send(lane) => lane.sent,
-            Side::Recv(lane) => lane.arrived,
+            CommSide::Send(lane) => lane.sent,
+            CommSide::Recv(lane) => lane.arrived,
         };
         if open.fault.is_some() || !open.idle_for.begins_rest(messages, self.host.now()) {
             return;
         }
         match &mut open.side {
-            _ if mutant.is("engine-never-rests") => {}
-            Side::Send(lane) => {
-                lane.paths.rest(rails);
+            _ if mutant.is_planted("engine-never-rests") => {}
+            CommSide::Send(lane) => {
+                lane.paths.trim_idle_memory(rails);
             }
-            Side::Recv(lane) => {
+            CommSide::Recv(lane) => {
                 let others = shared.iter_mut().flat_map(|neighbours| neighbours.others.iter_mut());
-                let held =
-                    others.filter(|_| !mutant.is("ride-rests-on-others")).any(|o| o.side.holds_eager());
-                lane.rest(rails, held);
+                let held = others
+                    .filter(|_| !mutant.is_planted("ride-rests-on-others"))
+                    .any(|o| o.side.holds_eager());
+                lane.trim_idle_memory(rails, held);
             }
         }
     }
 }
 
-impl Side {
+impl CommSide {
     /// Whether a message lies in a bounce buffer that is this comm's.
     fn holds_eager(&self) -> bool {
         matches!(self, Self::Recv(lane) if lane.receiver.holds_eager())
@@ -88,9 +89,10 @@ impl Side {
 
 impl RecvLane {
     /// Empties the bounce buffers, unless a message is in one, of this comm or, as `held` says, of another one of its group.
-    fn rest(&mut self, rails: &mut Rails<impl Rail>, held: bool) {
-        let holds = held || self.receiver.holds_eager() && !self.plan.mutant.is("engine-rests-on-messages");
-        if self.paths.rest(rails) && !holds {
+    fn trim_idle_memory(&mut self, rails: &mut GroupRails<impl Rail>, held: bool) {
+        let holds =
+            held || self.receiver.holds_eager() && !self.plan.mutant.is_planted("engine-rests-on-messages");
+        if self.paths.trim_idle_memory(rails) && !holds {
             self.empty_bounces();
         }
     }
@@ -103,7 +105,7 @@ mod tests {
     #[test]
     fn a_comm_rests_once_after_a_while_without_messages() {
         let at = |millis: u64| Instant(millis * 1_000_000);
-        let mut idle = Idle::default();
+        let mut idle = IdleTimer::default();
         let mut look = |messages, millis| idle.begins_rest(messages, at(millis));
         assert!(!look(0, 5_000) && !look(0, 5_999));
         assert!(look(0, 6_000) && !look(0, 6_001) && !look(0, 60_000), "once");

@@ -1,23 +1,23 @@
-//! The table of parameters, a row each. Read by [`Params::read`](super::Params::read) and printed by `trunkline info --params`; holds no value
+//! The table of parameters, a row each. Read by [`EngineParams::from_lookup`](super::EngineParams::from_lookup) and printed by `trunkline info --params`; holds no value
 //! that is in use.
 
 use std::path::PathBuf;
 
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, GROUPS_ASKED_MAX};
-use trunkline_proto::pool::config::Sharing;
-use trunkline_proto::tagged::{Choice, Method};
+use trunkline_proto::pool::config::SharingMode;
+use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 use trunkline_proto::time::Duration;
 
 use crate::host::LocalUsers;
 
-use super::{Alias, ExecuteBy, FabricName, MatchBy, ParamInfo, SharedHeap, SoftCopy};
+use super::{ExecuteBy, FabricName, MatchBy, ParamAlias, ParamRow, SharedHeap, SoftCopy};
 
 /// The libfabric of the system.
 const LIBRARY: &str = "libfabric.so.1";
 
 /// Every parameter of the engine.
-pub const TABLE: &[ParamInfo] = &[
-    ParamInfo {
+pub const TABLE: &[ParamRow] = &[
+    ParamRow {
         name: "TRUNKLINE_FABRIC",
         aliases: &[],
         kind: "name",
@@ -47,16 +47,16 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_REQUIRE_NIC",
         aliases: &[],
         kind: "boolean",
         default: "0",
         range: "0 or 1",
         doc: "1: fail instead of using the software NIC; under NCCL set NCCL_NET=Trunkline too, or NCCL continues with its own transport",
-        set: |params, value| number(value, 0, 1).map(|n| params.require_nic = n == 1),
+        set: |params, value| parse_number(value, 0, 1).map(|n| params.require_nic = n == 1),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_LOCAL_USERS",
         aliases: &[],
         kind: "name",
@@ -73,16 +73,16 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_AUTO_SOFTWARE_RDMA",
         aliases: &[],
         kind: "boolean",
         default: "0",
         range: "0 or 1",
         doc: "1: RDMA devices in software (soft-RoCE, soft-iWARP) count as devices for TRUNKLINE_FABRIC=auto",
-        set: |params, value| number(value, 0, 1).map(|n| params.counts_software_rdma = n == 1),
+        set: |params, value| parse_number(value, 0, 1).map(|n| params.counts_software_rdma = n == 1),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_HOST_ROOT",
         aliases: &[],
         kind: "directory",
@@ -94,7 +94,7 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_MATCH",
         aliases: &[],
         kind: "word",
@@ -110,16 +110,16 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_EAGER_MAX",
         aliases: &[],
         kind: "bytes",
         default: "4096",
         range: "0 to 65536",
         doc: "largest message sent before its receive is known; 0 always waits",
-        set: |params, value| number(value, 0, 65536).map(|n| params.eager_max = n as u32),
+        set: |params, value| parse_number(value, 0, 65536).map(|n| params.eager_max = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_EAGER_CREDITS",
         aliases: &[],
         kind: "number",
@@ -127,28 +127,32 @@ pub const TABLE: &[ParamInfo] = &[
         range: "0 to 32",
         doc: "eager messages a connection may have under way",
         set: |params, value| {
-            number(value, 0, EAGER_CREDITS_MAX as u64).map(|n| params.eager_credits = n as u32)
+            parse_number(value, 0, EAGER_CREDITS_MAX as u64).map(|n| params.eager_credits = n as u32)
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_PEER_TIME_MS",
         aliases: &[],
         kind: "milliseconds",
         default: "10000",
         range: "10 to 3600000",
         doc: "longest time between a peer's death and the error on its requests; where a whole host is silent, up to 2 s more",
-        set: |params, value| number(value, 10, 3_600_000).map(|n| params.peer_time = Duration::millis(n)),
+        set: |params, value| {
+            parse_number(value, 10, 3_600_000).map(|n| params.peer_time = Duration::from_millis(n))
+        },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_RAIL_TIME_MS",
         aliases: &[],
         kind: "milliseconds",
         default: "3000",
         range: "1000 to 3600000",
         doc: "how long the network may leave a link of data unanswered before it counts as cut",
-        set: |params, value| number(value, 1_000, 3_600_000).map(|n| params.rail_time = Duration::millis(n)),
+        set: |params, value| {
+            parse_number(value, 1_000, 3_600_000).map(|n| params.rail_time = Duration::from_millis(n))
+        },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_CONNECT_TIME_MS",
         aliases: &[],
         kind: "milliseconds",
@@ -156,63 +160,63 @@ pub const TABLE: &[ParamInfo] = &[
         range: "1000 to 3600000",
         doc: "how long a connection that is being made may be left alone before it is given up",
         set: |params, value| {
-            number(value, 1_000, 3_600_000).map(|n| params.connect_time = Duration::millis(n))
+            parse_number(value, 1_000, 3_600_000).map(|n| params.connect_time = Duration::from_millis(n))
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_DEPTH",
         aliases: &[],
         kind: "number",
         default: "512",
         range: "32 to 32768",
         doc: "operations a link may have outstanding",
-        set: |params, value| number(value, 32, 32768).map(|n| params.depth = n as u32),
+        set: |params, value| parse_number(value, 32, 32768).map(|n| params.depth = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_HEAP_BYTES",
         aliases: &[],
         kind: "bytes",
         default: "67108864",
         range: "4096 to 1099511627776",
         doc: "symmetric heap of each rank, for one-sided programs; memory is taken only as it is used, but where a NIC pins it",
-        set: |params, value| number(value, 4096, 1 << 40).map(|n| params.heap_bytes = n),
+        set: |params, value| parse_number(value, 4096, 1 << 40).map(|n| params.heap_bytes = n),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_LINKS_PER_RAIL",
-        aliases: &[Alias {
+        aliases: &[ParamAlias {
             name: "NCCL_IB_QPS_PER_CONNECTION",
             kind: "number",
             range: "1 to 128",
-            means: |value| number(value, 1, 128).map(|n| if n > 4 { "4" } else { value }),
+            means: |value| parse_number(value, 1, 128).map(|n| if n > 4 { "4" } else { value }),
         }],
         kind: "number",
         default: "1",
         range: "1 to 4",
         doc: "links over each rail of a connection, four in all at most; over TCP more than one helps where the network \
               slows or loses within single streams",
-        set: |params, value| number(value, 1, 4).map(|n| params.links_per_rail = n as u32),
+        set: |params, value| parse_number(value, 1, 4).map(|n| params.links_per_rail = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_P2P_LINKS_PER_RAIL",
-        aliases: &[Alias {
+        aliases: &[ParamAlias {
             name: "RCCL_IB_QPS_PER_P2P",
             kind: "number",
             range: "0 to 128",
-            means: |value| number(value, 0, 128).map(|n| if n > 4 { "4" } else { value }),
+            means: |value| parse_number(value, 0, 128).map(|n| if n > 4 { "4" } else { value }),
         }],
         kind: "number",
         default: "0",
         range: "0 to 4",
         doc: "the same for connections that RCCL says are point to point; 0: as for others",
-        set: |params, value| number(value, 0, 4).map(|n| params.p2p_links_per_rail = n as u32),
+        set: |params, value| parse_number(value, 0, 4).map(|n| params.p2p_links_per_rail = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_SPLIT",
-        aliases: &[Alias {
+        aliases: &[ParamAlias {
             name: "NCCL_IB_SPLIT_DATA_ON_QPS",
             kind: "boolean",
             range: "0 or 1",
-            means: |value| number(value, 0, 1).map(|n| if n == 1 { "on" } else { "off" }),
+            means: |value| parse_number(value, 0, 1).map(|n| if n == 1 { "on" } else { "off" }),
         }],
         kind: "word",
         default: "on",
@@ -227,34 +231,34 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_STRIPE_MIN",
         aliases: &[],
         kind: "bytes",
         default: "65536",
         range: "1 to 1073741824",
         doc: "fewest bytes of a piece of a message that is spread over several rails; rounded up to a multiple of 128",
-        set: |params, value| number(value, 1, 1 << 30).map(|n| params.stripe_min = n as u32),
+        set: |params, value| parse_number(value, 1, 1 << 30).map(|n| params.stripe_min = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_COMMS_MAX",
         aliases: &[],
         kind: "number",
         default: "8192",
         range: "1 to 65535",
         doc: "connections of this process",
-        set: |params, value| number(value, 1, 65535).map(|n| params.comms_max = n as u32),
+        set: |params, value| parse_number(value, 1, 65535).map(|n| params.comms_max = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_REGIONS_MAX",
         aliases: &[],
         kind: "number",
         default: "65536",
         range: "1 to 16777216",
         doc: "regions registered with one connection",
-        set: |params, value| number(value, 1, 1 << 24).map(|n| params.regions_max = n as u32),
+        set: |params, value| parse_number(value, 1, 1 << 24).map(|n| params.regions_max = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_ATOMICS",
         aliases: &[],
         kind: "word",
@@ -271,7 +275,7 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_SHARED_HEAP",
         aliases: &[],
         kind: "word",
@@ -288,18 +292,18 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_SHARED_STATICS",
         aliases: &[],
         kind: "boolean",
         default: "1",
         range: "0 or 1",
         doc: "OpenSHMEM: the program's static variables are shared as the heap is, in place; 0: others reach them through the fabric",
-        set: |params, value| number(value, 0, 1).map(|n| params.shared_statics = n == 1),
+        set: |params, value| parse_number(value, 0, 1).map(|n| params.shared_statics = n == 1),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_PROGRESS_BATCH",
-        aliases: &[Alias {
+        aliases: &[ParamAlias {
             name: "NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX",
             kind: "number",
             range: "1 to 1024",
@@ -309,9 +313,9 @@ pub const TABLE: &[ParamInfo] = &[
         default: "32",
         range: "1 to 1024",
         doc: "what is taken from one NIC before the next has its turn, in one-sided communication",
-        set: |params, value| number(value, 1, 1024).map(|n| params.progress_batch = n as u32),
+        set: |params, value| parse_number(value, 1, 1024).map(|n| params.progress_batch = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_NEAR",
         aliases: &[],
         kind: "boolean",
@@ -319,27 +323,27 @@ pub const TABLE: &[ParamInfo] = &[
         range: "0 or 1",
         doc: "connect processes of one host by the software NIC's shared memory, whatever NICs reach other hosts; not for memory of GPUs. \
               For verbs and ofi: soft does so anyhow",
-        set: |params, value| number(value, 0, 1).map(|n| params.near = n == 1),
+        set: |params, value| parse_number(value, 0, 1).map(|n| params.near = n == 1),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_PROGRESS_THREAD",
         aliases: &[],
         kind: "boolean",
         default: "0",
         range: "0 or 1",
         doc: "keep a thread that goes on with connections whose owner makes no call for a while; it sleeps in between",
-        set: |params, value| number(value, 0, 1).map(|n| params.progress_thread = n == 1),
+        set: |params, value| parse_number(value, 0, 1).map(|n| params.progress_thread = n == 1),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_STATUS",
         aliases: &[],
         kind: "boolean",
         default: "1",
         range: "0 or 1",
         doc: "keep a page of counters that other programs of this user may read, as `trunkline top` does",
-        set: |params, value| number(value, 0, 1).map(|n| params.status = n == 1),
+        set: |params, value| parse_number(value, 0, 1).map(|n| params.status = n == 1),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_TRACE",
         aliases: &[],
         kind: "directory",
@@ -351,26 +355,26 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_TRACE_EVENTS",
         aliases: &[],
         kind: "number",
         default: "262144",
         range: "1024 to 67108864",
         doc: "events of a process that are recorded, 40 bytes each, two or three a message; later ones are counted as lost",
-        set: |params, value| number(value, 1 << 10, 1 << 26).map(|n| params.trace_events = n as u32),
+        set: |params, value| parse_number(value, 1 << 10, 1 << 26).map(|n| params.trace_events = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_QP_SHARING",
         aliases: &[
-            Alias {
+            ParamAlias {
                 name: "RCCL_IB_QP_SHARING_ENABLE",
                 kind: "boolean",
                 range: "0 or 1",
-                means: |value| number(value, 0, 1).map(|n| if n == 1 { "on" } else { "off" }),
+                means: |value| parse_number(value, 0, 1).map(|n| if n == 1 { "on" } else { "off" }),
             },
-            groups_alias("RCCL_ANP_COMM_NGROUPS", shares),
-            groups_alias("RCCL_IB_COMM_NGROUPS", shares),
+            groups_alias("RCCL_ANP_COMM_NGROUPS", sharing_from_count),
+            groups_alias("RCCL_IB_COMM_NGROUPS", sharing_from_count),
         ],
         kind: "word",
         default: "off",
@@ -378,47 +382,47 @@ pub const TABLE: &[ParamInfo] = &[
         doc: "whether connections between two processes share queue pairs; auto: where more than half of a NIC's are in use",
         set: |params, value| {
             params.sharing.sharing = match value {
-                "off" => Sharing::Off,
-                "on" => Sharing::On,
-                "auto" => Sharing::Auto,
+                "off" => SharingMode::Off,
+                "on" => SharingMode::On,
+                "auto" => SharingMode::Auto,
                 _ => return Err(()),
             };
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_QP_GROUPS",
         aliases: &[
-            groups_alias("RCCL_ANP_COMM_NGROUPS", groups),
-            groups_alias("RCCL_IB_COMM_NGROUPS", groups),
+            groups_alias("RCCL_ANP_COMM_NGROUPS", groups_from_count),
+            groups_alias("RCCL_IB_COMM_NGROUPS", groups_from_count),
         ],
         kind: "number",
         default: "4",
         range: "1 to 8",
         doc: "groups of queue pairs that the connections of one direction towards one process share",
         set: |params, value| {
-            number(value, 1, GROUPS_ASKED_MAX.into()).map(|n| params.sharing.groups = n as u8)
+            parse_number(value, 1, GROUPS_ASKED_MAX.into()).map(|n| params.sharing.groups = n as u8)
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_QP_DEPTH_MULTIPLIER",
         aliases: &[depth_alias("RCCL_ANP_QP_DEPTH_MULTIPLIER"), depth_alias("RCCL_IB_QP_DEPTH_MULTIPLIER")],
         kind: "number",
         default: "1",
         range: "1 to 255",
         doc: "how many times as deep as the queues of one connection those of a group are, up to what the NIC has",
-        set: |params, value| number(value, 1, 255).map(|n| params.sharing.depth_multiplier = n as u8),
+        set: |params, value| parse_number(value, 1, 255).map(|n| params.sharing.depth_multiplier = n as u8),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_QP_BUDGET",
         aliases: &[],
         kind: "number",
         default: "0",
         range: "0 to 1048576",
         doc: "queue pairs of each NIC that this process may use; 0 is as many as the NIC has",
-        set: |params, value| number(value, 0, 1 << 20).map(|n| params.sharing.budget = n as u32),
+        set: |params, value| parse_number(value, 0, 1 << 20).map(|n| params.sharing.budget = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_NODE_COPY",
         aliases: &[],
         kind: "word",
@@ -427,16 +431,16 @@ pub const TABLE: &[ParamInfo] = &[
         doc: "who copies long tagged messages inside a host, of memory that the other rank reaches: the receiver, both ranks in turns, or both by way of a stage; auto learns",
         set: |params, value| {
             params.node_copy = match value {
-                "auto" => Choice::Learned,
-                "pull" => Choice::Fixed(Method::Pull),
-                "turns" => Choice::Fixed(Method::Turns),
-                "stage" => Choice::Fixed(Method::Stage),
+                "auto" => MethodChoice::Learned,
+                "pull" => MethodChoice::Fixed(CopyMethod::Pull),
+                "turns" => MethodChoice::Fixed(CopyMethod::Turns),
+                "stage" => MethodChoice::Fixed(CopyMethod::Stage),
                 _ => return Err(()),
             };
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_FUSE",
         aliases: &[],
         kind: "word",
@@ -453,16 +457,16 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_SOFT_NICS",
         aliases: &[],
         kind: "number",
         default: "0",
         range: "0 to 16",
         doc: "software NICs of this host; 0 is one",
-        set: |params, value| number(value, 0, 16).map(|n| params.soft.nics = n as u32),
+        set: |params, value| parse_number(value, 0, 16).map(|n| params.soft.nics = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_SOFT_COPY",
         aliases: &[],
         kind: "word",
@@ -480,52 +484,52 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_SOFT_DELAYED",
         aliases: &[],
         kind: "boolean",
         default: "0",
         range: "0 or 1",
         doc: "written data can be seen only after a flush, as on some accelerators; for tests",
-        set: |params, value| number(value, 0, 1).map(|n| params.soft.delayed = n == 1),
+        set: |params, value| parse_number(value, 0, 1).map(|n| params.soft.delayed = n == 1),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_SOFT_DMABUF",
         aliases: &[],
         kind: "boolean",
         default: "0",
         range: "0 or 1",
         doc: "software NICs take dma-bufs that the CPU can map, in the place of NICs that reach GPUs; for tests",
-        set: |params, value| number(value, 0, 1).map(|n| params.soft.takes_dmabufs = n == 1),
+        set: |params, value| parse_number(value, 0, 1).map(|n| params.soft.takes_dmabufs = n == 1),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_SOFT_MAX_QP",
         aliases: &[],
         kind: "number",
         default: "0",
         range: "0 to 1048576",
         doc: "queue pairs of a software NIC; 0 is its default",
-        set: |params, value| number(value, 0, 1 << 20).map(|n| params.soft.max_qp = n as u32),
+        set: |params, value| parse_number(value, 0, 1 << 20).map(|n| params.soft.max_qp = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_SOFT_PIPELINES",
         aliases: &[],
         kind: "number",
         default: "0",
         range: "0 to 64",
         doc: "pipelines of a software NIC, which share its queue pairs; 0 is one",
-        set: |params, value| number(value, 0, 64).map(|n| params.soft.pipelines = n as u32),
+        set: |params, value| parse_number(value, 0, 64).map(|n| params.soft.pipelines = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_SOFT_MAX_MR",
         aliases: &[],
         kind: "number",
         default: "0",
         range: "0 to 1048576",
         doc: "regions of a software NIC; 0 is its default",
-        set: |params, value| number(value, 0, 1 << 20).map(|n| params.soft.max_mr = n as u32),
+        set: |params, value| parse_number(value, 0, 1 << 20).map(|n| params.soft.max_mr = n as u32),
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_OFI_LIBRARY",
         aliases: &[],
         kind: "file",
@@ -537,7 +541,7 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_OFI_DOMAIN",
         aliases: &[],
         kind: "name",
@@ -549,38 +553,43 @@ pub const TABLE: &[ParamInfo] = &[
             Ok(())
         },
     },
-    ParamInfo {
+    ParamRow {
         name: "TRUNKLINE_OFI_NICS",
         aliases: &[],
         kind: "number",
         default: "1",
         range: "1 to 8",
         doc: "how many NICs ofi makes of each that is there; for tests of several on a host with one",
-        set: |params, value| number(value, 1, 8).map(|n| params.ofi.nics = n as u32),
+        set: |params, value| parse_number(value, 1, 8).map(|n| params.ofi.nics = n as u32),
     },
 ];
 
-fn number(value: &str, min: u64, max: u64) -> Result<u64, ()> {
+fn parse_number(value: &str, min: u64, max: u64) -> Result<u64, ()> {
     let n: u64 = value.trim().parse().map_err(|_| ())?;
     if (min..=max).contains(&n) { Ok(n) } else { Err(()) }
 }
 
 /// The number of groups as RCCL's users give it, which says at once whether to share: 0 is no.
-const fn groups_alias(name: &'static str, means: fn(&str) -> Result<&str, ()>) -> Alias {
-    Alias { name, kind: "number", range: "0 to 8", means }
+const fn groups_alias(name: &'static str, means: fn(&str) -> Result<&str, ()>) -> ParamAlias {
+    ParamAlias { name, kind: "number", range: "0 to 8", means }
 }
 
 /// What such a number says of sharing.
-fn shares(value: &str) -> Result<&str, ()> {
-    number(value, 0, GROUPS_ASKED_MAX.into()).map(|n| if n > 0 { "on" } else { "off" })
+fn sharing_from_count(value: &str) -> Result<&str, ()> {
+    parse_number(value, 0, GROUPS_ASKED_MAX.into()).map(|n| if n > 0 { "on" } else { "off" })
 }
 
 /// What it says of groups: 0 leaves the default.
-fn groups(value: &str) -> Result<&str, ()> {
-    number(value, 0, GROUPS_ASKED_MAX.into()).map(|n| if n > 0 { value } else { "4" })
+fn groups_from_count(value: &str) -> Result<&str, ()> {
+    parse_number(value, 0, GROUPS_ASKED_MAX.into()).map(|n| if n > 0 { value } else { "4" })
 }
 
 /// The multiplier as RCCL's users give it, which means the same there.
-const fn depth_alias(name: &'static str) -> Alias {
-    Alias { name, kind: "number", range: "1 to 255", means: |value| number(value, 1, 255).map(|_| value) }
+const fn depth_alias(name: &'static str) -> ParamAlias {
+    ParamAlias {
+        name,
+        kind: "number",
+        range: "1 to 255",
+        means: |value| parse_number(value, 1, 255).map(|_| value),
+    }
 }

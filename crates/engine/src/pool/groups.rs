@@ -8,44 +8,44 @@ use std::sync::{Arc, OnceLock};
 use spin::mutex::SpinMutex;
 use trunkline_fabric::{Completion, Rail, RegisterError};
 use trunkline_proto::limits::MEMBER_MAILBOX_BYTES;
-use trunkline_proto::pool::credits::Credits;
+use trunkline_proto::pool::credits::GroupCredits;
 use trunkline_proto::pool::group::GroupId;
-use trunkline_proto::pool::members::{Members, Others};
-use trunkline_proto::pool::ranges::Ranges;
+use trunkline_proto::pool::members::{GroupMembers, OtherMembers};
+use trunkline_proto::pool::ranges::TokenRanges;
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 use trunkline_proto::wire::member::MemberId;
 
-pub use audit::Riding;
+pub use audit::SharingUsage;
 
-use crate::comm::plan::Plan;
+use crate::comm::plan::TransferPlan;
 use crate::comm::recv::{self, RecvLane};
-use crate::lane::Lane;
+use crate::lane::OwnerLock;
 use crate::link::links::SharedLinks;
-use crate::link::path::Paths;
-use crate::link::rails::Rails;
-use crate::memory::bounces::Bounces;
-use crate::memory::slab::{Lot, Piece, Slab};
-use crate::pool::member::{BATCH, Batch, Open, Side};
-use crate::status::groups::Shown;
+use crate::link::path::CommPaths;
+use crate::link::rails::GroupRails;
+use crate::memory::bounces::BounceBuffers;
+use crate::memory::slab::{MailboxPiece, MailboxSlab, SlabSlot};
+use crate::pool::member::{BATCH, CommSide, CompletionBatch, OpenComm};
+use crate::status::groups::GroupDisplay;
 use crate::sync::Guard;
-use crate::{CommFault, CommId, Error, Mutant};
+use crate::{CommFault, CommId, EngineError, Mutant};
 
 /// Where a comm is: which lane, and which member of the group there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Seat {
+pub(crate) struct MemberLocation {
     pub(crate) lane: u32,
     /// As bits; 0 where there are no others.
     member: u32,
 }
 
-impl Seat {
+impl MemberLocation {
     /// That of a comm that shares nothing.
-    pub(crate) const fn alone(lane: u32) -> Self {
+    pub(crate) const fn of_single_comm(lane: u32) -> Self {
         Self { lane, member: 0 }
     }
 
     /// That of a member.
-    pub(crate) const fn of(lane: u32, member: MemberId) -> Self {
+    pub(crate) const fn of_member(lane: u32, member: MemberId) -> Self {
         Self { lane, member: member.to_bits() }
     }
 
@@ -55,7 +55,7 @@ impl Seat {
     }
 
     /// Which member.
-    pub(crate) const fn member(self) -> Option<MemberId> {
+    pub(crate) const fn member_id(self) -> Option<MemberId> {
         MemberId::from_bits(self.member)
     }
 
@@ -66,40 +66,40 @@ impl Seat {
 }
 
 /// One group.
-pub(crate) struct Group<R: Rail> {
-    rails: Rails<R>,
-    seats: Seats,
+pub(crate) struct CommGroup<R: Rail> {
+    rails: GroupRails<R>,
+    seats: MemberSet,
     /// Where the rails put completions; here, because to make it anew for each poll costs more than most polls.
-    batch: Batch,
+    batch: CompletionBatch,
 }
 
 /// Who rides on the links of a group.
 #[expect(clippy::large_enum_variant, reason = "most groups are of one comm, which is reached on every call")]
-enum Seats {
+enum MemberSet {
     /// One comm, and never another one.
-    Alone(Open),
+    Alone(OpenComm),
     /// Any number of them.
-    Shared(Box<Shared>),
+    Shared(Box<SharedGroup>),
 }
 
-struct Shared {
+struct SharedGroup {
     /// Each apart, because they are large and their places are used again late.
-    members: Members<Box<Open>>,
-    common: Common,
+    members: GroupMembers<Box<OpenComm>>,
+    common: GroupResources,
 }
 
 /// What the members of a group have in common besides its rails.
-pub(crate) struct Common {
+pub(crate) struct GroupResources {
     /// What the pool calls the group.
     pub(crate) id: GroupId,
     /// The rail and NIC of each link of a member.
     pub(crate) slots: Vec<(usize, usize)>,
     /// What both ends agreed on when the group was made.
-    pub(crate) plan: Plan,
+    pub(crate) plan: TransferPlan,
     /// Where the mailboxes of members lie.
-    slab: Slab,
+    slab: MailboxSlab,
     /// At the receiving end.
-    pub(crate) receiving: Option<Receiving>,
+    pub(crate) receiving: Option<ReceiverResources>,
     /// The pool knows that all links have ended.
     pub(crate) told: bool,
     /// Members have failed whose owners did not call since.
@@ -111,100 +111,113 @@ pub(crate) struct Common {
     /// Completions and messages that were nobody's.
     pub(crate) dropped: u64,
     /// What others see of it.
-    pub(crate) shown: Shown,
+    pub(crate) shown: GroupDisplay,
 }
 
 /// What only the receiving end of a group has.
-pub(crate) struct Receiving {
-    pub(crate) ranges: Ranges,
-    pub(crate) bounces: Arc<Bounces>,
+pub(crate) struct ReceiverResources {
+    pub(crate) ranges: TokenRanges,
+    pub(crate) bounces: Arc<BounceBuffers>,
 }
 
 /// What a member works with: itself, and what it shares with the others.
-pub(crate) struct Turn<'a, R: Rail> {
-    pub(crate) open: &'a mut Open,
-    pub(crate) rails: &'a mut Rails<R>,
-    pub(crate) batch: &'a mut Batch,
+pub(crate) struct LockedMember<'a, R: Rail> {
+    pub(crate) open: &'a mut OpenComm,
+    pub(crate) rails: &'a mut GroupRails<R>,
+    pub(crate) batch: &'a mut CompletionBatch,
     /// None where there can be no others.
-    pub(crate) shared: Option<Neighbours<'a>>,
+    pub(crate) shared: Option<GroupContext<'a>>,
 }
 
 /// The others of a group, and what they have in common.
-pub(crate) struct Neighbours<'a> {
-    pub(crate) others: &'a mut Others<Box<Open>>,
-    pub(crate) common: &'a mut Common,
+pub(crate) struct GroupContext<'a> {
+    pub(crate) others: &'a mut OtherMembers<Box<OpenComm>>,
+    pub(crate) common: &'a mut GroupResources,
 }
 
-impl<R: Rail> Group<R> {
+impl<R: Rail> CommGroup<R> {
     /// Of one comm that shares nothing.
-    pub(crate) fn alone(rails: Rails<R>, open: Open) -> Self {
-        Self { rails, seats: Seats::Alone(open), batch: no_batch() }
+    pub(crate) fn of_single_comm(rails: GroupRails<R>, open: OpenComm) -> Self {
+        Self { rails, seats: MemberSet::Alone(open), batch: no_batch() }
     }
 
     /// A group that sends, and has no members yet.
-    pub(crate) fn sending(id: GroupId, mut rails: Rails<R>, paths: &Paths, plan: Plan) -> Self {
-        rails.eager = Some(Credits::new(plan.eager_credits, plan.mutant));
-        Self::shared(rails, paths, Common::new(id, slots_of(paths), plan, MEMBER_MAILBOX_BYTES, None))
+    pub(crate) fn new_sending(
+        id: GroupId,
+        mut rails: GroupRails<R>,
+        paths: &CommPaths,
+        plan: TransferPlan,
+    ) -> Self {
+        rails.eager = Some(GroupCredits::new(plan.eager_credits, plan.mutant));
+        Self::new_shared(
+            rails,
+            paths,
+            GroupResources::new(id, slots_of(paths), plan, MEMBER_MAILBOX_BYTES, None),
+        )
     }
 
     /// A group that receives, and has no members yet.
-    pub(crate) fn receiving(
+    pub(crate) fn new_receiving(
         id: GroupId,
-        rails: Rails<R>,
-        paths: &Paths,
-        plan: Plan,
-        bounces: Arc<Bounces>,
+        rails: GroupRails<R>,
+        paths: &CommPaths,
+        plan: TransferPlan,
+        bounces: Arc<BounceBuffers>,
     ) -> Self {
-        let receiving = Receiving { ranges: Ranges::new(plan.mutant), bounces };
+        let receiving = ReceiverResources { ranges: TokenRanges::new(plan.mutant), bounces };
         let slots = slots_of(paths);
-        Self::shared(rails, paths, Common::new(id, slots, plan, recv::RANGE_FINS_BYTES, Some(receiving)))
+        Self::new_shared(
+            rails,
+            paths,
+            GroupResources::new(id, slots, plan, recv::RANGE_FINS_BYTES, Some(receiving)),
+        )
     }
 
-    fn shared(mut rails: Rails<R>, paths: &Paths, common: Common) -> Self {
+    fn new_shared(mut rails: GroupRails<R>, paths: &CommPaths, common: GroupResources) -> Self {
         let mut shared = SharedLinks::default();
         let first = paths.get(0);
-        shared.made(0, first.rail, first.link);
+        shared.add_link(0, first.rail, first.link);
         rails.shared = Some(shared);
-        let members = Members::new(common.plan.mutant);
-        Self { rails, seats: Seats::Shared(Box::new(Shared { members, common })), batch: no_batch() }
+        let members = GroupMembers::new(common.plan.mutant);
+        Self { rails, seats: MemberSet::Shared(Box::new(SharedGroup { members, common })), batch: no_batch() }
     }
 
     /// What members have in common, and the rails; `None` where there is one comm alone.
-    pub(crate) fn common(&mut self) -> Option<(&mut Common, &mut Rails<R>)> {
+    pub(crate) fn shared_resources(&mut self) -> Option<(&mut GroupResources, &mut GroupRails<R>)> {
         match &mut self.seats {
-            Seats::Alone(_) => None,
-            Seats::Shared(shared) => Some((&mut shared.common, &mut self.rails)),
+            MemberSet::Alone(_) => None,
+            MemberSet::Shared(shared) => Some((&mut shared.common, &mut self.rails)),
         }
     }
 
     /// A comm comes; its lane is given its part in the group by `part`.
-    pub(crate) fn enter(
+    pub(crate) fn add_member(
         &mut self,
-        open: Open,
-        part: impl FnOnce(&mut Open, &mut Common, MemberId) -> bool,
+        open: OpenComm,
+        part: impl FnOnce(&mut OpenComm, &mut GroupResources, MemberId) -> bool,
     ) -> Option<MemberId> {
-        let Seats::Shared(shared) = &mut self.seats else { return None };
-        let Shared { members, common } = &mut **shared;
-        let member = match members.enter(Box::new(open)) {
+        let MemberSet::Shared(shared) = &mut self.seats else { return None };
+        let SharedGroup { members, common } = &mut **shared;
+        let member = match members.add_member(Box::new(open)) {
             Ok(member) => member,
             Err(open) => {
-                self.turn_away(*open);
+                self.reject_member(*open);
                 return None;
             }
         };
-        let fits = members.split(member.to_bits()).is_some_and(|(open, _)| {
+        let fits = members.split_member(member.to_bits()).is_some_and(|(open, _)| {
             open.member = member.to_bits();
             part(open, common, member)
         });
         if !fits {
-            if let Some(open) = members.leave(member) {
-                self.turn_away(*open);
+            if let Some(open) = members.remove_member(member) {
+                self.reject_member(*open);
             }
             return None;
         }
-        self.rails.slices.enter();
+        self.rails.slices.add_member();
         if let Some(eager) = &mut self.rails.eager {
-            eager.enter();
+            eager.add_member();
         }
         common.show_members(members.len(), &self.rails);
         Some(member)
@@ -213,53 +226,54 @@ impl<R: Rail> Group<R> {
     /// Operations posted since the last call; nothing of a comm alone.
     pub(crate) fn take_load(&mut self) -> Option<u64> {
         let posts = self.rails.posts;
-        let (common, _) = self.common()?;
+        let (common, _) = self.shared_resources()?;
         Some(posts - std::mem::replace(&mut common.weighed, posts))
     }
 
     /// What was to be a member finds no seat; nothing was posted for it.
-    pub(crate) fn turn_away(&mut self, mut open: Open) {
-        let Seats::Shared(shared) = &mut self.seats else { return };
-        if self.rails.mutant.is("ride-forgets-who-is-turned-away") {
+    pub(crate) fn reject_member(&mut self, mut open: OpenComm) {
+        let MemberSet::Shared(shared) = &mut self.seats else { return };
+        if self.rails.mutant.is_planted("ride-forgets-who-is-turned-away") {
             return;
         }
         if let Some(lot) = open.lot {
-            shared.common.slab.give(lot);
+            shared.common.slab.free_slot(lot);
         }
-        open.side.paths().destroy(&mut self.rails);
+        open.side.paths_mut().release_links(&mut self.rails);
     }
 
     /// A member goes, and nothing that it or its peer has posted for it can land any more. What it had is for others.
-    pub(crate) fn leave(&mut self, seat: Seat) {
-        let Seats::Shared(shared) = &mut self.seats else { return };
-        let Shared { members, common } = &mut **shared;
-        let Some(open) = MemberId::from_bits(seat.member).and_then(|member| members.leave(member)) else {
+    pub(crate) fn remove_member(&mut self, seat: MemberLocation) {
+        let MemberSet::Shared(shared) = &mut self.seats else { return };
+        let SharedGroup { members, common } = &mut **shared;
+        let Some(open) = MemberId::from_bits(seat.member).and_then(|member| members.remove_member(member))
+        else {
             return;
         };
-        self.rails.slices.leave();
+        self.rails.slices.remove_member();
         if let Some(eager) = &mut self.rails.eager {
-            eager.leave();
+            eager.remove_member();
         }
         if let Some(lot) = open.lot {
-            common.slab.give(lot);
+            common.slab.free_slot(lot);
         }
         let mut open = open;
-        open.side.paths().destroy(&mut self.rails);
+        open.side.paths_mut().release_links(&mut self.rails);
         match open.side {
-            Side::Send(lane) => {
-                self.rails.slices.give(lane.part.slices);
+            CommSide::Send(lane) => {
+                self.rails.slices.return_credits(lane.part.slices);
                 if let Some(eager) = &mut self.rails.eager
-                    && !self.rails.mutant.is("ride-keeps-eager-credits")
+                    && !self.rails.mutant.is_planted("ride-keeps-eager-credits")
                 {
-                    eager.give(lane.part.eager);
+                    eager.return_credits(lane.part.eager);
                 }
             }
-            Side::Recv(lane) => {
-                if !self.rails.mutant.is("ride-forgets-what-members-dropped") {
+            CommSide::Recv(lane) => {
+                if !self.rails.mutant.is_planted("ride-forgets-what-members-dropped") {
                     common.dropped += lane.dropped;
                 }
                 if let (Some(receiving), Some(range)) = (&mut common.receiving, lane.part.range) {
-                    receiving.ranges.leave(range);
+                    receiving.ranges.release_range(range);
                 }
             }
         }
@@ -270,10 +284,10 @@ impl<R: Rail> Group<R> {
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
-    pub(crate) fn mailbox(&mut self) -> Result<(Lot, Piece), RegisterError> {
+    pub(crate) fn take_mailbox(&mut self) -> Result<(SlabSlot, MailboxPiece), RegisterError> {
         match &mut self.seats {
-            Seats::Shared(shared) => shared.common.mailbox(&self.rails),
-            Seats::Alone(_) => Err(RegisterError::Exhausted(0)),
+            MemberSet::Shared(shared) => shared.common.take_mailbox(&self.rails),
+            MemberSet::Alone(_) => Err(RegisterError::Exhausted(0)),
         }
     }
 
@@ -283,96 +297,105 @@ impl<R: Rail> Group<R> {
     }
 
     /// Ends the links that members ride on.
-    pub(crate) fn destroy(&mut self) {
+    pub(crate) fn destroy_links(&mut self) {
         self.rails.destroy_all();
     }
 
     /// The turn of the comm of that name, if it has that seat: another one may have come before the lane was claimed.
     #[inline]
-    pub(crate) fn turn_of(&mut self, seat: Seat, id: CommId) -> Option<Turn<'_, R>> {
+    pub(crate) fn locked_member_of(
+        &mut self,
+        seat: MemberLocation,
+        id: CommId,
+    ) -> Option<LockedMember<'_, R>> {
         let Self { rails, seats, batch } = self;
         match seats {
-            Seats::Alone(open) if open.id == id => Some(Turn { open, rails, batch, shared: None }),
-            Seats::Alone(_) => None,
-            Seats::Shared(shared) => {
-                let Shared { members, common } = &mut **shared;
-                let (open, others) = members.split(seat.member)?;
-                let shared = Some(Neighbours { others, common });
-                if open.id == id { Some(Turn { open, rails, batch, shared }) } else { None }
+            MemberSet::Alone(open) if open.id == id => {
+                Some(LockedMember { open, rails, batch, shared: None })
+            }
+            MemberSet::Alone(_) => None,
+            MemberSet::Shared(shared) => {
+                let SharedGroup { members, common } = &mut **shared;
+                let (open, others) = members.split_member(seat.member)?;
+                let shared = Some(GroupContext { others, common });
+                if open.id == id { Some(LockedMember { open, rails, batch, shared }) } else { None }
             }
         }
     }
 
     /// The turn of who has that seat.
     #[inline]
-    pub(crate) fn turn(&mut self, seat: Seat) -> Option<Turn<'_, R>> {
+    pub(crate) fn locked_member(&mut self, seat: MemberLocation) -> Option<LockedMember<'_, R>> {
         let Self { rails, seats, batch } = self;
         match seats {
-            Seats::Alone(open) => Some(Turn { open, rails, batch, shared: None }),
-            Seats::Shared(shared) => {
-                let Shared { members, common } = &mut **shared;
-                let (open, others) = members.split(seat.member)?;
-                Some(Turn { open, rails, batch, shared: Some(Neighbours { others, common }) })
+            MemberSet::Alone(open) => Some(LockedMember { open, rails, batch, shared: None }),
+            MemberSet::Shared(shared) => {
+                let SharedGroup { members, common } = &mut **shared;
+                let (open, others) = members.split_member(seat.member)?;
+                Some(LockedMember { open, rails, batch, shared: Some(GroupContext { others, common }) })
             }
         }
     }
 }
 
-impl Common {
+impl GroupResources {
     fn new(
         id: GroupId,
         slots: Vec<(usize, usize)>,
-        plan: Plan,
+        plan: TransferPlan,
         bytes: usize,
-        receiving: Option<Receiving>,
+        receiving: Option<ReceiverResources>,
     ) -> Self {
         Self {
             id,
             slots,
             plan,
-            slab: Slab::new(bytes),
+            slab: MailboxSlab::new(bytes),
             receiving,
             told: false,
             untold: false,
             routed: 0,
             weighed: 0,
             dropped: 0,
-            shown: Shown::default(),
+            shown: GroupDisplay::default(),
         }
     }
 
     /// A mailbox for one more member.
-    pub(crate) fn mailbox(&mut self, rails: &Rails<impl Rail>) -> Result<(Lot, Piece), RegisterError> {
-        self.slab.take(rails)
+    pub(crate) fn take_mailbox(
+        &mut self,
+        rails: &GroupRails<impl Rail>,
+    ) -> Result<(SlabSlot, MailboxPiece), RegisterError> {
+        self.slab.take_slot(rails)
     }
 
     /// A mailbox that was of no use.
-    pub(crate) fn give(&mut self, lot: Lot) {
-        self.slab.give(lot);
+    pub(crate) fn free_mailbox(&mut self, lot: SlabSlot) {
+        self.slab.free_slot(lot);
     }
 }
 
-fn slots_of(paths: &Paths) -> Vec<(usize, usize)> {
+fn slots_of(paths: &CommPaths) -> Vec<(usize, usize)> {
     paths.iter().map(|path| (path.rail, path.nic)).collect()
 }
 
-fn no_batch() -> Batch {
+fn no_batch() -> CompletionBatch {
     [Completion::BLANK; BATCH]
 }
 
 /// What a lane holds.
-type GroupLane<R> = Lane<Option<Group<R>>>;
+type GroupLock<R> = OwnerLock<Option<CommGroup<R>>>;
 
 /// A lane that was claimed.
-pub(crate) type Held<'a, R> = Guard<'a, Option<Group<R>>>;
+pub(crate) type GroupGuard<'a, R> = Guard<'a, Option<CommGroup<R>>>;
 
 /// All groups of an engine.
-pub(crate) struct Groups<R: Rail> {
+pub(crate) struct GroupTable<R: Rail> {
     /// Made as they are needed, some at a time: most processes have few.
-    chunks: Box<[OnceLock<Chunk<R>>]>,
-    free: SpinMutex<Free>,
+    chunks: Box<[OnceLock<GroupChunk<R>>]>,
+    free: SpinMutex<FreeGroups>,
     /// Of seats that nobody ever had; holds no group.
-    nowhere: GroupLane<R>,
+    nowhere: GroupLock<R>,
     mutant: Mutant,
 }
 
@@ -380,47 +403,47 @@ pub(crate) struct Groups<R: Rail> {
 const CHUNK: usize = 8;
 
 /// So many of them.
-type Chunk<R> = Box<[GroupLane<R>]>;
+type GroupChunk<R> = Box<[GroupLock<R>]>;
 
 /// Lanes without a group.
-struct Free {
+struct FreeGroups {
     fresh: u32,
     used: Vec<u32>,
 }
 
-impl<R: Rail> Groups<R> {
+impl<R: Rail> GroupTable<R> {
     pub(crate) fn new(limit: usize, mutant: Mutant) -> Result<Self, OutOfMemory> {
         let chunks = try_filled_with(limit.div_ceil(CHUNK), OnceLock::new)?;
-        let free = SpinMutex::new(Free { fresh: 0, used: Vec::new() });
-        Ok(Self { chunks, free, nowhere: Lane::new(None, mutant), mutant })
+        let free = SpinMutex::new(FreeGroups { fresh: 0, used: Vec::new() });
+        Ok(Self { chunks, free, nowhere: OwnerLock::new(None, mutant), mutant })
     }
 
     /// The group of a seat, unless somebody has it or waits for it.
     #[inline]
-    pub(crate) fn try_claim(&self, seat: Seat) -> Option<Held<'_, R>> {
-        self.lane(seat).try_claim()
+    pub(crate) fn try_lock_group(&self, seat: MemberLocation) -> Option<GroupGuard<'_, R>> {
+        self.group_lock(seat).try_lock()
     }
 
     /// The group of a seat, when it is free.
-    pub(crate) fn claim(&self, seat: Seat) -> Held<'_, R> {
-        self.lane(seat).claim()
+    pub(crate) fn lock_group(&self, seat: MemberLocation) -> GroupGuard<'_, R> {
+        self.group_lock(seat).lock()
     }
 
     /// The lane of a seat. There is one for each that a comm ever had.
     #[inline]
-    fn lane(&self, seat: Seat) -> &GroupLane<R> {
+    fn group_lock(&self, seat: MemberLocation) -> &GroupLock<R> {
         let chunk = seat.lane as usize / CHUNK;
         let at = seat.lane as usize % CHUNK;
         self.chunks.get(chunk).and_then(OnceLock::get).map_or(&self.nowhere, |chunk| &chunk[at])
     }
 
     /// The group in that lane, when it is free.
-    pub(crate) fn claim_lane(&self, lane: u32) -> Held<'_, R> {
-        self.claim(Seat::alone(lane))
+    pub(crate) fn lock_lane(&self, lane: u32) -> GroupGuard<'_, R> {
+        self.lock_group(MemberLocation::of_single_comm(lane))
     }
 
     /// A lane for a group, not one that exists.
-    pub(crate) fn insert(&self, group: Group<R>) -> Result<u32, Error> {
+    pub(crate) fn insert(&self, group: CommGroup<R>) -> Result<u32, EngineError> {
         let index = {
             let mut free = self.free.lock();
             match free.used.pop() {
@@ -430,7 +453,7 @@ impl<R: Rail> Groups<R> {
                     free.fresh - 1
                 }
                 None => {
-                    return Err(Error::Exhausted {
+                    return Err(EngineError::Exhausted {
                         what: "groups of connections",
                         limit: self.chunks.len() * CHUNK,
                     });
@@ -439,17 +462,17 @@ impl<R: Rail> Groups<R> {
         };
         let chunk = &self.chunks[index as usize / CHUNK];
         if chunk.get().is_none() {
-            let lanes = try_filled_with(CHUNK, || Lane::new(None, self.mutant));
+            let lanes = try_filled_with(CHUNK, || OwnerLock::new(None, self.mutant));
             let lanes = lanes.inspect_err(|_| self.free.lock().used.push(index))?;
             // Another thread may have made them meanwhile, and another one's are as good.
             let _ = chunk.set(lanes);
         }
-        *self.claim_lane(index) = Some(group);
+        *self.lock_lane(index) = Some(group);
         Ok(index)
     }
 
     /// A lane's group is gone.
-    pub(crate) fn remove(&self, lane: u32, mut held: Held<'_, R>) -> Option<Group<R>> {
+    pub(crate) fn remove(&self, lane: u32, mut held: GroupGuard<'_, R>) -> Option<CommGroup<R>> {
         let group = held.take();
         drop(held);
         if group.is_some() {

@@ -4,24 +4,24 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Completion, Done, Rail, Status};
-use trunkline_proto::counters::Counts;
-use trunkline_proto::pool::Place;
+use trunkline_fabric::{Completion, CompletionKind, OpStatus, Rail};
+use trunkline_proto::counters::MessageCounts;
+use trunkline_proto::pool::GroupPlace;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::status::{self as shown, Direction, State};
+use trunkline_proto::wire::status::{self as shown, CommDirection, CommState};
 
-use crate::comm::Peer;
+use crate::comm::RemoteProcess;
 use crate::comm::recv::RecvLane;
-use crate::comm::request::Requests;
+use crate::comm::request::RequestTable;
 use crate::comm::send::SendLane;
-use crate::link::news::Word;
-use crate::link::path::{PROBE, Paths};
-use crate::link::rails::Rails;
-use crate::memory::regions::Regions;
-use crate::memory::rest::Idle;
-use crate::memory::slab::Lot;
-use crate::status::Row;
+use crate::link::news::LinkFrame;
+use crate::link::path::{CommPaths, PROBE};
+use crate::link::rails::GroupRails;
+use crate::memory::regions::CommRegions;
+use crate::memory::rest::IdleTimer;
+use crate::memory::slab::SlabSlot;
+use crate::status::CommStatusRow;
 use crate::{CommFault, CommId, Mutant};
 
 /// Completions taken from a rail at once.
@@ -31,15 +31,15 @@ pub(crate) const BATCH: usize = 16;
 pub(crate) const DRAIN_MAX: usize = 4096;
 
 /// Where rails put completions.
-pub(crate) type Batch = [Completion; BATCH];
+pub(crate) type CompletionBatch = [Completion; BATCH];
 
 /// An open comm, as a member of its group.
-pub(crate) struct Open {
+pub(crate) struct OpenComm {
     /// Which comm that is.
     pub(crate) id: CommId,
-    pub(crate) side: Side,
-    pub(crate) peer: Arc<Peer>,
-    pub(crate) ends: Ends,
+    pub(crate) side: CommSide,
+    pub(crate) peer: Arc<RemoteProcess>,
+    pub(crate) ends: CommNames,
     pub(crate) fault: Option<CommFault>,
     /// Fruitless polls since the last look at the control stream.
     pub(crate) idle: u32,
@@ -48,13 +48,13 @@ pub(crate) struct Open {
     /// The link carries nothing more; the control stream will say why.
     pub(crate) link_down: bool,
     /// What the network said of it, if anything.
-    pub(crate) ended_by: Status,
+    pub(crate) ended_by: OpStatus,
     /// How long that, or the peer's close, has been looked at.
-    pub(crate) down: Option<Down>,
+    pub(crate) down: Option<FailureTimer>,
     /// What is to be said on the control stream, where there are several links.
-    pub(crate) words: Vec<Word>,
+    pub(crate) words: Vec<LinkFrame>,
     /// Whether it should give memory back.
-    pub(crate) idle_for: Idle,
+    pub(crate) idle_for: IdleTimer,
     /// When links were last looked after, where there are several.
     pub(crate) tended: Instant,
     /// The peer's joins when links were last hurried for them.
@@ -62,21 +62,21 @@ pub(crate) struct Open {
     /// When the network was last asked whether the links carry.
     pub(crate) asked: Instant,
     /// How long none of its links has carried, while others are made.
-    pub(crate) adrift: Option<Down>,
+    pub(crate) adrift: Option<FailureTimer>,
     /// Polls, where there are several links.
     pub(crate) turns: u32,
     /// There are several links.
     pub(crate) many: bool,
     /// Its caller has closed it, or it shares its link and has failed: these take what still completes.
-    pub(crate) closed: Option<Box<Requests>>,
+    pub(crate) closed: Option<Box<RequestTable>>,
     /// It takes nothing in any more: it has failed, or is closed, and its group goes on.
     pub(crate) withdrawn: bool,
     /// Its place in the pool.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<GroupPlace>,
     /// What its group calls it, as bits; 0 where there are no others.
     pub(crate) member: u32,
     /// Its mailbox, if that is one of its group's.
-    pub(crate) lot: Option<Lot>,
+    pub(crate) lot: Option<SlabSlot>,
     /// The other end was told that nothing of this one will land any more.
     pub(crate) quiet: bool,
     /// The peer wants to know when nothing of this end will land any more.
@@ -84,7 +84,7 @@ pub(crate) struct Open {
     /// The peer was asked that.
     pub(crate) stops: bool,
     /// How long memory that messages use is to be given back.
-    pub(crate) revoking: Option<Down>,
+    pub(crate) revoking: Option<FailureTimer>,
     /// What proves that all it has posted has completed is to be posted, because the peer waits for that.
     pub(crate) ending: bool,
     /// It has failed in another member's turn, and its owner was not told.
@@ -93,17 +93,17 @@ pub(crate) struct Open {
 
 /// A peer that has closed or a link that has ended, which is looked at until all that can still come has come.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Down {
+pub(crate) struct FailureTimer {
     /// The last look.
     looked: Instant,
     /// How long it has been looked at.
     waited: Duration,
 }
 
-impl Down {
+impl FailureTimer {
     /// Looks again; returns how long that has been going on. Between two looks at most `step` counts: who made no call
     /// for longer was stopped, and finds what came meanwhile only now.
-    pub(crate) fn look(down: &mut Option<Self>, now: Instant, step: Duration) -> Duration {
+    pub(crate) fn advance_timer(down: &mut Option<Self>, now: Instant, step: Duration) -> Duration {
         let Self { looked, waited } = down.unwrap_or(Self { looked: now, waited: Duration::default() });
         let waited = Duration(waited.0.saturating_add((now - looked).min(step).0));
         *down = Some(Self { looked: now, waited });
@@ -113,7 +113,7 @@ impl Down {
 
 /// How the two ends of a comm name it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
+pub(crate) struct CommNames {
     pub(crate) stream: SlotId,
     /// What CLOSE must name.
     pub(crate) remote: u64,
@@ -123,16 +123,16 @@ pub(crate) struct Ends {
 
 /// Which side of the comm this process is. Large as it is, it is made once and then stays where it is.
 #[expect(clippy::large_enum_variant, reason = "one lives in each comm, and is reached on every call")]
-pub(crate) enum Side {
+pub(crate) enum CommSide {
     /// It sends.
     Send(SendLane),
     /// It receives.
     Recv(RecvLane),
 }
 
-impl Side {
+impl CommSide {
     #[inline]
-    pub(crate) fn paths(&mut self) -> &mut Paths {
+    pub(crate) fn paths_mut(&mut self) -> &mut CommPaths {
         match self {
             Self::Send(lane) => &mut lane.paths,
             Self::Recv(lane) => &mut lane.paths,
@@ -141,10 +141,10 @@ impl Side {
 
     /// A path is of no more use, others may be.
     #[cold]
-    pub(crate) fn lose(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
+    pub(crate) fn drain_path(&mut self, rails: &mut GroupRails<impl Rail>, path: usize) {
         match self {
-            Self::Send(lane) => lane.lose(rails, path),
-            Self::Recv(lane) => lane.lose(rails, path),
+            Self::Send(lane) => lane.drain_path(rails, path),
+            Self::Recv(lane) => lane.drain_path(rails, path),
         }
     }
 
@@ -157,7 +157,7 @@ impl Side {
     }
 
     /// In the `wr_id` of all it posts.
-    pub(crate) fn tag(&self) -> u64 {
+    pub(crate) fn wr_id_tag(&self) -> u64 {
         match self {
             Self::Send(lane) => lane.part.tag,
             Self::Recv(lane) => lane.part.tag,
@@ -171,7 +171,7 @@ impl Side {
         }
     }
 
-    pub(crate) fn regions(&mut self) -> &mut Regions {
+    pub(crate) fn regions_mut(&mut self) -> &mut CommRegions {
         match self {
             Self::Send(lane) => &mut lane.regions,
             Self::Recv(lane) => &mut lane.regions,
@@ -180,7 +180,7 @@ impl Side {
 
     /// The link flushes what is posted: its other end is gone, in order or not.
     #[cold]
-    pub(crate) fn gone(&mut self) {
+    pub(crate) fn mark_gone(&mut self) {
         if let Self::Recv(lane) = self {
             lane.gone = true;
         }
@@ -189,8 +189,8 @@ impl Side {
     #[inline]
     pub(crate) fn on_completion(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         path: usize,
         completion: &Completion,
     ) -> Result<(), CommFault> {
@@ -201,9 +201,9 @@ impl Side {
     }
 }
 
-impl Open {
-    pub(crate) fn new(mut side: Side, peer: Arc<Peer>, ends: Ends) -> Self {
-        let many = side.paths().are_many();
+impl OpenComm {
+    pub(crate) fn new(mut side: CommSide, peer: Arc<RemoteProcess>, ends: CommNames) -> Self {
+        let many = side.paths_mut().are_many();
         let joins = peer.joins.load(Ordering::Relaxed);
         Self {
             id: CommId { index: 0, generation: 0 },
@@ -214,10 +214,10 @@ impl Open {
             idle: 0,
             looked: None,
             link_down: false,
-            ended_by: Status::Flushed,
+            ended_by: OpStatus::Flushed,
             down: None,
             words: Vec::new(),
-            idle_for: Idle::default(),
+            idle_for: IdleTimer::default(),
             tended: Instant::default(),
             joins,
             asked: Instant::default(),
@@ -240,29 +240,29 @@ impl Open {
 
     /// Posts what was waiting for credit, after what the rails had finished was taken.
     #[inline]
-    pub(crate) fn go_on(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) {
+    pub(crate) fn go_on(&mut self, rails: &mut GroupRails<impl Rail>, requests: &RequestTable) {
         let posted = match &mut self.side {
-            Side::Recv(lane) => lane.go_on(rails, requests),
-            Side::Send(lane) => {
+            CommSide::Recv(lane) => lane.announce_and_post(rails, requests),
+            CommSide::Send(lane) => {
                 if !self.link_down {
-                    lane.polled(rails, requests);
+                    lane.after_poll(rails, requests);
                 }
-                let waits = lane.plan.mutant.is("engine-waits-for-completions");
+                let waits = lane.plan.mutant.is_planted("engine-waits-for-completions");
                 if waits { Ok(()) } else { lane.post_due(rails, requests) }
             }
         };
         if let Err(fault) = posted {
-            self.fail(rails, requests, fault);
+            self.fail_requests(rails, requests, fault);
         }
-        self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);
+        self.link_down |= matches!(&self.side, CommSide::Recv(lane) if lane.gone);
     }
 
     /// Takes one completion.
     #[inline]
     pub(crate) fn on_completion(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         rail: usize,
         completion: &Completion,
     ) -> Result<(), CommFault> {
@@ -270,16 +270,16 @@ impl Open {
         let path = match self.many {
             false => 0,
             // Of a link that was destroyed nothing comes any more.
-            true => match self.side.paths().of_link(rail, link) {
+            true => match self.side.paths_mut().of_link(rail, link) {
                 Some(path) => path,
                 None => return Ok(()),
             },
         };
-        if status != Status::Ok && self.is_end(rails, status) {
-            self.lost(rails, path);
+        if status != OpStatus::Ok && self.is_end(rails, status) {
+            self.on_link_lost(rails, path);
             return Ok(());
         }
-        if self.many && wr_id >= PROBE && done == Done::Posted {
+        if self.many && wr_id >= PROBE && done == CompletionKind::Posted {
             self.on_link_sign(path, wr_id);
             return Ok(());
         }
@@ -288,26 +288,26 @@ impl Open {
 
     /// Whether a link has ended, which the comm may live through or has to be told the reason of.
     #[cold]
-    fn is_end(&mut self, rails: &Rails<impl Rail>, status: Status) -> bool {
-        if status != Status::Flushed {
+    fn is_end(&mut self, rails: &GroupRails<impl Rail>, status: OpStatus) -> bool {
+        if status != OpStatus::Flushed {
             self.ended_by = status;
         }
         // Where there is no other link, a number of the network's own is the reason.
-        let reason = !self.many || rails.mutant.is("engine-fails-for-a-number");
-        status.is_of_link() && !(reason && matches!(status, Status::Other(_)))
+        let reason = !self.many || rails.mutant.is_planted("engine-fails-for-a-number");
+        status.is_of_link() && !(reason && matches!(status, OpStatus::Other(_)))
     }
 
     /// A link gives back what was posted: it carries nothing more.
     #[cold]
-    pub(crate) fn lost(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
-        if let Side::Recv(lane) = &mut self.side {
+    pub(crate) fn on_link_lost(&mut self, rails: &mut GroupRails<impl Rail>, path: usize) {
+        if let CommSide::Recv(lane) = &mut self.side {
             lane.forget_end();
         }
-        if self.side.paths().are_many() {
-            self.side.lose(rails, path);
+        if self.side.paths_mut().are_many() {
+            self.side.drain_path(rails, path);
         } else {
             self.link_down = true;
-            self.side.gone();
+            self.side.mark_gone();
         }
     }
 
@@ -317,26 +317,27 @@ impl Open {
     }
 
     /// The name that the peer has for it.
-    pub(crate) fn name(&self) -> u64 {
+    pub(crate) fn remote_name(&self) -> u64 {
         self.ends.attempt.map_or(self.id.to_bits(), SlotId::to_bits)
     }
 
     /// Whether others ride on the same link.
     #[inline]
-    pub(crate) fn rides(&self) -> bool {
+    pub(crate) fn is_grouped(&self) -> bool {
         self.member != 0
     }
 
     /// It is of no more use, the link of its group is: what completes for it is nobody's news, and what lies in bounce
     /// buffers goes to nobody.
-    pub(crate) fn withdraw(&mut self, rails: &mut Rails<impl Rail>) {
+    pub(crate) fn withdraw_requests(&mut self, rails: &mut GroupRails<impl Rail>) {
         self.withdrawn = true;
         if self.closed.is_none() {
-            self.closed = Some(Box::new(Requests::closed(Row::unseen, self.side.mutant())));
+            self.closed =
+                Some(Box::new(RequestTable::of_closed_comm(CommStatusRow::without_page, self.side.mutant())));
         }
         match &mut self.side {
-            Side::Send(lane) => lane.take_matched_back(rails),
-            Side::Recv(lane) => {
+            CommSide::Send(lane) => lane.take_matched_back(rails),
+            CommSide::Recv(lane) => {
                 lane.take_matched_back(rails);
                 lane.forget_eager(rails);
             }
@@ -344,46 +345,46 @@ impl Open {
     }
 
     /// Messages that it has sent, or that have arrived.
-    pub(crate) fn messages(&self) -> u64 {
+    pub(crate) fn message_count(&self) -> u64 {
         match &self.side {
-            Side::Send(lane) => lane.sent,
-            Side::Recv(lane) => lane.arrived,
+            CommSide::Send(lane) => lane.sent,
+            CommSide::Recv(lane) => lane.arrived,
         }
     }
 
     /// Ends what its caller has registered, where others share the link: whether nothing can use that memory any more.
-    pub(crate) fn gives_memory_back(&mut self, rails: &Rails<impl Rail>) -> bool {
+    pub(crate) fn gives_memory_back(&mut self, rails: &GroupRails<impl Rail>) -> bool {
         let given = match &mut self.side {
-            Side::Send(lane) => !lane.reads_user_memory(rails),
-            Side::Recv(lane) => !lane.regions.any_in_use() || lane.retires(rails),
+            CommSide::Send(lane) => !lane.reads_user_memory(rails),
+            CommSide::Recv(lane) => !lane.regions.any_in_use() || lane.can_retire_memory(rails),
         };
-        self.side.regions().retire_all() && given
+        self.side.regions_mut().retire_all() && given
     }
 
     /// How the status page shows it.
-    pub(crate) fn shown(&mut self, generation: u16, now: Instant) -> shown::Comm {
-        let nics: Vec<u16> = self.side.paths().iter().map(|path| path.nic as u16).collect();
-        shown::Comm {
-            state: State::Open,
+    pub(crate) fn status_row(&mut self, generation: u16, now: Instant) -> shown::CommRecord {
+        let nics: Vec<u16> = self.side.paths_mut().iter().map(|path| path.nic as u16).collect();
+        shown::CommRecord {
+            state: CommState::Open,
             direction: match self.side {
-                Side::Send(_) => Direction::Send,
-                Side::Recv(_) => Direction::Recv,
+                CommSide::Send(_) => CommDirection::Send,
+                CommSide::Recv(_) => CommDirection::Recv,
             },
-            links: shown::Links::new(&nics, self.side.paths().carrying()),
+            links: shown::RowLinks::new(&nics, self.side.paths_mut().carrying_mask()),
             generation,
             fault: None,
             peer: self.peer.process,
             opened: now.0,
             ride: None,
-            before: Counts::default(),
+            before: MessageCounts::default(),
         }
     }
 
     /// The link is of no more use: every outstanding request fails once.
-    pub(crate) fn fail(
+    pub(crate) fn fail_requests(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         fault: CommFault,
     ) -> usize {
         let fault = match fault {
@@ -395,22 +396,22 @@ impl Open {
         if self.fault.is_none() {
             self.fault = Some(fault);
         }
-        if self.member == 0 || self.side.mutant().is("ride-fails-for-all") {
-            self.side.paths().fail(rails);
+        if self.member == 0 || self.side.mutant().is_planted("ride-fails-for-all") {
+            self.side.paths_mut().fail_links(rails);
         } else {
-            self.withdraw(rails);
+            self.withdraw_requests(rails);
         }
         requests.fail_all()
     }
 
     /// The peer closed its end after so many messages. Returns whether all that can still happen here has happened.
-    pub(crate) fn on_peer_closed(&mut self, requests: &Requests, messages: u64) -> bool {
+    pub(crate) fn on_peer_closed(&mut self, requests: &RequestTable, messages: u64) -> bool {
         match &mut self.side {
             // A flush needs no peer; what it makes visible has arrived.
-            Side::Recv(lane) if lane.plan.mutant.is("engine-close-fails-early") => true,
-            Side::Recv(lane) => (lane.arrived >= messages || self.link_down) && !lane.flushing(),
-            Side::Send(lane) => {
-                if lane.sent <= messages && !lane.plan.mutant.is("engine-close-loses-last-sends") {
+            CommSide::Recv(lane) if lane.plan.mutant.is_planted("engine-close-fails-early") => true,
+            CommSide::Recv(lane) => (lane.arrived >= messages || self.link_down) && !lane.is_flush_pending(),
+            CommSide::Send(lane) => {
+                if lane.sent <= messages && !lane.plan.mutant.is_planted("engine-close-loses-last-sends") {
                     lane.complete_all(requests);
                 }
                 true
@@ -421,55 +422,56 @@ impl Open {
     /// The peer is gone: takes what it sent before, then fails what can never be done. Returns how many failed.
     pub(crate) fn on_peer_gone(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        batch: &mut Batch,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        batch: &mut CompletionBatch,
+        requests: &RequestTable,
         fault: CommFault,
     ) -> usize {
         if self.fault.is_some() {
             return 0;
         }
         if matches!(fault, CommFault::PeerDead(_)) {
-            self.side.paths().fail(rails);
+            self.side.paths_mut().fail_links(rails);
         }
-        let drains = if self.side.mutant().is("engine-skips-drain") { 0 } else { DRAIN_MAX };
+        let drains = if self.side.mutant().is_planted("engine-skips-drain") { 0 } else { DRAIN_MAX };
         for rail in 0..rails.len() {
-            if let Err(fault) = self.drain(rails, batch, requests, rail, drains) {
-                return self.fail(rails, requests, fault);
+            if let Err(fault) = self.drain_rail(rails, batch, requests, rail, drains) {
+                return self.fail_requests(rails, requests, fault);
             }
         }
-        self.fail_rest(rails, requests, fault)
+        self.fail_remaining(rails, requests, fault)
     }
 
     /// The peer is gone and what it sent before was taken: fails what can never be done. Returns how many failed.
-    pub(crate) fn fail_rest(
+    pub(crate) fn fail_remaining(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        requests: &RequestTable,
         fault: CommFault,
     ) -> usize {
         match &mut self.side {
             // What has arrived may still be asked for; only what cannot come any more fails.
-            Side::Recv(lane) if !requests.pending() => {
+            CommSide::Recv(lane) if !requests.has_pending() => {
                 lane.gone = true;
                 0
             }
-            _ => self.fail(rails, requests, fault),
+            _ => self.fail_requests(rails, requests, fault),
         }
     }
 
     /// Takes what a rail has finished well.
-    fn drain(
+    fn drain_rail(
         &mut self,
-        rails: &mut Rails<impl Rail>,
-        batch: &mut Batch,
-        requests: &Requests,
+        rails: &mut GroupRails<impl Rail>,
+        batch: &mut CompletionBatch,
+        requests: &RequestTable,
         rail: usize,
         most: usize,
     ) -> Result<(), CommFault> {
         for _ in 0..most {
             let taken = rails.poll(rail, batch);
-            let well = |completion: &&Completion| completion.status == Status::Ok && completion.wr_id < PROBE;
+            let well =
+                |completion: &&Completion| completion.status == OpStatus::Ok && completion.wr_id < PROBE;
             for completion in batch[..taken].iter().filter(well) {
                 self.on_completion(rails, requests, rail, completion)?;
             }

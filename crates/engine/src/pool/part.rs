@@ -1,18 +1,18 @@
 //! What tells a comm's lane from others of its group: names in `wr_id`s, headers and tokens. Plain values, given when a comm
 //! gets its seat; read for each message.
 
-use trunkline_fabric::Match;
+use trunkline_fabric::MatchKey;
 use trunkline_proto::limits::TOKENS_MAX;
-use trunkline_proto::pool::ranges::{self, Range};
-use trunkline_proto::wire::eager::{self, Eager, EagerError};
+use trunkline_proto::pool::ranges::{self, TokenRange};
+use trunkline_proto::wire::eager::{self, EagerError, EagerHeader};
 use trunkline_proto::wire::fin;
-use trunkline_proto::wire::imm::Token;
+use trunkline_proto::wire::imm::BufferToken;
 use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::share::{self, MemberEager};
 
 /// What tells a sending lane from others of its group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SendPart {
+pub(crate) struct SendMemberIds {
     /// In the `wr_id` of all it posts.
     pub(crate) tag: u64,
     /// What the receiving end calls the member; none where there are no others.
@@ -25,13 +25,13 @@ pub(crate) struct SendPart {
     pub(crate) fin_mask: usize,
 }
 
-impl SendPart {
+impl SendMemberIds {
     /// Of a comm that shares nothing.
     pub(crate) const ALONE: Self =
         Self { tag: 0, remote: None, eager: 0, slices: 0, fin_mask: TOKENS_MAX - 1 };
 
     /// Of a member, as the two ends call it.
-    pub(crate) const fn of(member: MemberId, remote: MemberId) -> Self {
+    pub(crate) const fn of_member(member: MemberId, remote: MemberId) -> Self {
         let tag = member.wr_id(0);
         let fin_mask = ranges::SLOTS - 1;
         Self { tag, remote: Some(remote), eager: 0, slices: 0, fin_mask }
@@ -39,13 +39,13 @@ impl SendPart {
 
     /// Bytes of the header of an eager message.
     #[inline]
-    pub(crate) fn head(&self) -> usize {
+    pub(crate) fn header_len(&self) -> usize {
         if self.remote.is_some() { share::EAGER_BYTES } else { eager::BYTES }
     }
 
-    /// The header of an eager message, of which [`SendPart::head`] bytes count.
+    /// The header of an eager message, of which [`SendMemberIds::header_len`] bytes count.
     #[inline]
-    pub(crate) fn eager_head(&self, header: Eager) -> [u8; share::EAGER_BYTES] {
+    pub(crate) fn eager_head(&self, header: EagerHeader) -> [u8; share::EAGER_BYTES] {
         match self.remote {
             Some(member) => MemberEager { member, eager: header }.to_bytes(),
             None => {
@@ -57,31 +57,31 @@ impl SendPart {
     }
 
     /// What a NIC that pairs messages tells members apart by, of whose name it compares these bits.
-    pub(crate) fn key(&self, tag: u32, mask: u32) -> Match {
+    pub(crate) fn match_key(&self, tag: u32, mask: u32) -> MatchKey {
         let member = self.remote.map_or(0, MemberId::to_bits) & mask;
-        Match(u64::from(tag) | u64::from(member) << 32)
+        MatchKey(u64::from(tag) | u64::from(member) << 32)
     }
 }
 
 /// What tells a receiving lane from others of its group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RecvPart {
+pub(crate) struct RecvMemberIds {
     /// In the `wr_id` of all it posts, but for bounce buffers, which are the group's.
     pub(crate) tag: u64,
     /// What a NIC that pairs messages tells members apart by.
     pub(crate) member: u32,
     /// Its tokens; none where there are no others.
-    pub(crate) range: Option<Range>,
+    pub(crate) range: Option<TokenRange>,
     /// Bytes of the header of an eager message.
     pub(crate) head: usize,
 }
 
-impl RecvPart {
+impl RecvMemberIds {
     /// Of a comm that shares nothing.
     pub(crate) const ALONE: Self = Self { tag: 0, member: 0, range: None, head: eager::BYTES };
 
     /// Of a member with that range.
-    pub(crate) const fn of(member: MemberId, range: Range) -> Self {
+    pub(crate) const fn of_member(member: MemberId, range: TokenRange) -> Self {
         let tag = member.wr_id(0);
         let member = member.to_bits();
         Self { tag, member, range: Some(range), head: share::EAGER_BYTES }
@@ -90,22 +90,22 @@ impl RecvPart {
     /// The header of an eager message. Whose it is was looked at before, where there are others.
     ///
     /// # Errors
-    /// As [`Eager::from_bytes`].
+    /// As [`EagerHeader::from_bytes`].
     #[inline]
-    pub(crate) fn eager(&self, head: &[u8; eager::BYTES]) -> Result<Eager, EagerError> {
-        if self.range.is_some() { MemberEager::eager(head) } else { Eager::from_bytes(head) }
+    pub(crate) fn parse_eager(&self, head: &[u8; eager::BYTES]) -> Result<EagerHeader, EagerError> {
+        if self.range.is_some() { MemberEager::parse_eager(head) } else { EagerHeader::from_bytes(head) }
     }
 
     /// The token that the sender is told.
     #[inline]
-    pub(crate) fn told(&self, token: Token) -> Token {
+    pub(crate) fn to_wire_token(self, token: BufferToken) -> BufferToken {
         self.range.map_or(token, |range| range.to_wire(token))
     }
 
     /// Where in the fin mailbox the record of a token is.
     #[inline]
-    pub(crate) fn fin_at(&self, token: Token) -> u64 {
-        let place = if self.range.is_some() { ranges::place(token) } else { token.slot() };
+    pub(crate) fn fin_at(&self, token: BufferToken) -> u64 {
+        let place = if self.range.is_some() { ranges::token_place(token) } else { token.slot() };
         (place * fin::BYTES) as u64
     }
 }

@@ -4,56 +4,56 @@
 
 use trunkline_fabric::{Fabric, Host};
 use trunkline_proto::time::Duration;
-use trunkline_proto::wire::frame::Frame;
+use trunkline_proto::wire::frame::ControlFrame;
 
-use crate::comm::Comm;
+use crate::comm::CommSlot;
 use crate::control::watch::LOOKS_AT_END;
-use crate::pool::groups::Turn;
-use crate::pool::member::{Down, Side};
-use crate::{CommFault, CommId, Engine, Error, MrId};
+use crate::pool::groups::LockedMember;
+use crate::pool::member::{CommSide, FailureTimer};
+use crate::{CommFault, CommId, Engine, EngineError, MrId};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Whether no operation can use the memory of a failed comm's region any more.
-    pub(crate) fn is_revoked(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, mr: MrId) -> bool {
-        self.drive(slot, turn);
-        if let Side::Recv(lane) = &turn.open.side {
-            if lane.retires(turn.rails) {
+    pub(crate) fn is_revoked(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>, mr: MrId) -> bool {
+        self.drive_comm(slot, turn);
+        if let CommSide::Recv(lane) = &turn.open.side {
+            if lane.can_retire_memory(turn.rails) {
                 return true;
             }
             self.stop_peer(turn);
         }
         let used = match &turn.open.side {
-            Side::Send(_) if self.params.mutant.is("ride-revokes-at-once") => false,
-            Side::Send(lane) => lane.regions.in_use(mr) || lane.copies_wait(turn.rails, mr),
-            Side::Recv(_) => !self.peer_is_gone(turn),
+            CommSide::Send(_) if self.params.mutant.is_planted("ride-revokes-at-once") => false,
+            CommSide::Send(lane) => lane.regions.in_use(mr) || lane.copies_wait(turn.rails, mr),
+            CommSide::Recv(_) => !self.peer_is_gone(turn),
         };
         !used || self.gives_up(turn)
     }
 
     /// Whether what was posted may still come to memory that is given back now: its keys are named on links that were given up.
     /// What was in use and is in use no more, or whose peer has said GONE, is named by nobody.
-    pub(crate) fn is_named(&self, turn: &mut Turn<'_, F::Rail>, used: bool) -> bool {
-        if !turn.open.rides() {
-            return turn.open.fault.is_some() && !self.params.mutant.is("engine-closes-named-memory");
+    pub(crate) fn is_named(&self, turn: &mut LockedMember<'_, F::Rail>, used: bool) -> bool {
+        if !turn.open.is_grouped() {
+            return turn.open.fault.is_some() && !self.params.mutant.is_planted("engine-closes-named-memory");
         }
         let retires = match &turn.open.side {
-            Side::Recv(lane) => lane.retires(turn.rails),
-            Side::Send(_) => false,
+            CommSide::Recv(lane) => lane.can_retire_memory(turn.rails),
+            CommSide::Send(_) => false,
         };
         used && (retires || turn.rails.all_quiet())
     }
 
     /// Whether no small message is still to be copied out of a sender's region. Such a message goes on and does well, and
     /// so does its comm: there is only something to wait for.
-    pub(crate) fn has_copied(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, mr: MrId) -> bool {
-        let waits = |turn: &Turn<'_, F::Rail>| match &turn.open.side {
-            Side::Send(lane) => lane.copies_wait(turn.rails, mr),
-            Side::Recv(_) => false,
+    pub(crate) fn has_copied(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>, mr: MrId) -> bool {
+        let waits = |turn: &LockedMember<'_, F::Rail>| match &turn.open.side {
+            CommSide::Send(lane) => lane.copies_wait(turn.rails, mr),
+            CommSide::Recv(_) => false,
         };
-        if !waits(turn) || self.params.mutant.is("ride-forgets-copies-under-way") {
+        if !waits(turn) || self.params.mutant.is_planted("ride-forgets-copies-under-way") {
             return true;
         }
-        self.drive(slot, turn);
+        self.drive_comm(slot, turn);
         if waits(turn) {
             return self.gives_up(turn);
         }
@@ -62,37 +62,41 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// Whether nothing that the peer has posted for this comm can land any more, as far as it has said so.
-    pub(crate) fn peer_is_gone(&self, turn: &Turn<'_, F::Rail>) -> bool {
+    pub(crate) fn peer_is_gone(&self, turn: &LockedMember<'_, F::Rail>) -> bool {
         // Who has the control plane tells later.
-        self.control.try_claim().is_some_and(|mut control| {
+        self.control.try_lock().is_some_and(|mut control| {
             self.progress_control(&mut control);
-            control.is_gone(turn.open.name())
+            control.is_gone(turn.open.remote_name())
         })
     }
 
     /// Asks the peer, once, to say when nothing more comes.
-    fn stop_peer(&self, turn: &mut Turn<'_, F::Rail>) {
+    fn stop_peer(&self, turn: &mut LockedMember<'_, F::Rail>) {
         if turn.open.stops {
             return;
         }
-        if let Some(mut control) = self.control.try_claim() {
+        if let Some(mut control) = self.control.try_lock() {
             turn.open.stops = true;
-            control.send(turn.open.ends.stream, &Frame::Stop { id: turn.open.ends.remote }, None);
+            control.send_frame(
+                turn.open.ends.stream,
+                &ControlFrame::Stop { id: turn.open.ends.remote },
+                None,
+            );
         }
     }
 
     /// How long something has been waited for by a process that made calls; one that was stopped finds what came
     /// meanwhile only now.
-    pub(crate) fn waits(&self, down: &mut Option<Down>) -> Duration {
-        let slept = self.params.mutant.is("ride-ages-while-stopped");
+    pub(crate) fn advance_timer(&self, down: &mut Option<FailureTimer>) -> Duration {
+        let slept = self.params.mutant.is_planted("ride-ages-while-stopped");
         let step = if slept { u64::MAX } else { self.params.peer_time.0 / LOOKS_AT_END };
-        Down::look(down, self.host.now(), Duration(step))
+        FailureTimer::advance_timer(down, self.host.now(), Duration(step))
     }
 
     /// After the peer time limit the link is given up, with all who ride on it. Whether it has told all.
-    pub(crate) fn gives_up(&self, turn: &mut Turn<'_, F::Rail>) -> bool {
-        let late = self.waits(&mut turn.open.revoking) > self.params.peer_time;
-        if late && !self.params.mutant.is("ride-drains-for-ever") {
+    pub(crate) fn gives_up(&self, turn: &mut LockedMember<'_, F::Rail>) -> bool {
+        let late = self.advance_timer(&mut turn.open.revoking) > self.params.peer_time;
+        if late && !self.params.mutant.is_planted("ride-drains-for-ever") {
             turn.rails.fail_all();
         }
         turn.rails.all_quiet()
@@ -103,60 +107,64 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// pairs, with all who ride on them, where it must. Registrations may end by it, so none is to be ended after the first call.
     ///
     /// # Errors
-    /// [`Error::Unknown`].
-    pub fn settle(&self, comm: CommId) -> Result<bool, Error> {
-        let Some(slot) = self.comms.get(comm) else { return Err(Error::Unknown("connection")) };
-        let settled = self.open(comm, |turn| {
-            if !turn.open.rides() {
+    /// [`EngineError::Unknown`].
+    pub fn prepare_close(&self, comm: CommId) -> Result<bool, EngineError> {
+        let Some(slot) = self.comms.get(comm) else { return Err(EngineError::Unknown("connection")) };
+        let settled = self.with_member(comm, |turn| {
+            if !turn.open.is_grouped() {
                 return true;
             }
-            self.drive(slot, turn);
+            self.drive_comm(slot, turn);
             if turn.open.fault.is_none() && turn.open.side.waits_in_nic() {
                 // For its other half, perhaps for ever: it is taken back.
-                self.failed(slot, turn, CommFault::Revoked);
+                self.fail_and_count(slot, turn, CommFault::Revoked);
             }
             let (retires, used) = match &turn.open.side {
-                Side::Recv(lane) => (lane.retires(turn.rails), lane.regions.any_in_use()),
-                Side::Send(_) => (false, false),
+                CommSide::Recv(lane) => (lane.can_retire_memory(turn.rails), lane.regions.any_in_use()),
+                CommSide::Send(_) => (false, false),
             };
             if retires && used {
                 // What else comes goes nowhere.
                 if turn.open.fault.is_none() {
-                    self.failed(slot, turn, CommFault::Revoked);
+                    self.fail_and_count(slot, turn, CommFault::Revoked);
                 }
-                turn.open.side.regions().retire_all();
+                turn.open.side.regions_mut().retire_all();
             }
-            let Turn { open, rails, .. } = &mut *turn;
+            let LockedMember { open, rails, .. } = &mut *turn;
             let uses = match &mut open.side {
-                Side::Send(lane) => lane.reads_user_memory(rails),
-                Side::Recv(lane) if retires => !lane.regions.retire_rest(),
-                Side::Recv(lane) => lane.regions.any_in_use(),
+                CommSide::Send(lane) => lane.reads_user_memory(rails),
+                CommSide::Recv(lane) if retires => !lane.regions.retry_closing(),
+                CommSide::Recv(lane) => lane.regions.any_in_use(),
             };
-            if uses && !retires && matches!(turn.open.side, Side::Recv(_)) {
+            if uses && !retires && matches!(turn.open.side, CommSide::Recv(_)) {
                 self.stop_peer(turn);
                 return self.peer_is_gone(turn) || self.gives_up(turn);
             }
             !uses || self.gives_up(turn)
         });
-        settled.ok_or(Error::Unknown("connection"))
+        settled.ok_or(EngineError::Unknown("connection"))
     }
 
     /// The peer waits to hear that nothing of this end will land any more.
-    pub(crate) fn end_stopped(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+    pub(crate) fn end_stopped(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         if turn.open.fault.is_none() {
             let process = turn.open.peer.process;
-            self.fail(slot, turn, CommFault::PeerClosed(process));
+            self.fail_comm(slot, turn, CommFault::PeerClosed(process));
         }
-        if let Side::Send(lane) = &mut turn.open.side
+        if let CommSide::Send(lane) = &mut turn.open.side
             && !std::mem::replace(&mut turn.open.ending, true)
         {
-            lane.end(turn.rails);
+            lane.end_sending(turn.rails);
         }
         if turn.is_drained()
-            && let Some(mut control) = self.control.try_claim()
+            && let Some(mut control) = self.control.try_lock()
         {
             turn.open.quiet = true;
-            control.send(turn.open.ends.stream, &Frame::Gone { id: turn.open.ends.remote }, None);
+            control.send_frame(
+                turn.open.ends.stream,
+                &ControlFrame::Gone { id: turn.open.ends.remote },
+                None,
+            );
         }
         slot.stopping.store(!turn.open.quiet, std::sync::atomic::Ordering::Release);
         if !turn.open.quiet {

@@ -2,25 +2,25 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{LinkAddress, LinkError, PassedFd, Rail, Status};
+use trunkline_fabric::{LinkAddress, LinkError, OpStatus, PassedFd, Rail};
 use trunkline_proto::reserve::{OutOfMemory, try_grow};
-use trunkline_proto::rma::Path;
-use trunkline_proto::rma::incoming::Standing;
-use trunkline_proto::rma::paths::{Stage, Step};
+use trunkline_proto::rma::PathId;
+use trunkline_proto::rma::incoming::PathDeliveryReport;
+use trunkline_proto::rma::paths::{PathStage, PathStep};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::dial::{Heap as Told, Proof, Refusal, Word};
+use trunkline_proto::wire::dial::{DialMessage, DialRefusal, MemberProof, RemoteHeap as Told};
 
-use crate::rma::context::{Context, Dialled};
-use crate::rma::error::{Lost, RmaError};
-use crate::rma::heap::Heap;
+use crate::rma::context::{LinkDialId, RmaContext};
+use crate::rma::error::{LossCause, RmaError};
+use crate::rma::heap::RegisteredHeap;
 use crate::rma::heaps::reserve_learned;
-use crate::rma::job::Member;
-use crate::rma::peer::{Asked, Link, Peer};
-use crate::rma::receives::Receives;
+use crate::rma::job::MemberRank;
+use crate::rma::peer::{MemberAtomics, OutboundLink, RemoteMember};
+use crate::rma::receives::LinkReceives;
 
-impl<R: Rail> Context<R> {
+impl<R: Rail> RmaContext<R> {
     /// Whether a link to a member carries; `None` if none was begun.
-    pub(super) fn reaches(&mut self, member: Member) -> Result<Option<bool>, RmaError> {
+    pub(super) fn member_readiness(&mut self, member: MemberRank) -> Result<Option<bool>, RmaError> {
         let Some(&at) = self.known.get(&member) else { return Ok(None) };
         let peer = &self.peers[at as usize];
         match peer.lost {
@@ -30,45 +30,45 @@ impl<R: Rail> Context<R> {
     }
 
     /// Begins the links to a member: what is to be said for each.
-    pub(super) fn dial(
+    pub(super) fn dial_member(
         &mut self,
-        member: Member,
+        member: MemberRank,
         control: SlotId,
         paths: usize,
-        proof: Proof,
-        me: Member,
-    ) -> Result<Vec<(Word, Option<PassedFd>)>, RmaError> {
+        proof: MemberProof,
+        me: MemberRank,
+    ) -> Result<Vec<(DialMessage, Option<PassedFd>)>, RmaError> {
         let at = self.peers.len() as u32;
         // All memory first: the later steps have to be undone.
         try_grow(&mut self.peers, 1)?;
-        self.ledger.grow(at + 1, 0)?;
+        self.ledger.grow_capacity(at + 1, 0)?;
         if paths > 1 {
             self.keep_copies()?;
         }
-        let mut peer = Peer::new((member, control), paths, self.stream, self.order, self.mutant)?;
-        peer.on_nic = self.native.is_some().then(|| Asked::new(self.stream, self.mutant));
+        let mut peer = RemoteMember::new((member, control), paths, self.stream, self.order, self.mutant)?;
+        peer.on_nic = self.native.is_some().then(|| MemberAtomics::new(self.stream, self.mutant));
         let mut words = Vec::new();
-        for path in (0..paths as u8).filter_map(Path::new) {
+        for path in (0..paths as u8).filter_map(PathId::new) {
             let stream = self.stream;
             let generation = self.generation;
-            let id = Dialled { stream, generation, peer: at, path }.to_bits();
-            let made = self.make(path.index() % self.rails.len());
+            let id = LinkDialId { stream, generation, peer: at, path }.to_bits();
+            let made = self.create_link(path.index() % self.rails.len());
             let (link, address) = match made {
                 Ok(made) => made,
                 Err(error) => {
-                    peer.links.iter().for_each(|link| self.rails[link.rail].destroy(link.link));
+                    peer.links.iter().for_each(|link| self.rails[link.rail].destroy_link(link.link));
                     return Err(error);
                 }
             };
             let path = path.index() as u8;
             let bytes = address.bytes;
-            words.push((Word::Dial { id, proof, member: me, stream, path, link: bytes }, address.fd));
+            words.push((DialMessage::Dial { id, proof, member: me, stream, path, link: bytes }, address.fd));
             peer.links.push(link);
         }
         for (path, link) in peer.links.iter().enumerate() {
             let names = &mut self.names[link.rail];
             names.resize(names.len().max(link.link.0 as usize + 1), None);
-            names[link.link.0 as usize] = Path::new(path as u8).map(|path| (at, path));
+            names[link.link.0 as usize] = PathId::new(path as u8).map(|path| (at, path));
         }
         self.peers.push(peer);
         self.known.insert(member, at);
@@ -76,14 +76,14 @@ impl<R: Rail> Context<R> {
     }
 
     /// One end of a link, and its address.
-    pub(super) fn make(&mut self, rail: usize) -> Result<(Link, LinkAddress), RmaError> {
+    pub(super) fn create_link(&mut self, rail: usize) -> Result<(OutboundLink, LinkAddress), RmaError> {
         let on = &mut self.rails[rail];
-        let link = on.create()?;
-        let made = Receives::new(on, self.answers).map_err(RmaError::from);
-        let made = made.and_then(|receives| Ok((receives, on.address(link)?)));
-        let (receives, address) = made.inspect_err(|_| on.destroy(link))?;
+        let link = on.create_link()?;
+        let made = LinkReceives::new(on, self.answers).map_err(RmaError::from);
+        let made = made.and_then(|receives| Ok((receives, on.link_address(link)?)));
+        let (receives, address) = made.inspect_err(|_| on.destroy_link(link))?;
         self.starves = true;
-        let link = Link {
+        let link = OutboundLink {
             rail,
             link,
             exists: true,
@@ -100,8 +100,8 @@ impl<R: Rail> Context<R> {
     }
 
     /// The peer that a word is about, if it is of this context and came from there.
-    fn about(&mut self, control: SlotId, id: u64) -> Option<(Dialled, &mut Peer)> {
-        let dialled = Dialled::from_bits(id).filter(|dialled| dialled.generation == self.generation)?;
+    fn find_dialled(&mut self, control: SlotId, id: u64) -> Option<(LinkDialId, &mut RemoteMember)> {
+        let dialled = LinkDialId::from_bits(id).filter(|dialled| dialled.generation == self.generation)?;
         let peer = self.peers.get_mut(dialled.peer as usize)?;
         let is_its =
             peer.control == control && peer.lost.is_none() && dialled.path.index() < peer.links.len();
@@ -117,7 +117,7 @@ impl<R: Rail> Context<R> {
         address: Vec<u8>,
         fd: Option<PassedFd>,
     ) {
-        let Some((Dialled { peer: at, path, .. }, peer)) = self.about(control, id) else { return };
+        let Some((LinkDialId { peer: at, path, .. }, peer)) = self.find_dialled(control, id) else { return };
         if !peer.paths.on_taken(path) {
             return;
         }
@@ -130,21 +130,21 @@ impl<R: Rail> Context<R> {
         let mut known = Ok(());
         if let Some(peer) = self.peers.get_mut(at as usize) {
             let link = &mut peer.links[path.index()];
-            known = learned.try_for_each(|((_, number), told)| know(link, path, *number, told));
+            known = learned.try_for_each(|((_, number), told)| set_link_heap(link, path, *number, told));
         }
         let connected = known.map_err(LinkError::Memory);
         let connected =
             connected.and_then(|()| self.rails[rail].connect(on, LinkAddress { bytes: address, fd }));
         if let Err(error) = connected {
-            self.fail(at, path, Status::PeerDead);
+            self.fail_path(at, path, OpStatus::PeerDead);
             // It is good for nothing else.
-            self.destroy(at, path);
+            self.destroy_link(at, path);
             if let LinkError::Memory(lack) = error
                 && let Some(peer) = self.peers.get_mut(at as usize)
-                && matches!(peer.lost, Some(Lost::Rails { .. }))
+                && matches!(peer.lost, Some(LossCause::Rails { .. }))
             {
                 // The cause is not the peer's.
-                peer.lost = Some(Lost::NoMemory(lack));
+                peer.lost = Some(LossCause::NoMemory(lack));
             }
         }
     }
@@ -153,12 +153,17 @@ impl<R: Rail> Context<R> {
     ///
     /// # Errors
     /// [`OutOfMemory`]; the call may be repeated.
-    pub(super) fn learn(&mut self, member: Member, number: u8, told: &[Told]) -> Result<(), OutOfMemory> {
+    pub(super) fn set_member_heap(
+        &mut self,
+        member: MemberRank,
+        number: u8,
+        told: &[Told],
+    ) -> Result<(), OutOfMemory> {
         reserve_learned(&mut self.learned)?;
         if let Some(&at) = self.known.get(&member) {
             for (at, link) in self.peers[at as usize].links.iter_mut().enumerate() {
-                if let Some(path) = Path::new(at as u8) {
-                    know(link, path, number, told)?;
+                if let Some(path) = PathId::new(at as u8) {
+                    set_link_heap(link, path, number, told)?;
                 }
             }
         }
@@ -167,37 +172,42 @@ impl<R: Rail> Context<R> {
     }
 
     /// There is no other end, or it is not served any more.
-    pub(super) fn on_refused(&mut self, control: SlotId, id: u64, why: Refusal) {
-        let Some((Dialled { peer: at, path, .. }, peer)) = self.about(control, id) else { return };
+    pub(super) fn on_refused(&mut self, control: SlotId, id: u64, why: DialRefusal) {
+        let Some((LinkDialId { peer: at, path, .. }, peer)) = self.find_dialled(control, id) else { return };
         match why {
-            Refusal::Protocol => self.lose(at, path, Lost::Refused(why)),
+            DialRefusal::Protocol => self.lose_member(at, path, LossCause::Refused(why)),
             _ => match peer.paths.on_refused(path) {
-                Step::Nothing => {}
-                Step::Leave { .. } => self.destroy(at, path),
-                Step::Last => self.lose(at, path, Lost::Refused(why)),
+                PathStep::Nothing => {}
+                PathStep::Leave { .. } => self.destroy_link(at, path),
+                PathStep::Last => self.lose_member(at, path, LossCause::Refused(why)),
             },
         }
     }
 
     /// The other end of a link was left.
-    pub(super) fn on_standing(&mut self, control: SlotId, id: u64, standing: Standing) {
-        let Some((Dialled { peer: at, path, .. }, peer)) = self.about(control, id) else { return };
-        if peer.paths.stage(path) == Stage::Asked {
-            return self.lose(at, path, Lost::Protocol);
+    pub(super) fn on_delivery_report(&mut self, control: SlotId, id: u64, standing: PathDeliveryReport) {
+        let Some((LinkDialId { peer: at, path, .. }, peer)) = self.find_dialled(control, id) else { return };
+        if peer.paths.path_stage(path) == PathStage::Asked {
+            return self.lose_member(at, path, LossCause::Protocol);
         }
-        let step = peer.paths.on_standing(path, standing);
-        self.do_step(at, path, step, Status::PeerDead);
+        let step = peer.paths.on_delivery_report(path, standing);
+        self.apply_step(at, path, step, OpStatus::PeerDead);
     }
 }
 
 /// A heap of a member is meant by that number over a link: as its rail at the other end of the path has it.
-fn know(link: &mut Link, path: Path, number: u8, told: &[Told]) -> Result<(), OutOfMemory> {
+fn set_link_heap(
+    link: &mut OutboundLink,
+    path: PathId,
+    number: u8,
+    told: &[Told],
+) -> Result<(), OutOfMemory> {
     let Some(&told) = told.get(path.index() % told.len().max(1)) else { return Ok(()) };
     let at = usize::from(number);
     if link.heaps.len() <= at {
         let more = at + 1 - link.heaps.len();
         try_grow(&mut link.heaps, more)?;
-        link.heaps.resize(at + 1, Heap::NONE);
+        link.heaps.resize(at + 1, RegisteredHeap::NONE);
     }
     link.heaps[at] = told;
     Ok(())

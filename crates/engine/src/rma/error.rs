@@ -1,9 +1,9 @@
 //! What can go wrong with one-sided work.
 
-use trunkline_fabric::{LinkError, OobError, OpenError, RegisterError, Status};
+use trunkline_fabric::{LinkError, OobError, OpStatus, RailOpenError, RegisterError};
 use trunkline_mem::OutOfMemory;
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::dial::{DialError, Refusal};
+use trunkline_proto::wire::dial::{DialError, DialRefusal};
 use trunkline_proto::wire::fabric::ChosenFabric;
 
 /// Why a call failed.
@@ -23,7 +23,7 @@ pub enum RmaError {
     },
     /// A NIC could not be opened.
     #[error("cannot open the NIC: {0}")]
-    Open(#[from] OpenError),
+    Open(#[from] RailOpenError),
     /// Memory could not be registered.
     #[error("cannot register memory: {0}")]
     Register(#[from] RegisterError),
@@ -62,7 +62,7 @@ pub enum RmaError {
         /// Which.
         member: u32,
         /// Why.
-        lost: Lost,
+        lost: LossCause,
     },
     /// An operation failed, which is told once, by a quiet.
     #[error("an operation towards member {member} failed on rail {rail}: {status}")]
@@ -72,7 +72,7 @@ pub enum RmaError {
         /// Over which of the context's paths.
         rail: usize,
         /// How the network calls it.
-        status: Status,
+        status: OpStatus,
     },
     /// The member has no such word.
     #[error("member {0} has no such word")]
@@ -85,13 +85,13 @@ pub enum RmaError {
 impl RmaError {
     /// Made where it is told, and not before each call that succeeds, which would have to drop it.
     #[cold]
-    pub(super) fn unknown() -> Self {
+    pub(super) fn unknown_request() -> Self {
         Self::Unknown
     }
 
     /// Likewise.
     #[cold]
-    pub(super) fn argument(what: &'static str) -> Self {
+    pub(super) fn invalid_argument(what: &'static str) -> Self {
         Self::Argument(what)
     }
 }
@@ -99,20 +99,20 @@ impl RmaError {
 /// Why a member cannot be reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Lost {
+pub enum LossCause {
     /// Its control stream has ended: the process has, too.
     #[error("process {0} is gone")]
     Dead(ProcessId),
     /// It takes no link.
     #[error("refused: {0:?}")]
-    Refused(Refusal),
+    Refused(DialRefusal),
     /// No rail leads to it any more.
     #[error("the last rail to it, {rail}, failed: {status}")]
     Rails {
         /// Over which of the context's paths.
         rail: usize,
         /// How the network calls it.
-        status: Status,
+        status: OpStatus,
     },
     /// This process has no memory for a link to it.
     #[error("no link to it: {0}")]

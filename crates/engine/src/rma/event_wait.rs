@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use trunkline_fabric::{Fabric, Host};
 
-use crate::rma::Job;
-use crate::wait::Pause;
+use crate::rma::RmaJob;
+use crate::wait::BackoffStep;
 
 /// Rails whose events one sleep waits for at most; with more, it is ended by the clock.
 const WAITED_MAX: usize = 16;
@@ -38,21 +38,21 @@ pub struct EventWait {
 
 impl EventWait {
     /// Notes that the work for which the last sleep ended was done.
-    pub fn moved(&mut self) {
+    pub fn note_progress(&mut self) {
         self.vain = 0;
     }
 
-    /// Sleeps until something happens that [`Job::serve`] would find, for at most `limit`. Control streams, and links that other threads
+    /// Sleeps until something happens that [`RmaJob::serve_members`] would find, for at most `limit`. Control streams, and links that other threads
     /// make meanwhile, end no sleep.
-    pub fn wait<F: Fabric, H: Host>(&mut self, job: &Job<F, H>, limit: Duration) -> SleepEnd {
+    pub fn wait<F: Fabric, H: Host>(&mut self, job: &RmaJob<F, H>, limit: Duration) -> SleepEnd {
         self.descriptors.clear();
         let is_watched = self.vain < VAIN_MAX
-            && !job.params.mutant.is("job-server-waits-for-no-event")
-            && job.arm(&mut self.descriptors);
+            && !job.params.mutant.is_planted("job-server-waits-for-no-event")
+            && job.arm_events(&mut self.descriptors);
         let count = self.descriptors.len();
         if !is_watched || count == 0 || count > WAITED_MAX {
             self.vain = 0;
-            Pause::Park(limit).take();
+            BackoffStep::Park(limit).wait_once();
             return SleepEnd::Unwatched;
         }
         let descriptor = |at: usize| PollFd::new(&self.descriptors[at.min(count - 1)], PollFlags::IN);

@@ -4,23 +4,23 @@
 use std::collections::HashMap;
 use std::sync::{OnceLock, PoisonError};
 
-use trunkline_fabric::{Access, DeviceReach, Fabric, Host, Level, Rail as _, RegisterError};
+use trunkline_fabric::{AccessRights, DeviceReach, Fabric, Host, LogLevel, Rail as _, RegisterError};
 use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_grow};
-use trunkline_proto::wire::dial::Heap as Told;
+use trunkline_proto::wire::dial::RemoteHeap as Told;
 
 use crate::rma::error::RmaError;
-use crate::rma::heap::{Heap, HeapMemory, RailRegistrars};
-use crate::rma::job::{Job, Member, UNMET};
-use crate::rma::place::Place;
+use crate::rma::heap::{HeapMemory, RailRegistrars, RegisteredHeap};
+use crate::rma::job::{MemberRank, RmaJob, UNMET};
+use crate::rma::place::ContextSlot;
 
-/// The heaps that there are, by number. Changed by the owner of [`Job::made`](Job) alone, and never held over a registration.
+/// The heaps that there are, by number. Changed by the owner of [`RmaJob::made`](RmaJob) alone, and never held over a registration.
 #[derive(Debug, Default)]
-pub(super) struct Heaps {
+pub(super) struct HeapTable {
     pub(super) own: Vec<Option<HeapMemory>>,
 }
 
-impl Heaps {
+impl HeapTable {
     /// The same heaps, for a context that is made.
     ///
     /// # Errors
@@ -31,14 +31,14 @@ impl Heaps {
 }
 
 /// The heaps of other members, by the rail over which they were told.
-pub(super) type LearnedHeaps = HashMap<(Member, u8), Vec<Told>>;
+pub(super) type LearnedHeaps = HashMap<(MemberRank, u8), Vec<Told>>;
 
-impl<F: Fabric, H: Host> Job<F, H> {
-    /// Adds a heap: memory that others reach, by its number, which is the lowest that is free. After [`Job::meet`].
+impl<F: Fabric, H: Host> RmaJob<F, H> {
+    /// Adds a heap: memory that others reach, by its number, which is the lowest that is free. After [`RmaJob::set_members`].
     ///
     /// Members are told of each other's first heaps when links are made: of those that were there by then, and they are the first
     /// sixteen. So each member adds the same ones in the same order, and all have before any of them begins something; or else they
-    /// tell each other ([`Job::told`], [`Job::learn`]).
+    /// tell each other ([`RmaJob::heap_descriptors`], [`RmaJob::set_member_heap`]).
     ///
     /// Waits for threads that use a context right now, a turn each. They go on while the memory is registered.
     ///
@@ -54,11 +54,11 @@ impl<F: Fabric, H: Host> Job<F, H> {
         };
         let exhausted = RmaError::Exhausted { what: "heaps", limit: RMA_HEAPS_MAX };
         let number = u8::try_from(at).map_err(|_| exhausted)?;
-        let rails = match self.service.claim().as_ref() {
-            Some(service) => RailRegistrars::of(service.rails()),
+        let rails = match self.service.lock().as_ref() {
+            Some(service) => RailRegistrars::from_rails(service.rails()),
             None => return Err(UNMET),
         };
-        let served = Heap::new(&rails, &memory, Access::ALL)?;
+        let served = RegisteredHeap::new(&rails, &memory, AccessRights::ALL)?;
         let places = self.contexts.iter().filter_map(OnceLock::get);
         let registered = places.into_iter().try_for_each(|place| self.register_at(place, at, &memory));
         registered.inspect_err(|_: &RegisterError| self.forget_heap(number))?;
@@ -67,47 +67,47 @@ impl<F: Fabric, H: Host> Job<F, H> {
     }
 
     /// Keeps a heap that all contexts have, for others and for contexts that are made later.
-    fn keep_at(&self, at: usize, served: Heap, memory: HeapMemory) -> Result<(), OutOfMemory> {
+    fn keep_at(&self, at: usize, served: RegisteredHeap, memory: HeapMemory) -> Result<(), OutOfMemory> {
         // Dropped without a lane: that deregisters it.
         let mut served = Some(served);
-        let kept = self.service.claim().as_mut().map(|service| put_at(service.heaps_mut(), at, &mut served));
+        let kept = self.service.lock().as_mut().map(|service| put_at(service.heaps_mut(), at, &mut served));
         kept.transpose()?;
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.params.mutant.is("job-aborts-without-memory") {
+        if self.params.mutant.is_planted("job-aborts-without-memory") {
             heaps.own.reserve(1);
         }
         put_at(&mut heaps.own, at, &mut Some(memory))
     }
 
-    /// Memory of devices that all NICs of this process reach; none before [`Job::meet`].
+    /// Memory of devices that all NICs of this process reach; none before [`RmaJob::set_members`].
     pub fn device_reach(&self) -> DeviceReach {
-        let service = self.service.claim();
+        let service = self.service.lock();
         let rails = service.as_ref().map(|service| service.rails()).unwrap_or_default();
-        let reach = rails.iter().map(|rail| rail.caps().devices).reduce(DeviceReach::and);
+        let reach = rails.iter().map(|rail| rail.caps().devices).reduce(DeviceReach::intersect_with);
         reach.unwrap_or_default()
     }
 
     /// Says something to people.
-    pub fn log(&self, level: Level, text: &str) {
+    pub fn log(&self, level: LogLevel, text: &str) {
         self.host.log(level, text);
     }
 
     /// Registers a heap for the context of a place, if there is one, which goes on meanwhile.
     fn register_at(
         &self,
-        place: &Place<F::Rail>,
+        place: &ContextSlot<F::Rail>,
         at: usize,
         memory: &HeapMemory,
     ) -> Result<(), RegisterError> {
-        let slot = place.claim();
-        let Some(rails) = slot.as_ref().map(|context| RailRegistrars::of(&context.rails)) else {
+        let slot = place.lock_context();
+        let Some(rails) = slot.as_ref().map(|context| RailRegistrars::from_rails(&context.rails)) else {
             return Ok(());
         };
-        let in_the_way = Some(slot).filter(|_| self.params.mutant.is("job-registers-in-the-way"));
-        let mut heap = Some(Heap::new(&rails, memory, Access::LOCAL)?);
+        let in_the_way = Some(slot).filter(|_| self.params.mutant.is_planted("job-registers-in-the-way"));
+        let mut heap = Some(RegisteredHeap::new(&rails, memory, AccessRights::LOCAL)?);
         drop(in_the_way);
         // No context ends before this returns, as `made` is held.
-        let kept = place.claim().as_mut().map(|context| put_at(&mut context.heaps, at, &mut heap));
+        let kept = place.lock_context().as_mut().map(|context| put_at(&mut context.heaps, at, &mut heap));
         Ok(kept.transpose().map(drop)?)
     }
 
@@ -121,7 +121,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
         let own = heaps.own.get_mut(usize::from(number)).and_then(Option::take);
         own.ok_or(RmaError::Unknown)?;
-        if !self.params.mutant.is("job-keeps-removed-heaps") {
+        if !self.params.mutant.is_planted("job-keeps-removed-heaps") {
             self.forget_heap(number);
         }
         Ok(())
@@ -130,12 +130,12 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// Nobody uses a heap any more, neither for others nor for this process.
     fn forget_heap(&self, number: u8) {
         let at = usize::from(number);
-        let take = |heaps: &mut Vec<Option<Heap>>| heaps.get_mut(at).and_then(Option::take);
+        let take = |heaps: &mut Vec<Option<RegisteredHeap>>| heaps.get_mut(at).and_then(Option::take);
         // Each is deregistered without a lane, too.
-        let served = self.service.claim().as_mut().and_then(|service| take(service.heaps_mut()));
+        let served = self.service.lock().as_mut().and_then(|service| take(service.heaps_mut()));
         drop(served);
         for place in self.contexts.iter().filter_map(OnceLock::get) {
-            let heap = place.claim().as_mut().and_then(|context| take(&mut context.heaps));
+            let heap = place.lock_context().as_mut().and_then(|context| take(&mut context.heaps));
             drop(heap);
         }
     }
@@ -144,21 +144,21 @@ impl<F: Fabric, H: Host> Job<F, H> {
     ///
     /// # Errors
     /// [`RmaError::Unknown`]: there is none of that number.
-    pub fn told(&self, number: u8) -> Result<Vec<Told>, RmaError> {
-        let service = self.service.claim();
+    pub fn heap_descriptors(&self, number: u8) -> Result<Vec<Told>, RmaError> {
+        let service = self.service.lock();
         let service = service.as_ref().ok_or(UNMET)?;
         let heap = service.heaps().get(usize::from(number)).and_then(Option::as_ref);
         let heap = heap.ok_or(RmaError::Unknown)?;
-        Ok((0..service.rails().len()).filter_map(|rail| heap.told(rail)).collect())
+        Ok((0..service.rails().len()).filter_map(|rail| heap.descriptor_on(rail)).collect())
     }
 
-    /// Keeps the description that a member has given of its own heap ([`Job::told`]): from now on that number names the heap. Waits for threads that use a
+    /// Keeps the description that a member has given of its own heap ([`RmaJob::heap_descriptors`]): from now on that number names the heap. Waits for threads that use a
     /// context right now, a turn each, and for no registration.
     ///
     /// # Errors
     /// [`RmaError::Argument`]: there is no such member, or it has told of another number of rails than it has. [`RmaError::Memory`]; the call may be
     /// repeated.
-    pub fn learn(&self, member: Member, number: u8, told: &[Told]) -> Result<(), RmaError> {
+    pub fn set_member_heap(&self, member: MemberRank, number: u8, told: &[Told]) -> Result<(), RmaError> {
         let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
         let card = cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))?;
         if told.len() != usize::from(card.rails) {
@@ -166,14 +166,14 @@ impl<F: Fabric, H: Host> Job<F, H> {
         }
         let _made = self
             .mutant()
-            .is("job-learns-behind-registrations")
+            .is_planted("job-learns-behind-registrations")
             .then(|| self.made.lock().unwrap_or_else(PoisonError::into_inner));
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         reserve_learned(&mut learned)?;
         learned.insert((member, number), told.to_vec());
         for place in self.contexts.iter().filter_map(OnceLock::get) {
-            if let Some(context) = place.claim().as_mut() {
-                context.learn(member, number, told)?;
+            if let Some(context) = place.lock_context().as_mut() {
+                context.set_member_heap(member, number, told)?;
             }
         }
         Ok(())
@@ -183,13 +183,13 @@ impl<F: Fabric, H: Host> Job<F, H> {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(super) fn learn_all(&self, place: &Place<F::Rail>) -> Result<(), OutOfMemory> {
+    pub(super) fn copy_member_heaps(&self, place: &ContextSlot<F::Rail>) -> Result<(), OutOfMemory> {
         let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(context) =
-            place.claim().as_mut().filter(|_| !self.mutant().is("job-contexts-learn-nothing"))
+            place.lock_context().as_mut().filter(|_| !self.mutant().is_planted("job-contexts-learn-nothing"))
         {
             for ((member, number), told) in &*learned {
-                context.learn(*member, *number, told)?;
+                context.set_member_heap(*member, *number, told)?;
             }
         }
         Ok(())
@@ -201,7 +201,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
 /// # Errors
 /// [`OutOfMemory`].
 pub(super) fn reserve_learned(learned: &mut LearnedHeaps) -> Result<(), OutOfMemory> {
-    let bytes = (learned.len() + 1) * size_of::<((Member, u8), Vec<Told>)>();
+    let bytes = (learned.len() + 1) * size_of::<((MemberRank, u8), Vec<Told>)>();
     learned.try_reserve(1).map_err(|_| OutOfMemory { bytes })
 }
 

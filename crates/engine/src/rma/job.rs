@@ -10,26 +10,26 @@ use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::{RMA_STREAMS_MAX, whole_lines};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::try_filled_with;
-use trunkline_proto::rma::atomic::Atomic;
-use trunkline_proto::wire::dial::Card;
-use trunkline_proto::wire::rma::Stream;
-use trunkline_proto::wire::rma::signal::Update;
-use trunkline_proto::wire::rma::word::Word as Word8;
+use trunkline_proto::rma::atomic::TypedAtomic;
+use trunkline_proto::wire::dial::ProcessCard;
+use trunkline_proto::wire::rma::RmaStream;
+use trunkline_proto::wire::rma::signal::SignalUpdate;
+use trunkline_proto::wire::rma::word::SymmetricWord as Word8;
 
 use crate::control::member_key::MemberKey;
-use crate::lane::Lane;
-use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source};
-use crate::rma::desk::Desk;
+use crate::lane::OwnerLock;
+use crate::rma::context::{ANSWERS_MAX, ContextId, FetchHandle, HeapRange, PutSource, RmaContext};
+use crate::rma::desk::ControlMessages;
 use crate::rma::error::RmaError;
-use crate::rma::heaps::{Heaps, LearnedHeaps};
-use crate::rma::native::Native;
-use crate::rma::place::{Place, named};
-use crate::rma::service::{RECEIVES_MAX, Service, arm_rails};
-use crate::rma::streams::Streams;
-use crate::{Nics, Params};
+use crate::rma::heaps::{HeapTable, LearnedHeaps};
+use crate::rma::native::NicAtomics;
+use crate::rma::place::{ContextSlot, live_context};
+use crate::rma::service::{RECEIVES_MAX, RmaService, arm_rails};
+use crate::rma::streams::MemberStreams;
+use crate::{CommNics, EngineParams};
 
 /// A member of the job, by its number.
-pub type Member = u32;
+pub type MemberRank = u32;
 
 /// Links that a rail has at most.
 const LINKS_MAX: u32 = 4096;
@@ -46,7 +46,7 @@ pub(super) const UNMET: RmaError = RmaError::Argument("the members are not known
 
 /// Which places have a context.
 #[derive(Debug, Default)]
-pub(super) struct Made {
+pub(super) struct SlotAllocator {
     /// Places that had one so far, and those of them that have none now.
     places: usize,
     free: Vec<usize>,
@@ -55,34 +55,34 @@ pub(super) struct Made {
 }
 
 /// A process in a job.
-pub struct Job<F: Fabric, H: Host> {
+pub struct RmaJob<F: Fabric, H: Host> {
     pub(super) fabric: F,
     pub(super) host: H,
-    pub(super) params: Params,
-    pub(super) nics: Nics,
+    pub(super) params: EngineParams,
+    pub(super) nics: CommNics,
     pub(super) process: ProcessId,
     pub(super) key: MemberKey,
-    pub(super) me: OnceLock<(Member, Vec<Card>)>,
-    pub(super) heaps: Mutex<Heaps>,
+    pub(super) me: OnceLock<(MemberRank, Vec<ProcessCard>)>,
+    pub(super) heaps: Mutex<HeapTable>,
     pub(super) learned: Mutex<LearnedHeaps>,
-    pub(super) desk: Lane<Desk<H>>,
+    pub(super) desk: OwnerLock<ControlMessages<H>>,
     /// Nothing before the members are known.
-    pub(super) service: Lane<Option<Service<F::Rail>>>,
-    pub(super) contexts: Box<[OnceLock<Place<F::Rail>>]>,
-    pub(super) made: Mutex<Made>,
+    pub(super) service: OwnerLock<Option<RmaService<F::Rail>>>,
+    pub(super) contexts: Box<[OnceLock<ContextSlot<F::Rail>>]>,
+    pub(super) made: Mutex<SlotAllocator>,
     /// Calls that went on with everything.
     polls: AtomicU64,
 }
 
-impl<F: Fabric, H: Host> Job<F, H> {
+impl<F: Fabric, H: Host> RmaJob<F, H> {
     /// A process that serves others by these NICs. Nobody knows of it yet.
     ///
     /// # Errors
     /// A NIC cannot be opened, or the system refuses to listen.
-    pub fn new(fabric: F, host: H, params: Params, nics: Nics) -> Result<Self, RmaError> {
-        let process = ProcessId(host.random());
-        let key = MemberKey::new([host.random(), host.random()]);
-        let streams = Streams::new(process, &host, params.mutant)?;
+    pub fn new(fabric: F, host: H, params: EngineParams, nics: CommNics) -> Result<Self, RmaError> {
+        let process = ProcessId(host.random_bytes());
+        let key = MemberKey::new([host.random_bytes(), host.random_bytes()]);
+        let streams = MemberStreams::new(process, &host, params.mutant)?;
         let mutant = params.mutant;
         Ok(Self {
             fabric,
@@ -93,8 +93,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
             me: OnceLock::new(),
             heaps: Mutex::default(),
             learned: Mutex::default(),
-            desk: Lane::new(Desk::new(streams), mutant),
-            service: Lane::new(None, mutant),
+            desk: OwnerLock::new(ControlMessages::new(streams), mutant),
+            service: OwnerLock::new(None, mutant),
             contexts: try_filled_with(RMA_STREAMS_MAX, OnceLock::new)?,
             made: Mutex::default(),
             polls: AtomicU64::new(0),
@@ -103,7 +103,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     }
 
     /// Rails for the end that serves or the one that begins, and how many receives each of their links has.
-    pub(super) fn open(&self, serves: bool) -> Result<(Vec<F::Rail>, u32), RmaError> {
+    pub(super) fn open_rails(&self, serves: bool) -> Result<(Vec<F::Rail>, u32), RmaError> {
         let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
         let paths = cards.iter().map(|card| u32::from(card.rails)).max().unwrap_or(1);
         let links = (cards.len() as u32).saturating_mul(paths);
@@ -114,7 +114,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let depth = self.params.depth.min(DEPTH_MAX).min(granted);
         // Who comes when the receives are given away is refused. Else it would wait for ever for what it cannot be told.
         let shared = caps.clone().map(|caps| caps.receives_max).min().unwrap_or(u32::MAX);
-        let shared = if self.params.mutant.is("job-promises-receives") { u32::MAX } else { shared };
+        let shared = if self.params.mutant.is_planted("job-promises-receives") { u32::MAX } else { shared };
         let links = links.min((shared / RECEIVES_MIN).max(1));
         // Each receive may complete, and each operation; a link has at least one of either.
         let room = |caps: Caps| {
@@ -135,7 +135,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
                 traffic_class: None,
                 many: true,
             };
-            Ok(self.fabric.open(nic, &config)?)
+            Ok(self.fabric.open_rail(nic, &config)?)
         };
         let rails = self.nics.numbers().iter().map(open).collect::<Result<_, RmaError>>()?;
         Ok((rails, receives))
@@ -148,34 +148,34 @@ impl<F: Fabric, H: Host> Job<F, H> {
         self.params.mutant
     }
 
-    /// The number of this process, and of how many; nothing before [`Job::meet`].
-    pub fn me(&self) -> Option<(Member, Member)> {
-        self.me.get().map(|(me, cards)| (*me, cards.len() as Member))
+    /// The number of this process, and of how many; nothing before [`RmaJob::set_members`].
+    pub fn rank_and_size(&self) -> Option<(MemberRank, MemberRank)> {
+        self.me.get().map(|(me, cards)| (*me, cards.len() as MemberRank))
     }
 
     /// A new context, with rails of its own.
     ///
     /// # Errors
     /// [`RmaError::Open`], [`RmaError::Register`], [`RmaError::Exhausted`].
-    pub fn context(&self) -> Result<ContextId, RmaError> {
+    pub fn create_context(&self) -> Result<ContextId, RmaError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let exhausted = RmaError::Exhausted { what: "contexts", limit: RMA_STREAMS_MAX };
         let at = made.free.last().copied().unwrap_or(made.places);
-        let stream = Stream::new(at as u8).filter(|_| at < RMA_STREAMS_MAX).ok_or(exhausted)?;
-        let (rails, answers) = self.open(false)?;
+        let stream = RmaStream::new(at as u8).filter(|_| at < RMA_STREAMS_MAX).ok_or(exhausted)?;
+        let (rails, answers) = self.open_rails(false)?;
         let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).try_clone()?;
         let mutant = self.params.mutant;
         let now = self.host.now();
         let id = ContextId { stream, generation: made.uses };
-        let mut context = Context::new(id, (rails, answers), heaps, now, &self.params)?;
+        let mut context = RmaContext::new(id, (rails, answers), heaps, now, &self.params)?;
         if self.nics_execute() {
-            context.native = Some(Native::new(&context.rails[0])?);
+            context.native = Some(NicAtomics::new(&context.rails[0])?);
         }
         // Nobody else takes this place: it is held.
-        let place = self.contexts[at].get_or_init(|| Place::new(mutant));
-        *place.claim() = Some(context);
-        if let Err(lack) = self.learn_all(place) {
-            let unmade = place.claim().take();
+        let place = self.contexts[at].get_or_init(|| ContextSlot::new(mutant));
+        *place.lock_context() = Some(context);
+        if let Err(lack) = self.copy_member_heaps(place) {
+            let unmade = place.lock_context().take();
             drop(unmade);
             return Err(lack.into());
         }
@@ -193,16 +193,16 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// [`RmaError::Unknown`] if it was closed before.
     pub fn close_context(&self, id: ContextId) -> Result<bool, RmaError> {
-        let closed = self.look(id, |context| Ok(context.is_idle().then_some(())))?;
+        let closed = self.poll_context(id, |context| Ok(context.poll_idle().then_some(())))?;
         if closed.is_none() {
             return Ok(false);
         }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut slot) = self.place(id)?.try_claim() else { return Ok(false) };
-        if !named(&mut slot, id)?.is_idle() {
+        let Some(mut slot) = self.context_slot(id)?.try_lock_context() else { return Ok(false) };
+        if !live_context(&mut slot, id)?.poll_idle() {
             return Ok(false);
         }
-        self.end(&mut slot);
+        self.detach_context(&mut slot);
         made.free.push(id.stream.index());
         Ok(true)
     }
@@ -210,61 +210,65 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// The same whatever is under way, of which nothing is told any more: it may still be done, or not. Waits for whoever uses the context right now.
     ///
     /// # Errors
-    /// As [`Job::close_context`].
+    /// As [`RmaJob::close_context`].
     pub fn abandon_context(&self, id: ContextId) -> Result<(), RmaError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut slot = self.place(id)?.claim();
-        named(&mut slot, id)?;
-        self.end(&mut slot);
+        let mut slot = self.context_slot(id)?.lock_context();
+        live_context(&mut slot, id)?;
+        self.detach_context(&mut slot);
         made.free.push(id.stream.index());
         Ok(())
     }
 
     /// Says farewell for a context, and ends it.
-    fn end(&self, slot: &mut Option<Context<F::Rail>>) {
+    fn detach_context(&self, slot: &mut Option<RmaContext<F::Rail>>) {
         let Some(mut context) = slot.take() else { return };
-        let mut desk = self.desk.claim();
+        let mut desk = self.desk.lock();
         // First what it has yet to say: among it may be farewell to members that no link leads to any more.
         for (control, word) in std::mem::take(&mut context.words) {
-            desk.streams.say(control, &word, None);
+            desk.streams.send_message(control, &word, None);
         }
-        for (control, word) in context.farewell() {
-            desk.streams.say(control, &word, None);
+        for (control, word) in context.detach_messages() {
+            desk.streams.send_message(control, &word, None);
         }
     }
 
-    pub(super) fn place(&self, id: ContextId) -> Result<&Place<F::Rail>, RmaError> {
-        self.contexts.get(id.stream.index()).and_then(OnceLock::get).ok_or_else(RmaError::unknown)
+    pub(super) fn context_slot(&self, id: ContextId) -> Result<&ContextSlot<F::Rail>, RmaError> {
+        self.contexts.get(id.stream.index()).and_then(OnceLock::get).ok_or_else(RmaError::unknown_request)
     }
 
     /// Goes on with a context.
-    pub(super) fn go_on_with(&self, place: &Place<F::Rail>, context: &mut Context<F::Rail>) -> bool {
-        place.hear(context, || self.processes());
-        context.tend(|| self.host.now(), self.params.rail_time);
+    pub(super) fn progress_context(
+        &self,
+        place: &ContextSlot<F::Rail>,
+        context: &mut RmaContext<F::Rail>,
+    ) -> bool {
+        place.deliver_events(context, || self.member_processes());
+        context.check_links_when_due(|| self.host.now(), self.params.rail_time);
         let moved = context.progress();
-        self.say(&mut context.words);
+        self.send_messages(&mut context.words);
         moved
     }
 
     /// Calls a context that nobody else has, once it reaches the member. `None`: not now.
-    fn with<T>(
+    fn with_context<T>(
         &self,
         id: ContextId,
-        member: Member,
-        f: impl FnOnce(&mut Context<F::Rail>) -> Result<Option<T>, RmaError>,
+        member: MemberRank,
+        f: impl FnOnce(&mut RmaContext<F::Rail>) -> Result<Option<T>, RmaError>,
     ) -> Result<Option<T>, RmaError> {
-        let place = self.place(id)?;
-        let Some(mut slot) = place.try_claim() else { return Ok(None) };
-        let context = named(&mut slot, id)?;
-        let reached = self.reach(context, member)?;
+        let place = self.context_slot(id)?;
+        let Some(mut slot) = place.try_lock_context() else { return Ok(None) };
+        let context = live_context(&mut slot, id)?;
+        let reached = self.ensure_links(context, member)?;
         let done = if reached { f(context)? } else { None };
         if done.is_none() {
-            self.go_on_with(place, context);
+            self.progress_context(place, context);
             drop(slot);
-            self.go_on();
+            self.progress_service();
             if !reached {
                 // What it waits for comes by a control stream.
-                self.hear_streams();
+                self.poll_control_streams();
             }
         }
         Ok(done)
@@ -275,8 +279,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
     ///
     /// # Errors
     /// [`RmaError::Lost`], [`RmaError::Argument`].
-    pub fn reaches(&self, id: ContextId, member: Member) -> Result<bool, RmaError> {
-        Ok(self.with(id, member, |_| Ok(Some(())))?.is_some())
+    pub fn connect_member(&self, id: ContextId, member: MemberRank) -> Result<bool, RmaError> {
+        Ok(self.with_context(id, member, |_| Ok(Some(())))?.is_some())
     }
 
     /// Most bytes that a context copies at once.
@@ -284,7 +288,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// [`RmaError::Unknown`].
     pub fn inline_max(&self, id: ContextId) -> Result<u64, RmaError> {
-        Ok(named(&mut self.place(id)?.claim(), id)?.inline_max)
+        Ok(live_context(&mut self.context_slot(id)?.lock_context(), id)?.inline_max)
     }
 
     /// Puts bytes into a heap of a member, or as many of the first of them as go at once: how many, which are under way then; the
@@ -295,70 +299,70 @@ impl<F: Fabric, H: Host> Job<F, H> {
     pub fn put(
         &self,
         id: ContextId,
-        member: Member,
+        member: MemberRank,
         heap: u8,
         offset: u64,
-        from: Source<'_>,
+        from: PutSource<'_>,
     ) -> Result<Option<u64>, RmaError> {
-        self.with(id, member, |context| context.put(member, heap, offset, from))
+        self.with_context(id, member, |context| context.put(member, heap, offset, from))
     }
 
     /// Gets bytes of a heap of a member, into one of this process, or as many of the first of them as come at once. They are there
     /// after a quiet. `None` means not yet.
     ///
     /// # Errors
-    /// As [`Job::put`].
+    /// As [`RmaJob::put`].
     pub fn get(
         &self,
         id: ContextId,
-        member: Member,
+        member: MemberRank,
         heap: u8,
         offset: u64,
-        into: Local,
+        into: HeapRange,
     ) -> Result<Option<u64>, RmaError> {
-        self.with(id, member, |context| context.get(member, heap, offset, into))
+        self.with_context(id, member, |context| context.get(member, heap, offset, into))
     }
 
     /// Asks for an atomic on a word of a member, which that executes, or its NIC. `None` means not yet. One that does not fetch is complete
     /// with a quiet.
     ///
     /// # Errors
-    /// As [`Job::put`].
-    pub fn atomic(
+    /// As [`RmaJob::put`].
+    pub fn post_atomic(
         &self,
         id: ContextId,
-        member: Member,
+        member: MemberRank,
         word: Word8,
-        atomic: Atomic,
-    ) -> Result<Option<Fetch>, RmaError> {
-        self.with(id, member, |context| context.atomic(member, word, atomic))
+        atomic: TypedAtomic,
+    ) -> Result<Option<FetchHandle>, RmaError> {
+        self.with_context(id, member, |context| context.post_atomic(member, word, atomic))
     }
 
     /// The value that an atomic has found; `None` means not yet. The place of one that fetches is its own until it is told here, or
-    /// [given up](Job::give_up): who leaves [`RMA_CALLS_MAX`](trunkline_proto::limits::RMA_CALLS_MAX) of them to a member uncollected
+    /// [given up](RmaJob::give_up): who leaves [`RMA_CALLS_MAX`](trunkline_proto::limits::RMA_CALLS_MAX) of them to a member uncollected
     /// begins no other there.
     ///
     /// # Errors
     /// [`RmaError::NoWord`], [`RmaError::Lost`]; [`RmaError::Unknown`] if it was told before.
-    pub fn fetched(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
-        self.look(id, |context| context.fetched(fetch))
+    pub fn collect_fetch(&self, id: ContextId, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
+        self.poll_context(id, |context| context.collect_fetch(fetch))
     }
 
     /// The same of what is known already: goes on with nothing.
     ///
     /// # Errors
-    /// As [`Job::fetched`].
-    pub fn found(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
-        let Some(mut slot) = self.place(id)?.try_claim() else { return Ok(None) };
-        named(&mut slot, id)?.fetched(fetch)
+    /// As [`RmaJob::collect_fetch`].
+    pub fn collect_ready_fetch(&self, id: ContextId, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
+        let Some(mut slot) = self.context_slot(id)?.try_lock_context() else { return Ok(None) };
+        live_context(&mut slot, id)?.collect_fetch(fetch)
     }
 
     /// Nobody will ask for that value: it was given up, or cannot be had.
     ///
     /// # Errors
     /// [`RmaError::Unknown`] if there is no such context any more.
-    pub fn give_up(&self, id: ContextId, fetch: Fetch) -> Result<(), RmaError> {
-        named(&mut self.place(id)?.claim(), id)?.give_up(fetch);
+    pub fn give_up(&self, id: ContextId, fetch: FetchHandle) -> Result<(), RmaError> {
+        live_context(&mut self.context_slot(id)?.lock_context(), id)?.give_up(fetch);
         Ok(())
     }
 
@@ -368,19 +372,24 @@ impl<F: Fabric, H: Host> Job<F, H> {
     ///
     /// # Errors
     /// [`RmaError::Unknown`] if there is no such context any more.
-    pub fn batch(&self, id: ContextId, more: bool) -> Result<(), RmaError> {
-        let batches = more && !self.params.mutant.is("job-ends-each-batch");
-        named(&mut self.place(id)?.claim(), id)?.batches = batches;
+    pub fn set_batching(&self, id: ContextId, more: bool) -> Result<(), RmaError> {
+        let batches = more && !self.params.mutant.is_planted("job-ends-each-batch");
+        live_context(&mut self.context_slot(id)?.lock_context(), id)?.batches = batches;
         Ok(())
     }
 
     /// Signals a member: a word of it changes, after all that this context has put there before. False means not yet.
     ///
     /// # Errors
-    /// As [`Job::put`].
-    pub fn signal(&self, id: ContextId, member: Member, update: Update) -> Result<bool, RmaError> {
-        let signal = |context: &mut Context<_>| Ok(context.signal(member, update)?.then_some(()));
-        Ok(self.with(id, member, signal)?.is_some())
+    /// As [`RmaJob::put`].
+    pub fn send_signal(
+        &self,
+        id: ContextId,
+        member: MemberRank,
+        update: SignalUpdate,
+    ) -> Result<bool, RmaError> {
+        let signal = |context: &mut RmaContext<_>| Ok(context.send_signal(member, update)?.then_some(()));
+        Ok(self.with_context(id, member, signal)?.is_some())
     }
 
     /// Puts bytes into a heap of a member, of any number, and signals it behind them. It is taken as a whole, and goes on by itself as
@@ -388,19 +397,19 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// time. False means not yet: call again with the same arguments.
     ///
     /// # Errors
-    /// As [`Job::put`].
+    /// As [`RmaJob::put`].
     pub fn put_signal(
         &self,
         id: ContextId,
-        member: Member,
+        member: MemberRank,
         (heap, offset): (u8, u64),
-        from: Source<'_>,
-        update: Update,
+        from: PutSource<'_>,
+        update: SignalUpdate,
     ) -> Result<bool, RmaError> {
-        let put = |context: &mut Context<_>| {
+        let put = |context: &mut RmaContext<_>| {
             Ok(context.put_signal(member, heap, offset, from, update)?.then_some(()))
         };
-        Ok(self.with(id, member, put)?.is_some())
+        Ok(self.with_context(id, member, put)?.is_some())
     }
 
     /// Whether all that a context has begun is complete where it was to go. False means not yet.
@@ -408,15 +417,15 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// [`RmaError::Failed`] for what failed since the last such error.
     pub fn quiet(&self, id: ContextId) -> Result<bool, RmaError> {
-        Ok(self.look(id, |context| Ok(context.quiet()?.then_some(())))?.is_some())
+        Ok(self.poll_context(id, |context| Ok(context.quiet()?.then_some(())))?.is_some())
     }
 
     /// The same of what it has begun towards one member.
     ///
     /// # Errors
-    /// As [`Job::quiet`].
-    pub fn quiet_member(&self, id: ContextId, member: Member) -> Result<bool, RmaError> {
-        Ok(self.look(id, |context| Ok(context.quiet_member(member)?.then_some(())))?.is_some())
+    /// As [`RmaJob::quiet`].
+    pub fn quiet_member(&self, id: ContextId, member: MemberRank) -> Result<bool, RmaError> {
+        Ok(self.poll_context(id, |context| Ok(context.quiet_member(member)?.then_some(())))?.is_some())
     }
 
     /// What a context begins from now on towards a member comes there after all that it has begun before.
@@ -424,29 +433,29 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// [`RmaError::Unknown`].
     pub fn fence(&self, id: ContextId) -> Result<(), RmaError> {
-        named(&mut self.place(id)?.claim(), id)?.fence();
+        live_context(&mut self.context_slot(id)?.lock_context(), id)?.fence();
         Ok(())
     }
 
     /// Asks a context; goes on with everything if there is nothing yet.
-    fn look<T>(
+    fn poll_context<T>(
         &self,
         id: ContextId,
-        mut f: impl FnMut(&mut Context<F::Rail>) -> Result<Option<T>, RmaError>,
+        mut f: impl FnMut(&mut RmaContext<F::Rail>) -> Result<Option<T>, RmaError>,
     ) -> Result<Option<T>, RmaError> {
-        let place = self.place(id)?;
-        let Some(mut slot) = place.try_claim() else { return Ok(None) };
-        let context = named(&mut slot, id)?;
+        let place = self.context_slot(id)?;
+        let Some(mut slot) = place.try_lock_context() else { return Ok(None) };
+        let context = live_context(&mut slot, id)?;
         let found = f(context)?;
         if found.is_some() {
             return Ok(found);
         }
-        self.go_on_with(place, context);
+        self.progress_context(place, context);
         let found = f(context)?;
-        let serves = context.serves(found.is_some());
+        let serves = context.check_service_due(found.is_some());
         drop(slot);
         if serves {
-            self.go_on();
+            self.progress_service();
         }
         Ok(found)
     }
@@ -457,42 +466,42 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// [`RmaError::Unknown`].
     pub fn progress(&self, id: ContextId) -> Result<bool, RmaError> {
-        let mut moved = self.go_on();
-        let place = self.place(id)?;
-        if let Some(mut slot) = place.try_claim() {
-            moved |= self.go_on_with(place, named(&mut slot, id)?);
+        let mut moved = self.progress_service();
+        let place = self.context_slot(id)?;
+        if let Some(mut slot) = place.try_lock_context() {
+            moved |= self.progress_context(place, live_context(&mut slot, id)?);
         }
         Ok(moved)
     }
 
     /// Calls so far by which threads of this process have served.
-    pub(super) fn polls(&self) -> u64 {
+    pub(super) fn poll_count(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
 
     /// Serves, as a thread of this process, which asks again at once. Control streams bring something seldom, and each time they are
     /// asked that is a system call for each of them.
-    pub(super) fn go_on(&self) -> bool {
+    pub(super) fn progress_service(&self) -> bool {
         // Two at once may count as one.
-        let polls = self.polls().wrapping_add(1);
+        let polls = self.poll_count().wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
         let moved = self.serve_links();
-        moved | (polls.is_multiple_of(STREAMS_EVERY) && self.hear_streams())
+        moved | (polls.is_multiple_of(STREAMS_EVERY) && self.poll_control_streams())
     }
 
     /// Goes on with what this process does for others, and with control streams. Whether anything moved.
-    pub fn serve(&self) -> bool {
+    pub fn serve_members(&self) -> bool {
         let moved = self.serve_links();
-        moved | self.hear_streams()
+        moved | self.poll_control_streams()
     }
 
     /// A number that has grown if something has moved since it was last asked for, even if that completed nothing: what others put
     /// and get here, and pieces of what a context puts and gets. Then more is likely to. To be asked before a sleep. `None`:
     /// another thread is at it.
-    pub fn stirs(&self, id: Option<ContextId>) -> Option<u64> {
-        let served = self.service.try_claim()?.as_mut().map_or(0, Service::stirs);
-        let Some(place) = id.and_then(|id| self.place(id).ok()) else { return Some(served) };
-        let own = place.try_claim()?.as_mut().map_or(0, Context::stirs);
+    pub fn sample_progress(&self, id: Option<ContextId>) -> Option<u64> {
+        let served = self.service.try_lock()?.as_mut().map_or(0, RmaService::sample_progress);
+        let Some(place) = id.and_then(|id| self.context_slot(id).ok()) else { return Some(served) };
+        let own = place.try_lock_context()?.as_mut().map_or(0, RmaContext::sample_progress);
         Some(served + own)
     }
 
@@ -504,55 +513,55 @@ impl<F: Fabric, H: Host> Job<F, H> {
 
     /// The same without control streams.
     pub(super) fn serve_links(&self) -> bool {
-        let Some(mut service) = self.service.try_claim() else { return false };
+        let Some(mut service) = self.service.try_lock() else { return false };
         let Some(service) = service.as_mut() else { return false };
         let moved = service.progress();
         service.answer_all();
-        self.say(&mut service.words);
+        self.send_messages(&mut service.words);
         moved
     }
 
-    /// Prepares a wait for whatever [`Job::serve_links`] and [`Job::go_on_with_begun`] would find and adds the descriptors to wait
+    /// Prepares a wait for whatever [`RmaJob::serve_links`] and [`RmaJob::progress_begun`] would find and adds the descriptors to wait
     /// for. False if something has to be polled, or another thread is at it.
-    pub(super) fn arm(&self, descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
-        let is_armed = |service: &mut Service<F::Rail>| service.arm(descriptors);
-        if !self.service.try_claim().is_some_and(|mut service| service.as_mut().is_some_and(is_armed)) {
+    pub(super) fn arm_events(&self, descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
+        let is_armed = |service: &mut RmaService<F::Rail>| service.arm_events(descriptors);
+        if !self.service.try_lock().is_some_and(|mut service| service.as_mut().is_some_and(is_armed)) {
             return false;
         }
         self.contexts.iter().filter_map(OnceLock::get).all(|place| {
-            let Some(mut slot) = place.try_claim() else { return false };
+            let Some(mut slot) = place.try_lock_context() else { return false };
             let begun = slot.as_mut().filter(|context| context.has_begun());
             begun.is_none_or(|context| arm_rails(&mut context.rails, descriptors))
         })
     }
 
     /// Goes on with all that contexts have begun of which nobody else has the lane. Whether anything moved.
-    pub(super) fn go_on_with_begun(&self) -> bool {
+    pub(super) fn progress_begun(&self) -> bool {
         let mut moved = false;
         for place in self.contexts.iter().filter_map(OnceLock::get) {
-            let Some(mut slot) = place.try_claim() else { continue };
+            let Some(mut slot) = place.try_lock_context() else { continue };
             if let Some(context) = slot.as_mut().filter(|context| context.has_begun()) {
-                moved |= self.go_on_with(place, context);
+                moved |= self.progress_context(place, context);
             }
         }
         moved
     }
 
-    pub(super) fn hear_streams(&self) -> bool {
-        self.desk.try_claim().is_some_and(|mut desk| self.hear(&mut desk))
+    pub(super) fn poll_control_streams(&self) -> bool {
+        self.desk.try_lock().is_some_and(|mut desk| self.receive_messages(&mut desk))
     }
 
     /// Links that are served, and control streams: for leak checks.
     pub fn in_use(&self) -> (usize, usize) {
-        let served = self.service.claim().as_ref().map_or(0, Service::len);
-        (served, self.desk.claim().streams.len())
+        let served = self.service.lock().as_ref().map_or(0, RmaService::len);
+        (served, self.desk.lock().streams.len())
     }
 }
 
-impl<F: Fabric, H: Host> Drop for Job<F, H> {
+impl<F: Fabric, H: Host> Drop for RmaJob<F, H> {
     fn drop(&mut self) {
         for place in self.contexts.iter().filter_map(OnceLock::get) {
-            self.end(&mut place.claim());
+            self.detach_context(&mut place.lock_context());
         }
     }
 }

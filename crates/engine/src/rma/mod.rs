@@ -1,5 +1,5 @@
 //! One-sided communication: puts, gets, atomics and signals between the members of a job, over the same fabrics and hosts as
-//! connections. Front ends call [`Job`]; nothing in here waits.
+//! connections. Front ends call [`RmaJob`]; nothing in here waits.
 //!
 //! Each process serves the others by one lane (`service`), which owns the far ends of all links to it, applies signals and executes
 //! atomics. What a process begins itself goes by *contexts*: a lane each (`context`), with rails of its own and a link to each member
@@ -31,9 +31,9 @@ mod service;
 mod streams;
 mod telling;
 
-pub use context::{ContextId, Fetch, Local, Source};
-pub use error::{Lost, RmaError};
+pub use context::{ContextId, FetchHandle, HeapRange, PutSource};
+pub use error::{LossCause, RmaError};
 pub use event_wait::{EventWait, SleepEnd};
-pub use heap::{Cells, HeapMemory};
-pub use job::{Job, Member};
-pub use telling::{Begin, Ended};
+pub use heap::{HeapMemory, WordAccess};
+pub use job::{MemberRank, RmaJob};
+pub use telling::{OpOutcome, RmaRequest};

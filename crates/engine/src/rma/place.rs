@@ -9,17 +9,17 @@ use trunkline_fabric::{PassedFd, Rail};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RMA_EVENTS_MAX;
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::rma::incoming::Standing;
+use trunkline_proto::rma::incoming::PathDeliveryReport;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::dial::{Heap as Told, Refusal};
+use trunkline_proto::wire::dial::{DialRefusal, RemoteHeap as Told};
 
-use crate::lane::Lane;
-use crate::rma::context::{Context, ContextId};
+use crate::lane::OwnerLock;
+use crate::rma::context::{ContextId, RmaContext};
 use crate::rma::error::RmaError;
 use crate::sync::Guard;
 
 /// What a context has yet to hear from control streams.
-pub(super) enum Heard {
+pub(super) enum ContextEvent {
     Taken {
         control: SlotId,
         id: u64,
@@ -32,12 +32,12 @@ pub(super) enum Heard {
     Refused {
         control: SlotId,
         id: u64,
-        why: Refusal,
+        why: DialRefusal,
     },
     Standing {
         control: SlotId,
         id: u64,
-        standing: Standing,
+        standing: PathDeliveryReport,
     },
     Lost {
         control: SlotId,
@@ -45,18 +45,18 @@ pub(super) enum Heard {
 }
 
 /// The place.
-pub(super) struct Place<R: Rail> {
-    lane: Lane<Option<Context<R>>>,
+pub(super) struct ContextSlot<R: Rail> {
+    lane: OwnerLock<Option<RmaContext<R>>>,
     has_news: AtomicBool,
-    news: Mutex<VecDeque<Heard>>,
+    news: Mutex<VecDeque<ContextEvent>>,
     mutant: Mutant,
 }
 
-impl<R: Rail> Place<R> {
+impl<R: Rail> ContextSlot<R> {
     /// One with nothing in it.
     pub(super) fn new(mutant: Mutant) -> Self {
         Self {
-            lane: Lane::new(None, mutant),
+            lane: OwnerLock::new(None, mutant),
             has_news: AtomicBool::new(false),
             news: Mutex::default(),
             mutant,
@@ -65,21 +65,21 @@ impl<R: Rail> Place<R> {
 
     /// What is in it, unless somebody has it.
     #[inline]
-    pub(super) fn try_claim(&self) -> Option<Guard<'_, Option<Context<R>>>> {
-        self.lane.try_claim()
+    pub(super) fn try_lock_context(&self) -> Option<Guard<'_, Option<RmaContext<R>>>> {
+        self.lane.try_lock()
     }
 
     /// What is in it, when nobody has it any more.
-    pub(super) fn claim(&self) -> Guard<'_, Option<Context<R>>> {
-        self.lane.claim()
+    pub(super) fn lock_context(&self) -> Guard<'_, Option<RmaContext<R>>> {
+        self.lane.lock()
     }
 
     /// Leaves word for the context, unless [`RMA_EVENTS_MAX`] wait already: `false` then. The loss of a stream is always left, once per stream.
     #[must_use]
-    pub(super) fn tell(&self, heard: Heard) -> bool {
+    pub(super) fn push_event(&self, heard: ContextEvent) -> bool {
         let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_loss = matches!(heard, Heard::Lost { .. });
-        if news.len() >= RMA_EVENTS_MAX && !is_loss && !self.mutant.is("job-queues-without-end") {
+        let is_loss = matches!(heard, ContextEvent::Lost { .. });
+        if news.len() >= RMA_EVENTS_MAX && !is_loss && !self.mutant.is_planted("job-queues-without-end") {
             return false;
         }
         news.push_back(heard);
@@ -88,19 +88,21 @@ impl<R: Rail> Place<R> {
     }
 
     /// Lets the context hear what came. What is about another that had the place before it does not concern it.
-    pub(super) fn hear(&self, context: &mut Context<R>, processes: impl Fn() -> Vec<ProcessId>) {
+    pub(super) fn deliver_events(&self, context: &mut RmaContext<R>, processes: impl Fn() -> Vec<ProcessId>) {
         if !self.has_news.swap(false, Ordering::Acquire) {
             return;
         }
         let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
         for heard in news {
             match heard {
-                Heard::Taken { control, id, served, receives, heaps, link, fd } => {
+                ContextEvent::Taken { control, id, served, receives, heaps, link, fd } => {
                     context.on_taken(control, id, (served, receives, heaps), link, fd);
                 }
-                Heard::Refused { control, id, why } => context.on_refused(control, id, why),
-                Heard::Standing { control, id, standing } => context.on_standing(control, id, standing),
-                Heard::Lost { control } => context.on_lost(control, &processes()),
+                ContextEvent::Refused { control, id, why } => context.on_refused(control, id, why),
+                ContextEvent::Standing { control, id, standing } => {
+                    context.on_delivery_report(control, id, standing)
+                }
+                ContextEvent::Lost { control } => context.on_lost(control, &processes()),
             }
         }
     }
@@ -111,11 +113,14 @@ impl<R: Rail> Place<R> {
 /// # Errors
 /// [`RmaError::Unknown`] if it was closed.
 #[inline]
-pub(super) fn named<R: Rail>(
-    context: &mut Option<Context<R>>,
+pub(super) fn live_context<R: Rail>(
+    context: &mut Option<RmaContext<R>>,
     id: ContextId,
-) -> Result<&mut Context<R>, RmaError> {
-    context.as_mut().filter(|context| context.generation == id.generation).ok_or_else(RmaError::unknown)
+) -> Result<&mut RmaContext<R>, RmaError> {
+    context
+        .as_mut()
+        .filter(|context| context.generation == id.generation)
+        .ok_or_else(RmaError::unknown_request)
 }
 
 #[cfg(test)]
@@ -123,16 +128,16 @@ mod tests {
     use trunkline_softnic::SoftRail;
 
     use super::*;
-    use crate::planted::planted;
+    use crate::planted::planted_mutant;
 
     #[test]
     fn a_flood_of_words_is_bounded_and_losses_are_kept() {
-        let place = Place::<SoftRail>::new(planted());
+        let place = ContextSlot::<SoftRail>::new(planted_mutant());
         let control = SlotId { slot: 1, generation: 1 };
-        let word = || Heard::Refused { control, id: 1, why: Refusal::Stranger };
-        assert!((0..RMA_EVENTS_MAX).all(|_| place.tell(word())));
-        assert!(!place.tell(word()));
-        assert!(place.tell(Heard::Lost { control }), "the loss of a stream is always heard");
+        let word = || ContextEvent::Refused { control, id: 1, why: DialRefusal::Stranger };
+        assert!((0..RMA_EVENTS_MAX).all(|_| place.push_event(word())));
+        assert!(!place.push_event(word()));
+        assert!(place.push_event(ContextEvent::Lost { control }), "the loss of a stream is always heard");
         assert_eq!(place.news.lock().unwrap().len(), RMA_EVENTS_MAX + 1);
     }
 }

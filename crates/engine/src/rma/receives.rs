@@ -1,36 +1,38 @@
 //! The receives of one end of a link: short messages come into them. Made with the link, posted again as they are read.
 
-use trunkline_fabric::{Access, Bounce, LinkId, Mr, Op, PostError, Rail, RegisterError};
-use trunkline_mem::Memory;
+use trunkline_fabric::{
+    AccessRights, BounceRole, LinkId, Op, PostError, Rail, RegisterError, RegisteredRegion,
+};
+use trunkline_mem::MemoryRange;
 use trunkline_proto::reserve::try_collect;
-use trunkline_proto::wire::rma::{BYTES_MAX, Message, MessageError};
+use trunkline_proto::wire::rma::{BYTES_MAX, RmaMessage, RmaMessageError};
 
 /// As many as the other end may have messages under way.
 #[derive(Debug)]
-pub(super) struct Receives {
-    mr: Mr<Bounce>,
+pub(super) struct LinkReceives {
+    mr: RegisteredRegion<BounceRole>,
     count: u32,
     /// Those that found no room when they were to be posted again.
     due: Vec<u32>,
 }
 
-impl Receives {
+impl LinkReceives {
     /// So many, for a link of this rail.
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
     pub(super) fn new(rail: &impl Rail, count: u32) -> Result<Self, RegisterError> {
-        let memory = Memory::try_heap(BYTES_MAX.saturating_mul(count as usize))?;
+        let memory = MemoryRange::try_heap(BYTES_MAX.saturating_mul(count as usize))?;
         let due = try_collect((0..count).rev())?;
-        let mr = Mr::register(&rail.registrar(), memory, Access::LOCAL)?;
+        let mr = RegisteredRegion::register(&rail.registrar(), memory, AccessRights::LOCAL)?;
         Ok(Self { mr, count, due })
     }
 
     /// Posts all that are not posted. False if the NIC has no room now: then it is to be called again. A link that is in error
     /// takes none any more.
-    pub(super) fn post(&mut self, rail: &mut impl Rail, link: LinkId) -> bool {
+    pub(super) fn post_due(&mut self, rail: &mut impl Rail, link: LinkId) -> bool {
         while let Some(&at) = self.due.last() {
-            let into = self.mr.extent(u64::from(at) * BYTES_MAX as u64, BYTES_MAX as u64);
+            let into = self.mr.extent_at(u64::from(at) * BYTES_MAX as u64, BYTES_MAX as u64);
             match rail.post(link, at.into(), Op::Recv { into }, true) {
                 Ok(()) => drop(self.due.pop()),
                 Err(PostError::Busy) => return false,
@@ -43,14 +45,14 @@ impl Receives {
     /// The message that came into one of them, which is then to be posted again.
     ///
     /// # Errors
-    /// [`MessageError`]: the peer breaks the protocol.
-    pub(super) fn take(&mut self, wr_id: u64, len: u64) -> Result<Message, MessageError> {
+    /// [`RmaMessageError`]: the peer breaks the protocol.
+    pub(super) fn take_message(&mut self, wr_id: u64, len: u64) -> Result<RmaMessage, RmaMessageError> {
         let at = wr_id.min(u64::from(self.count)) as u32;
         let len = (len as usize).min(BYTES_MAX);
         let mut bytes = [0; BYTES_MAX];
         // It lies inside: so many were registered.
         let _ = self.mr.memory().read(u64::from(at) * BYTES_MAX as u64, &mut bytes[..len]);
         self.due.push(at);
-        Message::from_bytes(&bytes[..len])
+        RmaMessage::from_bytes(&bytes[..len])
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use trunkline_fabric::{Fabric, Host};
 
-use crate::Helper;
-use crate::rma::{EventWait, Job};
-use crate::wait::{Pause, Waiting};
+use crate::HelperThread;
+use crate::rma::{EventWait, RmaJob};
+use crate::wait::{BackoffStep, WaitBackoff};
 
 /// Fruitless rounds before it sleeps.
 const SPINS: u32 = 16;
@@ -26,18 +26,18 @@ const IDLE_MAX: Duration = Duration::from_millis(4);
 /// And then it looks at control streams, of which each takes a system call, with one round in so many only.
 const STREAMS_EVERY: u32 = 4;
 
-impl<F: Fabric, H: Host> Job<F, H> {
+impl<F: Fabric, H: Host> RmaJob<F, H> {
     /// Starts a thread that serves for a job, until the value that comes back is dropped.
     ///
     /// # Errors
     /// When the system has no thread left.
-    pub fn serve_beside<J>(job: J) -> io::Result<Helper>
+    pub fn serve_beside<J>(job: J) -> io::Result<HelperThread>
     where
         J: Deref<Target = Self> + Send + 'static,
     {
-        Helper::beside(move |stop| {
-            run(&job, stop);
-            if job.params.mutant.is("job-server-frees-its-job") {
+        HelperThread::spawn_with(move |stop| {
+            serve_until_stopped(&job, stop);
+            if job.params.mutant.is_planted("job-server-frees-its-job") {
                 drop(job);
                 return Box::new(());
             }
@@ -46,36 +46,36 @@ impl<F: Fabric, H: Host> Job<F, H> {
     }
 }
 
-fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
-    let mut polls = job.polls();
+fn serve_until_stopped<F: Fabric, H: Host>(job: &RmaJob<F, H>, stop: &AtomicBool) {
+    let mut polls = job.poll_count();
     let mut stirs = None;
     // It takes a processor from whoever computes: one that has slept is given one sooner than one that asks again and again.
-    let mut waiting = Waiting::patient(SPINS, 0);
+    let mut waiting = WaitBackoff::with_spins(SPINS, 0);
     let mut events = EventWait::default();
     let mutant = job.params.mutant;
     let mut fruitless = 0_u32;
     while !stop.load(Ordering::Relaxed) {
-        let now = job.polls();
+        let now = job.poll_count();
         let polled = std::mem::replace(&mut polls, now) != now;
         // Else its own threads serve.
-        let moved = !polled && !mutant.is("job-serves-nobody") && {
+        let moved = !polled && !mutant.is_planted("job-serves-nobody") && {
             let hears = fruitless < IDLE_AFTER || fruitless.is_multiple_of(STREAMS_EVERY);
-            let moved = if hears { job.serve() } else { job.serve_links() };
-            let own = !mutant.is("job-serves-others-only") && job.go_on_with_begun();
-            let now = job.stirs(None);
+            let moved = if hears { job.serve_members() } else { job.serve_links() };
+            let own = !mutant.is_planted("job-serves-others-only") && job.progress_begun();
+            let now = job.sample_progress(None);
             moved | own | (std::mem::replace(&mut stirs, now) != now)
         };
-        if moved || mutant.is("job-server-never-rests") {
-            waiting.moved();
-            events.moved();
+        if moved || mutant.is_planted("job-server-never-rests") {
+            waiting.reset_backoff();
+            events.note_progress();
             fruitless = 0;
         } else {
             fruitless = fruitless.saturating_add(1);
             let most = if fruitless < IDLE_AFTER { SLEEP_MAX } else { IDLE_MAX };
-            match waiting.pause(SLEEP_FIRST, most) {
+            match waiting.next_step(SLEEP_FIRST, most) {
                 // Work for threads that serve themselves would wake this one each time.
-                Pause::Park(time) if !polled => _ = events.wait(job, time),
-                pause => pause.take(),
+                BackoffStep::Park(time) if !polled => _ = events.wait(job, time),
+                pause => pause.wait_once(),
             }
         }
     }

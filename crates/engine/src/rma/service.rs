@@ -6,27 +6,27 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Completion, Done, LinkAddress, LinkError, LinkId, Op, PassedFd, PostError, Rail, RegisterError, Source,
-    Status, Wake,
+    Completion, CompletionKind, LinkAddress, LinkError, LinkId, Op, OpSource, OpStatus, PassedFd, PostError,
+    Rail, RegisterError, WaitMethod,
 };
 use trunkline_proto::limits::{LINKS_MAX as PATHS_MAX, RMA_HEAPS_TOLD_MAX};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
-use trunkline_proto::rma::inbox::{Inbox, Took};
+use trunkline_proto::rma::inbox::{ArrivalEffect, StreamInbox};
 use trunkline_proto::rma::incoming::MakeUp;
-use trunkline_proto::rma::served::{Served, Service as Answer};
-use trunkline_proto::rma::shape::Shape;
-use trunkline_proto::rma::{Fault, Path};
-use trunkline_proto::slots::{SlotId, Slots};
+use trunkline_proto::rma::served::{ServedReply as Answer, ServedSlots};
+use trunkline_proto::rma::shape::EpochShape;
+use trunkline_proto::rma::{PathId, ProtocolFault};
+use trunkline_proto::slots::{SlotId, SlotTable};
 use trunkline_proto::time::Duration;
-use trunkline_proto::wire::dial::{Heap as Told, Refusal, Word};
-use trunkline_proto::wire::rma::atomic::{Outcome, Request};
-use trunkline_proto::wire::rma::signal::Ack;
-use trunkline_proto::wire::rma::{Message, Stream, word};
+use trunkline_proto::wire::dial::{DialMessage, DialRefusal, RemoteHeap as Told};
+use trunkline_proto::wire::rma::atomic::{AtomicOutcome, AtomicRequest};
+use trunkline_proto::wire::rma::signal::SignalAck;
+use trunkline_proto::wire::rma::{RmaMessage, RmaStream, word};
 
-use crate::params::Params;
-use crate::rma::heap::{self, Heap};
-use crate::rma::receives::Receives;
+use crate::params::EngineParams;
+use crate::rma::heap::{self, RegisteredHeap};
+use crate::rma::receives::LinkReceives;
 
 /// Links to one process.
 const LINKS_MAX: usize = 65_536;
@@ -36,18 +36,18 @@ pub(super) const RECEIVES_MAX: u32 = 64 + 128 + 8;
 const ANSWER: u64 = u64::MAX;
 
 /// The far end of a link.
-struct Link {
+struct ServedLink {
     member: u32,
-    stream: Stream,
-    path: Path,
+    stream: RmaStream,
+    path: PathId,
     rail: usize,
     link: LinkId,
     /// The control stream that it was asked for on, and what it is called there.
     control: SlotId,
     id: u64,
-    receives: Receives,
+    receives: LinkReceives,
     /// Answers that the link had no room for.
-    owed: VecDeque<Message>,
+    owed: VecDeque<RmaMessage>,
     /// Something has come over it: the other end is up.
     heard: bool,
     /// It is in error, and may have more to tell.
@@ -55,27 +55,27 @@ struct Link {
 }
 
 /// What is served of a stream, until its context leaves or its process ends: longer than any link of it.
-struct Serving {
+struct ServedStream {
     control: SlotId,
     /// What its requests have led to.
-    served: Served,
+    served: ServedSlots,
     links: [Option<SlotId>; PATHS_MAX],
 }
 
 /// What is known of a member that has streams here.
-struct Member {
-    inbox: Inbox,
-    streams: HashMap<Stream, Serving>,
+struct ServedMember {
+    inbox: StreamInbox,
+    streams: HashMap<RmaStream, ServedStream>,
 }
 
 /// The lane.
-pub(super) struct Service<R: Rail> {
+pub(super) struct RmaService<R: Rail> {
     rails: Vec<R>,
-    heaps: Vec<Option<Heap>>,
-    links: Slots<Link>,
+    heaps: Vec<Option<RegisteredHeap>>,
+    links: SlotTable<ServedLink>,
     /// By rail, then by the link's number.
     names: Vec<Vec<Option<SlotId>>>,
-    members: HashMap<u32, Member>,
+    members: HashMap<u32, ServedMember>,
     /// Of each link.
     receives: u32,
     /// Some link has receives that found no room.
@@ -83,7 +83,7 @@ pub(super) struct Service<R: Rail> {
     /// Links that are being left.
     leaving: Vec<SlotId>,
     /// Words for control streams, which others have right now.
-    pub(super) words: Vec<(SlotId, Word)>,
+    pub(super) words: Vec<(SlotId, DialMessage)>,
     stirred: u64,
     batch: Box<[Completion]>,
     mutant: Mutant,
@@ -91,7 +91,7 @@ pub(super) struct Service<R: Rail> {
 
 /// Why a link is not made.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum AcceptLinkError {
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]
@@ -104,24 +104,24 @@ pub(super) enum Refused {
 
 /// Whose link it is to be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Caller {
+pub(super) struct LinkRequest {
     pub(super) member: u32,
-    pub(super) stream: Stream,
-    pub(super) path: Path,
+    pub(super) stream: RmaStream,
+    pub(super) path: PathId,
     pub(super) control: SlotId,
     /// What it calls the link.
     pub(super) id: u64,
 }
 
-impl<R: Rail> Service<R> {
+impl<R: Rail> RmaService<R> {
     /// One on these rails, with so many receives for each link.
     pub(super) fn new(
         rails: Vec<R>,
         receives: u32,
-        &Params { mutant, progress_batch: batch, .. }: &Params,
+        &EngineParams { mutant, progress_batch: batch, .. }: &EngineParams,
     ) -> Result<Self, OutOfMemory> {
         let names = rails.iter().map(|_| Vec::new()).collect();
-        let links = Slots::new(LINKS_MAX);
+        let links = SlotTable::new(LINKS_MAX);
         let members = HashMap::new();
         let starves = false;
         let stirred = 0;
@@ -151,17 +151,17 @@ impl<R: Rail> Service<R> {
     }
 
     /// Its heaps, by number.
-    pub(super) fn heaps(&self) -> &[Option<Heap>] {
+    pub(super) fn heaps(&self) -> &[Option<RegisteredHeap>] {
         &self.heaps
     }
 
     /// The same, to add some and to take some away.
-    pub(super) fn heaps_mut(&mut self) -> &mut Vec<Option<Heap>> {
+    pub(super) fn heaps_mut(&mut self) -> &mut Vec<Option<RegisteredHeap>> {
         &mut self.heaps
     }
 
     /// Messages that may be under way to it over a link.
-    pub(super) fn receives(&self) -> u32 {
+    pub(super) fn receive_depth(&self) -> u32 {
         self.receives
     }
 
@@ -173,48 +173,50 @@ impl<R: Rail> Service<R> {
     /// Makes the far end of a link: its name here, its address, and the heaps as they are reached over it.
     ///
     /// # Errors
-    /// [`Refused`]; nothing is left of it.
-    pub(super) fn take(
+    /// [`AcceptLinkError`]; nothing is left of it.
+    pub(super) fn accept_link(
         &mut self,
-        caller: Caller,
+        caller: LinkRequest,
         address: Vec<u8>,
         fd: Option<PassedFd>,
-    ) -> Result<(SlotId, LinkAddress, Vec<Told>), Refused> {
-        let Caller { member, stream, path, control, id } = caller;
-        let known = |serving: &&Serving| serving.control == control;
+    ) -> Result<(SlotId, LinkAddress, Vec<Told>), AcceptLinkError> {
+        let LinkRequest { member, stream, path, control, id } = caller;
+        let known = |serving: &&ServedStream| serving.control == control;
         match self.members.get(&member).and_then(|member| member.streams.get(&stream)) {
             Some(serving) if known(&serving) && serving.links[path.index()].is_some() => {
-                self.forget(member, stream);
-                return Err(Refused::Twice);
+                self.remove_stream(member, stream);
+                return Err(AcceptLinkError::Twice);
             }
             // Its process has lost the control stream that it had, and begins anew.
-            Some(serving) if !known(&serving) => self.forget(member, stream),
+            Some(serving) if !known(&serving) => self.remove_stream(member, stream),
             Some(_) | None => {}
         }
         // Memory first: a link has to be undone.
-        let inbox = || Inbox::new(Shape::WIRE, self.mutant);
-        let known =
-            self.members.entry(member).or_insert_with(|| Member { inbox: inbox(), streams: HashMap::new() });
-        known.inbox.grow(stream).map_err(LinkError::from)?;
+        let inbox = || StreamInbox::new(EpochShape::WIRE, self.mutant);
+        let known = self
+            .members
+            .entry(member)
+            .or_insert_with(|| ServedMember { inbox: inbox(), streams: HashMap::new() });
+        known.inbox.add_stream(stream).map_err(LinkError::from)?;
         let at = path.index() % self.rails.len();
         let rail = &mut self.rails[at];
-        let link = rail.create()?;
-        let make = || -> Result<(Receives, LinkAddress), Refused> {
-            let receives = Receives::new(rail, self.receives)?;
-            let ours = rail.address(link)?;
+        let link = rail.create_link()?;
+        let make = || -> Result<(LinkReceives, LinkAddress), AcceptLinkError> {
+            let receives = LinkReceives::new(rail, self.receives)?;
+            let ours = rail.link_address(link)?;
             rail.connect(link, LinkAddress { bytes: address, fd })?;
             Ok((receives, ours))
         };
         let (receives, ours) = match make() {
             Ok(made) => made,
             Err(error) => {
-                rail.destroy(link);
+                rail.destroy_link(link);
                 return Err(error);
             }
         };
         let owed = VecDeque::new();
         self.starves = true;
-        let entry = Link {
+        let entry = ServedLink {
             member,
             stream,
             path,
@@ -228,27 +230,32 @@ impl<R: Rail> Service<R> {
             leaving: false,
         };
         let Ok(served) = self.links.insert(entry) else {
-            self.rails[at].destroy(link);
-            return Err(Refused::Full);
+            self.rails[at].destroy_link(link);
+            return Err(AcceptLinkError::Full);
         };
         let names = &mut self.names[at];
         names.resize(names.len().max(link.0 as usize + 1), None);
         names[link.0 as usize] = Some(served);
-        let inbox = || Inbox::new(Shape::WIRE, self.mutant);
-        let known =
-            self.members.entry(member).or_insert_with(|| Member { inbox: inbox(), streams: HashMap::new() });
-        let new = || Serving { control, served: Served::new(self.mutant), links: [None; PATHS_MAX] };
+        let inbox = || StreamInbox::new(EpochShape::WIRE, self.mutant);
+        let known = self
+            .members
+            .entry(member)
+            .or_insert_with(|| ServedMember { inbox: inbox(), streams: HashMap::new() });
+        let new =
+            || ServedStream { control, served: ServedSlots::new(self.mutant), links: [None; PATHS_MAX] };
         known.streams.entry(stream).or_insert_with(new).links[path.index()] = Some(served);
-        let told = |heap: &Option<Heap>| heap.as_ref().and_then(|heap| heap.told(at)).unwrap_or(Heap::NONE);
+        let told = |heap: &Option<RegisteredHeap>| {
+            heap.as_ref().and_then(|heap| heap.descriptor_on(at)).unwrap_or(RegisteredHeap::NONE)
+        };
         let told = self.heaps.iter().take(RMA_HEAPS_TOLD_MAX).map(told).collect();
         Ok((served, ours, told))
     }
 
     /// A link is in error, or its other end is: nothing lands there any more, and what has come is still taken in.
-    fn fail(&mut self, id: SlotId) {
+    fn fail_link(&mut self, id: SlotId) {
         let Some(link) = self.links.get_mut(id) else { return };
         if !std::mem::replace(&mut link.leaving, true) {
-            self.rails[link.rail].fail(link.link);
+            self.rails[link.rail].fail_link(link.link);
             self.leaving.push(id);
         }
     }
@@ -256,19 +263,19 @@ impl<R: Rail> Service<R> {
     /// The same, if its peer says so on the stream on which it was asked for.
     pub(super) fn on_down(&mut self, id: SlotId, control: SlotId) {
         if self.links.get(id).is_some_and(|link| link.control == control) {
-            self.fail(id);
+            self.fail_link(id);
         }
     }
 
     /// Says of links that have told all what came over them. Whether there was any.
-    fn settle(&mut self) -> bool {
+    fn retire_drained_links(&mut self) -> bool {
         let before = self.leaving.len();
         let mut left = std::mem::take(&mut self.leaving);
         left.retain(|&id| {
             let Some(link) = self.links.get(id) else { return false };
-            let waits = !self.rails[link.rail].is_quiet(link.link);
+            let waits = !self.rails[link.rail].poll_link_quiet(link.link);
             if !waits {
-                self.stand(id);
+                self.send_delivery_report(id);
             }
             waits
         });
@@ -276,20 +283,20 @@ impl<R: Rail> Service<R> {
         self.leaving.len() < before
     }
 
-    fn stand(&mut self, id: SlotId) {
-        let Some(link) = self.destroy(id) else { return };
+    fn send_delivery_report(&mut self, id: SlotId) {
+        let Some(link) = self.destroy_link(id) else { return };
         let Some(member) = self.members.get_mut(&link.member) else { return };
         if let Some(serving) = member.streams.get_mut(&link.stream) {
             serving.links[link.path.index()] = None;
         }
-        let standing = member.inbox.leave(link.stream, link.path);
-        self.words.push((link.control, Word::Standing { id: link.id, standing }));
-        self.acknowledge(link.member, None);
+        let standing = member.inbox.close_path(link.stream, link.path);
+        self.words.push((link.control, DialMessage::Standing { id: link.id, standing }));
+        self.send_acks(link.member, None);
     }
 
-    fn destroy(&mut self, id: SlotId) -> Option<Link> {
+    fn destroy_link(&mut self, id: SlotId) -> Option<ServedLink> {
         let link = self.links.remove(id)?;
-        self.rails[link.rail].destroy(link.link);
+        self.rails[link.rail].destroy_link(link.link);
         if let Some(name) = self.names[link.rail].get_mut(link.link.0 as usize) {
             *name = None;
         }
@@ -297,84 +304,88 @@ impl<R: Rail> Service<R> {
     }
 
     /// A stream is not served any more.
-    fn forget(&mut self, member: u32, stream: Stream) {
+    fn remove_stream(&mut self, member: u32, stream: RmaStream) {
         let Some(known) = self.members.get_mut(&member) else { return };
-        known.inbox.forget(stream);
+        known.inbox.forget_stream(stream);
         let gone = known.streams.remove(&stream);
         if known.streams.is_empty() {
             self.members.remove(&member);
         }
-        gone.into_iter().flat_map(|serving| serving.links).flatten().for_each(|id| drop(self.destroy(id)));
+        gone.into_iter()
+            .flat_map(|serving| serving.links)
+            .flatten()
+            .for_each(|id| drop(self.destroy_link(id)));
     }
 
     /// The member that was asked for on a control stream to be served on that stream.
-    fn member_of(&self, control: SlotId, stream: Stream) -> Option<u32> {
-        let its = |member: &Member| member.streams.get(&stream).is_some_and(|its| its.control == control);
+    fn member_of(&self, control: SlotId, stream: RmaStream) -> Option<u32> {
+        let its =
+            |member: &ServedMember| member.streams.get(&stream).is_some_and(|its| its.control == control);
         self.members.iter().find(|(_, member)| its(member)).map(|(&number, _)| number)
     }
 
     /// A member says that a word will not be changed any more by what was to change it.
-    pub(super) fn spoil(&mut self, heap: u8, offset: u64, value: u64) {
-        if let Ok(word) = word::Word::new(heap, offset, word::Width::Eight) {
+    pub(super) fn set_error_word(&mut self, heap: u8, offset: u64, value: u64) {
+        if let Ok(word) = word::SymmetricWord::new(heap, offset, word::WordWidth::Eight) {
             // What is no word of this process spoils nothing.
-            let _ = heap::update(&self.heaps, word, |old| (old == 0).then_some(value));
+            let _ = heap::update_word(&self.heaps, word, |old| (old == 0).then_some(value));
         }
     }
 
     /// The initiator is done with a stream.
-    pub(super) fn leave(&mut self, control: SlotId, stream: Stream) {
+    pub(super) fn close_stream(&mut self, control: SlotId, stream: RmaStream) {
         if let Some(member) = self.member_of(control, stream) {
-            self.forget(member, stream);
+            self.remove_stream(member, stream);
         }
     }
 
     /// Writes that were lost with a link were written again.
-    pub(super) fn make_up(&mut self, control: SlotId, stream: Stream, lost: &[MakeUp]) {
+    pub(super) fn make_up(&mut self, control: SlotId, stream: RmaStream, lost: &[MakeUp]) {
         let Some(number) = self.member_of(control, stream) else { return };
         let Some(member) = self.members.get_mut(&number) else { return };
         let made_up = lost.iter().try_for_each(|lost| member.inbox.make_up(lost).map(drop));
         match made_up {
-            Ok(()) => self.apply(number, Took::Ready(stream), None),
-            Err(_) => self.banish(number, stream),
+            Ok(()) => self.apply_signals(number, ArrivalEffect::Ready(stream), None),
+            Err(_) => self.refuse_stream(number, stream),
         }
         self.rails.iter_mut().for_each(Rail::flush);
     }
 
     /// What a member says on a stream breaks the protocol.
-    fn banish(&mut self, member: u32, stream: Stream) {
+    fn refuse_stream(&mut self, member: u32, stream: RmaStream) {
         let serving = self.members.get(&member).and_then(|member| member.streams.get(&stream));
         let link = serving.and_then(|serving| serving.links.iter().flatten().next());
         if let Some(link) = link.and_then(|&id| self.links.get(id)) {
-            self.words.push((link.control, Word::Refused { id: link.id, why: Refusal::Protocol }));
+            self.words.push((link.control, DialMessage::Refused { id: link.id, why: DialRefusal::Protocol }));
         }
-        self.forget(member, stream);
+        self.remove_stream(member, stream);
     }
 
     /// A control stream has ended, and with it the process that asked on it.
-    pub(super) fn lose(&mut self, control: SlotId) {
-        let its = |(&number, member): (&u32, &Member)| {
+    pub(super) fn remove_streams_of(&mut self, control: SlotId) {
+        let its = |(&number, member): (&u32, &ServedMember)| {
             let streams = member.streams.iter().filter(|(_, serving)| serving.control == control);
             streams.map(|(&stream, _)| (number, stream)).collect::<Vec<_>>()
         };
         let lost: Vec<_> = self.members.iter().flat_map(its).collect();
-        lost.into_iter().for_each(|(member, stream)| self.forget(member, stream));
+        lost.into_iter().for_each(|(member, stream)| self.remove_stream(member, stream));
     }
 
     /// Takes what has come and answers. Whether there was anything.
     pub(super) fn progress(&mut self) -> bool {
         let mut moved = false;
         if self.starves {
-            self.feed();
+            self.post_receives();
         }
         for at in 0..self.rails.len() {
             let mut count = self.take_from(at);
             moved |= count > 0;
-            while count > 0 && self.mutant.is("job-empties-one-rail-first") {
+            while count > 0 && self.mutant.is_planted("job-empties-one-rail-first") {
                 count = self.take_from(at);
             }
         }
         if !self.leaving.is_empty() {
-            moved |= self.settle();
+            moved |= self.retire_drained_links();
         }
         moved
     }
@@ -386,12 +397,12 @@ impl<R: Rail> Service<R> {
             let completion = self.batch[index];
             let name = self.names[at].get(completion.link.0 as usize).copied().flatten();
             let Some(id) = name else { continue };
-            if completion.status != Status::Ok {
-                self.fail(id);
+            if completion.status != OpStatus::Ok {
+                self.fail_link(id);
             } else if self.on_completion(id, &completion).is_err()
-                && let Some(&Link { member, stream, .. }) = self.links.get(id)
+                && let Some(&ServedLink { member, stream, .. }) = self.links.get(id)
             {
-                self.banish(member, stream);
+                self.refuse_stream(member, stream);
             }
         }
         if count > 0 {
@@ -401,7 +412,7 @@ impl<R: Rail> Service<R> {
     }
 
     /// Prepares a wait for requests of other members and adds the descriptors to wait for. False if it has to be polled.
-    pub(super) fn arm(&mut self, descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
+    pub(super) fn arm_events(&mut self, descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
         let is_behind = self.starves || !self.leaving.is_empty();
         if is_behind || self.links.iter().any(|(_, link)| !link.owed.is_empty()) {
             return false;
@@ -410,85 +421,88 @@ impl<R: Rail> Service<R> {
     }
 
     /// How often a rail wanted to be asked again at once, when it was asked here.
-    pub(super) fn stirs(&mut self) -> u64 {
-        self.stirred += stirred(&mut self.rails);
+    pub(super) fn sample_progress(&mut self) -> u64 {
+        self.stirred += count_pending_rails(&mut self.rails);
         self.stirred
     }
 
     /// Posts receives that found no room before.
     #[cold]
-    fn feed(&mut self) {
+    fn post_receives(&mut self) {
         self.starves = false;
         for (_, link) in self.links.iter_mut() {
-            self.starves |= !link.receives.post(&mut self.rails[link.rail], link.link);
+            self.starves |= !link.receives.post_due(&mut self.rails[link.rail], link.link);
         }
     }
 
-    fn on_completion(&mut self, id: SlotId, completion: &Completion) -> Result<(), Fault> {
+    fn on_completion(&mut self, id: SlotId, completion: &Completion) -> Result<(), ProtocolFault> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
-        let foreign = Fault::Epoch(u64::MAX);
-        link.heard |= completion.done != Done::Posted;
+        let foreign = ProtocolFault::Epoch(u64::MAX);
+        link.heard |= completion.done != CompletionKind::Posted;
         match completion.done {
-            Done::Posted => Ok(()),
-            Done::Written => {
+            CompletionKind::Posted => Ok(()),
+            CompletionKind::Written => {
                 let number = link.member;
                 let Some(member) = self.members.get_mut(&number) else { return Ok(()) };
                 let took = member.inbox.on_write(completion.imm.ok_or(foreign)?, link.path)?;
-                self.apply(number, took, Some(id));
+                self.apply_signals(number, took, Some(id));
                 Ok(())
             }
-            Done::Received => {
-                let message = link.receives.take(completion.wr_id, completion.len).map_err(|_| foreign)?;
-                self.starves |= !link.receives.post(&mut self.rails[link.rail], link.link);
+            CompletionKind::Received => {
+                let message =
+                    link.receives.take_message(completion.wr_id, completion.len).map_err(|_| foreign)?;
+                self.starves |= !link.receives.post_due(&mut self.rails[link.rail], link.link);
                 self.on_message(id, &message)
             }
         }
     }
 
-    fn on_message(&mut self, id: SlotId, message: &Message) -> Result<(), Fault> {
+    fn on_message(&mut self, id: SlotId, message: &RmaMessage) -> Result<(), ProtocolFault> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
         let number = link.member;
         let Some(member) = self.members.get_mut(&number) else { return Ok(()) };
         let took = match message {
-            Message::Request(request) if request.stream == link.stream => return self.serve(id, request),
-            Message::Signal(signal) if signal.stream == link.stream => member.inbox.on_signal(signal)?,
-            Message::Ask(ask) if ask.stream == link.stream => member.inbox.on_ask(ask)?,
-            _ => return Err(Fault::Epoch(u64::MAX)),
+            RmaMessage::Request(request) if request.stream == link.stream => {
+                return self.serve_request(id, request);
+            }
+            RmaMessage::Signal(signal) if signal.stream == link.stream => member.inbox.on_signal(signal)?,
+            RmaMessage::Ask(ask) if ask.stream == link.stream => member.inbox.on_ask(ask)?,
+            _ => return Err(ProtocolFault::Epoch(u64::MAX)),
         };
-        self.apply(number, took, Some(id));
+        self.apply_signals(number, took, Some(id));
         Ok(())
     }
 
     /// Applies the signals whose turn it is, and acknowledges.
-    fn apply(&mut self, number: u32, took: Took, over: Option<SlotId>) {
+    fn apply_signals(&mut self, number: u32, took: ArrivalEffect, over: Option<SlotId>) {
         let Some(member) = self.members.get_mut(&number) else { return };
-        if let Took::Ready(stream) = took {
-            while let Some(update) = member.inbox.take(stream) {
+        if let ArrivalEffect::Ready(stream) = took {
+            while let Some(update) = member.inbox.take_signal(stream) {
                 let word = update.word();
                 // A word that is not there is applied by nobody; the initiator had no right to name it.
-                heap::update(&self.heaps, word, |old| update.apply(old));
+                heap::update_word(&self.heaps, word, |old| update.apply_to(old));
             }
         }
-        self.acknowledge(number, over);
+        self.send_acks(number, over);
     }
 
     /// Sends the acknowledgements that are due to a member, each over a link of its stream: that one, if it is and can. Those for which
     /// there is none stay due: their initiator has lost a link, and asks.
-    fn acknowledge(&mut self, number: u32, over: Option<SlotId>) {
+    fn send_acks(&mut self, number: u32, over: Option<SlotId>) {
         while let Some((id, ack)) = self.next_ack(number, over) {
             let Some(link) = self.links.get_mut(id) else { return };
-            link.owed.push_back(Message::Ack(ack));
-            answer(&mut self.rails[link.rail], link);
+            link.owed.push_back(RmaMessage::Ack(ack));
+            send_answers(&mut self.rails[link.rail], link);
         }
     }
 
-    fn next_ack(&mut self, number: u32, over: Option<SlotId>) -> Option<(SlotId, Ack)> {
+    fn next_ack(&mut self, number: u32, over: Option<SlotId>) -> Option<(SlotId, SignalAck)> {
         let member = self.members.get_mut(&number)?;
         let links = &self.links;
         let streams = &member.streams;
-        let eager = self.mutant.is("job-answers-before-it-hears");
+        let eager = self.mutant.is_planted("job-answers-before-it-hears");
         let carries = |id: &SlotId| links.get(*id).is_some_and(|link| !link.leaving && (link.heard || eager));
-        let link_of = |stream: Stream| {
+        let link_of = |stream: RmaStream| {
             let all = &streams.get(&stream)?.links;
             let that = over.filter(|id| all.contains(&Some(*id)) && carries(id));
             that.or_else(|| all.iter().flatten().copied().find(carries))
@@ -497,39 +511,40 @@ impl<R: Rail> Service<R> {
         Some((link_of(ack.stream)?, ack))
     }
 
-    fn serve(&mut self, id: SlotId, request: &Request) -> Result<(), Fault> {
+    fn serve_request(&mut self, id: SlotId, request: &AtomicRequest) -> Result<(), ProtocolFault> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
         let Some(member) = self.members.get_mut(&link.member) else { return Ok(()) };
         let Some(serving) = member.streams.get_mut(&link.stream) else { return Ok(()) };
         let heaps = &self.heaps;
         let mutant = self.mutant;
-        let execute = |request: &Request| {
+        let execute = |request: &AtomicRequest| {
             let word = request.word();
             let atomic = request.atomic();
-            heap::update(heaps, word, |old| atomic.apply(old, mutant)).map_or(Outcome::Refused, Outcome::Done)
+            heap::update_word(heaps, word, |old| atomic.apply_to(old, mutant))
+                .map_or(AtomicOutcome::Refused, AtomicOutcome::Done)
         };
-        match serving.served.serve(request, execute)? {
-            Answer::Now(reply) | Answer::Again(reply) => link.owed.push_back(Message::Reply(reply)),
+        match serving.served.serve_request(request, execute)? {
+            Answer::Now(reply) | Answer::Again(reply) => link.owed.push_back(RmaMessage::Reply(reply)),
             Answer::Past => {}
         }
-        answer(&mut self.rails[link.rail], link);
+        send_answers(&mut self.rails[link.rail], link);
         Ok(())
     }
 
     /// Goes on with answers that found no room.
     pub(super) fn answer_all(&mut self) {
         for (_, link) in self.links.iter_mut().filter(|(_, link)| !link.owed.is_empty()) {
-            answer(&mut self.rails[link.rail], link);
+            send_answers(&mut self.rails[link.rail], link);
         }
     }
 }
 
 /// Sends what is owed, as far as there is room. A link that takes none has failed, which its own completion tells; what is owed is
 /// asked for again over another.
-fn answer(rail: &mut impl Rail, link: &mut Link) {
+fn send_answers(rail: &mut impl Rail, link: &mut ServedLink) {
     while let Some(message) = link.owed.front() {
         let (bytes, len) = message.to_bytes();
-        let op = Op::Send { head: &bytes[..len], body: Source::Inline(&[]), imm: None };
+        let op = Op::Send { head: &bytes[..len], body: OpSource::Inline(&[]), imm: None };
         match rail.post(link.link, ANSWER, op, false) {
             Ok(()) => drop(link.owed.pop_front()),
             Err(PostError::Busy) => return,
@@ -540,8 +555,8 @@ fn answer(rail: &mut impl Rail, link: &mut Link) {
 
 /// Prepares a wait for events of these rails and adds the descriptors to wait for. False if one of them has to be polled.
 pub(super) fn arm_rails<R: Rail>(rails: &mut [R], descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
-    rails.iter_mut().all(|rail| match (rail.arm(), rail.event_descriptor()) {
-        (Wake::Event, Some(descriptor)) => {
+    rails.iter_mut().all(|rail| match (rail.arm_wait(), rail.event_descriptor()) {
+        (WaitMethod::Event, Some(descriptor)) => {
             descriptors.push(descriptor);
             true
         }
@@ -550,6 +565,6 @@ pub(super) fn arm_rails<R: Rail>(rails: &mut [R], descriptors: &mut Vec<Arc<Owne
 }
 
 /// How many of these rails want to be asked again at once.
-pub(super) fn stirred<R: Rail>(rails: &mut [R]) -> u64 {
-    rails.iter_mut().map(|rail| u64::from(rail.arm() == Wake::After(Duration(0)))).sum()
+pub(super) fn count_pending_rails<R: Rail>(rails: &mut [R]) -> u64 {
+    rails.iter_mut().map(|rail| u64::from(rail.arm_wait() == WaitMethod::After(Duration(0)))).sum()
 }

@@ -2,18 +2,18 @@
 //! each member to each that it asks. Driven by the job's calls; decides nothing about links.
 
 use trunkline_fabric::{
-    self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd,
+    self as fabric, Host, LogLevel, OobAddress, OobError, OobListener, OobStream, OobTransport, PassedFd,
 };
 use trunkline_proto::control::{UnprovenStreams, WorkBudget};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::UNPROVEN_TIME;
 use trunkline_proto::log_rate::LogRate;
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::slots::{SlotId, Slots};
+use trunkline_proto::slots::{SlotId, SlotTable};
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::dial::Word;
-use trunkline_proto::wire::frame::{Frame, VERSION};
-use trunkline_proto::wire::share::Offer;
+use trunkline_proto::wire::dial::DialMessage;
+use trunkline_proto::wire::frame::{ControlFrame, VERSION};
+use trunkline_proto::wire::share::ShareOffer;
 
 use crate::in_full;
 
@@ -24,14 +24,14 @@ const BURST: usize = 64;
 
 /// What has come.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum StreamEvent {
     /// A word, with the descriptor that came with it.
-    Word(SlotId, Word, Option<PassedFd>),
+    Word(SlotId, DialMessage, Option<PassedFd>),
     /// The stream has ended, and with it the process at its other end.
     Lost(SlotId),
 }
 
-struct Stream<S> {
+struct MemberStream<S> {
     io: S,
     /// Known once its HELLO came.
     process: Option<ProcessId>,
@@ -48,10 +48,10 @@ struct Stream<S> {
 }
 
 /// All of them.
-pub(super) struct Streams<H: Host> {
+pub(super) struct MemberStreams<H: Host> {
     process: ProcessId,
-    listener: <H::Oob as Oob>::Listener,
-    streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
+    listener: <H::Oob as OobTransport>::Listener,
+    streams: SlotTable<MemberStream<<H::Oob as OobTransport>::Stream>>,
     /// Those that others have opened and that have not shown which member they are of.
     unproven: UnprovenStreams,
     /// Work for those.
@@ -65,7 +65,7 @@ pub(super) struct Streams<H: Host> {
     mutant: Mutant,
 }
 
-impl<H: Host> Streams<H> {
+impl<H: Host> MemberStreams<H> {
     /// None, with a listener.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl<H: Host> Streams<H> {
         Ok(Self {
             process,
             listener: host.oob().listen()?,
-            streams: Slots::new(STREAMS_MAX),
+            streams: SlotTable::new(STREAMS_MAX),
             unproven: UnprovenStreams::new(),
             strangers: WorkBudget::for_strangers(),
             read_at: Instant::default(),
@@ -86,8 +86,8 @@ impl<H: Host> Streams<H> {
     }
 
     /// Where others find this process.
-    pub(super) fn address(&self) -> OobAddress {
-        self.listener.address()
+    pub(super) fn listen_address(&self) -> OobAddress {
+        self.listener.listen_address()
     }
 
     /// How many there are.
@@ -99,15 +99,15 @@ impl<H: Host> Streams<H> {
     ///
     /// # Errors
     /// Nobody listens there, or there are too many streams.
-    pub(super) fn to(
+    pub(super) fn stream_to(
         &mut self,
         host: &H,
         process: ProcessId,
         address: &[u8],
     ) -> Result<Option<SlotId>, OobError> {
-        let leads = |stream: &Stream<_>| stream.expected.or(stream.process) == Some(process);
+        let leads = |stream: &MemberStream<_>| stream.expected.or(stream.process) == Some(process);
         // Whoever called us has only said who it is.
-        let begun = |stream: &Stream<_>| stream.expected.is_some() && leads(stream);
+        let begun = |stream: &MemberStream<_>| stream.expected.is_some() && leads(stream);
         if let Some((id, _)) = self.streams.iter().find(|(_, stream)| begun(stream)) {
             return Ok(Some(id));
         }
@@ -115,21 +115,21 @@ impl<H: Host> Streams<H> {
             Err(OobError::Overflow) => return Ok(None),
             made => made?,
         };
-        self.add(io, Some(process)).map(Some)
+        self.add_stream(io, Some(process)).map(Some)
     }
 
     /// A stream has shown that a member is at its other end: it stays as long as that.
-    pub(super) fn prove(&mut self, stream: SlotId) {
+    pub(super) fn mark_proven(&mut self, stream: SlotId) {
         if let Some(one) = self.streams.get_mut(stream)
             && std::mem::take(&mut one.is_unproven)
         {
             self.unproven.remove(stream);
-            self.strangers.refund(one.cost);
+            self.strangers.refund_units(one.cost);
         }
     }
 
     /// The process that a stream's other end says it is.
-    pub(super) fn process(&self, stream: SlotId) -> Option<ProcessId> {
+    pub(super) fn peer_process(&self, stream: SlotId) -> Option<ProcessId> {
         self.streams.get(stream)?.process
     }
 
@@ -139,111 +139,118 @@ impl<H: Host> Streams<H> {
     }
 
     /// Ends a stream whose other end does not keep to the protocol.
-    pub(super) fn refuse(&mut self, host: &H, id: SlotId, why: &str, events: &mut Vec<Event>) {
+    pub(super) fn refuse_stream(&mut self, host: &H, id: SlotId, why: &str, events: &mut Vec<StreamEvent>) {
         if self.streams.get(id).is_some() {
             self.warn_refusal(host, &format!("control stream refused: {why}"));
-            self.end(id, events);
+            self.remove_stream(id, events);
         }
     }
 
-    fn end(&mut self, id: SlotId, events: &mut Vec<Event>) {
+    fn remove_stream(&mut self, id: SlotId, events: &mut Vec<StreamEvent>) {
         self.unproven.remove(id);
         if self.streams.remove(id).is_some() {
-            events.push(Event::Lost(id));
+            events.push(StreamEvent::Lost(id));
         }
     }
 
     /// Logs a line that any process can cause, unless there were too many of late.
     pub(super) fn warn_refusal(&mut self, host: &H, text: &str) {
-        let admitted = self.refusals.admit(host.now());
-        match admitted.or(self.mutant.is("job-logs-every-refusal").then_some(0)) {
+        let admitted = self.refusals.admit_line(host.now());
+        match admitted.or(self.mutant.is_planted("job-logs-every-refusal").then_some(0)) {
             None => {}
-            Some(0) => host.log(Level::Warn, text),
+            Some(0) => host.log(LogLevel::Warn, text),
             Some(left_out) => {
-                host.log(Level::Warn, &format!("{text} ({left_out} earlier refusals were not logged)"));
+                host.log(LogLevel::Warn, &format!("{text} ({left_out} earlier refusals were not logged)"));
             }
         }
     }
 
-    fn add(
+    fn add_stream(
         &mut self,
-        mut io: <H::Oob as Oob>::Stream,
+        mut io: <H::Oob as OobTransport>::Stream,
         expected: Option<ProcessId>,
     ) -> Result<SlotId, OobError> {
-        let hello = Frame::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process: self.process };
-        io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
+        let hello = ControlFrame::Hello {
+            min: VERSION,
+            max: VERSION,
+            offer: ShareOffer::NONE,
+            process: self.process,
+        };
+        io.send(fabric::OobFrame { bytes: hello.to_bytes(), fd: None })?;
         let is_unproven = expected.is_none();
         let dials = WorkBudget::for_dials();
-        let stream = Stream { io, process: None, expected, broken: false, is_unproven, cost: 1, dials };
+        let stream = MemberStream { io, process: None, expected, broken: false, is_unproven, cost: 1, dials };
         self.streams.insert(stream).map_err(|_| OobError::Overflow)
     }
 
     /// Says a word. A stream that cannot take it ends, which is told when it is read next.
-    pub(super) fn say(&mut self, stream: SlotId, word: &Word, fd: Option<PassedFd>) {
+    pub(super) fn send_message(&mut self, stream: SlotId, word: &DialMessage, fd: Option<PassedFd>) {
         if let Some(stream) = self.streams.get_mut(stream) {
-            stream.broken |= stream.io.send(fabric::Frame { bytes: word.to_bytes(), fd }).is_err();
+            stream.broken |= stream.io.send(fabric::OobFrame { bytes: word.to_bytes(), fd }).is_err();
         }
     }
 
     /// Accepts streams and takes what came, a bounded number.
-    pub(super) fn progress(&mut self, host: &H, events: &mut Vec<Event>) {
+    pub(super) fn poll_streams(&mut self, host: &H, events: &mut Vec<StreamEvent>) {
         let now = host.now();
-        let accepted = self.accept(host, now, events);
+        let accepted = self.accept_streams(host, now, events);
         let mut names = std::mem::take(&mut self.names);
         names.clear();
         names.extend(self.streams.iter().filter(|(_, stream)| !stream.is_unproven).map(|(id, _)| id));
-        names.extend(self.unproven.expired(now));
+        names.extend(self.unproven.expired_streams(now));
         // An invited peer has often sent its proof already.
-        names.extend(self.unproven.newest(accepted));
-        names.extend(self.unproven.take_turn());
+        names.extend(self.unproven.newest_streams(accepted));
+        names.extend(self.unproven.next_reads());
         self.read_at = now;
         for &id in &names {
-            match self.take(id, now, events) {
+            match self.receive_messages(id, now, events) {
                 Ok(()) => {}
-                Err(why) if why.is_empty() => self.end(id, events),
-                Err(why) => self.refuse(host, id, &why, events),
+                Err(why) if why.is_empty() => self.remove_stream(id, events),
+                Err(why) => self.refuse_stream(host, id, &why, events),
             }
         }
         self.names = names;
     }
 
-    /// Ends the streams that have not shown in time which member they are of. Called after [`Streams::progress`] and its events:
+    /// Ends the streams that have not shown in time which member they are of. Called after [`MemberStreams::poll_streams`] and its events:
     /// a stream's proof may have arrived while this process made no calls.
-    pub(super) fn expire(&mut self, host: &H, events: &mut Vec<Event>) {
+    pub(super) fn expire_unproven(&mut self, host: &H, events: &mut Vec<StreamEvent>) {
         while let Some(id) = self.unproven.take_expired(self.read_at) {
-            if !self.mutant.is("job-keeps-strangers") {
+            if !self.mutant.is_planted("job-keeps-strangers") {
                 let seconds = UNPROVEN_TIME.0 / 1_000_000_000;
                 let why = format!("no member of this job proved to be at its other end within {seconds} s");
-                self.refuse(host, id, &why, events);
+                self.refuse_stream(host, id, &why, events);
             }
         }
     }
 
     /// Accepts the streams that wait, a bounded number at once and per second: the others wait in the kernel's queue, which refuses more. Returns
     /// how many were accepted.
-    fn accept(&mut self, host: &H, now: Instant, events: &mut Vec<Event>) -> usize {
+    fn accept_streams(&mut self, host: &H, now: Instant, events: &mut Vec<StreamEvent>) -> usize {
         let mut accepted = 0;
         for _ in 0..BURST {
-            if !self.strangers.has_room(now) && !self.mutant.is("job-works-for-strangers") {
+            if !self.strangers.check_room(now) && !self.mutant.is_planted("job-works-for-strangers") {
                 break;
             }
             let error = match self.listener.accept() {
                 Ok(None) => break,
-                Ok(Some(io)) => match self.add(io, None) {
+                Ok(Some(io)) => match self.add_stream(io, None) {
                     Ok(id) => {
-                        self.strangers.spend(1);
+                        self.strangers.spend_units(1);
                         accepted += 1;
-                        let oldest = self.unproven.add(id, now);
-                        if let Some(oldest) = oldest.filter(|_| !self.mutant.is("job-accepts-any-number")) {
+                        let oldest = self.unproven.add_stream(id, now);
+                        if let Some(oldest) =
+                            oldest.filter(|_| !self.mutant.is_planted("job-accepts-any-number"))
+                        {
                             let why = "more strangers have connected since than may wait";
-                            self.refuse(host, oldest, why, events);
+                            self.refuse_stream(host, oldest, why, events);
                         }
                         continue;
                     }
                     Err(error) => error,
                 },
                 Err(error @ OobError::OtherUser { .. }) => {
-                    self.strangers.spend(1);
+                    self.strangers.spend_units(1);
                     self.warn_refusal(host, &format!("control stream refused: {}", in_full(&error)));
                     continue;
                 }
@@ -251,7 +258,7 @@ impl<H: Host> Streams<H> {
             };
             let text = format!("control stream not accepted: {}", in_full(&error));
             if self.told.as_ref() != Some(&text) {
-                host.log(Level::Warn, &text);
+                host.log(LogLevel::Warn, &text);
                 self.told = Some(text);
             }
             break;
@@ -263,15 +270,20 @@ impl<H: Host> Streams<H> {
     fn may_read(&mut self, id: SlotId, now: Instant) -> bool {
         let Some(stream) = self.streams.get_mut(id) else { return false };
         let is_due = if stream.is_unproven {
-            self.strangers.has_room(now) || self.mutant.is("job-works-for-strangers")
+            self.strangers.check_room(now) || self.mutant.is_planted("job-works-for-strangers")
         } else {
-            stream.dials.has_room(now)
+            stream.dials.check_room(now)
         };
         is_due || stream.broken
     }
 
     /// Takes what came on one stream. An error ends it; an empty one is its end.
-    fn take(&mut self, id: SlotId, now: Instant, events: &mut Vec<Event>) -> Result<(), String> {
+    fn receive_messages(
+        &mut self,
+        id: SlotId,
+        now: Instant,
+        events: &mut Vec<StreamEvent>,
+    ) -> Result<(), String> {
         for _ in 0..BURST {
             if !self.may_read(id, now) {
                 return Ok(());
@@ -283,7 +295,7 @@ impl<H: Host> Streams<H> {
                 Ok(None) => return Ok(()),
                 Err(OobError::Merged) => {
                     // It carries on a stream of a peer that knows its name.
-                    self.strangers.refund(1);
+                    self.strangers.refund_units(1);
                     return Err(String::new());
                 }
                 Err(OobError::Closed) => return Err(String::new()),
@@ -291,24 +303,26 @@ impl<H: Host> Streams<H> {
             };
             if stream.is_unproven {
                 stream.cost = stream.cost.saturating_add(1);
-                self.strangers.spend(1);
+                self.strangers.spend_units(1);
             }
             if stream.process.is_some() {
-                let word = Word::from_bytes(&frame.bytes).map_err(|error| error.to_string())?;
-                if matches!(word, Word::Dial { .. }) {
-                    stream.dials.spend(1);
+                let word = DialMessage::from_bytes(&frame.bytes).map_err(|error| error.to_string())?;
+                if matches!(word, DialMessage::Dial { .. }) {
+                    stream.dials.spend_units(1);
                 }
-                events.push(Event::Word(id, word, frame.fd));
+                events.push(StreamEvent::Word(id, word, frame.fd));
                 continue;
             }
-            match Frame::from_bytes(&frame.bytes).map_err(|error| error.to_string())? {
-                Frame::Hello { min, max, .. } if VERSION < min || VERSION > max => {
+            match ControlFrame::from_bytes(&frame.bytes).map_err(|error| error.to_string())? {
+                ControlFrame::Hello { min, max, .. } if VERSION < min || VERSION > max => {
                     return Err(format!("it speaks versions {min} to {max}, this process {VERSION}"));
                 }
-                Frame::Hello { process, .. } if stream.expected.is_some_and(|wanted| wanted != process) => {
+                ControlFrame::Hello { process, .. }
+                    if stream.expected.is_some_and(|wanted| wanted != process) =>
+                {
                     return Err(format!("process {process} answered for another"));
                 }
-                Frame::Hello { process, .. } => stream.process = Some(process),
+                ControlFrame::Hello { process, .. } => stream.process = Some(process),
                 _ => return Err("the first frame is not a hello".to_owned()),
             }
         }

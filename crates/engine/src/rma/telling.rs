@@ -1,30 +1,30 @@
 //! Contexts that tell how each of their operations ended, by a number that their owner gave it: for who has to answer for each one,
 //! where a quiet answers for all. Used by the executor of device queues.
 
-use trunkline_fabric::{Fabric, Host, Rail, Status};
+use trunkline_fabric::{Fabric, Host, OpStatus, Rail};
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_vec};
-use trunkline_proto::rma::atomic::Atomic;
+use trunkline_proto::rma::atomic::TypedAtomic;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::dial::Word as Say;
-use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_proto::wire::dial::DialMessage as Say;
+use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
-use crate::rma::context::{Context, ContextId, Local, OPS, Source};
+use crate::rma::context::{ContextId, HeapRange, OPS, PutSource, RmaContext};
 use crate::rma::error::RmaError;
-use crate::rma::job::{Job, Member};
-use crate::rma::place::named;
+use crate::rma::job::{MemberRank, RmaJob};
+use crate::rma::place::live_context;
 
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Ended {
+pub struct OpOutcome {
     /// The number that its owner gave it.
     pub cookie: u64,
     /// The value before, of an atomic that fetches; else 0. Or how the network calls the failure.
-    pub how: Result<u64, Status>,
+    pub how: Result<u64, OpStatus>,
 }
 
 /// What may be begun on such a context.
 #[derive(Clone, Copy, Debug)]
-pub enum Begin<'a> {
+pub enum RmaRequest<'a> {
     /// The first of these bytes into a heap of a member.
     Put {
         /// Which heap.
@@ -32,7 +32,7 @@ pub enum Begin<'a> {
         /// Where in it.
         offset: u64,
         /// The bytes. Those of a heap are not to be changed before the end is told.
-        from: Source<'a>,
+        from: PutSource<'a>,
     },
     /// The first bytes of a heap of a member that have room.
     Get {
@@ -41,28 +41,28 @@ pub enum Begin<'a> {
         /// Where in it.
         offset: u64,
         /// Where to.
-        into: Local,
+        into: HeapRange,
     },
     /// An atomic.
     Atomic {
         /// The word.
-        word: Word,
+        word: SymmetricWord,
         /// What is done with it.
-        atomic: Atomic,
+        atomic: TypedAtomic,
     },
 }
 
 /// What a context has to tell.
 #[derive(Debug)]
-pub(super) struct Telling {
+pub(super) struct OutcomeLog {
     /// Numbers of what is under way, by its slot in the ledger.
     by_slot: Box<[u64]>,
     /// The number of what is being begun.
     begins: u64,
-    ended: Vec<Ended>,
+    ended: Vec<OpOutcome>,
 }
 
-impl Telling {
+impl OutcomeLog {
     /// For all that may be under way.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Telling {
 
     /// An operation has begun.
     #[inline]
-    pub(super) fn begun(&mut self, id: SlotId) {
+    pub(super) fn record_begun(&mut self, id: SlotId) {
         if let Some(number) = self.by_slot.get_mut(id.slot as usize) {
             *number = self.begins;
         }
@@ -82,48 +82,48 @@ impl Telling {
 
     /// It has ended.
     #[inline]
-    pub(super) fn ended(&mut self, id: SlotId, how: Result<u64, Status>) {
+    pub(super) fn record_outcome(&mut self, id: SlotId, how: Result<u64, OpStatus>) {
         if let Some(&cookie) = self.by_slot.get(id.slot as usize) {
-            self.ended.push(Ended { cookie, how });
+            self.ended.push(OpOutcome { cookie, how });
         }
     }
 }
 
-impl<R: Rail> Context<R> {
+impl<R: Rail> RmaContext<R> {
     /// Notes that an operation has begun, if somebody wants to hear of its end.
     #[inline]
     pub(super) fn note_begun(&mut self, id: SlotId) {
         if let Some(telling) = &mut self.telling {
-            telling.begun(id);
+            telling.record_begun(id);
         }
     }
 
     /// Tells of its end.
     #[inline]
-    pub(super) fn tell(&mut self, id: SlotId, how: Result<u64, Status>) {
+    pub(super) fn report_outcome(&mut self, id: SlotId, how: Result<u64, OpStatus>) {
         if let Some(telling) = &mut self.telling {
-            telling.ended(id, how);
+            telling.record_outcome(id, how);
         }
     }
 
     /// Tells of all that was under way towards a peer that is lost.
-    pub(super) fn tell_lost(&mut self, at: u32) {
+    pub(super) fn report_lost(&mut self, at: u32) {
         let Some(telling) = &mut self.telling else { return };
-        for (id, _) in self.ledger.ops().filter(|(_, op)| op.peer == at) {
-            telling.ended(id, Err(self.why));
+        for (id, _) in self.ledger.pending_ops().filter(|(_, op)| op.peer == at) {
+            telling.record_outcome(id, Err(self.why));
         }
     }
 }
 
-impl<F: Fabric, H: Host> Job<F, H> {
-    /// A new context that tells how each operation ended. Only [`Job::begin`] begins something on it.
+impl<F: Fabric, H: Host> RmaJob<F, H> {
+    /// A new context that tells how each operation ended. Only [`RmaJob::begin_op`] begins something on it.
     ///
     /// # Errors
-    /// As [`Job::context`].
-    pub fn telling_context(&self) -> Result<ContextId, RmaError> {
-        let telling = Telling::new()?;
-        let id = self.context()?;
-        if let Some(context) = self.place(id)?.claim().as_mut() {
+    /// As [`RmaJob::create_context`].
+    pub fn create_reporting_context(&self) -> Result<ContextId, RmaError> {
+        let telling = OutcomeLog::new()?;
+        let id = self.create_context()?;
+        if let Some(context) = self.context_slot(id)?.lock_context().as_mut() {
             context.telling = Some(telling);
         }
         Ok(id)
@@ -133,30 +133,30 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// be begun by another call. `None`: not now; nothing has begun.
     ///
     /// # Errors
-    /// As [`Job::put`].
-    pub fn begin(
+    /// As [`RmaJob::put`].
+    pub fn begin_op(
         &self,
         id: ContextId,
         cookie: u64,
-        member: Member,
-        what: Begin<'_>,
+        member: MemberRank,
+        what: RmaRequest<'_>,
     ) -> Result<Option<u64>, RmaError> {
-        let Some(mut slot) = self.place(id)?.try_claim() else { return Ok(None) };
-        let context = named(&mut slot, id)?;
-        if !self.reach(context, member)? {
+        let Some(mut slot) = self.context_slot(id)?.try_lock_context() else { return Ok(None) };
+        let context = live_context(&mut slot, id)?;
+        if !self.ensure_links(context, member)? {
             drop(slot);
             // What it waits for comes by a control stream.
-            self.hear_streams();
+            self.poll_control_streams();
             return Ok(None);
         }
         if let Some(telling) = &mut context.telling {
             telling.begins = cookie;
         }
         match what {
-            Begin::Put { heap, offset, from } => context.put(member, heap, offset, from),
-            Begin::Get { heap, offset, into } => context.get(member, heap, offset, into),
-            Begin::Atomic { word, atomic } => {
-                Ok(context.atomic(member, word, atomic)?.map(|_told| Width::Eight.bytes()))
+            RmaRequest::Put { heap, offset, from } => context.put(member, heap, offset, from),
+            RmaRequest::Get { heap, offset, into } => context.get(member, heap, offset, into),
+            RmaRequest::Atomic { word, atomic } => {
+                Ok(context.post_atomic(member, word, atomic)?.map(|_told| WordWidth::Eight.byte_len()))
             }
         }
     }
@@ -165,15 +165,15 @@ impl<F: Fabric, H: Host> Job<F, H> {
     ///
     /// # Errors
     /// [`RmaError::Unknown`].
-    pub fn ends(&self, id: ContextId, into: &mut Vec<Ended>) -> Result<bool, RmaError> {
-        let mut moved = self.go_on();
-        let place = self.place(id)?;
-        let Some(mut slot) = place.try_claim() else { return Ok(moved) };
-        let context = named(&mut slot, id)?;
-        moved |= self.go_on_with(place, context);
+    pub fn collect_outcomes(&self, id: ContextId, into: &mut Vec<OpOutcome>) -> Result<bool, RmaError> {
+        let mut moved = self.progress_service();
+        let place = self.context_slot(id)?;
+        let Some(mut slot) = place.try_lock_context() else { return Ok(moved) };
+        let context = live_context(&mut slot, id)?;
+        moved |= self.progress_context(place, context);
         // Nobody asks for a quiet here, so nothing else posts proofs of what was written.
         if !context.ledger.is_idle() {
-            (0..context.peers.len() as u32).for_each(|at| context.prove_if_alive(at));
+            (0..context.peers.len() as u32).for_each(|at| context.post_proofs_if_alive(at));
         }
         if let Some(telling) = &mut context.telling {
             moved |= !telling.ended.is_empty();
@@ -188,17 +188,23 @@ impl<F: Fabric, H: Host> Job<F, H> {
     ///
     /// # Errors
     /// [`RmaError::Argument`]: there is no such member. [`RmaError::Lost`]: it is gone.
-    pub fn spoil(&self, member: Member, heap: u8, offset: u64, value: u64) -> Result<bool, RmaError> {
+    pub fn send_error_word(
+        &self,
+        member: MemberRank,
+        heap: u8,
+        offset: u64,
+        value: u64,
+    ) -> Result<bool, RmaError> {
         let card = self.card_of(member)?;
-        let mut desk = self.desk.claim();
-        let dead = crate::rma::Lost::Dead(card.process);
-        let control = desk.streams.to(&self.host, card.process, &card.address);
+        let mut desk = self.desk.lock();
+        let dead = crate::rma::LossCause::Dead(card.process);
+        let control = desk.streams.stream_to(&self.host, card.process, &card.address);
         let Some(control) = control.map_err(|_| RmaError::Lost { member, lost: dead })? else {
             return Ok(false);
         };
         let proof = self.proof_for(member)?;
         let word = Say::Spoil { proof, heap, offset, value };
-        desk.streams.say(control, &word, None);
+        desk.streams.send_message(control, &word, None);
         Ok(true)
     }
 }

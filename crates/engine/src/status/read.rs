@@ -3,7 +3,8 @@
 
 use trunkline_mem::{OutOfBounds, PageView};
 use trunkline_proto::wire::status::{
-    HEAD_BYTES, Head, ROW_BYTES, ROW_WORDS, Row, Status, StatusError, group, page_bytes, row,
+    HEAD_BYTES, ROW_BYTES, ROW_WORDS, StatusError, StatusHead, StatusRow, StatusSnapshot, group, page_bytes,
+    row,
 };
 
 /// How often a row that changes is looked at again.
@@ -12,7 +13,7 @@ const TRIES: usize = 64;
 /// A page that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PageError {
+pub enum StatusPageError {
     /// What is on it is no status page.
     #[error(transparent)]
     Status(#[from] StatusError),
@@ -24,8 +25,8 @@ pub enum PageError {
 /// The head of a page, once its sizes are known to be right.
 ///
 /// # Errors
-/// [`PageError`] says why it is not used.
-pub fn read_head(view: &PageView) -> Result<Head, PageError> {
+/// [`StatusPageError`] says why it is not used.
+pub fn read_head(view: &PageView) -> Result<StatusHead, StatusPageError> {
     let mut words = [0; HEAD_BYTES / 8];
     let there = words.len().min(view.len() / 8);
     view.read(0, &mut words[..there])?;
@@ -33,7 +34,7 @@ pub fn read_head(view: &PageView) -> Result<Head, PageError> {
         read_records(view, &mut words)?;
     }
     let bytes: Vec<u8> = words[..there].iter().flat_map(|word| word.to_le_bytes()).collect();
-    let head = Head::from_bytes(&bytes)?;
+    let head = StatusHead::from_bytes(&bytes)?;
     head.check_length(view.len())?;
     Ok(head)
 }
@@ -54,7 +55,7 @@ fn record_at(view: &PageView, at: usize) -> Result<[u64; group::WORDS], OutOfBou
     for _ in 0..TRIES {
         view.read(at, &mut words)?;
         view.read(at + group::word::WHO * 8, &mut again)?;
-        if words[group::word::WHO] == again[0] && group::sequence(again[0]).is_multiple_of(2) {
+        if words[group::word::WHO] == again[0] && group::record_sequence(again[0]).is_multiple_of(2) {
             return Ok(words);
         }
         std::hint::spin_loop();
@@ -65,15 +66,15 @@ fn record_at(view: &PageView, at: usize) -> Result<[u64; group::WORDS], OutOfBou
 /// A copy of the whole page. Comms that open or close meanwhile are in it or not; counts are never lost or doubled.
 ///
 /// # Errors
-/// [`PageError`] says why it is not used.
-pub fn read_status(view: &PageView) -> Result<Status, PageError> {
+/// [`StatusPageError`] says why it is not used.
+pub fn read_status(view: &PageView) -> Result<StatusSnapshot, StatusPageError> {
     let head = read_head(view)?;
     let rows = (0..head.used as usize).map(|at| row_at(view, page_bytes(at))).collect::<Result<_, _>>()?;
-    Ok(Status { head, rows })
+    Ok(StatusSnapshot { head, rows })
 }
 
 /// A copy of one row; without its comm if that changes all the time.
-fn row_at(view: &PageView, at: usize) -> Result<Row, PageError> {
+fn row_at(view: &PageView, at: usize) -> Result<StatusRow, StatusPageError> {
     debug_assert!(at.is_multiple_of(ROW_BYTES));
     let mut words = [0; ROW_WORDS];
     let mut again = [0; 1];
@@ -81,12 +82,12 @@ fn row_at(view: &PageView, at: usize) -> Result<Row, PageError> {
         view.read(at, &mut words)?;
         view.read(at + row::SEQUENCE * 8, &mut again)?;
         if words[row::SEQUENCE] == again[0] && again[0].is_multiple_of(2) {
-            return Ok(Row::from_words(&words)?);
+            return Ok(StatusRow::from_words(&words)?);
         }
         std::hint::spin_loop();
     }
     words[row::SEQUENCE] |= 1;
-    Ok(Row::from_words(&words)?)
+    Ok(StatusRow::from_words(&words)?)
 }
 
 #[cfg(test)]
@@ -95,20 +96,20 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use trunkline_mem::{Page, Words};
-    use trunkline_proto::counters::Counts;
+    use trunkline_mem::{CounterWords, PublishedPage};
+    use trunkline_proto::counters::MessageCounts;
     use trunkline_proto::id::ProcessId;
-    use trunkline_proto::wire::status::group::Numbers;
-    use trunkline_proto::wire::status::{Comm, Direction, Group, Links, State};
+    use trunkline_proto::wire::status::group::GroupCounters;
+    use trunkline_proto::wire::status::{CommDirection, CommRecord, CommState, QueueGroupRecord, RowLinks};
 
-    use super::super::groups::Record;
+    use super::super::groups::GroupRecordWriter;
     use super::super::tests::row_of;
     use super::*;
-    use crate::planted::planted;
+    use crate::planted::planted_mutant;
 
     /// A page under a name of its own, and how others see it.
-    fn page(name: &str, rows: usize) -> (Arc<Page>, PageView) {
-        let page = Arc::new(Page::make(name, page_bytes(rows)).unwrap());
+    fn page(name: &str, rows: usize) -> (Arc<PublishedPage>, PageView) {
+        let page = Arc::new(PublishedPage::create_page(name, page_bytes(rows)).unwrap());
         let wanted = format!("/memfd:{name} (deleted)");
         let links = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
         let mut named =
@@ -117,33 +118,33 @@ mod tests {
         (page, view)
     }
 
-    fn comm(generation: u16) -> Comm {
-        Comm {
-            state: State::Open,
-            direction: Direction::Send,
-            links: Links::new(&[generation, generation], generation as u8),
+    fn comm(generation: u16) -> CommRecord {
+        CommRecord {
+            state: CommState::Open,
+            direction: CommDirection::Send,
+            links: RowLinks::new(&[generation, generation], generation as u8),
             generation,
             fault: None,
             peer: ProcessId([generation as u8; 16]),
             opened: u64::from(generation),
             ride: None,
-            before: Counts::default(),
+            before: MessageCounts::default(),
         }
     }
 
     #[test]
     fn a_row_that_changes_is_read_whole_or_not_at_all() {
         let (page, view) = page("trunkline.changing", 1);
-        let row = row_of(Words::of_page(&page, HEAD_BYTES).unwrap(), planted());
+        let row = row_of(CounterWords::of_page(&page, HEAD_BYTES).unwrap(), planted_mutant());
         let stop = AtomicBool::new(false);
         let mut whole = 0;
         let mut torn = None;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for generation in (1..=u16::MAX).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
-                    row.begun(1);
-                    row.sent(8);
-                    row.open(comm(generation));
+                    row.count_begun(1);
+                    row.count_sent(8);
+                    row.open_comm(comm(generation));
                 }
             });
             // Long enough for the two to meet also where they share one processor.
@@ -151,7 +152,7 @@ mod tests {
             let millis = |n| std::time::Duration::from_millis(n);
             while began.elapsed() < millis(500) || (whole < 1000 && began.elapsed() < millis(20_000)) {
                 let Some(found) = row_at(&view, HEAD_BYTES).unwrap().comm else { continue };
-                let wanted = Comm { before: found.before, ..comm(found.generation) };
+                let wanted = CommRecord { before: found.before, ..comm(found.generation) };
                 if found != wanted || found.before.sent != found.before.begun {
                     torn = Some(found);
                     break;
@@ -167,14 +168,15 @@ mod tests {
     #[test]
     fn a_record_that_changes_is_read_whole_or_not_at_all() {
         let (page, view) = page("trunkline.groups", 1);
-        let record = Record::new(Words::of_page(&page, group::AT).unwrap(), planted());
-        let of = |number: u16| Group {
-            direction: Direction::Send,
+        let record =
+            GroupRecordWriter::new(CounterWords::of_page(&page, group::AT).unwrap(), planted_mutant());
+        let of = |number: u16| QueueGroupRecord {
+            direction: CommDirection::Send,
             links: 1,
             nic: number,
             members: number % 128,
             peer: ProcessId([number as u8; 16]),
-            numbers: Numbers { routed: u64::from(number), ..Numbers::default() },
+            numbers: GroupCounters { routed: u64::from(number), ..GroupCounters::default() },
         };
         let stop = AtomicBool::new(false);
         let mut whole = 0;
@@ -182,14 +184,14 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in (1..=u16::MAX).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
-                    record.begin(&of(number));
+                    record.publish_group(&of(number));
                 }
             });
             let began = std::time::Instant::now();
             let millis = |n| std::time::Duration::from_millis(n);
             while began.elapsed() < millis(500) || (whole < 1000 && began.elapsed() < millis(20_000)) {
                 let words = record_at(&view, group::AT).unwrap();
-                let Some(found) = Group::from_words(&words).unwrap() else { continue };
+                let Some(found) = QueueGroupRecord::from_words(&words).unwrap() else { continue };
                 if found != of(found.nic) {
                     torn = Some(found);
                     break;
@@ -205,6 +207,6 @@ mod tests {
     #[test]
     fn a_page_that_is_not_ready_or_too_short_is_refused() {
         let (_page, view) = page("trunkline.empty", 1);
-        assert!(matches!(read_status(&view), Err(PageError::Status(StatusError::Magic))));
+        assert!(matches!(read_status(&view), Err(StatusPageError::Status(StatusError::Magic))));
     }
 }

@@ -1,6 +1,6 @@
 //! The contract of fabrics, over the wires of the software NIC that lie inside a host.
 
-use trunkline_fabric::conformance::{self, Setup};
+use trunkline_fabric::conformance::{self, ConformanceSetup};
 use trunkline_fabric::{Fabric, RailConfig};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
 
@@ -18,17 +18,17 @@ impl Mem {
     }
 }
 
-impl Setup for Mem {
+impl ConformanceSetup for Mem {
     type Rail = SoftRail;
 
-    fn rails(&self, config: &RailConfig) -> (SoftRail, SoftRail) {
+    fn open_rails(&self, config: &RailConfig) -> (SoftRail, SoftRail) {
         let fabric = Self::fabric();
-        (fabric.open(0, config).unwrap(), fabric.open(0, config).unwrap())
+        (fabric.open_rail(0, config).unwrap(), fabric.open_rail(0, config).unwrap())
     }
 
-    fn trio(&self, config: &RailConfig) -> Option<[SoftRail; 3]> {
+    fn open_trio(&self, config: &RailConfig) -> Option<[SoftRail; 3]> {
         let fabric = Self::fabric();
-        Some([(); 3].map(|()| fabric.open(0, config).unwrap()))
+        Some([(); 3].map(|()| fabric.open_rail(0, config).unwrap()))
     }
 }
 
@@ -38,16 +38,16 @@ impl Shm {
     }
 }
 
-impl Setup for Shm {
+impl ConformanceSetup for Shm {
     type Rail = SoftRail;
 
-    fn rails(&self, config: &RailConfig) -> (SoftRail, SoftRail) {
-        (Self::fabric().open(0, config).unwrap(), Self::fabric().open(0, config).unwrap())
+    fn open_rails(&self, config: &RailConfig) -> (SoftRail, SoftRail) {
+        (Self::fabric().open_rail(0, config).unwrap(), Self::fabric().open_rail(0, config).unwrap())
     }
 
-    fn trio(&self, config: &RailConfig) -> Option<[SoftRail; 3]> {
+    fn open_trio(&self, config: &RailConfig) -> Option<[SoftRail; 3]> {
         let (first, other) = (Self::fabric(), Self::fabric());
-        Some([&first, &first, &other].map(|fabric| fabric.open(0, config).unwrap()))
+        Some([&first, &first, &other].map(|fabric| fabric.open_rail(0, config).unwrap()))
     }
 }
 

@@ -2,16 +2,16 @@
 //! a job, and messages inside a node.
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{HeapMemory, Job, Local, RmaError, Source};
-use trunkline_engine::{Engine, Nics, Params, RecvBuf};
-use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
-use trunkline_mem::Memory;
-use trunkline_mem::ipc::Private;
-use trunkline_node::ipc::{Buffer, Config as Sharing};
-use trunkline_node::tagged::{Begun, Config, Endpoint, Event};
-use trunkline_proto::ipc::exporter::Amount;
-use trunkline_proto::tagged::{Choice, Method};
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_engine::rma::{HeapMemory, HeapRange, PutSource, RmaError, RmaJob};
+use trunkline_engine::{CommNics, Engine, EngineParams, RecvBuf};
+use trunkline_fabric::{Host as _, OobListener as _, OobTransport as _};
+use trunkline_mem::MemoryRange;
+use trunkline_mem::ipc::PrivateMemory;
+use trunkline_node::ipc::{MessageBuffer, NodeConfig as Sharing};
+use trunkline_node::tagged::{TaggedConfig, TaggedEndpoint, TaggedEvent, TaggedSendStart};
+use trunkline_proto::ipc::exporter::ExportAmount;
+use trunkline_proto::tagged::{CopyMethod, MethodChoice};
+use trunkline_proto::wire::tagged::InboxSizes;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::trials::{Case, Outcome, told, until};
@@ -28,20 +28,20 @@ pub(crate) const ALL: &[Case] = &[
     ("messages over two NICs and shm", || messages(WireMode::Shm, &[0, 1], 2 << 20)),
     ("one-sided work", || one_sided(WireMode::Auto)),
     ("one-sided work over shm", || one_sided(WireMode::Shm)),
-    ("tagged messages", || tagged(Choice::Fixed(Method::Pull))),
-    ("staged tagged messages", || tagged(Choice::Fixed(Method::Stage))),
+    ("tagged messages", || tagged(MethodChoice::Fixed(CopyMethod::Pull))),
+    ("staged tagged messages", || tagged(MethodChoice::Fixed(CopyMethod::Stage))),
 ];
 
 /// With the bug that `cargo xtask mutants` asks for, if any.
-fn params() -> Params {
+fn params() -> EngineParams {
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params::default();
+    let mut params = EngineParams::default();
     #[cfg(feature = "mutants")]
     {
         // Leaked once, as memory that is not freed is counted.
         static NAME: std::sync::OnceLock<Option<&str>> = std::sync::OnceLock::new();
         let name = NAME.get_or_init(|| Some(std::env::var("TRUNKLINE_MUTANT").ok()?.leak()));
-        params.mutant = name.map_or(params.mutant, trunkline_engine::Mutant::named);
+        params.mutant = name.map_or(params.mutant, trunkline_engine::Mutant::with_name);
     }
     params
 }
@@ -53,9 +53,9 @@ fn fabric(wire: WireMode, nics: usize) -> Result<SoftFabric, String> {
 /// Connects two engines over NICs of those numbers, sends a few messages of a length, and closes all of it.
 fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
     let count = nics.len();
-    let nics = Nics::new(nics).ok_or("no such NIC")?;
+    let nics = CommNics::new(nics).ok_or("no such NIC")?;
     let engine = || -> Result<Running, String> {
-        let params = Params { status: false, ..params() };
+        let params = EngineParams { status: false, ..params() };
         Engine::new(fabric(wire, count)?, UnixHost::new(|_, _| {}), params).map_err(told)
     };
     let (from, into) = (engine()?, engine()?);
@@ -73,7 +73,7 @@ fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
     let (send, recv) = send.zip(recv).ok_or("no connection")?;
     into.close_listen(listen).map_err(told)?;
     let region = |of: &Running, comm| {
-        let memory = Memory::try_heap(len as usize).map_err(told)?;
+        let memory = MemoryRange::try_heap(len as usize).map_err(told)?;
         of.register(comm, memory).map_err(told)
     };
     let (source, target) = (region(&from, send)?, region(&into, recv)?);
@@ -108,31 +108,31 @@ fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
 /// Puts and gets between two members of a job.
 fn one_sided(wire: WireMode) -> Outcome {
     const HEAP: usize = 1 << 16;
-    let nics = Nics::new(&[0]).ok_or("no such NIC")?;
-    let job = || -> Result<Job<SoftFabric, UnixHost>, String> {
-        Job::new(fabric(wire, 1)?, UnixHost::new(|_, _| {}), params(), nics).map_err(told)
+    let nics = CommNics::new(&[0]).ok_or("no such NIC")?;
+    let job = || -> Result<RmaJob<SoftFabric, UnixHost>, String> {
+        RmaJob::new(fabric(wire, 1)?, UnixHost::new(|_, _| {}), params(), nics).map_err(told)
     };
     let jobs = [job()?, job()?];
-    let cards: Vec<_> = jobs.iter().map(Job::card).collect();
+    let cards: Vec<_> = jobs.iter().map(RmaJob::process_card).collect();
     let mut contexts = Vec::new();
     for (me, job) in jobs.iter().enumerate() {
-        job.meet(me as u32, &cards).map_err(told)?;
-        let memory = Memory::try_heap(HEAP).map_err(told)?;
+        job.set_members(me as u32, &cards).map_err(told)?;
+        let memory = MemoryRange::try_heap(HEAP).map_err(told)?;
         job.add_heap(HeapMemory::from(memory)).map_err(told)?;
-        contexts.push(job.context().map_err(told)?);
+        contexts.push(job.create_context().map_err(told)?);
     }
     let go_on = || -> Result<(), RmaError> {
         jobs.iter().zip(&contexts).try_for_each(|(job, context)| job.progress(*context).map(drop))
     };
     let (job, context) = (&jobs[0], contexts[0]);
-    let local = Local { heap: 0, offset: 0, len: 30_000 };
+    let local = HeapRange { heap: 0, offset: 0, len: 30_000 };
     until("a put", || {
         go_on().map_err(told)?;
-        job.put(context, 1, 0, 0, Source::Heap(local)).map_err(told)
+        job.put(context, 1, 0, 0, PutSource::Heap(local)).map_err(told)
     })?;
     until("a short put", || {
         go_on().map_err(told)?;
-        job.put(context, 1, 0, 0, Source::Bytes(&[7; 16])).map_err(told)
+        job.put(context, 1, 0, 0, PutSource::Bytes(&[7; 16])).map_err(told)
     })?;
     until("a quiet", || {
         go_on().map_err(told)?;
@@ -149,29 +149,29 @@ fn one_sided(wire: WireMode) -> Outcome {
 }
 
 /// A short and a long message between two endpoints of private memory.
-fn tagged(copy: Choice) -> Outcome {
+fn tagged(copy: MethodChoice) -> Outcome {
     const LEN: usize = 200_000;
     let host = UnixHost::new(|_, _| {});
     let now = trunkline_proto::time::Instant(0);
-    let inbox = Inbox::new(1024, 512, 1 << 18).map_err(told)?;
+    let inbox = InboxSizes::new(1024, 512, 1 << 18).map_err(told)?;
     let endpoint = |number: u8| -> Result<_, String> {
-        let sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
-        let memory = Private::new().map_err(told)?;
-        Ok(Endpoint::new(memory, Config { sharing, inbox, copy }, now))
+        let sharing = Sharing::new([number; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
+        let memory = PrivateMemory::new().map_err(told)?;
+        Ok(TaggedEndpoint::new(memory, TaggedConfig { sharing, inbox, copy }, now))
     };
     let (mut a, mut b) = (endpoint(1)?, endpoint(2)?);
     let mut listener = host.oob().listen().map_err(told)?;
-    let to_a = b.join(host.oob().connect(&listener.address()).map_err(told)?).map_err(told)?;
+    let to_a = b.join_peer(host.oob().connect(&listener.listen_address()).map_err(told)?).map_err(told)?;
     let stream = until("a stream", || listener.accept().map_err(told))?;
-    let to_b = a.join(stream).map_err(told)?;
+    let to_b = a.join_peer(stream).map_err(told)?;
     let (mut met, mut clock) = (0, now);
     until("they meet", || {
-        clock = clock + trunkline_proto::time::Duration::micros(100);
+        clock = clock + trunkline_proto::time::Duration::from_micros(100);
         for one in [&mut a, &mut b] {
             one.progress(clock);
-            while let Some(event) = one.event() {
+            while let Some(event) = one.next_event() {
                 match event {
-                    Event::Met { .. } => met += 1,
+                    TaggedEvent::Met { .. } => met += 1,
                     other => return Err(format!("{other:?}")),
                 }
             }
@@ -179,20 +179,21 @@ fn tagged(copy: Choice) -> Outcome {
         Ok((met == 2).then_some(()))
     })?;
     for len in [100, LEN] {
-        let (source, target) = (Memory::try_heap(len).map_err(told)?, Memory::try_heap(len).map_err(told)?);
-        let received = b.receive(Some(to_a), (1, u64::MAX), Buffer::from(target)).map_err(told)?;
-        let source = Buffer::from(source);
+        let (source, target) =
+            (MemoryRange::try_heap(len).map_err(told)?, MemoryRange::try_heap(len).map_err(told)?);
+        let received = b.receive(Some(to_a), (1, u64::MAX), MessageBuffer::from(target)).map_err(told)?;
+        let source = MessageBuffer::from(source);
         let mut sent = None;
         let mut ended = [false; 2];
         until("a message", || {
-            clock = clock + trunkline_proto::time::Duration::micros(100);
+            clock = clock + trunkline_proto::time::Duration::from_micros(100);
             a.progress(clock);
             b.progress(clock);
             if sent.is_none() {
                 match a.send(to_b, 1, &source).map_err(told)? {
-                    Begun::Busy => {}
-                    Begun::Done => (sent, ended[0]) = (Some(None), true),
-                    Begun::Request(request) => sent = Some(Some(request)),
+                    TaggedSendStart::Busy => {}
+                    TaggedSendStart::Done => (sent, ended[0]) = (Some(None), true),
+                    TaggedSendStart::Request(request) => sent = Some(Some(request)),
                 }
             }
             if let Some(Some(request)) = sent

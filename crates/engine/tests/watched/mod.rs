@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use trunkline_fabric::{
-    Access, Caps, Completion, DeregisterError, Fabric, Keys, LinkAddress, LinkError, LinkId, Links, LocalKey,
-    Nic, Op, OpenError, PostError, Purpose, Rail, RailConfig, RegisterError, Registrar, Wake,
+    AccessRights, Caps, Completion, DeregisterError, Fabric, LinkAddress, LinkControl, LinkError, LinkId,
+    LocalKey, MemoryRegistrar, NicPort, Op, PostError, Rail, RailConfig, RailOpenError, RegionKeys,
+    RegionPurpose, RegisterError, WaitMethod,
 };
-use trunkline_mem::Memory;
-use trunkline_proto::wire::status::Usage;
+use trunkline_mem::MemoryRange;
+use trunkline_proto::wire::status::NicUsage;
 use trunkline_softnic::{SoftFabric, SoftRail};
 
 /// The counts that a test reads of a NIC, and the gate that it sets.
@@ -27,10 +28,15 @@ pub struct NicWatch {
 }
 
 /// Registers memory when it may pass.
-struct GatedRegistrar(Arc<dyn Registrar>, Arc<NicWatch>);
+struct GatedRegistrar(Arc<dyn MemoryRegistrar>, Arc<NicWatch>);
 
-impl Registrar for GatedRegistrar {
-    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
+impl MemoryRegistrar for GatedRegistrar {
+    fn register(
+        &self,
+        memory: &MemoryRange,
+        access: AccessRights,
+        purpose: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
         if self.1.is_gated.load(Ordering::Acquire) {
             let number = self.1.came.fetch_add(1, Ordering::AcqRel);
             while self.1.passes.load(Ordering::Acquire) <= number {
@@ -66,62 +72,62 @@ pub struct WatchedRail {
 impl Fabric for WatchedFabric {
     type Rail = WatchedRail;
 
-    fn name(&self) -> &'static str {
+    fn fabric_name(&self) -> &'static str {
         "watched"
     }
 
-    fn nics(&self) -> &[Nic] {
+    fn nics(&self) -> &[NicPort] {
         self.0.nics()
     }
 
-    fn usage(&self, nic: usize) -> Usage {
-        self.0.usage(nic)
+    fn nic_usage(&self, nic: usize) -> NicUsage {
+        self.0.nic_usage(nic)
     }
 
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<WatchedRail, OpenError> {
+    fn open_rail(&self, nic: usize, config: &RailConfig) -> Result<WatchedRail, RailOpenError> {
         Ok(WatchedRail {
-            rail: self.0.open(nic, config)?,
+            rail: self.0.open_rail(nic, config)?,
             watch: Arc::clone(&self.1),
             serves: config.receives,
         })
     }
 }
 
-impl Links for WatchedRail {
-    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
-        self.rail.create_on(pipeline)
+impl LinkControl for WatchedRail {
+    fn create_link_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+        self.rail.create_link_on(pipeline)
     }
 
-    fn pipeline(&self, link: LinkId) -> Option<u32> {
-        self.rail.pipeline(link)
+    fn link_pipeline(&self, link: LinkId) -> Option<u32> {
+        self.rail.link_pipeline(link)
     }
 
-    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
-        self.rail.address(link)
+    fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        self.rail.link_address(link)
     }
 
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
         self.rail.connect(link, peer)
     }
 
-    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
-        self.rail.is_up(link)
+    fn poll_link_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+        self.rail.poll_link_up(link)
     }
 
-    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
-        self.rail.look(link)
+    fn check_link(&mut self, link: LinkId) -> Result<(), LinkError> {
+        self.rail.check_link(link)
     }
 
-    fn fail(&mut self, link: LinkId) {
-        self.rail.fail(link);
+    fn fail_link(&mut self, link: LinkId) {
+        self.rail.fail_link(link);
     }
 
-    fn is_quiet(&mut self, link: LinkId) -> bool {
-        self.rail.is_quiet(link)
+    fn poll_link_quiet(&mut self, link: LinkId) -> bool {
+        self.rail.poll_link_quiet(link)
     }
 
-    fn destroy(&mut self, link: LinkId) {
-        self.rail.destroy(link);
+    fn destroy_link(&mut self, link: LinkId) {
+        self.rail.destroy_link(link);
     }
 }
 
@@ -130,12 +136,12 @@ impl Rail for WatchedRail {
         self.rail.caps()
     }
 
-    fn registrar(&self) -> Arc<dyn Registrar> {
+    fn registrar(&self) -> Arc<dyn MemoryRegistrar> {
         Arc::new(GatedRegistrar(self.rail.registrar(), Arc::clone(&self.watch)))
     }
 
-    fn credits(&self, link: LinkId) -> u32 {
-        self.rail.credits(link)
+    fn post_credits(&self, link: LinkId) -> u32 {
+        self.rail.post_credits(link)
     }
 
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
@@ -153,7 +159,7 @@ impl Rail for WatchedRail {
         self.rail.poll(out)
     }
 
-    fn arm(&mut self) -> Wake {
-        self.rail.arm()
+    fn arm_wait(&mut self) -> WaitMethod {
+        self.rail.arm_wait()
     }
 }

@@ -1,34 +1,46 @@
 //! Cases: what a refused or failed operation does, and that it touches nothing.
 
-use super::pair::{Ends, LIMIT, Region, Seen, Setup, default_config};
-use crate::{Access, Done, Extent, LocalKey, Op, PostError, Rail, Remote, RemoteKey, Source, Status};
+use super::pair::{ConformanceSetup, LIMIT, PolledCompletions, RailPair, TestRegion, default_config};
+use crate::{
+    AccessRights, CompletionKind, LocalKey, Op, OpSource, OpStatus, PostError, Rail, RegionExtent, RemoteKey,
+    RemoteLocation,
+};
 
 /// Sizes that travel inline and otherwise.
 const LENS: [u64; 3] = [8, 4096, 1 << 20];
 const SIZE: usize = 2 << 20;
 
 /// Posts a write that must be refused, and checks that nothing was touched and the link is dead at both ends.
-fn refused<R: Rail>(ends: &mut Ends<R>, from: &Region, into: &Region, to: Remote, len: u64) {
+fn assert_write_refused<R: Rail>(
+    ends: &mut RailPair<R>,
+    from: &TestRegion,
+    into: &TestRegion,
+    to: RemoteLocation,
+    len: u64,
+) {
     // Not every NIC looks at the key before there is a receive.
-    let lent = Region::new(&ends.b, 8, Access::LOCAL);
-    ends.lend(from, &lent);
+    let lent = TestRegion::new(&ends.b, 8, AccessRights::LOCAL);
+    ends.lend_receives(from, &lent);
     let imm = ends.a.caps().write_data.then_some(1);
-    ends.on_a(41, Op::Write { from: Source::Region(from.extent(0, len)), to, imm });
-    let seen = ends.expect(1, 0);
+    ends.on_a(41, Op::Write { from: OpSource::Region(from.extent_at(0, len)), to, imm });
+    let seen = ends.expect_completions(1, 0);
     let failed = seen.a[0];
-    assert_eq!((failed.wr_id, failed.done, failed.status), (41, Done::Posted, Status::RemoteAccess));
+    assert_eq!(
+        (failed.wr_id, failed.done, failed.status),
+        (41, CompletionKind::Posted, OpStatus::RemoteAccess)
+    );
     into.assert_untouched();
-    let again = Op::Write { from: Source::Inline(&[1]), to: into.remote(0), imm: None };
-    assert_eq!(ends.a.post(ends.at_a, 1, again, true), Err(PostError::Refused(Status::Flushed)));
+    let again = Op::Write { from: OpSource::Inline(&[1]), to: into.remote_at(0), imm: None };
+    assert_eq!(ends.a.post(ends.at_a, 1, again, true), Err(PostError::Refused(OpStatus::Flushed)));
     if !ends.a.caps().errors_reach_peers {
         return;
     }
     // The other end may hear of it later.
     let started = std::time::Instant::now();
-    let mut seen = Seen::default();
+    let mut seen = PolledCompletions::default();
     loop {
         match ends.b.post(ends.at_b, 1, Op::Nop, true) {
-            Err(PostError::Refused(status)) => return assert_eq!(status, Status::Flushed),
+            Err(PostError::Refused(status)) => return assert_eq!(status, OpStatus::Flushed),
             _ => ends.poll(&mut seen),
         }
         assert!(started.elapsed() < LIMIT, "the other end goes on: {:?}", seen.b);
@@ -36,123 +48,123 @@ fn refused<R: Rail>(ends: &mut Ends<R>, from: &Region, into: &Region, to: Remote
 }
 
 /// A key that was never given out, or differs in one bit, opens nothing.
-pub fn wrong_keys_are_refused<S: Setup>(setup: &S) {
+pub fn wrong_keys_are_refused<S: ConformanceSetup>(setup: &S) {
     for (round, len) in [0, 1, 17, 40, 63].into_iter().zip(LENS.into_iter().cycle()) {
-        let mut ends = setup.pair(&default_config());
+        let mut ends = setup.open_pair(&default_config());
         if !ends.a.caps().refusals_are_told {
             return;
         }
-        let from = Region::new(&ends.a, SIZE, Access::LOCAL);
-        let into = Region::new(&ends.b, SIZE, Access::ALL);
-        from.fill(1);
-        let mut to = into.remote(0);
+        let from = TestRegion::new(&ends.a, SIZE, AccessRights::LOCAL);
+        let into = TestRegion::new(&ends.b, SIZE, AccessRights::ALL);
+        from.fill_pattern(1);
+        let mut to = into.remote_at(0);
         to.key = RemoteKey(to.key.0 ^ (1 << round));
-        refused(&mut ends, &from, &into, to, len);
+        assert_write_refused(&mut ends, &from, &into, to, len);
     }
 }
 
 /// A refusal ends the link that it happened on, at both ends, and no other of the same rails.
-pub fn refusals_stay_on_their_link<S: Setup>(setup: &S) {
+pub fn refusals_stay_on_their_link<S: ConformanceSetup>(setup: &S) {
     for way in 0..3 {
-        let mut ends = setup.pair(&default_config());
+        let mut ends = setup.open_pair(&default_config());
         if !ends.a.caps().refusals_are_told {
             return;
         }
-        let (other, _) = ends.link();
-        let into = Region::new(&ends.b, 4096, Access::ALL);
-        let mut to = into.remote(if way == 1 { 4090 } else { 64 });
+        let (other, _) = ends.add_link();
+        let into = TestRegion::new(&ends.b, 4096, AccessRights::ALL);
+        let mut to = into.remote_at(if way == 1 { 4090 } else { 64 });
         to.key = RemoteKey(to.key.0 ^ u64::from(way == 0));
-        let here = Region::new(&ends.a, 64, Access::LOCAL);
+        let here = TestRegion::new(&ends.a, 64, AccessRights::LOCAL);
         let op = match way {
-            2 => Op::Read { into: here.extent(0, 8), from: into.remote(4095) },
-            _ => Op::Write { from: Source::Inline(&[1; 8]), to, imm: None },
+            2 => Op::Read { into: here.extent_at(0, 8), from: into.remote_at(4095) },
+            _ => Op::Write { from: OpSource::Inline(&[1; 8]), to, imm: None },
         };
         ends.on_a(41, op);
-        let seen = ends.expect(1, 0);
-        assert_eq!((seen.a[0].link, seen.a[0].status), (ends.at_a, Status::RemoteAccess), "way {way}");
+        let seen = ends.expect_completions(1, 0);
+        assert_eq!((seen.a[0].link, seen.a[0].status), (ends.at_a, OpStatus::RemoteAccess), "way {way}");
         for wr_id in 0..10 {
-            let op = Op::Write { from: Source::Inline(&[2; 8]), to: into.remote(0), imm: None };
+            let op = Op::Write { from: OpSource::Inline(&[2; 8]), to: into.remote_at(0), imm: None };
             ends.a.post(other, wr_id, op, true).unwrap_or_else(|e| panic!("the other link: {e}"));
         }
-        let seen = ends.expect(10, 0);
-        assert!(seen.a.iter().all(|one| (one.link, one.status) == (other, Status::Ok)), "{:?}", seen.a);
+        let seen = ends.expect_completions(10, 0);
+        assert!(seen.a.iter().all(|one| (one.link, one.status) == (other, OpStatus::Ok)), "{:?}", seen.a);
     }
 }
 
 /// A right that was not granted is not there.
-pub fn missing_rights_are_refused<S: Setup>(setup: &S) {
+pub fn missing_rights_are_refused<S: ConformanceSetup>(setup: &S) {
     for len in LENS {
-        let mut ends = setup.pair(&default_config());
+        let mut ends = setup.open_pair(&default_config());
         if !ends.a.caps().refusals_are_told {
             return;
         }
-        let from = Region::new(&ends.a, SIZE, Access::LOCAL);
-        let into = Region::new(&ends.b, SIZE, Access { write: false, read: true, atomic: true });
-        from.fill(1);
-        let to = into.remote(0);
-        refused(&mut ends, &from, &into, to, len);
+        let from = TestRegion::new(&ends.a, SIZE, AccessRights::LOCAL);
+        let into = TestRegion::new(&ends.b, SIZE, AccessRights { write: false, read: true, atomic: true });
+        from.fill_pattern(1);
+        let to = into.remote_at(0);
+        assert_write_refused(&mut ends, &from, &into, to, len);
     }
 }
 
 /// An access that begins or ends outside the region touches no byte of it.
-pub fn accesses_outside_are_refused<S: Setup>(setup: &S) {
+pub fn accesses_outside_are_refused<S: ConformanceSetup>(setup: &S) {
     for len in LENS {
         let size = SIZE as u64;
         for offset in [size - len + 1, size, u64::MAX - len / 2, u64::MAX] {
-            let mut ends = setup.pair(&default_config());
+            let mut ends = setup.open_pair(&default_config());
             if !ends.a.caps().refusals_are_told {
                 return;
             }
-            let from = Region::new(&ends.a, SIZE, Access::LOCAL);
-            let into = Region::new(&ends.b, SIZE, Access::ALL);
-            from.fill(1);
-            let to = into.remote(offset);
-            ends.on_a(41, Op::Write { from: Source::Region(from.extent(0, len)), to, imm: None });
-            assert_eq!(ends.expect(1, 0).a[0].status, Status::RemoteAccess, "offset {offset}");
+            let from = TestRegion::new(&ends.a, SIZE, AccessRights::LOCAL);
+            let into = TestRegion::new(&ends.b, SIZE, AccessRights::ALL);
+            from.fill_pattern(1);
+            let to = into.remote_at(offset);
+            ends.on_a(41, Op::Write { from: OpSource::Region(from.extent_at(0, len)), to, imm: None });
+            assert_eq!(ends.expect_completions(1, 0).a[0].status, OpStatus::RemoteAccess, "offset {offset}");
             // A fabric may place the packets before the first one that is refused, as a NIC does.
             let inside = usize::try_from(size.saturating_sub(offset)).unwrap_or(0);
-            let clean = into.bytes(0, SIZE - inside);
+            let clean = into.read_bytes(0, SIZE - inside);
             assert!(clean.iter().all(|byte| *byte == 0), "bytes outside the range were touched");
         }
     }
 }
 
 /// A deregistered region can not be reached any more.
-pub fn deregistered_regions_are_refused<S: Setup>(setup: &S) {
+pub fn deregistered_regions_are_refused<S: ConformanceSetup>(setup: &S) {
     for len in LENS {
-        let mut ends = setup.pair(&default_config());
+        let mut ends = setup.open_pair(&default_config());
         if !ends.a.caps().refusals_are_told {
             return;
         }
-        let from = Region::new(&ends.a, SIZE, Access::LOCAL);
-        let into = Region::new(&ends.b, SIZE, Access::ALL);
-        from.fill(1);
-        let to = into.remote(0);
+        let from = TestRegion::new(&ends.a, SIZE, AccessRights::LOCAL);
+        let into = TestRegion::new(&ends.b, SIZE, AccessRights::ALL);
+        from.fill_pattern(1);
+        let to = into.remote_at(0);
         into.deregister();
-        refused(&mut ends, &from, &into, to, len);
+        assert_write_refused(&mut ends, &from, &into, to, len);
     }
 }
 
 /// A refusal is a completion even for an operation that was not signalled.
-pub fn refusals_reach_unsignalled_operations<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
+pub fn refusals_reach_unsignalled_operations<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().refusals_are_told {
         return;
     }
-    let into = Region::new(&ends.b, 64, Access::WRITE);
-    let good = Op::Write { from: Source::Inline(&[0]), to: into.remote(0), imm: None };
-    let mut to = into.remote(0);
+    let into = TestRegion::new(&ends.b, 64, AccessRights::WRITE);
+    let good = Op::Write { from: OpSource::Inline(&[0]), to: into.remote_at(0), imm: None };
+    let mut to = into.remote_at(0);
     to.key = RemoteKey(!to.key.0);
-    let bad = Op::Write { from: Source::Inline(&[1]), to, imm: None };
+    let bad = Op::Write { from: OpSource::Inline(&[1]), to, imm: None };
     for wr_id in 1..=3 {
         ends.a.post(ends.at_a, wr_id, good, false).unwrap_or_else(|e| panic!("{e}"));
     }
     ends.a.post(ends.at_a, 4, bad, false).unwrap_or_else(|e| panic!("{e}"));
     ends.a.post(ends.at_a, 5, good, false).unwrap_or_else(|e| panic!("{e}"));
-    let mut seen = ends.until(|seen| seen.a.iter().any(|one| one.wr_id == 5));
+    let mut seen = ends.poll_until(|seen| seen.a.iter().any(|one| one.wr_id == 5));
     ends.settle(&mut seen);
-    assert_eq!((seen.a[0].wr_id, seen.a[0].status), (4, Status::RemoteAccess));
-    assert!(seen.a[1..].iter().all(|one| one.status == Status::Flushed) && seen.b.is_empty());
+    assert_eq!((seen.a[0].wr_id, seen.a[0].status), (4, OpStatus::RemoteAccess));
+    assert!(seen.a[1..].iter().all(|one| one.status == OpStatus::Flushed) && seen.b.is_empty());
     // Without order a refusal may be told before what went well.
     let rest = seen.a[1..].iter().filter(|one| ends.a.caps().link_order || one.wr_id == 5);
     assert_eq!(rest.map(|one| one.wr_id).collect::<Vec<_>>(), [5]);
@@ -160,28 +172,28 @@ pub fn refusals_reach_unsignalled_operations<S: Setup>(setup: &S) {
 }
 
 /// Reads and atomics without the right fail and place nothing.
-pub fn refused_reads_and_atomics_place_nothing<S: Setup>(setup: &S) {
+pub fn refused_reads_and_atomics_place_nothing<S: ConformanceSetup>(setup: &S) {
     for case in 0..4 {
-        let mut ends = setup.pair(&default_config());
+        let mut ends = setup.open_pair(&default_config());
         if !ends.a.caps().refusals_are_told {
             return;
         }
         if case > 0 && !ends.a.caps().atomics {
             return;
         }
-        let into = Region::new(&ends.a, 4096, Access::LOCAL);
-        let from = Region::new(&ends.b, 4096, Access::WRITE);
-        let atomic = Region::new(&ends.b, 4096, Access::ALL);
-        let old = into.extent(0, 8);
+        let into = TestRegion::new(&ends.a, 4096, AccessRights::LOCAL);
+        let from = TestRegion::new(&ends.b, 4096, AccessRights::WRITE);
+        let atomic = TestRegion::new(&ends.b, 4096, AccessRights::ALL);
+        let old = into.extent_at(0, 8);
         let op = match case {
-            0 => Op::Read { into: into.extent(0, 4096), from: from.remote(0) },
-            1 => Op::FetchAdd { old, at: from.remote(0), add: 3 },
-            2 => Op::CompareSwap { old, at: from.remote(0), expect: 0, swap: 5 },
-            _ => Op::FetchAdd { old, at: atomic.remote(4), add: 3 },
+            0 => Op::Read { into: into.extent_at(0, 4096), from: from.remote_at(0) },
+            1 => Op::FetchAdd { old, at: from.remote_at(0), add: 3 },
+            2 => Op::CompareSwap { old, at: from.remote_at(0), expect: 0, swap: 5 },
+            _ => Op::FetchAdd { old, at: atomic.remote_at(4), add: 3 },
         };
         ends.on_a(9, op);
-        let seen = ends.expect(1, 0);
-        assert_eq!((seen.a[0].wr_id, seen.a[0].status), (9, Status::RemoteAccess), "case {case}");
+        let seen = ends.expect_completions(1, 0);
+        assert_eq!((seen.a[0].wr_id, seen.a[0].status), (9, OpStatus::RemoteAccess), "case {case}");
         into.assert_untouched();
         from.assert_untouched();
         atomic.assert_untouched();
@@ -189,89 +201,90 @@ pub fn refused_reads_and_atomics_place_nothing<S: Setup>(setup: &S) {
 }
 
 /// A send larger than its receive fails on both sides and writes nothing past it.
-pub fn sends_that_are_too_long_fail_on_both_sides<S: Setup>(setup: &S) {
+pub fn sends_that_are_too_long_fail_on_both_sides<S: ConformanceSetup>(setup: &S) {
     for len in LENS {
-        let mut ends = setup.pair(&default_config());
+        let mut ends = setup.open_pair(&default_config());
         if !ends.a.caps().sends_wait {
             return;
         }
-        let from = Region::new(&ends.a, SIZE, Access::LOCAL);
-        let into = Region::new(&ends.b, SIZE, Access::LOCAL);
-        from.fill(1);
-        ends.on_b(6, Op::Recv { into: into.extent(0, len - 1) });
-        ends.on_a(7, Op::Send { head: &[], body: Source::Region(from.extent(0, len)), imm: None });
-        let seen = ends.expect(1, 1);
-        assert_eq!((seen.a[0].wr_id, seen.a[0].status), (7, Status::TooLong));
-        assert_eq!((seen.b[0].wr_id, seen.b[0].status), (6, Status::TooLong));
+        let from = TestRegion::new(&ends.a, SIZE, AccessRights::LOCAL);
+        let into = TestRegion::new(&ends.b, SIZE, AccessRights::LOCAL);
+        from.fill_pattern(1);
+        ends.on_b(6, Op::Recv { into: into.extent_at(0, len - 1) });
+        ends.on_a(7, Op::Send { head: &[], body: OpSource::Region(from.extent_at(0, len)), imm: None });
+        let seen = ends.expect_completions(1, 1);
+        assert_eq!((seen.a[0].wr_id, seen.a[0].status), (7, OpStatus::TooLong));
+        assert_eq!((seen.b[0].wr_id, seen.b[0].status), (6, OpStatus::TooLong));
         assert!(
-            into.bytes(len - 1, 100).iter().all(|byte| *byte == 0),
+            into.read_bytes(len - 1, 100).iter().all(|byte| *byte == 0),
             "bytes past the receive were touched"
         );
     }
 }
 
 /// After an error everything posted on either end comes back flushed, in order, once.
-pub fn errors_flush_what_is_posted<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
+pub fn errors_flush_what_is_posted<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
     let caps = ends.a.caps();
     if !caps.errors_reach_peers || !caps.refusals_are_told {
         return;
     }
-    let here = Region::new(&ends.a, 4096, Access::ALL);
-    let there = Region::new(&ends.b, 4096, Access::ALL);
+    let here = TestRegion::new(&ends.a, 4096, AccessRights::ALL);
+    let there = TestRegion::new(&ends.b, 4096, AccessRights::ALL);
     for wr_id in 100..110 {
-        ends.on_a(wr_id, Op::Recv { into: here.extent(0, 8) });
-        ends.on_b(wr_id, Op::Recv { into: there.extent(0, 8) });
+        ends.on_a(wr_id, Op::Recv { into: here.extent_at(0, 8) });
+        ends.on_b(wr_id, Op::Recv { into: there.extent_at(0, 8) });
     }
-    let bad = Remote { key: RemoteKey(!there.keys.remote.0), addr: 0, purpose: crate::Purpose::Data };
+    let bad =
+        RemoteLocation { key: RemoteKey(!there.keys.remote.0), addr: 0, purpose: crate::RegionPurpose::Data };
     // What is given to a device after the error is another thing.
     ends.b.flush();
-    ends.on_a(1, Op::Write { from: Source::Inline(&[1]), to: there.remote(0), imm: None });
-    ends.on_a(2, Op::Write { from: Source::Inline(&[1]), to: bad, imm: None });
-    ends.on_a(3, Op::Write { from: Source::Inline(&[1]), to: there.remote(0), imm: None });
+    ends.on_a(1, Op::Write { from: OpSource::Inline(&[1]), to: there.remote_at(0), imm: None });
+    ends.on_a(2, Op::Write { from: OpSource::Inline(&[1]), to: bad, imm: None });
+    ends.on_a(3, Op::Write { from: OpSource::Inline(&[1]), to: there.remote_at(0), imm: None });
     ends.on_a(4, Op::Nop);
-    let seen = ends.expect(14, 10);
+    let seen = ends.expect_completions(14, 10);
     let status = |wr_id: u64| match wr_id {
-        1 => Status::Ok,
-        2 => Status::RemoteAccess,
-        _ => Status::Flushed,
+        1 => OpStatus::Ok,
+        2 => OpStatus::RemoteAccess,
+        _ => OpStatus::Flushed,
     };
     let posted: Vec<u64> =
-        seen.a.iter().filter(|one| one.done == Done::Posted).map(|one| one.wr_id).collect();
+        seen.a.iter().filter(|one| one.done == CompletionKind::Posted).map(|one| one.wr_id).collect();
     assert_eq!(posted, [1, 2, 3, 4]);
     for one in &seen.a {
         assert_eq!(one.status, status(one.wr_id), "{one:?}");
     }
     for list in [&seen.a, &seen.b] {
         let received: Vec<u64> =
-            list.iter().filter(|one| one.done == Done::Received).map(|one| one.wr_id).collect();
+            list.iter().filter(|one| one.done == CompletionKind::Received).map(|one| one.wr_id).collect();
         assert_eq!(received, (100..110).collect::<Vec<_>>());
     }
-    assert!(seen.b.iter().all(|one| one.status == Status::Flushed));
+    assert!(seen.b.iter().all(|one| one.status == OpStatus::Flushed));
 }
 
 /// Local keys that are not valid on this side, or ranges outside, are refused before anything is taken.
-pub fn foreign_local_keys_are_refused<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
-    let here = Region::new(&ends.a, 4096, Access::ALL);
-    let to = Region::new(&ends.b, 4096, Access::ALL);
-    let before = ends.a.credits(ends.at_a);
+pub fn foreign_local_keys_are_refused<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
+    let here = TestRegion::new(&ends.a, 4096, AccessRights::ALL);
+    let to = TestRegion::new(&ends.b, 4096, AccessRights::ALL);
+    let before = ends.a.post_credits(ends.at_a);
     let bad = [
-        Extent { key: LocalKey(here.keys.local.0 ^ (1 << 40)), offset: 0, len: 8 },
-        here.extent(4090, 8),
-        here.extent(u64::MAX, 8),
+        RegionExtent { key: LocalKey(here.keys.local.0 ^ (1 << 40)), offset: 0, len: 8 },
+        here.extent_at(4090, 8),
+        here.extent_at(u64::MAX, 8),
     ];
     for extent in bad {
         let ops = [
-            Op::Write { from: Source::Region(extent), to: to.remote(0), imm: None },
+            Op::Write { from: OpSource::Region(extent), to: to.remote_at(0), imm: None },
             Op::Recv { into: extent },
-            Op::Read { into: extent, from: to.remote(0) },
+            Op::Read { into: extent, from: to.remote_at(0) },
         ];
         for op in ops {
             let posted = ends.a.post(ends.at_a, 1, op, true);
-            assert_eq!(posted, Err(PostError::Refused(Status::LocalProtection)), "{op:?}");
+            assert_eq!(posted, Err(PostError::Refused(OpStatus::LocalProtection)), "{op:?}");
         }
     }
-    assert_eq!(ends.a.credits(ends.at_a), before);
-    ends.expect(0, 0);
+    assert_eq!(ends.a.post_credits(ends.at_a), before);
+    ends.expect_completions(0, 0);
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::pair::{Ends, LIMIT, Region, Seen, Setup, default_config};
-use crate::{Access, Done, Op, Rail, Source, Status, Wake};
+use super::pair::{ConformanceSetup, LIMIT, PolledCompletions, RailPair, TestRegion, default_config};
+use crate::{AccessRights, CompletionKind, Op, OpSource, OpStatus, Rail, WaitMethod};
 
 /// Polls of a rail that has nothing to do, after which it must have events to wait for.
 const POLLS: usize = 2000;
@@ -20,7 +20,7 @@ fn is_readable(descriptor: &OwnedFd) -> bool {
 }
 
 /// Polls the sender alone until the descriptor of the other rail is readable.
-fn wait_for_event<R: Rail>(ends: &mut Ends<R>, seen: &mut Seen, descriptor: &OwnedFd) {
+fn wait_for_event<R: Rail>(ends: &mut RailPair<R>, seen: &mut PolledCompletions, descriptor: &OwnedFd) {
     let started = Instant::now();
     while !is_readable(descriptor) {
         ends.poll_a(seen);
@@ -29,10 +29,10 @@ fn wait_for_event<R: Rail>(ends: &mut Ends<R>, seen: &mut Seen, descriptor: &Own
 }
 
 /// Polls both rails until `b` can be waited for; its descriptor, or `None` if it never can.
-fn fall_asleep<R: Rail>(ends: &mut Ends<R>, seen: &mut Seen) -> Option<Arc<OwnedFd>> {
+fn fall_asleep<R: Rail>(ends: &mut RailPair<R>, seen: &mut PolledCompletions) -> Option<Arc<OwnedFd>> {
     for _ in 0..POLLS {
         ends.poll(seen);
-        if ends.b.arm() == Wake::Event {
+        if ends.b.arm_wait() == WaitMethod::Event {
             return Some(
                 ends.b.event_descriptor().unwrap_or_else(|| panic!("an event without a descriptor")),
             );
@@ -42,66 +42,68 @@ fn fall_asleep<R: Rail>(ends: &mut Ends<R>, seen: &mut Seen) -> Option<Arc<Owned
 }
 
 /// Whether the rails of this setup can be waited for, as it claims.
-fn sleeps<S: Setup>(setup: &S, ends: &mut Ends<S::Rail>) -> bool {
-    let sleeps = fall_asleep(ends, &mut Seen::default()).is_some();
+fn check_events<S: ConformanceSetup>(setup: &S, ends: &mut RailPair<S::Rail>) -> bool {
+    let sleeps = fall_asleep(ends, &mut PolledCompletions::default()).is_some();
     assert_eq!(sleeps, setup.has_events(), "whether the rail has events to wait for");
     sleeps
 }
 
 /// A send ends the wait of the rail that receives it, each time, also if it comes between the last poll and the wait.
-pub fn events_end_the_wait_for_a_send<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
-    let there = Region::new(&ends.b, 64, Access::LOCAL);
-    let mut seen = Seen::default();
-    if !sleeps(setup, &mut ends) {
+pub fn events_end_the_wait_for_a_send<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
+    let there = TestRegion::new(&ends.b, 64, AccessRights::LOCAL);
+    let mut seen = PolledCompletions::default();
+    if !check_events(setup, &mut ends) {
         return;
     }
     for round in 0..20 {
-        ends.on_b(round, Op::Recv { into: there.extent(0, 8) });
+        ends.on_b(round, Op::Recv { into: there.extent_at(0, 8) });
         let is_late = round % 2 == 1;
         let before = if is_late { None } else { fall_asleep(&mut ends, &mut seen) };
         if let Some(descriptor) = &before {
             assert!(!is_readable(descriptor), "readable although nothing came");
         }
-        ends.on_a(round, Op::Send { head: &[7; 8], body: Source::Inline(&[]), imm: None });
+        ends.on_a(round, Op::Send { head: &[7; 8], body: OpSource::Inline(&[]), imm: None });
         ends.a.flush();
         // Completions that have arrived already need not be an event, if the rail says so.
         let started = Instant::now();
-        if before.is_some() || ends.b.arm() == Wake::Event {
+        if before.is_some() || ends.b.arm_wait() == WaitMethod::Event {
             let descriptor = ends.b.event_descriptor().unwrap_or_else(|| panic!("no descriptor"));
             wait_for_event(&mut ends, &mut seen, &descriptor);
         }
-        let came = |seen: &Seen| seen.b.iter().any(|one| one.done == Done::Received && one.wr_id == round);
+        let came = |seen: &PolledCompletions| {
+            seen.b.iter().any(|one| one.done == CompletionKind::Received && one.wr_id == round)
+        };
         while !came(&seen) {
             ends.poll(&mut seen);
             assert!(started.elapsed() < LIMIT, "the send did not come");
         }
     }
-    assert!(seen.b.iter().all(|one| one.status == Status::Ok), "{:?}", seen.b);
+    assert!(seen.b.iter().all(|one| one.status == OpStatus::Ok), "{:?}", seen.b);
 }
 
 /// A link that has failed keeps no descriptor readable, and another one of the rail still ends the wait.
-pub fn events_of_failed_links_end_no_wait<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
-    let there = Region::new(&ends.b, 64, Access::LOCAL);
-    let mut seen = Seen::default();
-    if !sleeps(setup, &mut ends) {
+pub fn events_of_failed_links_end_no_wait<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
+    let there = TestRegion::new(&ends.b, 64, AccessRights::LOCAL);
+    let mut seen = PolledCompletions::default();
+    if !check_events(setup, &mut ends) {
         return;
     }
-    ends.end();
-    (ends.at_a, ends.at_b) = ends.link();
-    ends.on_b(1, Op::Recv { into: there.extent(0, 8) });
+    ends.fail_ends();
+    (ends.at_a, ends.at_b) = ends.add_link();
+    ends.on_b(1, Op::Recv { into: there.extent_at(0, 8) });
     let descriptor =
         fall_asleep(&mut ends, &mut seen).unwrap_or_else(|| panic!("a failed link keeps it awake"));
     assert!(!is_readable(&descriptor), "the failed link has something to tell for ever");
-    ends.on_a(1, Op::Send { head: &[7; 8], body: Source::Inline(&[]), imm: None });
+    ends.on_a(1, Op::Send { head: &[7; 8], body: OpSource::Inline(&[]), imm: None });
     wait_for_event(&mut ends, &mut seen, &descriptor);
 }
 
 /// The descriptor of a rail that is closed meanwhile stays whose it was.
-pub fn event_descriptors_outlive_their_rail<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
-    if !sleeps(setup, &mut ends) {
+pub fn event_descriptors_outlive_their_rail<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
+    if !check_events(setup, &mut ends) {
         return;
     }
     let descriptor = ends.b.event_descriptor().unwrap_or_else(|| panic!("no descriptor"));

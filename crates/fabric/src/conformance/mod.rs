@@ -19,7 +19,7 @@ pub use events::*;
 pub use exported::*;
 pub use immediates::*;
 pub use ops::*;
-pub use pair::{Ends, Region, Seen, Setup, default_config, pattern};
+pub use pair::{ConformanceSetup, PolledCompletions, RailPair, TestRegion, default_config, pattern_byte};
 pub use pipelines::*;
 pub use queues::*;
 pub use retired::*;

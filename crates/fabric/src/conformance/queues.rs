@@ -1,69 +1,72 @@
 //! Cases: queues, their limits, and the life of links.
 
-use super::pair::{LIMIT, Region, Seen, Setup, default_config, zeros};
-use crate::{Access, DeregisterError, Done, Links, Op, PostError, Purpose, Rail, RailConfig, Source, Status};
+use super::pair::{ConformanceSetup, LIMIT, PolledCompletions, TestRegion, default_config, zeroed_bytes};
+use crate::{
+    AccessRights, CompletionKind, DeregisterError, LinkControl, Op, OpSource, OpStatus, PostError, Rail,
+    RailConfig, RegionPurpose,
+};
 
 /// How long what was flushed may take to a peer on the same host.
 const ARRIVAL: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// A send without a posted receive waits, and what is behind it waits with it.
-pub fn sends_wait_for_receives<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
+pub fn sends_wait_for_receives<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().sends_wait {
         return;
     }
-    let from = Region::new(&ends.a, 100_000, Access::LOCAL);
-    let into = Region::new(&ends.b, 100_000, Access::READ_WRITE);
-    from.fill(1);
-    ends.on_a(1, Op::Send { head: b"hello", body: Source::Inline(&[]), imm: Some(1) });
-    ends.on_a(2, Op::Send { head: &[], body: Source::Region(from.extent(0, 100_000)), imm: Some(2) });
+    let from = TestRegion::new(&ends.a, 100_000, AccessRights::LOCAL);
+    let into = TestRegion::new(&ends.b, 100_000, AccessRights::READ_WRITE);
+    from.fill_pattern(1);
+    ends.on_a(1, Op::Send { head: b"hello", body: OpSource::Inline(&[]), imm: Some(1) });
+    ends.on_a(2, Op::Send { head: &[], body: OpSource::Region(from.extent_at(0, 100_000)), imm: Some(2) });
     ends.on_a(3, Op::Nop);
-    ends.expect(0, 0);
+    ends.expect_completions(0, 0);
     // The other direction is not held up.
-    let back = Region::new(&ends.b, 8, Access::LOCAL);
-    let here = Region::new(&ends.a, 8, Access::READ_WRITE);
-    ends.on_b(9, Op::Read { into: back.extent(0, 8), from: here.remote(0) });
-    assert_eq!(ends.expect(0, 1).b[0].status, Status::Ok);
-    ends.on_b(10, Op::Recv { into: into.extent(0, 5) });
-    let seen = ends.expect(1, 1);
+    let back = TestRegion::new(&ends.b, 8, AccessRights::LOCAL);
+    let here = TestRegion::new(&ends.a, 8, AccessRights::READ_WRITE);
+    ends.on_b(9, Op::Read { into: back.extent_at(0, 8), from: here.remote_at(0) });
+    assert_eq!(ends.expect_completions(0, 1).b[0].status, OpStatus::Ok);
+    ends.on_b(10, Op::Recv { into: into.extent_at(0, 5) });
+    let seen = ends.expect_completions(1, 1);
     assert_eq!((seen.a[0].wr_id, seen.b[0].wr_id, seen.b[0].imm), (1, 10, Some(1)));
-    ends.on_b(11, Op::Recv { into: into.extent(0, 100_000) });
-    let seen = ends.expect(2, 1);
+    ends.on_b(11, Op::Recv { into: into.extent_at(0, 100_000) });
+    let seen = ends.expect_completions(2, 1);
     assert_eq!((seen.a[0].wr_id, seen.a[1].wr_id, seen.b[0].imm), (2, 3, Some(2)));
-    assert!(into.bytes(0, 100_000) == from.bytes(0, 100_000));
+    assert!(into.read_bytes(0, 100_000) == from.read_bytes(0, 100_000));
 }
 
 /// As many operations as there are credits can be posted, then none; a poll after progress gives them back.
-pub fn credits_are_honest<S: Setup>(setup: &S) {
+pub fn credits_are_honest<S: ConformanceSetup>(setup: &S) {
     let config = RailConfig { depth: 10, ..default_config() };
-    let mut ends = setup.pair(&config);
-    let into = Region::new(&ends.b, 4096, Access::WRITE);
-    let from = Region::new(&ends.a, 2 << 20, Access::LOCAL);
-    let target = Region::new(&ends.b, 2 << 20, Access::WRITE);
+    let mut ends = setup.open_pair(&config);
+    let into = TestRegion::new(&ends.b, 4096, AccessRights::WRITE);
+    let from = TestRegion::new(&ends.a, 2 << 20, AccessRights::LOCAL);
+    let target = TestRegion::new(&ends.b, 2 << 20, AccessRights::WRITE);
     for signalled in [true, false] {
         for round in 0..20u64 {
-            let credits = ends.a.credits(ends.at_a);
+            let credits = ends.a.post_credits(ends.at_a);
             assert!(credits <= 10 && credits > 0);
             for wr_id in 0..u64::from(credits) {
-                let small = Op::Write { from: Source::Inline(&[1]), to: into.remote(wr_id), imm: None };
-                let source = Source::Region(from.extent(0, 2 << 20));
-                let large = Op::Write { from: source, to: target.remote(0), imm: None };
+                let small = Op::Write { from: OpSource::Inline(&[1]), to: into.remote_at(wr_id), imm: None };
+                let source = OpSource::Region(from.extent_at(0, 2 << 20));
+                let large = Op::Write { from: source, to: target.remote_at(0), imm: None };
                 let op = if wr_id % 4 == round % 4 { large } else { small };
                 ends.a
                     .post(ends.at_a, wr_id, op, signalled)
                     .unwrap_or_else(|e| panic!("credit {wr_id}: {e}"));
             }
             // What is copied at once takes none.
-            assert!(ends.a.credits(ends.at_a) == 0 || !signalled || !ends.a.caps().arrives);
-            let more = Op::Write { from: Source::Inline(&[1]), to: into.remote(0), imm: None };
+            assert!(ends.a.post_credits(ends.at_a) == 0 || !signalled || !ends.a.caps().arrives);
+            let more = Op::Write { from: OpSource::Inline(&[1]), to: into.remote_at(0), imm: None };
             let posted = ends.a.post(ends.at_a, 99, more, signalled);
             // An unsignalled one may have been executed meanwhile.
             let waits = signalled && ends.a.caps().arrives;
             assert!(posted == Err(PostError::Busy) || (!waits && posted == Ok(())));
             let on_a = if signalled { credits as usize + usize::from(posted.is_ok()) } else { 0 };
-            let mut seen = ends.until(|seen| seen.a.len() >= on_a);
+            let mut seen = ends.poll_until(|seen| seen.a.len() >= on_a);
             let started = std::time::Instant::now();
-            while ends.a.credits(ends.at_a) < 6 {
+            while ends.a.post_credits(ends.at_a) < 6 {
                 ends.poll(&mut seen);
                 assert!(started.elapsed().as_secs() < 20, "credits never come back");
             }
@@ -71,12 +74,12 @@ pub fn credits_are_honest<S: Setup>(setup: &S) {
         }
     }
     // What was not told of is still under way, and uses memory that goes with this case.
-    ends.end();
+    ends.fail_ends();
 }
 
 /// How memory is given back that a link uses.
 #[derive(Clone, Copy, Debug)]
-enum Back {
+enum MemoryReturn {
     /// The link fails, and the region is deregistered.
     FailsAndDeregisters,
     /// It fails and is quiet; the region stays.
@@ -86,35 +89,37 @@ enum Back {
 }
 
 /// Memory of a failed or destroyed link that was given back is used by nobody, and the bytes that are put there stay here.
-pub fn memory_that_is_given_back_is_free<S: Setup>(setup: &S) {
+pub fn memory_that_is_given_back_is_free<S: ConformanceSetup>(setup: &S) {
     const LEN: usize = 1 << 20;
-    let ways = [Back::FailsAndDeregisters, Back::FailsAndIsQuiet, Back::IsDestroyed];
+    let ways = [MemoryReturn::FailsAndDeregisters, MemoryReturn::FailsAndIsQuiet, MemoryReturn::IsDestroyed];
     for (back, polls) in ways.into_iter().flat_map(|back| [(back, 0), (back, 3)]) {
-        let mut ends = setup.pair(&default_config());
-        let from = Region::with(&ends.a, LEN, Access::LOCAL, Purpose::Data);
-        let into = Region::new(&ends.b, LEN, Access::WRITE);
+        let mut ends = setup.open_pair(&default_config());
+        let from = TestRegion::with_purpose(&ends.a, LEN, AccessRights::LOCAL, RegionPurpose::Data);
+        let into = TestRegion::new(&ends.b, LEN, AccessRights::WRITE);
         for wr_id in 0..4 {
-            let source = Source::Region(from.extent(0, LEN as u64));
-            ends.on_a(wr_id, Op::Write { from: source, to: into.remote(0), imm: None });
+            let source = OpSource::Region(from.extent_at(0, LEN as u64));
+            ends.on_a(wr_id, Op::Write { from: source, to: into.remote_at(0), imm: None });
         }
-        let mut seen = Seen::default();
+        let mut seen = PolledCompletions::default();
         ends.a.flush();
         (0..polls).for_each(|_| ends.poll(&mut seen));
         match back {
-            Back::IsDestroyed => ends.a.destroy(ends.at_a),
-            Back::FailsAndDeregisters | Back::FailsAndIsQuiet => ends.a.fail(ends.at_a),
+            MemoryReturn::IsDestroyed => ends.a.destroy_link(ends.at_a),
+            MemoryReturn::FailsAndDeregisters | MemoryReturn::FailsAndIsQuiet => ends.a.fail_link(ends.at_a),
         }
         let started = std::time::Instant::now();
         loop {
             let given = match back {
-                Back::FailsAndIsQuiet => ends.a.is_quiet(ends.at_a),
-                Back::FailsAndDeregisters | Back::IsDestroyed => match from.try_deregister() {
-                    Ok(()) => true,
-                    Err(error) => {
-                        assert_eq!(error, DeregisterError::Draining);
-                        false
+                MemoryReturn::FailsAndIsQuiet => ends.a.poll_link_quiet(ends.at_a),
+                MemoryReturn::FailsAndDeregisters | MemoryReturn::IsDestroyed => {
+                    match from.try_deregister() {
+                        Ok(()) => true,
+                        Err(error) => {
+                            assert_eq!(error, DeregisterError::Draining);
+                            false
+                        }
                     }
-                },
+                }
             };
             if given {
                 break;
@@ -122,165 +127,174 @@ pub fn memory_that_is_given_back_is_free<S: Setup>(setup: &S) {
             assert!(started.elapsed() < LIMIT, "{back:?}: it is never given back");
             ends.poll(&mut seen);
         }
-        let mut bytes = zeros(LEN);
+        let mut bytes = zeroed_bytes(LEN);
         bytes.fill(0xdd);
         from.memory.write(0, &bytes).unwrap_or_else(|e| panic!("write: {e}"));
         ends.settle(&mut seen);
-        assert!(!into.bytes(0, LEN).contains(&0xdd), "{back:?}, {polls} polls");
+        assert!(!into.read_bytes(0, LEN).contains(&0xdd), "{back:?}, {polls} polls");
     }
 }
 
 /// A queue of receives takes as many as was asked for.
-pub fn receives_are_bounded<S: Setup>(setup: &S) {
+pub fn receives_are_bounded<S: ConformanceSetup>(setup: &S) {
     let config = RailConfig { recv_depth: 5, ..default_config() };
-    let mut ends = setup.pair(&config);
-    let into = Region::new(&ends.b, 64, Access::LOCAL);
+    let mut ends = setup.open_pair(&config);
+    let into = TestRegion::new(&ends.b, 64, AccessRights::LOCAL);
     for round in 0..50 {
-        let op = Op::Recv { into: into.extent(0, 64) };
+        let op = Op::Recv { into: into.extent_at(0, 64) };
         let missing = if round == 0 { 5 } else { 2 };
         for wr_id in 0..missing {
             ends.on_b(wr_id, op);
         }
         assert_eq!(ends.b.post(ends.at_b, 9, op, true), Err(PostError::Busy));
         for wr_id in 0..2 {
-            ends.on_a(wr_id, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None });
+            ends.on_a(wr_id, Op::Send { head: &[1], body: OpSource::Inline(&[]), imm: None });
         }
-        ends.expect(2, 2);
+        ends.expect_completions(2, 2);
     }
 }
 
 /// What a peer did before it destroyed its link arrives; then the link is flushed.
-pub fn destroyed_links_flush_the_peer<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
+pub fn destroyed_links_flush_the_peer<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().ends_are_told || !ends.a.caps().write_data {
         return;
     }
-    let into = Region::new(&ends.b, 64, Access::WRITE);
-    ends.on_b(50, Op::Recv { into: into.extent(0, 8) });
-    ends.on_b(51, Op::Recv { into: into.extent(0, 8) });
+    let into = TestRegion::new(&ends.b, 64, AccessRights::WRITE);
+    ends.on_b(50, Op::Recv { into: into.extent_at(0, 8) });
+    ends.on_b(51, Op::Recv { into: into.extent_at(0, 8) });
     // A peer may have to hear of receives before it can send.
-    ends.settle(&mut Seen::default());
-    ends.on_a(1, Op::Send { head: &[7], body: Source::Inline(&[]), imm: None });
-    ends.on_a(2, Op::Write { from: Source::Inline(&[8; 8]), to: into.remote(8), imm: Some(3) });
+    ends.settle(&mut PolledCompletions::default());
+    ends.on_a(1, Op::Send { head: &[7], body: OpSource::Inline(&[]), imm: None });
+    ends.on_a(2, Op::Write { from: OpSource::Inline(&[8; 8]), to: into.remote_at(8), imm: Some(3) });
     ends.a.flush();
-    ends.a.destroy(ends.at_a);
-    let seen = ends.until(|seen| seen.b.len() >= 3);
-    let told: Vec<(u64, Done, Status)> = seen.b.iter().map(|one| (one.wr_id, one.done, one.status)).collect();
+    ends.a.destroy_link(ends.at_a);
+    let seen = ends.poll_until(|seen| seen.b.len() >= 3);
+    let told: Vec<(u64, CompletionKind, OpStatus)> =
+        seen.b.iter().map(|one| (one.wr_id, one.done, one.status)).collect();
     assert_eq!(
         told,
         [
-            (50, Done::Received, Status::Ok),
-            (0, Done::Written, Status::Ok),
-            (51, Done::Received, Status::Flushed)
+            (50, CompletionKind::Received, OpStatus::Ok),
+            (0, CompletionKind::Written, OpStatus::Ok),
+            (51, CompletionKind::Received, OpStatus::Flushed)
         ]
     );
-    assert_eq!(into.bytes(0, 1), [7]);
-    ends.b.destroy(ends.at_b);
+    assert_eq!(into.read_bytes(0, 1), [7]);
+    ends.b.destroy_link(ends.at_b);
 }
 
 /// A link that is failed still delivers what had arrived, then gives everything else back once.
-pub fn failed_links_deliver_what_arrived<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
+pub fn failed_links_deliver_what_arrived<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().sends_wait {
         return;
     }
-    let into = Region::new(&ends.b, 64, Access::WRITE);
+    let into = TestRegion::new(&ends.b, 64, AccessRights::WRITE);
     for wr_id in 50..54 {
-        ends.on_b(wr_id, Op::Recv { into: into.extent(0, 8) });
+        ends.on_b(wr_id, Op::Recv { into: into.extent_at(0, 8) });
     }
-    ends.on_b(40, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None });
+    ends.on_b(40, Op::Send { head: &[1], body: OpSource::Inline(&[]), imm: None });
     ends.on_b(41, Op::Nop);
-    ends.settle(&mut Seen::default());
-    ends.on_a(1, Op::Send { head: &[7], body: Source::Inline(&[]), imm: None });
+    ends.settle(&mut PolledCompletions::default());
+    ends.on_a(1, Op::Send { head: &[7], body: OpSource::Inline(&[]), imm: None });
     ends.a.flush();
     std::thread::sleep(ARRIVAL);
-    ends.b.fail(ends.at_b);
-    let seen = ends.until(|seen| seen.b.len() >= 6);
-    let received: Vec<(u64, Status)> =
-        seen.b.iter().filter(|one| one.done == Done::Received).map(|one| (one.wr_id, one.status)).collect();
-    assert_eq!(received[0], (50, Status::Ok));
-    assert!(received[1..].iter().all(|(_, status)| *status == Status::Flushed));
+    ends.b.fail_link(ends.at_b);
+    let seen = ends.poll_until(|seen| seen.b.len() >= 6);
+    let received: Vec<(u64, OpStatus)> = seen
+        .b
+        .iter()
+        .filter(|one| one.done == CompletionKind::Received)
+        .map(|one| (one.wr_id, one.status))
+        .collect();
+    assert_eq!(received[0], (50, OpStatus::Ok));
+    assert!(received[1..].iter().all(|(_, status)| *status == OpStatus::Flushed));
     assert_eq!(received.iter().map(|one| one.0).collect::<Vec<_>>(), [50, 51, 52, 53]);
-    let posted: Vec<(u64, Status)> =
-        seen.b.iter().filter(|one| one.done == Done::Posted).map(|one| (one.wr_id, one.status)).collect();
+    let posted: Vec<(u64, OpStatus)> = seen
+        .b
+        .iter()
+        .filter(|one| one.done == CompletionKind::Posted)
+        .map(|one| (one.wr_id, one.status))
+        .collect();
     // What was under way may have been cut off.
     assert!(
-        matches!(posted[..], [(40, Status::PeerDead | Status::Flushed), (41, Status::Flushed)]),
+        matches!(posted[..], [(40, OpStatus::PeerDead | OpStatus::Flushed), (41, OpStatus::Flushed)]),
         "{posted:?}"
     );
-    let mut seen = Seen::default();
+    let mut seen = PolledCompletions::default();
     ends.settle(&mut seen);
     assert!(seen.b.is_empty());
-    assert_eq!(ends.b.post(ends.at_b, 1, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+    assert_eq!(ends.b.post(ends.at_b, 1, Op::Nop, true), Err(PostError::Refused(OpStatus::Flushed)));
 }
 
 /// A link that is failed is quiet soon, although nobody was told of what was posted last, and it was well.
-pub fn failed_links_are_quiet_after_untold_work<S: Setup>(setup: &S) {
+pub fn failed_links_are_quiet_after_untold_work<S: ConformanceSetup>(setup: &S) {
     for posted in [0, 1, 5] {
-        let mut ends = setup.pair(&default_config());
-        let into = Region::new(&ends.b, 64, Access::WRITE);
-        let mut seen = Seen::default();
+        let mut ends = setup.open_pair(&default_config());
+        let into = TestRegion::new(&ends.b, 64, AccessRights::WRITE);
+        let mut seen = PolledCompletions::default();
         for wr_id in 0..posted {
-            let op = Op::Write { from: Source::Inline(&[7]), to: into.remote(wr_id), imm: None };
+            let op = Op::Write { from: OpSource::Inline(&[7]), to: into.remote_at(wr_id), imm: None };
             ends.post_a(wr_id, op, false, &mut seen);
         }
         ends.settle(&mut seen);
-        ends.a.fail(ends.at_a);
+        ends.a.fail_link(ends.at_a);
         let started = std::time::Instant::now();
-        while !ends.a.is_quiet(ends.at_a) {
+        while !ends.a.poll_link_quiet(ends.at_a) {
             ends.poll(&mut seen);
             assert!(started.elapsed().as_secs() < 20, "{posted} posted: it is never quiet: {:?}", seen.a);
         }
-        assert!(seen.a.iter().all(|one| one.status != Status::Ok), "{:?}", seen.a);
+        assert!(seen.a.iter().all(|one| one.status != OpStatus::Ok), "{:?}", seen.a);
     }
 }
 
 /// Links can be destroyed and made again many times, also in error, without using anything up.
-pub fn links_can_be_made_again<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
+pub fn links_can_be_made_again<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
     let breaks = ends.a.caps().refusals_are_told;
-    let into = Region::new(&ends.b, 64, Access::WRITE);
+    let into = TestRegion::new(&ends.b, 64, AccessRights::WRITE);
     for round in 0..200u64 {
-        ends.on_b(3, Op::Recv { into: into.extent(0, 8) });
+        ends.on_b(3, Op::Recv { into: into.extent_at(0, 8) });
         let bytes = round.to_le_bytes();
         let bad = breaks && round % 3 == 0;
-        let to = into.remote(if bad { 60 } else { 0 });
+        let to = into.remote_at(if bad { 60 } else { 0 });
         let imm = ends.a.caps().write_data.then_some(1);
-        ends.on_a(round, Op::Write { from: Source::Inline(&bytes), to, imm });
-        let seen = ends.until(|seen| !seen.a.is_empty());
-        let want = if bad { Status::RemoteAccess } else { Status::Ok };
+        ends.on_a(round, Op::Write { from: OpSource::Inline(&bytes), to, imm });
+        let seen = ends.poll_until(|seen| !seen.a.is_empty());
+        let want = if bad { OpStatus::RemoteAccess } else { OpStatus::Ok };
         assert_eq!(seen.a[0].status, want);
-        ends.a.destroy(ends.at_a);
-        ends.b.destroy(ends.at_b);
-        (ends.at_a, ends.at_b) = ends.link();
+        ends.a.destroy_link(ends.at_a);
+        ends.b.destroy_link(ends.at_b);
+        (ends.at_a, ends.at_b) = ends.add_link();
     }
-    assert!(ends.a.credits(ends.at_a) > 0);
+    assert!(ends.a.post_credits(ends.at_a) > 0);
 }
 
 /// A link with much to do does not starve the others.
-pub fn many_links_are_served<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
+pub fn many_links_are_served<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
     let mut links = vec![(ends.at_a, ends.at_b)];
     for _ in 1..8 {
-        links.push(ends.link());
+        links.push(ends.add_link());
     }
-    assert!(ends.a.create().is_err(), "no more links than were asked for");
-    let from = Region::new(&ends.a, 8 << 20, Access::LOCAL);
-    let into = Region::new(&ends.b, 8 << 20, Access::WRITE);
-    from.fill(1);
-    let source = Source::Region(from.extent(0, 8 << 20));
-    ends.on_a(0, Op::Write { from: source, to: into.remote(0), imm: None });
+    assert!(ends.a.create_link().is_err(), "no more links than were asked for");
+    let from = TestRegion::new(&ends.a, 8 << 20, AccessRights::LOCAL);
+    let into = TestRegion::new(&ends.b, 8 << 20, AccessRights::WRITE);
+    from.fill_pattern(1);
+    let source = OpSource::Region(from.extent_at(0, 8 << 20));
+    ends.on_a(0, Op::Write { from: source, to: into.remote_at(0), imm: None });
     for (index, (at_a, _)) in links.iter().enumerate().skip(1) {
         let byte = [index as u8];
-        let op = Op::Write { from: Source::Inline(&byte), to: into.remote(index as u64), imm: None };
+        let op = Op::Write { from: OpSource::Inline(&byte), to: into.remote_at(index as u64), imm: None };
         ends.a.post(*at_a, index as u64, op, true).unwrap_or_else(|e| panic!("{e}"));
     }
-    let seen = ends.expect(8, 0);
+    let seen = ends.expect_completions(8, 0);
     let mut all: Vec<u64> = seen.a.iter().map(|one| one.wr_id).collect();
     all.sort_unstable();
     assert_eq!(all, (0..8).collect::<Vec<_>>());
     for one in &seen.a {
         assert_eq!(one.link, links[one.wr_id as usize].0);
     }
-    assert!(into.bytes(8, 1 << 20) == from.bytes(8, 1 << 20));
+    assert!(into.read_bytes(8, 1 << 20) == from.read_bytes(8, 1 << 20));
 }

@@ -1,61 +1,61 @@
 //! Cases: what peers write to a region that was retired completes, and touches nothing.
 
-use super::pair::{Region, Seen, Setup, default_config};
-use crate::{Access, Done, Op, Rail, Source, Status};
+use super::pair::{ConformanceSetup, PolledCompletions, TestRegion, default_config};
+use crate::{AccessRights, CompletionKind, Op, OpSource, OpStatus, Rail};
 
 const SIZE: usize = 1 << 20;
 /// Sizes that travel inline, staged and otherwise.
 const LENS: [u64; 6] = [1, 8, 4096, 20_000, 256 << 10, 1 << 20];
 
 /// Writes to a retired region complete at both ends and touch nothing; the link carries on.
-pub fn writes_to_retired_regions_go_nowhere<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
+pub fn writes_to_retired_regions_go_nowhere<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
     if !ends.b.caps().retires || !ends.a.caps().write_data {
         return;
     }
-    let from = Region::new(&ends.a, SIZE, Access::LOCAL);
-    from.fill(1);
-    let other = Region::new(&ends.b, SIZE, Access::ALL);
-    ends.lend(&from, &other);
+    let from = TestRegion::new(&ends.a, SIZE, AccessRights::LOCAL);
+    from.fill_pattern(1);
+    let other = TestRegion::new(&ends.b, SIZE, AccessRights::ALL);
+    ends.lend_receives(&from, &other);
     for len in LENS {
-        let into = Region::new(&ends.b, SIZE, Access::ALL);
+        let into = TestRegion::new(&ends.b, SIZE, AccessRights::ALL);
         into.retire();
-        for (wr_id, to) in [(1, into.remote(0)), (2, other.remote(0)), (3, into.remote(0))] {
-            let source = Source::Region(from.extent(0, len));
+        for (wr_id, to) in [(1, into.remote_at(0)), (2, other.remote_at(0)), (3, into.remote_at(0))] {
+            let source = OpSource::Region(from.extent_at(0, len));
             ends.on_a(wr_id, Op::Write { from: source, to, imm: Some(wr_id as u32) });
         }
-        let seen = ends.expect(3, 3);
-        assert!(seen.a.iter().all(|one| one.status == Status::Ok), "{len} bytes: {:?}", seen.a);
+        let seen = ends.expect_completions(3, 3);
+        assert!(seen.a.iter().all(|one| one.status == OpStatus::Ok), "{len} bytes: {:?}", seen.a);
         let written: Vec<_> = seen.b.iter().map(|one| (one.done, one.status)).collect();
-        assert_eq!(written, [(Done::Written, Status::Ok); 3], "{len} bytes");
+        assert_eq!(written, [(CompletionKind::Written, OpStatus::Ok); 3], "{len} bytes");
         let mut told: Vec<_> = seen.b.iter().filter_map(|one| one.imm).collect();
         told.sort_unstable();
         assert_eq!(told, [1, 2, 3]);
         into.assert_untouched();
         if ends.b.caps().needs_flush {
             ends.on_b(4, Op::Flush);
-            ends.expect(0, 1);
+            ends.expect_completions(0, 1);
         }
         into.assert_untouched();
-        assert!(other.bytes(0, len as usize) == from.bytes(0, len as usize), "{len} bytes differ");
+        assert!(other.read_bytes(0, len as usize) == from.read_bytes(0, len as usize), "{len} bytes differ");
     }
 }
 
 /// A region that is retired while writes are under way changes no more from then on; all of them complete.
-pub fn regions_can_be_retired_under_writes<S: Setup>(setup: &S) {
+pub fn regions_can_be_retired_under_writes<S: ConformanceSetup>(setup: &S) {
     for (len, polls) in LENS.into_iter().flat_map(|len| [0, 1, 3, 10].map(|polls| (len, polls))) {
-        let mut ends = setup.pair(&default_config());
+        let mut ends = setup.open_pair(&default_config());
         if !ends.b.caps().retires || !ends.a.caps().write_data {
             return;
         }
-        let from = Region::new(&ends.a, SIZE, Access::LOCAL);
-        let into = Region::new(&ends.b, SIZE, Access::ALL);
-        from.fill(3);
-        ends.lend(&from, &into);
-        let mut seen = Seen::default();
+        let from = TestRegion::new(&ends.a, SIZE, AccessRights::LOCAL);
+        let into = TestRegion::new(&ends.b, SIZE, AccessRights::ALL);
+        from.fill_pattern(3);
+        ends.lend_receives(&from, &into);
+        let mut seen = PolledCompletions::default();
         for round in 0..8_u32 {
-            let source = Source::Region(from.extent(0, len));
-            let op = Op::Write { from: source, to: into.remote(0), imm: Some(round) };
+            let source = OpSource::Region(from.extent_at(0, len));
+            let op = Op::Write { from: source, to: into.remote_at(0), imm: Some(round) };
             ends.post_a(round.into(), op, true, &mut seen);
         }
         for _ in 0..polls {
@@ -63,32 +63,33 @@ pub fn regions_can_be_retired_under_writes<S: Setup>(setup: &S) {
         }
         into.retire();
         // The memory is something else's now.
-        into.fill(9);
-        let rest = ends.expect(8 - seen.a.len(), 8 - seen.b.len());
+        into.fill_pattern(9);
+        let rest = ends.expect_completions(8 - seen.a.len(), 8 - seen.b.len());
         let all = || seen.a.iter().chain(&rest.a).chain(&seen.b).chain(&rest.b);
-        assert!(all().all(|one| one.status == Status::Ok), "{len} bytes, {polls} polls");
-        let clean = into.bytes(0, SIZE).iter().zip(0..).all(|(&byte, at)| byte == super::pattern(9, at));
+        assert!(all().all(|one| one.status == OpStatus::Ok), "{len} bytes, {polls} polls");
+        let clean =
+            into.read_bytes(0, SIZE).iter().zip(0..).all(|(&byte, at)| byte == super::pattern_byte(9, at));
         assert!(clean, "{len} bytes, {polls} polls: a byte landed late");
     }
 }
 
 /// Retired is only what could be written; nothing else can be done to it.
-pub fn retired_regions_are_only_written<S: Setup>(setup: &S) {
+pub fn retired_regions_are_only_written<S: ConformanceSetup>(setup: &S) {
     for (readable, case) in [(true, "a read"), (false, "a write without the right")] {
-        let mut ends = setup.pair(&default_config());
+        let mut ends = setup.open_pair(&default_config());
         if !ends.b.caps().retires {
             return;
         }
-        let here = Region::new(&ends.a, 64, Access::LOCAL);
-        let access = Access { write: readable, read: true, atomic: false };
-        let there = Region::new(&ends.b, 64, access);
+        let here = TestRegion::new(&ends.a, 64, AccessRights::LOCAL);
+        let access = AccessRights { write: readable, read: true, atomic: false };
+        let there = TestRegion::new(&ends.b, 64, access);
         there.retire();
         let op = if readable {
-            Op::Read { into: here.extent(0, 64), from: there.remote(0) }
+            Op::Read { into: here.extent_at(0, 64), from: there.remote_at(0) }
         } else {
-            Op::Write { from: Source::Region(here.extent(0, 64)), to: there.remote(0), imm: None }
+            Op::Write { from: OpSource::Region(here.extent_at(0, 64)), to: there.remote_at(0), imm: None }
         };
         ends.on_a(5, op);
-        assert_eq!(ends.expect(1, 0).a[0].status, Status::RemoteAccess, "{case}");
+        assert_eq!(ends.expect_completions(1, 0).a[0].status, OpStatus::RemoteAccess, "{case}");
     }
 }

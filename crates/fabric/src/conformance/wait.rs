@@ -4,39 +4,46 @@ use std::time::Instant;
 
 use trunkline_proto::reserve::try_filled;
 
-use super::pair::{Ends, LIMIT, Region, Seen, Setup, default_config};
+use super::pair::{ConformanceSetup, LIMIT, PolledCompletions, RailPair, TestRegion, default_config};
 use crate::{
-    Access, Completion, Cq, CqId, Done, LinkAddress, LinkId, Links, Match, Op, PostError, Rail, RailConfig,
-    RemoteKey, Source, Status,
+    AccessRights, Completion, CompletionKind, CqId, CqPosition, LinkAddress, LinkControl, LinkId, MatchKey,
+    Op, OpSource, OpStatus, PostError, Rail, RailConfig, RemoteKey,
 };
 
 /// What is waited for, and who waits: a main link between two rails, and a companion on a third one, of the NIC that the
 /// main link's first rail is on. The companion's other end is on its own rail.
-struct Company<R: Rail> {
-    main: Ends<R>,
+struct CompanionSetup<R: Rail> {
+    main: RailPair<R>,
     side: R,
     companion: LinkId,
     loopback: LinkId,
     /// A word that the companion counts in.
-    counter: Region,
-    old: Region,
+    counter: TestRegion,
+    old: TestRegion,
     /// What the third rail's polls have returned.
     told: Vec<Completion>,
 }
 
-fn with<S: Setup>(setup: &S, config: &RailConfig) -> Option<Company<S::Rail>> {
-    let (rail, _) = setup.rails(&default_config());
+fn open_companion<S: ConformanceSetup>(setup: &S, config: &RailConfig) -> Option<CompanionSetup<S::Rail>> {
+    let (rail, _) = setup.open_rails(&default_config());
     if !rail.caps().wait {
         return None;
     }
-    let [a, side, b] = setup.trio(config).unwrap_or_else(|| panic!("a setup without three rails"));
-    let mut main = Ends { a, b, at_a: LinkId(0), at_b: LinkId(0) };
-    (main.at_a, main.at_b) = main.link();
-    let counter = Region::new(&side, 64, Access::ALL);
-    let old = Region::new(&side, 64, Access::LOCAL);
-    let mut all =
-        Company { main, side, companion: LinkId(0), loopback: LinkId(0), counter, old, told: Vec::new() };
-    (all.companion, all.loopback) = all.pair();
+    let [a, side, b] = setup.open_trio(config).unwrap_or_else(|| panic!("a setup without three rails"));
+    let mut main = RailPair { a, b, at_a: LinkId(0), at_b: LinkId(0) };
+    (main.at_a, main.at_b) = main.add_link();
+    let counter = TestRegion::new(&side, 64, AccessRights::ALL);
+    let old = TestRegion::new(&side, 64, AccessRights::LOCAL);
+    let mut all = CompanionSetup {
+        main,
+        side,
+        companion: LinkId(0),
+        loopback: LinkId(0),
+        counter,
+        old,
+        told: Vec::new(),
+    };
+    (all.companion, all.loopback) = all.connect_pair();
     Some(all)
 }
 
@@ -49,17 +56,18 @@ fn poll_some<R: Rail>(rail: &mut R, most: usize) -> Vec<Completion> {
     out
 }
 
-fn queue<R: Rail>(rail: &R) -> Cq {
-    rail.cq().unwrap_or_else(|| panic!("a rail that can wait without a queue"))
+fn rail_queue<R: Rail>(rail: &R) -> CqPosition {
+    rail.cq_position().unwrap_or_else(|| panic!("a rail that can wait without a queue"))
 }
 
-impl<R: Rail> Company<R> {
+impl<R: Rail> CompanionSetup<R> {
     /// Two more links of the third rail, connected to each other.
-    fn pair(&mut self) -> (LinkId, LinkId) {
-        let one = self.side.create().unwrap_or_else(|e| panic!("create: {e}"));
-        let two = self.side.create().unwrap_or_else(|e| panic!("create: {e}"));
-        let address =
-            |rail: &R, link| -> LinkAddress { rail.address(link).unwrap_or_else(|e| panic!("address: {e}")) };
+    fn connect_pair(&mut self) -> (LinkId, LinkId) {
+        let one = self.side.create_link().unwrap_or_else(|e| panic!("create: {e}"));
+        let two = self.side.create_link().unwrap_or_else(|e| panic!("create: {e}"));
+        let address = |rail: &R, link| -> LinkAddress {
+            rail.link_address(link).unwrap_or_else(|e| panic!("address: {e}"))
+        };
         let of_one = address(&self.side, one);
         let of_two = address(&self.side, two);
         self.side.connect(one, of_two).unwrap_or_else(|e| panic!("connect: {e}"));
@@ -72,30 +80,35 @@ impl<R: Rail> Company<R> {
     }
 
     /// Posts on the companion, which must have room.
-    fn post(&mut self, wr_id: u64, op: Op<'_>, signalled: bool) {
+    fn post_companion(&mut self, wr_id: u64, op: Op<'_>, signalled: bool) {
         self.try_post(wr_id, op, signalled).unwrap_or_else(|e| panic!("post {op:?}: {e}"));
     }
 
     /// A wait for completion number `index` of the main link's first rail.
-    fn wait(&self, index: u64) -> Op<'static> {
-        Op::Wait { cq: queue(&self.main.a).id, index }
+    fn wait_op(&self, index: u64) -> Op<'static> {
+        Op::Wait { cq: rail_queue(&self.main.a).id, index }
     }
 
     /// Adds one to the counter.
-    fn add(&self) -> Op<'static> {
-        Op::FetchAdd { old: self.old.extent(0, 8), at: self.counter.remote(0), add: 1 }
+    fn add_op(&self) -> Op<'static> {
+        Op::FetchAdd { old: self.old.extent_at(0, 8), at: self.counter.remote_at(0), add: 1 }
     }
 
-    fn count(&self) -> u64 {
+    fn counter_value(&self) -> u64 {
         self.counter.memory.load(0).unwrap_or_else(|e| panic!("load: {e}"))
     }
 
     /// Polls the third rail until `enough`, and then for a while, to see that no more happens.
-    fn settle(&mut self, enough: impl Fn(&Self) -> bool) {
+    fn poll_until(&mut self, enough: impl Fn(&Self) -> bool) {
         let started = Instant::now();
         while !enough(self) {
             self.told.extend(poll_some(&mut self.side, 5));
-            assert!(started.elapsed() < LIMIT, "nothing more came: {:?}, {}", self.told, self.count());
+            assert!(
+                started.elapsed() < LIMIT,
+                "nothing more came: {:?}, {}",
+                self.told,
+                self.counter_value()
+            );
         }
         for _ in 0..200 {
             self.told.extend(poll_some(&mut self.side, 5));
@@ -103,105 +116,112 @@ impl<R: Rail> Company<R> {
     }
 
     /// What the third rail told since the last call: `count` completions, by `wr_id`.
-    fn news(&mut self, count: usize) -> Vec<(u64, Status)> {
-        self.settle(|all| all.told.len() >= count);
+    fn take_completions(&mut self, count: usize) -> Vec<(u64, OpStatus)> {
+        self.poll_until(|all| all.told.len() >= count);
         std::mem::take(&mut self.told).into_iter().map(|one| (one.wr_id, one.status)).collect()
     }
 
     /// The third rail told just this.
-    fn hear(&mut self, want: &[(u64, Status)]) {
-        assert_eq!(self.news(want.len()), want);
+    fn expect_completions(&mut self, want: &[(u64, OpStatus)]) {
+        assert_eq!(self.take_completions(want.len()), want);
     }
 
     /// The counter gets so far, and no further.
-    fn counts(&mut self, want: u64) {
-        self.settle(|all| all.count() >= want);
-        assert_eq!(self.count(), want);
+    fn expect_count(&mut self, want: u64) {
+        self.poll_until(|all| all.counter_value() >= want);
+        assert_eq!(self.counter_value(), want);
     }
 
     /// Ends one operation of the main link, so that its queue produces one more.
-    fn produce(&mut self) {
+    fn produce_completion(&mut self) {
         self.main.on_a(0, Op::Nop);
-        let seen = self.main.until(|seen| !seen.a.is_empty());
-        assert_eq!((seen.a.len(), seen.a[0].status), (1, Status::Ok));
+        let seen = self.main.poll_until(|seen| !seen.a.is_empty());
+        assert_eq!((seen.a.len(), seen.a[0].status), (1, OpStatus::Ok));
     }
 
     /// A write of the main link that the target refuses.
     fn break_main(&mut self) {
-        let to =
-            crate::Remote { key: RemoteKey(0x5555_0000_aaaa_ffff), addr: 0, purpose: crate::Purpose::Data };
-        self.main.on_a(77, Op::Write { from: Source::Inline(&[1]), to, imm: None });
+        let to = crate::RemoteLocation {
+            key: RemoteKey(0x5555_0000_aaaa_ffff),
+            addr: 0,
+            purpose: crate::RegionPurpose::Data,
+        };
+        self.main.on_a(77, Op::Write { from: OpSource::Inline(&[1]), to, imm: None });
     }
 }
 
-fn ok(wr_ids: impl IntoIterator<Item = u64>) -> Vec<(u64, Status)> {
-    wr_ids.into_iter().map(|wr_id| (wr_id, Status::Ok)).collect()
+fn ok_statuses(wr_ids: impl IntoIterator<Item = u64>) -> Vec<(u64, OpStatus)> {
+    wr_ids.into_iter().map(|wr_id| (wr_id, OpStatus::Ok)).collect()
 }
 
 /// A wait for a queue that there is not, or on a NIC that cannot wait, is refused before anything is taken.
-pub fn waits_for_unknown_queues_are_refused<S: Setup>(setup: &S) {
-    let mut ends = setup.pair(&default_config());
+pub fn waits_for_unknown_queues_are_refused<S: ConformanceSetup>(setup: &S) {
+    let mut ends = setup.open_pair(&default_config());
     let able = ends.a.caps().wait;
-    assert_eq!(ends.a.cq().is_some(), able);
-    let known = ends.a.cq().map_or(0, |cq| cq.id.0);
-    let before = ends.a.credits(ends.at_a);
+    assert_eq!(ends.a.cq_position().is_some(), able);
+    let known = ends.a.cq_position().map_or(0, |cq| cq.id.0);
+    let before = ends.a.post_credits(ends.at_a);
     for id in [!known, known ^ 1 << 63, known ^ 1 << 32] {
         let posted = ends.a.post(ends.at_a, 1, Op::Wait { cq: CqId(id), index: 0 }, true);
         assert!(matches!(posted, Err(PostError::Refused(_))), "{posted:?}");
-        assert!(!able || posted == Err(PostError::Refused(Status::LocalProtection)), "{posted:?}");
+        assert!(!able || posted == Err(PostError::Refused(OpStatus::LocalProtection)), "{posted:?}");
     }
-    assert_eq!(ends.a.credits(ends.at_a), before);
+    assert_eq!(ends.a.post_credits(ends.at_a), before);
     ends.on_a(2, Op::Nop);
-    assert_eq!(ends.expect(1, 0).a[0].wr_id, 2);
+    assert_eq!(ends.expect_completions(1, 0).a[0].wr_id, 2);
 }
 
 /// A wait holds every kind of operation behind it, nothing before it, and nothing else.
-pub fn waits_hold_what_comes_after_them<S: Setup>(setup: &S) {
-    let Some(mut all) = with(setup, &default_config()) else { return };
+pub fn waits_hold_what_comes_after_them<S: ConformanceSetup>(setup: &S) {
+    let Some(mut all) = open_companion(setup, &default_config()) else { return };
     if !all.main.a.caps().write_data {
         return;
     }
     let len = 1 << 20;
-    let from = Region::new(&all.side, len, Access::ALL);
-    let into = Region::new(&all.side, len, Access::ALL);
-    from.fill(1);
-    let large = Source::Region(from.extent(0, len as u64));
-    let small = Source::Inline(&[7; 8]);
-    let word = all.old.extent(8, 8);
-    all.post(1, Op::Write { from: large, to: into.remote(0), imm: None }, true);
-    all.post(2, all.wait(queue(&all.main.a).next), true);
-    all.post(3, Op::Write { from: small, to: into.remote(0), imm: Some(9) }, true);
-    all.post(4, Op::Send { head: &[1], body: small, imm: None }, true);
-    all.post(5, Op::Read { into: from.extent(0, 8), from: all.counter.remote(8) }, true);
-    all.post(6, all.add(), true);
-    all.post(7, Op::CompareSwap { old: word, at: all.counter.remote(16), expect: 0, swap: 5 }, true);
-    all.post(8, Op::Nop, true);
+    let from = TestRegion::new(&all.side, len, AccessRights::ALL);
+    let into = TestRegion::new(&all.side, len, AccessRights::ALL);
+    from.fill_pattern(1);
+    let large = OpSource::Region(from.extent_at(0, len as u64));
+    let small = OpSource::Inline(&[7; 8]);
+    let word = all.old.extent_at(8, 8);
+    all.post_companion(1, Op::Write { from: large, to: into.remote_at(0), imm: None }, true);
+    all.post_companion(2, all.wait_op(rail_queue(&all.main.a).next), true);
+    all.post_companion(3, Op::Write { from: small, to: into.remote_at(0), imm: Some(9) }, true);
+    all.post_companion(4, Op::Send { head: &[1], body: small, imm: None }, true);
+    all.post_companion(5, Op::Read { into: from.extent_at(0, 8), from: all.counter.remote_at(8) }, true);
+    all.post_companion(6, all.add_op(), true);
+    all.post_companion(
+        7,
+        Op::CompareSwap { old: word, at: all.counter.remote_at(16), expect: 0, swap: 5 },
+        true,
+    );
+    all.post_companion(8, Op::Nop, true);
     let matched = all.side.caps().matched;
     if matched {
-        all.post(9, Op::MatchedSend { from: large, key: Match(1) }, true);
+        all.post_companion(9, Op::MatchedSend { from: large, key: MatchKey(1) }, true);
     } else {
-        all.post(9, Op::Nop, true);
+        all.post_companion(9, Op::Nop, true);
     }
     let loopback = all.loopback;
     let mut there = |wr_id, op| all.side.post(loopback, wr_id, op, true).unwrap_or_else(|e| panic!("{e}"));
-    there(40, Op::Recv { into: into.extent(0, 64) });
+    there(40, Op::Recv { into: into.extent_at(0, 64) });
     if matched {
-        there(41, Op::MatchedRecv { into: into.extent(0, len as u64), key: Match(1) });
+        there(41, Op::MatchedRecv { into: into.extent_at(0, len as u64), key: MatchKey(1) });
     }
     // The other way nothing is held, nor on other links of the rail, nor a flush.
-    there(42, Op::FetchAdd { old: all.old.extent(0, 8), at: all.counter.remote(24), add: 3 });
-    all.post(43, Op::Flush, true);
-    let (other, _) = all.pair();
+    there(42, Op::FetchAdd { old: all.old.extent_at(0, 8), at: all.counter.remote_at(24), add: 3 });
+    all.post_companion(43, Op::Flush, true);
+    let (other, _) = all.connect_pair();
     all.side.post(other, 44, Op::Nop, true).unwrap_or_else(|e| panic!("{e}"));
-    let mut news = all.news(4);
+    let mut news = all.take_completions(4);
     news.sort_unstable_by_key(|one| one.0);
-    assert_eq!(news, ok([1, 42, 43, 44]));
-    assert!(all.side.caps().needs_flush || into.bytes(0, len) == from.bytes(0, len));
+    assert_eq!(news, ok_statuses([1, 42, 43, 44]));
+    assert!(all.side.caps().needs_flush || into.read_bytes(0, len) == from.read_bytes(0, len));
     let words = [0, 16, 24].map(|at| all.counter.memory.load(at).ok());
     assert_eq!(words, [Some(0), Some(0), Some(3)]);
     let arrivals = 2 + usize::from(matched);
-    all.produce();
-    all.settle(|all| all.told.len() >= 8 + arrivals);
+    all.produce_completion();
+    all.poll_until(|all| all.told.len() >= 8 + arrivals);
     let (posted, mut arrived): (Vec<_>, Vec<_>) =
         std::mem::take(&mut all.told).into_iter().partition(|one| one.link == all.companion);
     assert_eq!(posted.iter().map(|one| one.wr_id).collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 8, 9]);
@@ -212,26 +232,26 @@ pub fn waits_hold_what_comes_after_them<S: Setup>(setup: &S) {
 }
 
 /// Every completion of the awaited rail counts, of whatever kind, and a wait ends with its own: not one before.
-pub fn waits_end_with_their_completion<S: Setup>(setup: &S) {
-    let Some(mut all) = with(setup, &default_config()) else { return };
+pub fn waits_end_with_their_completion<S: ConformanceSetup>(setup: &S) {
+    let Some(mut all) = open_companion(setup, &default_config()) else { return };
     if !all.main.a.caps().write_data {
         return;
     }
-    let here = Region::new(&all.main.a, 4096, Access::ALL);
+    let here = TestRegion::new(&all.main.a, 4096, AccessRights::ALL);
     let mut expected = 0;
     for _ in 0..5 {
-        let first = queue(&all.main.a).next;
+        let first = rail_queue(&all.main.a).next;
         for number in 0..12 {
-            all.post(number, all.wait(first.wrapping_add(number)), number % 2 == 0);
-            all.post(number, all.add(), false);
+            all.post_companion(number, all.wait_op(first.wrapping_add(number)), number % 2 == 0);
+            all.post_companion(number, all.add_op(), false);
         }
-        all.counts(expected);
+        all.expect_count(expected);
         for number in 0..4 {
-            all.main.on_a(number, Op::Recv { into: here.extent(0, 8) });
-            all.main.on_a(number, Op::Read { into: here.extent(64, 0), from: here.remote(0) });
-            all.main.on_b(number, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None });
-            let to = here.remote(128);
-            all.main.on_b(number, Op::Write { from: Source::Inline(&[1]), to, imm: Some(1) });
+            all.main.on_a(number, Op::Recv { into: here.extent_at(0, 8) });
+            all.main.on_a(number, Op::Read { into: here.extent_at(64, 0), from: here.remote_at(0) });
+            all.main.on_b(number, Op::Send { head: &[1], body: OpSource::Inline(&[]), imm: None });
+            let to = here.remote_at(128);
+            all.main.on_b(number, Op::Write { from: OpSource::Inline(&[1]), to, imm: Some(1) });
         }
         let mut kinds = Vec::new();
         let started = Instant::now();
@@ -240,58 +260,65 @@ pub fn waits_end_with_their_completion<S: Setup>(setup: &S) {
             let came = poll_some(&mut all.main.a, 1);
             expected += came.len() as u64;
             kinds.extend(came.iter().map(|one| one.done));
-            assert_eq!(queue(&all.main.a).next, first.wrapping_add(kinds.len() as u64));
-            all.counts(expected);
+            assert_eq!(rail_queue(&all.main.a).next, first.wrapping_add(kinds.len() as u64));
+            all.expect_count(expected);
             assert!(started.elapsed() < LIMIT, "nothing more came after {kinds:?}");
         }
         let of = |kind| kinds.iter().filter(|done| **done == kind).count();
-        assert_eq!([Done::Posted, Done::Received, Done::Written].map(of), [4, 4, 4]);
+        assert_eq!(
+            [CompletionKind::Posted, CompletionKind::Received, CompletionKind::Written].map(of),
+            [4, 4, 4]
+        );
         poll_some(&mut all.main.b, 50);
-        all.hear(&ok([0, 2, 4, 6, 8, 10]));
+        all.expect_completions(&ok_statuses([0, 2, 4, 6, 8, 10]));
     }
 }
 
 /// A wait for what has been ends at once; also one for the oldest completion there was.
-pub fn waits_for_the_past_end_at_once<S: Setup>(setup: &S) {
-    let Some(mut all) = with(setup, &default_config()) else { return };
-    let first = queue(&all.main.a).next;
+pub fn waits_for_the_past_end_at_once<S: ConformanceSetup>(setup: &S) {
+    let Some(mut all) = open_companion(setup, &default_config()) else { return };
+    let first = rail_queue(&all.main.a).next;
     for _ in 0..30 {
-        all.produce();
+        all.produce_completion();
     }
     for number in [29, 0, 15] {
-        all.post(number, all.wait(first.wrapping_add(number)), true);
+        all.post_companion(number, all.wait_op(first.wrapping_add(number)), true);
     }
-    all.hear(&ok([29, 0, 15]));
-    all.post(30, all.wait(first.wrapping_add(30)), true);
-    all.hear(&[]);
-    all.produce();
-    all.hear(&ok([30]));
+    all.expect_completions(&ok_statuses([29, 0, 15]));
+    all.post_companion(30, all.wait_op(first.wrapping_add(30)), true);
+    all.expect_completions(&[]);
+    all.produce_completion();
+    all.expect_completions(&ok_statuses([30]));
 }
 
 /// An error in the queue fails the waits for it and for what comes later, and no others; with them the link.
-pub fn errors_fail_the_waits_from_them_on<S: Setup>(setup: &S) {
+pub fn errors_fail_the_waits_from_them_on<S: ConformanceSetup>(setup: &S) {
     for before in [true, false] {
         for signalled in [true, false] {
-            let Some(mut all) = with(setup, &default_config()) else { return };
-            let from = Region::new(&all.side, 1 << 20, Access::LOCAL);
-            let into = Region::new(&all.side, 1 << 20, Access::WRITE);
-            let first = queue(&all.main.a).next;
-            let wait = |all: &mut Company<S::Rail>| {
+            let Some(mut all) = open_companion(setup, &default_config()) else { return };
+            let from = TestRegion::new(&all.side, 1 << 20, AccessRights::LOCAL);
+            let into = TestRegion::new(&all.side, 1 << 20, AccessRights::WRITE);
+            let first = rail_queue(&all.main.a).next;
+            let wait = |all: &mut CompanionSetup<S::Rail>| {
                 for number in 0..7 {
-                    let large = Source::Region(from.extent(0, 1 << 20));
-                    all.post(100 + number, Op::Write { from: large, to: into.remote(0), imm: None }, true);
-                    all.post(200 + number, all.wait(first.wrapping_add(number)), signalled);
-                    all.post(300 + number, all.add(), signalled);
+                    let large = OpSource::Region(from.extent_at(0, 1 << 20));
+                    all.post_companion(
+                        100 + number,
+                        Op::Write { from: large, to: into.remote_at(0), imm: None },
+                        true,
+                    );
+                    all.post_companion(200 + number, all.wait_op(first.wrapping_add(number)), signalled);
+                    all.post_companion(300 + number, all.add_op(), signalled);
                 }
             };
-            let go = |all: &mut Company<S::Rail>| {
+            let go = |all: &mut CompanionSetup<S::Rail>| {
                 for _ in 0..4 {
                     all.main.on_a(1, Op::Nop);
                 }
                 all.break_main();
                 all.main.on_a(1, Op::Nop);
                 all.main.on_a(1, Op::Nop);
-                all.main.expect(7, 0);
+                all.main.expect_completions(7, 0);
             };
             if before {
                 wait(&mut all);
@@ -300,19 +327,19 @@ pub fn errors_fail_the_waits_from_them_on<S: Setup>(setup: &S) {
                 go(&mut all);
                 wait(&mut all);
             }
-            let mut want: Vec<(u64, Status)> = Vec::new();
+            let mut want: Vec<(u64, OpStatus)> = Vec::new();
             for number in 0..7 {
-                let status = if number < 4 { Status::Ok } else { Status::Flushed };
+                let status = if number < 4 { OpStatus::Ok } else { OpStatus::Flushed };
                 // What stands before the first wait that fails has its own end.
-                let write = if number < 5 { Status::Ok } else { Status::Flushed };
+                let write = if number < 5 { OpStatus::Ok } else { OpStatus::Flushed };
                 want.push((100 + number, write));
                 if signalled || number >= 4 {
                     want.extend([(200 + number, status), (300 + number, status)]);
                 }
             }
-            assert_eq!(all.news(want.len()), want, "before {before}, signalled {signalled}");
-            assert_eq!(all.count(), 4, "as many as have ended well");
-            let refused = Err(PostError::Refused(Status::Flushed));
+            assert_eq!(all.take_completions(want.len()), want, "before {before}, signalled {signalled}");
+            assert_eq!(all.counter_value(), 4, "as many as have ended well");
+            let refused = Err(PostError::Refused(OpStatus::Flushed));
             assert_eq!(all.try_post(1, Op::Nop, true), refused);
             assert_eq!(all.side.post(all.loopback, 1, Op::Nop, true), refused);
         }
@@ -320,17 +347,17 @@ pub fn errors_fail_the_waits_from_them_on<S: Setup>(setup: &S) {
 }
 
 /// When the rail that is waited for is closed, nobody waits any longer; and nobody can begin to.
-pub fn closed_rails_fail_their_waits<S: Setup>(setup: &S) {
-    let Some(mut all) = with(setup, &default_config()) else { return };
-    let first = queue(&all.main.a).next;
-    all.produce();
-    all.post(1, all.wait(first), true);
-    all.post(2, all.wait(first.wrapping_add(1)), true);
-    all.post(3, all.add(), true);
-    all.hear(&ok([1]));
-    let again = all.wait(first);
-    let other = all.pair().0;
-    let Company { main: Ends { a, .. }, mut side, companion, counter, .. } = all;
+pub fn closed_rails_fail_their_waits<S: ConformanceSetup>(setup: &S) {
+    let Some(mut all) = open_companion(setup, &default_config()) else { return };
+    let first = rail_queue(&all.main.a).next;
+    all.produce_completion();
+    all.post_companion(1, all.wait_op(first), true);
+    all.post_companion(2, all.wait_op(first.wrapping_add(1)), true);
+    all.post_companion(3, all.add_op(), true);
+    all.expect_completions(&ok_statuses([1]));
+    let again = all.wait_op(first);
+    let other = all.connect_pair().0;
+    let CompanionSetup { main: RailPair { a, .. }, mut side, companion, counter, .. } = all;
     drop(a);
     let mut told = Vec::new();
     let started = Instant::now();
@@ -340,105 +367,105 @@ pub fn closed_rails_fail_their_waits<S: Setup>(setup: &S) {
         assert!(started.elapsed() < LIMIT, "{told:?}");
         told.extend(poll_some(&mut side, 5).into_iter().map(|one| (one.wr_id, one.status)));
     }
-    assert_eq!(told, [(2, Status::Flushed), (3, Status::Flushed)]);
+    assert_eq!(told, [(2, OpStatus::Flushed), (3, OpStatus::Flushed)]);
     assert_eq!(counter.memory.load(0), Ok(0));
-    assert_eq!(side.post(companion, 1, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
-    assert_eq!(side.post(other, 1, again, true), Err(PostError::Refused(Status::LocalProtection)));
+    assert_eq!(side.post(companion, 1, Op::Nop, true), Err(PostError::Refused(OpStatus::Flushed)));
+    assert_eq!(side.post(other, 1, again, true), Err(PostError::Refused(OpStatus::LocalProtection)));
 }
 
 /// A link may wait for the queue of its own rail, also for what it posted itself; for what comes after the wait it waits
 /// until it is ended.
-pub fn waits_may_be_for_their_own_rail<S: Setup>(setup: &S) {
-    let Some(all) = with(setup, &default_config()) else { return };
+pub fn waits_may_be_for_their_own_rail<S: ConformanceSetup>(setup: &S) {
+    let Some(all) = open_companion(setup, &default_config()) else { return };
     let mut ends = all.main;
-    let into = Region::new(&ends.b, 64, Access::WRITE);
-    let Cq { id, next } = queue(&ends.a);
+    let into = TestRegion::new(&ends.b, 64, AccessRights::WRITE);
+    let CqPosition { id, next } = rail_queue(&ends.a);
     let write =
-        |byte: &'static [u8; 1]| Op::Write { from: Source::Inline(byte), to: into.remote(0), imm: None };
+        |byte: &'static [u8; 1]| Op::Write { from: OpSource::Inline(byte), to: into.remote_at(0), imm: None };
     ends.on_a(1, write(&[1]));
     ends.on_a(2, Op::Wait { cq: id, index: next });
     ends.on_a(3, write(&[3]));
     ends.on_a(4, Op::Wait { cq: id, index: next.wrapping_add(2) });
     ends.on_a(5, Op::Nop);
-    let order: Vec<u64> = ends.expect(5, 0).a.iter().map(|one| one.wr_id).collect();
+    let order: Vec<u64> = ends.expect_completions(5, 0).a.iter().map(|one| one.wr_id).collect();
     assert_eq!(order, [1, 2, 3, 4, 5]);
     ends.on_a(6, Op::Wait { cq: id, index: next.wrapping_add(5) });
     ends.on_a(7, write(&[7]));
-    ends.expect(0, 0);
+    ends.expect_completions(0, 0);
     // Another link of the rail goes on, and what it completes is what the first one waits for.
-    let (at_a, _) = ends.link();
+    let (at_a, _) = ends.add_link();
     ends.a.post(at_a, 8, Op::Nop, true).unwrap_or_else(|e| panic!("{e}"));
-    let order: Vec<u64> = ends.expect(3, 0).a.iter().map(|one| one.wr_id).collect();
+    let order: Vec<u64> = ends.expect_completions(3, 0).a.iter().map(|one| one.wr_id).collect();
     assert_eq!(order, [8, 6, 7]);
     ends.on_a(9, Op::Wait { cq: id, index: next.wrapping_add(8) });
     ends.on_a(10, write(&[10]));
-    ends.expect(0, 0);
-    ends.a.fail(ends.at_a);
-    let seen = ends.until(|seen| seen.a.len() == 2);
+    ends.expect_completions(0, 0);
+    ends.a.fail_link(ends.at_a);
+    let seen = ends.poll_until(|seen| seen.a.len() == 2);
     assert_eq!(seen.a.iter().map(|one| one.wr_id).collect::<Vec<_>>(), [9, 10]);
-    assert!(seen.a.iter().all(|one| one.status != Status::Ok));
+    assert!(seen.a.iter().all(|one| one.status != OpStatus::Ok));
 }
 
 /// A queue full of waits takes no more, and has all its room again when they are over.
-pub fn waits_fill_the_queue<S: Setup>(setup: &S) {
+pub fn waits_fill_the_queue<S: ConformanceSetup>(setup: &S) {
     let config = RailConfig { depth: 10, ..default_config() };
-    let Some(mut all) = with(setup, &config) else { return };
+    let Some(mut all) = open_companion(setup, &config) else { return };
     for signalled in [true, false] {
         for _ in 0..30 {
-            let next = queue(&all.main.a).next;
-            let credits = u64::from(all.side.credits(all.companion));
+            let next = rail_queue(&all.main.a).next;
+            let credits = u64::from(all.side.post_credits(all.companion));
             assert!(credits > 0 && credits <= 10);
             for number in 0..credits {
-                all.post(number, all.wait(next.wrapping_add(number / 6)), signalled);
+                all.post_companion(number, all.wait_op(next.wrapping_add(number / 6)), signalled);
             }
-            assert_eq!(all.side.credits(all.companion), 0);
-            assert_eq!(all.try_post(99, all.wait(next), signalled), Err(PostError::Busy));
+            assert_eq!(all.side.post_credits(all.companion), 0);
+            assert_eq!(all.try_post(99, all.wait_op(next), signalled), Err(PostError::Busy));
             assert_eq!(all.try_post(99, Op::Nop, signalled), Err(PostError::Busy));
-            all.hear(&[]);
+            all.expect_completions(&[]);
             assert_eq!(all.try_post(99, Op::Nop, signalled), Err(PostError::Busy));
-            let ended = |from: u64, to| ok((from..to).filter(|_| signalled));
-            all.produce();
-            all.hear(&ended(0, credits.min(6)));
-            all.produce();
-            all.hear(&ended(6, credits.max(6)));
+            let ended = |from: u64, to| ok_statuses((from..to).filter(|_| signalled));
+            all.produce_completion();
+            all.expect_completions(&ended(0, credits.min(6)));
+            all.produce_completion();
+            all.expect_completions(&ended(6, credits.max(6)));
             // Unsignalled ones are over when their room is back.
-            all.settle(|all| all.side.credits(all.companion) >= 6);
+            all.poll_until(|all| all.side.post_credits(all.companion) >= 6);
         }
     }
 }
 
 /// A link that ends gives its waits back, whoever ended it, and what they held was not done.
-pub fn links_that_end_give_back_their_waits<S: Setup>(setup: &S) {
+pub fn links_that_end_give_back_their_waits<S: ConformanceSetup>(setup: &S) {
     for by_peer in [true, false] {
-        let Some(mut all) = with(setup, &default_config()) else { return };
-        let next = queue(&all.main.a).next;
-        all.post(1, all.wait(next), true);
-        all.post(2, all.add(), true);
-        all.post(3, all.wait(next), false);
-        all.post(4, all.add(), false);
-        all.hear(&[]);
+        let Some(mut all) = open_companion(setup, &default_config()) else { return };
+        let next = rail_queue(&all.main.a).next;
+        all.post_companion(1, all.wait_op(next), true);
+        all.post_companion(2, all.add_op(), true);
+        all.post_companion(3, all.wait_op(next), false);
+        all.post_companion(4, all.add_op(), false);
+        all.expect_completions(&[]);
         if by_peer {
-            all.side.destroy(all.loopback)
+            all.side.destroy_link(all.loopback)
         } else {
-            all.side.fail(all.companion)
+            all.side.fail_link(all.companion)
         }
-        let news = all.news(4);
+        let news = all.take_completions(4);
         assert_eq!(news.iter().map(|one| one.0).collect::<Vec<_>>(), [1, 2, 3, 4], "{news:?}");
-        assert!(news.iter().all(|one| one.1 != Status::Ok), "{news:?}");
-        all.produce();
-        all.hear(&[]);
-        assert_eq!(all.count(), 0);
-        all.side.destroy(all.companion);
+        assert!(news.iter().all(|one| one.1 != OpStatus::Ok), "{news:?}");
+        all.produce_completion();
+        all.expect_completions(&[]);
+        assert_eq!(all.counter_value(), 0);
+        all.side.destroy_link(all.companion);
     }
 }
 
 /// For each put of the main link the companion waits for its completion and adds one. The counter is never ahead of what
 /// has arrived, and in the end has counted all.
-pub fn companions_count_what_has_ended<S: Setup>(setup: &S) {
+pub fn companions_count_what_has_ended<S: ConformanceSetup>(setup: &S) {
     const PUTS: u64 = 1000;
-    let Some(mut all) = with(setup, &RailConfig { depth: 20, ..default_config() }) else { return };
-    let into = Region::new(&all.main.b, 8 * PUTS as usize, Access::WRITE);
-    let first = queue(&all.main.a).next;
+    let Some(mut all) = open_companion(setup, &RailConfig { depth: 20, ..default_config() }) else { return };
+    let into = TestRegion::new(&all.main.b, 8 * PUTS as usize, AccessRights::WRITE);
+    let first = rail_queue(&all.main.a).next;
     let mut put = 0;
     let mut booked = 0;
     let mut ended = 0;
@@ -450,23 +477,23 @@ pub fn companions_count_what_has_ended<S: Setup>(setup: &S) {
         match dice >> 62 {
             0 if put < PUTS => {
                 let bytes = (put + 1).to_le_bytes();
-                let op = Op::Write { from: Source::Inline(&bytes), to: into.remote(8 * put), imm: None };
+                let op = Op::Write { from: OpSource::Inline(&bytes), to: into.remote_at(8 * put), imm: None };
                 put += u64::from(all.main.a.post(all.main.at_a, put, op, true).is_ok());
             }
-            1 if booked < PUTS && all.side.credits(all.companion) >= 2 => {
-                all.post(booked, all.wait(first.wrapping_add(booked)), false);
-                all.post(booked, all.add(), false);
+            1 if booked < PUTS && all.side.post_credits(all.companion) >= 2 => {
+                all.post_companion(booked, all.wait_op(first.wrapping_add(booked)), false);
+                all.post_companion(booked, all.add_op(), false);
                 booked += 1;
             }
             2 => {
                 poll_some(&mut all.main.b, 3);
                 let some = poll_some(&mut all.main.a, 1 + dice as usize % 5);
-                assert!(some.iter().all(|one| one.status == Status::Ok));
+                assert!(some.iter().all(|one| one.status == OpStatus::Ok));
                 ended += some.len() as u64;
             }
             _ => assert_eq!(poll_some(&mut all.side, 5), []),
         }
-        let count = all.count();
+        let count = all.counter_value();
         assert!(count <= ended && count <= booked && count >= seen, "{count} of {ended}, {booked} booked");
         if !all.main.b.caps().needs_flush {
             for done in seen..count {
@@ -476,9 +503,9 @@ pub fn companions_count_what_has_ended<S: Setup>(setup: &S) {
         seen = count;
         assert!(started.elapsed() < LIMIT, "{count} of {ended}, {booked} booked");
     }
-    let mut rest = Seen::default();
+    let mut rest = PolledCompletions::default();
     all.main.settle(&mut rest);
     assert!(rest.a.is_empty());
-    all.hear(&[]);
-    assert_eq!(all.count(), PUTS);
+    all.expect_completions(&[]);
+    assert_eq!(all.counter_value(), PUTS);
 }

@@ -1,6 +1,6 @@
 //! One thing that a rail saw, as words of a recorder's buffer. Made by `rail`, read by `story`.
 
-use crate::{Completion, Done, LinkId, Op, Status};
+use crate::{Completion, CompletionKind, LinkId, Op, OpStatus};
 
 /// Words of an event in the buffer.
 pub(super) const WORDS: usize = 5;
@@ -10,7 +10,7 @@ const THERE: u64 = 1 << 63;
 
 /// What was posted. Receives are not recorded: their time says when the peer sent, not what the NIC did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum TracedOpKind {
     Send,
     Write,
     Read,
@@ -21,7 +21,7 @@ pub(super) enum Kind {
     Wait,
 }
 
-impl Kind {
+impl TracedOpKind {
     const ALL: [Self; 8] = [
         Self::Send,
         Self::Write,
@@ -34,7 +34,7 @@ impl Kind {
     ];
 
     /// As the trace names it.
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn trace_name(self) -> &'static str {
         match self {
             Self::Send => "send",
             Self::Write => "write",
@@ -48,7 +48,7 @@ impl Kind {
     }
 
     /// The kind and the bytes of an operation; `None` for receives.
-    pub(super) fn of(op: &Op<'_>) -> Option<(Self, u64)> {
+    pub(super) fn classify_op(op: &Op<'_>) -> Option<(Self, u64)> {
         Some(match op {
             Op::Send { head, body, .. } => (Self::Send, head.len() as u64 + body.len()),
             Op::Write { from, .. } | Op::PlacedWrite { from, .. } => (Self::Write, from.len()),
@@ -65,7 +65,7 @@ impl Kind {
 
 /// What happened to a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Sign {
+pub(super) enum LinkEvent {
     /// It was made; its number may have been another's before.
     Made,
     /// What is posted on it can leave.
@@ -78,13 +78,13 @@ pub(super) enum Sign {
     Closed,
 }
 
-impl Sign {
+impl LinkEvent {
     const ALL: [Self; 5] = [Self::Made, Self::Up, Self::Lost, Self::Fenced, Self::Closed];
 }
 
 /// How an operation ended, by name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Fate {
+pub(super) enum TracedOutcome {
     Ok,
     Flushed,
     LocalProtection,
@@ -95,7 +95,7 @@ pub(super) enum Fate {
     Other,
 }
 
-impl Fate {
+impl TracedOutcome {
     const ALL: [Self; 8] = [
         Self::Ok,
         Self::Flushed,
@@ -107,21 +107,21 @@ impl Fate {
         Self::Other,
     ];
 
-    fn of(status: Status) -> Self {
+    fn from_status(status: OpStatus) -> Self {
         match status {
-            Status::Ok => Self::Ok,
-            Status::Flushed => Self::Flushed,
-            Status::LocalProtection => Self::LocalProtection,
-            Status::RemoteAccess => Self::RemoteAccess,
-            Status::TooLong => Self::TooLong,
-            Status::ReceiverNotReady => Self::ReceiverNotReady,
-            Status::PeerDead => Self::PeerDead,
-            Status::Unflushed(_) | Status::Other(_) => Self::Other,
+            OpStatus::Ok => Self::Ok,
+            OpStatus::Flushed => Self::Flushed,
+            OpStatus::LocalProtection => Self::LocalProtection,
+            OpStatus::RemoteAccess => Self::RemoteAccess,
+            OpStatus::TooLong => Self::TooLong,
+            OpStatus::ReceiverNotReady => Self::ReceiverNotReady,
+            OpStatus::PeerDead => Self::PeerDead,
+            OpStatus::Unflushed(_) | OpStatus::Other(_) => Self::Other,
         }
     }
 
     /// As the trace names it.
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn trace_name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Flushed => "flushed",
@@ -135,26 +135,27 @@ impl Fate {
     }
 }
 
-const DONES: [Done; 3] = [Done::Posted, Done::Received, Done::Written];
+const DONES: [CompletionKind; 3] =
+    [CompletionKind::Posted, CompletionKind::Received, CompletionKind::Written];
 
 /// What an event is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum What {
+pub(super) enum EventDetail {
     /// An operation was posted.
     Posted {
-        kind: Kind,
+        kind: TracedOpKind,
         signalled: bool,
     },
     Ended {
-        done: Done,
-        fate: Fate,
+        done: CompletionKind,
+        fate: TracedOutcome,
     },
-    Link(Sign),
+    Link(LinkEvent),
 }
 
 /// One event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Event {
+pub(super) struct RailEvent {
     /// Nanoseconds, by the recorder's clock.
     pub(super) at: u64,
     /// Number of the NIC.
@@ -165,22 +166,22 @@ pub(super) struct Event {
     pub(super) link: LinkId,
     pub(super) wr_id: u64,
     pub(super) bytes: u64,
-    pub(super) what: What,
+    pub(super) what: EventDetail,
 }
 
-impl Event {
+impl RailEvent {
     /// What a completion tells.
-    pub(super) fn ended(completion: &Completion) -> (u64, u64, What) {
+    pub(super) fn completion_detail(completion: &Completion) -> (u64, u64, EventDetail) {
         let Completion { wr_id, done, status, len, .. } = *completion;
-        (wr_id, len, What::Ended { done, fate: Fate::of(status) })
+        (wr_id, len, EventDetail::Ended { done, fate: TracedOutcome::from_status(status) })
     }
 
     /// For the buffer. The last word is never 0.
     pub(super) fn to_words(self) -> [u64; WORDS] {
         let (class, what, more) = match self.what {
-            What::Posted { kind, signalled } => (0, kind as u64, u64::from(signalled)),
-            What::Ended { done, fate } => (1, done as u64, fate as u64),
-            What::Link(sign) => (2, sign as u64, 0),
+            EventDetail::Posted { kind, signalled } => (0, kind as u64, u64::from(signalled)),
+            EventDetail::Ended { done, fate } => (1, done as u64, fate as u64),
+            EventDetail::Link(sign) => (2, sign as u64, 0),
         };
         let rail = u64::from(self.rail) << 32 | u64::from(self.link.0);
         let last = THERE | u64::from(self.nic) << 32 | more << 16 | what << 8 | class;
@@ -194,9 +195,9 @@ impl Event {
         }
         let part = |shift: u32| usize::from((last >> shift) as u8);
         let what = match part(0) {
-            0 => What::Posted { kind: *Kind::ALL.get(part(8))?, signalled: part(16) != 0 },
-            1 => What::Ended { done: *DONES.get(part(8))?, fate: *Fate::ALL.get(part(16))? },
-            2 => What::Link(*Sign::ALL.get(part(8))?),
+            0 => EventDetail::Posted { kind: *TracedOpKind::ALL.get(part(8))?, signalled: part(16) != 0 },
+            1 => EventDetail::Ended { done: *DONES.get(part(8))?, fate: *TracedOutcome::ALL.get(part(16))? },
+            2 => EventDetail::Link(*LinkEvent::ALL.get(part(8))?),
             _ => return None,
         };
         let nic = (last >> 32) as u16;
@@ -211,15 +212,16 @@ mod tests {
 
     #[test]
     fn every_event_comes_back_from_its_words() {
-        let posts = Kind::ALL
+        let posts = TracedOpKind::ALL
             .iter()
-            .flat_map(|&kind| [false, true].map(|signalled| What::Posted { kind, signalled }));
-        let ends =
-            DONES.iter().flat_map(|&done| Fate::ALL.iter().map(move |&fate| What::Ended { done, fate }));
-        let links = Sign::ALL.iter().map(|&sign| What::Link(sign));
+            .flat_map(|&kind| [false, true].map(|signalled| EventDetail::Posted { kind, signalled }));
+        let ends = DONES
+            .iter()
+            .flat_map(|&done| TracedOutcome::ALL.iter().map(move |&fate| EventDetail::Ended { done, fate }));
+        let links = LinkEvent::ALL.iter().map(|&sign| EventDetail::Link(sign));
         let mut known = Vec::new();
         for (at, what) in posts.chain(ends).chain(links).enumerate() {
-            let event = Event {
+            let event = RailEvent {
                 at: at as u64,
                 nic: u16::MAX - at as u16,
                 rail: u32::MAX - at as u32,
@@ -229,13 +231,13 @@ mod tests {
                 what,
             };
             let words = event.to_words();
-            assert_eq!(Event::from_words(words), Some(event));
+            assert_eq!(RailEvent::from_words(words), Some(event));
             assert!(!known.contains(&words[4]), "{event:?}");
             known.push(words[4]);
         }
         assert_eq!(known.len(), 16 + 24 + 5);
         for strange in [0, 1, THERE | 3, THERE | 8 << 8, THERE | 8 << 16 | 1, THERE | 5 << 8 | 2] {
-            assert_eq!(Event::from_words([1, 2, 3, 4, strange]), None, "{strange:x}");
+            assert_eq!(RailEvent::from_words([1, 2, 3, 4, strange]), None, "{strange:x}");
         }
     }
 }

@@ -9,15 +9,15 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::Recorder;
+use super::EventRecorder;
 use super::layout::lay_out;
-use super::story::{Mark, Slice, Story};
-use crate::Nic;
+use super::story::{TraceMark, TraceSlice, TraceTimeline};
+use crate::NicPort;
 
 /// Bytes that go to the file at once.
 const WRITE_BYTES: usize = 2048;
 
-type Text = Cow<'static, str>;
+type TraceText = Cow<'static, str>;
 
 /// The thread of NIC number 0; Perfetto takes numbers 0 for its own.
 const FIRST_THREAD: u64 = 1;
@@ -30,28 +30,28 @@ pub struct TraceFile {
     pub events: Vec<TraceEvent>,
     /// What is known besides.
     #[serde(rename = "otherData")]
-    pub about: About,
+    pub about: TraceMetadata,
 }
 
 /// What is known of a trace besides its events.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub struct About {
+pub struct TraceMetadata {
     /// Version of Trunkline.
-    pub version: Text,
+    pub version: TraceText,
     /// How the times of its processes compare.
-    pub clock: Text,
+    pub clock: TraceText,
     /// Its processes.
-    pub processes: Vec<Process>,
+    pub processes: Vec<TracedProcess>,
 }
 
 /// One process of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Process {
+pub struct TracedProcess {
     /// Its number in the events.
     pub pid: u64,
     /// Where and when it ran.
     #[serde(flatten)]
-    pub origin: Origin,
+    pub origin: ProcessOrigin,
     /// Events that were recorded.
     pub recorded: u64,
     /// Events that found no room and are missing.
@@ -60,7 +60,7 @@ pub struct Process {
 
 /// Where and when a process ran.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Origin {
+pub struct ProcessOrigin {
     /// Number of the process, as it saw itself.
     pub process: u32,
     /// Name of its host.
@@ -77,9 +77,9 @@ pub struct Origin {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct TraceEvent {
     /// What it is called.
-    pub name: Text,
+    pub name: TraceText,
     /// Its kind: `X` complete, `i` instant, `M` a name.
-    pub ph: Text,
+    pub ph: TraceText,
     /// The process.
     pub pid: u64,
     /// The NIC.
@@ -92,19 +92,19 @@ pub struct TraceEvent {
     pub dur: Option<f64>,
     /// How far an instant event reaches: `t` its thread, `p` its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub s: Option<Text>,
+    pub s: Option<TraceText>,
     /// More of it.
     #[serde(default)]
-    pub args: Args,
+    pub args: EventArgs,
 }
 
 /// Arguments of an event; each has some of them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
-pub struct Args {
+pub struct EventArgs {
     /// Of a process or thread.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<Text>,
+    pub name: Option<TraceText>,
     /// Its place among others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort_index: Option<u64>,
@@ -116,7 +116,7 @@ pub struct Args {
     pub link: Option<u32>,
     /// How it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<Text>,
+    pub status: Option<TraceText>,
     /// From post to completion. Longer than the event where it had to wait for others on its link or track.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight_us: Option<f64>,
@@ -126,44 +126,44 @@ pub struct Args {
 }
 
 /// Nanoseconds as a trace has them.
-fn us(ns: u64) -> f64 {
+fn to_micros(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
 impl TraceFile {
     /// What this process has recorded so far over these NICs.
     #[must_use]
-    pub fn of(recorder: &Recorder, nics: &[Nic], origin: Origin) -> Self {
-        let lost = recorder.lost();
-        let recorded = recorder.count() - lost;
-        let story = Story::of(&recorder.events(), lost > 0);
+    pub fn from_recorder(recorder: &EventRecorder, nics: &[NicPort], origin: ProcessOrigin) -> Self {
+        let lost = recorder.lost_count();
+        let recorded = recorder.event_count() - lost;
+        let story = TraceTimeline::from_events(&recorder.recorded_events(), lost > 0);
         let pid = u64::from(origin.process);
-        let start = recorder.start().0;
+        let start = recorder.start_time().0;
         let mut file = Self::default();
         file.about.version = env!("CARGO_PKG_VERSION").into();
         file.about.clock = "CLOCK_MONOTONIC of the host".into();
-        file.name(pid, 0, "process_name", format!("process {} on {}", origin.process, origin.host));
-        file.about.processes.push(Process { pid, origin, recorded, lost });
+        file.add_name(pid, 0, "process_name", format!("process {} on {}", origin.process, origin.host));
+        file.about.processes.push(TracedProcess { pid, origin, recorded, lost });
         for &number in &story.nics {
             let nic = nics.get(usize::from(number)).map(|nic| nic.name.clone());
             let tid = u64::from(number) + FIRST_THREAD;
-            file.name(pid, tid, "thread_name", nic.unwrap_or_else(|| format!("NIC {number}")));
-            file.sort(pid, tid, "thread_sort_index", tid);
-            let mut slices: Vec<Slice> =
+            file.add_name(pid, tid, "thread_name", nic.unwrap_or_else(|| format!("NIC {number}")));
+            file.add_sort_index(pid, tid, "thread_sort_index", tid);
+            let mut slices: Vec<TraceSlice> =
                 story.slices.iter().filter(|slice| slice.nic == number).cloned().collect();
             lay_out(&mut slices);
-            file.events.extend(slices.iter().map(|slice| slice.event(pid, start)));
+            file.events.extend(slices.iter().map(|slice| slice.to_event(pid, start)));
         }
-        file.events.extend(story.marks.iter().map(|mark| mark.event(pid, start)));
+        file.events.extend(story.marks.iter().map(|mark| mark.to_event(pid, start)));
         if lost > 0 {
             file.events.push(TraceEvent {
                 name: format!("recording stopped: {lost} events lost").into(),
                 ph: "i".into(),
                 pid,
                 tid: story.nics.first().map_or(0, |&nic| u64::from(nic) + FIRST_THREAD),
-                ts: us(story.last.saturating_sub(start)),
+                ts: to_micros(story.last.saturating_sub(start)),
                 s: Some("p".into()),
-                args: Args { lost: Some(lost), ..Args::default() },
+                args: EventArgs { lost: Some(lost), ..EventArgs::default() },
                 ..TraceEvent::default()
             });
         }
@@ -171,16 +171,16 @@ impl TraceFile {
     }
 
     /// Names a process or a thread.
-    pub fn name(&mut self, pid: u64, tid: u64, what: &'static str, name: String) {
-        let args = Args { name: Some(name.into()), ..Args::default() };
+    pub fn add_name(&mut self, pid: u64, tid: u64, what: &'static str, name: String) {
+        let args = EventArgs { name: Some(name.into()), ..EventArgs::default() };
         let name = what.into();
         let ph = "M".into();
         self.events.push(TraceEvent { name, ph, pid, tid, args, ..TraceEvent::default() });
     }
 
     /// Gives a process or a thread its place.
-    pub fn sort(&mut self, pid: u64, tid: u64, what: &'static str, place: u64) {
-        let args = Args { sort_index: Some(place), ..Args::default() };
+    pub fn add_sort_index(&mut self, pid: u64, tid: u64, what: &'static str, place: u64) {
+        let args = EventArgs { sort_index: Some(place), ..EventArgs::default() };
         let name = what.into();
         let ph = "M".into();
         self.events.push(TraceEvent { name, ph, pid, tid, args, ..TraceEvent::default() });
@@ -190,7 +190,7 @@ impl TraceFile {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn write(&self, out: impl io::Write) -> io::Result<()> {
+    pub fn write_json(&self, out: impl io::Write) -> io::Result<()> {
         // A file is also written where memory is short.
         let mut out = io::BufWriter::with_capacity(WRITE_BYTES, out);
         serde_json::to_writer(&mut out, self)?;
@@ -198,30 +198,30 @@ impl TraceFile {
     }
 }
 
-impl Slice {
-    fn event(&self, pid: u64, start: u64) -> TraceEvent {
-        let args = Args {
+impl TraceSlice {
+    fn to_event(&self, pid: u64, start: u64) -> TraceEvent {
+        let args = EventArgs {
             bytes: Some(self.bytes),
             link: Some(self.link),
             status: Some(self.fate.into()),
-            in_flight_us: Some(us(self.end.saturating_sub(self.posted))),
-            ..Args::default()
+            in_flight_us: Some(to_micros(self.end.saturating_sub(self.posted))),
+            ..EventArgs::default()
         };
         TraceEvent {
-            name: self.kind.name().into(),
+            name: self.kind.trace_name().into(),
             ph: "X".into(),
             pid,
             tid: u64::from(self.nic) + FIRST_THREAD,
-            ts: us(self.begin.saturating_sub(start)),
-            dur: Some(us(self.end - self.begin)),
+            ts: to_micros(self.begin.saturating_sub(start)),
+            dur: Some(to_micros(self.end - self.begin)),
             s: None,
             args,
         }
     }
 }
 
-impl Mark {
-    fn event(&self, pid: u64, start: u64) -> TraceEvent {
+impl TraceMark {
+    fn to_event(&self, pid: u64, start: u64) -> TraceEvent {
         let bytes = self.bytes;
         let link = Some(self.link);
         let status = self.fate.map(Into::into);
@@ -230,10 +230,10 @@ impl Mark {
             ph: "i".into(),
             pid,
             tid: u64::from(self.nic) + FIRST_THREAD,
-            ts: us(self.at.saturating_sub(start)),
+            ts: to_micros(self.at.saturating_sub(start)),
             dur: None,
             s: Some("t".into()),
-            args: Args { bytes, link, status, ..Args::default() },
+            args: EventArgs { bytes, link, status, ..EventArgs::default() },
         }
     }
 }

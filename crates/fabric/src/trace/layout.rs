@@ -5,18 +5,18 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::story::Slice;
+use super::story::TraceSlice;
 
 /// Nanoseconds by which an inner slice ends before its outer one: a reader may round both times down.
 const INSIDE: u64 = 2;
 
 /// Where a slice waits to be placed: earlier ones first, of those that begin together the longer ones.
-type Turn = Reverse<(u64, Reverse<u64>, usize)>;
+type LayoutKey = Reverse<(u64, Reverse<u64>, usize)>;
 
 /// Moves the beginnings of slices, and orders them as they are to be written: by beginning, outer ones first.
-pub(super) fn lay_out(slices: &mut Vec<Slice>) {
-    let turn = |(at, slice): (usize, &Slice)| Reverse((slice.begin, Reverse(slice.end), at));
-    let mut turns: BinaryHeap<Turn> = slices.iter().enumerate().map(turn).collect();
+pub(super) fn lay_out(slices: &mut Vec<TraceSlice>) {
+    let turn = |(at, slice): (usize, &TraceSlice)| Reverse((slice.begin, Reverse(slice.end), at));
+    let mut turns: BinaryHeap<LayoutKey> = slices.iter().enumerate().map(turn).collect();
     let mut placed = Vec::with_capacity(slices.len());
     // The slices that the next one lies in, the innermost last: their ends as shown and as they were.
     let mut open: Vec<(u64, u64)> = Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn lay_out(slices: &mut Vec<Slice>) {
             outer => {
                 let shown = outer.map_or(end, |&(shown, _)| end.min(shown - INSIDE));
                 open.push((shown, end));
-                placed.push(Slice { begin, end: shown, ..slices[at].clone() });
+                placed.push(TraceSlice { begin, end: shown, ..slices[at].clone() });
             }
         }
     }
@@ -42,21 +42,21 @@ pub(super) fn lay_out(slices: &mut Vec<Slice>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::Kind;
+    use super::super::event::TracedOpKind;
     use super::*;
 
     fn laid(times: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let slice = |&(begin, end): &(u64, u64)| Slice {
+        let slice = |&(begin, end): &(u64, u64)| TraceSlice {
             nic: 0,
             link: 1,
-            kind: Kind::Write,
+            kind: TracedOpKind::Write,
             bytes: 8,
             posted: begin,
             begin,
             end,
             fate: "ok",
         };
-        let mut slices: Vec<Slice> = times.iter().map(slice).collect();
+        let mut slices: Vec<TraceSlice> = times.iter().map(slice).collect();
         lay_out(&mut slices);
         slices.iter().map(|slice| (slice.begin, slice.end)).collect()
     }

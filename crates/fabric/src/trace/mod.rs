@@ -1,7 +1,7 @@
 //! A fabric around a fabric that records what goes over each NIC and when, for a timeline that Perfetto opens.
 //!
-//! A front end wraps its fabric in [`Traced`] when it starts, and at the end writes a [`TraceFile`] of what the
-//! [`Recorder`] holds. The engine sees a fabric like any other. Without a recorder a rail pays one branch a post and one
+//! A front end wraps its fabric in [`TracedFabric`] when it starts, and at the end writes a [`TraceFile`] of what the
+//! [`EventRecorder`] holds. The engine sees a fabric like any other. Without a recorder a rail pays one branch a post and one
 //! a poll. With one, an event costs a look at the clock and five stores into a buffer that was there before; no event
 //! allocates, locks or makes a system call (where the clock makes none), and what finds the buffer full is counted and
 //! dropped.
@@ -20,56 +20,56 @@ mod tests;
 
 use std::sync::Arc;
 
-use trunkline_proto::wire::status::Usage;
+use trunkline_proto::wire::status::NicUsage;
 
-pub use file::{About, Args, Origin, Process, TraceEvent, TraceFile};
+pub use file::{EventArgs, ProcessOrigin, TraceEvent, TraceFile, TraceMetadata, TracedProcess};
 pub use rail::TracedRail;
-pub use recorder::Recorder;
+pub use recorder::EventRecorder;
 
-use crate::{Fabric, Nic, OpenError, RailConfig};
+use crate::{Fabric, NicPort, RailConfig, RailOpenError};
 
-/// A fabric whose rails tell a [`Recorder`] what they do, if there is one.
+/// A fabric whose rails tell a [`EventRecorder`] what they do, if there is one.
 #[derive(Debug)]
-pub struct Traced<F> {
+pub struct TracedFabric<F> {
     fabric: F,
-    recorder: Option<Arc<Recorder>>,
+    recorder: Option<Arc<EventRecorder>>,
 }
 
-impl<F: Fabric> Traced<F> {
+impl<F: Fabric> TracedFabric<F> {
     /// The fabric, recorded by `recorder`; without one it is the same as before.
-    pub fn new(fabric: F, recorder: Option<Arc<Recorder>>) -> Self {
+    pub fn new(fabric: F, recorder: Option<Arc<EventRecorder>>) -> Self {
         Self { fabric, recorder }
     }
 }
 
-impl<F: Fabric> Fabric for Traced<F> {
+impl<F: Fabric> Fabric for TracedFabric<F> {
     type Rail = TracedRail<F::Rail>;
 
-    fn name(&self) -> &'static str {
-        self.fabric.name()
+    fn fabric_name(&self) -> &'static str {
+        self.fabric.fabric_name()
     }
 
-    fn qualifier(&self) -> &str {
-        self.fabric.qualifier()
+    fn name_qualifier(&self) -> &str {
+        self.fabric.name_qualifier()
     }
 
-    fn nics(&self) -> &[Nic] {
+    fn nics(&self) -> &[NicPort] {
         self.fabric.nics()
     }
 
-    fn fuses(&self) -> bool {
-        self.fabric.fuses()
+    fn can_fuse_nics(&self) -> bool {
+        self.fabric.can_fuse_nics()
     }
 
-    fn near(&self) -> Option<usize> {
-        self.fabric.near()
+    fn intra_host_nic(&self) -> Option<usize> {
+        self.fabric.intra_host_nic()
     }
 
-    fn usage(&self, nic: usize) -> Usage {
-        self.fabric.usage(nic)
+    fn nic_usage(&self, nic: usize) -> NicUsage {
+        self.fabric.nic_usage(nic)
     }
 
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, OpenError> {
-        Ok(TracedRail::new(self.fabric.open(nic, config)?, nic, self.recorder.as_ref()))
+    fn open_rail(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, RailOpenError> {
+        Ok(TracedRail::new(self.fabric.open_rail(nic, config)?, nic, self.recorder.as_ref()))
     }
 }

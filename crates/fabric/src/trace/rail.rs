@@ -7,67 +7,67 @@ use std::sync::Arc;
 
 use trunkline_proto::time::Instant;
 
-use super::Recorder;
-use super::event::{Event, Kind, Sign, What};
+use super::EventRecorder;
+use super::event::{EventDetail, LinkEvent, RailEvent, TracedOpKind};
 use crate::{
-    Caps, Completion, Cq, Done, LinkAddress, LinkError, LinkId, Links, Op, PostError, Rail, Registrar,
-    Status, Wake,
+    Caps, Completion, CompletionKind, CqPosition, LinkAddress, LinkControl, LinkError, LinkId,
+    MemoryRegistrar, Op, OpStatus, PostError, Rail, WaitMethod,
 };
 
 /// Operations up to this long may stay marks; longer ones are to show how long they take.
 const MARK_MAX: u64 = 4096;
 
-/// An open NIC of a [`Traced`](super::Traced) fabric.
+/// An open NIC of a [`TracedFabric`](super::TracedFabric) fabric.
 #[derive(Debug)]
 pub struct TracedRail<R> {
     rail: R,
-    track: Option<Box<Track>>,
+    track: Option<Box<RailTrack>>,
 }
 
 /// What a rail that is recorded has besides.
 #[derive(Debug)]
-struct Track {
-    recorder: Arc<Recorder>,
+struct RailTrack {
+    recorder: Arc<EventRecorder>,
     nic: u16,
     rail: u32,
     /// Links that were told to be up; at most those of the rail.
     up: Vec<LinkId>,
 }
 
-impl Track {
-    fn put(&self, at: Instant, link: LinkId, (wr_id, bytes, what): (u64, u64, What)) {
+impl RailTrack {
+    fn record_event(&self, at: Instant, link: LinkId, (wr_id, bytes, what): (u64, u64, EventDetail)) {
         let nic = self.nic;
         let rail = self.rail;
-        self.recorder.put(Event { at: at.0, nic, rail, link, wr_id, bytes, what });
+        self.recorder.put_event(RailEvent { at: at.0, nic, rail, link, wr_id, bytes, what });
     }
 
-    fn sign(&self, link: LinkId, sign: Sign) {
-        self.put(self.recorder.now(), link, (0, 0, What::Link(sign)));
+    fn record_link_event(&self, link: LinkId, sign: LinkEvent) {
+        self.record_event(self.recorder.now(), link, (0, 0, EventDetail::Link(sign)));
     }
 
-    fn ended(&self, completions: &[Completion]) {
+    fn record_completions(&self, completions: &[Completion]) {
         let now = self.recorder.now();
         for completion in completions {
-            self.put(now, completion.link, Event::ended(completion));
+            self.record_event(now, completion.link, RailEvent::completion_detail(completion));
         }
     }
 }
 
 impl<R: Rail> TracedRail<R> {
-    pub(super) fn new(rail: R, nic: usize, recorder: Option<&Arc<Recorder>>) -> Self {
+    pub(super) fn new(rail: R, nic: usize, recorder: Option<&Arc<EventRecorder>>) -> Self {
         let track = recorder.map(|recorder| {
-            let mixed = recorder.mutant.is("fabric-trace-mixes-rails");
+            let mixed = recorder.mutant.is_planted("fabric-trace-mixes-rails");
             // No host has more NICs.
             let nic = if mixed { 0 } else { u16::try_from(nic).unwrap_or(u16::MAX) };
             let (recorder, rail) = (Arc::clone(recorder), recorder.add_rail());
-            Box::new(Track { recorder, nic, rail, up: Vec::new() })
+            Box::new(RailTrack { recorder, nic, rail, up: Vec::new() })
         });
         Self { rail, track }
     }
 
-    fn sign(&self, link: LinkId, sign: Sign) {
+    fn record_link_event(&self, link: LinkId, sign: LinkEvent) {
         if let Some(track) = &self.track {
-            track.sign(link, sign);
+            track.record_link_event(link, sign);
         }
     }
 
@@ -83,9 +83,10 @@ impl<R: Rail> TracedRail<R> {
         // The NIC may be done with it before the post returns.
         let at = self.track.as_ref().map(|track| track.recorder.now());
         let posted = self.rail.post(link, wr_id, op, signalled);
-        if let (Some(track), Some(at), Some((kind, bytes)), Ok(())) = (&self.track, at, Kind::of(&op), posted)
+        if let (Some(track), Some(at), Some((kind, bytes)), Ok(())) =
+            (&self.track, at, TracedOpKind::classify_op(&op), posted)
         {
-            track.put(at, link, (wr_id, bytes, What::Posted { kind, signalled }));
+            track.record_event(at, link, (wr_id, bytes, EventDetail::Posted { kind, signalled }));
         }
         posted
     }
@@ -95,56 +96,56 @@ impl<R: Rail> TracedRail<R> {
     fn poll_traced(&mut self, out: &mut [Completion]) -> usize {
         let count = self.rail.poll(out);
         if let Some(track) = self.track.as_ref().filter(|_| count > 0) {
-            track.ended(&out[..count]);
+            track.record_completions(&out[..count]);
         }
         count
     }
 }
 
-impl<R: Rail> Links for TracedRail<R> {
-    fn create(&mut self) -> Result<LinkId, LinkError> {
-        let link = self.rail.create()?;
-        self.sign(link, Sign::Made);
+impl<R: Rail> LinkControl for TracedRail<R> {
+    fn create_link(&mut self) -> Result<LinkId, LinkError> {
+        let link = self.rail.create_link()?;
+        self.record_link_event(link, LinkEvent::Made);
         Ok(link)
     }
 
-    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
-        let link = self.rail.create_on(pipeline)?;
-        self.sign(link, Sign::Made);
+    fn create_link_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+        let link = self.rail.create_link_on(pipeline)?;
+        self.record_link_event(link, LinkEvent::Made);
         Ok(link)
     }
 
-    fn pipeline(&self, link: LinkId) -> Option<u32> {
-        self.rail.pipeline(link)
+    fn link_pipeline(&self, link: LinkId) -> Option<u32> {
+        self.rail.link_pipeline(link)
     }
 
-    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
-        self.rail.address(link)
+    fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        self.rail.link_address(link)
     }
 
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
         self.rail.connect(link, peer)
     }
 
-    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
-        let up = self.rail.is_up(link)?;
+    fn poll_link_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+        let up = self.rail.poll_link_up(link)?;
         if let Some(track) = self.track.as_mut().filter(|_| up)
             && !track.up.contains(&link)
         {
             track.up.push(link);
-            track.sign(link, Sign::Up);
+            track.record_link_event(link, LinkEvent::Up);
         }
         Ok(up)
     }
 
-    fn rest(&mut self, link: LinkId) -> bool {
-        self.rail.rest(link)
+    fn trim_idle_memory(&mut self, link: LinkId) -> bool {
+        self.rail.trim_idle_memory(link)
     }
 
-    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
-        let seen = self.rail.look(link);
+    fn check_link(&mut self, link: LinkId) -> Result<(), LinkError> {
+        let seen = self.rail.check_link(link);
         if seen.is_err() {
-            self.sign(link, Sign::Lost);
+            self.record_link_event(link, LinkEvent::Lost);
         }
         seen
     }
@@ -159,20 +160,20 @@ impl<R: Rail> Links for TracedRail<R> {
         if self.track.is_some() { max.min(MARK_MAX) } else { max }
     }
 
-    fn fail(&mut self, link: LinkId) {
-        self.sign(link, Sign::Fenced);
-        self.rail.fail(link);
+    fn fail_link(&mut self, link: LinkId) {
+        self.record_link_event(link, LinkEvent::Fenced);
+        self.rail.fail_link(link);
     }
 
-    fn is_quiet(&mut self, link: LinkId) -> bool {
-        self.rail.is_quiet(link)
+    fn poll_link_quiet(&mut self, link: LinkId) -> bool {
+        self.rail.poll_link_quiet(link)
     }
 
-    fn destroy(&mut self, link: LinkId) {
-        self.rail.destroy(link);
+    fn destroy_link(&mut self, link: LinkId) {
+        self.rail.destroy_link(link);
         if let Some(track) = &mut self.track {
             track.up.retain(|&up| up != link);
-            track.sign(link, Sign::Closed);
+            track.record_link_event(link, LinkEvent::Closed);
         }
     }
 }
@@ -183,13 +184,13 @@ impl<R: Rail> Rail for TracedRail<R> {
         self.rail.caps()
     }
 
-    fn registrar(&self) -> Arc<dyn Registrar> {
+    fn registrar(&self) -> Arc<dyn MemoryRegistrar> {
         self.rail.registrar()
     }
 
     #[inline]
-    fn credits(&self, link: LinkId) -> u32 {
-        self.rail.credits(link)
+    fn post_credits(&self, link: LinkId) -> u32 {
+        self.rail.post_credits(link)
     }
 
     // Inlined, because callers know which operation it is, and so does the rail inside if it is inlined too.
@@ -205,9 +206,9 @@ impl<R: Rail> Rail for TracedRail<R> {
     fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
         let taken = self.rail.take_back(link, wr_id);
         if let Some(track) = self.track.as_ref().filter(|_| taken) {
-            let done = Done::Posted;
-            let status = Status::Flushed;
-            track.ended(&[Completion { wr_id, link, done, status, imm: None, len: 0 }]);
+            let done = CompletionKind::Posted;
+            let status = OpStatus::Flushed;
+            track.record_completions(&[Completion { wr_id, link, done, status, imm: None, len: 0 }]);
         }
         taken
     }
@@ -218,8 +219,8 @@ impl<R: Rail> Rail for TracedRail<R> {
     }
 
     #[inline]
-    fn unsent(&self, link: LinkId) -> u32 {
-        self.rail.unsent(link)
+    fn unsent_ops(&self, link: LinkId) -> u32 {
+        self.rail.unsent_ops(link)
     }
 
     #[inline]
@@ -231,12 +232,12 @@ impl<R: Rail> Rail for TracedRail<R> {
     }
 
     #[inline]
-    fn cq(&self) -> Option<Cq> {
-        self.rail.cq()
+    fn cq_position(&self) -> Option<CqPosition> {
+        self.rail.cq_position()
     }
 
-    fn arm(&mut self) -> Wake {
-        self.rail.arm()
+    fn arm_wait(&mut self) -> WaitMethod {
+        self.rail.arm_wait()
     }
 
     fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {

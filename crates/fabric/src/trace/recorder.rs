@@ -8,13 +8,13 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::time::Instant;
 
-use super::event::{Event, WORDS};
+use super::event::{RailEvent, WORDS};
 
-type Clock = Box<dyn Fn() -> Instant + Send + Sync>;
+type TraceClock = Box<dyn Fn() -> Instant + Send + Sync>;
 
 /// Records events of one process, up to a limit; what comes after that is counted.
-pub struct Recorder {
-    clock: Clock,
+pub struct EventRecorder {
+    clock: TraceClock,
     start: Instant,
     slots: Box<[[AtomicU64; WORDS]]>,
     /// Events so far, those without a place included.
@@ -23,7 +23,7 @@ pub struct Recorder {
     pub(super) mutant: Mutant,
 }
 
-impl Recorder {
+impl EventRecorder {
     /// Makes one with room for `limit` events of 40 bytes, by a clock that all processes of the host share and that costs
     /// little.
     ///
@@ -60,23 +60,23 @@ impl Recorder {
 
     /// When it was made: where the times of a file begin.
     #[must_use]
-    pub fn start(&self) -> Instant {
+    pub fn start_time(&self) -> Instant {
         self.start
     }
 
     /// How many events there were, lost ones included.
     #[must_use]
-    pub fn count(&self) -> u64 {
+    pub fn event_count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
     /// How many found no room.
     #[must_use]
-    pub fn lost(&self) -> u64 {
-        if self.mutant.is("fabric-trace-hides-losses") {
+    pub fn lost_count(&self) -> u64 {
+        if self.mutant.is_planted("fabric-trace-hides-losses") {
             return 0;
         }
-        self.count().saturating_sub(self.slots.len() as u64)
+        self.event_count().saturating_sub(self.slots.len() as u64)
     }
 
     /// A number for one more rail.
@@ -85,7 +85,7 @@ impl Recorder {
     }
 
     /// Keeps an event, if there is room.
-    pub(super) fn put(&self, event: Event) {
+    pub(super) fn put_event(&self, event: RailEvent) {
         let at = self.count.fetch_add(1, Ordering::Relaxed);
         let Some(slot) = usize::try_from(at).ok().and_then(|at| self.slots.get(at)) else { return };
         let words = event.to_words();
@@ -97,21 +97,21 @@ impl Recorder {
     }
 
     /// Everything that was kept, in the order in which each rail saw it. One that is being put just now is left out.
-    pub(super) fn events(&self) -> Vec<Event> {
-        let kept = usize::try_from(self.count()).unwrap_or(usize::MAX).min(self.slots.len());
+    pub(super) fn recorded_events(&self) -> Vec<RailEvent> {
+        let kept = usize::try_from(self.event_count()).unwrap_or(usize::MAX).min(self.slots.len());
         let read = |slot: &[AtomicU64; WORDS]| {
             let last = slot[WORDS - 1].load(Ordering::Acquire);
             let mut words = [0; WORDS];
             words.iter_mut().zip(slot).for_each(|(word, place)| *word = place.load(Ordering::Relaxed));
             words[WORDS - 1] = last;
-            Event::from_words(words)
+            RailEvent::from_words(words)
         };
         self.slots[..kept].iter().filter_map(read).collect()
     }
 }
 
-impl std::fmt::Debug for Recorder {
+impl std::fmt::Debug for EventRecorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Recorder({} of {})", self.count(), self.slots.len())
+        write!(f, "Recorder({} of {})", self.event_count(), self.slots.len())
     }
 }

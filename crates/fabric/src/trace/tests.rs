@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::status::Usage;
+use trunkline_proto::wire::status::NicUsage;
 
-use super::{Origin, Recorder, TraceFile, Traced, TracedRail};
+use super::{EventRecorder, ProcessOrigin, TraceFile, TracedFabric, TracedRail};
 use crate::{
-    Access, Caps, Completion, DeregisterError, Done, Fabric, Keys, LinkAddress, LinkError, LinkId, Links,
-    LocalKey, Nic, Op, OpenError, PostError, Purpose, Rail, RailConfig, RecvOrder, RegisterError, Registrar,
-    Remote, RemoteKey, Source, Status, Wake,
+    AccessRights, Caps, Completion, CompletionKind, DeregisterError, Fabric, LinkAddress, LinkControl,
+    LinkError, LinkId, LocalKey, MemoryRegistrar, NicPort, Op, OpSource, OpStatus, PostError, Rail,
+    RailConfig, RailOpenError, RecvOrder, RegionKeys, RegionPurpose, RegisterError, RemoteKey,
+    RemoteLocation, WaitMethod,
 };
 
 const CAPS: Caps = Caps {
@@ -52,14 +53,14 @@ const CONFIG: RailConfig = RailConfig {
     recv_depth: 64,
     recv_order: RecvOrder::Posted,
     links: 1,
-    peer_time: Duration::secs(1),
-    rail_time: Duration::secs(1),
+    peer_time: Duration::from_secs(1),
+    rail_time: Duration::from_secs(1),
     receives: false,
     traffic_class: None,
     many: false,
 };
 
-struct Fake(Vec<Nic>);
+struct Fake(Vec<NicPort>);
 
 /// A rail whose operations complete in the next poll. Posts of an empty write are refused, and link 1 is never carried.
 #[derive(Default)]
@@ -70,8 +71,13 @@ struct FakeRail {
 
 struct NoMemory;
 
-impl Registrar for NoMemory {
-    fn register(&self, _: &trunkline_mem::Memory, _: Access, _: Purpose) -> Result<Keys, RegisterError> {
+impl MemoryRegistrar for NoMemory {
+    fn register(
+        &self,
+        _: &trunkline_mem::MemoryRange,
+        _: AccessRights,
+        _: RegionPurpose,
+    ) -> Result<RegionKeys, RegisterError> {
         Err(RegisterError::Exhausted(0))
     }
 
@@ -83,34 +89,34 @@ impl Registrar for NoMemory {
 impl Fabric for Fake {
     type Rail = FakeRail;
 
-    fn name(&self) -> &'static str {
+    fn fabric_name(&self) -> &'static str {
         "fake"
     }
 
-    fn nics(&self) -> &[Nic] {
+    fn nics(&self) -> &[NicPort] {
         &self.0
     }
 
-    fn usage(&self, nic: usize) -> Usage {
-        Usage { queue_pairs: nic as u32, ..Usage::default() }
+    fn nic_usage(&self, nic: usize) -> NicUsage {
+        NicUsage { queue_pairs: nic as u32, ..NicUsage::default() }
     }
 
-    fn open(&self, _: usize, _: &RailConfig) -> Result<FakeRail, OpenError> {
+    fn open_rail(&self, _: usize, _: &RailConfig) -> Result<FakeRail, RailOpenError> {
         Ok(FakeRail::default())
     }
 }
 
-impl Links for FakeRail {
-    fn create_on(&mut self, _: Option<u32>) -> Result<LinkId, LinkError> {
+impl LinkControl for FakeRail {
+    fn create_link_on(&mut self, _: Option<u32>) -> Result<LinkId, LinkError> {
         self.links += 1;
         Ok(LinkId(self.links - 1))
     }
 
-    fn pipeline(&self, _: LinkId) -> Option<u32> {
+    fn link_pipeline(&self, _: LinkId) -> Option<u32> {
         None
     }
 
-    fn address(&self, _: LinkId) -> Result<LinkAddress, LinkError> {
+    fn link_address(&self, _: LinkId) -> Result<LinkAddress, LinkError> {
         Err(LinkError::State)
     }
 
@@ -118,17 +124,17 @@ impl Links for FakeRail {
         Ok(())
     }
 
-    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+    fn check_link(&mut self, link: LinkId) -> Result<(), LinkError> {
         if link.0 == 1 { Err(LinkError::Unreachable("cut")) } else { Ok(()) }
     }
 
-    fn fail(&mut self, _: LinkId) {}
+    fn fail_link(&mut self, _: LinkId) {}
 
-    fn is_quiet(&mut self, _: LinkId) -> bool {
+    fn poll_link_quiet(&mut self, _: LinkId) -> bool {
         true
     }
 
-    fn destroy(&mut self, _: LinkId) {}
+    fn destroy_link(&mut self, _: LinkId) {}
 }
 
 impl Rail for FakeRail {
@@ -136,11 +142,11 @@ impl Rail for FakeRail {
         &CAPS
     }
 
-    fn registrar(&self) -> Arc<dyn Registrar> {
+    fn registrar(&self) -> Arc<dyn MemoryRegistrar> {
         Arc::new(NoMemory)
     }
 
-    fn credits(&self, _: LinkId) -> u32 {
+    fn post_credits(&self, _: LinkId) -> u32 {
         1
     }
 
@@ -149,7 +155,7 @@ impl Rail for FakeRail {
             return Err(PostError::Busy);
         }
         if signalled && !matches!(op, Op::Recv { .. }) {
-            let (done, status) = (Done::Posted, Status::Ok);
+            let (done, status) = (CompletionKind::Posted, OpStatus::Ok);
             self.done.push(Completion { wr_id, link, done, status, imm: None, len: 0 });
         }
         Ok(())
@@ -163,13 +169,13 @@ impl Rail for FakeRail {
         count
     }
 
-    fn arm(&mut self) -> Wake {
-        Wake::After(Duration(0))
+    fn arm_wait(&mut self) -> WaitMethod {
+        WaitMethod::After(Duration(0))
     }
 }
 
-fn nic(name: &str) -> Nic {
-    Nic {
+fn nic(name: &str) -> NicPort {
+    NicPort {
         name: name.to_owned(),
         pci_path: None,
         guid: 0,
@@ -188,21 +194,21 @@ fn fake() -> Fake {
 fn mutant() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(name.leak());
+        return Mutant::with_name(name.leak());
     }
     Mutant::NONE
 }
 
 /// A clock that goes on by a microsecond a look, from 5 ms on.
-fn recorder(limit: usize) -> Arc<Recorder> {
+fn recorder(limit: usize) -> Arc<EventRecorder> {
     let time = AtomicU64::new(5_000_000);
-    Arc::new(Recorder::new(limit, mutant(), move || Instant(time.fetch_add(1000, Ordering::Relaxed))))
+    Arc::new(EventRecorder::new(limit, mutant(), move || Instant(time.fetch_add(1000, Ordering::Relaxed))))
 }
 
-const TO: Remote = Remote { key: RemoteKey(1), addr: 0, purpose: Purpose::Data };
+const TO: RemoteLocation = RemoteLocation { key: RemoteKey(1), addr: 0, purpose: RegionPurpose::Data };
 
 fn write(bytes: &[u8]) -> Op<'_> {
-    Op::Write { from: Source::Inline(bytes), to: TO, imm: None }
+    Op::Write { from: OpSource::Inline(bytes), to: TO, imm: None }
 }
 
 fn poll(rail: &mut TracedRail<FakeRail>) -> usize {
@@ -210,10 +216,10 @@ fn poll(rail: &mut TracedRail<FakeRail>) -> usize {
 }
 
 /// The file, as a reader sees it.
-fn file(recorder: &Recorder) -> Value {
-    let origin = Origin { process: 42, host: "here".to_owned(), ..Origin::default() };
+fn file(recorder: &EventRecorder) -> Value {
+    let origin = ProcessOrigin { process: 42, host: "here".to_owned(), ..ProcessOrigin::default() };
     let mut text = Vec::new();
-    TraceFile::of(recorder, fake().nics(), origin).write(&mut text).unwrap();
+    TraceFile::from_recorder(recorder, fake().nics(), origin).write_json(&mut text).unwrap();
     serde_json::from_slice(&text).unwrap()
 }
 
@@ -226,12 +232,12 @@ fn events(file: &Value, ph: &str) -> Vec<Value> {
 #[test]
 fn each_rail_has_a_track_with_its_own_operations() {
     let recorder = recorder(1000);
-    let fabric = Traced::new(fake(), Some(Arc::clone(&recorder)));
+    let fabric = TracedFabric::new(fake(), Some(Arc::clone(&recorder)));
     // Two rails of the second NIC are one track.
-    let mut rails = [0, 1, 1].map(|nic| fabric.open(nic, &CONFIG).unwrap());
+    let mut rails = [0, 1, 1].map(|nic| fabric.open_rail(nic, &CONFIG).unwrap());
     for (at, rail) in rails.iter_mut().enumerate() {
-        let link = rail.create().unwrap();
-        assert!(rail.is_up(link).unwrap() && rail.is_up(link).unwrap());
+        let link = rail.create_link().unwrap();
+        assert!(rail.poll_link_up(link).unwrap() && rail.poll_link_up(link).unwrap());
         rail.post(link, 7, write(&vec![1; at + 1]), true).unwrap();
         rail.post(link, 7, write(&[1; 10]), true).unwrap();
         assert_eq!(rail.post(link, 7, write(&[]), true), Err(PostError::Busy));
@@ -267,9 +273,9 @@ fn each_rail_has_a_track_with_its_own_operations() {
 #[test]
 fn what_finds_no_room_is_counted_and_told() {
     let recorder = recorder(6);
-    let fabric = Traced::new(fake(), Some(Arc::clone(&recorder)));
-    let mut rail = fabric.open(1, &CONFIG).unwrap();
-    let link = rail.create().unwrap();
+    let fabric = TracedFabric::new(fake(), Some(Arc::clone(&recorder)));
+    let mut rail = fabric.open_rail(1, &CONFIG).unwrap();
+    let link = rail.create_link().unwrap();
     for wr_id in 0..10 {
         rail.post(link, wr_id, write(&[1; 8]), true).unwrap();
         assert_eq!(poll(&mut rail), 1);
@@ -292,15 +298,15 @@ fn what_finds_no_room_is_counted_and_told() {
 #[test]
 fn links_that_die_are_marked() {
     let recorder = recorder(100);
-    let fabric = Traced::new(fake(), Some(Arc::clone(&recorder)));
-    let mut rail = fabric.open(0, &CONFIG).unwrap();
-    let [first, second] = [(); 2].map(|()| rail.create().unwrap());
-    rail.look(first).unwrap();
-    assert!(rail.look(second).is_err());
-    rail.fail(second);
-    rail.fail(first);
+    let fabric = TracedFabric::new(fake(), Some(Arc::clone(&recorder)));
+    let mut rail = fabric.open_rail(0, &CONFIG).unwrap();
+    let [first, second] = [(); 2].map(|()| rail.create_link().unwrap());
+    rail.check_link(first).unwrap();
+    assert!(rail.check_link(second).is_err());
+    rail.fail_link(second);
+    rail.fail_link(first);
     rail.post(first, 3, write(&[1; 4]), true).unwrap();
-    rail.destroy(first);
+    rail.destroy_link(first);
     let file = file(&recorder);
     let told: Vec<(String, u64)> = events(&file, "i")
         .iter()
@@ -313,10 +319,10 @@ fn links_that_die_are_marked() {
 
 #[test]
 fn without_a_recorder_nothing_changes() {
-    let fabric = Traced::new(fake(), None);
-    assert_eq!((fabric.name(), fabric.nics().len()), ("fake", 2));
-    let mut rail = fabric.open(0, &CONFIG).unwrap();
-    let link = rail.create().unwrap();
+    let fabric = TracedFabric::new(fake(), None);
+    assert_eq!((fabric.fabric_name(), fabric.nics().len()), ("fake", 2));
+    let mut rail = fabric.open_rail(0, &CONFIG).unwrap();
+    let link = rail.create_link().unwrap();
     rail.post(link, 3, write(&[1; 4]), true).unwrap();
     assert_eq!(poll(&mut rail), 1);
     assert_eq!(size_of::<TracedRail<FakeRail>>(), size_of::<FakeRail>() + size_of::<usize>());

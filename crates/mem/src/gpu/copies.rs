@@ -8,45 +8,45 @@ use std::ptr::{self, NonNull};
 
 use trunkline_sys::cuda::{self as calls, CopyCalls, status};
 
-use super::cuda::Cuda;
-use super::library::Library;
-use super::{CallError, Missing};
+use super::cuda::CudaLibrary;
+use super::library::DynamicLibrary;
+use super::{DriverCallError, GpuUnavailable};
 
 /// A stream for copies.
-pub struct Copies {
-    cuda: Cuda,
+pub struct GpuCopyStream {
+    cuda: CudaLibrary,
     calls: CopyCalls,
     device: u32,
     stream: *mut calls::Stream,
 }
 
 // SAFETY: the driver may be called by any thread, and locks what it keeps for a stream.
-unsafe impl Send for Copies {}
+unsafe impl Send for GpuCopyStream {}
 // SAFETY: as above.
-unsafe impl Sync for Copies {}
+unsafe impl Sync for GpuCopyStream {}
 
 /// Copies cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CopyError {
+pub enum GpuCopyError {
     /// The driver has no functions for it.
     #[error(transparent)]
-    Missing(#[from] Missing),
+    Missing(#[from] GpuUnavailable),
     /// A call failed.
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] DriverCallError),
     /// Another vendor's.
     #[error("copies are made by NVIDIA's driver only")]
     Vendor,
 }
 
-impl Copies {
+impl GpuCopyStream {
     /// For memory of a device.
     ///
     /// # Errors
-    /// [`CopyError`].
-    pub(super) fn new(cuda: Cuda, device: u32) -> Result<Self, CopyError> {
-        let library = Library::open(&[calls::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
+    /// [`GpuCopyError`].
+    pub(super) fn new(cuda: CudaLibrary, device: u32) -> Result<Self, GpuCopyError> {
+        let library = DynamicLibrary::open(&[calls::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
         let find = |symbol: &CStr| library.find(symbol);
         let [create, destroy] = [find(c"cuStreamCreate")?, find(c"cuStreamDestroy_v2")?];
         let synchronize = find(c"cuStreamSynchronize")?;
@@ -70,90 +70,91 @@ impl Copies {
                 .map(|at| unsafe { transmute::<NonNull<c_void>, calls::FlushGpuDirectRdmaWrites>(at) }),
         };
         // A stream without the flag waits for kernels on the default one.
-        let flags = if super::planted("mem-copies-behind-kernels") { 0 } else { calls::STREAM_NON_BLOCKING };
+        let flags =
+            if super::is_planted("mem-copies-behind-kernels") { 0 } else { calls::STREAM_NON_BLOCKING };
         let mut stream = ptr::null_mut();
-        let code = cuda.within(device, || {
+        let code = cuda.with_device_context(device, || {
             // SAFETY: writes a handle to a place of ours, in the device's context.
             unsafe { (calls.stream_create)(&raw mut stream, flags) }
         })?;
-        cuda.check("cuStreamCreate", code)?;
+        cuda.check_status("cuStreamCreate", code)?;
         Ok(Self { cuda, calls, device, stream })
     }
 
     /// Copies from the device, and waits for it. What NICs brought before is there, and stays before what is copied to the device next.
     ///
     /// # Errors
-    /// [`CallError`]: the bytes are not there.
-    pub fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), CallError> {
+    /// [`DriverCallError`]: the bytes are not there.
+    pub fn copy_from_device(&self, addr: usize, out: &mut [u8]) -> Result<(), DriverCallError> {
         let flush = self.calls.flush_gpu_direct_rdma_writes;
-        if let Some(flush) = flush.filter(|_| !super::planted("mem-copies-before-flushes")) {
+        if let Some(flush) = flush.filter(|_| !super::is_planted("mem-copies-before-flushes")) {
             let target = calls::FLUSH_TARGET_CURRENT_CTX;
             let scope = calls::FLUSH_TO_OWNER;
             // SAFETY: takes two numbers. A device that keeps the order by itself says that it does not support it.
-            let code = self.cuda.within(self.device, || unsafe { flush(target, scope) })?;
+            let code = self.cuda.with_device_context(self.device, || unsafe { flush(target, scope) })?;
             if code != status::NOT_SUPPORTED {
-                self.cuda.check("cuFlushGPUDirectRDMAWrites", code)?;
+                self.cuda.check_status("cuFlushGPUDirectRDMAWrites", code)?;
             }
         }
-        let code = self.cuda.within(self.device, || {
+        let code = self.cuda.with_device_context(self.device, || {
             // SAFETY: the driver checks the address, and writes as many bytes as there is room for before it is waited for.
             unsafe {
                 (self.calls.memcpy_dtoh_async)(out.as_mut_ptr().cast(), addr as u64, out.len(), self.stream)
             }
         })?;
-        self.cuda.check("cuMemcpyDtoHAsync", code)?;
-        self.wait()
+        self.cuda.check_status("cuMemcpyDtoHAsync", code)?;
+        self.synchronize_stream()
     }
 
     /// Copies to the device, and waits for it.
     ///
     /// # Errors
-    /// As [`Copies::read`].
-    pub fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), CallError> {
+    /// As [`GpuCopyStream::copy_from_device`].
+    pub fn copy_to_device(&self, addr: usize, bytes: &[u8]) -> Result<(), DriverCallError> {
         self.write_all(&[(addr, bytes)])
     }
 
     /// Copies to several addresses of the device, each behind the one before, and waits once for all.
     ///
     /// # Errors
-    /// As [`Copies::read`]: some may be there.
-    pub fn write_all(&self, all: &[(usize, &[u8])]) -> Result<(), CallError> {
+    /// As [`GpuCopyStream::copy_from_device`]: some may be there.
+    pub fn write_all(&self, all: &[(usize, &[u8])]) -> Result<(), DriverCallError> {
         let begun = all.iter().try_for_each(|(addr, bytes)| self.begin_write(*addr, bytes));
         // Copies that were begun before a failed one still read their bytes.
-        begun.and(self.wait())
+        begun.and(self.synchronize_stream())
     }
 
-    /// The bytes stay as they are until [`Copies::wait`].
-    fn begin_write(&self, addr: usize, bytes: &[u8]) -> Result<(), CallError> {
-        let code = self.cuda.within(self.device, || {
+    /// The bytes stay as they are until [`GpuCopyStream::synchronize_stream`].
+    fn begin_write(&self, addr: usize, bytes: &[u8]) -> Result<(), DriverCallError> {
+        let code = self.cuda.with_device_context(self.device, || {
             // SAFETY: the driver checks the address, and has read the bytes when it has been waited for.
             unsafe {
                 (self.calls.memcpy_htod_async)(addr as u64, bytes.as_ptr().cast(), bytes.len(), self.stream)
             }
         })?;
-        self.cuda.check("cuMemcpyHtoDAsync", code)
+        self.cuda.check_status("cuMemcpyHtoDAsync", code)
     }
 
-    fn wait(&self) -> Result<(), CallError> {
-        let code = self.cuda.within(self.device, || {
+    fn synchronize_stream(&self) -> Result<(), DriverCallError> {
+        let code = self.cuda.with_device_context(self.device, || {
             // SAFETY: a stream of ours.
             unsafe { (self.calls.stream_synchronize)(self.stream) }
         })?;
-        self.cuda.check("cuStreamSynchronize", code)
+        self.cuda.check_status("cuStreamSynchronize", code)
     }
 }
 
-impl Drop for Copies {
+impl Drop for GpuCopyStream {
     fn drop(&mut self) {
         // What cannot be given back is the driver's until the process ends.
-        let _ = self.cuda.within(self.device, || {
+        let _ = self.cuda.with_device_context(self.device, || {
             // SAFETY: a stream of ours, on which nothing is under way.
             unsafe { (self.calls.stream_destroy)(self.stream) }
         });
     }
 }
 
-impl fmt::Debug for Copies {
+impl fmt::Debug for GpuCopyStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Copies(device {})", self.device)
     }

@@ -1,4 +1,4 @@
-//! NVIDIA's driver. Made and called by [`Gpu`](super::Gpu) alone. It keeps no context: where a call turns out to need one in
+//! NVIDIA's driver. Made and called by [`Gpu`](super::VendorDriver) alone. It keeps no context: where a call turns out to need one in
 //! a thread without, it borrows the device's primary context for that call (which begins with it, if the process uses
 //! the memory through another one). It never does for memory that is of no device.
 
@@ -8,12 +8,12 @@ use std::ptr::{self, NonNull};
 
 use trunkline_sys::cuda::{self as calls, Calls, Status, memory_type, pointer_attribute, status};
 
-use super::dmabuf::Window;
-use super::error::planted;
-use super::library::Library;
+use super::dmabuf::PageWindow;
+use super::error::is_planted;
+use super::library::DynamicLibrary;
 use super::{
-    Allocation, CallError, DmaBuf, Export, ExportError, LookError, Mapping, Missing, Pointer, PointerKind,
-    Refusal, Vendor,
+    AddressAttributes, DeviceAllocation, DmaBuf, DmaBufError, DmaBufExport, DmaBufMapping, DriverCallError,
+    ExportRefusal, GpuUnavailable, GpuVendor, LookError, PointerKind,
 };
 
 /// The oldest driver, as it counts versions: CUDA 11.0.
@@ -34,7 +34,7 @@ const EXPORT: &str = "cuMemGetHandleForAddressRange";
 
 /// The driver, which has begun and has devices.
 #[derive(Clone)]
-pub(crate) struct Cuda {
+pub(crate) struct CudaLibrary {
     calls: Calls,
     version: c_int,
     devices: u32,
@@ -52,8 +52,8 @@ macro_rules! load {
 }
 
 /// The functions of the library that comes with NVIDIA's kernel driver.
-pub(crate) fn load() -> Result<Calls, Missing> {
-    let library = Library::open(&[calls::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
+pub(crate) fn load_calls() -> Result<Calls, GpuUnavailable> {
+    let library = DynamicLibrary::open(&[calls::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
     let find = |symbol: &CStr| library.find(symbol);
     Ok(load!(find;
         init Init c"cuInit"
@@ -76,40 +76,40 @@ pub(crate) fn load() -> Result<Calls, Missing> {
     ))
 }
 
-impl Cuda {
+impl CudaLibrary {
     /// Begins.
-    pub(crate) fn new(calls: Calls) -> Result<Self, Missing> {
+    pub(crate) fn new(calls: Calls) -> Result<Self, GpuUnavailable> {
         let mut this = Self { calls, version: 0, devices: 0 };
         let mut count = 0;
         // SAFETY: writes a number to a place of ours; may be called before the driver has begun.
         let code = unsafe { (this.calls.driver_get_version)(&raw mut this.version) };
-        this.check("cuDriverGetVersion", code)?;
+        this.check_status("cuDriverGetVersion", code)?;
         if this.version < LEAST {
-            let [found, least] = [this.version, LEAST].map(|v| format!("CUDA {}", version(v)));
-            return Err(Missing::TooOld { vendor: Vendor::Nvidia, found, least });
+            let [found, least] = [this.version, LEAST].map(|v| format!("CUDA {}", format_version(v)));
+            return Err(GpuUnavailable::TooOld { vendor: GpuVendor::Nvidia, found, least });
         }
         // SAFETY: the one flag there is, none; may be called again and by others.
         let code = unsafe { (this.calls.init)(0) };
         if code == status::NO_DEVICE {
-            return Err(Missing::Devices { vendor: Vendor::Nvidia });
+            return Err(GpuUnavailable::Devices { vendor: GpuVendor::Nvidia });
         }
-        this.check("cuInit", code)?;
+        this.check_status("cuInit", code)?;
         // SAFETY: writes a number to a place of ours.
         let code = unsafe { (this.calls.device_get_count)(&raw mut count) };
-        this.check("cuDeviceGetCount", code)?;
+        this.check_status("cuDeviceGetCount", code)?;
         this.devices = u32::try_from(count).unwrap_or(0);
         if this.devices == 0 {
-            return Err(Missing::Devices { vendor: Vendor::Nvidia });
+            return Err(GpuUnavailable::Devices { vendor: GpuVendor::Nvidia });
         }
         Ok(this)
     }
 
-    pub(crate) fn version(&self) -> String {
-        format!("CUDA {}", version(self.version))
+    pub(crate) fn version_text(&self) -> String {
+        format!("CUDA {}", format_version(self.version))
     }
 
     /// As the driver counts it: 12040.
-    pub(crate) fn counted(&self) -> c_int {
+    pub(crate) fn version_number(&self) -> c_int {
         self.version
     }
 
@@ -118,12 +118,12 @@ impl Cuda {
         &self.calls
     }
 
-    pub(crate) fn devices(&self) -> u32 {
+    pub(crate) fn device_count(&self) -> u32 {
         self.devices
     }
 
     /// Whether every device can export memory.
-    pub(super) fn exports(&self) -> Result<bool, CallError> {
+    pub(super) fn exports_memory(&self) -> Result<bool, DriverCallError> {
         if self.calls.mem_get_handle_for_address_range.is_none() {
             return Ok(false);
         }
@@ -136,32 +136,33 @@ impl Cuda {
     }
 
     /// What an address is. An address that CUDA does not know is no error: its attributes are all zero.
-    pub(super) fn look(&self, addr: usize) -> Result<Pointer, LookError> {
-        let (mut code, mut values) = self.ask(addr, ASKED.len());
+    pub(super) fn query_pointer(&self, addr: usize) -> Result<AddressAttributes, LookError> {
+        let (mut code, mut values) = self.query_attributes(addr, ASKED.len());
         if code == status::INVALID_CONTEXT {
-            (code, values) = self.ask(addr, PLAIN);
+            (code, values) = self.query_attributes(addr, PLAIN);
             let [kind, managed, device, ..] = values;
             if code == status::SUCCESS && kind as u32 == memory_type::DEVICE && managed as u32 == 0 {
-                let asked = self.within(device as u32, || self.ask(addr, ASKED.len()));
+                let asked =
+                    self.with_device_context(device as u32, || self.query_attributes(addr, ASKED.len()));
                 (code, values) = asked?;
             }
         }
-        let failed = self.check("cuPointerGetAttributes", code);
-        if !planted("mem-takes-errors-for-host") {
+        let failed = self.check_status("cuPointerGetAttributes", code);
+        if !is_planted("mem-takes-errors-for-host") {
             failed?;
         } else if failed.is_err() {
-            return Ok(Pointer::HOST);
+            return Ok(AddressAttributes::HOST);
         }
         let [kind, managed, device, base, len, sync] = values;
-        if managed as u32 != 0 && !planted("mem-takes-managed-for-device") {
-            let kind = PointerKind::Managed { vendor: Vendor::Nvidia };
-            return Ok(Pointer { kind, allocation: None, sync_copies: sync as u32 != 0 });
+        if managed as u32 != 0 && !is_planted("mem-takes-managed-for-device") {
+            let kind = PointerKind::Managed { vendor: GpuVendor::Nvidia };
+            return Ok(AddressAttributes { kind, allocation: None, sync_copies: sync as u32 != 0 });
         }
         match kind as u32 {
-            0 | memory_type::HOST => Ok(Pointer::HOST),
-            memory_type::DEVICE => Ok(Pointer {
-                kind: PointerKind::Device { vendor: Vendor::Nvidia, device: device as u32 },
-                allocation: Some(Allocation { base: base as usize, len: len as usize }),
+            0 | memory_type::HOST => Ok(AddressAttributes::HOST),
+            memory_type::DEVICE => Ok(AddressAttributes {
+                kind: PointerKind::Device { vendor: GpuVendor::Nvidia, device: device as u32 },
+                allocation: Some(DeviceAllocation { base: base as usize, len: len as usize }),
                 sync_copies: sync as u32 != 0,
             }),
             value => Err(LookError::Unfamiliar { call: "cuPointerGetAttributes", addr, value }),
@@ -169,7 +170,7 @@ impl Cuda {
     }
 
     /// Asks for the first `count` of [`ASKED`].
-    fn ask(&self, addr: usize, count: usize) -> (Status, [u64; ASKED.len()]) {
+    fn query_attributes(&self, addr: usize, count: usize) -> (Status, [u64; ASKED.len()]) {
         // Wide enough for each; the driver writes as many of the low bytes as the attribute has.
         let mut values = [0_u64; ASKED.len()];
         let mut places = values.each_mut().map(|value| ptr::from_mut(value).cast::<c_void>());
@@ -189,25 +190,25 @@ impl Cuda {
     }
 
     /// Exports whole pages around bytes that are known to lie in one allocation of the device.
-    pub(super) fn export(
+    pub(super) fn export_dmabuf(
         &self,
         device: u32,
         (addr, len): (usize, usize),
         page: usize,
-        mapping: Mapping,
-    ) -> Result<Export, ExportError> {
+        mapping: DmaBufMapping,
+    ) -> Result<DmaBufExport, DmaBufError> {
         let Some(export) = self.calls.mem_get_handle_for_address_range else {
-            return Ok(Export::Refused(Refusal::Function { symbol: EXPORT }));
+            return Ok(DmaBufExport::Refused(ExportRefusal::Function { symbol: EXPORT }));
         };
         if !self.can_export(device)? {
-            return Ok(Export::Refused(Refusal::Device { device }));
+            return Ok(DmaBufExport::Refused(ExportRefusal::Device { device }));
         }
-        let Some(window) = Window::around(addr, len, page) else {
-            return Err(ExportError::Beyond { addr, len, base: addr, size: usize::MAX - addr });
+        let Some(window) = PageWindow::around(addr, len, page) else {
+            return Err(DmaBufError::Beyond { addr, len, base: addr, size: usize::MAX - addr });
         };
         let flags = match mapping {
-            Mapping::Any => 0,
-            Mapping::Pcie => calls::MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE,
+            DmaBufMapping::Any => 0,
+            DmaBufMapping::Pcie => calls::MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE,
         };
         let mut fd: c_int = -1;
         let kind = calls::MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
@@ -215,11 +216,11 @@ impl Cuda {
             // SAFETY: whole pages of an allocation, and a place for a descriptor, which is what this type of handle is.
             unsafe { export((&raw mut fd).cast(), window.start as u64, window.len, kind, flags) }
         })?;
-        match self.check(EXPORT, code) {
+        match self.check_status(EXPORT, code) {
             // SAFETY: the driver made it for us just now.
-            Ok(()) => unsafe { DmaBuf::take(EXPORT, fd, 0, window, len) }.map(Export::Given),
+            Ok(()) => unsafe { DmaBuf::from_driver(EXPORT, fd, 0, window, len) }.map(DmaBufExport::Given),
             Err(error) if matches!(code, status::NOT_SUPPORTED | status::INVALID_VALUE) => {
-                Ok(Export::Refused(Refusal::Memory(error)))
+                Ok(DmaBufExport::Refused(ExportRefusal::Memory(error)))
             }
             Err(error) => Err(error.into()),
         }
@@ -227,7 +228,7 @@ impl Cuda {
 
     /// Allocates memory on the device of the thread's context; without one on the first, whose primary context is then kept,
     /// as the memory would go with it. Where, and whether that is so.
-    pub(super) fn allocate(&self, len: usize) -> Result<(usize, bool), CallError> {
+    pub(super) fn allocate(&self, len: usize) -> Result<(usize, bool), DriverCallError> {
         let mut at = 0;
         let mut call = || {
             // SAFETY: writes an address to a place of ours.
@@ -235,59 +236,59 @@ impl Cuda {
         };
         let code = call();
         if code != status::INVALID_CONTEXT {
-            self.check("cuMemAlloc", code)?;
+            self.check_status("cuMemAlloc", code)?;
             return Ok((at as usize, false));
         }
-        let keeps = !planted("mem-lets-contexts-of-memory-go");
+        let keeps = !is_planted("mem-lets-contexts-of-memory-go");
         if keeps {
-            self.retain(self.device(0)?)?;
+            self.retain_context(self.device_handle(0)?)?;
         }
-        let code = self.within(0, call).and_then(|code| self.check("cuMemAlloc", code));
+        let code = self.with_device_context(0, call).and_then(|code| self.check_status("cuMemAlloc", code));
         if code.is_err() && keeps {
-            self.release(0);
+            self.release_context(0);
         }
         code.map(|()| (at as usize, keeps))
     }
 
     /// Frees what was allocated on a device, and lets its context go if that was kept.
-    pub(super) fn free(&self, device: u32, addr: usize, keeps: bool) -> Result<(), CallError> {
+    pub(super) fn free(&self, device: u32, addr: usize, keeps: bool) -> Result<(), DriverCallError> {
         let code = self.in_context(device, || {
             // SAFETY: it was allocated here, and nobody names it any more.
             unsafe { (self.calls.mem_free)(addr as u64) }
         });
         if keeps {
-            self.release(0);
+            self.release_context(0);
         }
-        self.check("cuMemFree", code?)
+        self.check_status("cuMemFree", code?)
     }
 
     /// Takes part in a device's primary context.
-    fn retain(&self, device: calls::Device) -> Result<*mut calls::Context, CallError> {
+    fn retain_context(&self, device: calls::Device) -> Result<*mut calls::Context, DriverCallError> {
         let mut context = ptr::null_mut();
         // SAFETY: writes a handle to a place of ours; whoever calls gives it back.
         let code = unsafe { (self.calls.device_primary_ctx_retain)(&raw mut context, device) };
-        self.check("cuDevicePrimaryCtxRetain", code).map(|()| context)
+        self.check_status("cuDevicePrimaryCtxRetain", code).map(|()| context)
     }
 
     /// Takes part in the primary context of a device, so that it stays between calls.
-    pub(crate) fn keep(&self, ordinal: u32) -> Result<(), CallError> {
-        self.retain(self.device(ordinal)?).map(drop)
+    pub(crate) fn keep_context(&self, ordinal: u32) -> Result<(), DriverCallError> {
+        self.retain_context(self.device_handle(ordinal)?).map(drop)
     }
 
     /// The same, and which it is.
-    pub(super) fn retained(&self, ordinal: u32) -> Result<*mut calls::Context, CallError> {
-        self.retain(self.device(ordinal)?)
+    pub(super) fn retained_context(&self, ordinal: u32) -> Result<*mut calls::Context, DriverCallError> {
+        self.retain_context(self.device_handle(ordinal)?)
     }
 
     /// Calls in a context that is retained.
-    pub(super) fn inside<T>(
+    pub(super) fn with_context<T>(
         &self,
         mut context: *mut calls::Context,
         call: impl FnOnce() -> T,
-    ) -> Result<T, CallError> {
+    ) -> Result<T, DriverCallError> {
         // SAFETY: it is retained by whoever calls.
         let pushed = unsafe { (self.calls.ctx_push_current)(context) };
-        self.check("cuCtxPushCurrent", pushed)?;
+        self.check_status("cuCtxPushCurrent", pushed)?;
         let result = call();
         // SAFETY: what was pushed above is on top, as the call leaves the stack as it is. It cannot fail then.
         let _ = unsafe { (self.calls.ctx_pop_current)(&raw mut context) };
@@ -295,16 +296,16 @@ impl Cuda {
     }
 
     /// Gives that back.
-    pub(crate) fn release(&self, ordinal: u32) {
-        if let Ok(device) = self.device(ordinal).or_else(|_| self.device(ordinal)) {
+    pub(crate) fn release_context(&self, ordinal: u32) {
+        if let Ok(device) = self.device_handle(ordinal).or_else(|_| self.device_handle(ordinal)) {
             // SAFETY: retained before. What it says changes nothing for the caller.
             let _ = unsafe { (self.calls.device_primary_ctx_release)(device) };
         }
     }
 
     /// Whether a device can export memory.
-    fn can_export(&self, device: u32) -> Result<bool, CallError> {
-        let device = self.device(device)?;
+    fn can_export(&self, device: u32) -> Result<bool, DriverCallError> {
+        let device = self.device_handle(device)?;
         let mut can = 0;
         let asked = calls::DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
         // SAFETY: writes a number to a place of ours, of a device that the driver has named.
@@ -313,17 +314,17 @@ impl Cuda {
         if code == status::INVALID_VALUE {
             return Ok(false);
         }
-        self.check("cuDeviceGetAttribute", code)?;
+        self.check_status("cuDeviceGetAttribute", code)?;
         Ok(can != 0)
     }
 
     /// The driver's handle of a device.
-    pub(super) fn device(&self, ordinal: u32) -> Result<calls::Device, CallError> {
+    pub(super) fn device_handle(&self, ordinal: u32) -> Result<calls::Device, DriverCallError> {
         let mut device = 0;
         // SAFETY: writes a handle to a place of ours.
         let code =
             unsafe { (self.calls.device_get)(&raw mut device, c_int::try_from(ordinal).unwrap_or(-1)) };
-        self.check("cuDeviceGet", code)?;
+        self.check_status("cuDeviceGet", code)?;
         Ok(device)
     }
 
@@ -332,21 +333,25 @@ impl Cuda {
         &self,
         device: u32,
         mut call: impl FnMut() -> Status,
-    ) -> Result<Status, CallError> {
+    ) -> Result<Status, DriverCallError> {
         match call() {
-            status::INVALID_CONTEXT => self.within(device, call),
+            status::INVALID_CONTEXT => self.with_device_context(device, call),
             code => Ok(code),
         }
     }
 
     /// Calls in the device's primary context.
-    pub(crate) fn within<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, CallError> {
-        let device = self.device(device)?;
-        let mut context = self.retain(device)?;
+    pub(crate) fn with_device_context<T>(
+        &self,
+        device: u32,
+        call: impl FnOnce() -> T,
+    ) -> Result<T, DriverCallError> {
+        let device = self.device_handle(device)?;
+        let mut context = self.retain_context(device)?;
         // SAFETY: a context that is retained until it has been taken away again.
         let pushed = unsafe { (self.calls.ctx_push_current)(context) };
-        let result = self.check("cuCtxPushCurrent", pushed).map(|()| call());
-        if pushed == status::SUCCESS && !planted("mem-keeps-contexts") {
+        let result = self.check_status("cuCtxPushCurrent", pushed).map(|()| call());
+        if pushed == status::SUCCESS && !is_planted("mem-keeps-contexts") {
             // SAFETY: what was pushed above is on top, as the call leaves the stack as it is. It cannot fail then.
             let _ = unsafe { (self.calls.ctx_pop_current)(&raw mut context) };
         }
@@ -355,15 +360,15 @@ impl Cuda {
         result
     }
 
-    pub(crate) fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {
+    pub(crate) fn check_status(&self, call: &'static str, code: Status) -> Result<(), DriverCallError> {
         if code == status::SUCCESS {
             return Ok(());
         }
-        Err(CallError { call, code, name: self.name(code), remedy: remedy(code) })
+        Err(DriverCallError { call, code, name: self.error_name(code), remedy: error_remedy(code) })
     }
 
     /// The driver's name of a code.
-    fn name(&self, code: Status) -> String {
+    fn error_name(&self, code: Status) -> String {
         let mut name = ptr::null();
         // SAFETY: writes a pointer to a place of ours.
         let known = unsafe { (self.calls.get_error_name)(code, &raw mut name) } == status::SUCCESS;
@@ -376,11 +381,11 @@ impl Cuda {
 }
 
 /// `12.4` of 12040.
-fn version(counted: c_int) -> String {
+fn format_version(counted: c_int) -> String {
     format!("{}.{}", counted / 1000, counted % 1000 / 10)
 }
 
-fn remedy(code: Status) -> &'static str {
+fn error_remedy(code: Status) -> &'static str {
     match code {
         status::INVALID_VALUE => {
             "the memory may have been freed, or is of a kind that this call does not take"
@@ -422,6 +427,9 @@ mod tests {
 
     #[test]
     fn versions_are_told_as_people_do() {
-        assert_eq!([version(11_070), version(12_040), version(13_000)], ["11.7", "12.4", "13.0"]);
+        assert_eq!(
+            [format_version(11_070), format_version(12_040), format_version(13_000)],
+            ["11.7", "12.4", "13.0"]
+        );
     }
 }

@@ -6,8 +6,8 @@ use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 
 use rustix::io::FdFlags;
 
-use super::error::planted;
-use super::{CallError, LookError, PointerKind};
+use super::error::is_planted;
+use super::{DriverCallError, LookError, PointerKind};
 
 /// Exported bytes.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct DmaBuf {
 
 /// How a NIC is to reach the memory.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub enum Mapping {
+pub enum DmaBufMapping {
     /// As the driver sees fit.
     #[default]
     Any,
@@ -32,17 +32,17 @@ pub enum Mapping {
 
 /// What became of the wish to export.
 #[derive(Debug)]
-pub enum Export {
+pub enum DmaBufExport {
     /// It was granted.
     Given(DmaBuf),
     /// It never will be for this memory; there is another way to register it.
-    Refused(Refusal),
+    Refused(ExportRefusal),
 }
 
 /// Why a driver does not export.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum ExportRefusal {
     /// It has no such function.
     #[error("the driver has no {symbol}; {WITHOUT}")]
     Function {
@@ -57,7 +57,7 @@ pub enum Refusal {
     },
     /// It does not for this memory.
     #[error("{0}; {WITHOUT}")]
-    Memory(CallError),
+    Memory(DriverCallError),
 }
 
 /// What is done instead.
@@ -67,7 +67,7 @@ const WITHOUT: &str =
 /// The memory is not exported, and should have been.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ExportError {
+pub enum DmaBufError {
     /// It is no memory of a device.
     #[error("{addr:#x} is {kind:?} memory, which cannot be exported")]
     Kind {
@@ -99,7 +99,7 @@ pub enum ExportError {
     Look(#[from] LookError),
     /// The driver fails.
     #[error(transparent)]
-    Driver(#[from] CallError),
+    Driver(#[from] DriverCallError),
     /// The descriptor is none, or the system does not take it.
     #[error("{call} gave the descriptor {fd}, which is no good: {error}")]
     Descriptor {
@@ -126,7 +126,7 @@ pub enum ExportError {
 
 /// Whole pages around bytes: what a driver is asked to export.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Window {
+pub(super) struct PageWindow {
     /// Address of the first page.
     pub(super) start: usize,
     /// Bytes of all pages.
@@ -135,7 +135,7 @@ pub(super) struct Window {
     pub(super) inset: usize,
 }
 
-impl Window {
+impl PageWindow {
     /// The pages of `page` bytes each around `len` bytes at `addr`; `None` where they end behind the address space.
     pub(super) fn around(addr: usize, len: usize, page: usize) -> Option<Self> {
         let start = addr - addr % page;
@@ -148,57 +148,63 @@ impl DmaBuf {
     /// Takes over what a driver gave: `start` is where the window's first byte is in it.
     ///
     /// # Errors
-    /// [`ExportError::Descriptor`], [`ExportError::Short`]. The descriptor is closed then.
+    /// [`DmaBufError::Descriptor`], [`DmaBufError::Short`]. The descriptor is closed then.
     ///
     /// # Safety
     /// Nobody else owns the descriptor, unless it is negative.
-    pub(super) unsafe fn take(
+    pub(super) unsafe fn from_driver(
         call: &'static str,
         fd: RawFd,
         start: u64,
-        window: Window,
+        window: PageWindow,
         len: usize,
-    ) -> Result<Self, ExportError> {
-        let fault = |error| ExportError::Descriptor { call, fd, error };
+    ) -> Result<Self, DmaBufError> {
+        let fault = |error| DmaBufError::Descriptor { call, fd, error };
         if fd < 0 {
             return Err(fault(io::Error::from_raw_os_error(rustix::io::Errno::BADF.raw_os_error())));
         }
         // SAFETY: the caller vouches that it is open and nobody else's.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-        let checked = Self::check(call, &owned, start, window, len);
-        if checked.is_err() && planted("mem-leaks-descriptors") {
+        let checked = Self::check_descriptor(call, &owned, start, window, len);
+        if checked.is_err() && is_planted("mem-leaks-descriptors") {
             std::mem::forget(owned.try_clone());
         }
         let offset = match checked {
             Ok(offset) => offset,
-            Err(Fault::System(error)) => return Err(fault(error.into())),
-            Err(Fault::Other(error)) => return Err(error),
+            Err(DescriptorFault::System(error)) => return Err(fault(error.into())),
+            Err(DescriptorFault::Other(error)) => return Err(error),
         };
         Ok(Self { fd: owned, offset, len })
     }
 
     /// Makes it close on exec, and finds where the bytes are, if it holds them.
-    fn check(call: &'static str, fd: &OwnedFd, start: u64, window: Window, len: usize) -> Result<u64, Fault> {
+    fn check_descriptor(
+        call: &'static str,
+        fd: &OwnedFd,
+        start: u64,
+        window: PageWindow,
+        len: usize,
+    ) -> Result<u64, DescriptorFault> {
         rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC)?;
         let size = rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0))?;
-        let inset = if planted("mem-exports-pages") { 0 } else { window.inset as u64 };
+        let inset = if is_planted("mem-exports-pages") { 0 } else { window.inset as u64 };
         match start.checked_add(inset) {
             Some(offset) if offset.checked_add(len as u64).is_some_and(|end| end <= size) => Ok(offset),
             offset => {
                 let offset = offset.unwrap_or(u64::MAX);
-                Err(Fault::Other(ExportError::Short { call, offset, len, size }))
+                Err(DescriptorFault::Other(DmaBufError::Short { call, offset, len, size }))
             }
         }
     }
 }
 
 /// What is wrong with a descriptor.
-enum Fault {
+enum DescriptorFault {
     System(rustix::io::Errno),
-    Other(ExportError),
+    Other(DmaBufError),
 }
 
-impl From<rustix::io::Errno> for Fault {
+impl From<rustix::io::Errno> for DescriptorFault {
     fn from(error: rustix::io::Errno) -> Self {
         Self::System(error)
     }
@@ -210,12 +216,12 @@ mod tests {
 
     #[test]
     fn a_window_is_of_whole_pages() {
-        let of = |start, len, inset| Some(Window { start, len, inset });
-        assert_eq!(Window::around(8192, 4096, 4096), of(8192, 4096, 0));
-        assert_eq!(Window::around(8200, 4096, 4096), of(8192, 8192, 8));
-        assert_eq!(Window::around(12287, 1, 4096), of(8192, 4096, 4095));
-        assert_eq!(Window::around(65536 + 4096, 1, 65536), of(65536, 65536, 4096));
-        assert_eq!(Window::around(usize::MAX - 10, 20, 4096), None);
-        assert_eq!(Window::around(usize::MAX - 10, 10, 4096), None);
+        let of = |start, len, inset| Some(PageWindow { start, len, inset });
+        assert_eq!(PageWindow::around(8192, 4096, 4096), of(8192, 4096, 0));
+        assert_eq!(PageWindow::around(8200, 4096, 4096), of(8192, 8192, 8));
+        assert_eq!(PageWindow::around(12287, 1, 4096), of(8192, 4096, 4095));
+        assert_eq!(PageWindow::around(65536 + 4096, 1, 65536), of(65536, 65536, 4096));
+        assert_eq!(PageWindow::around(usize::MAX - 10, 20, 4096), None);
+        assert_eq!(PageWindow::around(usize::MAX - 10, 10, 4096), None);
     }
 }

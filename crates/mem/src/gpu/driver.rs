@@ -5,26 +5,29 @@ use std::fmt;
 
 use trunkline_sys::{cuda, hip};
 
-use crate::Memory;
+use crate::MemoryRange;
 
-use super::copies::{Copies, CopyError};
-use super::cuda::Cuda;
-use super::device::{Device, DeviceError};
-use super::hip::Hip;
+use super::copies::{GpuCopyError, GpuCopyStream};
+use super::cuda::CudaLibrary;
+use super::device::{GpuDevice, GpuDeviceError};
+use super::hip::HipLibrary;
 use super::lent;
-use super::{CallError, Export, ExportError, LookError, Mapping, Missing, Pointer, PointerKind};
+use super::{
+    AddressAttributes, DmaBufError, DmaBufExport, DmaBufMapping, DriverCallError, GpuUnavailable, LookError,
+    PointerKind,
+};
 
 /// Whose GPUs.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
-pub enum Vendor {
+pub enum GpuVendor {
     /// NVIDIA, by the CUDA driver API.
     Nvidia,
     /// AMD, by HIP.
     Amd,
 }
 
-impl fmt::Display for Vendor {
+impl fmt::Display for GpuVendor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Nvidia => "NVIDIA",
@@ -34,91 +37,91 @@ impl fmt::Display for Vendor {
 }
 
 /// The open driver of a vendor, with at least one device. Any thread may ask it.
-pub struct Gpu {
-    driver: Driver,
+pub struct VendorDriver {
+    driver: DriverLibrary,
     /// Bytes of a page of the host.
     page: usize,
 }
 
 #[derive(Clone)]
-pub(super) enum Driver {
-    Cuda(Cuda),
-    Hip(Hip),
+pub(super) enum DriverLibrary {
+    Cuda(CudaLibrary),
+    Hip(HipLibrary),
 }
 
-impl Gpu {
+impl VendorDriver {
     /// Opens the driver that is installed, and has it begin.
     ///
     /// # Errors
-    /// [`Missing`]: there is none that could be used.
-    pub fn open(vendor: Vendor) -> Result<Self, Missing> {
-        Ok(Self::with(match vendor {
-            Vendor::Nvidia => Driver::Cuda(Cuda::new(super::cuda::load()?)?),
-            Vendor::Amd => Driver::Hip(Hip::new(super::hip::load()?)?),
+    /// [`GpuUnavailable`]: there is none that could be used.
+    pub fn open(vendor: GpuVendor) -> Result<Self, GpuUnavailable> {
+        Ok(Self::from_vendor(match vendor {
+            GpuVendor::Nvidia => DriverLibrary::Cuda(CudaLibrary::new(super::cuda::load_calls()?)?),
+            GpuVendor::Amd => DriverLibrary::Hip(HipLibrary::new(super::hip::load_calls()?)?),
         }))
     }
 
     /// NVIDIA's driver as a table of functions.
     ///
     /// # Errors
-    /// [`Missing`], as [`Gpu::open`].
+    /// [`GpuUnavailable`], as [`VendorDriver::open`].
     ///
     /// # Safety
     /// The functions do what CUDA says of them, from any thread, for as long as the process lives.
-    pub unsafe fn of_cuda(calls: cuda::Calls) -> Result<Self, Missing> {
-        Ok(Self::with(Driver::Cuda(Cuda::new(calls)?)))
+    pub unsafe fn of_cuda(calls: cuda::Calls) -> Result<Self, GpuUnavailable> {
+        Ok(Self::from_vendor(DriverLibrary::Cuda(CudaLibrary::new(calls)?)))
     }
 
     /// AMD's runtime as a table of functions.
     ///
     /// # Errors
-    /// [`Missing`], as [`Gpu::open`].
+    /// [`GpuUnavailable`], as [`VendorDriver::open`].
     ///
     /// # Safety
     /// The functions do what HIP and HSA say of them, from any thread, for as long as the process lives.
-    pub unsafe fn of_hip(calls: hip::Calls) -> Result<Self, Missing> {
-        Ok(Self::with(Driver::Hip(Hip::new(calls)?)))
+    pub unsafe fn of_hip(calls: hip::Calls) -> Result<Self, GpuUnavailable> {
+        Ok(Self::from_vendor(DriverLibrary::Hip(HipLibrary::new(calls)?)))
     }
 
-    fn with(driver: Driver) -> Self {
+    fn from_vendor(driver: DriverLibrary) -> Self {
         Self { driver, page: rustix::param::page_size() }
     }
 
     /// Whose GPUs.
     #[must_use]
-    pub fn vendor(&self) -> Vendor {
+    pub fn vendor(&self) -> GpuVendor {
         match self.driver {
-            Driver::Cuda(_) => Vendor::Nvidia,
-            Driver::Hip(_) => Vendor::Amd,
+            DriverLibrary::Cuda(_) => GpuVendor::Nvidia,
+            DriverLibrary::Hip(_) => GpuVendor::Amd,
         }
     }
 
     /// What the driver calls its version: `CUDA 12.4`.
     #[must_use]
-    pub fn version(&self) -> String {
+    pub fn driver_version(&self) -> String {
         match &self.driver {
-            Driver::Cuda(cuda) => cuda.version(),
-            Driver::Hip(hip) => hip.version(),
+            DriverLibrary::Cuda(cuda) => cuda.version_text(),
+            DriverLibrary::Hip(hip) => hip.version_text(),
         }
     }
 
     /// How many devices there are, at least one.
     #[must_use]
-    pub fn devices(&self) -> u32 {
+    pub fn device_count(&self) -> u32 {
         match &self.driver {
-            Driver::Cuda(cuda) => cuda.devices(),
-            Driver::Hip(hip) => hip.devices(),
+            DriverLibrary::Cuda(cuda) => cuda.device_count(),
+            DriverLibrary::Hip(hip) => hip.device_count(),
         }
     }
 
     /// Whether every device can export memory, as far as the driver says without being given any.
     ///
     /// # Errors
-    /// [`CallError`]: the driver fails.
-    pub fn exports(&self) -> Result<bool, CallError> {
+    /// [`DriverCallError`]: the driver fails.
+    pub fn exports_memory(&self) -> Result<bool, DriverCallError> {
         match &self.driver {
-            Driver::Cuda(cuda) => cuda.exports(),
-            Driver::Hip(hip) => Ok(hip.exports()),
+            DriverLibrary::Cuda(cuda) => cuda.exports_memory(),
+            DriverLibrary::Hip(hip) => Ok(hip.exports_memory()),
         }
     }
 
@@ -127,10 +130,10 @@ impl Gpu {
     ///
     /// # Errors
     /// [`LookError`]: it cannot be told, and is not to be taken for anything.
-    pub fn look(&self, addr: usize) -> Result<Pointer, LookError> {
+    pub fn query_pointer(&self, addr: usize) -> Result<AddressAttributes, LookError> {
         match &self.driver {
-            Driver::Cuda(cuda) => cuda.look(addr),
-            Driver::Hip(hip) => hip.look(addr),
+            DriverLibrary::Cuda(cuda) => cuda.query_pointer(addr),
+            DriverLibrary::Hip(hip) => hip.query_pointer(addr),
         }
     }
 
@@ -138,24 +141,29 @@ impl Gpu {
     /// exported with them.
     ///
     /// # Errors
-    /// [`ExportError`]. That a driver does not export is none: [`Export::Refused`].
-    pub fn export(&self, addr: usize, len: usize, mapping: Mapping) -> Result<Export, ExportError> {
+    /// [`DmaBufError`]. That a driver does not export is none: [`DmaBufExport::Refused`].
+    pub fn export_dmabuf(
+        &self,
+        addr: usize,
+        len: usize,
+        mapping: DmaBufMapping,
+    ) -> Result<DmaBufExport, DmaBufError> {
         if len == 0 {
-            return Err(ExportError::Empty { addr });
+            return Err(DmaBufError::Empty { addr });
         }
-        let pointer = self.look(addr)?;
+        let pointer = self.query_pointer(addr)?;
         let (PointerKind::Device { device, .. }, Some(allocation)) = (pointer.kind, pointer.allocation)
         else {
-            return Err(ExportError::Kind { addr, kind: pointer.kind });
+            return Err(DmaBufError::Kind { addr, kind: pointer.kind });
         };
-        if !allocation.holds(addr, len) && !super::error::planted("mem-exports-beyond") {
+        if !allocation.contains_range(addr, len) && !super::error::is_planted("mem-exports-beyond") {
             let base = allocation.base;
             let size = allocation.len;
-            return Err(ExportError::Beyond { addr, len, base, size });
+            return Err(DmaBufError::Beyond { addr, len, base, size });
         }
         match &self.driver {
-            Driver::Cuda(cuda) => cuda.export(device, (addr, len), self.page, mapping),
-            Driver::Hip(hip) => hip.export((addr, len), allocation, self.page),
+            DriverLibrary::Cuda(cuda) => cuda.export_dmabuf(device, (addr, len), self.page, mapping),
+            DriverLibrary::Hip(hip) => hip.export_dmabuf((addr, len), allocation, self.page),
         }
     }
 
@@ -167,8 +175,9 @@ impl Gpu {
     /// # Errors
     /// [`LookError`]: the address cannot be told.
     pub fn sync_copies(&self, addr: usize) -> Result<bool, LookError> {
-        let pointer = self.look(addr)?;
-        let (Driver::Cuda(cuda), PointerKind::Device { device, .. }) = (&self.driver, pointer.kind) else {
+        let pointer = self.query_pointer(addr)?;
+        let (DriverLibrary::Cuda(cuda), PointerKind::Device { device, .. }) = (&self.driver, pointer.kind)
+        else {
             return Ok(true);
         };
         Ok(pointer.sync_copies || cuda.request_sync_memops(device, addr).is_set())
@@ -177,22 +186,22 @@ impl Gpu {
     /// Copies of a few bytes from and to memory of a device.
     ///
     /// # Errors
-    /// [`CopyError`].
-    pub fn copies(&self, device: u32) -> Result<Copies, CopyError> {
+    /// [`GpuCopyError`].
+    pub fn copy_stream(&self, device: u32) -> Result<GpuCopyStream, GpuCopyError> {
         match &self.driver {
-            Driver::Cuda(cuda) => Copies::new(cuda.clone(), device),
-            Driver::Hip(_) => Err(CopyError::Vendor),
+            DriverLibrary::Cuda(cuda) => GpuCopyStream::new(cuda.clone(), device),
+            DriverLibrary::Hip(_) => Err(GpuCopyError::Vendor),
         }
     }
 
     /// A device by its number, for kernels of this process.
     ///
     /// # Errors
-    /// [`DeviceError`].
-    pub fn device(&self, ordinal: u32) -> Result<Device, DeviceError> {
+    /// [`GpuDeviceError`].
+    pub fn open_device(&self, ordinal: u32) -> Result<GpuDevice, GpuDeviceError> {
         match &self.driver {
-            Driver::Cuda(cuda) => Device::new(cuda.clone(), ordinal),
-            Driver::Hip(_) => Err(DeviceError::Vendor),
+            DriverLibrary::Cuda(cuda) => GpuDevice::new(cuda.clone(), ordinal),
+            DriverLibrary::Hip(_) => Err(GpuDeviceError::Vendor),
         }
     }
 
@@ -201,17 +210,17 @@ impl Gpu {
     ///
     /// # Errors
     /// [`LookError`]: the driver does not give any, or does not know afterwards what it gave.
-    pub fn lend(&self, len: usize) -> Result<Memory, LookError> {
+    pub fn allocate_probe(&self, len: usize) -> Result<MemoryRange, LookError> {
         let (addr, keeps) = match &self.driver {
-            Driver::Cuda(cuda) => cuda.allocate(len)?,
-            Driver::Hip(hip) => (hip.allocate(len)?, false),
+            DriverLibrary::Cuda(cuda) => cuda.allocate(len)?,
+            DriverLibrary::Hip(hip) => (hip.allocate(len)?, false),
         };
-        lent::own(&self.driver, (addr, len, keeps), self.look(addr))
+        lent::wrap_allocation(&self.driver, (addr, len, keeps), self.query_pointer(addr))
     }
 }
 
-impl fmt::Debug for Gpu {
+impl fmt::Debug for VendorDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Gpu({}, {}, {} devices)", self.vendor(), self.version(), self.devices())
+        write!(f, "Gpu({}, {}, {} devices)", self.vendor(), self.driver_version(), self.device_count())
     }
 }

@@ -1,11 +1,11 @@
 //! Why there is no GPU, what a call of its driver failed with and what helps, and the planted bugs.
 
-use super::Vendor;
+use super::GpuVendor;
 
 /// A call of a driver that failed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{call} failed with {name} ({code}): {remedy}")]
-pub struct CallError {
+pub struct DriverCallError {
     /// The function.
     pub call: &'static str,
     /// What it returned.
@@ -19,7 +19,7 @@ pub struct CallError {
 /// There is no GPU that could be used, and why.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Missing {
+pub enum GpuUnavailable {
     /// The driver is not installed.
     #[error("{library} cannot be opened ({reason}); install {package}")]
     Library {
@@ -52,7 +52,7 @@ pub enum Missing {
     )]
     TooOld {
         /// Whose it is.
-        vendor: Vendor,
+        vendor: GpuVendor,
         /// Its version.
         found: String,
         /// The oldest supported.
@@ -62,11 +62,11 @@ pub enum Missing {
     #[error("the driver for {vendor} GPUs finds no device")]
     Devices {
         /// Whose it is.
-        vendor: Vendor,
+        vendor: GpuVendor,
     },
     /// The driver does not begin.
     #[error(transparent)]
-    Driver(#[from] CallError),
+    Driver(#[from] DriverCallError),
 }
 
 /// An address cannot be told. It may be of any memory: who gets this treats it as no memory that he knows.
@@ -75,7 +75,7 @@ pub enum Missing {
 pub enum LookError {
     /// The driver does not answer.
     #[error(transparent)]
-    Driver(#[from] CallError),
+    Driver(#[from] DriverCallError),
     /// The driver's answer has no meaning here.
     #[error("{call} calls the memory at {addr:#x} a type {value} that is not known here")]
     Unfamiliar {
@@ -89,6 +89,6 @@ pub enum LookError {
 }
 
 /// Whether the planted bug of a name is switched on. Without the feature `mutants` it never is, and costs nothing.
-pub(crate) fn planted(name: &str) -> bool {
+pub(crate) fn is_planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use trunkline_sys::gdrcopy::{self as calls, Calls, Info, Pinned};
 
-use super::Missing;
-use super::library::Library;
+use super::GpuUnavailable;
+use super::library::DynamicLibrary;
 use crate::mapped::fence_mapped_stores;
 use crate::{MappedBytes, MappedMemory};
 
@@ -44,19 +44,19 @@ pub enum GdrError {
 }
 
 /// The library, and its connection to the driver. Any thread may use it.
-pub struct Gdr {
+pub struct GdrCopy {
     calls: Calls,
     open: NonNull<calls::Open>,
 }
 
 // SAFETY: the library locks what it keeps for a connection.
-unsafe impl Send for Gdr {}
+unsafe impl Send for GdrCopy {}
 // SAFETY: as above.
-unsafe impl Sync for Gdr {}
+unsafe impl Sync for GdrCopy {}
 
 /// What a mapping is undone by.
-struct Mapping {
-    gdr: Arc<Gdr>,
+struct GdrMapping {
+    gdr: Arc<GdrCopy>,
     pinned: Pinned,
     /// Where it is mapped, and how much; null before.
     at: *mut c_void,
@@ -66,17 +66,17 @@ struct Mapping {
 }
 
 // SAFETY: nothing of it changes, and the library may be called by any thread.
-unsafe impl Send for Mapping {}
+unsafe impl Send for GdrMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for GdrMapping {}
 
-impl Gdr {
+impl GdrCopy {
     /// Opens the library and its driver.
     ///
     /// # Errors
-    /// [`Missing`] says which of the two is not there.
-    pub fn open() -> Result<Self, Missing> {
-        let library = Library::open(&calls::LIBRARIES, "GDRCopy (package gdrcopy)")?;
+    /// [`GpuUnavailable`] says which of the two is not there.
+    pub fn open() -> Result<Self, GpuUnavailable> {
+        let library = DynamicLibrary::open(&calls::LIBRARIES, "GDRCopy (package gdrcopy)")?;
         let find = |symbol: &CStr| library.find(symbol);
         let open = find(c"gdr_open")?;
         let close = find(c"gdr_close")?;
@@ -108,8 +108,8 @@ impl Gdr {
         };
         // SAFETY: takes nothing; null if its driver is not there.
         let open = NonNull::new(unsafe { (calls.open)() });
-        let open =
-            open.ok_or(Missing::Module { module: "gdrdrv", package: "GDRCopy (package gdrdrv-dkms)" })?;
+        let open = open
+            .ok_or(GpuUnavailable::Module { module: "gdrdrv", package: "GDRCopy (package gdrdrv-dkms)" })?;
         Ok(Self { calls, open })
     }
 
@@ -117,7 +117,7 @@ impl Gdr {
     ///
     /// # Errors
     /// [`GdrError`].
-    pub fn map(self: &Arc<Self>, addr: usize, len: usize) -> Result<MappedMemory, GdrError> {
+    pub fn map_memory(self: &Arc<Self>, addr: usize, len: usize) -> Result<MappedMemory, GdrError> {
         let first = addr / PAGE * PAGE;
         let whole = (addr - first).saturating_add(len).next_multiple_of(PAGE);
         let mut pinned = Pinned { h: 0 };
@@ -125,18 +125,18 @@ impl Gdr {
         let status = unsafe {
             (self.calls.pin_buffer)(self.open.as_ptr(), first as u64, whole, 0, 0, &raw mut pinned)
         };
-        check("gdr_pin_buffer", status)?;
+        check_status("gdr_pin_buffer", status)?;
         let mut mapping =
-            Mapping { gdr: Arc::clone(self), pinned, at: ptr::null_mut(), len: whole, start: 0 };
+            GdrMapping { gdr: Arc::clone(self), pinned, at: ptr::null_mut(), len: whole, start: 0 };
         let mut at = ptr::null_mut();
         // SAFETY: pinned above, and not mapped yet.
         let status = unsafe { (self.calls.map)(self.open.as_ptr(), pinned, &raw mut at, whole) };
-        check("gdr_map", status)?;
+        check_status("gdr_map", status)?;
         mapping.at = at;
         let mut info = Info::default();
         // SAFETY: pinned above; newer libraries write no more than this has.
         let status = unsafe { (self.calls.get_info)(self.open.as_ptr(), pinned, &raw mut info) };
-        check("gdr_get_info", status)?;
+        check_status("gdr_get_info", status)?;
         let Info { va, mapped_size: size, .. } = info;
         let elsewhere = GdrError::Elsewhere { va, size, addr, len };
         let before = (addr as u64).checked_sub(va).ok_or_else(|| elsewhere.clone())?;
@@ -148,32 +148,32 @@ impl Gdr {
     }
 }
 
-impl Mapping {
+impl GdrMapping {
     /// A place in it.
-    fn place<T>(&self, at: u64) -> *mut T {
+    fn pointer_at<T>(&self, at: u64) -> *mut T {
         ptr::with_exposed_provenance_mut(self.start + at as usize)
     }
 }
 
-impl MappedBytes for Mapping {
+impl MappedBytes for GdrMapping {
     fn load_word(&self, at: u64) -> u64 {
         // SAFETY: inside of the mapping, and aligned, as the caller has checked; the device may change it meanwhile.
-        unsafe { self.place::<u64>(at).read_volatile() }
+        unsafe { self.pointer_at::<u64>(at).read_volatile() }
     }
 
     fn load_half(&self, at: u64) -> u32 {
         // SAFETY: as above.
-        unsafe { self.place::<u32>(at).read_volatile() }
+        unsafe { self.pointer_at::<u32>(at).read_volatile() }
     }
 
     fn store_word(&self, at: u64, value: u64) {
         // SAFETY: as above.
-        unsafe { self.place::<u64>(at).write_volatile(value) };
+        unsafe { self.pointer_at::<u64>(at).write_volatile(value) };
     }
 
     fn store_half(&self, at: u64, value: u32) {
         // SAFETY: as above.
-        unsafe { self.place::<u32>(at).write_volatile(value) };
+        unsafe { self.pointer_at::<u32>(at).write_volatile(value) };
     }
 
     fn fence(&self) {
@@ -183,27 +183,27 @@ impl MappedBytes for Mapping {
     fn copy_to(&self, at: u64, bytes: &[u8]) {
         let copy = self.gdr.calls.copy_to_mapping;
         // SAFETY: as many bytes as the slice has fit there, as the caller has checked. It refuses only addresses that are not mapped.
-        let _ = unsafe { copy(self.pinned, self.place(at), bytes.as_ptr().cast(), bytes.len()) };
+        let _ = unsafe { copy(self.pinned, self.pointer_at(at), bytes.as_ptr().cast(), bytes.len()) };
     }
 
     fn copy_from(&self, at: u64, out: &mut [u8]) {
         let copy = self.gdr.calls.copy_from_mapping;
         // SAFETY: as above.
-        let _ = unsafe { copy(self.pinned, out.as_mut_ptr().cast(), self.place(at), out.len()) };
+        let _ = unsafe { copy(self.pinned, out.as_mut_ptr().cast(), self.pointer_at(at), out.len()) };
     }
 }
 
-impl fmt::Debug for Mapping {
+impl fmt::Debug for GdrMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mapping({:#x}+{})", self.start, self.len)
     }
 }
 
-impl Drop for Mapping {
+impl Drop for GdrMapping {
     fn drop(&mut self) {
         let calls = &self.gdr.calls;
         let open = self.gdr.open.as_ptr();
-        if !self.at.is_null() && !super::planted("mem-keeps-gdr-mappings") {
+        if !self.at.is_null() && !super::is_planted("mem-keeps-gdr-mappings") {
             // SAFETY: mapped by this handle, and nobody touches it any more.
             let _ = unsafe { (calls.unmap)(open, self.pinned, self.at, self.len) };
         }
@@ -212,19 +212,19 @@ impl Drop for Mapping {
     }
 }
 
-impl Drop for Gdr {
+impl Drop for GdrCopy {
     fn drop(&mut self) {
         // SAFETY: opened by this, and the last mapping has gone.
         let _ = unsafe { (self.calls.close)(self.open.as_ptr()) };
     }
 }
 
-impl fmt::Debug for Gdr {
+impl fmt::Debug for GdrCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Gdr")
     }
 }
 
-fn check(call: &'static str, status: c_int) -> Result<(), GdrError> {
+fn check_status(call: &'static str, status: c_int) -> Result<(), GdrError> {
     if status == 0 { Ok(()) } else { Err(GdrError::Call { call, status }) }
 }

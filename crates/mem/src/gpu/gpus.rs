@@ -1,23 +1,23 @@
 //! The drivers of all vendors that this process has. Opened once by a front end, if its NICs reach memory of GPUs at all;
 //! asked when memory is registered.
 
-use super::{Gpu, LookError, Missing, Pointer, PointerKind, Vendor};
+use super::{AddressAttributes, GpuUnavailable, GpuVendor, LookError, PointerKind, VendorDriver};
 
 /// Open drivers, and why others are not.
 #[derive(Debug, Default)]
-pub struct Gpus {
-    open: Vec<Gpu>,
-    missing: Vec<Missing>,
+pub struct VendorDrivers {
+    open: Vec<VendorDriver>,
+    missing: Vec<GpuUnavailable>,
 }
 
-impl Gpus {
+impl VendorDrivers {
     /// Opens every driver that there is. Of a driver that is installed this is its beginning, which takes a while where
     /// nobody else in the process has used it.
     #[must_use]
-    pub fn open() -> Self {
+    pub fn open_all() -> Self {
         let mut all = Self::default();
-        for vendor in [Vendor::Nvidia, Vendor::Amd] {
-            match Gpu::open(vendor) {
+        for vendor in [GpuVendor::Nvidia, GpuVendor::Amd] {
+            match VendorDriver::open(vendor) {
                 Ok(gpu) => all.open.push(gpu),
                 Err(missing) => all.missing.push(missing),
             }
@@ -27,45 +27,48 @@ impl Gpus {
 
     /// These drivers.
     #[must_use]
-    pub fn of(open: Vec<Gpu>) -> Self {
+    pub fn from_drivers(open: Vec<VendorDriver>) -> Self {
         Self { open, missing: Vec::new() }
     }
 
     /// The drivers that are open.
     #[must_use]
-    pub fn all(&self) -> &[Gpu] {
+    pub fn open_drivers(&self) -> &[VendorDriver] {
         &self.open
     }
 
     /// Why others are not, as far as they were tried.
     #[must_use]
-    pub fn missing(&self) -> &[Missing] {
+    pub fn unavailable_drivers(&self) -> &[GpuUnavailable] {
         &self.missing
     }
 
     /// Whether a vendor's driver is open.
     #[must_use]
-    pub fn has(&self, vendor: Vendor) -> bool {
+    pub fn has_vendor(&self, vendor: GpuVendor) -> bool {
         self.open.iter().any(|gpu| gpu.vendor() == vendor)
     }
 
     /// Whether there is a driver, and each of those that are open exports memory. A driver that cannot say so does not.
     #[must_use]
-    pub fn exports(&self) -> bool {
-        !self.open.is_empty() && self.open.iter().all(|gpu| gpu.exports() == Ok(true))
+    pub fn exports_memory(&self) -> bool {
+        !self.open.is_empty() && self.open.iter().all(|gpu| gpu.exports_memory() == Ok(true))
     }
 
     /// What an address is: memory of the host, unless one of the drivers knows better. With the driver that knows it.
     ///
     /// # Errors
-    /// As [`Gpu::look`].
-    pub fn look(&self, addr: usize) -> Result<(Option<&Gpu>, Pointer), LookError> {
+    /// As [`VendorDriver::query_pointer`].
+    pub fn query_pointer(
+        &self,
+        addr: usize,
+    ) -> Result<(Option<&VendorDriver>, AddressAttributes), LookError> {
         for gpu in &self.open {
-            let pointer = gpu.look(addr)?;
+            let pointer = gpu.query_pointer(addr)?;
             if pointer.kind != PointerKind::Host {
                 return Ok((Some(gpu), pointer));
             }
         }
-        Ok((None, Pointer::HOST))
+        Ok((None, AddressAttributes::HOST))
     }
 }

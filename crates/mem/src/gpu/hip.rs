@@ -1,4 +1,4 @@
-//! AMD's runtime. Made and called by [`Gpu`](super::Gpu) alone. Memory is exported by the HSA runtime below it, which
+//! AMD's runtime. Made and called by [`Gpu`](super::VendorDriver) alone. Memory is exported by the HSA runtime below it, which
 //! beginning HIP begins.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -7,12 +7,12 @@ use std::ptr::{self, NonNull};
 
 use trunkline_sys::hip::{self as calls, Calls, PointerAttributes, Status, memory_type, status};
 
-use super::dmabuf::Window;
-use super::error::planted;
-use super::library::Library;
+use super::dmabuf::PageWindow;
+use super::error::is_planted;
+use super::library::DynamicLibrary;
 use super::{
-    Allocation, CallError, DmaBuf, Export, ExportError, LookError, Missing, Pointer, PointerKind, Refusal,
-    Vendor,
+    AddressAttributes, DeviceAllocation, DmaBuf, DmaBufError, DmaBufExport, DriverCallError, ExportRefusal,
+    GpuUnavailable, GpuVendor, LookError, PointerKind,
 };
 
 /// The oldest runtime, as it counts versions: before 6.0 the types of memory had other numbers.
@@ -22,17 +22,17 @@ const EXPORT: &str = "hsa_amd_portable_export_dmabuf";
 
 /// The runtime, which has begun and has devices.
 #[derive(Clone)]
-pub(crate) struct Hip {
+pub(crate) struct HipLibrary {
     calls: Calls,
     version: c_int,
     devices: u32,
 }
 
 /// The functions of ROCm's libraries.
-pub(crate) fn load() -> Result<Calls, Missing> {
+pub(crate) fn load_calls() -> Result<Calls, GpuUnavailable> {
     let package = "ROCm's runtime (package hip-runtime-amd)";
-    let hip = Library::open(&calls::LIBRARIES, package)?;
-    let hsa = Library::open(&[calls::HSA_LIBRARY], package);
+    let hip = DynamicLibrary::open(&calls::LIBRARIES, package)?;
+    let hsa = DynamicLibrary::open(&[calls::HSA_LIBRARY], package);
     let export = hsa.and_then(|hsa| hsa.find(c"hsa_amd_portable_export_dmabuf")).ok();
     macro_rules! load {
         ($($field:ident $kind:ident $symbol:literal)*) => { Calls {
@@ -55,53 +55,53 @@ pub(crate) fn load() -> Result<Calls, Missing> {
     ))
 }
 
-impl Hip {
+impl HipLibrary {
     /// Begins.
-    pub(crate) fn new(calls: Calls) -> Result<Self, Missing> {
+    pub(crate) fn new(calls: Calls) -> Result<Self, GpuUnavailable> {
         let mut this = Self { calls, version: 0, devices: 0 };
         let mut count = 0;
         // SAFETY: the one flag there is, none; may be called again and by others.
         let code = unsafe { (this.calls.init)(0) };
-        let begun = this.check("hipInit", code);
+        let begun = this.check_status("hipInit", code);
         if code != status::NO_DEVICE {
             begun?;
         }
         // SAFETY: writes a number to a place of ours.
         let told = unsafe { (this.calls.runtime_get_version)(&raw mut this.version) };
         if code != status::NO_DEVICE {
-            this.check("hipRuntimeGetVersion", told)?;
+            this.check_status("hipRuntimeGetVersion", told)?;
         }
-        if told == status::SUCCESS && this.version < LEAST && !planted("mem-takes-any-hip") {
-            let [found, least] = [this.version, LEAST].map(|v| format!("HIP {}", version(v)));
-            return Err(Missing::TooOld { vendor: Vendor::Amd, found, least });
+        if told == status::SUCCESS && this.version < LEAST && !is_planted("mem-takes-any-hip") {
+            let [found, least] = [this.version, LEAST].map(|v| format!("HIP {}", format_version(v)));
+            return Err(GpuUnavailable::TooOld { vendor: GpuVendor::Amd, found, least });
         }
         // SAFETY: writes a number to a place of ours.
         let code = unsafe { (this.calls.get_device_count)(&raw mut count) };
         if code != status::NO_DEVICE {
-            this.check("hipGetDeviceCount", code)?;
+            this.check_status("hipGetDeviceCount", code)?;
             this.devices = u32::try_from(count).unwrap_or(0);
         }
         if this.devices == 0 {
-            return Err(Missing::Devices { vendor: Vendor::Amd });
+            return Err(GpuUnavailable::Devices { vendor: GpuVendor::Amd });
         }
         Ok(this)
     }
 
-    pub(super) fn version(&self) -> String {
-        format!("HIP {}", version(self.version))
+    pub(super) fn version_text(&self) -> String {
+        format!("HIP {}", format_version(self.version))
     }
 
-    pub(crate) fn devices(&self) -> u32 {
+    pub(crate) fn device_count(&self) -> u32 {
         self.devices
     }
 
     /// Whether the runtime has the function that exports. Whether the kernel lets it is known when memory is exported.
-    pub(super) fn exports(&self) -> bool {
+    pub(super) fn exports_memory(&self) -> bool {
         self.calls.export_dmabuf.is_some()
     }
 
     /// What an address is, and for memory of a device the allocation around it.
-    pub(crate) fn look(&self, addr: usize) -> Result<Pointer, LookError> {
+    pub(crate) fn query_pointer(&self, addr: usize) -> Result<AddressAttributes, LookError> {
         let null = ptr::null_mut();
         let mut found = PointerAttributes {
             kind: 0,
@@ -114,19 +114,19 @@ impl Hip {
         let at = ptr::with_exposed_provenance_mut::<c_void>(addr);
         // SAFETY: writes the attributes to a place of ours; the address is only looked up.
         let code = unsafe { (self.calls.pointer_get_attributes)(&raw mut found, at) };
-        let failed = self.check("hipPointerGetAttributes", code);
-        if !planted("mem-takes-errors-for-host") {
+        let failed = self.check_status("hipPointerGetAttributes", code);
+        if !is_planted("mem-takes-errors-for-host") {
             failed?;
         } else if failed.is_err() {
-            return Ok(Pointer::HOST);
+            return Ok(AddressAttributes::HOST);
         }
         let managed = found.is_managed != 0 || found.kind == memory_type::MANAGED;
-        if managed && !planted("mem-takes-managed-for-device") {
-            let kind = PointerKind::Managed { vendor: Vendor::Amd };
-            return Ok(Pointer { kind, allocation: None, sync_copies: true });
+        if managed && !is_planted("mem-takes-managed-for-device") {
+            let kind = PointerKind::Managed { vendor: GpuVendor::Amd };
+            return Ok(AddressAttributes { kind, allocation: None, sync_copies: true });
         }
         match found.kind {
-            memory_type::UNREGISTERED | memory_type::HOST => return Ok(Pointer::HOST),
+            memory_type::UNREGISTERED | memory_type::HOST => return Ok(AddressAttributes::HOST),
             memory_type::DEVICE | memory_type::MANAGED => {}
             value => return Err(LookError::Unfamiliar { call: "hipPointerGetAttributes", addr, value }),
         }
@@ -134,74 +134,76 @@ impl Hip {
         let mut len = 0;
         // SAFETY: writes address and size to places of ours.
         let code = unsafe { (self.calls.mem_get_address_range)(&raw mut base, &raw mut len, at) };
-        self.check("hipMemGetAddressRange", code)?;
-        Ok(Pointer {
-            kind: PointerKind::Device { vendor: Vendor::Amd, device: found.device as u32 },
-            allocation: Some(Allocation { base: base.expose_provenance(), len }),
+        self.check_status("hipMemGetAddressRange", code)?;
+        Ok(AddressAttributes {
+            kind: PointerKind::Device { vendor: GpuVendor::Amd, device: found.device as u32 },
+            allocation: Some(DeviceAllocation { base: base.expose_provenance(), len }),
             sync_copies: true,
         })
     }
 
     /// Exports whole pages around bytes that are known to lie in an allocation, but nothing outside of that, which this
     /// runtime refuses.
-    pub(super) fn export(
+    pub(super) fn export_dmabuf(
         &self,
         (addr, len): (usize, usize),
-        allocation: Allocation,
+        allocation: DeviceAllocation,
         page: usize,
-    ) -> Result<Export, ExportError> {
+    ) -> Result<DmaBufExport, DmaBufError> {
         let Some(export) = self.calls.export_dmabuf else {
-            return Ok(Export::Refused(Refusal::Function { symbol: EXPORT }));
+            return Ok(DmaBufExport::Refused(ExportRefusal::Function { symbol: EXPORT }));
         };
-        let Allocation { base, len: size } = allocation;
-        let Some(pages) = Window::around(addr, len, page) else {
-            return Err(ExportError::Beyond { addr, len, base, size });
+        let DeviceAllocation { base, len: size } = allocation;
+        let Some(pages) = PageWindow::around(addr, len, page) else {
+            return Err(DmaBufError::Beyond { addr, len, base, size });
         };
         let start = pages.start.max(base);
         let end = (pages.start + pages.len).min(base.saturating_add(size));
-        let window = Window { start, len: end - start, inset: addr - start };
+        let window = PageWindow { start, len: end - start, inset: addr - start };
         let mut fd: c_int = -1;
         let mut offset: u64 = 0;
         let at = ptr::with_exposed_provenance::<c_void>(window.start);
         // SAFETY: bytes of one allocation, and places for a descriptor and an offset.
         let code = unsafe { export(at, window.len, &raw mut fd, &raw mut offset) };
         let refused = [status::HSA_ERROR, status::HSA_INVALID_AGENT, status::HSA_INVALID_ALLOCATION];
-        if planted("mem-forgets-where-dmabufs-begin") {
+        if is_planted("mem-forgets-where-dmabufs-begin") {
             offset = 0;
         }
-        match self.check(EXPORT, code) {
-            // SAFETY: the runtime made it for us just now.
-            Ok(()) => unsafe { DmaBuf::take(EXPORT, fd, offset, window, len) }.map(Export::Given),
-            Err(error) if refused.contains(&code) => Ok(Export::Refused(Refusal::Memory(error))),
+        match self.check_status(EXPORT, code) {
+            Ok(()) => {
+                // SAFETY: the runtime made it for us just now.
+                unsafe { DmaBuf::from_driver(EXPORT, fd, offset, window, len) }.map(DmaBufExport::Given)
+            }
+            Err(error) if refused.contains(&code) => Ok(DmaBufExport::Refused(ExportRefusal::Memory(error))),
             Err(error) => Err(error.into()),
         }
     }
 
     /// Allocates memory on the thread's device.
-    pub(crate) fn allocate(&self, len: usize) -> Result<usize, CallError> {
+    pub(crate) fn allocate(&self, len: usize) -> Result<usize, DriverCallError> {
         let mut at = ptr::null_mut();
         // SAFETY: writes an address to a place of ours.
         let code = unsafe { (self.calls.malloc)(&raw mut at, len) };
-        self.check("hipMalloc", code)?;
+        self.check_status("hipMalloc", code)?;
         Ok(at.expose_provenance())
     }
 
     /// Frees it.
-    pub(crate) fn free(&self, addr: usize) -> Result<(), CallError> {
+    pub(crate) fn free(&self, addr: usize) -> Result<(), DriverCallError> {
         // SAFETY: it was allocated here, and nobody names it any more.
         let code = unsafe { (self.calls.free)(ptr::with_exposed_provenance_mut(addr)) };
-        self.check("hipFree", code)
+        self.check_status("hipFree", code)
     }
 
-    pub(crate) fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {
+    pub(crate) fn check_status(&self, call: &'static str, code: Status) -> Result<(), DriverCallError> {
         if code == status::SUCCESS {
             return Ok(());
         }
-        Err(CallError { call, code, name: self.name(call, code), remedy: remedy(code) })
+        Err(DriverCallError { call, code, name: self.error_name(call, code), remedy: error_remedy(code) })
     }
 
     /// The name of a code.
-    fn name(&self, call: &'static str, code: Status) -> String {
+    fn error_name(&self, call: &'static str, code: Status) -> String {
         if call == EXPORT {
             let name = match code {
                 status::HSA_ERROR => "HSA_STATUS_ERROR",
@@ -223,11 +225,11 @@ impl Hip {
 }
 
 /// `6.2` of 60,241,133.
-fn version(counted: c_int) -> String {
+fn format_version(counted: c_int) -> String {
     format!("{}.{}", counted / 10_000_000, counted % 10_000_000 / 100_000)
 }
 
-fn remedy(code: Status) -> &'static str {
+fn error_remedy(code: Status) -> &'static str {
     match code {
         status::INVALID_VALUE => {
             "the memory may have been freed, or is of a kind that this call does not take"
@@ -267,6 +269,6 @@ mod tests {
 
     #[test]
     fn versions_are_told_as_people_do() {
-        assert_eq!([version(60_241_133), version(70_100_000)], ["6.2", "7.1"]);
+        assert_eq!([format_version(60_241_133), format_version(70_100_000)], ["6.2", "7.1"]);
     }
 }

@@ -1,44 +1,44 @@
-//! Memory of a device that is only there to be tried out. Made by [`Gpu::lend`](super::Gpu::lend); it frees itself.
+//! Memory of a device that is only there to be tried out. Made by [`VendorDriver::allocate_probe`](super::VendorDriver::allocate_probe); it frees itself.
 
 use std::sync::Arc;
 
-use super::driver::Driver;
-use super::{LookError, Pointer, PointerKind, planted};
-use crate::{Kind, Memory};
+use super::driver::DriverLibrary;
+use super::{AddressAttributes, LookError, PointerKind, is_planted};
+use crate::{MemoryKind, MemoryRange};
 
 /// Frees the memory when it goes.
-struct Lent {
-    driver: Driver,
+struct ProbeMemory {
+    driver: DriverLibrary,
     device: u32,
     addr: usize,
     /// Its device's context is kept for it.
     keeps: bool,
 }
 
-impl Drop for Lent {
+impl Drop for ProbeMemory {
     fn drop(&mut self) {
-        if planted("mem-keeps-lent") {
+        if is_planted("mem-keeps-lent") {
             return;
         }
         // What cannot be freed is the driver's until the process ends.
         let _ = match &self.driver {
-            Driver::Cuda(cuda) => cuda.free(self.device, self.addr, self.keeps),
-            Driver::Hip(hip) => hip.free(self.addr),
+            DriverLibrary::Cuda(cuda) => cuda.free(self.device, self.addr, self.keeps),
+            DriverLibrary::Hip(hip) => hip.free(self.addr),
         };
     }
 }
 
 /// Bytes that a driver has just allocated, of which it then said that.
-pub(super) fn own(
-    driver: &Driver,
+pub(super) fn wrap_allocation(
+    driver: &DriverLibrary,
     (addr, len, keeps): (usize, usize, bool),
-    said: Result<Pointer, LookError>,
-) -> Result<Memory, LookError> {
-    let mut owner = Lent { driver: driver.clone(), device: 0, addr, keeps };
+    said: Result<AddressAttributes, LookError>,
+) -> Result<MemoryRange, LookError> {
+    let mut owner = ProbeMemory { driver: driver.clone(), device: 0, addr, keeps };
     let PointerKind::Device { device, .. } = said?.kind else {
         return Err(LookError::Unfamiliar { call: "allocating", addr, value: 0 });
     };
     owner.device = device;
     // SAFETY: the CPU touches no byte of such memory, and it is there as long as its owner.
-    Ok(unsafe { Memory::with_owner(addr, len, Kind::Device(device), Arc::new(owner)) })
+    Ok(unsafe { MemoryRange::with_owner(addr, len, MemoryKind::Device(device), Arc::new(owner)) })
 }

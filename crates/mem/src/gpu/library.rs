@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use libloading::os::unix;
 
-use super::Missing;
+use super::GpuUnavailable;
 
 /// Fills a table of functions from a library: of each field its name, the type of its function and the symbol.
 macro_rules! table {
@@ -25,17 +25,17 @@ macro_rules! table {
 pub(crate) use table;
 
 /// An open library.
-pub(crate) struct Library {
+pub(crate) struct DynamicLibrary {
     name: String,
     open: ManuallyDrop<unix::Library>,
 }
 
-impl Library {
+impl DynamicLibrary {
     /// Opens the first that opens.
     ///
     /// # Errors
-    /// [`Missing::Library`], with what the loader says of each.
-    pub(crate) fn open(names: &[&CStr], package: &'static str) -> Result<Self, Missing> {
+    /// [`GpuUnavailable::Library`], with what the loader says of each.
+    pub(crate) fn open(names: &[&CStr], package: &'static str) -> Result<Self, GpuUnavailable> {
         let mut reasons = Vec::new();
         for name in names {
             let name = name.to_string_lossy().into_owned();
@@ -47,17 +47,17 @@ impl Library {
             }
         }
         let library = names.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        Err(Missing::Library { library, reason: reasons.join("; "), package })
+        Err(GpuUnavailable::Library { library, reason: reasons.join("; "), package })
     }
 
     /// A function of the library.
     ///
     /// # Errors
-    /// [`Missing::Symbol`].
-    pub(crate) fn find(&self, symbol: &CStr) -> Result<NonNull<c_void>, Missing> {
+    /// [`GpuUnavailable::Symbol`].
+    pub(crate) fn find(&self, symbol: &CStr) -> Result<NonNull<c_void>, GpuUnavailable> {
         // SAFETY: nothing is done with what is found here but to note where it is.
         let found = unsafe { self.open.get::<*mut c_void>(symbol) };
-        found.ok().and_then(|found| NonNull::new(found.as_raw_ptr())).ok_or_else(|| Missing::Symbol {
+        found.ok().and_then(|found| NonNull::new(found.as_raw_ptr())).ok_or_else(|| GpuUnavailable::Symbol {
             library: self.name.clone(),
             symbol: symbol.to_string_lossy().into_owned(),
         })
@@ -96,7 +96,8 @@ mod tests {
 
     #[test]
     fn the_first_name_that_opens_is_taken() {
-        let library = Library::open(&[c"libnothing-of-the-kind.so.1", c"libc.so.6"], "a C library").unwrap();
+        let library =
+            DynamicLibrary::open(&[c"libnothing-of-the-kind.so.1", c"libc.so.6"], "a C library").unwrap();
         assert!(library.find(c"getpid").is_ok());
         let error = library.find(c"cuInit").unwrap_err().to_string();
         assert!(error.contains("libc.so.6 has no cuInit"), "{error}");
@@ -105,9 +106,9 @@ mod tests {
     #[test]
     fn a_library_that_is_not_there_is_named_with_its_package() {
         let names = [c"libnothing-of-the-kind.so.1", c"libnothing-else.so"];
-        let Err(error) = Library::open(&names, "a driver") else { panic!("opened nothing") };
+        let Err(error) = DynamicLibrary::open(&names, "a driver") else { panic!("opened nothing") };
         let text = error.to_string();
-        assert!(matches!(error, Missing::Library { .. }), "{text}");
+        assert!(matches!(error, GpuUnavailable::Library { .. }), "{text}");
         assert!(text.contains("libnothing-of-the-kind.so.1 cannot be opened (libnothing"), "{text}");
         assert!(text.contains("No such file") && text.contains("; libnothing-else.so: "), "{text}");
         assert!(text.contains("install a driver"), "{text}");

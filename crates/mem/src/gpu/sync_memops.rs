@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use trunkline_sys::cuda::{self as calls, pointer_attribute, status};
 
-use super::cuda::Cuda;
-use super::{CallError, planted};
+use super::cuda::CudaLibrary;
+use super::{DriverCallError, is_planted};
 
 /// The warning that this process has given: nothing, that contexts have the flag, or that nothing could be set.
 static WARNED: AtomicU8 = AtomicU8::new(0);
@@ -21,14 +21,14 @@ pub(crate) enum SyncMemops {
     /// It was refused that; all memory of its device's context, and of the calling thread's, is synchronous instead.
     Context {
         /// Why.
-        refused: CallError,
+        refused: DriverCallError,
     },
     /// They do not: the user has to wait for them.
     Unset {
         /// Why not for the allocation.
-        refused: CallError,
+        refused: DriverCallError,
         /// Why not for the context; `None` if the driver has no such function.
-        context: Option<CallError>,
+        context: Option<DriverCallError>,
     },
 }
 
@@ -67,11 +67,11 @@ impl SyncMemops {
             }
         };
         let is_news = told.fetch_max(degree, Ordering::Relaxed) < degree;
-        (is_news || planted("mem-warns-of-each-allocation")).then_some(text)
+        (is_news || is_planted("mem-warns-of-each-allocation")).then_some(text)
     }
 }
 
-impl Cuda {
+impl CudaLibrary {
     /// Has synchronous copies and memsets of an allocation end before they return: by its attribute, or by the flag of contexts where the driver refuses
     /// that (as UCX does). The driver first waits for those of the allocation that were begun before, but with the flag it does not. Warns.
     pub(crate) fn request_sync_memops(&self, device: u32, addr: usize) -> SyncMemops {
@@ -88,7 +88,7 @@ impl Cuda {
         asked
     }
 
-    fn set_sync_memops(&self, device: u32, addr: usize) -> Result<(), CallError> {
+    fn set_sync_memops(&self, device: u32, addr: usize) -> Result<(), DriverCallError> {
         let on: c_uint = 1;
         let code = self.in_context(device, || {
             // SAFETY: this attribute's value is an unsigned int, which is read during the call.
@@ -100,14 +100,14 @@ impl Cuda {
                 )
             }
         })?;
-        self.check("cuPointerSetAttribute", code)
+        self.check_status("cuPointerSetAttribute", code)
     }
 
     /// Sets the flag for the context that the thread has, if it has one, and for the primary one of the device. `None`: the driver has no function for it.
-    fn flag_contexts(&self, device: u32) -> Option<Result<(), CallError>> {
+    fn flag_contexts(&self, device: u32) -> Option<Result<(), DriverCallError>> {
         let get = self.calls().ctx_get_flags?;
         let set = self.calls().ctx_set_flags?;
-        if planted("mem-sets-no-context-flag") {
+        if is_planted("mem-sets-no-context-flag") {
             return Some(Ok(()));
         }
         let flag = || {
@@ -122,9 +122,10 @@ impl Cuda {
         };
         let own = match flag() {
             status::INVALID_CONTEXT => Ok(()),
-            code => self.check("cuCtxSetFlags", code),
+            code => self.check_status("cuCtxSetFlags", code),
         };
-        let primary = self.within(device, flag).and_then(|code| self.check("cuCtxSetFlags", code));
+        let primary =
+            self.with_device_context(device, flag).and_then(|code| self.check_status("cuCtxSetFlags", code));
         Some(own.and(primary))
     }
 }
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn users_are_warned_once_of_each_degree() {
         let error =
-            |code| CallError { call: "cuPointerSetAttribute", code, name: "?".to_owned(), remedy: "" };
+            |code| DriverCallError { call: "cuPointerSetAttribute", code, name: "?".to_owned(), remedy: "" };
         let context = SyncMemops::Context { refused: error(801) };
         let unset = SyncMemops::Unset { refused: error(801), context: None };
         let told = AtomicU8::new(0);

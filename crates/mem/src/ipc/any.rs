@@ -2,28 +2,31 @@
 
 use std::os::fd::OwnedFd;
 
-use super::error::{CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
+use super::error::{
+    CloseError, CopyError, ExportError, FindAllocationError, HandleOpenError, NoMemory, NotClosed,
+};
 use super::{
-    Allocation, At, Caps, CopyBatch, Cuda, Export, Handle, Hip, Host, HostError, IpcMemory, LevelZero,
-    Mapped, MappingQueue, Passing, Private, StagePin, To, User, Xpmem, planted,
+    CopyBatch, CopyPlace, CopyTarget, CudaMemory, ExportedHandle, HandlePassing, HipMemory, HostError,
+    HostMemory, IpcAllocation, IpcCaps, IpcHandle, IpcMemory, LevelZero, MappingQueue, MappingUser,
+    OpenedHandle, PrivateMemory, StagePin, XpmemMemory, is_planted,
 };
 
-use crate::Memory;
+use crate::MemoryRange;
 
 /// One of the kinds. What it does is decided once for each call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AnyMemory {
     /// Memory of the host.
-    Host(Host),
+    Host(HostMemory),
     /// All private memory, by system calls.
-    Private(Private),
+    Private(PrivateMemory),
     /// All private memory, attached.
-    Xpmem(Xpmem),
+    Xpmem(XpmemMemory),
     /// Memory of NVIDIA's devices.
-    Cuda(Cuda),
+    Cuda(CudaMemory),
     /// Memory of AMD's devices.
-    Hip(Hip),
+    Hip(HipMemory),
     /// Memory of Intel's devices.
     LevelZero(LevelZero),
 }
@@ -40,14 +43,14 @@ impl AnyMemory {
     /// [`NoMemory`]: it says what is missing.
     pub fn open(name: &str, device: u32) -> Result<Self, NoMemory> {
         match name {
-            "host" => Ok(Self::Host(Host::new()?)),
-            "private" => match Xpmem::open() {
-                Ok(xpmem) if !planted("mem-xpmem-is-never-picked") => Ok(Self::Xpmem(xpmem)),
-                _ => Ok(Self::Private(Private::new()?)),
+            "host" => Ok(Self::Host(HostMemory::new()?)),
+            "private" => match XpmemMemory::open() {
+                Ok(xpmem) if !is_planted("mem-xpmem-is-never-picked") => Ok(Self::Xpmem(xpmem)),
+                _ => Ok(Self::Private(PrivateMemory::new()?)),
             },
-            "xpmem" => Xpmem::open().map(Self::Xpmem),
-            "cuda" => Cuda::open_device(device).map(Self::Cuda),
-            "hip" => Hip::open_device(device).map(Self::Hip),
+            "xpmem" => XpmemMemory::open().map(Self::Xpmem),
+            "cuda" => CudaMemory::open_device(device).map(Self::Cuda),
+            "hip" => HipMemory::open_device(device).map(Self::Hip),
             "ze" => LevelZero::open_device(device).map(Self::LevelZero),
             "auto" => match Self::GPUS.iter().find_map(|name| Self::open(name, device).ok()) {
                 Some(found) => Ok(found),
@@ -59,7 +62,7 @@ impl AnyMemory {
 
     /// Its name.
     #[must_use]
-    pub fn name(&self) -> &'static str {
+    pub fn kind_name(&self) -> &'static str {
         match self {
             Self::Host(_) => "host",
             Self::Private(_) => "private",
@@ -116,7 +119,7 @@ macro_rules! any {
 }
 
 impl IpcMemory for AnyMemory {
-    fn caps(&self) -> Caps {
+    fn caps(&self) -> IpcCaps {
         any!(self, kind => kind.caps())
     }
 
@@ -124,19 +127,19 @@ impl IpcMemory for AnyMemory {
         any!(self, kind => kind.is_everything())
     }
 
-    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
+    fn allocation_of(&self, addr: usize) -> Result<IpcAllocation, FindAllocationError> {
         any!(self, kind => kind.allocation_of(addr))
     }
 
-    fn holds(&self, addr: usize, len: usize) -> bool {
-        any!(self, kind => kind.holds(addr, len))
+    fn holds_range(&self, addr: usize, len: usize) -> bool {
+        any!(self, kind => kind.holds_range(addr, len))
     }
 
-    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
+    fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError> {
         any!(self, kind => kind.export(of, how))
     }
 
-    fn unexport(&self, export: Export) -> Result<(), CloseError> {
+    fn unexport(&self, export: ExportedHandle) -> Result<(), CloseError> {
         any!(self, kind => kind.unexport(export))
     }
 
@@ -148,24 +151,24 @@ impl IpcMemory for AnyMemory {
         any!(self, kind => kind.pin_queue())
     }
 
-    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
+    fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError> {
         any!(self, kind => IpcMemory::open(kind, handle, descriptor))
     }
 
-    fn user(&self, own: Option<usize>) -> Option<User> {
-        any!(self, kind => kind.user(own))
+    fn mapping_user(&self, own: Option<usize>) -> Option<MappingUser> {
+        any!(self, kind => kind.mapping_user(own))
     }
 
     fn open_for(
         &self,
-        handle: &Handle,
+        handle: &IpcHandle,
         descriptor: Option<OwnedFd>,
-        user: User,
-    ) -> Result<Mapped, OpenError> {
+        user: MappingUser,
+    ) -> Result<OpenedHandle, HandleOpenError> {
         any!(self, kind => kind.open_for(handle, descriptor, user))
     }
 
-    fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
+    fn close(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
         any!(self, kind => kind.close(mapped))
     }
 
@@ -173,24 +176,30 @@ impl IpcMemory for AnyMemory {
         any!(self, kind => kind.mapping_queue())
     }
 
-    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+    fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         any!(self, kind => kind.read(from, out))
     }
 
-    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+    fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         any!(self, kind => kind.write(to, bytes))
     }
 
-    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+    fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
         any!(self, kind => kind.copy(from, to, len))
     }
 
-    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
-        any!(self, kind => kind.fill(to, from, offset, len))
+    fn fill_from(
+        &self,
+        to: CopyPlace<'_>,
+        from: &MemoryRange,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        any!(self, kind => kind.fill_from(to, from, offset, len))
     }
 
-    fn pin(&self, memory: &Memory) -> Option<StagePin> {
-        any!(self, kind => kind.pin(memory))
+    fn pin_stage(&self, memory: &MemoryRange) -> Option<StagePin> {
+        any!(self, kind => kind.pin_stage(memory))
     }
 
     fn batch_bytes(&self) -> Option<u64> {
@@ -200,8 +209,8 @@ impl IpcMemory for AnyMemory {
     fn begin_copy(
         &self,
         batch: &mut Option<CopyBatch>,
-        from: At<'_>,
-        to: To<'_>,
+        from: CopyPlace<'_>,
+        to: CopyTarget<'_>,
         len: usize,
     ) -> Result<(), CopyError> {
         any!(self, kind => kind.begin_copy(batch, from, to, len))
@@ -210,8 +219,8 @@ impl IpcMemory for AnyMemory {
     fn begin_fill(
         &self,
         batch: &mut Option<CopyBatch>,
-        to: At<'_>,
-        from: &Memory,
+        to: CopyPlace<'_>,
+        from: &MemoryRange,
         offset: u64,
         len: usize,
     ) -> Result<(), CopyError> {
@@ -231,23 +240,23 @@ mod tests {
     fn names_are_kinds_and_what_is_missing_is_said() {
         let host = AnyMemory::open("host", 0).unwrap();
         let addr = host.alloc(4096).unwrap();
-        assert!(host.holds(addr, 4096) && !host.holds(addr, 4097));
+        assert!(host.holds_range(addr, 4096) && !host.holds_range(addr, 4097));
         host.free(addr).unwrap();
-        assert_eq!(host.name(), "host");
+        assert_eq!(host.kind_name(), "host");
         assert!(AnyMemory::open("auto", 0).is_ok());
         let error = AnyMemory::open("tpu", 0).unwrap_err().to_string();
         assert!(error.contains("tpu") && error.contains("private, xpmem, cuda, hip, ze"), "{error}");
         let private = AnyMemory::open("private", 0).unwrap();
         let addr = private.alloc(4096).unwrap();
-        assert!(private.holds(addr, 4096) && private.free(addr).is_ok() && private.free(addr).is_err());
+        assert!(private.holds_range(addr, 4096) && private.free(addr).is_ok() && private.free(addr).is_err());
         assert!(private.alloc(usize::MAX / 2).is_err(), "it is refused, and ends nobody");
         match AnyMemory::open("xpmem", 0) {
-            Ok(memory) => assert_eq!([memory.name(), private.name()], ["xpmem"; 2]),
+            Ok(memory) => assert_eq!([memory.kind_name(), private.kind_name()], ["xpmem"; 2]),
             Err(error) => assert!(error.to_string().contains("hpc/xpmem"), "{error}"),
         }
         for name in AnyMemory::GPUS {
             match AnyMemory::open(name, 0) {
-                Ok(memory) => assert_eq!(memory.name(), name),
+                Ok(memory) => assert_eq!(memory.kind_name(), name),
                 Err(error) => assert!(error.to_string().contains("install"), "{error}"),
             }
         }

@@ -2,14 +2,14 @@
 
 use std::io;
 
-use super::{AllocationId, HandleError, Mapped};
+use super::{IpcAllocationId, IpcHandleError, OpenedHandle};
 use crate::OutOfMemory;
-use crate::gpu::{CallError, Missing};
+use crate::gpu::{DriverCallError, GpuUnavailable};
 
 /// What a system or a driver said.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Cause {
+pub enum CallFailure {
     /// The system.
     #[error("{call} failed: {}", io::Error::from_raw_os_error(*.code))]
     System {
@@ -20,12 +20,12 @@ pub enum Cause {
     },
     /// A GPU's driver.
     #[error(transparent)]
-    Driver(#[from] CallError),
+    Driver(#[from] DriverCallError),
 }
 
 /// What a cause means for any call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Meaning {
+pub enum FailureClass {
     /// There is too little of something; later there may be more.
     Exhausted,
     /// It is not allowed, and will not be.
@@ -36,20 +36,22 @@ pub enum Meaning {
     Other,
 }
 
-impl Cause {
-    pub(super) fn system(call: &'static str, error: &io::Error) -> Self {
+impl CallFailure {
+    pub(super) fn from_system(call: &'static str, error: &io::Error) -> Self {
         Self::System { call, code: error.raw_os_error().unwrap_or(0) }
     }
 
     /// What it means. Who knows a driver tells its numbers apart before; here they mean nothing.
     #[must_use]
-    pub fn meaning(&self) -> Meaning {
-        let Self::System { code, .. } = self else { return Meaning::Other };
+    pub fn failure_class(&self) -> FailureClass {
+        let Self::System { code, .. } = self else { return FailureClass::Other };
         match *code {
-            libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ENOSPC | libc::ENOLCK => Meaning::Exhausted,
-            libc::EPERM | libc::EACCES | libc::ENOSYS => Meaning::Refused,
-            libc::ESRCH => Meaning::Gone,
-            _ => Meaning::Other,
+            libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ENOSPC | libc::ENOLCK => {
+                FailureClass::Exhausted
+            }
+            libc::EPERM | libc::EACCES | libc::ENOSYS => FailureClass::Refused,
+            libc::ESRCH => FailureClass::Gone,
+            _ => FailureClass::Other,
         }
     }
 }
@@ -60,7 +62,7 @@ impl Cause {
 pub enum NoMemory {
     /// There is no driver, or none that will do.
     #[error(transparent)]
-    Missing(#[from] Missing),
+    Missing(#[from] GpuUnavailable),
     /// There is no such device.
     #[error("there is no device {device} of {vendor}: the driver has {devices}, from 0")]
     Device {
@@ -76,13 +78,13 @@ pub enum NoMemory {
     Unknown(String),
     /// The system.
     #[error(transparent)]
-    System(#[from] Cause),
+    System(#[from] CallFailure),
 }
 
 /// No allocation was found around an address.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FindError {
+pub enum FindAllocationError {
     /// It is none of this kind, or was freed.
     #[error("no allocation is at {addr:#x}")]
     Unknown {
@@ -97,7 +99,7 @@ pub enum FindError {
     },
     /// Something else.
     #[error(transparent)]
-    Other(Cause),
+    Other(CallFailure),
 }
 
 /// An allocation was not exported.
@@ -106,7 +108,7 @@ pub enum FindError {
 pub enum ExportError {
     /// It was freed; what is at its address now is another one.
     #[error("allocation {} was freed", .0.0)]
-    Gone(AllocationId),
+    Gone(IpcAllocationId),
     /// Handles of this kind do not go that way.
     #[error("{0}")]
     Passing(&'static str),
@@ -115,21 +117,21 @@ pub enum ExportError {
     Unshareable(&'static str),
     /// Too little of something.
     #[error("{0}")]
-    Exhausted(Cause),
+    Exhausted(CallFailure),
     /// Not allowed.
     #[error("{0}")]
-    Refused(Cause),
+    Refused(CallFailure),
     /// Something else.
     #[error(transparent)]
-    Other(Cause),
+    Other(CallFailure),
 }
 
-impl From<Cause> for ExportError {
-    fn from(cause: Cause) -> Self {
-        match cause.meaning() {
-            Meaning::Exhausted => Self::Exhausted(cause),
-            Meaning::Refused => Self::Refused(cause),
-            Meaning::Gone | Meaning::Other => Self::Other(cause),
+impl From<CallFailure> for ExportError {
+    fn from(cause: CallFailure) -> Self {
+        match cause.failure_class() {
+            FailureClass::Exhausted => Self::Exhausted(cause),
+            FailureClass::Refused => Self::Refused(cause),
+            FailureClass::Gone | FailureClass::Other => Self::Other(cause),
         }
     }
 }
@@ -137,10 +139,10 @@ impl From<Cause> for ExportError {
 /// A handle was not opened, and nothing of it is left here.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum HandleOpenError {
     /// Its bytes are no good.
     #[error(transparent)]
-    Handle(#[from] HandleError),
+    Handle(#[from] IpcHandleError),
     /// It is open already.
     #[error("the memory is mapped already")]
     AlreadyMapped,
@@ -148,9 +150,9 @@ pub enum OpenError {
     #[error("a stale mapping of allocation {} lies in the way of allocation {}; close it first", .stale.0, .wanted.0)]
     Overlap {
         /// What is in the way.
-        stale: AllocationId,
+        stale: IpcAllocationId,
         /// What was to be opened.
-        wanted: AllocationId,
+        wanted: IpcAllocationId,
     },
     /// The memory was freed, or its owner is dead.
     #[error("the memory is not there any more")]
@@ -163,21 +165,21 @@ pub enum OpenError {
     Descriptor(&'static str),
     /// Too little of something.
     #[error("{0}")]
-    Exhausted(Cause),
+    Exhausted(CallFailure),
     /// Not allowed.
     #[error("{cause}; {remedy}")]
     Refused {
         /// What was said.
-        cause: Cause,
+        cause: CallFailure,
         /// What helps.
         remedy: &'static str,
     },
     /// Something else.
     #[error(transparent)]
-    Other(Cause),
+    Other(CallFailure),
 }
 
-impl OpenError {
+impl HandleOpenError {
     /// Whether it is worth another try once what is stale has been closed.
     #[must_use]
     pub fn is_in_the_way(&self) -> bool {
@@ -185,12 +187,12 @@ impl OpenError {
     }
 
     /// A cause, with what helps where it is refused.
-    pub(super) fn of(cause: Cause, remedy: &'static str) -> Self {
-        match cause.meaning() {
-            Meaning::Exhausted => Self::Exhausted(cause),
-            Meaning::Refused => Self::Refused { cause, remedy },
-            Meaning::Gone => Self::Gone,
-            Meaning::Other => Self::Other(cause),
+    pub(super) fn from_cause(cause: CallFailure, remedy: &'static str) -> Self {
+        match cause.failure_class() {
+            FailureClass::Exhausted => Self::Exhausted(cause),
+            FailureClass::Refused => Self::Refused { cause, remedy },
+            FailureClass::Gone => Self::Gone,
+            FailureClass::Other => Self::Other(cause),
         }
     }
 }
@@ -204,7 +206,7 @@ pub enum CloseError {
     Unknown,
     /// Something else.
     #[error(transparent)]
-    Other(Cause),
+    Other(CallFailure),
 }
 
 /// A mapping is still there.
@@ -212,7 +214,7 @@ pub enum CloseError {
 #[error("{error}")]
 pub struct NotClosed {
     /// It.
-    pub mapped: Mapped,
+    pub mapped: OpenedHandle,
     /// Why.
     pub error: CloseError,
 }
@@ -243,10 +245,10 @@ pub enum CopyError {
     Gone,
     /// Not allowed.
     #[error("{0}")]
-    Refused(Cause),
+    Refused(CallFailure),
     /// Something else.
     #[error(transparent)]
-    Other(Cause),
+    Other(CallFailure),
 }
 
 #[cfg(test)]
@@ -255,24 +257,28 @@ mod tests {
 
     #[test]
     fn numbers_have_a_meaning_or_are_kept() {
-        let system = |code| Cause::System { call: "mmap", code };
+        let system = |code| CallFailure::System { call: "mmap", code };
         for (code, meaning) in [
-            (libc::ENOMEM, Meaning::Exhausted),
-            (libc::EMFILE, Meaning::Exhausted),
-            (libc::EPERM, Meaning::Refused),
-            (libc::ESRCH, Meaning::Gone),
-            (libc::EXDEV, Meaning::Other),
-            (4711, Meaning::Other),
+            (libc::ENOMEM, FailureClass::Exhausted),
+            (libc::EMFILE, FailureClass::Exhausted),
+            (libc::EPERM, FailureClass::Refused),
+            (libc::ESRCH, FailureClass::Gone),
+            (libc::EXDEV, FailureClass::Other),
+            (4711, FailureClass::Other),
         ] {
-            assert_eq!(system(code).meaning(), meaning);
+            assert_eq!(system(code).failure_class(), meaning);
         }
-        let error = OpenError::of(system(4711), "");
-        assert_eq!(error, OpenError::Other(system(4711)));
+        let error = HandleOpenError::from_cause(system(4711), "");
+        assert_eq!(error, HandleOpenError::Other(system(4711)));
         assert!(error.to_string().contains("4711"), "{error}");
-        let call =
-            CallError { call: "cuIpcOpenMemHandle", code: 4712, name: "?".to_owned(), remedy: "look it up" };
-        let error = OpenError::of(Cause::Driver(call), "");
+        let call = DriverCallError {
+            call: "cuIpcOpenMemHandle",
+            code: 4712,
+            name: "?".to_owned(),
+            remedy: "look it up",
+        };
+        let error = HandleOpenError::from_cause(CallFailure::Driver(call), "");
         assert!(error.to_string().contains("4712"), "{error}");
-        assert!(!error.is_in_the_way() && OpenError::AlreadyMapped.is_in_the_way());
+        assert!(!error.is_in_the_way() && HandleOpenError::AlreadyMapped.is_in_the_way());
     }
 }

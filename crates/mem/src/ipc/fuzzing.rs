@@ -3,18 +3,18 @@
 
 use std::os::fd::OwnedFd;
 
-use super::driven::Sealed;
-use super::{Allocation, AllocationId, Device, Handle, Host, IpcMemory, Private};
+use super::driven::SealedHandle;
+use super::{HostMemory, IpcAllocation, IpcAllocationId, IpcHandle, IpcMemory, MemfdDevice, PrivateMemory};
 use crate::create_memory_file;
 
 /// A target: its name, its check and its seeds. As `trunkline_proto::fuzzing::Target`, which this crate does not know.
-pub type Named = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
+pub type MemoryFuzzTarget = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// The targets of this crate.
-pub const TARGETS: &[Named] = &[("memory_kinds", kinds, kinds_seeds)];
+pub const TARGETS: &[MemoryFuzzTarget] = &[("memory_kinds", fuzz_handles, kinds_seeds)];
 
 /// Every kind whose handle carries a driver's bytes.
-const SEALED: &[u8] = &[Handle::CUDA, Handle::CUDA_SEGMENT, Handle::HIP, Handle::LEVEL_ZERO];
+const SEALED: &[u8] = &[IpcHandle::CUDA, IpcHandle::CUDA_SEGMENT, IpcHandle::HIP, IpcHandle::LEVEL_ZERO];
 
 /// Runs the target of that name.
 ///
@@ -27,29 +27,30 @@ pub fn run(name: &str, bytes: &[u8]) {
 }
 
 /// The first byte is the kind, the lowest bit of the second says whether a descriptor of other memory comes with the handle.
-fn kinds(bytes: &[u8]) {
+fn fuzz_handles(bytes: &[u8]) {
     let [kind, with, bytes @ ..] = bytes else { return };
-    let Some(handle) = Handle::new(*kind, bytes) else {
-        assert!(bytes.len() > Handle::BYTES_MAX);
+    let Some(handle) = IpcHandle::new(*kind, bytes) else {
+        assert!(bytes.len() > IpcHandle::BYTES_MAX);
         return;
     };
     assert_eq!((handle.kind(), handle.bytes()), (*kind, bytes));
-    if let Ok(sealed) = Sealed::parse(&handle, SEALED) {
-        assert_eq!(Sealed::parse(&sealed.handle(), SEALED), Ok(sealed));
+    if let Ok(sealed) = SealedHandle::parse(&handle, SEALED) {
+        assert_eq!(SealedHandle::parse(&sealed.to_handle(), SEALED), Ok(sealed));
     }
     let descriptor = || -> Option<OwnedFd> { create_memory_file("fuzz").ok().filter(|_| with % 2 == 1) };
-    let (Ok(host), Ok(private), Ok(device)) = (Host::new(), Private::new(), Device::create(7, 1 << 20))
+    let (Ok(host), Ok(private), Ok(device)) =
+        (HostMemory::new(), PrivateMemory::new(), MemfdDevice::create(7, 1 << 20))
     else {
         return;
     };
-    refuse(&host, &handle, descriptor());
+    assert_refused(&host, &handle, descriptor());
     // Other processes of the machine are left alone: the number of this one stands in their place.
-    refuse(&private, &handle.of_process(std::process::id()), descriptor());
-    refuse(&device, &handle, descriptor());
+    assert_refused(&private, &handle.of_process(std::process::id()), descriptor());
+    assert_refused(&device, &handle, descriptor());
 }
 
 /// No memory opens a handle that no memory has made.
-fn refuse(memory: &impl IpcMemory, handle: &Handle, descriptor: Option<OwnedFd>) {
+fn assert_refused(memory: &impl IpcMemory, handle: &IpcHandle, descriptor: Option<OwnedFd>) {
     if let Ok(mapped) = memory.open(handle, descriptor) {
         panic!("{handle:?} was opened as {mapped:?}");
     }
@@ -63,23 +64,23 @@ fn kinds_seeds() -> Vec<Vec<u8>> {
         bytes
     };
     for with in [0, 1] {
-        all.push(words(Handle::HOST, with, &[7, 1, 0x7f00_0000_0000, 4096, 5]));
-        all.push(words(Handle::DEVICE, with, &[7, 1, 0x7f00_0000_0000, 4096, 5]));
-        all.push(words(Handle::PRIVATE, with, &[1, 0x7fff_0000_1000, 0x5555_aaaa]));
-        all.push(words(Handle::XPMEM, with, &[1, 0x7fff_0000_1000, 0x5555_aaaa, 9]));
+        all.push(words(IpcHandle::HOST, with, &[7, 1, 0x7f00_0000_0000, 4096, 5]));
+        all.push(words(IpcHandle::DEVICE, with, &[7, 1, 0x7f00_0000_0000, 4096, 5]));
+        all.push(words(IpcHandle::PRIVATE, with, &[1, 0x7fff_0000_1000, 0x5555_aaaa]));
+        all.push(words(IpcHandle::XPMEM, with, &[1, 0x7fff_0000_1000, 0x5555_aaaa, 9]));
     }
     for kind in SEALED {
-        let allocation = Allocation { base: 0x7000, len: 77, id: AllocationId(5), device: 3 };
-        let sealed = Sealed::of(&allocation, 9, *kind);
+        let allocation = IpcAllocation { base: 0x7000, len: 77, id: IpcAllocationId(5), device: 3 };
+        let sealed = SealedHandle::for_allocation(&allocation, 9, *kind);
         let mut bytes = vec![*kind, 1];
-        bytes.extend(sealed.handle().bytes());
+        bytes.extend(sealed.to_handle().bytes());
         all.push(bytes.clone());
         if let Some(last) = bytes.last_mut() {
             *last ^= 1;
         }
         all.push(bytes);
     }
-    all.push(vec![Handle::HOST, 0]);
-    all.push([Handle::HOST, 0].into_iter().chain([0; Handle::BYTES_MAX + 1]).collect());
+    all.push(vec![IpcHandle::HOST, 0]);
+    all.push([IpcHandle::HOST, 0].into_iter().chain([0; IpcHandle::BYTES_MAX + 1]).collect());
     all
 }

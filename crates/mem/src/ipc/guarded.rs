@@ -9,9 +9,9 @@ use std::mem::{MaybeUninit, transmute};
 use std::ptr;
 use std::sync::OnceLock;
 
-use super::error::Cause;
-use super::mapping::cause;
-use super::planted;
+use super::error::CallFailure;
+use super::is_planted;
+use super::mapping::cause_of;
 
 const SIGNALS: [c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
 
@@ -20,22 +20,22 @@ static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
 
 /// The handler is installed. It stays until the process ends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Guard(());
+pub(super) struct FaultGuard(());
 
-impl Guard {
+impl FaultGuard {
     /// Installs it, once a process.
     ///
     /// # Errors
     /// What the system says; `ENOSYS` for a processor whose copies are not known here.
-    pub(super) fn install() -> Result<Self, Cause> {
+    pub(super) fn install() -> Result<Self, CallFailure> {
         if !machine::IS_KNOWN {
-            return Err(Cause::System { call: "sigaction", code: libc::ENOSYS });
+            return Err(CallFailure::System { call: "sigaction", code: libc::ENOSYS });
         }
         let before = [get(SIGNALS[0])?, get(SIGNALS[1])?];
         if BEFORE.set(before).is_ok() {
             let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
             for signal in SIGNALS {
-                set(signal, handler as *const () as usize, flags)?;
+                set_handler(signal, handler as *const () as usize, flags)?;
             }
         }
         Ok(Self(()))
@@ -44,7 +44,7 @@ impl Guard {
     /// Whether it is the handler still: another library may have taken its place.
     pub(super) fn is_in_place(self) -> bool {
         let ours = handler as *const () as usize;
-        planted("mem-xpmem-trusts-handlers")
+        is_planted("mem-xpmem-trusts-handlers")
             || SIGNALS.iter().all(|signal| get(*signal).is_ok_and(|now| now.sa_sigaction == ours))
     }
 
@@ -53,10 +53,10 @@ impl Guard {
     /// # Safety
     /// If the bytes at `to` are memory, it is the caller's to write, and nobody refers to it; what is at `from` only needs to be nobody's
     /// to write in this process meanwhile.
-    pub(super) unsafe fn copy(self, to: usize, from: usize, len: usize) -> bool {
+    pub(super) unsafe fn copy_guarded(self, to: usize, from: usize, len: usize) -> bool {
         let to = ptr::with_exposed_provenance_mut(to);
         let from = ptr::with_exposed_provenance(from);
-        if planted("mem-xpmem-copies-unguarded") {
+        if is_planted("mem-xpmem-copies-unguarded") {
             // SAFETY: the caller's promise, but for memory that may be gone.
             unsafe { ptr::copy::<u8>(from, to, len) };
             return true;
@@ -72,7 +72,7 @@ impl Guard {
 /// A thread that blocks these signals would be ended by one. Asked before each copy, as a thread may block them at any time.
 fn lets_in() -> bool {
     #[cfg(all(test, target_arch = "x86_64"))]
-    if planted("mem-guard-asks-once") && tests::ASKED.replace(true) {
+    if is_planted("mem-guard-asks-once") && tests::ASKED.replace(true) {
         return true;
     }
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
@@ -82,28 +82,28 @@ fn lets_in() -> bool {
         // SAFETY: filled in by the call above, which is asked for first.
         unsafe { libc::sigismember(mask.as_ptr(), *signal) != 0 }
     };
-    code == 0 && (!SIGNALS.iter().any(blocks) || planted("mem-guard-asks-no-thread"))
+    code == 0 && (!SIGNALS.iter().any(blocks) || is_planted("mem-guard-asks-no-thread"))
 }
 
-fn get(signal: c_int) -> Result<libc::sigaction, Cause> {
+fn get(signal: c_int) -> Result<libc::sigaction, CallFailure> {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: changes nothing, and fills a place of ours.
     let code = unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) };
     if code != 0 {
-        return Err(cause("sigaction")(std::io::Error::last_os_error()));
+        return Err(cause_of("sigaction")(std::io::Error::last_os_error()));
     }
     // SAFETY: zeros are a value of it, and the call has filled it in.
     Ok(unsafe { now.assume_init() })
 }
 
-fn set(signal: c_int, to: usize, flags: c_int) -> Result<(), Cause> {
+fn set_handler(signal: c_int, to: usize, flags: c_int) -> Result<(), CallFailure> {
     // SAFETY: zeros are a value of it, with no other signal blocked.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     (action.sa_sigaction, action.sa_flags) = (to, flags);
     // SAFETY: either the default, or the handler below, which may run at any time.
     match unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } {
         0 => Ok(()),
-        _ => Err(cause("sigaction")(std::io::Error::last_os_error())),
+        _ => Err(cause_of("sigaction")(std::io::Error::last_os_error())),
     }
 }
 
@@ -118,11 +118,11 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     let number = usize::from(signal == SIGNALS[1]);
     let before = BEFORE.get().and_then(|all| all.get(number));
     match before.map_or((libc::SIG_DFL, 0), |before| (before.sa_sigaction, before.sa_flags)) {
-        _ if planted("mem-guard-swallows-signals") && !is_fault => {}
+        _ if is_planted("mem-guard-swallows-signals") && !is_fault => {}
         (libc::SIG_IGN, _) if !is_fault => {}
         (libc::SIG_DFL | libc::SIG_IGN, _) => {
             // What faulted does so again, and ends the process as it would have.
-            let _ = set(signal, libc::SIG_DFL, 0);
+            let _ = set_handler(signal, libc::SIG_DFL, 0);
             if !is_fault {
                 // SAFETY: a signal to this thread, which its default ends.
                 unsafe { libc::raise(signal) };
@@ -182,7 +182,7 @@ mod machine {
     /// Copies bytes; how many are left because what is behind them is not there.
     ///
     /// # Safety
-    /// As of [`super::Guard::copy`].
+    /// As of [`super::FaultGuard::copy_guarded`].
     pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> usize {
         // SAFETY: the caller's promise.
         unsafe { trunkline_guarded_copy(to, from, len) }
@@ -249,13 +249,13 @@ mod tests {
 
     #[test]
     fn a_thread_that_blocks_the_signals_later_copies_nothing() {
-        let guard = Guard::install().unwrap();
+        let guard = FaultGuard::install().unwrap();
         let from = [7_u8; 64];
         let mut into = [0_u8; 64];
         let to = into.as_mut_ptr().expose_provenance();
         let copy = || {
             // SAFETY: arrays of this test.
-            unsafe { guard.copy(to, from.as_ptr().expose_provenance(), 64) }
+            unsafe { guard.copy_guarded(to, from.as_ptr().expose_provenance(), 64) }
         };
         assert!(copy());
         let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
@@ -273,34 +273,34 @@ mod tests {
 
     #[test]
     fn a_copy_ends_where_memory_does() {
-        let guard = Guard::install().unwrap();
+        let guard = FaultGuard::install().unwrap();
         let from = pages(ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: mapped above.
         unsafe { ptr::with_exposed_provenance_mut::<u8>(from).write_bytes(7, 2 * PAGE) };
         let mut into = [0_u8; 64];
         let to = into.as_mut_ptr().expose_provenance();
         // SAFETY: memory of ours.
-        assert!(unsafe { guard.copy(to, from + PAGE - 32, 64) });
+        assert!(unsafe { guard.copy_guarded(to, from + PAGE - 32, 64) });
         assert_eq!(into, [7; 64]);
         let second = ptr::with_exposed_provenance_mut(from + PAGE);
         // SAFETY: mapped above, and nobody has it.
         unsafe { rustix::mm::mprotect(second, PAGE, rustix::mm::MprotectFlags::empty()) }.unwrap();
         into = [0; 64];
         // SAFETY: as above.
-        assert!(!unsafe { guard.copy(to, from + PAGE - 32, 64) });
+        assert!(!unsafe { guard.copy_guarded(to, from + PAGE - 32, 64) });
         assert_eq!((&into[..32], &into[32..]), (&[7; 32][..], &[0; 32][..]));
         // SAFETY: nothing is there to write to.
-        assert!(!unsafe { guard.copy(from + PAGE, to, 64) });
+        assert!(!unsafe { guard.copy_guarded(from + PAGE, to, 64) });
         for addr in [8, usize::MAX / 2] {
             // SAFETY: as above.
-            assert!(!unsafe { guard.copy(to, addr, 64) });
+            assert!(!unsafe { guard.copy_guarded(to, addr, 64) });
         }
         assert!(guard.is_in_place());
     }
 
     #[test]
     fn a_file_that_ends_under_a_copy_ends_it() {
-        let guard = Guard::install().unwrap();
+        let guard = FaultGuard::install().unwrap();
         let file = rustix::fs::memfd_create("trunkline.test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 2 * PAGE as u64).unwrap();
         // SAFETY: replaces nothing.
@@ -312,14 +312,14 @@ mod tests {
         let to = into.as_mut_ptr().expose_provenance();
         rustix::fs::ftruncate(&file, PAGE as u64).unwrap();
         // SAFETY: memory of ours, and a mapping.
-        assert!(!unsafe { guard.copy(to, at, 2 * PAGE) });
+        assert!(!unsafe { guard.copy_guarded(to, at, 2 * PAGE) });
         assert!(into[..PAGE].iter().all(|byte| *byte == 0) && into[PAGE..].iter().all(|byte| *byte == 1));
     }
 
     #[test]
     fn a_file_that_ends_while_it_is_copied_ends_the_copy() {
         const LEN: usize = 16 << 20;
-        let guard = Guard::install().unwrap();
+        let guard = FaultGuard::install().unwrap();
         let file = rustix::fs::memfd_create("trunkline.test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, LEN as u64).unwrap();
         // SAFETY: replaces nothing.
@@ -330,7 +330,7 @@ mod tests {
             let mut into = vec![1_u8; LEN];
             let to = into.as_mut_ptr().expose_provenance();
             // SAFETY: memory of this thread, and a mapping.
-            (0..u32::MAX).find(|_| !unsafe { guard.copy(to, at, LEN) })
+            (0..u32::MAX).find(|_| !unsafe { guard.copy_guarded(to, at, LEN) })
         });
         std::thread::sleep(std::time::Duration::from_millis(30));
         rustix::fs::ftruncate(&file, 0).unwrap();
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_blocks_the_signals_copies_nothing() {
-        let guard = Guard::install().unwrap();
+        let guard = FaultGuard::install().unwrap();
         let copied = std::thread::spawn(move || {
             let mut all = MaybeUninit::<libc::sigset_t>::uninit();
             // SAFETY: fills a place of ours.
@@ -348,14 +348,14 @@ mod tests {
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
             let mut into = [0_u8; 8];
             // SAFETY: nothing is there.
-            unsafe { guard.copy(into.as_mut_ptr().expose_provenance(), 8, 8) }
+            unsafe { guard.copy_guarded(into.as_mut_ptr().expose_provenance(), 8, 8) }
         });
         assert!(!copied.join().unwrap());
     }
 
     #[test]
     fn other_faults_and_signals_are_as_before() {
-        Guard::install().unwrap();
+        FaultGuard::install().unwrap();
         for (signal, fault) in [(libc::SIGSEGV, true), (libc::SIGBUS, false)] {
             // SAFETY: the child takes no lock, and ends here.
             let child = unsafe { libc::fork() };

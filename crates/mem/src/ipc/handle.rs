@@ -1,9 +1,9 @@
 //! The bytes of a handle. Made by a kind, carried by whoever talks to the peer, parsed by the same kind there; hostile until then.
 //! The bytes of our own kinds are in docs/wire.md.
 
-/// What a peer opens an allocation by: at most [`Handle::BYTES_MAX`] bytes of a kind that both processes know.
+/// What a peer opens an allocation by: at most [`IpcHandle::BYTES_MAX`] bytes of a kind that both processes know.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Handle {
+pub struct IpcHandle {
     kind: u8,
     len: u8,
     bytes: [u8; Self::BYTES_MAX],
@@ -12,7 +12,7 @@ pub struct Handle {
 /// Bytes that are no handle of the kind that was to open them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum HandleError {
+pub enum IpcHandleError {
     /// It is of another kind of memory.
     #[error("the handle is of kind {found}, and {expected} was to open it")]
     Kind {
@@ -40,28 +40,28 @@ pub enum HandleError {
     Value(&'static str),
 }
 
-impl Handle {
+impl IpcHandle {
     /// As many bytes as the message takes that carries it.
     pub const BYTES_MAX: usize = 192;
-    /// The number of [`Host`](super::Host).
+    /// The number of [`Host`](super::HostMemory).
     pub const HOST: u8 = 1;
-    /// The number of [`Device`](super::Device).
+    /// The number of [`Device`](super::MemfdDevice).
     pub const DEVICE: u8 = 2;
-    /// The number of [`Private`](super::Private).
+    /// The number of [`Private`](super::PrivateMemory).
     pub const PRIVATE: u8 = 3;
-    /// The number of [`Xpmem`](super::Xpmem).
+    /// The number of [`Xpmem`](super::XpmemMemory).
     pub const XPMEM: u8 = 4;
 
-    /// The number of a legacy handle of [`Cuda`](super::Cuda).
+    /// The number of a legacy handle of [`Cuda`](super::CudaMemory).
     pub const CUDA: u8 = 16;
-    /// The number of a segment of [`Cuda`](super::Cuda) that goes by its descriptor.
+    /// The number of a segment of [`Cuda`](super::CudaMemory) that goes by its descriptor.
     pub const CUDA_SEGMENT: u8 = 17;
-    /// The number of [`Hip`](super::Hip).
+    /// The number of [`Hip`](super::HipMemory).
     pub const HIP: u8 = 18;
     /// The number of [`LevelZero`](super::LevelZero).
     pub const LEVEL_ZERO: u8 = 19;
 
-    /// A kind's bytes; `None` if they are more than [`Handle::BYTES_MAX`].
+    /// A kind's bytes; `None` if they are more than [`IpcHandle::BYTES_MAX`].
     #[must_use]
     pub fn new(kind: u8, bytes: &[u8]) -> Option<Self> {
         let len = u8::try_from(bytes.len()).ok()?;
@@ -105,22 +105,22 @@ impl Handle {
     /// The words of such a one.
     ///
     /// # Errors
-    /// [`HandleError`].
-    pub(super) fn words<const N: usize>(&self, kind: u8) -> Result<[u64; N], HandleError> {
+    /// [`IpcHandleError`].
+    pub(super) fn parse_words<const N: usize>(&self, kind: u8) -> Result<[u64; N], IpcHandleError> {
         if self.kind != kind {
-            return Err(HandleError::Kind { found: self.kind, expected: kind });
+            return Err(IpcHandleError::Kind { found: self.kind, expected: kind });
         }
         let found = self.bytes().len();
         let expected = 8 + 8 * N;
         if found != expected {
-            return Err(HandleError::Length { found, expected });
+            return Err(IpcHandleError::Length { found, expected });
         }
         let (head, rest) = self.bytes().split_at(8);
         match head {
             [VERSION, 0, 0, 0, 0, 0, 0, 0] => {}
-            [VERSION, ..] => return Err(HandleError::Value("reserved bytes")),
-            [other, ..] => return Err(HandleError::Version(*other)),
-            [] => return Err(HandleError::Length { found, expected }),
+            [VERSION, ..] => return Err(IpcHandleError::Value("reserved bytes")),
+            [other, ..] => return Err(IpcHandleError::Version(*other)),
+            [] => return Err(IpcHandleError::Length { found, expected }),
         }
         let mut words = [0; N];
         for (word, bytes) in words.iter_mut().zip(rest.chunks_exact(8)) {
@@ -139,34 +139,34 @@ mod tests {
 
     #[test]
     fn a_process_is_whom_the_stream_has_it_for() {
-        for kind in [Handle::PRIVATE, Handle::XPMEM] {
-            let handle = Handle::of_words(kind, [7, 8, 9]).of_process(5);
-            assert_eq!(handle.words::<3>(kind), Ok([5, 8, 9]));
+        for kind in [IpcHandle::PRIVATE, IpcHandle::XPMEM] {
+            let handle = IpcHandle::of_words(kind, [7, 8, 9]).of_process(5);
+            assert_eq!(handle.parse_words::<3>(kind), Ok([5, 8, 9]));
         }
-        let handle = Handle::of_words(Handle::HOST, [7, 8, 9]);
+        let handle = IpcHandle::of_words(IpcHandle::HOST, [7, 8, 9]);
         assert_eq!(handle.of_process(5), handle);
     }
 
     #[test]
     fn words_come_back_and_nothing_else_passes() {
-        let handle = Handle::of_words(7, [1, u64::MAX, 3]);
-        assert_eq!(handle.words::<3>(7), Ok([1, u64::MAX, 3]));
-        assert_eq!(Handle::new(7, handle.bytes()), Some(handle));
-        assert_eq!(handle.words::<3>(8), Err(HandleError::Kind { found: 7, expected: 8 }));
-        assert_eq!(handle.words::<2>(7), Err(HandleError::Length { found: 32, expected: 24 }));
-        for len in (0..=Handle::BYTES_MAX).filter(|len| *len != 32) {
-            let other = Handle::new(7, &vec![1; len]).unwrap();
-            assert_eq!(other.words::<3>(7), Err(HandleError::Length { found: len, expected: 32 }));
+        let handle = IpcHandle::of_words(7, [1, u64::MAX, 3]);
+        assert_eq!(handle.parse_words::<3>(7), Ok([1, u64::MAX, 3]));
+        assert_eq!(IpcHandle::new(7, handle.bytes()), Some(handle));
+        assert_eq!(handle.parse_words::<3>(8), Err(IpcHandleError::Kind { found: 7, expected: 8 }));
+        assert_eq!(handle.parse_words::<2>(7), Err(IpcHandleError::Length { found: 32, expected: 24 }));
+        for len in (0..=IpcHandle::BYTES_MAX).filter(|len| *len != 32) {
+            let other = IpcHandle::new(7, &vec![1; len]).unwrap();
+            assert_eq!(other.parse_words::<3>(7), Err(IpcHandleError::Length { found: len, expected: 32 }));
         }
         for at in 0..8 {
             let mut bytes = handle.bytes().to_vec();
             bytes[at] ^= 2;
-            let error = Handle::new(7, &bytes).unwrap().words::<3>(7).unwrap_err();
+            let error = IpcHandle::new(7, &bytes).unwrap().parse_words::<3>(7).unwrap_err();
             let expected =
-                if at == 0 { HandleError::Version(3) } else { HandleError::Value("reserved bytes") };
+                if at == 0 { IpcHandleError::Version(3) } else { IpcHandleError::Value("reserved bytes") };
             assert_eq!(error, expected);
         }
-        assert_eq!(Handle::new(7, &[0; Handle::BYTES_MAX + 1]), None);
-        assert_eq!(Handle::new(7, &[0; 256]), None);
+        assert_eq!(IpcHandle::new(7, &[0; IpcHandle::BYTES_MAX + 1]), None);
+        assert_eq!(IpcHandle::new(7, &[0; 256]), None);
     }
 }

@@ -5,14 +5,15 @@
 use std::os::fd::OwnedFd;
 use std::sync::{PoisonError, RwLock};
 
-use super::error::{Cause, CopyError, ExportError, FindError, NotClosed, OpenError};
-use super::mapping::{FIXED, Mapping, cause, file, reopen};
-use super::table::Table;
-use super::window::{Window, granules};
+use super::error::{CallFailure, CopyError, ExportError, FindAllocationError, HandleOpenError, NotClosed};
+use super::mapping::{FIXED, FileMapping, cause_of, create_sized_file, reopen_file};
+use super::table::AllocationTable;
+use super::window::{AddressWindow, round_to_granules};
 use super::{
-    Allocation, AllocationId, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, To, planted,
+    CopyPlace, CopyTarget, ExportedHandle, HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle,
+    IpcHandleError, IpcMemory, OpenedHandle, is_planted,
 };
-use crate::{Memory, OutOfMemory};
+use crate::{MemoryRange, OutOfMemory};
 
 /// What a peer is told who opens without the descriptor, or with another one.
 const MISSING: &str = "memory of the host is opened by its descriptor, which did not come along";
@@ -20,20 +21,20 @@ const WRONG: &str = "the descriptor is not of the memory that the handle names";
 
 /// The memory of a process that it shares.
 #[derive(Debug)]
-pub struct Host {
+pub struct HostMemory {
     /// A random number: what peers tell processes by.
     process: u64,
-    inner: RwLock<Inner>,
+    inner: RwLock<HostTable>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    table: Table<File>,
+struct HostTable {
+    table: AllocationTable<HostFile>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct File {
+struct HostFile {
     fd: OwnedFd,
     inode: u64,
 }
@@ -56,17 +57,17 @@ pub enum HostError {
     },
     /// What the system says.
     #[error(transparent)]
-    System(#[from] Cause),
+    System(#[from] CallFailure),
 }
 
-impl Host {
+impl HostMemory {
     /// One for this process.
     ///
     /// # Errors
     /// What the system says.
-    pub fn new() -> Result<Self, Cause> {
-        let inner = Inner { table: Table::new(Window::new()?), next: 1 };
-        Ok(Self { process: random()?, inner: RwLock::new(inner) })
+    pub fn new() -> Result<Self, CallFailure> {
+        let inner = HostTable { table: AllocationTable::new(AddressWindow::new()?), next: 1 };
+        Ok(Self { process: random_number()?, inner: RwLock::new(inner) })
     }
 
     /// New zeroed memory of at least that many bytes; its address.
@@ -74,21 +75,21 @@ impl Host {
     /// # Errors
     /// [`HostError`].
     pub fn alloc(&self, len: usize) -> Result<usize, HostError> {
-        let size = granules(len).ok_or(HostError::Size(len))?;
+        let size = round_to_granules(len).ok_or(HostError::Size(len))?;
         self.check_process()?;
-        let fd = file("trunkline.ipc", size as u64)?;
-        let inode = rustix::fs::fstat(&fd).map_err(cause("fstat"))?.st_ino;
+        let fd = create_sized_file("trunkline.ipc", size as u64)?;
+        let inode = rustix::fs::fstat(&fd).map_err(cause_of("fstat"))?.st_ino;
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        let base = inner.table.window.put(size, &fd, 0)?;
-        let id = AllocationId(inner.next);
+        let base = inner.table.window.map_lowest(size, &fd, 0)?;
+        let id = IpcAllocationId(inner.next);
         inner.next += 1;
-        inner.table.add(Allocation { base, len, id, device: 0 }, File { fd, inode });
+        inner.table.add_own(IpcAllocation { base, len, id, device: 0 }, HostFile { fd, inode });
         Ok(base)
     }
 
     /// A child of a fork has nothing of its parent's.
-    fn check_process(&self) -> Result<(), Cause> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner).table.window.here().check()
+    fn check_process(&self) -> Result<(), CallFailure> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner).table.window.fork_guard().check_process()
     }
 
     /// It is used no more. Peers that have it open keep it.
@@ -97,7 +98,7 @@ impl Host {
     /// [`HostError`].
     pub fn free(&self, base: usize) -> Result<(), HostError> {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        inner.table.own(base).ok_or(HostError::Unknown { addr: base })?;
+        inner.table.find_own(base).ok_or(HostError::Unknown { addr: base })?;
         inner.table.window.clear(base)?;
         inner.table.remove(base);
         Ok(())
@@ -105,15 +106,16 @@ impl Host {
 }
 
 /// A number that nobody guesses.
-pub(super) fn random() -> Result<u64, Cause> {
+pub(super) fn random_number() -> Result<u64, CallFailure> {
     let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(cause("getrandom"))?;
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(cause_of("getrandom"))?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-impl IpcMemory for Host {
-    fn caps(&self) -> Caps {
-        Caps {
+impl IpcMemory for HostMemory {
+    fn caps(&self) -> IpcCaps {
+        IpcCaps {
             maps: true,
             by_bytes: false,
             by_descriptor: true,
@@ -124,65 +126,72 @@ impl IpcMemory for Host {
         }
     }
 
-    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
+    fn allocation_of(&self, addr: usize) -> Result<IpcAllocation, FindAllocationError> {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        inner.table.find(addr).map(|own| own.allocation)
+        inner.table.find_around(addr).map(|own| own.allocation)
     }
 
-    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
-        if how == Passing::Bytes {
+    fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError> {
+        if how == HandlePassing::Bytes {
             return Err(ExportError::Passing("memory of the host goes by its descriptor"));
         }
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        let own = inner.table.own(of.base).filter(|own| own.allocation == *of);
+        let own = inner.table.find_own(of.base).filter(|own| own.allocation == *of);
         let own = own.ok_or(ExportError::Gone(of.id))?;
         let words = [self.process, of.id.0, of.base as u64, of.len as u64, own.more.inode];
-        let descriptor = Some(reopen(&own.more.fd)?);
-        Ok(Export { handle: Handle::of_words(Handle::HOST, words), descriptor })
+        let descriptor = Some(reopen_file(&own.more.fd)?);
+        Ok(ExportedHandle { handle: IpcHandle::of_words(IpcHandle::HOST, words), descriptor })
     }
 
-    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
-        let [process, id, base, len, inode] = handle.words(Handle::HOST)?;
-        let fd = descriptor.ok_or(OpenError::Descriptor(MISSING))?;
-        let len = usize::try_from(len).ok().filter(|len| granules(*len).is_some());
-        let len = len.ok_or(HandleError::Value("length"))?;
+    fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError> {
+        let [process, id, base, len, inode] = handle.parse_words(IpcHandle::HOST)?;
+        let fd = descriptor.ok_or(HandleOpenError::Descriptor(MISSING))?;
+        let len = usize::try_from(len).ok().filter(|len| round_to_granules(*len).is_some());
+        let len = len.ok_or(IpcHandleError::Value("length"))?;
         if process == self.process {
-            return Err(OpenError::Own);
+            return Err(HandleOpenError::Own);
         }
         let is_fixed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(FIXED));
-        let stat = rustix::fs::fstat(&fd).map_err(|error| other(cause("fstat")(error)))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|error| open_error(cause_of("fstat")(error)))?;
         let is_it = stat.st_ino == inode && u64::try_from(stat.st_size).is_ok_and(|size| size >= len as u64);
         let is_right = is_fixed && is_it;
-        if !is_right && !planted("mem-ipc-takes-any-descriptor") {
-            return Err(OpenError::Descriptor(WRONG));
+        if !is_right && !is_planted("mem-ipc-takes-any-descriptor") {
+            return Err(HandleOpenError::Descriptor(WRONG));
         }
-        self.check_process().map_err(other)?;
+        self.check_process().map_err(open_error)?;
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        let mapping = Mapping::of(inner.table.window.here(), &fd, 0, len).map_err(other)?;
-        Ok(inner.table.import(process, AllocationId(id), base, len, mapping))
+        let mapping =
+            FileMapping::map_file(inner.table.window.fork_guard(), &fd, 0, len).map_err(open_error)?;
+        Ok(inner.table.add_import(process, IpcAllocationId(id), base, len, mapping))
     }
 
-    fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner).table.close(mapped)
+    fn close(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner).table.close_import(mapped)
     }
 
-    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+    fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner).table.read(from, out)
     }
 
-    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+    fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner).table.copy(from, to, len)
     }
 
-    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+    fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner).table.write(to, bytes)
     }
 
-    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner).table.fill(to, from, offset, len)
+    fn fill_from(
+        &self,
+        to: CopyPlace<'_>,
+        from: &MemoryRange,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner).table.fill_from(to, from, offset, len)
     }
 }
 
-fn other(cause: Cause) -> OpenError {
-    OpenError::of(cause, "the descriptor must be one that its owner made to be mapped")
+fn open_error(cause: CallFailure) -> HandleOpenError {
+    HandleOpenError::from_cause(cause, "the descriptor must be one that its owner made to be mapped")
 }

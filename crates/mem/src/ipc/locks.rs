@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, AsRawFd as _};
 
 /// Bytes of a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Range {
+pub(super) struct FileRange {
     pub(super) start: u64,
     pub(super) len: u64,
 }
 
 /// Who else may hold a range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Lock {
+pub(super) enum LockMode {
     /// Others that share it.
     Shared,
     /// Nobody.
@@ -25,8 +25,8 @@ pub(super) enum Lock {
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn take(file: &impl AsFd, range: Range, lock: Lock) -> io::Result<bool> {
-    match control(file, libc::F_OFD_SETLK, &mut request(range, number(lock))?) {
+pub(super) fn try_lock_range(file: &impl AsFd, range: FileRange, lock: LockMode) -> io::Result<bool> {
+    match fcntl_lock(file, libc::F_OFD_SETLK, &mut lock_request(range, lock_type(lock))?) {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
         Err(error) => Err(error),
@@ -37,28 +37,28 @@ pub(super) fn take(file: &impl AsFd, range: Range, lock: Lock) -> io::Result<boo
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn release(file: &impl AsFd, range: Range) -> io::Result<()> {
-    control(file, libc::F_OFD_SETLK, &mut request(range, libc::F_UNLCK)?)
+pub(super) fn unlock_range(file: &impl AsFd, range: FileRange) -> io::Result<()> {
+    fcntl_lock(file, libc::F_OFD_SETLK, &mut lock_request(range, libc::F_UNLCK)?)
 }
 
 /// Whether another open file holds any of it.
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn is_held(file: &impl AsFd, range: Range) -> io::Result<bool> {
-    let mut request = request(range, libc::F_WRLCK)?;
-    control(file, libc::F_OFD_GETLK, &mut request)?;
+pub(super) fn is_held(file: &impl AsFd, range: FileRange) -> io::Result<bool> {
+    let mut request = lock_request(range, libc::F_WRLCK)?;
+    fcntl_lock(file, libc::F_OFD_GETLK, &mut request)?;
     Ok(libc::c_int::from(request.l_type) != libc::F_UNLCK)
 }
 
-fn number(lock: Lock) -> libc::c_int {
+fn lock_type(lock: LockMode) -> libc::c_int {
     match lock {
-        Lock::Shared => libc::F_RDLCK,
-        Lock::Alone => libc::F_WRLCK,
+        LockMode::Shared => libc::F_RDLCK,
+        LockMode::Alone => libc::F_WRLCK,
     }
 }
 
-fn request(range: Range, kind: libc::c_int) -> io::Result<libc::flock> {
+fn lock_request(range: FileRange, kind: libc::c_int) -> io::Result<libc::flock> {
     let place = |value: u64| i64::try_from(value).map_err(|_| io::ErrorKind::InvalidInput);
     Ok(libc::flock {
         l_type: kind as libc::c_short,
@@ -69,7 +69,7 @@ fn request(range: Range, kind: libc::c_int) -> io::Result<libc::flock> {
     })
 }
 
-fn control(file: &impl AsFd, command: libc::c_int, request: &mut libc::flock) -> io::Result<()> {
+fn fcntl_lock(file: &impl AsFd, command: libc::c_int, request: &mut libc::flock) -> io::Result<()> {
     let fd = file.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open while it is borrowed; these commands read and write the one structure.
     let done = unsafe { libc::fcntl(fd, command, std::ptr::from_mut(request)) };

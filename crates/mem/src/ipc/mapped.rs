@@ -2,12 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
-use super::Handle;
-use crate::Memory;
+use super::IpcHandle;
+use crate::MemoryRange;
 
 /// How a handle gets to a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Passing {
+pub enum HandlePassing {
     /// Its bytes are enough.
     Bytes,
     /// A descriptor goes along.
@@ -19,9 +19,9 @@ pub enum Passing {
 /// An allocation that peers may open.
 #[derive(Debug)]
 #[must_use = "it goes back by unexport"]
-pub struct Export {
+pub struct ExportedHandle {
     /// What peers open it by.
-    pub handle: Handle,
+    pub handle: IpcHandle,
     /// What goes along; peers get copies of it.
     pub descriptor: Option<OwnedFd>,
 }
@@ -30,17 +30,17 @@ pub struct Export {
 /// long as its kind.
 #[derive(Debug, Eq, PartialEq)]
 #[must_use = "it stays open until it is closed"]
-pub struct Mapped {
+pub struct OpenedHandle {
     /// Which one, in the table of its kind.
     pub(super) number: u64,
     pub(super) address: Option<usize>,
     pub(super) len: usize,
 }
 
-impl Mapped {
+impl OpenedHandle {
     /// Where its first byte is in this process; of kinds that do not map `None`.
     #[must_use]
-    pub fn address(&self) -> Option<usize> {
+    pub fn local_address(&self) -> Option<usize> {
         self.address
     }
 
@@ -68,7 +68,7 @@ pub struct StagePin(Box<dyn std::any::Any + Send + Sync>);
 
 impl StagePin {
     /// One that ends when that is dropped.
-    pub fn of(guard: impl std::any::Any + Send + Sync) -> Self {
+    pub fn from_guard(guard: impl std::any::Any + Send + Sync) -> Self {
         Self(Box::new(guard))
     }
 }
@@ -81,16 +81,16 @@ impl std::fmt::Debug for StagePin {
 
 /// A place to copy from or to.
 #[derive(Clone, Copy, Debug)]
-pub enum At<'a> {
+pub enum CopyPlace<'a> {
     /// An address inside an own allocation; each kind refuses any other.
     Own(usize),
     /// An offset in what is open here.
-    Open(&'a Mapped, u64),
+    Open(&'a OpenedHandle, u64),
 }
 
-impl At<'_> {
+impl CopyPlace<'_> {
     /// The address, of an own one.
-    pub(super) const fn own(self) -> Option<usize> {
+    pub(super) const fn own_address(self) -> Option<usize> {
         match self {
             Self::Own(addr) => Some(addr),
             Self::Open(..) => None,
@@ -99,7 +99,7 @@ impl At<'_> {
 
     /// So many bytes further on.
     #[must_use]
-    pub fn plus(self, bytes: usize) -> Self {
+    pub fn offset_by(self, bytes: usize) -> Self {
         match self {
             Self::Own(addr) => Self::Own(addr.saturating_add(bytes)),
             Self::Open(mapped, offset) => Self::Open(mapped, offset.saturating_add(bytes as u64)),
@@ -109,18 +109,18 @@ impl At<'_> {
 
 /// A place to copy to.
 #[derive(Clone, Copy, Debug)]
-pub enum To<'a> {
+pub enum CopyTarget<'a> {
     /// An address inside an own allocation.
     Own(usize),
     /// Any other memory, from an offset on.
-    Memory(&'a Memory, u64),
+    Memory(&'a MemoryRange, u64),
     /// An offset in what is open here.
-    Open(&'a Mapped, u64),
+    Open(&'a OpenedHandle, u64),
 }
 
-impl To<'_> {
+impl CopyTarget<'_> {
     /// The address, of an own one.
-    pub(super) const fn own(self) -> Option<usize> {
+    pub(super) const fn own_address(self) -> Option<usize> {
         match self {
             Self::Own(addr) => Some(addr),
             Self::Memory(..) | Self::Open(..) => None,

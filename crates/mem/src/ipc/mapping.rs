@@ -8,33 +8,38 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::error::Cause;
-use super::here::Here;
-use super::planted;
-use crate::{Kind, Memory};
+use super::error::CallFailure;
+use super::here::ForkGuard;
+use super::is_planted;
+use crate::{MemoryKind, MemoryRange};
 
 /// Seals without which a file could end under a mapping.
 pub(crate) const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Addresses that are ours.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(super) struct FileMapping {
     addr: usize,
     len: usize,
-    here: Arc<Here>,
+    here: Arc<ForkGuard>,
 }
 
-impl Mapping {
+impl FileMapping {
     /// Maps bytes of a file, where the kernel likes. A child of a fork does not have them.
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn of(here: &Arc<Here>, file: &impl AsFd, offset: u64, len: usize) -> Result<Self, Cause> {
+    pub(super) fn map_file(
+        here: &Arc<ForkGuard>,
+        file: &impl AsFd,
+        offset: u64,
+        len: usize,
+    ) -> Result<Self, CallFailure> {
         let at = ptr::null_mut();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { rustix::mm::mmap(at, len, protection, MapFlags::SHARED, file, offset) };
-        let addr = base.map_err(cause("mmap"))?.expose_provenance();
+        let addr = base.map_err(cause_of("mmap"))?.expose_provenance();
         let mapping = Self { addr, len, here: Arc::clone(here) };
         keep_from_children(mapping.addr, len);
         Ok(mapping)
@@ -44,24 +49,30 @@ impl Mapping {
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn reserve(here: Arc<Here>, len: usize) -> Result<Self, Cause> {
+    pub(super) fn reserve_addresses(here: Arc<ForkGuard>, len: usize) -> Result<Self, CallFailure> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: as above.
         let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), flags) };
-        Ok(Self { addr: base.map_err(cause("mmap"))?.expose_provenance(), len, here })
+        Ok(Self { addr: base.map_err(cause_of("mmap"))?.expose_provenance(), len, here })
     }
 
     /// Puts bytes of a file at an offset of what was reserved.
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn put(&self, at: usize, len: usize, file: &impl AsFd, offset: u64) -> Result<(), Cause> {
-        let place = self.place(at, len)?;
+    pub(super) fn map_at(
+        &self,
+        at: usize,
+        len: usize,
+        file: &impl AsFd,
+        offset: u64,
+    ) -> Result<(), CallFailure> {
+        let place = self.pointer_at(at, len)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: replaces only addresses of this mapping, of which nobody holds a reference.
         let done = unsafe { rustix::mm::mmap(place, len, protection, flags, file, offset) };
-        done.map_err(cause("mmap"))?;
+        done.map_err(cause_of("mmap"))?;
         keep_from_children(place.expose_provenance(), len);
         Ok(())
     }
@@ -70,22 +81,22 @@ impl Mapping {
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn clear(&self, at: usize, len: usize) -> Result<(), Cause> {
-        let place = self.place(at, len)?;
+    pub(super) fn clear(&self, at: usize, len: usize) -> Result<(), CallFailure> {
+        let place = self.pointer_at(at, len)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: as for putting them there.
         let done = unsafe { rustix::mm::mmap_anonymous(place, len, ProtFlags::empty(), flags) };
-        done.map(|_| ()).map_err(cause("mmap"))
+        done.map(|_| ()).map_err(cause_of("mmap"))
     }
 
-    fn place(&self, at: usize, len: usize) -> Result<*mut core::ffi::c_void, Cause> {
+    fn pointer_at(&self, at: usize, len: usize) -> Result<*mut core::ffi::c_void, CallFailure> {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.len) && !self.here.is_child();
-        let refused = Cause::System { call: "mmap", code: libc::EINVAL };
+        let refused = CallFailure::System { call: "mmap", code: libc::EINVAL };
         if inside { Ok(ptr::with_exposed_provenance_mut(self.addr + at)) } else { Err(refused) }
     }
 
     /// Whose it is.
-    pub(super) fn here(&self) -> &Arc<Here> {
+    pub(super) fn fork_guard(&self) -> &Arc<ForkGuard> {
         &self.here
     }
 
@@ -98,16 +109,16 @@ impl Mapping {
     }
 
     /// Its bytes, of a mapping that has bytes everywhere.
-    pub(super) fn memory(self: &Arc<Self>) -> Memory {
+    pub(super) fn memory(self: &Arc<Self>) -> MemoryRange {
         // SAFETY: mapped readable and writable as long as `self`, which the range keeps; nobody refers to the bytes.
-        unsafe { Memory::with_owner(self.addr, self.len, Kind::Host, Arc::clone(self)) }
+        unsafe { MemoryRange::with_owner(self.addr, self.len, MemoryKind::Host, Arc::clone(self)) }
     }
 }
 
-impl Drop for Mapping {
+impl Drop for FileMapping {
     fn drop(&mut self) {
         // A child does not have it, and may have something else there.
-        if self.here.is_child() && !planted("mem-ipc-unmaps-in-children") {
+        if self.here.is_child() && !is_planted("mem-ipc-unmaps-in-children") {
             return;
         }
         // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
@@ -126,10 +137,10 @@ fn keep_from_children(addr: usize, len: usize) {
 ///
 /// # Errors
 /// What the system says.
-pub(crate) fn file(name: &str, len: u64) -> Result<OwnedFd, Cause> {
-    let file = crate::create_memory_file(name).map_err(cause("memfd_create"))?;
-    rustix::fs::ftruncate(&file, len).map_err(cause("ftruncate"))?;
-    rustix::fs::fcntl_add_seals(&file, FIXED | SealFlags::SEAL).map_err(cause("fcntl"))?;
+pub(crate) fn create_sized_file(name: &str, len: u64) -> Result<OwnedFd, CallFailure> {
+    let file = crate::create_memory_file(name).map_err(cause_of("memfd_create"))?;
+    rustix::fs::ftruncate(&file, len).map_err(cause_of("ftruncate"))?;
+    rustix::fs::fcntl_add_seals(&file, FIXED | SealFlags::SEAL).map_err(cause_of("fcntl"))?;
     Ok(file)
 }
 
@@ -137,12 +148,12 @@ pub(crate) fn file(name: &str, len: u64) -> Result<OwnedFd, Cause> {
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn reopen(file: &impl AsFd) -> Result<OwnedFd, Cause> {
+pub(super) fn reopen_file(file: &impl AsFd) -> Result<OwnedFd, CallFailure> {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(cause("open"))
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(cause_of("open"))
 }
 
 /// What a call of the system failed with.
-pub(crate) fn cause<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Cause {
-    move |error| Cause::system(call, &error.into())
+pub(crate) fn cause_of<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> CallFailure {
+    move |error| CallFailure::from_system(call, &error.into())
 }

@@ -14,8 +14,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use trunkline_proto::limits::MAPPING_REQUESTS_MAX;
 use trunkline_proto::reserve::{OutOfMemory, try_deque, try_grow, try_vec};
 
-use super::{CloseError, Export, Handle, IpcMemory, Mapped, NotClosed, OpenError, StagePin, User};
-use crate::Memory;
+use super::{
+    CloseError, ExportedHandle, HandleOpenError, IpcHandle, IpcMemory, MappingUser, NotClosed, OpenedHandle,
+    StagePin,
+};
+use crate::MemoryRange;
 
 /// A request that was posted and whose answer was not taken.
 #[derive(Debug, Eq, PartialEq)]
@@ -28,27 +31,27 @@ pub enum MappingRequest {
     /// To open a handle, as [`IpcMemory::open_for`].
     Open {
         /// The handle.
-        handle: Handle,
+        handle: IpcHandle,
         /// The descriptor that came with it, if one did.
         descriptor: Option<OwnedFd>,
         /// The copier that the memory is opened for.
-        user: User,
+        user: MappingUser,
     },
     /// To close a mapping, as [`IpcMemory::close`].
-    Close(Mapped),
+    Close(OpenedHandle),
     /// To make the streams and events of a device's copies. It has no answer to take: the kind keeps the result itself.
     Prepare(u32),
-    /// To pin memory of the host, as [`IpcMemory::pin`].
-    Pin(Memory),
+    /// To pin memory of the host, as [`IpcMemory::pin_stage`].
+    Pin(MemoryRange),
     /// To give a handle back, as [`IpcMemory::unexport`].
-    Unexport(Box<Export>),
+    Unexport(Box<ExportedHandle>),
 }
 
 /// The result of a request.
 #[derive(Debug)]
 pub enum MappingAnswer {
     /// Of [`MappingRequest::Open`].
-    Opened(Result<Mapped, OpenError>),
+    Opened(Result<OpenedHandle, HandleOpenError>),
     /// Of [`MappingRequest::Close`].
     Closed(Result<(), NotClosed>),
     /// Of [`MappingRequest::Prepare`].
@@ -68,19 +71,19 @@ impl MappingRequest {
             }
             Self::Close(mapped) => MappingAnswer::Closed(of.close(mapped)),
             Self::Prepare(_) => MappingAnswer::Prepared,
-            Self::Pin(memory) => MappingAnswer::Pinned(of.pin(&memory)),
+            Self::Pin(memory) => MappingAnswer::Pinned(of.pin_stage(&memory)),
             Self::Unexport(export) => MappingAnswer::Unexported(of.unexport(*export)),
         }
     }
 }
 
 /// An object whose end is a call of a driver that may wait for a kernel that runs.
-pub(super) type ReleasedObject = Box<dyn Any + Send + Sync>;
+pub(super) type DeferredRelease = Box<dyn Any + Send + Sync>;
 
 /// The next step of a thread that serves a queue.
 enum NextStep {
     CarryOut(u64, MappingRequest),
-    End(ReleasedObject),
+    End(DeferredRelease),
 }
 
 /// The requests of one kind, and their answers.
@@ -99,7 +102,7 @@ struct QueuedRequests {
     /// The request under way whose answer no caller takes any more.
     abandoned: Option<u64>,
     /// Objects that are to end.
-    releases: Vec<ReleasedObject>,
+    releases: Vec<DeferredRelease>,
     /// Places for them, of those that live and those that are to end.
     release_places: usize,
     next: u64,
@@ -166,9 +169,9 @@ impl MappingQueue {
     /// Posts a request to open a handle for a user. `None`: the queue is full; post again once an answer was taken.
     pub fn post_open(
         &self,
-        handle: &Handle,
+        handle: &IpcHandle,
         descriptor: Option<OwnedFd>,
-        user: User,
+        user: MappingUser,
     ) -> Option<MappingTicket> {
         let mut state = self.lock_requests();
         let ticket = state.reserve_ticket()?;
@@ -182,7 +185,7 @@ impl MappingQueue {
     ///
     /// # Errors
     /// The mapping, if the queue is full: post again once an answer was taken.
-    pub fn post_close(&self, mapped: Mapped) -> Result<MappingTicket, Mapped> {
+    pub fn post_close(&self, mapped: OpenedHandle) -> Result<MappingTicket, OpenedHandle> {
         let mut state = self.lock_requests();
         let Some(ticket) = state.reserve_ticket() else { return Err(mapped) };
         state.posted.push_back((ticket.0, MappingRequest::Close(mapped)));
@@ -202,7 +205,7 @@ impl MappingQueue {
     }
 
     /// Posts a request to pin memory of the host. `None`: the queue is full; post again once an answer was taken.
-    pub fn post_pin(&self, memory: &Memory) -> Option<MappingTicket> {
+    pub fn post_pin(&self, memory: &MemoryRange) -> Option<MappingTicket> {
         let mut state = self.lock_requests();
         let ticket = state.reserve_ticket()?;
         state.posted.push_back((ticket.0, MappingRequest::Pin(memory.clone())));
@@ -215,7 +218,7 @@ impl MappingQueue {
     ///
     /// # Errors
     /// The export, if the queue is full: post again once an answer was taken.
-    pub fn post_unexport(&self, export: Box<Export>) -> Result<MappingTicket, Box<Export>> {
+    pub fn post_unexport(&self, export: Box<ExportedHandle>) -> Result<MappingTicket, Box<ExportedHandle>> {
         let mut state = self.lock_requests();
         let Some(ticket) = state.reserve_ticket() else { return Err(export) };
         state.posted.push_back((ticket.0, MappingRequest::Unexport(export)));
@@ -242,7 +245,7 @@ impl MappingQueue {
     }
 
     /// Has an object, whose place was reserved, ended by the thread that serves the queue. Given back once there is none any more: then its owner ends it.
-    pub(super) fn post_release(&self, object: ReleasedObject) -> Option<ReleasedObject> {
+    pub(super) fn post_release(&self, object: DeferredRelease) -> Option<DeferredRelease> {
         let mut state = self.lock_requests();
         if state.is_over {
             state.release_places -= 1;
@@ -280,7 +283,7 @@ impl MappingQueue {
     }
 
     /// Takes the answer to a request to open, if there is one. The ticket is over then. Never waits.
-    pub fn take_opened(&self, ticket: &MappingTicket) -> Option<Result<Mapped, OpenError>> {
+    pub fn take_opened(&self, ticket: &MappingTicket) -> Option<Result<OpenedHandle, HandleOpenError>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Opened(opened) => Some(opened),
             _ => None,
@@ -369,8 +372,8 @@ mod tests {
     use super::*;
     use crate::ipc::CloseError;
 
-    fn mapped(number: u64) -> Mapped {
-        Mapped { number, address: None, len: 1 }
+    fn mapped(number: u64) -> OpenedHandle {
+        OpenedHandle { number, address: None, len: 1 }
     }
 
     /// Refuses to close, so that the answer says which request it is to.
@@ -379,7 +382,7 @@ mod tests {
             MappingRequest::Close(mapped) => {
                 MappingAnswer::Closed(Err(NotClosed { mapped, error: CloseError::Unknown }))
             }
-            MappingRequest::Open { .. } => MappingAnswer::Opened(Err(OpenError::Own)),
+            MappingRequest::Open { .. } => MappingAnswer::Opened(Err(HandleOpenError::Own)),
             MappingRequest::Prepare(_) => MappingAnswer::Prepared,
             MappingRequest::Pin(_) => MappingAnswer::Pinned(None),
             MappingRequest::Unexport(_) => MappingAnswer::Unexported(Err(CloseError::Unknown)),
@@ -426,7 +429,7 @@ mod tests {
     #[test]
     fn abandoned_requests_give_their_places_back() {
         let queue = MappingQueue::new().unwrap();
-        let memory = Memory::heap(8);
+        let memory = MemoryRange::heap(8);
         for stage in 0..3 * MAPPING_REQUESTS_MAX {
             let ticket = queue.post_pin(&memory).expect("there is room");
             match stage % 3 {
@@ -465,7 +468,7 @@ mod tests {
             queue.post_release(Box::new(Ends(std::sync::Arc::clone(&count))))
         };
         // A queue without room for requests accepts them.
-        let tickets: Vec<_> = std::iter::from_fn(|| queue.post_pin(&Memory::heap(8))).collect();
+        let tickets: Vec<_> = std::iter::from_fn(|| queue.post_pin(&MemoryRange::heap(8))).collect();
         assert!((0..3).all(|_| release().is_none()));
         assert_eq!(ended(), 0);
         assert!((0..3).all(|_| queue.serve_one(|_| panic!("no request is first"))));
@@ -481,7 +484,7 @@ mod tests {
     #[test]
     fn handles_are_given_back_behind_the_end_of_the_queue() {
         let queue = MappingQueue::new().unwrap();
-        let export = Export { handle: Handle::new(16, &[1]).unwrap(), descriptor: None };
+        let export = ExportedHandle { handle: IpcHandle::new(16, &[1]).unwrap(), descriptor: None };
         let ticket = queue.post_unexport(Box::new(export)).unwrap();
         let _closed = queue.post_close(mapped(5)).unwrap();
         queue.end_service();

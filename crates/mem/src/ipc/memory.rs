@@ -7,10 +7,11 @@ use std::os::fd::OwnedFd;
 use trunkline_proto::reserve::try_filled;
 
 use super::{
-    At, CloseError, CopyBatch, CopyError, Export, ExportError, FindError, Handle, Mapped, MappingQueue,
-    NotClosed, OpenError, Passing, StagePin, To,
+    CloseError, CopyBatch, CopyError, CopyPlace, CopyTarget, ExportError, ExportedHandle,
+    FindAllocationError, HandleOpenError, HandlePassing, IpcHandle, MappingQueue, NotClosed, OpenedHandle,
+    StagePin,
 };
-use crate::Memory;
+use crate::MemoryRange;
 
 /// Bytes that a kind copies at a time which cannot copy from one of its places to another.
 const STEP: usize = 64 << 10;
@@ -18,22 +19,22 @@ const STEP: usize = 64 << 10;
 /// What a driver calls an allocation: never given to another one of the same process, also at the same address. It tells memory that
 /// was freed and allocated again from what was there before; the address never does.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct AllocationId(pub u64);
+pub struct IpcAllocationId(pub u64);
 
 /// An allocation, as its owner sees it.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Allocation {
+pub struct IpcAllocation {
     /// Address of the first byte. What is exported is all of the allocation, whatever part was asked for.
     pub base: usize,
     /// Bytes.
     pub len: usize,
     /// Its name.
-    pub id: AllocationId,
+    pub id: IpcAllocationId,
     /// The number of its device, 0 for the host.
     pub device: u32,
 }
 
-impl Allocation {
+impl IpcAllocation {
     /// How far into it an address is, if it is inside.
     #[must_use]
     pub fn offset_of(&self, addr: usize) -> Option<usize> {
@@ -43,7 +44,7 @@ impl Allocation {
 
 /// What a kind does and does not, asked once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Caps {
+pub struct IpcCaps {
     /// An open handle has an address here. Otherwise its bytes are only copied, by [`IpcMemory::read`] and [`IpcMemory::write`].
     pub maps: bool,
     /// A handle's bytes are enough to open it.
@@ -63,7 +64,7 @@ pub struct Caps {
 
 /// Who moves bytes between what is open and memory of this process. Where a kind tells them apart, what is open for one is of no use to another.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum User {
+pub enum MappingUser {
     /// Copy engines of a device, which has that number in this process.
     Device(u32),
     /// The processor.
@@ -75,7 +76,7 @@ pub enum User {
 /// A call may take a driver a millisecond: none of them belongs on the path of a message whose memory is open already.
 pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// What it does and does not.
-    fn caps(&self) -> Caps;
+    fn caps(&self) -> IpcCaps;
 
     /// Whether all memory of the process that the processor reaches is of this kind, whoever allocated it.
     fn is_everything(&self) -> bool {
@@ -85,12 +86,12 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// The allocation around an address of this process.
     ///
     /// # Errors
-    /// [`FindError`]. What was freed is not found; nothing is guessed.
-    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError>;
+    /// [`FindAllocationError`]. What was freed is not found; nothing is guessed.
+    fn allocation_of(&self, addr: usize) -> Result<IpcAllocation, FindAllocationError>;
 
     /// Whether bytes are all own memory that is read and written as one, be it of several allocations that lie one behind the other. No one
     /// handle is of all of them then, and they go another way.
-    fn holds(&self, addr: usize, len: usize) -> bool {
+    fn holds_range(&self, addr: usize, len: usize) -> bool {
         let found = self.allocation_of(addr).ok();
         let room = found.and_then(|found| Some(found.len - found.offset_of(addr)?));
         room.is_some_and(|room| len <= room)
@@ -100,13 +101,13 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`ExportError`], [`ExportError::Gone`] when the allocation is not there under that id any more.
-    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError>;
+    fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError>;
 
     /// The handle is over. Who has it open keeps it.
     ///
     /// # Errors
     /// [`CloseError`].
-    fn unexport(&self, export: Export) -> Result<(), CloseError> {
+    fn unexport(&self, export: ExportedHandle) -> Result<(), CloseError> {
         drop(export);
         Ok(())
     }
@@ -119,25 +120,25 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// Opens a handle of a peer, all or nothing. The descriptor, if the handle came with one, is closed before this returns.
     ///
     /// # Errors
-    /// [`OpenError`].
-    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError>;
+    /// [`HandleOpenError`].
+    fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError>;
 
     /// Who moves bytes to or from an address of own memory, or any other memory of this process. A kind that does not say has one mapping for all of
     /// them.
-    fn user(&self, _own: Option<usize>) -> Option<User> {
+    fn mapping_user(&self, _own: Option<usize>) -> Option<MappingUser> {
         None
     }
 
-    /// As [`IpcMemory::open`], for one that [`IpcMemory::user`] says; what is open for another one is opened once more.
+    /// As [`IpcMemory::open`], for one that [`IpcMemory::mapping_user`] says; what is open for another one is opened once more.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`HandleOpenError`].
     fn open_for(
         &self,
-        handle: &Handle,
+        handle: &IpcHandle,
         descriptor: Option<OwnedFd>,
-        _user: User,
-    ) -> Result<Mapped, OpenError> {
+        _user: MappingUser,
+    ) -> Result<OpenedHandle, HandleOpenError> {
         self.open(handle, descriptor)
     }
 
@@ -145,7 +146,7 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`NotClosed`], which gives the mapping back.
-    fn close(&self, mapped: Mapped) -> Result<(), NotClosed>;
+    fn close(&self, mapped: OpenedHandle) -> Result<(), NotClosed>;
 
     /// The requests of the thread that opens and closes for callers that must not wait, of a kind whose driver may wait there for a kernel that runs. `None`: this
     /// kind has no such driver and no thread, and [`IpcMemory::open_for`] and [`IpcMemory::close`] wait for no kernel.
@@ -157,19 +158,19 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`CopyError`]. What is in `out` then has no meaning.
-    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError>;
+    fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError>;
 
     /// Copies bytes in.
     ///
     /// # Errors
     /// [`CopyError`]. Where the kind knows what is allocated, nothing was written then.
-    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError>;
+    fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError>;
 
     /// Copies bytes from one place to another. Kinds that reach both do it in one go, others by way of a little memory of this process.
     ///
     /// # Errors
     /// [`CopyError`]. What is at `to` then has no meaning.
-    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+    fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
         copy_in_steps(self, from, to, len)
     }
 
@@ -177,7 +178,13 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`IpcMemory::write`].
-    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
+    fn fill_from(
+        &self,
+        to: CopyPlace<'_>,
+        from: &MemoryRange,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
         let mut bytes = try_filled(0, len.min(STEP))?;
         let mut done = 0;
         while done < len {
@@ -185,7 +192,7 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
             let part = bytes.get_mut(..part_len).unwrap_or_default();
             let at = offset.saturating_add(done as u64);
             from.read(at, part).map_err(|_| CopyError::Outside { at, len: part_len })?;
-            self.write(to.plus(done), part)?;
+            self.write(to.offset_by(done), part)?;
             done += part_len;
         }
         Ok(())
@@ -193,11 +200,11 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
 
     /// Pins memory that copies go through, so that they are as fast as the device's link. `None`: it is not pinned, as this kind has no use for it or the driver
     /// refuses, of which the user is warned once per process. May wait for a kernel that runs where there is an [`IpcMemory::pin_queue`].
-    fn pin(&self, _memory: &Memory) -> Option<StagePin> {
+    fn pin_stage(&self, _memory: &MemoryRange) -> Option<StagePin> {
         None
     }
 
-    /// The requests of the thread that pins memory of the host, of a kind whose driver may wait there for a kernel that runs. `None`: [`IpcMemory::pin`] waits for none.
+    /// The requests of the thread that pins memory of the host, of a kind whose driver may wait there for a kernel that runs. `None`: [`IpcMemory::pin_stage`] waits for none.
     /// Where there is one, that thread unpins the memory, too, and the thread that drops the pin does not wait.
     fn pin_queue(&self) -> Option<&MappingQueue> {
         None
@@ -217,26 +224,26 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     fn begin_copy(
         &self,
         _batch: &mut Option<CopyBatch>,
-        from: At<'_>,
-        to: To<'_>,
+        from: CopyPlace<'_>,
+        to: CopyTarget<'_>,
         len: usize,
     ) -> Result<(), CopyError> {
         self.copy(from, to, len)
     }
 
-    /// The same of bytes that any other memory has, as [`IpcMemory::fill`] copies them.
+    /// The same of bytes that any other memory has, as [`IpcMemory::fill_from`] copies them.
     ///
     /// # Errors
     /// As [`IpcMemory::begin_copy`].
     fn begin_fill(
         &self,
         _batch: &mut Option<CopyBatch>,
-        to: At<'_>,
-        from: &Memory,
+        to: CopyPlace<'_>,
+        from: &MemoryRange,
         offset: u64,
         len: usize,
     ) -> Result<(), CopyError> {
-        self.fill(to, from, offset, len)
+        self.fill_from(to, from, offset, len)
     }
 
     /// Whether all copies of a batch have ended. It is over then, and after an error. Never waits.
@@ -254,8 +261,8 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
 /// As [`IpcMemory::copy`].
 pub(super) fn copy_in_steps<M: IpcMemory + ?Sized>(
     of: &M,
-    from: At<'_>,
-    to: To<'_>,
+    from: CopyPlace<'_>,
+    to: CopyTarget<'_>,
     len: usize,
 ) -> Result<(), CopyError> {
     let mut bytes = try_filled(0, len.min(STEP))?;
@@ -263,14 +270,14 @@ pub(super) fn copy_in_steps<M: IpcMemory + ?Sized>(
     while done < len {
         let part_len = (len - done).min(STEP);
         let part = bytes.get_mut(..part_len).unwrap_or_default();
-        of.read(from.plus(done), part)?;
+        of.read(from.offset_by(done), part)?;
         match to {
-            To::Own(addr) => of.write(At::Own(addr.saturating_add(done)), part)?,
-            To::Memory(memory, at) => {
+            CopyTarget::Own(addr) => of.write(CopyPlace::Own(addr.saturating_add(done)), part)?,
+            CopyTarget::Memory(memory, at) => {
                 let at = at.saturating_add(done as u64);
                 memory.write(at, part).map_err(|_| CopyError::Outside { at, len: part_len })?;
             }
-            To::Open(mapped, at) => of.write(At::Open(mapped, at).plus(done), part)?,
+            CopyTarget::Open(mapped, at) => of.write(CopyPlace::Open(mapped, at).offset_by(done), part)?,
         }
         done += part_len;
     }

@@ -1,5 +1,5 @@
 //! Any memory of a process, reached by `process_vm_readv` and `process_vm_writev` (process_vm_readv(2)) and mapped by nobody: what there is
-//! on every kernel. What is this process's own at both ends of a copy takes no call. Where XPMEM is there, [`Xpmem`](super::Xpmem) is faster. What is exported is the whole address space, once: there is nothing to cache, and nothing that is freed can be stale.
+//! on every kernel. What is this process's own at both ends of a copy takes no call. Where XPMEM is there, [`Xpmem`](super::XpmemMemory) is faster. What is exported is the whole address space, once: there is nothing to cache, and nothing that is freed can be stale.
 //!
 //! A number of a process may be another one's in another namespace, and is used again. So what proves a process is a random number at
 //! an address of it, which is read together with what is read, and before what is written. A handle that names this process is another one's word
@@ -10,17 +10,19 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use super::error::{Cause, CopyError, ExportError, FindError, Meaning, NotClosed, OpenError};
-use super::host::random;
+use super::error::{
+    CallFailure, CopyError, ExportError, FailureClass, FindAllocationError, HandleOpenError, NotClosed,
+};
+use super::host::random_number;
 use super::memory::copy_in_steps;
 use super::process;
 use super::{
-    Allocation, AllocationId, At, Caps, CloseError, Export, Handle, HandleError, HostError, IpcMemory,
-    Mapped, Passing, To, planted,
+    CloseError, CopyPlace, CopyTarget, ExportedHandle, HandlePassing, HostError, IpcAllocation,
+    IpcAllocationId, IpcCaps, IpcHandle, IpcHandleError, IpcMemory, OpenedHandle, is_planted,
 };
 use crate::memory::{HeldHeaps, hold_heap};
 use crate::shared_copy::copy_shared;
-use crate::{Kind, Memory};
+use crate::{MemoryKind, MemoryRange};
 
 /// What a user can do where the kernel refuses.
 const REMEDY: &str = "the kernel lets a process look into another one of the same user only if kernel.yama.ptrace_scope is 0, \
@@ -31,30 +33,31 @@ const REMEDY: &str = "the kernel lets a process look into another one of the sam
 pub(super) const ADDRESSES: usize = 1 << 62;
 
 /// The one allocation: all addresses.
-pub(super) const ALL: Allocation = Allocation { base: 0, len: ADDRESSES, id: AllocationId(1), device: 0 };
+pub(super) const ALL: IpcAllocation =
+    IpcAllocation { base: 0, len: ADDRESSES, id: IpcAllocationId(1), device: 0 };
 
 /// This process's memory for others, and that of others for this one.
 #[derive(Debug)]
-pub struct Private {
+pub struct PrivateMemory {
     /// What others look for; it stays where it is.
     proof: Pin<Box<u64>>,
-    peers: RwLock<Peers>,
+    peers: RwLock<OpenPeers>,
     /// The allocations made here, by address: the only own addresses that are copied from and to, as any other may be what some Rust
     /// reference names.
-    blocks: RwLock<Blocks>,
+    blocks: RwLock<AddressBlocks>,
 }
 
-type Blocks = BTreeMap<usize, Memory>;
+type AddressBlocks = BTreeMap<usize, MemoryRange>;
 
 #[derive(Debug, Default)]
-struct Peers {
-    open: BTreeMap<u64, Peer>,
+struct OpenPeers {
+    open: BTreeMap<u64, ProvenProcess>,
     next: u64,
 }
 
 /// Another process, and what proves that it is still that one.
 #[derive(Clone, Copy, Debug)]
-struct Peer {
+struct ProvenProcess {
     pid: libc::pid_t,
     addr: usize,
     proof: u64,
@@ -65,20 +68,20 @@ struct Peer {
 /// Bytes of one system call; it moves less than 2 GiB.
 const PART: usize = 1 << 30;
 
-impl Private {
+impl PrivateMemory {
     /// For this process.
     ///
     /// # Errors
     /// What the system says.
-    pub fn new() -> Result<Self, Cause> {
-        let proof = Box::pin(random()?);
+    pub fn new() -> Result<Self, CallFailure> {
+        let proof = Box::pin(random_number()?);
         let this = Self { proof, peers: RwLock::default(), blocks: RwLock::default() };
-        process::add(this.proof_at(), *this.proof);
+        process::add_proof(this.proof_at(), *this.proof);
         Ok(this)
     }
 
     /// New zeroed memory; its address. Copies by address reach memory that was allocated here and nothing else of this process; other memory of it
-    /// is a [`Memory`].
+    /// is a [`MemoryRange`].
     ///
     /// # Errors
     /// [`HostError::Size`], [`HostError::Memory`].
@@ -86,11 +89,11 @@ impl Private {
         if len == 0 {
             return Err(HostError::Size(len));
         }
-        Ok(self.admit(Memory::try_heap(len)?))
+        Ok(self.admit_memory(MemoryRange::try_heap(len)?))
     }
 
-    /// Has copies by address reach memory that the program made, too, until [`Private::free`]; its address.
-    pub fn admit(&self, memory: Memory) -> usize {
+    /// Has copies by address reach memory that the program made, too, until [`PrivateMemory::free`]; its address.
+    pub fn admit_memory(&self, memory: MemoryRange) -> usize {
         let addr = memory.addr();
         self.blocks.write().unwrap_or_else(PoisonError::into_inner).insert(addr, memory);
         addr
@@ -109,20 +112,20 @@ impl Private {
     ///
     /// # Errors
     /// [`CopyError::Outside`], if they are not all in one block that was allocated here.
-    pub(super) fn hold(
+    pub(super) fn hold_blocks(
         &self,
         places: [Option<usize>; 2],
         len: usize,
-    ) -> Result<Option<RwLockReadGuard<'_, Blocks>>, CopyError> {
+    ) -> Result<Option<RwLockReadGuard<'_, AddressBlocks>>, CopyError> {
         if places == [None; 2] {
             return Ok(None);
         }
         let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
         for addr in places.into_iter().flatten() {
             let block = blocks.range(..=addr).next_back();
-            let inside =
-                block.is_some_and(|(base, block)| block.checked((addr - base) as u64, len as u64).is_ok());
-            if !inside && !planted("mem-private-copies-at-any-address") {
+            let inside = block
+                .is_some_and(|(base, block)| block.checked_address((addr - base) as u64, len as u64).is_ok());
+            if !inside && !is_planted("mem-private-copies-at-any-address") {
                 return Err(CopyError::Outside { at: addr as u64, len });
             }
         }
@@ -130,16 +133,16 @@ impl Private {
     }
 
     /// A handle's words for it: its number, and where and what its proof is.
-    pub(super) fn words(&self) -> [u64; 3] {
-        let Peer { pid, addr, proof, .. } = self.this();
+    pub(super) fn handle_words(&self) -> [u64; 3] {
+        let ProvenProcess { pid, addr, proof, .. } = self.this_process();
         [u64::from(pid.unsigned_abs()), addr as u64, proof]
     }
 
     /// The process and the address there that a place is; a place of one's own is in this process.
-    fn place(&self, at: At<'_>, len: usize) -> Result<(Peer, usize), CopyError> {
+    fn resolve_place(&self, at: CopyPlace<'_>, len: usize) -> Result<(ProvenProcess, usize), CopyError> {
         let (peer, addr) = match at {
-            At::Own(addr) => (self.this(), addr as u64),
-            At::Open(mapped, offset) => {
+            CopyPlace::Own(addr) => (self.this_process(), addr as u64),
+            CopyPlace::Open(mapped, offset) => {
                 let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
                 (*peers.open.get(&mapped.number).ok_or(CopyError::Closed)?, offset)
             }
@@ -153,10 +156,10 @@ impl Private {
     /// Copies own bytes to another own place, which may overlap; whether it did. If not, a system call does.
     ///
     /// # Safety
-    /// Both are memory, in blocks that are held, borrowed, or of a [`Memory`], and no reference but the caller's exists to the bytes at `to`.
+    /// Both are memory, in blocks that are held, borrowed, or of a [`MemoryRange`], and no reference but the caller's exists to the bytes at `to`.
     #[inline]
     unsafe fn move_own(&self, to: usize, from: usize, len: usize) -> bool {
-        if planted("mem-private-calls-for-own") {
+        if is_planted("mem-private-calls-for-own") {
             return false;
         }
         let from = std::ptr::with_exposed_provenance::<u8>(from);
@@ -166,9 +169,9 @@ impl Private {
         true
     }
 
-    fn this(&self) -> Peer {
+    fn this_process(&self) -> ProvenProcess {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        Peer { pid, addr: self.proof_at(), proof: *self.proof, is_here: false }
+        ProvenProcess { pid, addr: self.proof_at(), proof: *self.proof, is_here: false }
     }
 
     fn proof_at(&self) -> usize {
@@ -176,46 +179,46 @@ impl Private {
     }
 }
 
-impl Drop for Private {
+impl Drop for PrivateMemory {
     fn drop(&mut self) {
         process::remove(self.proof_at());
     }
 }
 
-impl Peer {
+impl ProvenProcess {
     /// Has the bytes stay while the answer lives, where they are in this process.
     ///
     /// # Errors
     /// [`CopyError::Outside`], if they are not all in one heap that was allocated here.
-    fn hold(&self, addr: usize, len: usize) -> Result<Option<HeldHeaps>, CopyError> {
-        if !self.is_here || len == 0 || planted("mem-private-reaches-all-of-itself") {
+    fn hold_bytes(&self, addr: usize, len: usize) -> Result<Option<HeldHeaps>, CopyError> {
+        if !self.is_here || len == 0 || is_planted("mem-private-reaches-all-of-itself") {
             return Ok(None);
         }
         hold_heap(addr, len).map(Some).ok_or(CopyError::Outside { at: addr as u64, len })
     }
 
     /// Reads bytes of it, and its proof with them.
-    fn read(&self, out: &mut [u8], from: usize) -> Result<(), CopyError> {
+    fn read_bytes(&self, out: &mut [u8], from: usize) -> Result<(), CopyError> {
         // SAFETY: an exclusive borrow of so many bytes.
-        unsafe { self.pull(out.as_mut_ptr().expose_provenance(), from, out.len()) }
+        unsafe { self.read_to_address(out.as_mut_ptr().expose_provenance(), from, out.len()) }
     }
 
     /// Reads bytes of it to an address here, and its proof with them.
     ///
     /// # Safety
     /// What is at the address may be written, or nothing is there, which the kernel says.
-    unsafe fn pull(&self, to: usize, from: usize, len: usize) -> Result<(), CopyError> {
-        let _held = self.hold(from, len)?;
+    unsafe fn read_to_address(&self, to: usize, from: usize, len: usize) -> Result<(), CopyError> {
+        let _held = self.hold_bytes(from, len)?;
         let mut done = 0;
         loop {
             let part_len = (len - done).min(PART);
             let mut found = [0; 8];
-            let here = [range(found.as_mut_ptr(), 8), remote(to + done, part_len)];
-            let there = [remote(self.addr, 8), remote(from + done, part_len)];
+            let here = [local_iovec(found.as_mut_ptr(), 8), remote_iovec(to + done, part_len)];
+            let there = [remote_iovec(self.addr, 8), remote_iovec(from + done, part_len)];
             // SAFETY: the first local range is an exclusive borrow, the second as the caller says; the kernel checks the remote ones.
             let got = unsafe { libc::process_vm_readv(self.pid, here.as_ptr(), 2, there.as_ptr(), 2, 0) };
-            let got = moved("process_vm_readv", got)?;
-            if got < 8 || (u64::from_ne_bytes(found) != self.proof && !planted("mem-ipc-believes-pids")) {
+            let got = check_moved("process_vm_readv", got)?;
+            if got < 8 || (u64::from_ne_bytes(found) != self.proof && !is_planted("mem-ipc-believes-pids")) {
                 return Err(CopyError::Gone);
             }
             if got < 8 + part_len {
@@ -230,17 +233,17 @@ impl Peer {
 
     /// Writes bytes that are here to it, once it has proved to be that process. The kernel reads them, and says so where nothing is.
     fn push(&self, from: usize, to: usize, len: usize) -> Result<(), CopyError> {
-        let _held = self.hold(to, len)?;
-        self.read(&mut [], to)?;
+        let _held = self.hold_bytes(to, len)?;
+        self.read_bytes(&mut [], to)?;
         let mut done = 0;
         while done < len {
             let part_len = (len - done).min(PART);
-            let here = remote(from + done, part_len);
-            let there = remote(to + done, part_len);
+            let here = remote_iovec(from + done, part_len);
+            let there = remote_iovec(to + done, part_len);
             // SAFETY: the local range is only read; the kernel checks both.
             let got =
                 unsafe { libc::process_vm_writev(self.pid, &raw const here, 1, &raw const there, 1, 0) };
-            if moved("process_vm_writev", got)? < part_len {
+            if check_moved("process_vm_writev", got)? < part_len {
                 return Err(CopyError::Outside { at: to as u64, len });
             }
             done += part_len;
@@ -249,33 +252,33 @@ impl Peer {
     }
 }
 
-fn range(at: *mut u8, len: usize) -> libc::iovec {
+fn local_iovec(at: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: at.cast(), iov_len: len }
 }
 
 /// Of addresses that the kernel looks at.
-fn remote(addr: usize, len: usize) -> libc::iovec {
+fn remote_iovec(addr: usize, len: usize) -> libc::iovec {
     libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(addr), iov_len: len }
 }
 
 /// How many bytes a call moved. None, because the first are nowhere, is not an error here.
-fn moved(call: &'static str, got: libc::ssize_t) -> Result<usize, CopyError> {
+fn check_moved(call: &'static str, got: libc::ssize_t) -> Result<usize, CopyError> {
     #[cfg(test)]
     tests::CALLS.set(tests::CALLS.get() + 1);
     let Err(_) = usize::try_from(got) else { return Ok(got.unsigned_abs()) };
     let error = std::io::Error::last_os_error();
-    let cause = Cause::system(call, &error);
-    match cause.meaning() {
-        Meaning::Gone => Err(CopyError::Gone),
-        Meaning::Refused => Err(CopyError::Refused(cause)),
+    let cause = CallFailure::from_system(call, &error);
+    match cause.failure_class() {
+        FailureClass::Gone => Err(CopyError::Gone),
+        FailureClass::Refused => Err(CopyError::Refused(cause)),
         _ if error.raw_os_error() == Some(libc::EFAULT) => Ok(0),
         _ => Err(CopyError::Other(cause)),
     }
 }
 
-impl IpcMemory for Private {
-    fn caps(&self) -> Caps {
-        Caps {
+impl IpcMemory for PrivateMemory {
+    fn caps(&self) -> IpcCaps {
+        IpcCaps {
             maps: false,
             by_bytes: true,
             by_descriptor: false,
@@ -290,58 +293,61 @@ impl IpcMemory for Private {
         true
     }
 
-    fn allocation_of(&self, _addr: usize) -> Result<Allocation, FindError> {
+    fn allocation_of(&self, _addr: usize) -> Result<IpcAllocation, FindAllocationError> {
         Ok(ALL)
     }
 
-    fn holds(&self, addr: usize, len: usize) -> bool {
-        self.hold([Some(addr), None], len).is_ok()
+    fn holds_range(&self, addr: usize, len: usize) -> bool {
+        self.hold_blocks([Some(addr), None], len).is_ok()
     }
 
-    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
-        if how == Passing::Descriptor {
+    fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError> {
+        if how == HandlePassing::Descriptor {
             return Err(ExportError::Passing("private memory has no descriptor"));
         }
         if *of != ALL {
             return Err(ExportError::Gone(of.id));
         }
-        Ok(Export { handle: Handle::of_words(Handle::PRIVATE, self.words()), descriptor: None })
+        Ok(ExportedHandle {
+            handle: IpcHandle::of_words(IpcHandle::PRIVATE, self.handle_words()),
+            descriptor: None,
+        })
     }
 
-    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
+    fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError> {
         let [pid, addr, proof] = match handle.kind() {
             // What could be attached, too.
-            Handle::XPMEM => {
-                handle.words(Handle::XPMEM).map(|[pid, addr, proof, _segment]| [pid, addr, proof])?
+            IpcHandle::XPMEM => {
+                handle.parse_words(IpcHandle::XPMEM).map(|[pid, addr, proof, _segment]| [pid, addr, proof])?
             }
-            _ => handle.words(Handle::PRIVATE)?,
+            _ => handle.parse_words(IpcHandle::PRIVATE)?,
         };
         if descriptor.is_some() {
-            return Err(OpenError::Descriptor("private memory has no descriptor"));
+            return Err(HandleOpenError::Descriptor("private memory has no descriptor"));
         }
         let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0);
-        let pid = pid.ok_or(HandleError::Value("process"))?;
-        let addr = usize::try_from(addr).map_err(|_| HandleError::Value("address"))?;
+        let pid = pid.ok_or(IpcHandleError::Value("process"))?;
+        let addr = usize::try_from(addr).map_err(|_| IpcHandleError::Value("address"))?;
         let is_here = process::is_this(pid);
-        let foreign = is_here && !process::is_own(addr, proof) && !planted("mem-private-writes-to-itself");
+        let foreign = is_here && !process::is_own(addr, proof) && !is_planted("mem-private-writes-to-itself");
         if proof == *self.proof || foreign {
-            return Err(OpenError::Own);
+            return Err(HandleOpenError::Own);
         }
-        let peer = Peer { pid, addr, proof, is_here };
-        match peer.read(&mut [], addr) {
+        let peer = ProvenProcess { pid, addr, proof, is_here };
+        match peer.read_bytes(&mut [], addr) {
             Ok(()) => {}
-            Err(CopyError::Refused(cause)) => return Err(OpenError::Refused { cause, remedy: REMEDY }),
-            Err(CopyError::Other(cause)) => return Err(OpenError::of(cause, REMEDY)),
-            Err(_) => return Err(OpenError::Gone),
+            Err(CopyError::Refused(cause)) => return Err(HandleOpenError::Refused { cause, remedy: REMEDY }),
+            Err(CopyError::Other(cause)) => return Err(HandleOpenError::from_cause(cause, REMEDY)),
+            Err(_) => return Err(HandleOpenError::Gone),
         }
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         let number = peers.next;
         peers.next += 1;
         peers.open.insert(number, peer);
-        Ok(Mapped { number, address: None, len: ADDRESSES })
+        Ok(OpenedHandle { number, address: None, len: ADDRESSES })
     }
 
-    fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
+    fn close(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         match peers.open.remove(&mapped.number) {
             Some(_) => Ok(()),
@@ -349,86 +355,92 @@ impl IpcMemory for Private {
         }
     }
 
-    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
-        let _held = self.hold([from.own(), None], out.len())?;
-        if let At::Own(addr) = from {
+    fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+        let _held = self.hold_blocks([from.own_address(), None], out.len())?;
+        if let CopyPlace::Own(addr) = from {
             let to = out.as_mut_ptr().expose_provenance();
             // SAFETY: an exclusive borrow of so many bytes, as long as the call.
             if unsafe { self.move_own(to, addr, out.len()) } {
                 return Ok(());
             }
         }
-        let (peer, addr) = self.place(from, out.len())?;
-        peer.read(out, addr)
+        let (peer, addr) = self.resolve_place(from, out.len())?;
+        peer.read_bytes(out, addr)
     }
 
-    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
-        let _held = self.hold([to.own(), None], bytes.len())?;
-        if let At::Own(addr) = to {
+    fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+        let _held = self.hold_blocks([to.own_address(), None], bytes.len())?;
+        if let CopyPlace::Own(addr) = to {
             let from = bytes.as_ptr().expose_provenance();
             // SAFETY: inside a block that was allocated here and is held, to which no reference exists.
             if unsafe { self.move_own(addr, from, bytes.len()) } {
                 return Ok(());
             }
         }
-        let (peer, addr) = self.place(to, bytes.len())?;
+        let (peer, addr) = self.resolve_place(to, bytes.len())?;
         peer.push(bytes.as_ptr().expose_provenance(), addr, bytes.len())
     }
 
-    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
-        if planted("mem-private-copies-in-steps") {
+    fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
+        if is_planted("mem-private-copies-in-steps") {
             return copy_in_steps(self, from, to, len);
         }
-        let _held = self.hold([from.own(), to.own()], len)?;
+        let _held = self.hold_blocks([from.own_address(), to.own_address()], len)?;
         let ((peer, addr), to) = match (from, to, here_of(to, len)?) {
-            (At::Own(from), _, Some(to)) => {
+            (CopyPlace::Own(from), _, Some(to)) => {
                 // SAFETY: memory that says how long it is, or bytes inside a block that is held: no reference exists to either.
                 if unsafe { self.move_own(to, from, len) } {
                     return Ok(());
                 }
-                (self.place(At::Own(from), len)?, to)
+                (self.resolve_place(CopyPlace::Own(from), len)?, to)
             }
-            (At::Own(from), To::Open(mapped, at), None) => {
-                let (peer, to) = self.place(At::Open(mapped, at), len)?;
+            (CopyPlace::Own(from), CopyTarget::Open(mapped, at), None) => {
+                let (peer, to) = self.resolve_place(CopyPlace::Open(mapped, at), len)?;
                 return peer.push(from, to, len);
             }
-            (At::Open(..), _, Some(to)) => (self.place(from, len)?, to),
+            (CopyPlace::Open(..), _, Some(to)) => (self.resolve_place(from, len)?, to),
             (..) => return copy_in_steps(self, from, to, len),
         };
         // SAFETY: as above; and if nothing is there the kernel says so.
-        unsafe { peer.pull(to, addr, len) }
+        unsafe { peer.read_to_address(to, addr, len) }
     }
 
-    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
-        let from = here(from, offset, len)?;
-        let _held = self.hold([to.own(), None], len)?;
-        if let At::Own(to) = to {
+    fn fill_from(
+        &self,
+        to: CopyPlace<'_>,
+        from: &MemoryRange,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        let from = local_address(from, offset, len)?;
+        let _held = self.hold_blocks([to.own_address(), None], len)?;
+        if let CopyPlace::Own(to) = to {
             // SAFETY: as in `write`.
             if unsafe { self.move_own(to, from, len) } {
                 return Ok(());
             }
         }
-        let (peer, addr) = self.place(to, len)?;
+        let (peer, addr) = self.resolve_place(to, len)?;
         peer.push(from, addr, len)
     }
 }
 
 /// Where bytes are to go in this process; `None` if they go to another one.
-fn here_of(to: To<'_>, len: usize) -> Result<Option<usize>, CopyError> {
+fn here_of(to: CopyTarget<'_>, len: usize) -> Result<Option<usize>, CopyError> {
     match to {
-        To::Own(to) if to.checked_add(len).is_some() => Ok(Some(to)),
-        To::Own(to) => Err(CopyError::Outside { at: to as u64, len }),
-        To::Memory(memory, at) => here(memory, at, len).map(Some),
-        To::Open(..) => Ok(None),
+        CopyTarget::Own(to) if to.checked_add(len).is_some() => Ok(Some(to)),
+        CopyTarget::Own(to) => Err(CopyError::Outside { at: to as u64, len }),
+        CopyTarget::Memory(memory, at) => local_address(memory, at, len).map(Some),
+        CopyTarget::Open(..) => Ok(None),
     }
 }
 
 /// Where bytes of memory are, which this process reaches.
-fn here(memory: &Memory, offset: u64, len: usize) -> Result<usize, CopyError> {
+fn local_address(memory: &MemoryRange, offset: u64, len: usize) -> Result<usize, CopyError> {
     let outside = CopyError::Outside { at: offset, len };
     match memory.kind() {
-        Kind::Host => memory.checked(offset, len as u64).map_err(|_| outside),
-        Kind::Device(_) | Kind::Mapped => Err(outside),
+        MemoryKind::Host => memory.checked_address(offset, len as u64).map_err(|_| outside),
+        MemoryKind::Device(_) | MemoryKind::Mapped => Err(outside),
     }
 }
 
@@ -452,10 +464,10 @@ mod tests {
     }
 
     /// This process, and itself as a peer that it has opened.
-    fn both() -> (Private, Private, Mapped) {
-        let own = Private::new().unwrap();
-        let other = Private::new().unwrap();
-        let export = other.export(&ALL, Passing::Bytes).unwrap();
+    fn both() -> (PrivateMemory, PrivateMemory, OpenedHandle) {
+        let own = PrivateMemory::new().unwrap();
+        let other = PrivateMemory::new().unwrap();
+        let export = other.export(&ALL, HandlePassing::Bytes).unwrap();
         let mapped = own.open(&export.handle, None).unwrap();
         (own, other, mapped)
     }
@@ -463,23 +475,24 @@ mod tests {
     /// A peer that has seen bytes of this process, and says that they are its proof.
     #[test]
     fn what_names_this_process_is_a_proof_that_was_made_here() {
-        let own = Private::new().unwrap();
-        let other = Private::new().unwrap();
+        let own = PrivateMemory::new().unwrap();
+        let other = PrivateMemory::new().unwrap();
         let bytes = own.alloc(4096).unwrap();
         let seen = [0x5a; 8];
-        own.write(At::Own(bytes), &seen).unwrap();
+        own.write(CopyPlace::Own(bytes), &seen).unwrap();
         let pid = u64::from(std::process::id());
         let thread = u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
         for number in [pid, thread] {
-            let lies = Handle::of_words(Handle::PRIVATE, [number, bytes as u64, u64::from_le_bytes(seen)]);
-            assert!(matches!(own.open(&lies, None), Err(OpenError::Own)));
+            let lies =
+                IpcHandle::of_words(IpcHandle::PRIVATE, [number, bytes as u64, u64::from_le_bytes(seen)]);
+            assert!(matches!(own.open(&lies, None), Err(HandleOpenError::Own)));
         }
-        let [_, addr, proof] = other.words();
-        let true_one = Handle::of_words(Handle::PRIVATE, [pid, addr, proof]);
+        let [_, addr, proof] = other.handle_words();
+        let true_one = IpcHandle::of_words(IpcHandle::PRIVATE, [pid, addr, proof]);
         own.close(own.open(&true_one, None).unwrap()).unwrap();
         for (addr, proof) in [(addr + 8, proof), (addr, proof ^ 1)] {
-            let lies = Handle::of_words(Handle::PRIVATE, [pid, addr, proof]);
-            assert!(matches!(own.open(&lies, None), Err(OpenError::Own)));
+            let lies = IpcHandle::of_words(IpcHandle::PRIVATE, [pid, addr, proof]);
+            assert!(matches!(own.open(&lies, None), Err(HandleOpenError::Own)));
         }
         drop(other);
         assert!(own.open(&true_one, None).is_err(), "it is over");
@@ -489,67 +502,67 @@ mod tests {
     fn a_copy_between_any_two_places_is_whole_and_takes_one_call_each_way_and_none_inside() {
         let (own, _other, mapped) = both();
         let [a, b] = [own.alloc(LEN).unwrap(), own.alloc(LEN).unwrap()];
-        let memory = Memory::heap(LEN);
-        let at = |addr: usize| At::Open(&mapped, addr as u64);
+        let memory = MemoryRange::heap(LEN);
+        let at = |addr: usize| CopyPlace::Open(&mapped, addr as u64);
         // What is this process's own at both ends takes none. A write looks for the proof first.
-        let ways: [(&str, usize, At<'_>, To<'_>); 5] = [
-            ("own to own", OWN, At::Own(a), To::Own(b)),
-            ("own to memory", OWN, At::Own(a), To::Memory(&memory, 0)),
-            ("open to own", 1, at(a), To::Own(b)),
-            ("open to memory", 1, at(a), To::Memory(&memory, 0)),
-            ("own to open", 2, At::Own(a), To::Open(&mapped, b as u64)),
+        let ways: [(&str, usize, CopyPlace<'_>, CopyTarget<'_>); 5] = [
+            ("own to own", OWN, CopyPlace::Own(a), CopyTarget::Own(b)),
+            ("own to memory", OWN, CopyPlace::Own(a), CopyTarget::Memory(&memory, 0)),
+            ("open to own", 1, at(a), CopyTarget::Own(b)),
+            ("open to memory", 1, at(a), CopyTarget::Memory(&memory, 0)),
+            ("own to open", 2, CopyPlace::Own(a), CopyTarget::Open(&mapped, b as u64)),
         ];
         for (number, (name, calls, from, to)) in ways.into_iter().enumerate() {
             let sent = bytes(number);
-            own.write(At::Own(a), &sent).unwrap();
+            own.write(CopyPlace::Own(a), &sent).unwrap();
             let before = CALLS.get();
             own.copy(from, to, LEN).unwrap();
             assert_eq!(CALLS.get() - before, calls, "{name}");
             let mut got = vec![0; LEN];
             match to {
-                To::Memory(memory, at) => memory.read(at, &mut got).unwrap(),
-                _ => own.read(At::Own(b), &mut got).unwrap(),
+                CopyTarget::Memory(memory, at) => memory.read(at, &mut got).unwrap(),
+                _ => own.read(CopyPlace::Own(b), &mut got).unwrap(),
             }
             assert!(got == sent, "{name}");
         }
         let sent = bytes(9);
         memory.write(0, &sent).unwrap();
         let before = CALLS.get();
-        own.fill(at(b), &memory, 0, LEN).unwrap();
+        own.fill_from(at(b), &memory, 0, LEN).unwrap();
         assert_eq!(CALLS.get() - before, 2, "memory to open");
-        own.fill(At::Own(a), &memory, 0, LEN).unwrap();
-        own.write(At::Own(a), &sent).unwrap();
-        own.read(At::Own(a), &mut vec![0; LEN]).unwrap();
+        own.fill_from(CopyPlace::Own(a), &memory, 0, LEN).unwrap();
+        own.write(CopyPlace::Own(a), &sent).unwrap();
+        own.read(CopyPlace::Own(a), &mut vec![0; LEN]).unwrap();
         assert_eq!(CALLS.get() - before, 2 + 5 * OWN, "what is own at both ends");
-        own.copy(at(b), To::Open(&mapped, a as u64), LEN).unwrap();
+        own.copy(at(b), CopyTarget::Open(&mapped, a as u64), LEN).unwrap();
         let mut got = vec![0; LEN];
-        own.read(At::Own(a), &mut got).unwrap();
+        own.read(CopyPlace::Own(a), &mut got).unwrap();
         assert!(got == sent, "open to open");
     }
 
     /// Any other address may be named by a reference of safe code.
     #[test]
     fn own_addresses_are_those_of_own_blocks() {
-        let own = Private::new().unwrap();
+        let own = PrivateMemory::new().unwrap();
         let block = own.alloc(64).unwrap();
         let bytes = [7_u8; 64];
         let foreign = bytes.as_ptr().expose_provenance();
-        let memory = Memory::heap(64);
+        let memory = MemoryRange::heap(64);
         let outside =
             |result: Result<(), CopyError>| assert!(matches!(result, Err(CopyError::Outside { .. })));
         for addr in [foreign, block + 1, block - 1] {
-            assert!(!own.holds(addr, 64));
-            outside(own.read(At::Own(addr), &mut [0; 64]));
-            outside(own.write(At::Own(addr), &[1; 64]));
-            outside(own.copy(At::Own(block), To::Own(addr), 64));
-            outside(own.copy(At::Own(addr), To::Own(block), 64));
-            outside(own.copy(At::Own(addr), To::Memory(&memory, 0), 64));
-            outside(own.fill(At::Own(addr), &memory, 0, 64));
+            assert!(!own.holds_range(addr, 64));
+            outside(own.read(CopyPlace::Own(addr), &mut [0; 64]));
+            outside(own.write(CopyPlace::Own(addr), &[1; 64]));
+            outside(own.copy(CopyPlace::Own(block), CopyTarget::Own(addr), 64));
+            outside(own.copy(CopyPlace::Own(addr), CopyTarget::Own(block), 64));
+            outside(own.copy(CopyPlace::Own(addr), CopyTarget::Memory(&memory, 0), 64));
+            outside(own.fill_from(CopyPlace::Own(addr), &memory, 0, 64));
         }
         assert_eq!(bytes, [7; 64]);
-        assert!(own.holds(block, 64));
+        assert!(own.holds_range(block, 64));
         own.free(block).unwrap();
-        outside(own.write(At::Own(block), &[1; 64]));
+        outside(own.write(CopyPlace::Own(block), &[1; 64]));
     }
 
     /// Two nodes of one process are no way round that.
@@ -557,20 +570,20 @@ mod tests {
     fn a_node_of_this_process_is_reached_in_its_heaps_alone() {
         let (own, other, mapped) = both();
         let block = other.alloc(64).unwrap();
-        let heap = Memory::heap(64);
+        let heap = MemoryRange::heap(64);
         let bytes = [7_u8; 64];
         let foreign = bytes.as_ptr().expose_provenance();
         let end = block + 4096 - 32;
         for addr in [foreign, end] {
-            let at = At::Open(&mapped, addr as u64);
-            let to = To::Open(&mapped, addr as u64);
+            let at = CopyPlace::Open(&mapped, addr as u64);
+            let to = CopyTarget::Open(&mapped, addr as u64);
             let mut got = [1; 64];
             let all = [
                 own.read(at, &mut got),
                 own.write(at, &[1; 64]),
-                own.copy(at, To::Memory(&heap, 0), 64),
-                own.copy(At::Open(&mapped, block as u64), to, 64),
-                own.fill(at, &heap, 0, 64),
+                own.copy(at, CopyTarget::Memory(&heap, 0), 64),
+                own.copy(CopyPlace::Open(&mapped, block as u64), to, 64),
+                own.fill_from(at, &heap, 0, 64),
             ];
             for (number, result) in all.into_iter().enumerate() {
                 assert!(matches!(result, Err(CopyError::Outside { .. })), "{number}: {result:?}");
@@ -580,13 +593,13 @@ mod tests {
         assert_eq!(bytes, [7; 64]);
         // Memory that the program holds as a `Memory` is reached, in a block or in none, until it is freed.
         for addr in [block, heap.addr()] {
-            own.write(At::Open(&mapped, addr as u64), &[5; 64]).unwrap();
+            own.write(CopyPlace::Open(&mapped, addr as u64), &[5; 64]).unwrap();
             let mut got = [0; 64];
-            own.read(At::Open(&mapped, addr as u64), &mut got).unwrap();
+            own.read(CopyPlace::Open(&mapped, addr as u64), &mut got).unwrap();
             assert_eq!(got, [5; 64]);
         }
         other.free(block).unwrap();
-        let freed = own.write(At::Open(&mapped, block as u64), &[1; 64]);
+        let freed = own.write(CopyPlace::Open(&mapped, block as u64), &[1; 64]);
         assert!(matches!(freed, Err(CopyError::Outside { .. })), "{freed:?}");
     }
 
@@ -595,16 +608,16 @@ mod tests {
         let (own, _other, mapped) = both();
         let a = own.alloc(LEN).unwrap();
         let nowhere = 4096;
-        let memory = Memory::heap(LEN);
+        let memory = MemoryRange::heap(LEN);
         let failed = [
-            own.copy(At::Own(a), To::Own(nowhere), LEN),
-            own.copy(At::Own(nowhere), To::Own(a), LEN),
-            own.copy(At::Own(a), To::Own(usize::MAX - 5), LEN),
-            own.copy(At::Open(&mapped, nowhere as u64), To::Own(a), LEN),
-            own.copy(At::Own(nowhere), To::Open(&mapped, a as u64), LEN),
-            own.copy(At::Own(a), To::Open(&mapped, nowhere as u64), LEN),
-            own.copy(At::Own(a), To::Memory(&memory, 1), LEN),
-            own.fill(At::Open(&mapped, a as u64), &memory, 1, LEN),
+            own.copy(CopyPlace::Own(a), CopyTarget::Own(nowhere), LEN),
+            own.copy(CopyPlace::Own(nowhere), CopyTarget::Own(a), LEN),
+            own.copy(CopyPlace::Own(a), CopyTarget::Own(usize::MAX - 5), LEN),
+            own.copy(CopyPlace::Open(&mapped, nowhere as u64), CopyTarget::Own(a), LEN),
+            own.copy(CopyPlace::Own(nowhere), CopyTarget::Open(&mapped, a as u64), LEN),
+            own.copy(CopyPlace::Own(a), CopyTarget::Open(&mapped, nowhere as u64), LEN),
+            own.copy(CopyPlace::Own(a), CopyTarget::Memory(&memory, 1), LEN),
+            own.fill_from(CopyPlace::Open(&mapped, a as u64), &memory, 1, LEN),
         ];
         for (number, result) in failed.into_iter().enumerate() {
             assert!(matches!(result, Err(CopyError::Outside { .. })), "{number}: {result:?}");
@@ -615,16 +628,22 @@ mod tests {
     fn a_process_that_is_another_one_is_copied_neither_from_nor_to() {
         let (own, other, mapped) = both();
         let [a, b] = [own.alloc(64).unwrap(), own.alloc(64).unwrap()];
-        own.write(At::Own(a), &[7; 64]).unwrap();
+        own.write(CopyPlace::Own(a), &[7; 64]).unwrap();
         // The number is there, and what is at the address is not the proof any more.
         let place = std::ptr::from_ref(&*other.proof).expose_provenance();
         let changed = *other.proof ^ 1;
         // SAFETY: a word that only system calls of this test read.
         unsafe { std::ptr::with_exposed_provenance_mut::<u64>(place).write_volatile(changed) };
-        assert!(matches!(own.copy(At::Own(a), To::Open(&mapped, b as u64), 64), Err(CopyError::Gone)));
+        assert!(matches!(
+            own.copy(CopyPlace::Own(a), CopyTarget::Open(&mapped, b as u64), 64),
+            Err(CopyError::Gone)
+        ));
         let mut got = [1; 64];
-        own.read(At::Own(b), &mut got).unwrap();
+        own.read(CopyPlace::Own(b), &mut got).unwrap();
         assert_eq!(got[0], 0, "it is not written before that is known");
-        assert!(matches!(own.copy(At::Open(&mapped, a as u64), To::Own(b), 64), Err(CopyError::Gone)));
+        assert!(matches!(
+            own.copy(CopyPlace::Open(&mapped, a as u64), CopyTarget::Own(b), 64),
+            Err(CopyError::Gone)
+        ));
     }
 }

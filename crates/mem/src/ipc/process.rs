@@ -1,5 +1,5 @@
 //! Which processes there are at the ends of a copy by the kernel's calls: what proves this one, and who is at the other end of a socket. Used by
-//! [`Private`](super::Private), and by whoever has the sockets.
+//! [`Private`](super::PrivateMemory), and by whoever has the sockets.
 //!
 //! A process may always write to itself, whatever the kernel refuses others. So what names this process, and was said by another one, is
 //! only taken if it is a proof that was made here; any other word of its memory proves nothing.
@@ -15,7 +15,7 @@ static OWN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
 const OWN_MAX: usize = 256;
 
 /// A proof was made.
-pub(super) fn add(addr: usize, proof: u64) {
+pub(super) fn add_proof(addr: usize, proof: u64) {
     let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
     if own.len() < OWN_MAX {
         own.push((addr, proof));
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn proofs_are_taken_until_they_end() {
-        add(8, 77);
+        add_proof(8, 77);
         assert!(is_own(8, 77) && !is_own(8, 78) && !is_own(16, 77));
         remove(8);
         assert!(!is_own(8, 77));

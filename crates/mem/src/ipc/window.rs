@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use super::error::Cause;
-use super::here::Here;
-use super::mapping::Mapping;
+use super::error::CallFailure;
+use super::here::ForkGuard;
+use super::mapping::FileMapping;
 
 /// Bytes of addresses that are taken at the start; nothing but numbers.
 const LEN: usize = 1 << 36;
@@ -17,29 +17,37 @@ pub(super) const GRANULE: usize = 64 << 10;
 
 /// The addresses, and which are in use.
 #[derive(Debug)]
-pub(super) struct Window {
-    range: Mapping,
+pub(super) struct AddressWindow {
+    range: FileMapping,
     /// Offset and bytes of each.
     taken: BTreeMap<usize, usize>,
 }
 
-impl Window {
+impl AddressWindow {
     /// # Errors
     /// What the system says.
-    pub(super) fn new() -> Result<Self, Cause> {
-        Ok(Self { range: Mapping::reserve(Arc::new(Here::new()?), LEN)?, taken: BTreeMap::new() })
+    pub(super) fn new() -> Result<Self, CallFailure> {
+        Ok(Self {
+            range: FileMapping::reserve_addresses(Arc::new(ForkGuard::new()?), LEN)?,
+            taken: BTreeMap::new(),
+        })
     }
 
     /// Whose addresses they are.
-    pub(super) fn here(&self) -> &Arc<Here> {
-        self.range.here()
+    pub(super) fn fork_guard(&self) -> &Arc<ForkGuard> {
+        self.range.fork_guard()
     }
 
     /// Maps bytes of a file at the lowest address that is free; where. `len` is a multiple of [`GRANULE`].
     ///
     /// # Errors
     /// What the system says; also when there is no room.
-    pub(super) fn put(&mut self, len: usize, file: &impl AsFd, offset: u64) -> Result<usize, Cause> {
+    pub(super) fn map_lowest(
+        &mut self,
+        len: usize,
+        file: &impl AsFd,
+        offset: u64,
+    ) -> Result<usize, CallFailure> {
         let mut at = 0;
         for (start, taken) in &self.taken {
             if start - at >= len {
@@ -48,9 +56,9 @@ impl Window {
             at = start + taken;
         }
         if at.checked_add(len).is_none_or(|end| end > self.range.len()) {
-            return Err(Cause::System { call: "mmap", code: libc::ENOMEM });
+            return Err(CallFailure::System { call: "mmap", code: libc::ENOMEM });
         }
-        self.range.put(at, len, file, offset)?;
+        self.range.map_at(at, len, file, offset)?;
         self.taken.insert(at, len);
         Ok(self.range.addr() + at)
     }
@@ -59,7 +67,7 @@ impl Window {
     ///
     /// # Errors
     /// What the system says; then it is still there.
-    pub(super) fn clear(&mut self, addr: usize) -> Result<(), Cause> {
+    pub(super) fn clear(&mut self, addr: usize) -> Result<(), CallFailure> {
         let at = addr.wrapping_sub(self.range.addr());
         let Some(len) = self.taken.get(&at) else { return Ok(()) };
         self.range.clear(at, *len)?;
@@ -69,6 +77,6 @@ impl Window {
 }
 
 /// Bytes rounded up to what is allocated; `None` for none and for more than there are addresses.
-pub(super) fn granules(len: usize) -> Option<usize> {
+pub(super) fn round_to_granules(len: usize) -> Option<usize> {
     len.checked_next_multiple_of(GRANULE).filter(|len| (1..=LEN).contains(len))
 }

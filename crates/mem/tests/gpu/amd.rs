@@ -1,7 +1,8 @@
 //! AMD's runtime, by a fake.
 
 use trunkline_mem::gpu::{
-    Allocation, Export, ExportError, Gpu, LookError, Mapping, Missing, PointerKind, Refusal, Vendor,
+    DeviceAllocation, DmaBufError, DmaBufExport, DmaBufMapping, ExportRefusal, GpuUnavailable, GpuVendor,
+    LookError, PointerKind, VendorDriver,
 };
 use trunkline_sys::hip::Calls;
 
@@ -11,29 +12,29 @@ use crate::open_files;
 const BASE: usize = 0x7e00_0001_0000;
 const LEN: usize = 1 << 20;
 
-fn open_with(fake: Fake, alter: impl FnOnce(&mut Calls)) -> Result<Gpu, Missing> {
+fn open_with(fake: Fake, alter: impl FnOnce(&mut Calls)) -> Result<VendorDriver, GpuUnavailable> {
     fake::set(fake);
     let mut calls = fake::hip_calls();
     alter(&mut calls);
     // SAFETY: the fake does what HIP says, in this thread, and the tests stay in it.
-    unsafe { Gpu::of_hip(calls) }
+    unsafe { VendorDriver::of_hip(calls) }
 }
 
-fn open(memory: &[Known]) -> Gpu {
+fn open(memory: &[Known]) -> VendorDriver {
     let fake = Fake { memory: memory.to_vec(), ..Fake::new(60_241_133) };
     let gpu = open_with(fake, |_| ()).expect("a runtime");
     assert_eq!(asked(), ["hipInit(0)", "hipRuntimeGetVersion", "hipGetDeviceCount"]);
     gpu
 }
 
-fn open_device() -> Gpu {
+fn open_device() -> VendorDriver {
     open(&[Known::device(1, BASE, LEN)])
 }
 
 #[test]
 fn a_runtime_says_what_it_is() {
     let gpu = open(&[]);
-    assert_eq!((gpu.vendor(), gpu.devices(), &*gpu.version()), (Vendor::Amd, 2, "HIP 6.2"));
+    assert_eq!((gpu.vendor(), gpu.device_count(), &*gpu.driver_version()), (GpuVendor::Amd, 2, "HIP 6.2"));
 }
 
 #[test]
@@ -47,7 +48,7 @@ fn an_old_runtime_is_refused() {
 fn without_a_device_there_is_no_gpu() {
     let new = || Fake::new(60_200_000);
     for fake in [Fake { init: 100, devices: 0, ..new() }, Fake { devices: 0, ..new() }] {
-        assert_eq!(open_with(fake, |_| ()).unwrap_err(), Missing::Devices { vendor: Vendor::Amd });
+        assert_eq!(open_with(fake, |_| ()).unwrap_err(), GpuUnavailable::Devices { vendor: GpuVendor::Amd });
     }
     let error = open_with(Fake { init: 3, ..new() }, |_| ()).unwrap_err().to_string();
     assert!(error.contains("hipInit failed with NOT_INITIALIZED (3)"), "{error}");
@@ -59,14 +60,14 @@ fn each_kind_of_memory_is_told() {
     let flagged = Known { kind: 2, managed: true, ..Known::device(0, 0xa000, 16) };
     let pinned = Known { kind: 1, ..Known::device(0, 0x5000, 16) };
     let gpu = open(&[Known::device(1, BASE, LEN), managed, flagged, pinned]);
-    let pointer = gpu.look(BASE + LEN - 1).unwrap();
-    assert_eq!(pointer.kind, PointerKind::Device { vendor: Vendor::Amd, device: 1 });
-    assert_eq!(pointer.allocation, Some(Allocation { base: BASE, len: LEN }));
+    let pointer = gpu.query_pointer(BASE + LEN - 1).unwrap();
+    assert_eq!(pointer.kind, PointerKind::Device { vendor: GpuVendor::Amd, device: 1 });
+    assert_eq!(pointer.allocation, Some(DeviceAllocation { base: BASE, len: LEN }));
     for addr in [0x9000, 0xa000] {
-        assert_eq!(gpu.look(addr).unwrap().kind, PointerKind::Managed { vendor: Vendor::Amd });
+        assert_eq!(gpu.query_pointer(addr).unwrap().kind, PointerKind::Managed { vendor: GpuVendor::Amd });
     }
     for addr in [0x5000, 0xdead_0000] {
-        assert_eq!(gpu.look(addr).unwrap().kind, PointerKind::Host);
+        assert_eq!(gpu.query_pointer(addr).unwrap().kind, PointerKind::Host);
     }
 }
 
@@ -74,13 +75,13 @@ fn each_kind_of_memory_is_told() {
 fn an_error_is_not_an_answer() {
     let gpu = open_device();
     with(|fake| fake.look = 1);
-    let error = gpu.look(BASE).unwrap_err().to_string();
+    let error = gpu.query_pointer(BASE).unwrap_err().to_string();
     assert!(error.contains("hipPointerGetAttributes failed with INVALID_VALUE (1)"), "{error}");
     with(|fake| (fake.look, fake.range) = (0, 500));
-    let error = gpu.look(BASE).unwrap_err().to_string();
+    let error = gpu.query_pointer(BASE).unwrap_err().to_string();
     assert!(error.contains("hipMemGetAddressRange failed with an error without a name (500)"), "{error}");
     with(|fake| (fake.range, fake.memory[0].kind) = (0, 10));
-    assert!(matches!(gpu.look(BASE), Err(LookError::Unfamiliar { value: 10, .. })));
+    assert!(matches!(gpu.query_pointer(BASE), Err(LookError::Unfamiliar { value: 10, .. })));
 }
 
 #[test]
@@ -89,7 +90,8 @@ fn what_is_exported_stays_inside_the_allocation_and_its_offset_counts() {
     // The allocation ends within a page.
     let gpu = open(&[Known::device(1, BASE, 2 * page + 100)]);
     with(|fake| (fake.offset, fake.size) = (3 * page as u64, Some(1 << 24)));
-    let Ok(Export::Given(dma_buf)) = gpu.export(BASE + page + 60, page, Mapping::Any) else {
+    let Ok(DmaBufExport::Given(dma_buf)) = gpu.export_dmabuf(BASE + page + 60, page, DmaBufMapping::Any)
+    else {
         panic!("not given")
     };
     assert_eq!((dma_buf.offset, dma_buf.len), (3 * page as u64 + 60, page));
@@ -104,16 +106,16 @@ fn what_is_exported_stays_inside_the_allocation_and_its_offset_counts() {
 fn an_offset_behind_the_end_is_no_good_and_closes_the_descriptor() {
     let (gpu, name) = (open_device(), "trunkline.fake.behind");
     with(|fake| (fake.name, fake.offset) = (name.to_owned(), u64::MAX));
-    let error = gpu.export(BASE + 60, 8, Mapping::Any).unwrap_err();
-    assert!(matches!(error, ExportError::Short { .. }), "{error}");
+    let error = gpu.export_dmabuf(BASE + 60, 8, DmaBufMapping::Any).unwrap_err();
+    assert!(matches!(error, DmaBufError::Short { .. }), "{error}");
     assert_eq!(open_files(name), 0);
 }
 
 #[test]
 fn a_range_beyond_its_allocation_is_refused() {
     let gpu = open_device();
-    let error = gpu.export(BASE + 1, LEN, Mapping::Any).unwrap_err();
-    assert!(matches!(error, ExportError::Beyond { base: BASE, size: LEN, .. }), "{error}");
+    let error = gpu.export_dmabuf(BASE + 1, LEN, DmaBufMapping::Any).unwrap_err();
+    assert!(matches!(error, DmaBufError::Beyond { base: BASE, size: LEN, .. }), "{error}");
 }
 
 #[test]
@@ -123,35 +125,37 @@ fn what_is_not_exported_says_why() {
         [(0x1000, "HSA_STATUS_ERROR ("), (0x1003, "INVALID_ALLOCATION"), (0x1004, "INVALID_AGENT")]
     {
         with(|fake| fake.export = code);
-        let Ok(Export::Refused(refusal)) = gpu.export(BASE, 1, Mapping::Any) else { panic!("{code:#x}") };
+        let Ok(DmaBufExport::Refused(refusal)) = gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any) else {
+            panic!("{code:#x}")
+        };
         let text = refusal.to_string();
         assert!(text.contains("hsa_amd_portable_export_dmabuf failed") && text.contains(name), "{text}");
         assert!(text.contains("peer memory"), "{text}");
     }
     with(|fake| fake.export = 0x1008);
-    let error = gpu.export(BASE, 1, Mapping::Any).unwrap_err();
+    let error = gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any).unwrap_err();
     assert!(error.to_string().contains("ulimit -n"), "{error}");
     let fake = Fake { memory: vec![Known::device(0, BASE, LEN)], ..Fake::new(60_000_000) };
     let gpu = open_with(fake, |calls| calls.export_dmabuf = None).unwrap();
-    let refused = gpu.export(BASE, 1, Mapping::Any).unwrap();
-    assert!(matches!(refused, Export::Refused(Refusal::Function { .. })), "{refused:?}");
+    let refused = gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any).unwrap();
+    assert!(matches!(refused, DmaBufExport::Refused(ExportRefusal::Function { .. })), "{refused:?}");
 }
 
 #[test]
 fn copies_need_nothing() {
     let gpu = open_device();
-    assert!(gpu.look(BASE).unwrap().sync_copies);
+    assert!(gpu.query_pointer(BASE).unwrap().sync_copies);
     assert!(gpu.sync_copies(BASE).unwrap());
 }
 
 #[test]
 fn lent_memory_is_freed_with_its_last_clone() {
     let gpu = open_device();
-    let memory = gpu.lend(4096).unwrap();
-    assert_eq!((memory.addr(), memory.kind()), (BASE, trunkline_mem::Kind::Device(1)));
+    let memory = gpu.allocate_probe(4096).unwrap();
+    assert_eq!((memory.addr(), memory.kind()), (BASE, trunkline_mem::MemoryKind::Device(1)));
     asked();
     drop(memory);
     assert_eq!(asked(), [format!("hipFree({BASE:#x})")]);
     with(|fake| fake.alloc = 2);
-    assert!(gpu.lend(4096).unwrap_err().to_string().contains("hipMalloc failed"));
+    assert!(gpu.allocate_probe(4096).unwrap_err().to_string().contains("hipMalloc failed"));
 }

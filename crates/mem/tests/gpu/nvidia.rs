@@ -2,10 +2,10 @@
 
 use std::os::fd::AsFd as _;
 
-use trunkline_mem::Kind;
+use trunkline_mem::MemoryKind;
 use trunkline_mem::gpu::{
-    Allocation, DmaBuf, Export, ExportError, Gpu, Gpus, LookError, Mapping, Missing, PointerKind, Refusal,
-    Vendor,
+    DeviceAllocation, DmaBuf, DmaBufError, DmaBufExport, DmaBufMapping, ExportRefusal, GpuUnavailable,
+    GpuVendor, LookError, PointerKind, VendorDriver, VendorDrivers,
 };
 use trunkline_sys::cuda::Calls;
 
@@ -20,15 +20,15 @@ fn page() -> usize {
     rustix::param::page_size()
 }
 
-fn open_with(fake: Fake, alter: impl FnOnce(&mut Calls)) -> Result<Gpu, Missing> {
+fn open_with(fake: Fake, alter: impl FnOnce(&mut Calls)) -> Result<VendorDriver, GpuUnavailable> {
     fake::set(fake);
     let mut calls = fake::cuda_calls();
     alter(&mut calls);
     // SAFETY: the fake does what CUDA says, in this thread, and the tests stay in it.
-    unsafe { Gpu::of_cuda(calls) }
+    unsafe { VendorDriver::of_cuda(calls) }
 }
 
-fn open(memory: &[Known]) -> Gpu {
+fn open(memory: &[Known]) -> VendorDriver {
     let fake = Fake { memory: memory.to_vec(), ..Fake::new(12_040) };
     let gpu = open_with(fake, |_| ()).expect("a driver");
     let begin = ["cuDriverGetVersion", "cuInit(0)", "cuDeviceGetCount"];
@@ -36,20 +36,20 @@ fn open(memory: &[Known]) -> Gpu {
     gpu
 }
 
-fn open_device() -> Gpu {
+fn open_device() -> VendorDriver {
     open(&[Known::device(1, BASE, LEN)])
 }
 
-fn given(export: Result<Export, ExportError>) -> DmaBuf {
+fn given(export: Result<DmaBufExport, DmaBufError>) -> DmaBuf {
     match export {
-        Ok(Export::Given(dma_buf)) => dma_buf,
+        Ok(DmaBufExport::Given(dma_buf)) => dma_buf,
         other => panic!("{other:?}"),
     }
 }
 
-fn refused(export: Result<Export, ExportError>) -> Refusal {
+fn refused(export: Result<DmaBufExport, DmaBufError>) -> ExportRefusal {
     match export {
-        Ok(Export::Refused(refusal)) => refusal,
+        Ok(DmaBufExport::Refused(refusal)) => refusal,
         other => panic!("{other:?}"),
     }
 }
@@ -57,25 +57,28 @@ fn refused(export: Result<Export, ExportError>) -> Refusal {
 #[test]
 fn a_driver_exports_if_all_its_devices_do() {
     let gpu = open(&[]);
-    assert_eq!(gpu.exports(), Ok(true));
+    assert_eq!(gpu.exports_memory(), Ok(true));
     assert_eq!(asked().iter().filter(|call| call.starts_with("cuDeviceGetAttribute")).count(), 2, "both");
     with(|fake| fake.exports = 0);
-    assert_eq!(gpu.exports(), Ok(false));
+    assert_eq!(gpu.exports_memory(), Ok(false));
     let without = open_with(Fake::new(12_040), |calls| calls.mem_get_handle_for_address_range = None);
-    assert_eq!(without.expect("a driver").exports(), Ok(false));
+    assert_eq!(without.expect("a driver").exports_memory(), Ok(false));
 }
 
 #[test]
 fn a_driver_says_what_it_is() {
     let gpu = open(&[]);
-    assert_eq!((gpu.vendor(), gpu.devices(), &*gpu.version()), (Vendor::Nvidia, 2, "CUDA 12.4"));
+    assert_eq!(
+        (gpu.vendor(), gpu.device_count(), &*gpu.driver_version()),
+        (GpuVendor::Nvidia, 2, "CUDA 12.4")
+    );
     assert_eq!(format!("{gpu:?}"), "Gpu(NVIDIA, CUDA 12.4, 2 devices)");
 }
 
 #[test]
 fn an_old_driver_is_refused_before_it_begins() {
     let error = open_with(Fake::new(10_020), |_| ()).unwrap_err();
-    assert!(matches!(error, Missing::TooOld { vendor: Vendor::Nvidia, .. }), "{error}");
+    assert!(matches!(error, GpuUnavailable::TooOld { vendor: GpuVendor::Nvidia, .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("CUDA 10.2") && text.contains("CUDA 11.0 is the oldest"), "{text}");
     assert_eq!(asked(), ["cuDriverGetVersion"]);
@@ -87,7 +90,7 @@ fn without_a_device_there_is_no_gpu() {
     let without = [Fake { init: 100, ..Fake::new(12_040) }, Fake { devices: 0, ..Fake::new(12_040) }];
     for fake in without {
         let error = open_with(fake, |_| ()).unwrap_err();
-        assert_eq!(error, Missing::Devices { vendor: Vendor::Nvidia });
+        assert_eq!(error, GpuUnavailable::Devices { vendor: GpuVendor::Nvidia });
         assert_eq!(error.to_string(), "the driver for NVIDIA GPUs finds no device");
     }
 }
@@ -107,10 +110,10 @@ fn memory_that_is_of_no_device_is_of_the_host() {
     let gpu = open(&[pinned]);
     let local = 0_u8;
     for addr in [0, 0x5010, &raw const local as usize] {
-        let pointer = gpu.look(addr).unwrap();
+        let pointer = gpu.query_pointer(addr).unwrap();
         assert_eq!((pointer.kind, pointer.allocation), (PointerKind::Host, None));
-        let error = gpu.export(addr, 1, Mapping::Any).unwrap_err();
-        assert!(matches!(error, ExportError::Kind { kind: PointerKind::Host, .. }), "{error}");
+        let error = gpu.export_dmabuf(addr, 1, DmaBufMapping::Any).unwrap_err();
+        assert!(matches!(error, DmaBufError::Kind { kind: PointerKind::Host, .. }), "{error}");
     }
     assert!(asked().iter().all(|call| call.starts_with("cuPointerGetAttributes")));
 }
@@ -118,19 +121,19 @@ fn memory_that_is_of_no_device_is_of_the_host() {
 #[test]
 fn memory_of_a_device_is_told_in_one_call() {
     let gpu = open_device();
-    let pointer = gpu.look(BASE + 77).unwrap();
-    assert_eq!(pointer.kind, PointerKind::Device { vendor: Vendor::Nvidia, device: 1 });
-    assert_eq!(pointer.allocation, Some(Allocation { base: BASE, len: LEN }));
+    let pointer = gpu.query_pointer(BASE + 77).unwrap();
+    assert_eq!(pointer.kind, PointerKind::Device { vendor: GpuVendor::Nvidia, device: 1 });
+    assert_eq!(pointer.allocation, Some(DeviceAllocation { base: BASE, len: LEN }));
     assert!(!pointer.sync_copies);
     assert_eq!(asked(), [format!("cuPointerGetAttributes(6, {:#x})", BASE + 77)]);
-    assert_eq!(gpu.look(BASE + LEN).unwrap().kind, PointerKind::Host);
+    assert_eq!(gpu.query_pointer(BASE + LEN).unwrap().kind, PointerKind::Host);
 }
 
 #[test]
 fn managed_memory_is_not_memory_of_a_device() {
     let gpu = open(&[Known { managed: true, ..Known::device(0, BASE, LEN) }]);
-    assert_eq!(gpu.look(BASE).unwrap().kind, PointerKind::Managed { vendor: Vendor::Nvidia });
-    let error = gpu.export(BASE, 64, Mapping::Any).unwrap_err();
+    assert_eq!(gpu.query_pointer(BASE).unwrap().kind, PointerKind::Managed { vendor: GpuVendor::Nvidia });
+    let error = gpu.export_dmabuf(BASE, 64, DmaBufMapping::Any).unwrap_err();
     assert!(error.to_string().contains("Managed"), "{error}");
     assert_eq!(asked().len(), 2, "nothing is exported");
 }
@@ -139,19 +142,19 @@ fn managed_memory_is_not_memory_of_a_device() {
 fn an_error_is_not_an_answer() {
     let gpu = open_device();
     with(|fake| fake.look = 3);
-    let error = gpu.look(BASE).unwrap_err();
+    let error = gpu.query_pointer(BASE).unwrap_err();
     assert!(matches!(error, LookError::Driver(_)), "{error}");
     let text = error.to_string();
     assert!(text.contains("cuPointerGetAttributes failed with NOT_INITIALIZED (3)"), "{text}");
     assert!(text.contains("begin in the child"), "{text}");
-    assert!(matches!(gpu.export(BASE, 1, Mapping::Any), Err(ExportError::Look(_))));
+    assert!(matches!(gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any), Err(DmaBufError::Look(_))));
     assert!(gpu.sync_copies(BASE).is_err());
 }
 
 #[test]
 fn a_type_of_memory_that_is_not_known_is_no_memory() {
     let gpu = open(&[Known { kind: 9, ..Known::device(0, BASE, LEN) }]);
-    let error = gpu.look(BASE).unwrap_err();
+    let error = gpu.query_pointer(BASE).unwrap_err();
     assert!(matches!(error, LookError::Unfamiliar { value: 9, .. }), "{error}");
 }
 
@@ -160,7 +163,7 @@ fn pages_are_exported_and_the_offset_is_where_the_bytes_are() {
     let (gpu, page) = (open_device(), page());
     // 100 bytes before a page's end to 50 bytes into the one after the next.
     let addr = (BASE + 4 * page).next_multiple_of(page) - 100;
-    let dma_buf = given(gpu.export(addr, page + 150, Mapping::Any));
+    let dma_buf = given(gpu.export_dmabuf(addr, page + 150, DmaBufMapping::Any));
     assert_eq!((dma_buf.offset, dma_buf.len), (page as u64 - 100, page + 150));
     let start = addr - (page - 100);
     let asked = asked();
@@ -170,21 +173,21 @@ fn pages_are_exported_and_the_offset_is_where_the_bytes_are() {
     assert_eq!(asked.len(), 4);
     let flags = rustix::io::fcntl_getfd(dma_buf.fd.as_fd()).unwrap();
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
-    let aligned = given(gpu.export(start, page, Mapping::Any));
+    let aligned = given(gpu.export_dmabuf(start, page, DmaBufMapping::Any));
     assert_eq!((aligned.offset, aligned.len), (0, page));
 }
 
 #[test]
 fn a_whole_allocation_that_begins_within_a_page_is_exported() {
     let (gpu, page) = (open_device(), page());
-    let dma_buf = given(gpu.export(BASE, LEN, Mapping::Any));
+    let dma_buf = given(gpu.export_dmabuf(BASE, LEN, DmaBufMapping::Any));
     assert_eq!((dma_buf.offset, dma_buf.len), ((BASE % page) as u64, LEN));
 }
 
 #[test]
 fn pcie_is_asked_for_by_a_flag() {
     let gpu = open_device();
-    given(gpu.export(BASE, 1, Mapping::Pcie));
+    given(gpu.export_dmabuf(BASE, 1, DmaBufMapping::Pcie));
     assert!(asked().last().unwrap().ends_with(", 1, 1)"));
 }
 
@@ -192,12 +195,12 @@ fn pcie_is_asked_for_by_a_flag() {
 fn a_range_beyond_its_allocation_is_refused() {
     let gpu = open_device();
     for (addr, len) in [(BASE + LEN - 10, 11), (BASE, LEN + 1), (BASE + 1, usize::MAX)] {
-        let error = gpu.export(addr, len, Mapping::Any).unwrap_err();
-        assert!(matches!(error, ExportError::Beyond { base: BASE, size: LEN, .. }), "{error}");
+        let error = gpu.export_dmabuf(addr, len, DmaBufMapping::Any).unwrap_err();
+        assert!(matches!(error, DmaBufError::Beyond { base: BASE, size: LEN, .. }), "{error}");
     }
-    assert!(matches!(gpu.export(BASE, 0, Mapping::Any), Err(ExportError::Empty { addr: BASE })));
+    assert!(matches!(gpu.export_dmabuf(BASE, 0, DmaBufMapping::Any), Err(DmaBufError::Empty { addr: BASE })));
     assert!(!asked().iter().any(|call| call.starts_with("cuMemGetHandle")));
-    given(gpu.export(BASE + LEN - 10, 10, Mapping::Any));
+    given(gpu.export_dmabuf(BASE + LEN - 10, 10, DmaBufMapping::Any));
 }
 
 #[test]
@@ -205,17 +208,17 @@ fn what_is_not_exported_says_what_is_done_instead() {
     let gpu = open_device();
     for code in [801, 1] {
         with(|fake| fake.export = code);
-        let refusal = refused(gpu.export(BASE, 1, Mapping::Any));
-        assert!(matches!(&refusal, Refusal::Memory(error) if error.code == code), "{refusal}");
+        let refusal = refused(gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any));
+        assert!(matches!(&refusal, ExportRefusal::Memory(error) if error.code == code), "{refusal}");
         assert!(refusal.to_string().contains("nvidia-peermem"), "{refusal}");
     }
     with(|fake| fake.exports = 0);
-    let refusal = refused(gpu.export(BASE, 1, Mapping::Any));
-    assert_eq!(refusal, Refusal::Device { device: 1 });
+    let refusal = refused(gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any));
+    assert_eq!(refusal, ExportRefusal::Device { device: 1 });
     assert!(refusal.to_string().contains("by its address instead"), "{refusal}");
     let fake = Fake { memory: vec![Known::device(0, BASE, LEN)], ..Fake::new(11_060) };
     let gpu = open_with(fake, |calls| calls.mem_get_handle_for_address_range = None).unwrap();
-    let refusal = refused(gpu.export(BASE, 1, Mapping::Any));
+    let refusal = refused(gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any));
     assert!(refusal.to_string().contains("no cuMemGetHandleForAddressRange"), "{refusal}");
 }
 
@@ -223,22 +226,22 @@ fn what_is_not_exported_says_what_is_done_instead() {
 fn a_driver_that_fails_is_no_refusal() {
     let gpu = open_device();
     with(|fake| fake.export = 999);
-    let error = gpu.export(BASE, 1, Mapping::Any).unwrap_err();
-    assert!(matches!(&error, ExportError::Driver(error) if error.code == 999), "{error}");
+    let error = gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any).unwrap_err();
+    assert!(matches!(&error, DmaBufError::Driver(error) if error.code == 999), "{error}");
     with(|fake| (fake.export, fake.no_descriptor) = (0, true));
-    let error = gpu.export(BASE, 1, Mapping::Any).unwrap_err();
-    assert!(matches!(error, ExportError::Descriptor { fd: -1, .. }), "{error}");
+    let error = gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any).unwrap_err();
+    assert!(matches!(error, DmaBufError::Descriptor { fd: -1, .. }), "{error}");
 }
 
 #[test]
 fn a_descriptor_is_closed_when_it_is_no_good_and_when_it_is_dropped() {
     let (gpu, name) = (open_device(), "trunkline.fake.closed");
     with(|fake| (fake.name, fake.size) = (name.to_owned(), Some(10)));
-    let error = gpu.export(BASE, page(), Mapping::Any).unwrap_err();
+    let error = gpu.export_dmabuf(BASE, page(), DmaBufMapping::Any).unwrap_err();
     assert_eq!(open_files(name), 0, "{error}");
-    assert!(matches!(error, ExportError::Short { size: 10, .. }), "{error}");
+    assert!(matches!(error, DmaBufError::Short { size: 10, .. }), "{error}");
     with(|fake| fake.size = None);
-    let dma_buf = given(gpu.export(BASE, page(), Mapping::Any));
+    let dma_buf = given(gpu.export_dmabuf(BASE, page(), DmaBufMapping::Any));
     assert_eq!(open_files(name), 1);
     drop(dma_buf);
     assert_eq!(open_files(name), 0);
@@ -248,7 +251,7 @@ fn a_descriptor_is_closed_when_it_is_no_good_and_when_it_is_dropped() {
 fn a_thread_without_a_context_borrows_one_for_the_call() {
     let gpu = open_device();
     with(|fake| fake.needs_context = true);
-    given(gpu.export(BASE + 1, 1, Mapping::Any));
+    given(gpu.export_dmabuf(BASE + 1, 1, DmaBufMapping::Any));
     let export = "cuMemGetHandleForAddressRange";
     let borrow = ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent"];
     let give_back = ["cuCtxPopCurrent", "cuDevicePrimaryCtxRelease"];
@@ -274,8 +277,8 @@ fn a_thread_without_a_context_borrows_one_for_the_call() {
 fn memory_of_the_host_is_told_without_a_context() {
     let gpu = open(&[Known { managed: true, ..Known::device(0, BASE, LEN) }]);
     with(|fake| fake.needs_context = true);
-    assert_eq!(gpu.look(0x5000).unwrap().kind, PointerKind::Host);
-    assert_eq!(gpu.look(BASE).unwrap().kind, PointerKind::Managed { vendor: Vendor::Nvidia });
+    assert_eq!(gpu.query_pointer(0x5000).unwrap().kind, PointerKind::Host);
+    assert_eq!(gpu.query_pointer(BASE).unwrap().kind, PointerKind::Managed { vendor: GpuVendor::Nvidia });
     assert!(asked().iter().all(|call| call.starts_with("cuPointerGetAttributes")), "no context is made");
 }
 
@@ -283,7 +286,7 @@ fn memory_of_the_host_is_told_without_a_context() {
 fn a_context_that_does_not_help_is_given_back() {
     let gpu = open_device();
     with(|fake| fake.export = 201);
-    let error = gpu.export(BASE, 1, Mapping::Any).unwrap_err();
+    let error = gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any).unwrap_err();
     assert!(error.to_string().contains("INVALID_CONTEXT (201)"), "{error}");
     assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
 }
@@ -296,7 +299,7 @@ fn copies_are_made_to_end_once() {
     assert!(gpu.sync_copies(0x5000).unwrap());
     assert!(gpu.sync_copies(0x9000).unwrap());
     assert!(asked().iter().all(|call| call.starts_with("cuPointerGetAttributes")));
-    assert!(gpu.look(0x5000).unwrap().sync_copies);
+    assert!(gpu.query_pointer(0x5000).unwrap().sync_copies);
 }
 
 #[test]
@@ -328,27 +331,29 @@ fn copies_that_cannot_be_made_to_end_are_told() {
 
 #[test]
 fn of_several_drivers_the_one_that_knows_an_address_is_asked() {
-    let gpus = Gpus::of(vec![open_device()]);
-    assert!(gpus.has(Vendor::Nvidia) && !gpus.has(Vendor::Amd) && gpus.exports());
-    let (gpu, pointer) = gpus.look(BASE + 7).unwrap();
-    assert_eq!(gpu.map(Gpu::vendor), Some(Vendor::Nvidia));
-    assert_eq!(pointer.kind, PointerKind::Device { vendor: Vendor::Nvidia, device: 1 });
-    let (gpu, pointer) = gpus.look(0x1000).unwrap();
+    let gpus = VendorDrivers::from_drivers(vec![open_device()]);
+    assert!(gpus.has_vendor(GpuVendor::Nvidia) && !gpus.has_vendor(GpuVendor::Amd) && gpus.exports_memory());
+    let (gpu, pointer) = gpus.query_pointer(BASE + 7).unwrap();
+    assert_eq!(gpu.map(VendorDriver::vendor), Some(GpuVendor::Nvidia));
+    assert_eq!(pointer.kind, PointerKind::Device { vendor: GpuVendor::Nvidia, device: 1 });
+    let (gpu, pointer) = gpus.query_pointer(0x1000).unwrap();
     assert!(gpu.is_none() && pointer.kind == PointerKind::Host);
     with(|fake| fake.exports = 0);
-    assert!(!gpus.exports());
+    assert!(!gpus.exports_memory());
     with(|fake| fake.look = 999);
-    assert!(gpus.look(BASE).is_err(), "what cannot be told is not taken for anything");
-    let none = Gpus::default();
-    assert!(!none.exports() && none.all().is_empty() && none.missing().is_empty());
-    assert_eq!(none.look(BASE).unwrap().1.kind, PointerKind::Host);
+    assert!(gpus.query_pointer(BASE).is_err(), "what cannot be told is not taken for anything");
+    let none = VendorDrivers::default();
+    assert!(
+        !none.exports_memory() && none.open_drivers().is_empty() && none.unavailable_drivers().is_empty()
+    );
+    assert_eq!(none.query_pointer(BASE).unwrap().1.kind, PointerKind::Host);
 }
 
 #[test]
 fn lent_memory_is_freed_with_its_last_clone() {
     let gpu = open_device();
-    let memory = gpu.lend(4096).unwrap();
-    assert_eq!((memory.addr(), memory.len(), memory.kind()), (BASE, 4096, Kind::Device(1)));
+    let memory = gpu.allocate_probe(4096).unwrap();
+    assert_eq!((memory.addr(), memory.len(), memory.kind()), (BASE, 4096, MemoryKind::Device(1)));
     assert!(memory.read(0, &mut [0]).is_err(), "the CPU touches nothing of it");
     let other = memory.clone();
     drop(memory);
@@ -357,12 +362,12 @@ fn lent_memory_is_freed_with_its_last_clone() {
     assert_eq!(asked(), [format!("cuMemFree({BASE:#x})")]);
     // In a thread without a context both borrow one.
     with(|fake| fake.needs_context = true);
-    let memory = gpu.lend(4096).unwrap();
+    let memory = gpu.allocate_probe(4096).unwrap();
     assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 1), "memory goes with its context");
     drop(memory);
     assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
     with(|fake| fake.alloc = 2);
-    assert!(gpu.lend(4096).is_err());
+    assert!(gpu.allocate_probe(4096).is_err());
     assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
     let freed = asked().iter().filter(|call| call.starts_with("cuMemFree")).count();
     assert_eq!(freed, 2, "again in the context of device 1");
@@ -372,10 +377,10 @@ fn lent_memory_is_freed_with_its_last_clone() {
 fn a_driver_that_lends_nothing_says_why() {
     let gpu = open_device();
     with(|fake| fake.alloc = 2);
-    let error = gpu.lend(4096).unwrap_err().to_string();
+    let error = gpu.allocate_probe(4096).unwrap_err().to_string();
     assert!(error.contains("cuMemAlloc failed") && error.contains("free memory on the device"), "{error}");
     with(|fake| (fake.alloc, fake.memory) = (0, vec![Known { kind: 1, ..Known::device(0, BASE, LEN) }]));
     asked();
-    assert!(gpu.lend(4096).is_err(), "memory of the host");
+    assert!(gpu.allocate_probe(4096).is_err(), "memory of the host");
     assert!(asked().contains(&format!("cuMemFree({BASE:#x})")), "is given back");
 }

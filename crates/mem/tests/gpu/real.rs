@@ -2,7 +2,9 @@
 
 use std::io::Write as _;
 
-use trunkline_mem::gpu::{Export, ExportError, Gpu, Mapping, Missing, PointerKind, Vendor};
+use trunkline_mem::gpu::{
+    DmaBufError, DmaBufExport, DmaBufMapping, GpuUnavailable, GpuVendor, PointerKind, VendorDriver,
+};
 
 /// Says that a test could not run and why, where `./test` counts it. Where the driver must be there (`TRUNKLINE_REQUIRE` names
 /// `cuda` or `hip`) it fails instead.
@@ -17,62 +19,63 @@ fn skip(name: &str, driver: &str, reason: &str) {
     }
 }
 
-fn host_memory_is_told_by(vendor: Vendor, driver: &str) {
-    let gpu = match Gpu::open(vendor) {
+fn host_memory_is_told_by(vendor: GpuVendor, driver: &str) {
+    let gpu = match VendorDriver::open(vendor) {
         Ok(gpu) => gpu,
         Err(reason) => {
-            let named = matches!(reason, Missing::Library { .. });
+            let named = matches!(reason, GpuUnavailable::Library { .. });
             assert!(!named || reason.to_string().contains("install "), "{reason}");
             return skip(&format!("memory of {vendor} GPUs"), driver, &reason.to_string());
         }
     };
     assert_eq!(gpu.vendor(), vendor);
-    assert!(gpu.devices() > 0);
+    assert!(gpu.device_count() > 0);
     let heap = vec![0_u8; 1 << 20];
-    assert_eq!(gpu.look(heap.as_ptr() as usize).unwrap().kind, PointerKind::Host, "{gpu:?}");
-    let exported = gpu.export(heap.as_ptr() as usize, 4096, Mapping::Any);
-    assert!(matches!(exported, Err(ExportError::Kind { .. })), "{exported:?}");
+    assert_eq!(gpu.query_pointer(heap.as_ptr() as usize).unwrap().kind, PointerKind::Host, "{gpu:?}");
+    let exported = gpu.export_dmabuf(heap.as_ptr() as usize, 4096, DmaBufMapping::Any);
+    assert!(matches!(exported, Err(DmaBufError::Kind { .. })), "{exported:?}");
 }
 
 #[test]
 fn host_memory_is_told_by_cuda() {
-    host_memory_is_told_by(Vendor::Nvidia, "cuda");
+    host_memory_is_told_by(GpuVendor::Nvidia, "cuda");
 }
 
 #[test]
 fn host_memory_is_told_by_hip() {
-    host_memory_is_told_by(Vendor::Amd, "hip");
+    host_memory_is_told_by(GpuVendor::Amd, "hip");
 }
 
 /// Memory of a GPU is found from any of its addresses, and other drivers of the kernel are given it by a descriptor that says what it is.
 #[test]
 fn memory_of_a_gpu_is_found_and_exported() {
     const LEN: usize = 4 << 20;
-    let gpu = match Gpu::open(Vendor::Nvidia) {
+    let gpu = match VendorDriver::open(GpuVendor::Nvidia) {
         Ok(gpu) => gpu,
         Err(reason) => return skip("dma-bufs of a GPU", "cuda", &reason.to_string()),
     };
-    let device = gpu.device(0).unwrap();
+    let device = gpu.open_device(0).unwrap();
     let memory = device.allocate(LEN).unwrap();
     let base = memory.addr();
     for at in [0, 1, LEN / 3, LEN - 1] {
-        let found = gpu.look(base + at).unwrap();
-        assert_eq!(found.kind, PointerKind::Device { vendor: Vendor::Nvidia, device: 0 });
+        let found = gpu.query_pointer(base + at).unwrap();
+        assert_eq!(found.kind, PointerKind::Device { vendor: GpuVendor::Nvidia, device: 0 });
         let allocation = found.allocation.unwrap();
         assert_eq!((allocation.base, allocation.len), (base, LEN), "{at}");
     }
     // By its address alone the processor sees nothing: bytes come and go by the driver.
     let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 + at / 251) as u8).collect();
-    device.write(&memory, 0, &bytes).unwrap();
+    device.copy_to_device(&memory, 0, &bytes).unwrap();
     let mut back = vec![0; LEN];
-    device.read(&memory, 0, &mut back).unwrap();
+    device.copy_from_device(&memory, 0, &mut back).unwrap();
     assert!(back == bytes);
     assert!(gpu.sync_copies(base).unwrap(), "copies have ended when they return, once that was asked for");
-    if !gpu.exports().unwrap() {
+    if !gpu.exports_memory().unwrap() {
         return skip("dma-bufs of a GPU", "dma-buf", "the driver exports none");
     }
     for (at, len) in [(0, LEN), (0, 1 << 16), (LEN / 2, LEN / 2), (5000, 70_000)] {
-        let Export::Given(given) = gpu.export(base + at, len, Mapping::Any).unwrap() else {
+        let DmaBufExport::Given(given) = gpu.export_dmabuf(base + at, len, DmaBufMapping::Any).unwrap()
+        else {
             panic!("{len} bytes at {at} are exported")
         };
         use std::os::fd::AsRawFd as _;

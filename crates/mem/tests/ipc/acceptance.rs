@@ -1,7 +1,7 @@
 //! What every kind of memory must do, whatever is behind it. Each case runs processes of its own; what a kind says that it does
 //! not do ([`Caps`]) is asserted to be so, never left out.
 
-use trunkline_mem::ipc::{Allocation, Caps, Passing};
+use trunkline_mem::ipc::{HandlePassing, IpcAllocation, IpcCaps};
 
 use crate::peer::{Parcel, Pattern, Place, Process, World};
 
@@ -72,12 +72,12 @@ macro_rules! natively {
 all!(host device private xpmem cuda cuda_segment hip ze);
 
 mod native {
-    use trunkline_mem::ipc::{Cuda, Hip, LevelZero, Xpmem};
+    use trunkline_mem::ipc::{CudaMemory, HipMemory, LevelZero, XpmemMemory};
 
-    cases!(natively, native_xpmem, Xpmem::open(),);
-    cases!(natively, native_cuda, Cuda::open_device(0),);
-    cases!(natively, native_cuda_segment, Cuda::open_device(0),);
-    cases!(natively, native_hip, Hip::open_device(0),);
+    cases!(natively, native_xpmem, XpmemMemory::open(),);
+    cases!(natively, native_cuda, CudaMemory::open_device(0),);
+    cases!(natively, native_cuda_segment, CudaMemory::open_device(0),);
+    cases!(natively, native_hip, HipMemory::open_device(0),);
     cases!(natively, native_ze, LevelZero::open_device(0),);
 }
 
@@ -91,7 +91,7 @@ struct Pair {
     world: World,
     owner: Process,
     importer: Process,
-    caps: Caps,
+    caps: IpcCaps,
 }
 
 impl Pair {
@@ -102,26 +102,29 @@ impl Pair {
         Self { world, owner, importer, caps }
     }
 
-    fn ways(&self) -> Vec<Passing> {
-        let ways = [(self.caps.by_bytes, Passing::Bytes), (self.caps.by_descriptor, Passing::Descriptor)];
+    fn ways(&self) -> Vec<HandlePassing> {
+        let ways = [
+            (self.caps.by_bytes, HandlePassing::Bytes),
+            (self.caps.by_descriptor, HandlePassing::Descriptor),
+        ];
         let ways: Vec<_> = ways.into_iter().filter_map(|(can, way)| can.then_some(way)).collect();
         assert!(!ways.is_empty());
         ways
     }
 
-    fn alloc(&self, len: usize) -> (usize, Allocation) {
+    fn alloc(&self, len: usize) -> (usize, IpcAllocation) {
         let addr = self.owner.alloc(len).unwrap();
         (addr, self.owner.find(addr).unwrap())
     }
 
-    fn parcel(&self, of: &Allocation) -> Parcel {
+    fn parcel(&self, of: &IpcAllocation) -> Parcel {
         self.owner.export(of, self.ways()[0]).unwrap()
     }
 }
 
 fn both_ends_see_bytes(kind: &'static str) {
     let pair = Pair::new(kind);
-    for way in [Passing::Bytes, Passing::Descriptor] {
+    for way in [HandlePassing::Bytes, HandlePassing::Descriptor] {
         let (addr, allocation) = pair.alloc(PART);
         let parcel = pair.owner.export(&allocation, way);
         if !pair.ways().contains(&way) {
@@ -129,7 +132,7 @@ fn both_ends_see_bytes(kind: &'static str) {
             continue;
         }
         let parcel = parcel.unwrap();
-        assert_eq!(parcel.descriptor.is_some(), way == Passing::Descriptor);
+        assert_eq!(parcel.descriptor.is_some(), way == HandlePassing::Descriptor);
         pair.owner.fill(Place::Own(addr), PART, ONE).unwrap();
         let open = pair.importer.open(&parcel).unwrap();
         assert_eq!(pair.importer.address(open) != 0, pair.caps.maps);
@@ -189,8 +192,8 @@ fn the_same_address_again_is_another_allocation(kind: &'static str) {
     if !pair.caps.outlives_free {
         return;
     }
-    let bytes = |parcels: &[(Passing, Parcel)]| {
-        parcels.iter().find(|(way, _)| *way == Passing::Bytes).map(|(_, parcel)| parcel.with(|_| ()))
+    let bytes = |parcels: &[(HandlePassing, Parcel)]| {
+        parcels.iter().find(|(way, _)| *way == HandlePassing::Bytes).map(|(_, parcel)| parcel.with(|_| ()))
     };
     let handle = bytes(&parcels);
     drop(parcels);
@@ -325,7 +328,7 @@ fn broken_handles_harm_nobody(kind: &'static str) {
             }
         }
     }
-    let other = trunkline_mem::ipc::Handle::new(200, parcel.handle.bytes()).unwrap();
+    let other = trunkline_mem::ipc::IpcHandle::new(200, parcel.handle.bytes()).unwrap();
     let other = Parcel { handle: other, descriptor: None };
     assert!(pair.importer.open(&other).unwrap_err().starts_with("Handle(Kind"));
     let open = pair.importer.open(&parcel).unwrap();

@@ -1,6 +1,6 @@
 //! Batches of copies that go on after they were begun, over libraries that stand for the drivers of NVIDIA, AMD and Intel and hold copies back.
 
-use trunkline_mem::ipc::Passing;
+use trunkline_mem::ipc::HandlePassing;
 
 use crate::peer::{Parcel, Pattern, Place, Process, World};
 use crate::stub::is_there;
@@ -10,7 +10,7 @@ const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
 const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
 
 fn exported(owner: &Process, addr: usize) -> Parcel {
-    owner.export(&owner.find(addr).unwrap(), Passing::Either).unwrap()
+    owner.export(&owner.find(addr).unwrap(), HandlePassing::Either).unwrap()
 }
 
 /// Copies that take long, over the rule that holds back copies of a segment or more.

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 
 use rustix::mm::{MapFlags, ProtFlags};
-use trunkline_mem::ipc::{Allocation, At, Handle, Mapped, Passing};
+use trunkline_mem::ipc::{CopyPlace, HandlePassing, IpcAllocation, IpcHandle, OpenedHandle};
 
 use crate::peer::{Pattern, Place, World};
 use crate::subject::{Subject, make};
@@ -26,12 +26,16 @@ pub(crate) struct Childs {
     pub(crate) len: usize,
     /// Where in what is open there are bytes.
     pub(crate) at: u64,
-    pub(crate) handle: Handle,
+    pub(crate) handle: IpcHandle,
     pub(crate) descriptor: Option<OwnedFd>,
 }
 
 /// Forks. The child's number, what it says, and what was open.
-pub(crate) fn fork(subject: &mut Box<dyn Subject>, mapped: Mapped, wanted: Childs) -> (u64, String, Mapped) {
+pub(crate) fn fork(
+    subject: &mut Box<dyn Subject>,
+    mapped: OpenedHandle,
+    wanted: Childs,
+) -> (u64, String, OpenedHandle) {
     let found = subject.memory().allocation_of(wanted.addr).unwrap();
     let (mut said, mut says) = std::io::pipe().unwrap();
     // SAFETY: the child goes on in this thread alone, takes no lock that another one may have had, and never returns from here.
@@ -57,18 +61,23 @@ pub(crate) fn fork(subject: &mut Box<dyn Subject>, mapped: Mapped, wanted: Child
 }
 
 /// All that goes well in a child, or is touched.
-fn goes_on(subject: &mut Box<dyn Subject>, mapped: Mapped, wanted: Childs, found: &Allocation) -> String {
+fn goes_on(
+    subject: &mut Box<dyn Subject>,
+    mapped: OpenedHandle,
+    wanted: Childs,
+    found: &IpcAllocation,
+) -> String {
     let Childs { addr, len, at, handle, descriptor } = wanted;
     let memory = subject.memory();
-    let open = mapped.address();
+    let open = mapped.local_address();
     let (mut bytes, mut went) = ([0; 64], Vec::new());
     let mut tries = |what: &'static str, well: bool| went.extend(well.then_some(what));
     tries("find", memory.allocation_of(addr).is_ok());
-    tries("read", memory.read(At::Own(addr), &mut bytes).is_ok());
-    tries("write", memory.write(At::Own(addr), &bytes).is_ok());
-    tries("read what is open", memory.read(At::Open(&mapped, at), &mut bytes).is_ok());
-    tries("write what is open", memory.write(At::Open(&mapped, at), &bytes).is_ok());
-    for how in [Passing::Bytes, Passing::Descriptor] {
+    tries("read", memory.read(CopyPlace::Own(addr), &mut bytes).is_ok());
+    tries("write", memory.write(CopyPlace::Own(addr), &bytes).is_ok());
+    tries("read what is open", memory.read(CopyPlace::Open(&mapped, at), &mut bytes).is_ok());
+    tries("write what is open", memory.write(CopyPlace::Open(&mapped, at), &bytes).is_ok());
+    for how in [HandlePassing::Bytes, HandlePassing::Descriptor] {
         tries("export", memory.export(found, how).is_ok());
     }
     tries("open", memory.open(&handle, descriptor).is_ok());
@@ -110,12 +119,12 @@ fn end(child: u64) {
 #[test]
 fn a_child_that_goes_on_as_a_copy_has_nothing_of_its_parents() {
     let kinds = [
-        ("device", Passing::Bytes),
-        ("host", Passing::Descriptor),
-        ("xpmem", Passing::Bytes),
-        ("cuda", Passing::Bytes),
-        ("hip", Passing::Bytes),
-        ("ze", Passing::Descriptor),
+        ("device", HandlePassing::Bytes),
+        ("host", HandlePassing::Descriptor),
+        ("xpmem", HandlePassing::Bytes),
+        ("cuda", HandlePassing::Bytes),
+        ("hip", HandlePassing::Bytes),
+        ("ze", HandlePassing::Descriptor),
     ];
     for (kind, how) in kinds {
         if !crate::stub::is_there(kind) {

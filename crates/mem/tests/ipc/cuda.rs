@@ -1,6 +1,6 @@
 //! What memory of NVIDIA's devices promises besides, over a library that stands for the driver.
 
-use trunkline_mem::ipc::Passing;
+use trunkline_mem::ipc::HandlePassing;
 
 use crate::devices;
 use crate::peer::{Pattern, Place, Process, World};
@@ -15,7 +15,7 @@ fn world(kind: &'static str, mib: u64) -> Option<World> {
 }
 
 fn exported(owner: &Process, addr: usize) -> crate::peer::Parcel {
-    owner.export(&owner.find(addr).unwrap(), Passing::Either).unwrap()
+    owner.export(&owner.find(addr).unwrap(), HandlePassing::Either).unwrap()
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn what_cannot_be_shared_says_why_and_is_copied() {
         let addr = owner.vendor(name, &[SEGMENT as u64]).unwrap() as usize;
         let found = owner.find(addr + 9).unwrap();
         assert_eq!((found.base, found.len), (addr, SEGMENT), "{name}");
-        for how in [Passing::Bytes, Passing::Descriptor, Passing::Either] {
+        for how in [HandlePassing::Bytes, HandlePassing::Descriptor, HandlePassing::Either] {
             let error = owner.export(&found, how).unwrap_err();
             assert!(error.starts_with("Unshareable") && error.contains(why), "{error}");
         }

@@ -1,6 +1,6 @@
 //! What the device promises besides: a capacity that is told true whatever becomes of the processes, and poison.
 
-use trunkline_mem::ipc::{Device, DeviceError, Passing, poison};
+use trunkline_mem::ipc::{HandlePassing, MemfdDevice, MemfdError, poison_word};
 
 use crate::peer::{Pattern, Place, World};
 
@@ -16,7 +16,7 @@ fn freed_memory_counts_until_the_last_one_closes_it() {
     let world = world(16);
     let [owner, first, second] = [world.process(), world.process(), world.process()];
     let addr = owner.alloc(10 * MIB).unwrap();
-    let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Bytes).unwrap();
+    let parcel = owner.export(&owner.find(addr).unwrap(), HandlePassing::Bytes).unwrap();
     let opens = [first.open(&parcel).unwrap(), second.open(&parcel).unwrap()];
     assert_eq!(world.used(10 << 20).freed, 0);
     owner.free(addr);
@@ -36,7 +36,7 @@ fn what_is_exhausted_says_what_is_in_use() {
     let world = world(16);
     let [owner, importer] = [world.process(), world.process()];
     let addr = owner.alloc(4 * MIB).unwrap();
-    importer.open(&owner.export(&owner.find(addr).unwrap(), Passing::Bytes).unwrap()).unwrap();
+    importer.open(&owner.export(&owner.find(addr).unwrap(), HandlePassing::Bytes).unwrap()).unwrap();
     owner.free(addr);
     owner.alloc(6 * MIB + 1).unwrap();
     let error = owner.alloc(8 * MIB).unwrap_err();
@@ -58,10 +58,10 @@ fn who_reads_on_reads_poison() {
         let addr = owner.alloc(len).unwrap();
         let allocation = owner.find(addr).unwrap();
         owner.fill(Place::Own(addr), len, ONE).unwrap();
-        let open = importer.open(&owner.export(&allocation, Passing::Bytes).unwrap()).unwrap();
+        let open = importer.open(&owner.export(&allocation, HandlePassing::Bytes).unwrap()).unwrap();
         assert_eq!(importer.check(Place::Open(open, 0), len, ONE), Ok(0));
         owner.free(addr);
-        assert_eq!(importer.check(Place::Open(open, 0), len, Pattern(poison(allocation.id), 0)), Ok(0));
+        assert_eq!(importer.check(Place::Open(open, 0), len, Pattern(poison_word(allocation.id), 0)), Ok(0));
         importer.close(open);
     }
 }
@@ -71,7 +71,7 @@ fn a_descriptor_under_way_holds_the_memory() {
     let world = world(16);
     let [owner, importer] = [world.process(), world.process()];
     let addr = owner.alloc(8 * MIB).unwrap();
-    let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Descriptor).unwrap();
+    let parcel = owner.export(&owner.find(addr).unwrap(), HandlePassing::Descriptor).unwrap();
     owner.kill();
     assert_eq!(world.used(8 << 20).freed, 8 << 20);
     let open = importer.open(&parcel).unwrap();
@@ -86,7 +86,7 @@ fn the_dead_hold_nothing() {
     let world = world(16);
     let [owner, importer] = [world.process(), world.process()];
     let addr = owner.alloc(8 * MIB).unwrap();
-    let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Bytes).unwrap();
+    let parcel = owner.export(&owner.find(addr).unwrap(), HandlePassing::Bytes).unwrap();
     importer.open(&parcel).unwrap();
     owner.free(addr);
     world.used(8 << 20);
@@ -96,7 +96,7 @@ fn the_dead_hold_nothing() {
     let importer = world.process();
     let addr = owner.alloc(8 * MIB).unwrap();
     owner.alloc(MIB).unwrap();
-    let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Bytes).unwrap();
+    let parcel = owner.export(&owner.find(addr).unwrap(), HandlePassing::Bytes).unwrap();
     let open = importer.open(&parcel).unwrap();
     owner.kill();
     assert_eq!(world.used(8 << 20).freed, 8 << 20, "the importer has it");
@@ -138,11 +138,11 @@ fn another_device_opens_nothing_of_this_one() {
     let [one, two] = [world(16), world(16)];
     let [owner, stranger] = [one.process(), two.process()];
     let addr = owner.alloc(MIB).unwrap();
-    for way in [Passing::Bytes, Passing::Descriptor] {
+    for way in [HandlePassing::Bytes, HandlePassing::Descriptor] {
         let parcel = owner.export(&owner.find(addr).unwrap(), way).unwrap();
         let error = stranger.open(&parcel).unwrap_err();
         assert!(error.starts_with("Handle(Foreign"), "{error}");
     }
     let file = std::fs::File::open("/dev/zero").unwrap();
-    assert_eq!(Device::join(0, &file).unwrap_err(), DeviceError::Foreign);
+    assert_eq!(MemfdDevice::join(0, &file).unwrap_err(), MemfdError::Foreign);
 }

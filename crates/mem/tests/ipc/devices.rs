@@ -1,7 +1,7 @@
 //! Processes with several devices, each of which maps for itself what it copies; with cards whose tiles are devices; and over drivers that have their
 //! devices share what one of them has mapped.
 
-use trunkline_mem::ipc::Passing;
+use trunkline_mem::ipc::HandlePassing;
 
 use crate::peer::{Parcel, Pattern, Place, Process, World};
 use crate::stub::is_there;
@@ -11,7 +11,7 @@ const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
 const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
 
 fn exported(owner: &Process, addr: usize) -> Parcel {
-    owner.export(&owner.find(addr).unwrap(), Passing::Either).unwrap()
+    owner.export(&owner.find(addr).unwrap(), HandlePassing::Either).unwrap()
 }
 
 /// The same memory is open for two devices of a process; the process.

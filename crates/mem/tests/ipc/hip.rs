@@ -1,6 +1,6 @@
 //! What memory of AMD's devices promises besides, over a library that stands for the runtime.
 
-use trunkline_mem::ipc::Passing;
+use trunkline_mem::ipc::HandlePassing;
 
 use crate::peer::{Pattern, Place, World};
 use crate::stub::is_there;
@@ -31,7 +31,7 @@ fn ids_that_come_again_are_other_names() {
     assert_eq!(again, addr);
     assert_eq!(after.id.0 as u32, before.id.0 as u32, "32 bits are as before, or this shows nothing");
     assert_ne!(after.id, before.id);
-    assert!(owner.export(&before, Passing::Bytes).unwrap_err().starts_with("Gone"));
+    assert!(owner.export(&before, HandlePassing::Bytes).unwrap_err().starts_with("Gone"));
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn ids_wrap_between_two_that_live() {
         let found = owner.find(*addr).unwrap();
         assert_eq!(found.id.0, *id, "one that lives keeps its name");
         owner.fill(Place::Own(*addr), LEN, Pattern(*id, 3)).unwrap();
-        let open = importer.open(&owner.export(&found, Passing::Bytes).unwrap()).unwrap();
+        let open = importer.open(&owner.export(&found, HandlePassing::Bytes).unwrap()).unwrap();
         assert_eq!(importer.check(Place::Open(open, 0), LEN, Pattern(*id, 3)), Ok(0));
     }
 }
@@ -63,15 +63,15 @@ fn an_allocation_is_exported_once_and_only_when_asked_for() {
     let addr = owner.alloc(LEN).unwrap();
     let found = owner.find(addr).unwrap();
     assert_eq!(owner.number("stub_gets", 0), 0, "to find it exports nothing");
-    let first = owner.export(&found, Passing::Bytes).unwrap();
+    let first = owner.export(&found, HandlePassing::Bytes).unwrap();
     for _ in 0..100 {
-        assert_eq!(owner.export(&found, Passing::Either).unwrap().handle, first.handle);
+        assert_eq!(owner.export(&found, HandlePassing::Either).unwrap().handle, first.handle);
     }
     assert_eq!(owner.number("stub_gets", 0), 1, "each one holds the memory for ever");
     owner.free(addr);
     assert_eq!(owner.number("stub_used", 0), LEN as u64, "as this one does");
     let again = owner.alloc(LEN).unwrap();
-    let next = owner.export(&owner.find(again).unwrap(), Passing::Bytes).unwrap();
+    let next = owner.export(&owner.find(again).unwrap(), HandlePassing::Bytes).unwrap();
     assert_ne!(next.handle, first.handle);
     assert_eq!(owner.number("stub_gets", 0), 2);
     owner.kill();
@@ -88,7 +88,8 @@ fn freed_memory_counts_until_the_last_one_closes_it_where_exports_hold_nothing()
     let [owner, importer] = [world.process(), world.process()];
     for _ in 0..100 {
         let addr = owner.alloc(10 << 20).unwrap();
-        let open = importer.open(&owner.export(&owner.find(addr).unwrap(), Passing::Bytes).unwrap()).unwrap();
+        let open =
+            importer.open(&owner.export(&owner.find(addr).unwrap(), HandlePassing::Bytes).unwrap()).unwrap();
         owner.free(addr);
         assert_eq!(owner.number("stub_used", 0), 10 << 20);
         importer.close(open);
@@ -104,7 +105,8 @@ fn the_thread_has_its_own_device_back_after_each_call() {
     let world = World::new("hip", 16 << 20);
     let [owner, importer] = [world.process(), world.process()];
     let addr = owner.alloc(LEN).unwrap();
-    let open = importer.open(&owner.export(&owner.find(addr).unwrap(), Passing::Bytes).unwrap()).unwrap();
+    let open =
+        importer.open(&owner.export(&owner.find(addr).unwrap(), HandlePassing::Bytes).unwrap()).unwrap();
     importer.fill(Place::Open(open, 0), LEN, ONE).unwrap();
     importer.close(open);
     for process in [&owner, &importer] {

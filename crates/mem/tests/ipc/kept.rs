@@ -1,6 +1,6 @@
 //! Memory of GPUs for which there is no handle, or not one of all of it: it says so, and is copied.
 
-use trunkline_mem::ipc::Passing;
+use trunkline_mem::ipc::HandlePassing;
 
 use crate::peer::{Pattern, Place, World};
 use crate::stub::is_there;
@@ -37,7 +37,7 @@ fn what_has_no_handle_is_found_and_copied_and_not_exported() {
             let addr = owner.vendor(&format!("make {sort}"), &[LEN as u64]).unwrap() as usize;
             let found = owner.find(addr + 9).unwrap();
             assert_eq!((found.base, found.len), (addr, LEN), "{kind}, {sort}");
-            let error = owner.export(&found, Passing::Either).unwrap_err();
+            let error = owner.export(&found, HandlePassing::Either).unwrap_err();
             assert!(error.starts_with(why), "{kind}, {sort}: {error}");
             assert_eq!(owner.vendor("holds", &[addr as u64, LEN as u64]), Ok(1));
             owner.fill(Place::Own(addr), LEN, ONE).unwrap();
@@ -71,7 +71,7 @@ fn bytes_of_two_allocations_are_copied_as_one() {
         assert_eq!(owner.check(Place::Own(first), LEN, ONE), Ok(0), "{kind}: nothing was written");
         // Each by itself has a handle, of itself.
         owner.fill(Place::Own(second), HALF, TWO).unwrap();
-        let parcel = owner.export(&found[1], Passing::Either).unwrap();
+        let parcel = owner.export(&found[1], HandlePassing::Either).unwrap();
         let open = importer.open(&parcel).unwrap();
         assert_eq!(importer.check(Place::Open(open, 0), HALF, TWO), Ok(0), "{kind}");
         assert!(importer.check(Place::Open(open, 8), HALF, TWO).unwrap_err().starts_with("Outside"));
@@ -88,7 +88,7 @@ fn what_has_a_fabric_handle_besides_goes_by_its_descriptor() {
     let [owner, importer] = [world.process(), world.process()];
     let addr = owner.vendor("make either", &[LEN as u64]).unwrap() as usize;
     owner.fill(Place::Own(addr), LEN, ONE).unwrap();
-    let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Either).unwrap();
+    let parcel = owner.export(&owner.find(addr).unwrap(), HandlePassing::Either).unwrap();
     assert!(parcel.descriptor.is_some());
     let open = importer.open(&parcel).unwrap();
     assert_eq!(importer.check(Place::Open(open, 0), LEN, ONE), Ok(0));

@@ -11,10 +11,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_mem::ipc::{
-    Allocation, AllocationId, At, Caps, CopyBatch, Device, Export, Handle, Mapped, MappingTicket, Passing,
-    To, Usage, User,
+    CopyBatch, CopyPlace, CopyTarget, DeviceUsage, ExportedHandle, HandlePassing, IpcAllocation,
+    IpcAllocationId, IpcCaps, IpcHandle, MappingTicket, MappingUser, MemfdDevice, OpenedHandle,
 };
 
 use crate::copies::{self, Childs};
@@ -63,7 +63,7 @@ fn receive(socket: impl AsFd) -> Option<(Words, Vec<u8>, Option<OwnedFd>)> {
 /// What all processes of a test have in common.
 pub(crate) struct World {
     kind: &'static str,
-    pub(crate) device: Option<Device>,
+    pub(crate) device: Option<MemfdDevice>,
     stub: Option<StubDevice>,
     module: Option<Module>,
     user: Cell<Option<u32>>,
@@ -73,7 +73,7 @@ pub(crate) struct World {
 impl World {
     /// A kind; of a device so many bytes.
     pub(crate) fn new(kind: &'static str, capacity: u64) -> Self {
-        let device = (kind == "device").then(|| Device::create(3, capacity).unwrap());
+        let device = (kind == "device").then(|| MemfdDevice::create(3, capacity).unwrap());
         Self::with(kind, device, capacity, 1)
     }
 
@@ -82,7 +82,7 @@ impl World {
         Self::with(kind, None, capacity, first)
     }
 
-    fn with(kind: &'static str, device: Option<Device>, capacity: u64, first: u64) -> Self {
+    fn with(kind: &'static str, device: Option<MemfdDevice>, capacity: u64, first: u64) -> Self {
         let is_stubbed = !kind.starts_with("native_") && stub::library_of(kind).is_some();
         let module = (kind == "xpmem").then(Module::new);
         let stub = (is_stubbed && module.is_none()).then(|| StubDevice::new(capacity, first));
@@ -143,7 +143,7 @@ impl World {
     }
 
     /// What is in use, once it is that: children that are being started hold descriptors for a moment.
-    pub(crate) fn used(&self, expected: u64) -> Usage {
+    pub(crate) fn used(&self, expected: u64) -> DeviceUsage {
         let device = self.device.as_ref().unwrap();
         let until = Instant::now() + Duration::from_secs(2);
         loop {
@@ -181,7 +181,7 @@ pub(crate) struct Pattern(pub(crate) u64, pub(crate) u64);
 /// A handle under way.
 #[derive(Debug)]
 pub(crate) struct Parcel {
-    pub(crate) handle: Handle,
+    pub(crate) handle: IpcHandle,
     pub(crate) descriptor: Option<OwnedFd>,
 }
 
@@ -190,7 +190,7 @@ impl Parcel {
         let mut bytes = self.handle.bytes().to_vec();
         change(&mut bytes);
         let descriptor = self.descriptor.as_ref().map(|fd| fd.try_clone().unwrap());
-        Self { handle: Handle::new(self.handle.kind(), &bytes).unwrap(), descriptor }
+        Self { handle: IpcHandle::new(self.handle.kind(), &bytes).unwrap(), descriptor }
     }
 }
 
@@ -234,10 +234,10 @@ impl Process {
         self.ask(Op::Alloc, &[len as u64], &[], None).map(|(words, ..)| words[1] as usize)
     }
 
-    pub(crate) fn caps(&self) -> Caps {
+    pub(crate) fn caps(&self) -> IpcCaps {
         let (words, ..) = self.ask(Op::Caps, &[], &[], None).unwrap();
         let is = |bit: u32| words[1] >> bit & 1 == 1;
-        Caps {
+        IpcCaps {
             maps: is(0),
             by_bytes: is(1),
             by_descriptor: is(2),
@@ -280,16 +280,16 @@ impl Process {
         self.ask(Op::Free, &[addr as u64], &[], None).unwrap();
     }
 
-    pub(crate) fn find(&self, addr: usize) -> Result<Allocation, String> {
+    pub(crate) fn find(&self, addr: usize) -> Result<IpcAllocation, String> {
         let (words, ..) = self.ask(Op::Find, &[addr as u64], &[], None)?;
         let [base, len] = [words[1], words[2]].map(|word| word as usize);
-        Ok(Allocation { base, len, id: AllocationId(words[3]), device: words[4] as u32 })
+        Ok(IpcAllocation { base, len, id: IpcAllocationId(words[3]), device: words[4] as u32 })
     }
 
-    pub(crate) fn export(&self, of: &Allocation, how: Passing) -> Result<Parcel, String> {
+    pub(crate) fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<Parcel, String> {
         let args = [of.base as u64, of.len as u64, of.id.0, u64::from(of.device), how as u64];
         let (words, tail, descriptor) = self.ask(Op::Export, &args, &[], None)?;
-        Ok(Parcel { handle: Handle::new(words[1] as u8, &tail).unwrap(), descriptor })
+        Ok(Parcel { handle: IpcHandle::new(words[1] as u8, &tail).unwrap(), descriptor })
     }
 
     pub(crate) fn open(&self, parcel: &Parcel) -> Result<u64, String> {
@@ -518,8 +518,8 @@ fn peer() {
 struct Server {
     subject: Box<dyn Subject>,
     kind: String,
-    open: Vec<Option<Mapped>>,
-    exports: Vec<Export>,
+    open: Vec<Option<OpenedHandle>>,
+    exports: Vec<ExportedHandle>,
     closing: Option<MappingTicket>,
 }
 
@@ -557,12 +557,16 @@ impl Server {
                 reply(&[found.base as u64, found.len as u64, found.id.0, u64::from(found.device)])
             }
             Op::Export => {
-                let of =
-                    Allocation { base: a as usize, len: b as usize, id: AllocationId(c), device: d as u32 };
+                let of = IpcAllocation {
+                    base: a as usize,
+                    len: b as usize,
+                    id: IpcAllocationId(c),
+                    device: d as u32,
+                };
                 let how = match e {
-                    0 => Passing::Bytes,
-                    1 => Passing::Descriptor,
-                    _ => Passing::Either,
+                    0 => HandlePassing::Bytes,
+                    1 => HandlePassing::Descriptor,
+                    _ => HandlePassing::Either,
                 };
                 let export = self.subject.memory().export(&of, how).map_err(text)?;
                 let (handle, descriptor) =
@@ -575,11 +579,11 @@ impl Server {
                 Ok(([0, u64::from(handle.kind()), 0, 0, 0, 0, 0], handle.bytes().to_vec(), descriptor))
             }
             Op::Open => {
-                let handle = Handle::new(a as u8, tail).unwrap();
+                let handle = IpcHandle::new(a as u8, tail).unwrap();
                 let memory = self.subject.memory();
                 let mapped = match b.checked_sub(1) {
                     None => memory.open(&handle, fd),
-                    Some(device) => memory.open_for(&handle, fd, User::Device(device as u32)),
+                    Some(device) => memory.open_for(&handle, fd, MappingUser::Device(device as u32)),
                 };
                 let mapped = mapped.map_err(text)?;
                 self.open.push(Some(mapped));
@@ -587,7 +591,7 @@ impl Server {
             }
             Op::Address => {
                 let mapped = self.open[a as usize].as_ref().unwrap();
-                reply(&[mapped.address().unwrap_or(0) as u64, mapped.len() as u64])
+                reply(&[mapped.local_address().unwrap_or(0) as u64, mapped.len() as u64])
             }
             Op::Close => {
                 let mapped = self.open[a as usize].take().unwrap();
@@ -612,12 +616,12 @@ impl Server {
                 let (memory, own, len) = (self.subject.memory(), b as usize, e as usize);
                 let open = self.open[c as usize].as_ref().unwrap();
                 let copied = match a {
-                    0 => memory.copy(At::Open(open, d), To::Own(own), len),
-                    1 => memory.copy(At::Own(own), To::Open(open, d), len),
+                    0 => memory.copy(CopyPlace::Open(open, d), CopyTarget::Own(own), len),
+                    1 => memory.copy(CopyPlace::Own(own), CopyTarget::Open(open, d), len),
                     _ => {
-                        let heap = Memory::try_heap(len).unwrap();
-                        memory.copy(At::Own(own), To::Memory(&heap, 0), len).map_err(text)?;
-                        memory.fill(At::Open(open, d), &heap, 0, len)
+                        let heap = MemoryRange::try_heap(len).unwrap();
+                        memory.copy(CopyPlace::Own(own), CopyTarget::Memory(&heap, 0), len).map_err(text)?;
+                        memory.fill_from(CopyPlace::Open(open, d), &heap, 0, len)
                     }
                 };
                 copied.map_err(text)?;
@@ -626,26 +630,26 @@ impl Server {
             Op::Begin => {
                 let (open, mut batch) =
                     (self.open[a as usize].as_ref().unwrap(), (e != 0).then_some(CopyBatch(e)));
-                let (from, to) = (At::Open(open, b), To::Own(c as usize));
+                let (from, to) = (CopyPlace::Open(open, b), CopyTarget::Own(c as usize));
                 self.subject.memory().begin_copy(&mut batch, from, to, d as usize).map_err(text)?;
                 reply(&[batch.map_or(0, |CopyBatch(number)| number)])
             }
             Op::BeginFill => {
                 let (heap, mut batch) =
-                    (Memory::try_heap(b as usize).unwrap(), (e != 0).then_some(CopyBatch(e)));
+                    (MemoryRange::try_heap(b as usize).unwrap(), (e != 0).then_some(CopyBatch(e)));
                 for (at, offset) in (0..b).step_by(8).enumerate() {
                     heap.write(offset, &c.wrapping_add(d.wrapping_mul(at as u64)).to_le_bytes()).unwrap();
                 }
-                let to = At::Own(a as usize);
+                let to = CopyPlace::Own(a as usize);
                 self.subject.memory().begin_fill(&mut batch, to, &heap, 0, b as usize).map_err(text)?;
                 reply(&[batch.map_or(0, |CopyBatch(number)| number)])
             }
             Op::Pin => {
-                let heap = Memory::try_heap(a as usize).unwrap();
+                let heap = MemoryRange::try_heap(a as usize).unwrap();
                 let mut told = Vec::new();
                 let library = stub::library_of(&self.kind).unwrap();
                 let pins = || stub::number(library, "stub_pins", 0);
-                let pinned = self.subject.memory().pin(&heap);
+                let pinned = self.subject.memory().pin_stage(&heap);
                 told.extend([u64::from(pinned.is_some()), pins()]);
                 drop(pinned);
                 // Another thread unpins it.
@@ -660,7 +664,7 @@ impl Server {
                 let ended = self.subject.memory().has_ended(&CopyBatch(a)).map_err(text)?;
                 reply(&[u64::from(ended)])
             }
-            Op::Rounds => self.rounds(&Handle::new(a as u8, tail).unwrap(), fd.as_ref(), b),
+            Op::Rounds => self.rounds(&IpcHandle::new(a as u8, tail).unwrap(), fd.as_ref(), b),
             Op::Churn => self.churn(a),
             Op::Hide => {
                 rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
@@ -693,7 +697,7 @@ impl Server {
                 reply(&[])
             }
             Op::Fork => {
-                let handle = Handle::new(d as u8, tail).unwrap();
+                let handle = IpcHandle::new(d as u8, tail).unwrap();
                 let mapped = self.open[c as usize].take().unwrap();
                 let wanted = Childs { addr: a as usize, len: b as usize, at: e, handle, descriptor: fd };
                 let (child, went, mapped) = copies::fork(&mut self.subject, mapped, wanted);
@@ -712,8 +716,8 @@ impl Server {
     fn move_bytes(&self, op: Op, [which, a, b, len, first, step]: [u64; 6]) -> Reply {
         let memory = self.subject.memory();
         let at = match which {
-            0 => At::Own(a as usize),
-            _ => At::Open(self.open[a as usize].as_ref().unwrap(), b),
+            0 => CopyPlace::Own(a as usize),
+            _ => CopyPlace::Open(self.open[a as usize].as_ref().unwrap(), b),
         };
         let expected: Vec<u8> =
             (0..len / 8).flat_map(|n| first.wrapping_add(n.wrapping_mul(step)).to_le_bytes()).collect();
@@ -723,8 +727,8 @@ impl Server {
         }
         let mut found = vec![0x55; expected.len()];
         memory.read(at, &mut found).map_err(text)?;
-        let copy = Memory::try_heap(found.len()).unwrap();
-        memory.copy(at, To::Memory(&copy, 0), found.len()).map_err(text)?;
+        let copy = MemoryRange::try_heap(found.len()).unwrap();
+        memory.copy(at, CopyTarget::Memory(&copy, 0), found.len()).map_err(text)?;
         let mut copied = vec![0xaa; found.len()];
         copy.read(0, &mut copied).unwrap();
         assert!(copied == found, "what is copied is not what is read");
@@ -732,7 +736,7 @@ impl Server {
         reply(&[wrong as u64])
     }
 
-    fn rounds(&self, handle: &Handle, fd: Option<&OwnedFd>, rounds: u64) -> Reply {
+    fn rounds(&self, handle: &IpcHandle, fd: Option<&OwnedFd>, rounds: u64) -> Reply {
         let memory = self.subject.memory();
         let before = [count("/proc/self/fd"), mappings()];
         for _ in 0..rounds {
@@ -758,7 +762,7 @@ impl Server {
             }
             if let Some(addr) = mine.last() {
                 let allocation = self.subject.memory().allocation_of(*addr).unwrap();
-                drop(self.subject.memory().export(&allocation, Passing::Descriptor).unwrap());
+                drop(self.subject.memory().export(&allocation, HandlePassing::Descriptor).unwrap());
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What memory that system calls reach promises besides.
 
-use trunkline_mem::ipc::Passing;
+use trunkline_mem::ipc::HandlePassing;
 
 use crate::peer::World;
 
@@ -9,7 +9,7 @@ fn a_refusal_of_the_kernel_says_what_helps() {
     let world = World::new("private", 0);
     let owner = world.process();
     let addr = owner.alloc(64).unwrap();
-    let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Bytes).unwrap();
+    let parcel = owner.export(&owner.find(addr).unwrap(), HandlePassing::Bytes).unwrap();
     world.process().open(&parcel).unwrap();
     owner.hide();
     if rustix::process::geteuid().is_root() {
@@ -30,7 +30,7 @@ fn a_number_of_a_process_proves_nothing() {
     let [owner, other, importer] = [world.process(), world.process(), world.process()];
     let of = |process: &crate::peer::Process| {
         let addr = process.alloc(64).unwrap();
-        process.export(&process.find(addr).unwrap(), Passing::Bytes).unwrap()
+        process.export(&process.find(addr).unwrap(), HandlePassing::Bytes).unwrap()
     };
     let (theirs, number) = (of(&owner), of(&other).handle.bytes()[8..16].to_vec());
     let wrong = theirs.with(|bytes| bytes[8..16].copy_from_slice(&number));

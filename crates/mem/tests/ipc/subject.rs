@@ -2,7 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
-use trunkline_mem::ipc::{AnyMemory, Caps, Cuda, Device, Hip, Host, IpcMemory, LevelZero, Private};
+use trunkline_mem::ipc::{
+    AnyMemory, CudaMemory, HipMemory, HostMemory, IpcCaps, IpcMemory, LevelZero, MemfdDevice, PrivateMemory,
+};
 
 use crate::vendor::{Amd, Intel, Legacy, Segments};
 use crate::xpmem::Attached;
@@ -12,7 +14,7 @@ pub(crate) trait Subject {
     fn memory(&self) -> &dyn IpcMemory;
 
     /// Of the sort of memory that it allocates.
-    fn caps(&self) -> Caps {
+    fn caps(&self) -> IpcCaps {
         self.memory().caps()
     }
 
@@ -33,20 +35,20 @@ pub(crate) trait Subject {
 /// The kind of that name for this process; of what all processes have in common, by its descriptor.
 pub(crate) fn make(kind: &str, common: Option<OwnedFd>) -> Box<dyn Subject> {
     match kind.strip_prefix("native_").unwrap_or(kind) {
-        "host" => Box::new(Host::new().unwrap()),
-        "device" => Box::new(Device::join(3, &common.unwrap()).unwrap()),
-        "private" => Box::new(Private::new().unwrap()),
+        "host" => Box::new(HostMemory::new().unwrap()),
+        "device" => Box::new(MemfdDevice::join(3, &common.unwrap()).unwrap()),
+        "private" => Box::new(PrivateMemory::new().unwrap()),
         "xpmem" => Box::new(Attached::new()),
         "picked" => Box::new(AnyMemory::open("private", 0).unwrap()),
-        "cuda" => Box::new(Legacy { memory: Cuda::open_device(0).unwrap() }),
-        "hip" => Box::new(Amd { memory: Hip::open_device(0).unwrap() }),
+        "cuda" => Box::new(Legacy { memory: CudaMemory::open_device(0).unwrap() }),
+        "hip" => Box::new(Amd { memory: HipMemory::open_device(0).unwrap() }),
         "ze" => Box::new(Intel { memory: LevelZero::open_device(0).unwrap() }),
         "cuda_segment" => Box::new(Segments::new()),
         other => panic!("no kind {other}"),
     }
 }
 
-impl Subject for Host {
+impl Subject for HostMemory {
     fn memory(&self) -> &dyn IpcMemory {
         self
     }
@@ -60,7 +62,7 @@ impl Subject for Host {
     }
 }
 
-impl Subject for Device {
+impl Subject for MemfdDevice {
     fn memory(&self) -> &dyn IpcMemory {
         self
     }
@@ -88,7 +90,7 @@ impl Subject for AnyMemory {
     }
 }
 
-impl Subject for Private {
+impl Subject for PrivateMemory {
     fn memory(&self) -> &dyn IpcMemory {
         self
     }

@@ -6,7 +6,9 @@ use std::mem::ManuallyDrop;
 use std::sync::Mutex;
 
 use libloading::os::unix::Library;
-use trunkline_mem::ipc::{AnyMemory, At, Caps, Cuda, Hip, IpcMemory, LevelZero, Passing};
+use trunkline_mem::ipc::{
+    AnyMemory, CopyPlace, CudaMemory, HandlePassing, HipMemory, IpcCaps, IpcMemory, LevelZero,
+};
 use trunkline_sys::cuda_ipc::{self as cuda, MemAccessDesc};
 
 use crate::peer::Parcel;
@@ -19,13 +21,13 @@ fn text(error: impl std::fmt::Display) -> String {
 
 /// New memory is zero for the suite, as it is of no driver.
 fn zeroed(memory: &dyn IpcMemory, addr: usize, len: usize) -> Result<usize, String> {
-    memory.write(At::Own(addr), &vec![0; len]).map_err(text)?;
+    memory.write(CopyPlace::Own(addr), &vec![0; len]).map_err(text)?;
     Ok(addr)
 }
 
 /// What `cudaMalloc` gives.
 pub(crate) struct Legacy {
-    pub(crate) memory: Cuda,
+    pub(crate) memory: CudaMemory,
 }
 
 /// What a driver of GPUs allocates.
@@ -51,14 +53,14 @@ macro_rules! allocates {
 
 allocates!(Legacy;
     /// Without descriptors.
-    fn caps(&self) -> Caps {
-        Caps { by_descriptor: false, ..self.memory.caps() }
+    fn caps(&self) -> IpcCaps {
+        IpcCaps { by_descriptor: false, ..self.memory.caps() }
     }
 );
 
 /// What `hipMalloc` gives.
 pub(crate) struct Amd {
-    pub(crate) memory: Hip,
+    pub(crate) memory: HipMemory,
 }
 
 allocates!(Amd;);
@@ -90,7 +92,7 @@ type Granularity = unsafe extern "C" fn(*mut usize, *const Properties, u32) -> u
 
 /// Virtual memory, of one segment each unless a test wants more.
 pub(crate) struct Segments {
-    memory: Cuda,
+    memory: CudaMemory,
     library: ManuallyDrop<Library>,
     /// By their first address.
     lens: Mutex<HashMap<usize, usize>>,
@@ -98,7 +100,7 @@ pub(crate) struct Segments {
 
 impl Segments {
     pub(crate) fn new() -> Self {
-        let memory = Cuda::open_device(0).unwrap();
+        let memory = CudaMemory::open_device(0).unwrap();
         let library = ManuallyDrop::new(stub::open("libcuda.so.1"));
         Self { memory, library, lens: Mutex::default() }
     }
@@ -167,8 +169,8 @@ impl Subject for Segments {
     }
 
     /// By descriptors, and without rules for addresses.
-    fn caps(&self) -> Caps {
-        Caps { by_bytes: false, opens_once: false, refuses_overlap: false, ..self.memory.caps() }
+    fn caps(&self) -> IpcCaps {
+        IpcCaps { by_bytes: false, opens_once: false, refuses_overlap: false, ..self.memory.caps() }
     }
 
     fn alloc(&self, len: usize) -> Result<usize, String> {
@@ -221,7 +223,7 @@ pub(crate) fn also(
             std::mem::forget(other);
             if code == 0 { Ok(at) } else { Err(format!("code {code}")) }
         }
-        "holds" => Ok(u64::from(subject.memory().holds(a as usize, b as usize))),
+        "holds" => Ok(u64::from(subject.memory().holds_range(a as usize, b as usize))),
         other => Ok(subject.tells(other)),
     }
 }
@@ -276,7 +278,7 @@ fn a_peers_word_for_the_length_is_not_believed() {
         let world = crate::peer::World::new(kind, 64 << 20);
         let [owner, importer] = [world.process(), world.process()];
         let addr = owner.alloc(64 << 10).unwrap();
-        let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Either).unwrap();
+        let parcel = owner.export(&owner.find(addr).unwrap(), HandlePassing::Either).unwrap();
         for by in [8, 64 << 10, 1 << 40] {
             let error = importer.open(&longer(&parcel, by)).unwrap_err();
             // A driver that is told a length refuses it itself.

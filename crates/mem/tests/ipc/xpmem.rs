@@ -3,8 +3,8 @@
 use std::mem::ManuallyDrop;
 
 use libloading::os::unix::Library;
-use trunkline_mem::ipc::{IpcMemory, Passing, Xpmem};
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::ipc::{HandlePassing, IpcMemory, XpmemMemory};
+use trunkline_mem::{MemoryKind, MemoryRange};
 
 use crate::peer::{Copying, Parcel, Pattern, Place, Process, World};
 use crate::stub::{self, is_there};
@@ -23,7 +23,7 @@ const HANDLERS: &str = "MEM_TEST_HANDLERS";
 
 /// Memory of a process that can be attached.
 pub(crate) struct Attached {
-    memory: Xpmem,
+    memory: XpmemMemory,
     /// `None` over XPMEM itself, where all memory can be.
     library: Option<ManuallyDrop<Library>>,
 }
@@ -31,8 +31,8 @@ pub(crate) struct Attached {
 impl Attached {
     pub(crate) fn new() -> Self {
         let memory = match std::env::var(PIECES) {
-            Ok(most) => Xpmem::with_pieces(most.parse().unwrap()),
-            Err(_) => Xpmem::open(),
+            Ok(most) => XpmemMemory::with_pieces(most.parse().unwrap()),
+            Err(_) => XpmemMemory::open(),
         };
         let memory = memory.unwrap();
         if std::env::var(HANDLERS).is_ok() {
@@ -52,7 +52,7 @@ impl Subject for Attached {
     }
 
     fn tells(&self, name: &str) -> u64 {
-        let counts = self.memory.counts();
+        let counts = self.memory.attach_counts();
         match name {
             "attached" => counts.attached,
             "by_calls" => counts.by_calls,
@@ -69,7 +69,9 @@ impl Subject for Attached {
             Some(_) => match stub::number(LIBRARY, "stub_alloc", len as u64) {
                 0 => Err("no room".to_owned()),
                 // SAFETY: the library's, until it is freed below, after it has been taken back.
-                addr => Ok(self.memory.admit(unsafe { Memory::from_raw(addr as usize, len, Kind::Host) })),
+                addr => Ok(self
+                    .memory
+                    .admit_memory(unsafe { MemoryRange::from_raw(addr as usize, len, MemoryKind::Host) })),
             },
         }
     }
@@ -87,7 +89,7 @@ impl Subject for Attached {
 }
 
 fn parcel(of: &Process) -> Parcel {
-    of.export(&of.find(8).unwrap(), Passing::Bytes).unwrap()
+    of.export(&of.find(8).unwrap(), HandlePassing::Bytes).unwrap()
 }
 
 /// Pieces attached, copies by calls, processes that could not be.
@@ -321,11 +323,11 @@ fn private_memory_is_attached_where_that_works() {
     let addr = owner.alloc(LEN).unwrap();
     owner.fill(Place::Own(addr), LEN, ONE).unwrap();
     let theirs = parcel(&owner);
-    assert_eq!(theirs.handle.kind(), trunkline_mem::ipc::Handle::XPMEM);
+    assert_eq!(theirs.handle.kind(), trunkline_mem::ipc::IpcHandle::XPMEM);
     let open = importer.open(&theirs).unwrap();
     assert_eq!(importer.check(Place::Open(open, addr as u64), LEN, ONE), Ok(0));
     // Without a module it is not.
     let other = World::new("picked", 0);
     let private = other.process();
-    assert_eq!(parcel(&private).handle.kind(), trunkline_mem::ipc::Handle::PRIVATE);
+    assert_eq!(parcel(&private).handle.kind(), trunkline_mem::ipc::IpcHandle::PRIVATE);
 }

@@ -1,6 +1,6 @@
 //! What memory of Intel's devices promises besides, over a library that stands for Level Zero.
 
-use trunkline_mem::ipc::Passing;
+use trunkline_mem::ipc::HandlePassing;
 
 use crate::peer::{Pattern, Place, World};
 use crate::stub::is_there;
@@ -18,15 +18,15 @@ fn each_export_is_put_back_once_and_others_of_the_same_memory_live_on() {
     let addr = owner.alloc(LEN).unwrap();
     let found = owner.find(addr).unwrap();
     owner.fill(Place::Own(addr), LEN, ONE).unwrap();
-    let first = owner.export(&found, Passing::Descriptor).unwrap();
-    let second = owner.export(&found, Passing::Either).unwrap();
+    let first = owner.export(&found, HandlePassing::Descriptor).unwrap();
+    let second = owner.export(&found, HandlePassing::Either).unwrap();
     assert_eq!(first.handle, second.handle, "the driver's descriptor is the same one");
     assert_eq!((owner.number("stub_gets", 0), owner.number("stub_puts", 0)), (2, 0));
     owner.unexport().unwrap();
     assert_eq!((owner.number("stub_gets", 0), owner.number("stub_puts", 0)), (2, 2));
     let open = importer.open(&second).unwrap();
     assert_eq!(importer.check(Place::Open(open, 0), LEN, ONE), Ok(0));
-    assert!(owner.export(&found, Passing::Bytes).unwrap_err().starts_with("Passing"));
+    assert!(owner.export(&found, HandlePassing::Bytes).unwrap_err().starts_with("Passing"));
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn memory_comes_back_once_it_is_unmapped_and_its_export_is_over() {
     let [owner, importer] = [world.process(), world.process()];
     for _ in 0..100 {
         let addr = owner.alloc(LEN).unwrap();
-        let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Descriptor).unwrap();
+        let parcel = owner.export(&owner.find(addr).unwrap(), HandlePassing::Descriptor).unwrap();
         let open = importer.open(&parcel).unwrap();
         drop(parcel);
         owner.free(addr);
@@ -60,7 +60,7 @@ fn a_descriptor_of_other_memory_than_the_handle_is_refused_where_the_driver_tell
     let [owner, importer] = [world.process(), world.process()];
     let mut parcels = [0, 1].map(|_| {
         let addr = owner.alloc(LEN).unwrap();
-        owner.export(&owner.find(addr).unwrap(), Passing::Descriptor).unwrap()
+        owner.export(&owner.find(addr).unwrap(), HandlePassing::Descriptor).unwrap()
     });
     let [one, two] = &mut parcels;
     std::mem::swap(&mut one.descriptor, &mut two.descriptor);

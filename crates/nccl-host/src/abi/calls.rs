@@ -4,19 +4,19 @@
 
 use trunkline_sys::nccl_net::ResultCode;
 
-use super::CallError;
+use super::PluginCallError;
 
 /// Turns a result code into a `Result` that names the call.
-pub(crate) fn check(call: &'static str, code: ResultCode) -> Result<(), CallError> {
-    if code == ResultCode::SUCCESS { Ok(()) } else { Err(CallError::Failed { call, code }) }
+pub(crate) fn check_result(call: &'static str, code: ResultCode) -> Result<(), PluginCallError> {
+    if code == ResultCode::SUCCESS { Ok(()) } else { Err(PluginCallError::Failed { call, code }) }
 }
 
 /// Narrows a size to the `int` of the older versions.
-pub(crate) fn narrow(call: &'static str, bytes: usize) -> Result<std::ffi::c_int, CallError> {
+pub(crate) fn narrow_size(call: &'static str, bytes: usize) -> Result<std::ffi::c_int, PluginCallError> {
     if bytes > trunkline_sys::nccl_net::NET_SIZE_BYTES_V8 {
-        return Err(CallError::TooLarge { call, bytes });
+        return Err(PluginCallError::TooLarge { call, bytes });
     }
-    std::ffi::c_int::try_from(bytes).map_err(|_| CallError::TooLarge { call, bytes })
+    std::ffi::c_int::try_from(bytes).map_err(|_| PluginCallError::TooLarge { call, bytes })
 }
 
 /// Calls one slot of a table, or says that it is NULL.
@@ -27,9 +27,9 @@ macro_rules! call {
                 // SAFETY: the slot is of a loaded plugin's table of exactly this version, and the caller of the
                 // enclosing unsafe method vouches for the arguments.
                 let code = unsafe { function($($arg),*) };
-                $crate::abi::calls::check($name, code)
+                $crate::abi::calls::check_result($name, code)
             }
-            None => Err($crate::abi::CallError::NotProvided { call: $name }),
+            None => Err($crate::abi::PluginCallError::NotProvided { call: $name }),
         }
     };
 }
@@ -46,7 +46,7 @@ macro_rules! call_out {
 /// `find` of one version: copies the exported table out of the library.
 macro_rules! find_table {
     ($table:ty, $symbol:path) => {
-        pub(super) fn find(library: &libloading::os::unix::Library) -> Option<Box<dyn super::Abi>> {
+        pub(super) fn find(library: &libloading::os::unix::Library) -> Option<Box<dyn super::NetAbi>> {
             // SAFETY: the symbol's name fixes its type: a table of this version.
             let symbol = unsafe { library.get::<*const $table>($symbol.to_bytes_with_nul()) }.ok()?;
             let address: *const $table = *symbol;
@@ -67,18 +67,18 @@ macro_rules! shared_calls {
         fn name(&self) -> *const std::ffi::c_char {
             self.0.name
         }
-        unsafe fn devices(&self) -> Result<c_int, CallError> {
+        unsafe fn devices(&self) -> Result<c_int, PluginCallError> {
             let mut count: c_int = 0;
             call!(self.0, devices, "devices", (&mut count)).map(|()| count)
         }
-        unsafe fn properties(&self, dev: c_int) -> Result<Properties, CallError> {
+        unsafe fn properties(&self, dev: c_int) -> Result<NetProperties, PluginCallError> {
             let mut props = std::mem::MaybeUninit::<$props>::zeroed();
             call!(self.0, get_properties, "getProperties", (dev, props.as_mut_ptr()))?;
             // SAFETY: all bytes are zero or written by the plugin, and every field takes any bytes.
             let props = unsafe { props.assume_init() };
-            Ok(Properties::from(&props))
+            Ok(NetProperties::from(&props))
         }
-        unsafe fn dereg_mr(&self, comm: *mut c_void, mhandle: *mut c_void) -> Result<(), CallError> {
+        unsafe fn dereg_mr(&self, comm: *mut c_void, mhandle: *mut c_void) -> Result<(), PluginCallError> {
             call!(self.0, dereg_mr, "deregMr", (comm, mhandle))
         }
         unsafe fn iflush(
@@ -89,7 +89,7 @@ macro_rules! shared_calls {
             sizes: *mut c_int,
             mhandles: *mut *mut c_void,
             request: *mut *mut c_void,
-        ) -> Result<(), CallError> {
+        ) -> Result<(), PluginCallError> {
             call!(self.0, iflush, "iflush", (comm, n, data, sizes, mhandles, request))
         }
         unsafe fn test(
@@ -97,16 +97,16 @@ macro_rules! shared_calls {
             request: *mut c_void,
             done: *mut c_int,
             sizes: *mut c_int,
-        ) -> Result<(), CallError> {
+        ) -> Result<(), PluginCallError> {
             call!(self.0, test, "test", (request, done, sizes))
         }
-        unsafe fn close_send(&self, comm: *mut c_void) -> Result<(), CallError> {
+        unsafe fn close_send(&self, comm: *mut c_void) -> Result<(), PluginCallError> {
             call!(self.0, close_send, "closeSend", (comm))
         }
-        unsafe fn close_recv(&self, comm: *mut c_void) -> Result<(), CallError> {
+        unsafe fn close_recv(&self, comm: *mut c_void) -> Result<(), PluginCallError> {
             call!(self.0, close_recv, "closeRecv", (comm))
         }
-        unsafe fn close_listen(&self, comm: *mut c_void) -> Result<(), CallError> {
+        unsafe fn close_listen(&self, comm: *mut c_void) -> Result<(), PluginCallError> {
             call!(self.0, close_listen, "closeListen", (comm))
         }
     };
@@ -120,13 +120,13 @@ macro_rules! no_context_calls {
             _ctx: *mut c_void,
             dev: c_int,
             handle: *mut c_void,
-        ) -> Result<*mut c_void, CallError> {
+        ) -> Result<*mut c_void, PluginCallError> {
             call_out!(self.0, listen, "listen", |out| (dev, handle, out))
         }
-        unsafe fn finalize(&self, _ctx: *mut c_void) -> Result<(), CallError> {
+        unsafe fn finalize(&self, _ctx: *mut c_void) -> Result<(), PluginCallError> {
             Ok(())
         }
-        unsafe fn set_net_attr(&self, _ctx: *mut c_void, _attr: &NetAttr) -> Result<(), CallError> {
+        unsafe fn set_net_attr(&self, _ctx: *mut c_void, _attr: &NetAttr) -> Result<(), PluginCallError> {
             Ok(())
         }
     };
@@ -135,8 +135,12 @@ macro_rules! no_context_calls {
 /// `init` of versions 6 to 9.
 macro_rules! init_plain {
     () => {
-        unsafe fn init(&self, _comm_id: u64, _config: *mut CommConfig) -> Result<*mut c_void, CallError> {
-            call!(self.0, init, "init", (Some(crate::log::logger()))).map(|()| std::ptr::null_mut())
+        unsafe fn init(
+            &self,
+            _comm_id: u64,
+            _config: *mut CommConfig,
+        ) -> Result<*mut c_void, PluginCallError> {
+            call!(self.0, init, "init", (Some(crate::log::plugin_logger()))).map(|()| std::ptr::null_mut())
         }
     };
 }
@@ -144,7 +148,7 @@ macro_rules! init_plain {
 /// `accept` with a device handle, which this host never asks for.
 macro_rules! accept_v7 {
     () => {
-        unsafe fn accept(&self, listen_comm: *mut c_void) -> Result<*mut c_void, CallError> {
+        unsafe fn accept(&self, listen_comm: *mut c_void) -> Result<*mut c_void, PluginCallError> {
             call_out!(self.0, accept, "accept", |out| (listen_comm, out, std::ptr::null_mut()))
         }
     };
@@ -159,7 +163,7 @@ macro_rules! connect_v7 {
             dev: c_int,
             _config: *mut CommConfig,
             handle: *mut c_void,
-        ) -> Result<*mut c_void, CallError> {
+        ) -> Result<*mut c_void, PluginCallError> {
             call_out!(self.0, connect, "connect", |out| (dev, handle, out, std::ptr::null_mut()))
         }
     };
@@ -174,9 +178,9 @@ macro_rules! reg_mr_v6 {
             data: *mut c_void,
             size: usize,
             kind: c_int,
-        ) -> Result<*mut c_void, CallError> {
-            let size =
-                c_int::try_from(size).map_err(|_| CallError::TooLarge { call: "regMr", bytes: size })?;
+        ) -> Result<*mut c_void, PluginCallError> {
+            let size = c_int::try_from(size)
+                .map_err(|_| PluginCallError::TooLarge { call: "regMr", bytes: size })?;
             call_out!(self.0, reg_mr, "regMr", |out| (comm, data, size, kind, out))
         }
     };
@@ -191,7 +195,7 @@ macro_rules! reg_mr_v8 {
             data: *mut c_void,
             size: usize,
             kind: c_int,
-        ) -> Result<*mut c_void, CallError> {
+        ) -> Result<*mut c_void, PluginCallError> {
             call_out!(self.0, reg_mr, "regMr", |out| (comm, data, size, kind, out))
         }
     };
@@ -208,8 +212,8 @@ macro_rules! messages_v6 {
             tag: c_int,
             mhandle: *mut c_void,
             request: *mut *mut c_void,
-        ) -> Result<(), CallError> {
-            let size = crate::abi::calls::narrow("isend", size)?;
+        ) -> Result<(), PluginCallError> {
+            let size = crate::abi::calls::narrow_size("isend", size)?;
             call!(self.0, isend, "isend", (comm, data, size, tag, mhandle, request))
         }
         unsafe fn irecv(
@@ -217,13 +221,13 @@ macro_rules! messages_v6 {
             comm: *mut c_void,
             args: RecvArgs,
             request: *mut *mut c_void,
-        ) -> Result<(), CallError> {
+        ) -> Result<(), PluginCallError> {
             let mut sizes: [c_int; trunkline_sys::nccl_net::NET_RECVS_MAX] = [0; _];
             let count = usize::try_from(args.n).unwrap_or(0).min(sizes.len());
             for (index, size) in sizes.iter_mut().enumerate().take(count) {
                 let entry = args.sizes.wrapping_add(index);
                 // SAFETY: the caller vouches for arrays of `n` entries, and `index` is below that.
-                *size = crate::abi::calls::narrow("irecv", unsafe { *entry })?;
+                *size = crate::abi::calls::narrow_size("irecv", unsafe { *entry })?;
             }
             call!(
                 self.0,
@@ -246,7 +250,7 @@ macro_rules! messages_v10 {
             tag: c_int,
             mhandle: *mut c_void,
             request: *mut *mut c_void,
-        ) -> Result<(), CallError> {
+        ) -> Result<(), PluginCallError> {
             call!(self.0, isend, "isend", (comm, data, size, tag, mhandle, std::ptr::null_mut(), request))
         }
         unsafe fn irecv(
@@ -254,7 +258,7 @@ macro_rules! messages_v10 {
             comm: *mut c_void,
             args: RecvArgs,
             request: *mut *mut c_void,
-        ) -> Result<(), CallError> {
+        ) -> Result<(), PluginCallError> {
             let RecvArgs { n, data, sizes, tags, mhandles, phandles } = args;
             call!(self.0, irecv, "irecv", (comm, n, data, sizes, tags, mhandles, phandles, request))
         }
@@ -262,10 +266,12 @@ macro_rules! messages_v10 {
 }
 
 /// Members of a fused NIC in the places of a version.
-pub(crate) fn places<const N: usize>(members: &[std::ffi::c_int]) -> Result<[std::ffi::c_int; N], CallError> {
+pub(crate) fn member_places<const N: usize>(
+    members: &[std::ffi::c_int],
+) -> Result<[std::ffi::c_int; N], PluginCallError> {
     let mut devs = [0; N];
     let Some(places) = devs.get_mut(..members.len()) else {
-        return Err(CallError::TooMany { call: "makeVDevice", asked: members.len(), most: N });
+        return Err(PluginCallError::TooMany { call: "makeVDevice", asked: members.len(), most: N });
     };
     places.copy_from_slice(members);
     Ok(devs)
@@ -274,8 +280,8 @@ pub(crate) fn places<const N: usize>(members: &[std::ffi::c_int]) -> Result<[std
 /// `makeVDevice` of the versions that have none.
 macro_rules! no_v_device {
     () => {
-        unsafe fn make_v_device(&self, _members: &[c_int]) -> Result<c_int, CallError> {
-            Err(CallError::NotProvided { call: "makeVDevice" })
+        unsafe fn make_v_device(&self, _members: &[c_int]) -> Result<c_int, PluginCallError> {
+            Err(PluginCallError::NotProvided { call: "makeVDevice" })
         }
     };
 }
@@ -283,8 +289,8 @@ macro_rules! no_v_device {
 /// `makeVDevice`, with the members in a version's structure.
 macro_rules! v_device {
     ($props:ident) => {
-        unsafe fn make_v_device(&self, members: &[c_int]) -> Result<c_int, CallError> {
-            let devs = crate::abi::calls::places(members)?;
+        unsafe fn make_v_device(&self, members: &[c_int]) -> Result<c_int, PluginCallError> {
+            let devs = crate::abi::calls::member_places(members)?;
             let mut props = $props { ndevs: members.len() as c_int, devs };
             let mut dev: c_int = -1;
             call!(self.0, make_v_device, "makeVDevice", (&mut dev, &mut props)).map(|()| dev)
@@ -295,13 +301,13 @@ macro_rules! v_device {
 /// `init`, `listen`, `connect`, `finalize` and `setNetAttr` of the versions with a context.
 macro_rules! context_calls {
     () => {
-        unsafe fn init(&self, comm_id: u64, config: *mut CommConfig) -> Result<*mut c_void, CallError> {
+        unsafe fn init(&self, comm_id: u64, config: *mut CommConfig) -> Result<*mut c_void, PluginCallError> {
             call_out!(self.0, init, "init", |out| (
                 out,
                 comm_id,
                 config,
-                Some(crate::log::logger()),
-                Some(crate::log::profiler())
+                Some(crate::log::plugin_logger()),
+                Some(crate::log::plugin_profiler())
             ))
         }
         unsafe fn listen(
@@ -309,7 +315,7 @@ macro_rules! context_calls {
             ctx: *mut c_void,
             dev: c_int,
             handle: *mut c_void,
-        ) -> Result<*mut c_void, CallError> {
+        ) -> Result<*mut c_void, PluginCallError> {
             call_out!(self.0, listen, "listen", |out| (ctx, dev, handle, out))
         }
         unsafe fn connect(
@@ -318,13 +324,13 @@ macro_rules! context_calls {
             dev: c_int,
             _config: *mut CommConfig,
             handle: *mut c_void,
-        ) -> Result<*mut c_void, CallError> {
+        ) -> Result<*mut c_void, PluginCallError> {
             call_out!(self.0, connect, "connect", |out| (ctx, dev, handle, out, std::ptr::null_mut()))
         }
-        unsafe fn finalize(&self, ctx: *mut c_void) -> Result<(), CallError> {
+        unsafe fn finalize(&self, ctx: *mut c_void) -> Result<(), PluginCallError> {
             call!(self.0, finalize, "finalize", (ctx))
         }
-        unsafe fn set_net_attr(&self, ctx: *mut c_void, attr: &NetAttr) -> Result<(), CallError> {
+        unsafe fn set_net_attr(&self, ctx: *mut c_void, attr: &NetAttr) -> Result<(), PluginCallError> {
             let mut attr = *attr;
             match self.0.set_net_attr {
                 Some(_) => call!(self.0, set_net_attr, "setNetAttr", (ctx, &mut attr)),

@@ -19,7 +19,7 @@ use libloading::os::unix::Library;
 use thiserror::Error;
 use trunkline_sys::nccl_net::{CommConfig, NetAttr, ResultCode};
 
-use crate::properties::Properties;
+use crate::properties::NetProperties;
 
 /// Versions of the interface that this host speaks, newest first.
 pub const VERSIONS: [u8; 7] = [12, 11, 10, 9, 8, 7, 6];
@@ -27,7 +27,7 @@ pub const VERSIONS: [u8; 7] = [12, 11, 10, 9, 8, 7, 6];
 /// Why a call into the plugin gave no result.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum CallError {
+pub enum PluginCallError {
     /// The plugin returned a failure.
     #[error("{call} returned {}", result_name(*.code))]
     Failed {
@@ -102,34 +102,34 @@ pub(crate) struct RecvArgs {
 /// # Safety
 /// Of every `unsafe` method: pointers of the plugin are ones that this plugin returned and has not freed, memory
 /// is valid for the sizes given until the operation is complete, and out-pointers may be written.
-pub(crate) trait Abi: Send + Sync {
+pub(crate) trait NetAbi: Send + Sync {
     fn version(&self) -> u8;
     fn name(&self) -> *const c_char;
-    unsafe fn init(&self, comm_id: u64, config: *mut CommConfig) -> Result<*mut c_void, CallError>;
-    unsafe fn devices(&self) -> Result<c_int, CallError>;
-    unsafe fn properties(&self, dev: c_int) -> Result<Properties, CallError>;
+    unsafe fn init(&self, comm_id: u64, config: *mut CommConfig) -> Result<*mut c_void, PluginCallError>;
+    unsafe fn devices(&self) -> Result<c_int, PluginCallError>;
+    unsafe fn properties(&self, dev: c_int) -> Result<NetProperties, PluginCallError>;
     unsafe fn listen(
         &self,
         ctx: *mut c_void,
         dev: c_int,
         handle: *mut c_void,
-    ) -> Result<*mut c_void, CallError>;
+    ) -> Result<*mut c_void, PluginCallError>;
     unsafe fn connect(
         &self,
         ctx: *mut c_void,
         dev: c_int,
         config: *mut CommConfig,
         handle: *mut c_void,
-    ) -> Result<*mut c_void, CallError>;
-    unsafe fn accept(&self, listen_comm: *mut c_void) -> Result<*mut c_void, CallError>;
+    ) -> Result<*mut c_void, PluginCallError>;
+    unsafe fn accept(&self, listen_comm: *mut c_void) -> Result<*mut c_void, PluginCallError>;
     unsafe fn reg_mr(
         &self,
         comm: *mut c_void,
         data: *mut c_void,
         size: usize,
         kind: c_int,
-    ) -> Result<*mut c_void, CallError>;
-    unsafe fn dereg_mr(&self, comm: *mut c_void, mhandle: *mut c_void) -> Result<(), CallError>;
+    ) -> Result<*mut c_void, PluginCallError>;
+    unsafe fn dereg_mr(&self, comm: *mut c_void, mhandle: *mut c_void) -> Result<(), PluginCallError>;
     unsafe fn isend(
         &self,
         comm: *mut c_void,
@@ -138,13 +138,13 @@ pub(crate) trait Abi: Send + Sync {
         tag: c_int,
         mhandle: *mut c_void,
         request: *mut *mut c_void,
-    ) -> Result<(), CallError>;
+    ) -> Result<(), PluginCallError>;
     unsafe fn irecv(
         &self,
         comm: *mut c_void,
         args: RecvArgs,
         request: *mut *mut c_void,
-    ) -> Result<(), CallError>;
+    ) -> Result<(), PluginCallError>;
     unsafe fn iflush(
         &self,
         comm: *mut c_void,
@@ -153,19 +153,23 @@ pub(crate) trait Abi: Send + Sync {
         sizes: *mut c_int,
         mhandles: *mut *mut c_void,
         request: *mut *mut c_void,
-    ) -> Result<(), CallError>;
-    unsafe fn test(&self, request: *mut c_void, done: *mut c_int, sizes: *mut c_int)
-    -> Result<(), CallError>;
-    unsafe fn close_send(&self, comm: *mut c_void) -> Result<(), CallError>;
-    unsafe fn close_recv(&self, comm: *mut c_void) -> Result<(), CallError>;
-    unsafe fn close_listen(&self, comm: *mut c_void) -> Result<(), CallError>;
-    unsafe fn make_v_device(&self, members: &[c_int]) -> Result<c_int, CallError>;
-    unsafe fn finalize(&self, ctx: *mut c_void) -> Result<(), CallError>;
-    unsafe fn set_net_attr(&self, ctx: *mut c_void, attr: &NetAttr) -> Result<(), CallError>;
+    ) -> Result<(), PluginCallError>;
+    unsafe fn test(
+        &self,
+        request: *mut c_void,
+        done: *mut c_int,
+        sizes: *mut c_int,
+    ) -> Result<(), PluginCallError>;
+    unsafe fn close_send(&self, comm: *mut c_void) -> Result<(), PluginCallError>;
+    unsafe fn close_recv(&self, comm: *mut c_void) -> Result<(), PluginCallError>;
+    unsafe fn close_listen(&self, comm: *mut c_void) -> Result<(), PluginCallError>;
+    unsafe fn make_v_device(&self, members: &[c_int]) -> Result<c_int, PluginCallError>;
+    unsafe fn finalize(&self, ctx: *mut c_void) -> Result<(), PluginCallError>;
+    unsafe fn set_net_attr(&self, ctx: *mut c_void, attr: &NetAttr) -> Result<(), PluginCallError>;
 }
 
 /// Looks for the table of one version in a library.
-pub(crate) fn find(library: &Library, version: u8) -> Option<Box<dyn Abi>> {
+pub(crate) fn find_table(library: &Library, version: u8) -> Option<Box<dyn NetAbi>> {
     match version {
         6 => v6::find(library),
         7 => v7::find(library),

@@ -1,21 +1,21 @@
 //! Version 11 of the plugin interface seen as the newest. A context for each communicator.
 //!
-//! Called through `abi::Abi` only.
+//! Called through `abi::NetAbi` only.
 
 use std::ffi::{c_int, c_void};
 
 use trunkline_sys::nccl_net::v11::{NetV11, PropertiesV11, SYMBOL};
 use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps4};
 
-use super::{Abi, CallError, RecvArgs};
-use crate::properties::Properties;
+use super::{NetAbi, PluginCallError, RecvArgs};
+use crate::properties::NetProperties;
 
 /// A copy of the plugin's table.
 struct Table(NetV11);
 
 find_table!(NetV11, SYMBOL);
 
-impl Abi for Table {
+impl NetAbi for Table {
     shared_calls!(11, PropertiesV11);
     context_calls!();
     accept_v7!();

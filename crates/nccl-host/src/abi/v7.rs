@@ -1,21 +1,21 @@
 //! Version 7 of the plugin interface seen as the newest. Sizes are `int` everywhere.
 //!
-//! Called through `abi::Abi` only.
+//! Called through `abi::NetAbi` only.
 
 use std::ffi::{c_int, c_void};
 
 use trunkline_sys::nccl_net::v7::{NetV7, PropertiesV7, SYMBOL};
 use trunkline_sys::nccl_net::{CommConfig, NetAttr};
 
-use super::{Abi, CallError, RecvArgs};
-use crate::properties::Properties;
+use super::{NetAbi, PluginCallError, RecvArgs};
+use crate::properties::NetProperties;
 
 /// A copy of the plugin's table.
 struct Table(NetV7);
 
 find_table!(NetV7, SYMBOL);
 
-impl Abi for Table {
+impl NetAbi for Table {
     shared_calls!(7, PropertiesV7);
     init_plain!();
     no_context_calls!();

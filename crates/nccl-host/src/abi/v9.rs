@@ -1,21 +1,21 @@
 //! Version 9 of the plugin interface seen as the newest. Messages have `size_t` sizes.
 //!
-//! Called through `abi::Abi` only.
+//! Called through `abi::NetAbi` only.
 
 use std::ffi::{c_int, c_void};
 
 use trunkline_sys::nccl_net::v9::{NetV9, PropertiesV9, SYMBOL};
 use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps4};
 
-use super::{Abi, CallError, RecvArgs};
-use crate::properties::Properties;
+use super::{NetAbi, PluginCallError, RecvArgs};
+use crate::properties::NetProperties;
 
 /// A copy of the plugin's table.
 struct Table(NetV9);
 
 find_table!(NetV9, SYMBOL);
 
-impl Abi for Table {
+impl NetAbi for Table {
     shared_calls!(9, PropertiesV9);
     init_plain!();
     no_context_calls!();
@@ -32,7 +32,7 @@ impl Abi for Table {
         tag: c_int,
         mhandle: *mut c_void,
         request: *mut *mut c_void,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), PluginCallError> {
         call!(self.0, isend, "isend", (comm, data, size, tag, mhandle, request))
     }
 
@@ -41,7 +41,7 @@ impl Abi for Table {
         comm: *mut c_void,
         args: RecvArgs,
         request: *mut *mut c_void,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), PluginCallError> {
         let RecvArgs { n, data, sizes, tags, mhandles, phandles: _ } = args;
         call!(self.0, irecv, "irecv", (comm, n, data, sizes, tags, mhandles, request))
     }

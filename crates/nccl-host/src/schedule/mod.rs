@@ -28,7 +28,7 @@ const CHUNK_BYTES_MIN: usize = 32 << 10;
 
 /// One of the three buffers of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Space {
+pub(crate) enum BufferSpace {
     /// The input; in place it lies inside the output's memory.
     Send,
     /// The output.
@@ -39,9 +39,9 @@ pub(crate) enum Space {
 
 /// A place in a buffer, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct BufferOffset {
     /// The buffer.
-    pub(crate) space: Space,
+    pub(crate) space: BufferSpace,
     /// Byte offset in it.
     pub(crate) offset: usize,
 }
@@ -54,46 +54,46 @@ pub(crate) const NONE: StepId = StepId::MAX;
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum StepWork {
     /// Sends an extent on a link.
     Send {
         /// Outgoing link.
         link: usize,
         /// From where.
-        from: Place,
+        from: BufferOffset,
     },
     /// Receives an extent from a link.
     Recv {
         /// Incoming link.
         link: usize,
         /// To where.
-        into: Place,
+        into: BufferOffset,
     },
     /// `into = a op b`, and the division of `Avg` when it is the last.
     Reduce {
         /// Result.
-        into: Place,
+        into: BufferOffset,
         /// One operand.
-        a: Place,
+        a: BufferOffset,
         /// The other.
-        b: Place,
+        b: BufferOffset,
         /// Whether every rank's values are in the result.
         last: bool,
     },
     /// Copies an extent.
     Copy {
         /// Result.
-        into: Place,
+        into: BufferOffset,
         /// Origin.
-        from: Place,
+        from: BufferOffset,
     },
 }
 
 /// One step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
+pub(crate) struct ScheduleStep {
     /// What it does.
-    pub(crate) work: Work,
+    pub(crate) work: StepWork,
     /// Bytes it does it to.
     pub(crate) bytes: usize,
     /// Steps that must be complete before it starts.
@@ -102,7 +102,7 @@ pub(crate) struct Step {
 
 /// Which connections a rank needs.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) enum Graph {
+pub(crate) enum ConnectionGraph {
     /// To the next rank and from the one before.
     Ring,
     /// To and from every other rank.
@@ -113,9 +113,9 @@ pub(crate) enum Graph {
     Scatter(usize),
 }
 
-impl Graph {
+impl ConnectionGraph {
     /// The connections of a collective.
-    pub(crate) fn of(collective: Collective, root: usize) -> Self {
+    pub(crate) fn for_collective(collective: Collective, root: usize) -> Self {
         match collective {
             Collective::AllToAll | Collective::AllToAllV => Self::Full,
             Collective::Gather => Self::Gather(root),
@@ -149,7 +149,7 @@ impl Graph {
 
 /// What a schedule is made for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct SchedulePlan {
     /// The collective.
     pub(crate) collective: Collective,
     /// Type of an element.
@@ -176,9 +176,9 @@ pub(crate) struct Plan {
 
 /// A rank's part of a collective.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Schedule {
+pub(crate) struct RankSchedule {
     /// All steps.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ScheduleStep>,
     /// Steps of each outgoing link; link `c * peers + p` is channel `c` to peer `p`.
     pub(crate) send_queues: Vec<Vec<StepId>>,
     /// Steps of each incoming link.
@@ -187,10 +187,10 @@ pub(crate) struct Schedule {
     pub(crate) local_queues: Vec<Vec<StepId>>,
 }
 
-impl Schedule {
+impl RankSchedule {
     /// Builds the schedule of one rank.
-    pub(crate) fn build(plan: &Plan) -> Self {
-        let graph = Graph::of(plan.collective, plan.root);
+    pub(crate) fn build(plan: &SchedulePlan) -> Self {
+        let graph = ConnectionGraph::for_collective(plan.collective, plan.root);
         let links_out = graph.peers_out(plan.rank, plan.ranks).len();
         let links_in = graph.peers_in(plan.rank, plan.ranks).len();
         let mut schedule = Self {
@@ -200,7 +200,7 @@ impl Schedule {
             local_queues: vec![Vec::new(); (links_in + 1) * plan.channels],
         };
         for channel in 0..plan.channels {
-            let mut builder = Builder {
+            let mut builder = ScheduleBuilder {
                 plan,
                 schedule: &mut schedule,
                 channel,
@@ -212,8 +212,8 @@ impl Schedule {
                 Collective::AllReduce => ring::all_reduce(&mut builder),
                 Collective::AllGather => ring::all_gather(&mut builder),
                 Collective::ReduceScatter => ring::reduce_scatter(&mut builder),
-                Collective::Reduce => ring::reduce(&mut builder),
-                Collective::Broadcast => ring::broadcast(&mut builder),
+                Collective::Reduce => ring::reduce_chain(&mut builder),
+                Collective::Broadcast => ring::broadcast_chain(&mut builder),
                 Collective::SendRecv => pairwise::sendrecv(&mut builder),
                 Collective::AllToAll | Collective::AllToAllV => pairwise::all_to_all(&mut builder),
                 Collective::Gather => star::gather(&mut builder),
@@ -225,7 +225,7 @@ impl Schedule {
 
     /// Bytes of scratch that any rank of such a plan needs.
     pub(crate) fn scratch_bytes(
-        graph: Graph,
+        graph: ConnectionGraph,
         rank: usize,
         ranks: usize,
         channels: usize,
@@ -250,59 +250,65 @@ impl Default for SlotRing {
 
 /// A chunk of a block: byte offset in the buffer, and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Chunk {
+struct BlockChunk {
     offset: usize,
     bytes: usize,
 }
 
 /// Appends the steps of one channel.
-struct Builder<'a> {
-    plan: &'a Plan,
-    schedule: &'a mut Schedule,
+struct ScheduleBuilder<'a> {
+    plan: &'a SchedulePlan,
+    schedule: &'a mut RankSchedule,
     channel: usize,
     links_out: usize,
     links_in: usize,
     slots: Vec<SlotRing>,
 }
 
-impl Builder<'_> {
-    fn push(&mut self, work: Work, bytes: usize, after: [StepId; 2]) -> StepId {
+impl ScheduleBuilder<'_> {
+    fn push(&mut self, work: StepWork, bytes: usize, after: [StepId; 2]) -> StepId {
         let id = self.schedule.steps.len() as StepId;
-        self.schedule.steps.push(Step { work, bytes, after });
+        self.schedule.steps.push(ScheduleStep { work, bytes, after });
         id
     }
 
-    fn send(&mut self, link: usize, from: Place, bytes: usize, after: StepId) -> StepId {
+    fn push_send(&mut self, link: usize, from: BufferOffset, bytes: usize, after: StepId) -> StepId {
         let link = self.channel * self.links_out + link;
-        let id = self.push(Work::Send { link, from }, bytes, [after, NONE]);
+        let id = self.push(StepWork::Send { link, from }, bytes, [after, NONE]);
         self.schedule.send_queues[link].push(id);
         id
     }
 
-    fn recv(&mut self, link: usize, into: Place, bytes: usize, after: StepId) -> StepId {
+    fn push_recv(&mut self, link: usize, into: BufferOffset, bytes: usize, after: StepId) -> StepId {
         let link = self.channel * self.links_in + link;
-        let id = self.push(Work::Recv { link, into }, bytes, [after, NONE]);
+        let id = self.push(StepWork::Recv { link, into }, bytes, [after, NONE]);
         self.schedule.recv_queues[link].push(id);
         id
     }
 
     /// Receives into the link's next scratch slot; the caller says later who holds the slot.
-    fn recv_scratch(&mut self, link: usize, bytes: usize) -> (StepId, Place, usize) {
+    fn recv_scratch(&mut self, link: usize, bytes: usize) -> (StepId, BufferOffset, usize) {
         let slot = self.slots[link].next % STEPS_IN_FLIGHT;
         let after = self.slots[link].holder[slot];
         self.slots[link].next += 1;
         let row = self.channel * self.links_in + link;
         let offset = (row * STEPS_IN_FLIGHT + slot) * self.plan.slot;
-        let place = Place { space: Space::Scratch, offset };
-        (self.recv(link, place, bytes, after), place, slot)
+        let place = BufferOffset { space: BufferSpace::Scratch, offset };
+        (self.push_recv(link, place, bytes, after), place, slot)
     }
 
-    fn hold(&mut self, link: usize, slot: usize, holder: StepId) {
+    fn hold_slot(&mut self, link: usize, slot: usize, holder: StepId) {
         self.slots[link].holder[slot] = holder;
     }
 
     /// A local step in the queue of an incoming link, or in the channel's own.
-    fn local(&mut self, link: Option<usize>, work: Work, bytes: usize, after: [StepId; 2]) -> StepId {
+    fn push_local(
+        &mut self,
+        link: Option<usize>,
+        work: StepWork,
+        bytes: usize,
+        after: [StepId; 2],
+    ) -> StepId {
         let queue = self.channel * (self.links_in + 1) + link.map_or(self.links_in, |link| link);
         let id = self.push(work, bytes, after);
         self.schedule.local_queues[queue].push(id);
@@ -310,22 +316,22 @@ impl Builder<'_> {
     }
 
     /// Copies chunks inside this rank, when they are to be in another place.
-    fn copy_own(&mut self, from: &[Chunk], into_offset: usize) {
+    fn copy_own(&mut self, from: &[BlockChunk], into_offset: usize) {
         if self.plan.in_place {
             return;
         }
         let base = from.first().map_or(0, |chunk| chunk.offset);
         for chunk in from {
-            let into = Place { space: Space::Recv, offset: into_offset + (chunk.offset - base) };
-            let from = Place { space: Space::Send, offset: chunk.offset };
-            self.local(None, Work::Copy { into, from }, chunk.bytes, [NONE, NONE]);
+            let into = BufferOffset { space: BufferSpace::Recv, offset: into_offset + (chunk.offset - base) };
+            let from = BufferOffset { space: BufferSpace::Send, offset: chunk.offset };
+            self.push_local(None, StepWork::Copy { into, from }, chunk.bytes, [NONE, NONE]);
         }
     }
 
     /// This channel's share of `len` elements that start at element `start`, in chunks.
-    fn share(&self, start: usize, len: usize) -> Vec<Chunk> {
-        let (from, share) = split(len, self.plan.channels, self.channel);
-        self.chunks(start + from, share)
+    fn channel_share(&self, start: usize, len: usize) -> Vec<BlockChunk> {
+        let (from, share) = split_part(len, self.plan.channels, self.channel);
+        self.cut_chunks(start + from, share)
     }
 
     /// Most bytes of a chunk of a block of so many bytes.
@@ -334,42 +340,44 @@ impl Builder<'_> {
     /// travels meanwhile; where it only sends and receives, fewer and larger messages are better.
     fn chunk_bytes(&self, block: usize) -> usize {
         let plan = self.plan;
-        let passes_on =
-            plan.collective.reduces() || (plan.ranks > 2 && Graph::of(plan.collective, 0) == Graph::Ring);
+        let passes_on = plan.collective.is_reduction()
+            || (plan.ranks > 2
+                && ConnectionGraph::for_collective(plan.collective, 0) == ConnectionGraph::Ring);
         if !passes_on || plan.collective == Collective::SendRecv {
             return plan.chunk;
         }
-        let most = if plan.collective.reduces() { plan.chunk.min(REDUCED_BYTES_MAX) } else { plan.chunk };
+        let most =
+            if plan.collective.is_reduction() { plan.chunk.min(REDUCED_BYTES_MAX) } else { plan.chunk };
         (block / CHUNKS_OF_A_BLOCK).max(CHUNK_BYTES_MIN).min(most)
     }
 
     /// Cuts elements into chunks of nearly equal size; nothing at all for no elements.
-    fn chunks(&self, start: usize, len: usize) -> Vec<Chunk> {
-        let size = self.plan.dtype.bytes();
+    fn cut_chunks(&self, start: usize, len: usize) -> Vec<BlockChunk> {
+        let size = self.plan.dtype.element_bytes();
         let per_chunk = (self.chunk_bytes(len * size) / size).max(1);
         let count = len.div_ceil(per_chunk);
         (0..count)
             .map(|index| {
-                let (from, part) = split(len, count, index);
-                Chunk { offset: (start + from) * size, bytes: part * size }
+                let (from, part) = split_part(len, count, index);
+                BlockChunk { offset: (start + from) * size, bytes: part * size }
             })
             .collect()
     }
 }
 
 /// Part `index` of `len` cut into `parts` nearly equal parts: (start, length).
-fn split(len: usize, parts: usize, index: usize) -> (usize, usize) {
+fn split_part(len: usize, parts: usize, index: usize) -> (usize, usize) {
     let each = len / parts;
     let more = len % parts;
     (index * each + index.min(more), each + usize::from(index < more))
 }
 
-fn send_at(offset: usize) -> Place {
-    Place { space: Space::Send, offset }
+fn send_at(offset: usize) -> BufferOffset {
+    BufferOffset { space: BufferSpace::Send, offset }
 }
 
-fn recv_at(offset: usize) -> Place {
-    Place { space: Space::Recv, offset }
+fn recv_at(offset: usize) -> BufferOffset {
+    BufferOffset { space: BufferSpace::Recv, offset }
 }
 
 #[cfg(test)]

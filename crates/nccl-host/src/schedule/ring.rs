@@ -1,36 +1,44 @@
 //! Ring schedules: all_reduce, all_gather, reduce_scatter, and the chains of reduce and broadcast.
 //!
-//! Built by `Schedule::build` for one channel. Partial results wait in scratch slots; everything else is sent
+//! Built by `RankSchedule::build` for one channel. Partial results wait in scratch slots; everything else is sent
 //! from and received into the user's buffers.
 
-use super::{Builder, Chunk, NONE, Place, STEPS_IN_FLIGHT, StepId, Work, recv_at, send_at, split};
+use super::{
+    BlockChunk, BufferOffset, NONE, STEPS_IN_FLIGHT, ScheduleBuilder, StepId, StepWork, recv_at, send_at,
+    split_part,
+};
 
 /// Chunks of a reduce_scatter that travel together: half the slots, so that the other half takes what arrives.
 const CHUNKS_TOGETHER: usize = STEPS_IN_FLIGHT / 2;
 
 /// Sends the chunks of a step and notes the last reader of each.
-fn send_all(b: &mut Builder<'_>, chunks: &[Chunk], from_recv: bool, ready: &[StepId]) -> Vec<StepId> {
+fn send_all(
+    b: &mut ScheduleBuilder<'_>,
+    chunks: &[BlockChunk],
+    from_recv: bool,
+    ready: &[StepId],
+) -> Vec<StepId> {
     let mut sent = Vec::with_capacity(chunks.len());
     for (index, chunk) in chunks.iter().enumerate() {
         let from = if from_recv { recv_at(chunk.offset) } else { send_at(chunk.offset) };
-        sent.push(b.send(0, from, chunk.bytes, ready.get(index).copied().unwrap_or(NONE)));
+        sent.push(b.push_send(0, from, chunk.bytes, ready.get(index).copied().unwrap_or(NONE)));
     }
     sent
 }
 
 /// The chunks of each of the `ranks` blocks of this channel's share of an all_reduce.
-fn all_reduce_blocks(b: &Builder<'_>) -> Vec<Vec<Chunk>> {
-    let (start, len) = split(b.plan.block, b.plan.channels, b.channel);
+fn all_reduce_blocks(b: &ScheduleBuilder<'_>) -> Vec<Vec<BlockChunk>> {
+    let (start, len) = split_part(b.plan.block, b.plan.channels, b.channel);
     (0..b.plan.ranks)
         .map(|block| {
-            let (from, part) = split(len, b.plan.ranks, block);
-            b.chunks(start + from, part)
+            let (from, part) = split_part(len, b.plan.ranks, block);
+            b.cut_chunks(start + from, part)
         })
         .collect()
 }
 
 /// Reduce-scatter then all-gather over blocks of one buffer.
-pub(super) fn all_reduce(b: &mut Builder<'_>) {
+pub(super) fn all_reduce(b: &mut ScheduleBuilder<'_>) {
     let n = b.plan.ranks;
     let r = b.plan.rank;
     let blocks = all_reduce_blocks(b);
@@ -46,14 +54,14 @@ pub(super) fn all_reduce(b: &mut Builder<'_>) {
         }
         for chunk in &blocks[into] {
             let (arrived, slot_place, slot) = b.recv_scratch(0, chunk.bytes);
-            let work = Work::Reduce {
+            let work = StepWork::Reduce {
                 into: recv_at(chunk.offset),
                 a: send_at(chunk.offset),
                 b: slot_place,
                 last: step + 2 == n,
             };
-            let reduced = b.local(Some(0), work, chunk.bytes, [arrived, NONE]);
-            b.hold(0, slot, reduced);
+            let reduced = b.push_local(Some(0), work, chunk.bytes, [arrived, NONE]);
+            b.hold_slot(0, slot, reduced);
             ready[into].push(reduced);
         }
     }
@@ -64,27 +72,27 @@ pub(super) fn all_reduce(b: &mut Builder<'_>) {
         ready[into].clear();
         for (index, chunk) in blocks[into].iter().enumerate() {
             let after = sent[into].get(index).copied().unwrap_or(NONE);
-            let arrived = b.recv(0, recv_at(chunk.offset), chunk.bytes, after);
+            let arrived = b.push_recv(0, recv_at(chunk.offset), chunk.bytes, after);
             ready[into].push(arrived);
         }
     }
 }
 
 /// Every block travels once around the ring.
-pub(super) fn all_gather(b: &mut Builder<'_>) {
+pub(super) fn all_gather(b: &mut ScheduleBuilder<'_>) {
     let n = b.plan.ranks;
     let r = b.plan.rank;
     let block = b.plan.block;
-    let size = b.plan.dtype.bytes();
+    let size = b.plan.dtype.element_bytes();
     // The send buffer starts with this rank's block, wherever it lies.
-    let own = b.share(0, block);
+    let own = b.channel_share(0, block);
     send_all(b, &own, false, &[]);
     for step in 0..n - 1 {
         let into = (r + n - step - 1) % n;
-        let chunks = b.share(into * block, block);
+        let chunks = b.channel_share(into * block, block);
         let mut arrived = Vec::with_capacity(chunks.len());
         for chunk in &chunks {
-            arrived.push(b.recv(0, recv_at(chunk.offset), chunk.bytes, NONE));
+            arrived.push(b.push_recv(0, recv_at(chunk.offset), chunk.bytes, NONE));
         }
         if step + 2 < n {
             send_all(b, &chunks, true, &arrived);
@@ -98,12 +106,12 @@ pub(super) fn all_gather(b: &mut Builder<'_>) {
 ///
 /// A slot is free only when its partial sum has left for the next rank, whose slots wait for the rank after it,
 /// and so on around. So that this circle always has a gap, a few chunks go all the way before the next start.
-pub(super) fn reduce_scatter(b: &mut Builder<'_>) {
+pub(super) fn reduce_scatter(b: &mut ScheduleBuilder<'_>) {
     let n = b.plan.ranks;
     let r = b.plan.rank;
     let block = b.plan.block;
-    let size = b.plan.dtype.bytes();
-    let whole: Vec<Vec<Chunk>> = (0..n).map(|owner| b.share(owner * block, block)).collect();
+    let size = b.plan.dtype.element_bytes();
+    let whole: Vec<Vec<BlockChunk>> = (0..n).map(|owner| b.channel_share(owner * block, block)).collect();
     let count = whole.first().map_or(0, Vec::len);
     for start in (0..count).step_by(CHUNKS_TOGETHER) {
         let together = start..count.min(start + CHUNKS_TOGETHER);
@@ -120,25 +128,25 @@ pub(super) fn reduce_scatter(b: &mut Builder<'_>) {
 }
 
 /// Receives a partial sum and adds this rank's values; sends it on, or puts it `to` where it ends.
-fn pass_on(b: &mut Builder<'_>, chunk: Chunk, to: Option<Place>) {
+fn pass_on(b: &mut ScheduleBuilder<'_>, chunk: BlockChunk, to: Option<BufferOffset>) {
     let (arrived, partial, slot) = b.recv_scratch(0, chunk.bytes);
-    let work = Work::Reduce {
+    let work = StepWork::Reduce {
         into: to.unwrap_or(partial),
         a: send_at(chunk.offset),
         b: partial,
         last: to.is_some(),
     };
-    let reduced = b.local(Some(0), work, chunk.bytes, [arrived, NONE]);
-    let holder = if to.is_some() { reduced } else { b.send(0, partial, chunk.bytes, reduced) };
-    b.hold(0, slot, holder);
+    let reduced = b.push_local(Some(0), work, chunk.bytes, [arrived, NONE]);
+    let holder = if to.is_some() { reduced } else { b.push_send(0, partial, chunk.bytes, reduced) };
+    b.hold_slot(0, slot, holder);
 }
 
 /// A chain that starts after the root and ends at it, every rank adding its values.
-pub(super) fn reduce(b: &mut Builder<'_>) {
+pub(super) fn reduce_chain(b: &mut ScheduleBuilder<'_>) {
     let n = b.plan.ranks;
     let r = b.plan.rank;
     let root = b.plan.root;
-    let chunks = b.share(0, b.plan.block);
+    let chunks = b.channel_share(0, b.plan.block);
     if r == (root + 1) % n {
         send_all(b, &chunks, false, &[]);
         return;
@@ -150,11 +158,11 @@ pub(super) fn reduce(b: &mut Builder<'_>) {
 }
 
 /// A chain that starts at the root and ends before it.
-pub(super) fn broadcast(b: &mut Builder<'_>) {
+pub(super) fn broadcast_chain(b: &mut ScheduleBuilder<'_>) {
     let n = b.plan.ranks;
     let r = b.plan.rank;
     let root = b.plan.root;
-    let chunks = b.share(0, b.plan.block);
+    let chunks = b.channel_share(0, b.plan.block);
     if r == root {
         send_all(b, &chunks, false, &[]);
         let base = chunks.first().map_or(0, |chunk| chunk.offset);
@@ -163,9 +171,9 @@ pub(super) fn broadcast(b: &mut Builder<'_>) {
     }
     let forward = (r + 1) % n != root;
     for chunk in chunks {
-        let arrived = b.recv(0, recv_at(chunk.offset), chunk.bytes, NONE);
+        let arrived = b.push_recv(0, recv_at(chunk.offset), chunk.bytes, NONE);
         if forward {
-            b.send(0, recv_at(chunk.offset), chunk.bytes, arrived);
+            b.push_send(0, recv_at(chunk.offset), chunk.bytes, arrived);
         }
     }
 }

@@ -1,19 +1,19 @@
 //! Star schedules: gather to a root, scatter from a root.
 //!
-//! Built by `Schedule::build` for one channel; every byte goes straight between users' buffers.
+//! Built by `RankSchedule::build` for one channel; every byte goes straight between users' buffers.
 
-use super::{Builder, NONE, recv_at, send_at};
+use super::{NONE, ScheduleBuilder, recv_at, send_at};
 
 /// Every rank sends its block to the root.
-pub(super) fn gather(b: &mut Builder<'_>) {
+pub(super) fn gather(b: &mut ScheduleBuilder<'_>) {
     let n = b.plan.ranks;
     let r = b.plan.rank;
     let block = b.plan.block;
-    let size = b.plan.dtype.bytes();
-    let own = b.share(0, block);
+    let size = b.plan.dtype.element_bytes();
+    let own = b.channel_share(0, block);
     if r != b.plan.root {
         for chunk in own {
-            b.send(0, send_at(chunk.offset), chunk.bytes, NONE);
+            b.push_send(0, send_at(chunk.offset), chunk.bytes, NONE);
         }
         return;
     }
@@ -21,7 +21,7 @@ pub(super) fn gather(b: &mut Builder<'_>) {
         for distance in 1..n {
             let from = (r + n - distance) % n;
             let into = recv_at(from * block * size + chunk.offset);
-            b.recv(distance - 1, into, chunk.bytes, NONE);
+            b.push_recv(distance - 1, into, chunk.bytes, NONE);
         }
     }
     let base = own.first().map_or(0, |chunk| chunk.offset);
@@ -29,25 +29,25 @@ pub(super) fn gather(b: &mut Builder<'_>) {
 }
 
 /// The root sends every rank its block.
-pub(super) fn scatter(b: &mut Builder<'_>) {
+pub(super) fn scatter(b: &mut ScheduleBuilder<'_>) {
     let n = b.plan.ranks;
     let r = b.plan.rank;
     let block = b.plan.block;
-    let size = b.plan.dtype.bytes();
-    let share = b.share(0, block);
+    let size = b.plan.dtype.element_bytes();
+    let share = b.channel_share(0, block);
     if r != b.plan.root {
         for chunk in share {
-            b.recv(0, recv_at(chunk.offset), chunk.bytes, NONE);
+            b.push_recv(0, recv_at(chunk.offset), chunk.bytes, NONE);
         }
         return;
     }
     for chunk in &share {
         for distance in 1..n {
             let to = (r + distance) % n;
-            b.send(distance - 1, send_at(to * block * size + chunk.offset), chunk.bytes, NONE);
+            b.push_send(distance - 1, send_at(to * block * size + chunk.offset), chunk.bytes, NONE);
         }
     }
-    let own = b.share(r * block, block);
+    let own = b.channel_share(r * block, block);
     let base = share.first().map_or(0, |chunk| chunk.offset);
     b.copy_own(&own, base);
 }

@@ -4,7 +4,7 @@ use super::*;
 
 /// One rank with a value for each byte: the set of (rank, byte) that it is made of is kept as a plain sum.
 struct Paper {
-    schedule: Schedule,
+    schedule: RankSchedule,
     done: Vec<bool>,
     at: [Vec<usize>; 3],
     spaces: [Vec<u64>; 3],
@@ -12,19 +12,19 @@ struct Paper {
 }
 
 impl Paper {
-    fn place(&self, place: Place) -> (usize, usize) {
+    fn place(&self, place: BufferOffset) -> (usize, usize) {
         match place.space {
-            Space::Send if self.offsets.0 != usize::MAX => (1, place.offset + self.offsets.0),
-            Space::Send => (0, place.offset),
-            Space::Recv => (1, place.offset + self.offsets.1),
-            Space::Scratch => (2, place.offset),
+            BufferSpace::Send if self.offsets.0 != usize::MAX => (1, place.offset + self.offsets.0),
+            BufferSpace::Send => (0, place.offset),
+            BufferSpace::Recv => (1, place.offset + self.offsets.1),
+            BufferSpace::Scratch => (2, place.offset),
         }
     }
-    fn read(&self, place: Place, bytes: usize) -> Vec<u64> {
+    fn read(&self, place: BufferOffset, bytes: usize) -> Vec<u64> {
         let (space, offset) = self.place(place);
         self.spaces[space][offset..offset + bytes].to_vec()
     }
-    fn write(&mut self, place: Place, values: &[u64]) {
+    fn write(&mut self, place: BufferOffset, values: &[u64]) {
         let (space, offset) = self.place(place);
         self.spaces[space][offset..offset + values.len()].copy_from_slice(values);
     }
@@ -49,7 +49,7 @@ fn contribution(rank: usize, byte: usize) -> u64 {
 fn build(collective: Collective, ranks: usize, channels: usize, in_place: bool, block: usize) -> Vec<Paper> {
     (0..ranks)
         .map(|rank| {
-            let plan = Plan {
+            let plan = SchedulePlan {
                 collective,
                 dtype: DataType::Uint8,
                 op: RedOp::Sum,
@@ -62,8 +62,14 @@ fn build(collective: Collective, ranks: usize, channels: usize, in_place: bool, 
                 chunk: 3,
                 slot: 5,
             };
-            let schedule = Schedule::build(&plan);
-            let scratch = Schedule::scratch_bytes(Graph::of(collective, 1), rank, ranks, channels, 5);
+            let schedule = RankSchedule::build(&plan);
+            let scratch = RankSchedule::scratch_bytes(
+                ConnectionGraph::for_collective(collective, 1),
+                rank,
+                ranks,
+                channels,
+                5,
+            );
             let total = block * ranks;
             let mut paper = Paper {
                 done: vec![false; schedule.steps.len()],
@@ -79,7 +85,7 @@ fn build(collective: Collective, ranks: usize, channels: usize, in_place: bool, 
             if in_place {
                 paper.offsets = collective.in_place_offsets(block, rank, 1);
             }
-            let counts = collective.counts(block_total(collective, block, ranks), ranks);
+            let counts = collective.element_counts(block_total(collective, block, ranks), ranks);
             assert_eq!(counts.block, block);
             let values: Vec<u64> = (0..counts.send).map(|byte| contribution(rank, byte)).collect();
             paper.write(send_at(0), &values);
@@ -94,7 +100,7 @@ fn block_total(collective: Collective, block: usize, ranks: usize) -> usize {
 
 /// Moves one message when its sender may send it and its receiver has room: nothing is ever on the way, which is
 /// the least help a network gives, so that a schedule that needs buffers somewhere gets stuck here.
-fn transfer(papers: &mut [Paper], graph: Graph, rank: usize, queue: usize) -> bool {
+fn transfer(papers: &mut [Paper], graph: ConnectionGraph, rank: usize, queue: usize) -> bool {
     let ranks = papers.len();
     let out = graph.peers_out(rank, ranks);
     let (to, channel) = (out[queue % out.len()], queue / out.len());
@@ -104,7 +110,7 @@ fn transfer(papers: &mut [Paper], graph: Graph, rank: usize, queue: usize) -> bo
     let Some(recv) = papers[to].head(1, peer_queue) else { return false };
     let (send_step, recv_step) =
         (papers[rank].schedule.steps[send as usize], papers[to].schedule.steps[recv as usize]);
-    let (Work::Send { from, .. }, Work::Recv { into, .. }) = (send_step.work, recv_step.work) else {
+    let (StepWork::Send { from, .. }, StepWork::Recv { into, .. }) = (send_step.work, recv_step.work) else {
         panic!("a queue with a foreign step")
     };
     assert_eq!(send_step.bytes, recv_step.bytes, "a send of another size");
@@ -119,23 +125,23 @@ fn local(paper: &mut Paper, queue: usize) -> bool {
     let Some(id) = paper.head(2, queue) else { return false };
     let step = paper.schedule.steps[id as usize];
     match step.work {
-        Work::Reduce { into, a, b, .. } => {
+        StepWork::Reduce { into, a, b, .. } => {
             let (a, b) = (paper.read(a, step.bytes), paper.read(b, step.bytes));
             let sum: Vec<u64> = a.iter().zip(&b).map(|(x, y)| x + y).collect();
             paper.write(into, &sum);
         }
-        Work::Copy { into, from } => {
+        StepWork::Copy { into, from } => {
             let data = paper.read(from, step.bytes);
             paper.write(into, &data);
         }
-        Work::Send { .. } | Work::Recv { .. } => panic!("a queue with a foreign step"),
+        StepWork::Send { .. } | StepWork::Recv { .. } => panic!("a queue with a foreign step"),
     }
     paper.finish(2, queue, id);
     true
 }
 
 fn run(collective: Collective, papers: &mut [Paper]) {
-    let graph = Graph::of(collective, 1);
+    let graph = ConnectionGraph::for_collective(collective, 1);
     loop {
         let mut moved = false;
         for rank in 0..papers.len() {

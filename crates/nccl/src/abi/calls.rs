@@ -4,18 +4,18 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 use std::os::fd::BorrowedFd;
 
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::{MemoryKind, MemoryRange};
 use trunkline_sys::nccl_net::{
     CommConfig, DEVS_PER_NIC_V12, DeviceHandle, HANDLE_BYTES, Logger, NET_RECVS_MAX, ProfilerCallback,
     ResultCode,
 };
 
-use super::log::Log;
-use crate::devices::Known;
-use crate::guard::{Out, guard, read_at};
-use crate::memory::{self, Range};
-use crate::plugin::{self, Buffer, Properties};
-use crate::status::CallError;
+use super::log::NcclLog;
+use crate::devices::KnownDevices;
+use crate::guard::{ResultPlace, guard_call, read_at};
+use crate::memory::{self, NcclExtent};
+use crate::plugin::{self, DeviceProperties, NcclBuffer};
+use crate::status::NetCallError;
 use crate::world;
 
 /// The network's name, for logs and `NCCL_NET`.
@@ -23,21 +23,24 @@ pub(super) const NAME: &core::ffi::CStr = c"Trunkline";
 
 /// A name of ours as the pointer NCCL keeps.
 #[inline]
-pub(super) fn pointer(bits: u64) -> *mut c_void {
+pub(super) fn to_pointer(bits: u64) -> *mut c_void {
     ptr::without_provenance_mut(bits as usize)
 }
 
 #[inline]
-pub(super) fn bits(pointer: *mut c_void) -> u64 {
+pub(super) fn pointer_bits(pointer: *mut c_void) -> u64 {
     pointer.addr() as u64
 }
 
 /// Tells the caller which request was started: none is NULL.
 #[inline]
-fn tell(request: &Out<*mut c_void>, started: Result<u64, CallError>) -> Result<(), CallError> {
+fn set_request(
+    request: &ResultPlace<*mut c_void>,
+    started: Result<u64, NetCallError>,
+) -> Result<(), NetCallError> {
     match started {
         Ok(bits) => {
-            request.set(pointer(bits));
+            request.set(to_pointer(bits));
             Ok(())
         }
         Err(error) => {
@@ -49,16 +52,16 @@ fn tell(request: &Out<*mut c_void>, started: Result<u64, CallError>) -> Result<(
 
 /// `init` of versions 6 to 9.
 pub(super) unsafe extern "C" fn init_v6(log: Option<Logger>) -> ResultCode {
-    guard("init", || {
-        world::start(Log::new(log))?.enter();
+    guard_call("init", || {
+        world::start_world(NcclLog::new(log))?.enter_communicator();
         Ok(())
     })
 }
 
 /// `init` of version 10.
 pub(super) unsafe extern "C" fn init_v10(log: Option<Logger>, _: Option<ProfilerCallback>) -> ResultCode {
-    guard("init", || {
-        world::start(Log::new(log))?.enter();
+    guard_call("init", || {
+        world::start_world(NcclLog::new(log))?.enter_communicator();
         Ok(())
     })
 }
@@ -67,10 +70,10 @@ pub(super) unsafe extern "C" fn init_v10(log: Option<Logger>, _: Option<Profiler
 ///
 /// # Safety
 /// If not null, `count` can be written.
-unsafe fn devices(count: *mut c_int, known: Known) -> ResultCode {
-    guard("devices", || {
+unsafe fn devices(count: *mut c_int, known: KnownDevices) -> ResultCode {
+    guard_call("devices", || {
         // SAFETY: by the contract of this function.
-        let count = unsafe { Out::new(count) }?;
+        let count = unsafe { ResultPlace::new(count) }?;
         count.set(plugin::devices(known)?);
         Ok(())
     })
@@ -79,25 +82,25 @@ unsafe fn devices(count: *mut c_int, known: Known) -> ResultCode {
 /// `devices` of versions 6 to 8.
 pub(super) unsafe extern "C" fn devices_v6(count: *mut c_int) -> ResultCode {
     // SAFETY: NCCL passes a place for the number.
-    unsafe { devices(count, Known::Physical) }
+    unsafe { devices(count, KnownDevices::Physical) }
 }
 
 /// `devices` of versions 9 to 12.
 pub(super) unsafe extern "C" fn devices_v9(count: *mut c_int) -> ResultCode {
     // SAFETY: NCCL passes a place for the number.
-    unsafe { devices(count, Known::All) }
+    unsafe { devices(count, KnownDevices::All) }
 }
 
 /// `getProperties`, by the layout of a version and the devices that it knows.
 pub(super) unsafe fn properties<P>(
     dev: c_int,
     out: *mut P,
-    layout: fn(Properties) -> P,
-    known: Known,
+    layout: fn(DeviceProperties) -> P,
+    known: KnownDevices,
 ) -> ResultCode {
-    guard("getProperties", || {
+    guard_call("getProperties", || {
         // SAFETY: the caller passes a place for its version's properties.
-        let out = unsafe { Out::new(out) }?;
+        let out = unsafe { ResultPlace::new(out) }?;
         out.set(layout(plugin::properties(dev, known)?));
         Ok(())
     })
@@ -107,15 +110,15 @@ pub(super) unsafe fn properties<P>(
 ///
 /// # Safety
 /// If not null, `handle` has room for 128 bytes, and `comm` can be written.
-unsafe fn listen(dev: c_int, known: Known, handle: *mut c_void, comm: *mut *mut c_void) -> ResultCode {
-    guard("listen", || {
+unsafe fn listen(dev: c_int, known: KnownDevices, handle: *mut c_void, comm: *mut *mut c_void) -> ResultCode {
+    guard_call("listen", || {
         // SAFETY: by the contract of this function.
-        let handle = unsafe { Out::new(handle.cast::<[u8; HANDLE_BYTES]>()) }?;
+        let handle = unsafe { ResultPlace::new(handle.cast::<[u8; HANDLE_BYTES]>()) }?;
         // SAFETY: by the contract of this function.
-        let comm = unsafe { Out::new(comm) }?;
+        let comm = unsafe { ResultPlace::new(comm) }?;
         let (listen, bytes) = plugin::listen(dev, known)?;
         handle.set(bytes);
-        comm.set(pointer(listen));
+        comm.set(to_pointer(listen));
         Ok(())
     })
 }
@@ -127,7 +130,7 @@ pub(super) unsafe extern "C" fn listen_v6(
     comm: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's contract.
-    unsafe { listen(dev, Known::Physical, handle, comm) }
+    unsafe { listen(dev, KnownDevices::Physical, handle, comm) }
 }
 
 /// `listen` of versions 9 and 10.
@@ -137,7 +140,7 @@ pub(super) unsafe extern "C" fn listen_v9(
     comm: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's contract.
-    unsafe { listen(dev, Known::All, handle, comm) }
+    unsafe { listen(dev, KnownDevices::All, handle, comm) }
 }
 
 /// `listen` of versions 11 and 12.
@@ -148,7 +151,7 @@ pub(super) unsafe extern "C" fn listen_v11(
     comm: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's contract, but for the context.
-    unsafe { listen(dev, Known::All, handle, comm) }
+    unsafe { listen(dev, KnownDevices::All, handle, comm) }
 }
 
 /// `connect` from one of the devices that a version knows, with a traffic class.
@@ -158,21 +161,21 @@ pub(super) unsafe extern "C" fn listen_v11(
 unsafe fn connect(
     ctx: *mut c_void,
     dev: c_int,
-    how: (Known, Option<u8>),
+    how: (KnownDevices, Option<u8>),
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> ResultCode {
-    guard("connect", || {
+    guard_call("connect", || {
         // SAFETY: by the contract of this function.
-        let comm = unsafe { Out::new(comm) }?;
+        let comm = unsafe { ResultPlace::new(comm) }?;
         let place = handle.cast::<[u8; HANDLE_BYTES]>();
         // SAFETY: NCCL passes its private, stable copy of the handle's 128 bytes.
         let mut bytes = unsafe { read_at(place, 0) }?;
         // SAFETY: the same bytes may be written.
-        let back = unsafe { Out::new(place) }?;
-        let connected = plugin::connect(bits(ctx), dev, how, &mut bytes);
+        let back = unsafe { ResultPlace::new(place) }?;
+        let connected = plugin::connect(pointer_bits(ctx), dev, how, &mut bytes);
         back.set(bytes);
-        comm.set(pointer(connected?));
+        comm.set(to_pointer(connected?));
         Ok(())
     })
 }
@@ -194,7 +197,7 @@ pub(super) unsafe extern "C" fn connect_v6(
     comm: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's contract.
-    unsafe { connect(ptr::null_mut(), dev, (Known::Physical, None), handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, (KnownDevices::Physical, None), handle, comm) }
 }
 
 /// `connect` of versions 7 and 8.
@@ -205,7 +208,7 @@ pub(super) unsafe extern "C" fn connect_v7(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: NCCL's contract, but for the device handle, which stays as it was: the host drives the network.
-    unsafe { connect(ptr::null_mut(), dev, (Known::Physical, None), handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, (KnownDevices::Physical, None), handle, comm) }
 }
 
 /// `connect` of version 9.
@@ -216,7 +219,7 @@ pub(super) unsafe extern "C" fn connect_v9(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`.
-    unsafe { connect(ptr::null_mut(), dev, (Known::All, None), handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, (KnownDevices::All, None), handle, comm) }
 }
 
 /// `connect` of version 10.
@@ -230,7 +233,7 @@ pub(super) unsafe extern "C" fn connect_v10(
     // SAFETY: NCCL passes the communicator's configuration, or none.
     let class = unsafe { class_of(config) };
     // SAFETY: as `connect_v7`.
-    unsafe { connect(ptr::null_mut(), dev, (Known::All, class), handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, (KnownDevices::All, class), handle, comm) }
 }
 
 /// `connect` of versions 11 and 12.
@@ -242,15 +245,15 @@ pub(super) unsafe extern "C" fn connect_v11(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`.
-    unsafe { connect(ctx, dev, (Known::All, None), handle, comm) }
+    unsafe { connect(ctx, dev, (KnownDevices::All, None), handle, comm) }
 }
 
 /// `accept` of version 6.
 pub(super) unsafe extern "C" fn accept_v6(listen: *mut c_void, comm: *mut *mut c_void) -> ResultCode {
-    guard("accept", || {
+    guard_call("accept", || {
         // SAFETY: NCCL passes a place for the comm.
-        let comm = unsafe { Out::new(comm) }?;
-        comm.set(pointer(plugin::accept(bits(listen))?));
+        let comm = unsafe { ResultPlace::new(comm) }?;
+        comm.set(to_pointer(plugin::accept(pointer_bits(listen))?));
         Ok(())
     })
 }
@@ -266,9 +269,9 @@ pub(super) unsafe extern "C" fn accept_v7(
 }
 
 /// Memory that NCCL registers, as what it turned out to be.
-fn named(range: Range, kind: Kind) -> Memory {
+fn to_memory(range: NcclExtent, kind: MemoryKind) -> MemoryRange {
     // SAFETY: NCCL keeps the memory mapped until deregMr has returned, and accesses it only as C does.
-    unsafe { Memory::from_raw(range.addr, range.len, kind) }
+    unsafe { MemoryRange::from_raw(range.addr, range.len, kind) }
 }
 
 /// `regMr` of versions 6 and 7.
@@ -293,11 +296,13 @@ pub(super) unsafe extern "C" fn reg_mr_v8(
     kind: c_int,
     mhandle: *mut *mut c_void,
 ) -> ResultCode {
-    guard("regMr", || {
+    guard_call("regMr", || {
         // SAFETY: NCCL passes a place for the handle.
-        let mhandle = unsafe { Out::new(mhandle) }?;
-        let range = Range { addr: data.expose_provenance(), len: size, kind };
-        mhandle.set(pointer(memory::register(bits(comm), range, |kind| named(range, kind))?));
+        let mhandle = unsafe { ResultPlace::new(mhandle) }?;
+        let range = NcclExtent { addr: data.expose_provenance(), len: size, kind };
+        mhandle.set(to_pointer(memory::register_memory(pointer_bits(comm), range, |kind| {
+            to_memory(range, kind)
+        })?));
         Ok(())
     })
 }
@@ -312,24 +317,24 @@ pub(super) unsafe extern "C" fn reg_mr_dma_buf(
     fd: c_int,
     mhandle: *mut *mut c_void,
 ) -> ResultCode {
-    guard("regMrDmaBuf", || {
+    guard_call("regMrDmaBuf", || {
         // SAFETY: NCCL passes a place for the handle.
-        let mhandle = unsafe { Out::new(mhandle) }?;
+        let mhandle = unsafe { ResultPlace::new(mhandle) }?;
         if fd < 0 {
-            return Err(CallError::Argument("no dma-buf"));
+            return Err(NetCallError::Argument("no dma-buf"));
         }
         // SAFETY: not -1, and NCCL closes it only when the call has returned.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        let range = Range { addr: data.expose_provenance(), len: size, kind };
-        let name = |kind| named(range, kind);
-        mhandle.set(pointer(memory::register_dmabuf(bits(comm), range, (fd, offset), name)?));
+        let range = NcclExtent { addr: data.expose_provenance(), len: size, kind };
+        let name = |kind| to_memory(range, kind);
+        mhandle.set(to_pointer(memory::register_dmabuf(pointer_bits(comm), range, (fd, offset), name)?));
         Ok(())
     })
 }
 
 /// `deregMr`.
 pub(super) unsafe extern "C" fn dereg_mr(comm: *mut c_void, mhandle: *mut c_void) -> ResultCode {
-    guard("deregMr", || plugin::deregister(bits(comm), bits(mhandle)))
+    guard_call("deregMr", || plugin::deregister(pointer_bits(comm), pointer_bits(mhandle)))
 }
 
 /// `isend` of versions 6 to 8.
@@ -356,12 +361,12 @@ pub(super) unsafe extern "C" fn isend_v9(
     mhandle: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    guard("isend", || {
+    guard_call("isend", || {
         // SAFETY: NCCL passes a place for the request; what stands there is stale and not read.
-        let request = unsafe { Out::new(request) }?;
-        let buffer = Buffer { mr: bits(mhandle), addr: data.addr(), len: size, tag };
-        let started = plugin::isend(bits(comm), buffer);
-        tell(&request, started)
+        let request = unsafe { ResultPlace::new(request) }?;
+        let buffer = NcclBuffer { mr: pointer_bits(mhandle), addr: data.addr(), len: size, tag };
+        let started = plugin::isend(pointer_bits(comm), buffer);
+        set_request(&request, started)
     })
 }
 
@@ -384,21 +389,21 @@ pub(super) unsafe extern "C" fn isend_v10(
 /// # Safety
 /// The arrays that are not null hold `n` elements.
 #[inline]
-unsafe fn buffers<S: Copy + TryInto<usize>>(
+unsafe fn read_buffers<S: Copy + TryInto<usize>>(
     n: c_int,
     data: *mut *mut c_void,
     sizes: *mut S,
     tags: *mut c_int,
     mhandles: *mut *mut c_void,
-) -> Result<([Buffer; NET_RECVS_MAX], usize), CallError> {
+) -> Result<([NcclBuffer; NET_RECVS_MAX], usize), NetCallError> {
     let count = usize::try_from(n).unwrap_or(0);
     if count == 0 || count > NET_RECVS_MAX {
-        return Err(CallError::Argument("a receive has 1 to 8 buffers"));
+        return Err(NetCallError::Argument("a receive has 1 to 8 buffers"));
     }
-    let mut out = [Buffer { mr: 0, addr: 0, len: 0, tag: 0 }; NET_RECVS_MAX];
+    let mut out = [NcclBuffer { mr: 0, addr: 0, len: 0, tag: 0 }; NET_RECVS_MAX];
     for (at, to) in out.iter_mut().enumerate().take(count) {
         // SAFETY: `at` is below `n`.
-        *to = unsafe { buffer(at, data, sizes, tags, mhandles) }?;
+        *to = unsafe { read_buffer(at, data, sizes, tags, mhandles) }?;
     }
     Ok((out, count))
 }
@@ -408,22 +413,22 @@ unsafe fn buffers<S: Copy + TryInto<usize>>(
 /// # Safety
 /// The arrays that are not null hold more than `at` elements.
 #[inline]
-unsafe fn buffer<S: Copy + TryInto<usize>>(
+unsafe fn read_buffer<S: Copy + TryInto<usize>>(
     at: usize,
     data: *mut *mut c_void,
     sizes: *mut S,
     tags: *mut c_int,
     mhandles: *mut *mut c_void,
-) -> Result<Buffer, CallError> {
+) -> Result<NcclBuffer, NetCallError> {
     // SAFETY: inside the array.
     let addr = unsafe { read_at(data, at) }?.addr();
     // SAFETY: inside the array.
     let len = unsafe { read_at(sizes, at) }?;
     // SAFETY: inside the array.
-    let mr = bits(unsafe { read_at(mhandles, at) }?);
+    let mr = pointer_bits(unsafe { read_at(mhandles, at) }?);
     // SAFETY: inside the array.
     let tag = if tags.is_null() { 0 } else { unsafe { read_at(tags, at) }? };
-    Ok(Buffer { mr, addr, len: len.try_into().unwrap_or(usize::MAX), tag })
+    Ok(NcclBuffer { mr, addr, len: len.try_into().unwrap_or(usize::MAX), tag })
 }
 
 /// `irecv`, by the type of sizes.
@@ -437,20 +442,20 @@ unsafe fn irecv<S: Copy + TryInto<usize>>(
     (data, sizes, tags, mhandles): (*mut *mut c_void, *mut S, *mut c_int, *mut *mut c_void),
     request: *mut *mut c_void,
 ) -> ResultCode {
-    guard("irecv", || {
+    guard_call("irecv", || {
         // A hint that completion is optional may stand there. It is not taken: the bytes may be placed by our own polls,
         // so that a request which is done before they are there would leave them to nobody.
         // SAFETY: by the contract of this function.
-        let request = unsafe { Out::new(request) }?;
+        let request = unsafe { ResultPlace::new(request) }?;
         let started = if n == 1 {
             // SAFETY: the arrays hold one element.
-            plugin::irecv(bits(comm), &[unsafe { buffer(0, data, sizes, tags, mhandles) }?])
+            plugin::irecv(pointer_bits(comm), &[unsafe { read_buffer(0, data, sizes, tags, mhandles) }?])
         } else {
             // SAFETY: by the contract of this function.
-            let (buffers, count) = unsafe { buffers(n, data, sizes, tags, mhandles) }?;
-            plugin::irecv(bits(comm), &buffers[..count])
+            let (buffers, count) = unsafe { read_buffers(n, data, sizes, tags, mhandles) }?;
+            plugin::irecv(pointer_bits(comm), &buffers[..count])
         };
-        tell(&request, started)
+        set_request(&request, started)
     })
 }
 
@@ -506,13 +511,13 @@ pub(super) unsafe extern "C" fn iflush(
     mhandles: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    guard("iflush", || {
+    guard_call("iflush", || {
         // SAFETY: NCCL passes a place for the request.
-        let request = unsafe { Out::new(request) }?;
+        let request = unsafe { ResultPlace::new(request) }?;
         // SAFETY: NCCL passes arrays of `n` elements.
-        let (buffers, count) = unsafe { buffers(n, data, sizes, ptr::null_mut(), mhandles) }?;
-        let started = plugin::iflush(bits(comm), &buffers[..count]);
-        tell(&request, started)
+        let (buffers, count) = unsafe { read_buffers(n, data, sizes, ptr::null_mut(), mhandles) }?;
+        let started = plugin::iflush(pointer_bits(comm), &buffers[..count]);
+        set_request(&request, started)
     })
 }
 
@@ -522,11 +527,11 @@ pub(super) unsafe extern "C" fn test(
     done: *mut c_int,
     sizes: *mut c_int,
 ) -> ResultCode {
-    guard("test", || {
+    guard_call("test", || {
         // SAFETY: NCCL passes a place for the answer.
-        let done = unsafe { Out::new(done) }?;
+        let done = unsafe { ResultPlace::new(done) }?;
         let mut lens = [0; NET_RECVS_MAX];
-        let count = plugin::test(bits(request), &mut lens)?;
+        let count = plugin::test(pointer_bits(request), &mut lens)?;
         if let Some(count) = count
             && !sizes.is_null()
         {
@@ -534,7 +539,7 @@ pub(super) unsafe extern "C" fn test(
                 // SAFETY: NCCL passes room for the sizes of as many buffers as the request has.
                 let place = unsafe { sizes.add(at) };
                 // SAFETY: not null, and in that room. Sizes beyond the type's range are told as its end.
-                unsafe { Out::new(place) }?.set(c_int::try_from(len).unwrap_or(c_int::MAX));
+                unsafe { ResultPlace::new(place) }?.set(c_int::try_from(len).unwrap_or(c_int::MAX));
             }
         }
         done.set(c_int::from(count.is_some()));
@@ -544,12 +549,12 @@ pub(super) unsafe extern "C" fn test(
 
 /// `closeSend` and `closeRecv`.
 pub(super) unsafe extern "C" fn close(comm: *mut c_void) -> ResultCode {
-    guard("close", || plugin::close(bits(comm)))
+    guard_call("close", || plugin::close(pointer_bits(comm)))
 }
 
 /// `closeListen`.
 pub(super) unsafe extern "C" fn close_listen(comm: *mut c_void) -> ResultCode {
-    guard("closeListen", || plugin::close_listen(bits(comm)))
+    guard_call("closeListen", || plugin::close_listen(pointer_bits(comm)))
 }
 
 /// `makeVDevice`, for the fused-NIC properties of any version: a count, then device numbers.
@@ -562,14 +567,14 @@ pub(super) unsafe fn make_v_device(
     devs: *const c_int,
     room: usize,
 ) -> ResultCode {
-    guard("makeVDevice", || {
+    guard_call("makeVDevice", || {
         // SAFETY: by the contract of this function.
-        let dev = unsafe { Out::new(dev) }?;
+        let dev = unsafe { ResultPlace::new(dev) }?;
         // SAFETY: by the contract of this function.
         let count = usize::try_from(unsafe { read_at(count, 0) }?).unwrap_or(0);
         let mut members = [0; DEVS_PER_NIC_V12];
         if count > room.min(members.len()) {
-            return Err(CallError::Argument("more members than this version's structure has places for"));
+            return Err(NetCallError::Argument("more members than this version's structure has places for"));
         }
         for (at, member) in members.iter_mut().enumerate().take(count) {
             // SAFETY: `at` is below `count`.

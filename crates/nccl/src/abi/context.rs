@@ -5,10 +5,10 @@ use core::ffi::c_void;
 
 use trunkline_sys::nccl_net::{CommConfig, Logger, NetAttr, ProfilerCallback, ResultCode};
 
-use super::calls::{bits, class_of, pointer};
-use super::log::Log;
-use crate::guard::{Out, guard};
-use crate::status::CallError;
+use super::calls::{class_of, pointer_bits, to_pointer};
+use super::log::NcclLog;
+use crate::guard::{ResultPlace, guard_call};
+use crate::status::NetCallError;
 use crate::world;
 
 /// `init` of versions 11 and 12.
@@ -19,40 +19,40 @@ pub(super) unsafe extern "C" fn init_v11(
     log: Option<Logger>,
     _: Option<ProfilerCallback>,
 ) -> ResultCode {
-    guard("init", || {
+    guard_call("init", || {
         // SAFETY: NCCL passes a place for the context.
-        let ctx = unsafe { Out::new(ctx) }?;
-        let world = world::start(Log::new(log))?;
+        let ctx = unsafe { ResultPlace::new(ctx) }?;
+        let world = world::start_world(NcclLog::new(log))?;
         // SAFETY: NCCL passes the communicator's configuration, or none.
         let class = unsafe { class_of(config) };
-        let context = world.contexts.open(class)?;
-        world.enter();
-        ctx.set(pointer(context));
+        let context = world.contexts.open_context(class)?;
+        world.enter_communicator();
+        ctx.set(to_pointer(context));
         Ok(())
     })
 }
 
 /// `finalize`.
 pub(super) unsafe extern "C" fn finalize(ctx: *mut c_void) -> ResultCode {
-    guard("finalize", || {
+    guard_call("finalize", || {
         let world = world::world()?;
-        if !world.contexts.close(bits(ctx)) {
-            return Err(CallError::Argument("no such context"));
+        if !world.contexts.close_context(pointer_bits(ctx)) {
+            return Err(NetCallError::Argument("no such context"));
         }
-        world.leave();
+        world.leave_communicator();
         Ok(())
     })
 }
 
 /// `setNetAttr`. The hints say how much a connection that is made afterwards counts for where queue pairs are shared.
 pub(super) unsafe extern "C" fn set_net_attr(ctx: *mut c_void, attr: *mut NetAttr) -> ResultCode {
-    guard("setNetAttr", || {
+    guard_call("setNetAttr", || {
         if attr.is_null() {
-            return Err(CallError::Argument("null attributes"));
+            return Err(NetCallError::Argument("null attributes"));
         }
         // SAFETY: not null, and NCCL passes its attributes.
         let attr = unsafe { attr.read() };
-        world::world()?.contexts.set(bits(ctx), &attr);
+        world::world()?.contexts.set_traffic(pointer_bits(ctx), &attr);
         Ok(())
     })
 }

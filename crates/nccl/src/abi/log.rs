@@ -5,11 +5,11 @@ use std::ffi::CString;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use trunkline_fabric::Level;
+use trunkline_fabric::LogLevel;
 use trunkline_sys::nccl_net::{Logger, log_level, log_subsys};
 
 /// The logger that init was given.
-pub(crate) struct Log {
+pub(crate) struct NcclLog {
     logger: Option<Logger>,
     silent: AtomicBool,
 }
@@ -17,24 +17,24 @@ pub(crate) struct Log {
 const FILE: &CStr = c"trunkline";
 const FORMAT: &CStr = c"NET/Trunkline : %s";
 
-impl Log {
+impl NcclLog {
     pub(crate) fn new(logger: Option<Logger>) -> Self {
         Self { logger, silent: AtomicBool::new(false) }
     }
 
     /// Says nothing any more: NCCL's logger may be gone.
-    pub(crate) fn silence(&self) {
+    pub(crate) fn silence_log(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn line(&self, level: Level, text: &str) {
+    pub(crate) fn log_line(&self, level: LogLevel, text: &str) {
         let Some(logger) = self.logger else { return before_start(text) };
         if self.silent.load(Ordering::Relaxed) {
             return;
         }
         let level = match level {
-            Level::Warn => log_level::WARN,
-            Level::Info => log_level::INFO,
+            LogLevel::Warn => log_level::WARN,
+            LogLevel::Info => log_level::INFO,
         };
         // Text with a NUL inside cannot be told to C; it is cut there.
         let text = CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Log {
 
     /// Writes a line that people have to see to standard error, unless NCCL shows it: it drops warnings where `NCCL_DEBUG` asks for none.
     pub(crate) fn show_hidden(&self, text: &str) {
-        if crate::planted("nccl-warns-nccl-alone") {
+        if crate::is_planted("nccl-warns-nccl-alone") {
             return;
         }
         // Without a logger the line has gone there already.

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use trunkline_proto::reserve::{OutOfMemory, try_vec};
 
-use crate::planted;
-use crate::world::{self, World};
+use crate::is_planted;
+use crate::world::{self, PluginWorld};
 
 /// Memory for a value that is to be kept: reserved before the value is made, which may be hard to take back.
-pub(crate) struct Reserved<T>(Vec<T>);
+pub(crate) struct ReservedPlace<T>(Vec<T>);
 
-impl<T> Reserved<T> {
+impl<T> ReservedPlace<T> {
     /// Room for one.
     pub(crate) fn new() -> Result<Self, OutOfMemory> {
         Ok(Self(try_vec(1)?))
@@ -24,14 +24,14 @@ impl<T> Reserved<T> {
 }
 
 /// A value that is made once, lent to every call, and given back when the library is unloaded.
-pub(crate) struct Kept<T: 'static> {
+pub(crate) struct UnloadCell<T: 'static> {
     /// Null before it is made, and after it was given back; else from a `Box`.
     at: AtomicPtr<T>,
     /// The process ends, so it is never given back.
     ending: AtomicBool,
 }
 
-impl<T: Send + Sync> Kept<T> {
+impl<T: Send + Sync> UnloadCell<T> {
     /// Nothing yet.
     pub(crate) const fn new() -> Self {
         Self { at: AtomicPtr::new(std::ptr::null_mut()), ending: AtomicBool::new(false) }
@@ -45,8 +45,8 @@ impl<T: Send + Sync> Kept<T> {
     }
 
     /// Keeps a value, in memory that was reserved for it. Of two at a time one is lost: the caller lets in one.
-    pub(crate) fn put(&self, reserved: Reserved<T>, value: T) -> &'static T {
-        let Reserved(mut place) = reserved;
+    pub(crate) fn keep_value(&self, reserved: ReservedPlace<T>, value: T) -> &'static T {
+        let ReservedPlace(mut place) = reserved;
         place.clear();
         place.push(value);
         // One value and no room beside it, so it is given back as a `Box` of one.
@@ -57,7 +57,7 @@ impl<T: Send + Sync> Kept<T> {
     }
 
     /// It is kept for ever.
-    fn keep(&self) {
+    fn keep_forever(&self) {
         self.ending.store(true, Ordering::Release);
     }
 
@@ -66,8 +66,8 @@ impl<T: Send + Sync> Kept<T> {
     /// # Safety
     /// Nobody uses what `get` and `put` returned, or calls them, any more, if the process does not end.
     unsafe fn give_back(&self) {
-        let kept = self.ending.load(Ordering::Acquire) && !planted("nccl-gives-back-under-calls");
-        if kept || planted("nccl-keeps-what-is-unloaded") {
+        let kept = self.ending.load(Ordering::Acquire) && !is_planted("nccl-gives-back-under-calls");
+        if kept || is_planted("nccl-keeps-what-is-unloaded") {
             return;
         }
         let at = self.at.swap(std::ptr::null_mut(), Ordering::AcqRel);
@@ -79,26 +79,26 @@ impl<T: Send + Sync> Kept<T> {
 }
 
 /// Has the C library say when the process ends. If it cannot, that is taken for said.
-pub(crate) fn watch_for_the_end(kept: &Kept<World>) {
+pub(crate) fn watch_for_the_end(kept: &UnloadCell<PluginWorld>) {
     // SAFETY: the function is there as long as the library is, after which the C library does not call it.
     if unsafe { libc::atexit(process_ends) } != 0 {
-        kept.keep();
+        kept.keep_forever();
     }
 }
 
 /// Runs when the process ends, and, after [`fini`], when the library is unloaded.
 extern "C" fn process_ends() {
-    world::kept().keep();
+    world::world_cell().keep_forever();
 }
 
 /// Runs when the library is unloaded or the process ends.
 extern "C" fn fini() {
     // A panic here would abort the process that unloads us.
     let _ = std::panic::catch_unwind(|| {
-        if world::end() {
+        if world::end_world() {
             // SAFETY: this is the process that made it; if it does not end, the library is unloaded, and whoever was inside
             // it would come back to code that is not there any more.
-            unsafe { world::kept().give_back() };
+            unsafe { world::world_cell().give_back() };
         }
     });
 }

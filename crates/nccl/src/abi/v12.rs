@@ -10,10 +10,10 @@ use super::calls::{
     listen_v11, reg_mr_dma_buf, reg_mr_v8, test,
 };
 use super::context::{finalize, init_v11, set_net_attr};
-use crate::devices::Known;
-use crate::plugin::Properties;
+use crate::devices::KnownDevices;
+use crate::plugin::DeviceProperties;
 
-fn layout(p: Properties) -> PropertiesV12 {
+fn to_layout(p: DeviceProperties) -> PropertiesV12 {
     let [a, b, c, d] = p.members.1;
     PropertiesV12 {
         name: p.name.cast_mut(),
@@ -40,7 +40,7 @@ fn layout(p: Properties) -> PropertiesV12 {
 
 unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV12) -> ResultCode {
     // SAFETY: the caller passes a place for this version's properties.
-    unsafe { super::calls::properties(dev, out, layout, Known::All) }
+    unsafe { super::calls::properties(dev, out, to_layout, KnownDevices::All) }
 }
 
 unsafe extern "C" fn make_v_device(dev: *mut c_int, members: *mut VDeviceProps8) -> ResultCode {

@@ -9,10 +9,10 @@ use super::calls::{
     NAME, accept_v6, close, close_listen, connect_v6, dereg_mr, devices_v6, iflush, init_v6, irecv_v6,
     isend_v6, listen_v6, reg_mr_dma_buf, reg_mr_v6, test,
 };
-use crate::devices::Known;
-use crate::plugin::Properties;
+use crate::devices::KnownDevices;
+use crate::plugin::DeviceProperties;
 
-fn layout(p: Properties) -> PropertiesV6 {
+fn to_layout(p: DeviceProperties) -> PropertiesV6 {
     PropertiesV6 {
         name: p.name.cast_mut(),
         pci_path: p.pci_path.cast_mut(),
@@ -28,7 +28,7 @@ fn layout(p: Properties) -> PropertiesV6 {
 
 unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV6) -> ResultCode {
     // SAFETY: the caller passes a place for this version's properties.
-    unsafe { super::calls::properties(dev, out, layout, Known::Physical) }
+    unsafe { super::calls::properties(dev, out, to_layout, KnownDevices::Physical) }
 }
 
 /// The table.

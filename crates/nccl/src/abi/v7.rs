@@ -9,10 +9,10 @@ use super::calls::{
     NAME, accept_v7, close, close_listen, connect_v7, dereg_mr, devices_v6, iflush, init_v6, irecv_v6,
     isend_v6, listen_v6, reg_mr_dma_buf, reg_mr_v6, test,
 };
-use crate::devices::Known;
-use crate::plugin::Properties;
+use crate::devices::KnownDevices;
+use crate::plugin::DeviceProperties;
 
-fn layout(p: Properties) -> PropertiesV7 {
+fn to_layout(p: DeviceProperties) -> PropertiesV7 {
     PropertiesV7 {
         name: p.name.cast_mut(),
         pci_path: p.pci_path.cast_mut(),
@@ -30,7 +30,7 @@ fn layout(p: Properties) -> PropertiesV7 {
 
 unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV7) -> ResultCode {
     // SAFETY: the caller passes a place for this version's properties.
-    unsafe { super::calls::properties(dev, out, layout, Known::Physical) }
+    unsafe { super::calls::properties(dev, out, to_layout, KnownDevices::Physical) }
 }
 
 /// The table.

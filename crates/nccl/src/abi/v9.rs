@@ -9,10 +9,10 @@ use super::calls::{
     NAME, accept_v7, close, close_listen, connect_v9, dereg_mr, devices_v9, iflush, init_v6, irecv_v9,
     isend_v9, listen_v9, reg_mr_dma_buf, reg_mr_v8, test,
 };
-use crate::devices::Known;
-use crate::plugin::Properties;
+use crate::devices::KnownDevices;
+use crate::plugin::DeviceProperties;
 
-fn layout(p: Properties) -> PropertiesV9 {
+fn to_layout(p: DeviceProperties) -> PropertiesV9 {
     PropertiesV9 {
         name: p.name.cast_mut(),
         pci_path: p.pci_path.cast_mut(),
@@ -35,7 +35,7 @@ fn layout(p: Properties) -> PropertiesV9 {
 
 unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV9) -> ResultCode {
     // SAFETY: the caller passes a place for this version's properties.
-    unsafe { super::calls::properties(dev, out, layout, Known::All) }
+    unsafe { super::calls::properties(dev, out, to_layout, KnownDevices::All) }
 }
 
 unsafe extern "C" fn make_v_device(dev: *mut c_int, members: *mut VDeviceProps4) -> ResultCode {

@@ -5,19 +5,22 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use trunkline_fabric::{Frame, OobError, OobStream};
-use trunkline_mem::ipc::{At, Device, IpcMemory as _};
-use trunkline_mem::{Memory, Shared};
-use trunkline_proto::fuzzing::{Action, read_actions, variants, write_script};
-use trunkline_proto::ipc::exporter::Amount;
-use trunkline_proto::tagged::{Choice, Method};
+use trunkline_fabric::{OobError, OobFrame, OobStream};
+use trunkline_mem::ipc::{CopyPlace, IpcMemory as _, MemfdDevice};
+use trunkline_mem::{MemoryRange, SharedMemory};
+use trunkline_proto::fuzzing::{FuzzAction, make_variants, read_actions, write_script};
+use trunkline_proto::ipc::exporter::ExportAmount;
+use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::ipc::Message;
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::ipc::IpcMessage;
+use trunkline_proto::wire::tagged::InboxSizes;
 
-use crate::ipc::{Buffer, Config as Sharing};
-use crate::planted::planted;
-use crate::tagged::{Begun, Config, Done, Endpoint, Event, Failed, PeerId, RequestId};
+use crate::ipc::{MessageBuffer, NodeConfig as Sharing};
+use crate::planted::planted_mutant;
+use crate::tagged::{
+    MessageStatus, TaggedConfig, TaggedEndpoint, TaggedEvent, TaggedFailure, TaggedPeerId, TaggedRequestId,
+    TaggedSendStart,
+};
 
 /// Actions of one input, and messages of them.
 const ACTIONS_MAX: usize = 160;
@@ -32,30 +35,30 @@ const ROUNDS_MAX: usize = 20_000;
 
 /// Frames in both directions, and whether the stream is over.
 #[derive(Debug, Default)]
-struct Frames {
-    to: [VecDeque<Frame>; 2],
+struct FrameQueues {
+    to: [VecDeque<OobFrame>; 2],
     over: bool,
     /// Per endpoint, the inbox that its peer writes into.
-    inboxes: [Option<Memory>; 2],
+    inboxes: [Option<MemoryRange>; 2],
 }
 
 /// One end of a stream between the two.
 #[derive(Clone, Debug)]
-struct Pipe(Arc<Mutex<Frames>>, usize);
+struct FramePipe(Arc<Mutex<FrameQueues>>, usize);
 
-impl Pipe {
-    fn with<T>(&self, act: impl FnOnce(&mut Frames) -> T) -> T {
+impl FramePipe {
+    fn with_frames<T>(&self, act: impl FnOnce(&mut FrameQueues) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl OobStream for Pipe {
-    fn send(&mut self, frame: Frame) -> Result<(), OobError> {
-        if let (Ok(Message::Inbox(inbox)), Some(fd)) = (Message::from_bytes(&frame.bytes), &frame.fd) {
-            let mapped = Shared::map(&fd.fd, inbox.bytes()).ok();
-            self.with(|frames| frames.inboxes[self.1] = mapped);
+impl OobStream for FramePipe {
+    fn send(&mut self, frame: OobFrame) -> Result<(), OobError> {
+        if let (Ok(IpcMessage::Inbox(inbox)), Some(fd)) = (IpcMessage::from_bytes(&frame.bytes), &frame.fd) {
+            let mapped = SharedMemory::map_peer(&fd.fd, inbox.file_bytes()).ok();
+            self.with_frames(|frames| frames.inboxes[self.1] = mapped);
         }
-        self.with(|frames| match frames.over {
+        self.with_frames(|frames| match frames.over {
             true => Err(OobError::Closed),
             false => {
                 frames.to[1 - self.1].push_back(frame);
@@ -64,8 +67,8 @@ impl OobStream for Pipe {
         })
     }
 
-    fn recv(&mut self) -> Result<Option<Frame>, OobError> {
-        self.with(|frames| match frames.to[self.1].pop_front() {
+    fn recv(&mut self) -> Result<Option<OobFrame>, OobError> {
+        self.with_frames(|frames| match frames.to[self.1].pop_front() {
             None if frames.over => Err(OobError::Closed),
             frame => Ok(frame),
         })
@@ -73,44 +76,44 @@ impl OobStream for Pipe {
 }
 
 /// A message that was sent.
-struct Sent {
+struct FuzzedSend {
     tag: u64,
     bytes: Vec<u8>,
-    memory: Place,
-    request: Option<RequestId>,
-    end: Option<Result<Done, Failed>>,
+    memory: FuzzedMemory,
+    request: Option<TaggedRequestId>,
+    end: Option<Result<MessageStatus, TaggedFailure>>,
 }
 
 /// A receive that was posted.
-struct Received {
+struct FuzzedReceive {
     tag: u64,
     mask: u64,
     len: usize,
-    memory: Place,
-    request: RequestId,
-    end: Option<Result<Done, Failed>>,
+    memory: FuzzedMemory,
+    request: TaggedRequestId,
+    end: Option<Result<MessageStatus, TaggedFailure>>,
 }
 
 /// Memory of a message.
-enum Place {
+enum FuzzedMemory {
     Own(usize),
-    Other(Memory),
+    Other(MemoryRange),
 }
 
-struct End {
-    endpoint: Endpoint<Device, Pipe>,
-    peer: PeerId,
-    sends: Vec<Sent>,
-    receives: Vec<Received>,
+struct TestedEndpoint {
+    endpoint: TaggedEndpoint<MemfdDevice, FramePipe>,
+    peer: TaggedPeerId,
+    sends: Vec<FuzzedSend>,
+    receives: Vec<FuzzedReceive>,
     /// Memory that no message uses.
     secret: usize,
     met: bool,
     left: bool,
 }
 
-struct World {
-    ends: [End; 2],
-    pipe: Pipe,
+struct EndpointFuzzer {
+    ends: [TestedEndpoint; 2],
+    pipe: FramePipe,
     now: Instant,
     hostile: bool,
     /// The stream has ended, or one of them closes.
@@ -118,11 +121,11 @@ struct World {
 }
 
 /// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input chooses who copies.
-pub(super) fn actions(bytes: &[u8]) {
+pub(super) fn fuzz_endpoints(bytes: &[u8]) {
     let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
-    let Some(mut world) = World::new(how) else { return };
-    actions.for_each(|action| world.act(action));
-    world.end();
+    let Some(mut world) = EndpointFuzzer::new(how) else { return };
+    actions.for_each(|action| world.apply_action(action));
+    world.finish_and_check();
 }
 
 pub(super) fn action_seeds() -> Vec<Vec<u8>> {
@@ -157,47 +160,52 @@ pub(super) fn action_seeds() -> Vec<Vec<u8>> {
         [vec![[5, 0, 0, 0]], all(receive, 1), all(send, 0), vec![[step, 0, 1, 0], [11, 0, 0, 0]]].concat(),
     ];
     let all: Vec<Vec<u8>> = (0..).zip(scripts).map(|(how, script)| write_script(how, &script)).collect();
-    variants(&all)
+    make_variants(&all)
 }
 
-impl World {
+impl EndpointFuzzer {
     fn new(how: u8) -> Option<Self> {
-        let first = Device::create(3, 16 << 20).ok()?;
-        let second = Device::join(3, &first.descriptor().ok()?).ok()?;
-        let fixed = [Method::Pull, Method::Turns, Method::Stage].map(Choice::Fixed);
+        let first = MemfdDevice::create(3, 16 << 20).ok()?;
+        let second = MemfdDevice::join(3, &first.descriptor().ok()?).ok()?;
+        let fixed = [CopyMethod::Pull, CopyMethod::Turns, CopyMethod::Stage].map(MethodChoice::Fixed);
         let copy = fixed.get(usize::from(how % 4)).copied().unwrap_or_default();
-        let pipe = Pipe(Arc::default(), 0);
-        let other = Pipe(pipe.0.clone(), 1);
-        let ends = [End::new(first, 1, copy, pipe.clone())?, End::new(second, 2, copy, other)?];
+        let pipe = FramePipe(Arc::default(), 0);
+        let other = FramePipe(pipe.0.clone(), 1);
+        let ends = [
+            TestedEndpoint::new(first, 1, copy, pipe.clone())?,
+            TestedEndpoint::new(second, 2, copy, other)?,
+        ];
         Some(Self { ends, pipe, now: Instant(0), hostile: false, over: false })
     }
 
-    fn act(&mut self, Action { what, at, one, two }: Action) {
+    fn apply_action(&mut self, FuzzAction { what, at, one, two }: FuzzAction) {
         match what % 12 {
-            0 | 1 => self.send(at, one, two),
-            2 | 3 => self.receive(at, one, two),
-            4 => (0..=one % 8).for_each(|_| self.step(at)),
-            5 => self.settle(),
-            6 => self.cancel(at, usize::from(one)),
+            0 | 1 => self.send_message(at, one, two),
+            2 | 3 => self.post_receive(at, one, two),
+            4 => (0..=one % 8).for_each(|_| self.progress_end(at)),
+            5 => self.run_until_idle(),
+            6 => self.cancel_receive(at, usize::from(one)),
             7 => {
                 let found = self.ends[at].endpoint.probe(None, (u64::from(two % 4), u64::from(one % 4)));
                 assert!(found.is_none_or(|found| self.hostile
                     || found.tag & u64::from(one % 4) == u64::from((two % 4) & (one % 4))));
             }
-            8 | 9 => self.scribble(at, u64::from(one) * 8, u64::from(two) << (8 * (what % 12 == 9) as u32)),
+            8 | 9 => {
+                self.corrupt_inbox(at, u64::from(one) * 8, u64::from(two) << (8 * (what % 12 == 9) as u32))
+            }
             10 if two.is_multiple_of(8) => {
                 self.over = true;
                 self.ends[at].endpoint.close(self.now);
             }
             11 if two.is_multiple_of(8) => {
                 self.over = true;
-                self.pipe.with(|frames| frames.over = true);
+                self.pipe.with_frames(|frames| frames.over = true);
             }
             _ => {}
         }
     }
 
-    fn send(&mut self, at: usize, len: u8, how: u8) {
+    fn send_message(&mut self, at: usize, len: u8, how: u8) {
         let is_met = self.ends[at].met;
         let now = self.now;
         let end = &mut self.ends[at];
@@ -209,21 +217,22 @@ impl World {
         let fill = end.sends.len() as u8;
         let bytes: Vec<u8> =
             (0..len).map(|at| fill.wrapping_mul(31).wrapping_add((at % 251) as u8)).collect();
-        let Some((memory, buffer)) = end.place(&bytes, 0, how & 4 != 0) else { return };
+        let Some((memory, buffer)) = end.allocate_message(&bytes, 0, how & 4 != 0) else { return };
         match end.endpoint.send(end.peer, tag, &buffer) {
-            Ok(Begun::Busy) => end.free(memory),
+            Ok(TaggedSendStart::Busy) => end.free_message(memory),
             Ok(begun) => {
-                let request = if let Begun::Request(request) = begun { Some(request) } else { None };
-                end.sends.push(Sent { tag, bytes, memory, request, end: None });
+                let request =
+                    if let TaggedSendStart::Request(request) = begun { Some(request) } else { None };
+                end.sends.push(FuzzedSend { tag, bytes, memory, request, end: None });
             }
             Err(error) => {
                 assert!(self.hostile || self.over, "a send is refused at {now:?}: {error}");
-                end.free(memory);
+                end.free_message(memory);
             }
         }
     }
 
-    fn receive(&mut self, at: usize, len: u8, how: u8) {
+    fn post_receive(&mut self, at: usize, len: u8, how: u8) {
         let end = &mut self.ends[at];
         if !end.met || end.receives.len() >= MESSAGES_MAX {
             return;
@@ -231,57 +240,59 @@ impl World {
         let len = LENS[usize::from(len % 8)];
         let tag = u64::from(how % 4);
         let mask = u64::from(how / 4 % 4);
-        let Some((memory, buffer)) = end.place(&vec![CANARY; len], EDGE, how & 64 != 0) else { return };
+        let Some((memory, buffer)) = end.allocate_message(&vec![CANARY; len], EDGE, how & 64 != 0) else {
+            return;
+        };
         let from = (how & 128 != 0).then_some(end.peer);
         match end.endpoint.receive(from, (tag, mask), buffer) {
-            Ok(request) => end.receives.push(Received { tag, mask, len, memory, request, end: None }),
+            Ok(request) => end.receives.push(FuzzedReceive { tag, mask, len, memory, request, end: None }),
             Err(error) => {
                 assert!(self.hostile || self.over, "a receive is refused: {error}");
-                end.free(memory);
+                end.free_message(memory);
             }
         }
     }
 
-    fn cancel(&mut self, at: usize, which: usize) {
+    fn cancel_receive(&mut self, at: usize, which: usize) {
         let end = &mut self.ends[at];
         let count = end.receives.len().max(1);
         let Some(receive) = end.receives.get_mut(which % count).filter(|receive| receive.end.is_none())
         else {
             return;
         };
-        if end.endpoint.cancel(receive.request) {
+        if end.endpoint.cancel_receive(receive.request) {
             receive.end = end.endpoint.test(receive.request);
-            assert_eq!(receive.end, Some(Err(Failed::Cancelled)));
+            assert_eq!(receive.end, Some(Err(TaggedFailure::Cancelled)));
         }
     }
 
-    fn step(&mut self, at: usize) {
-        self.now = self.now + Duration::micros(100);
+    fn progress_end(&mut self, at: usize) {
+        self.now = self.now + Duration::from_micros(100);
         let end = &mut self.ends[at];
         end.endpoint.progress(self.now);
-        while let Some(event) = end.endpoint.event() {
+        while let Some(event) = end.endpoint.next_event() {
             match event {
-                Event::Met { peer, .. } => {
+                TaggedEvent::Met { peer, .. } => {
                     assert!(peer == end.peer && !end.met && !end.left);
                     end.met = true;
                 }
-                Event::Left { peer, .. } => {
+                TaggedEvent::Left { peer, .. } => {
                     assert!(peer == end.peer && !end.left, "a peer leaves twice");
                     assert!(self.hostile || self.over, "a peer is told as gone, and is not");
                     end.left = true;
                 }
             }
         }
-        end.test();
+        end.test_requests();
     }
 
     /// Both go on until nothing moves.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         let mut still = 0;
         for _ in 0..ROUNDS_MAX {
-            let before = self.left();
-            [0, 1].into_iter().for_each(|at| self.step(at));
-            still = if self.left() == before { still + 1 } else { 0 };
+            let before = self.count_pending();
+            [0, 1].into_iter().for_each(|at| self.progress_end(at));
+            still = if self.count_pending() == before { still + 1 } else { 0 };
             if still > 100 {
                 return;
             }
@@ -290,12 +301,12 @@ impl World {
     }
 
     /// The numbers of things under way, which change when anything proceeds.
-    fn left(&self) -> [usize; 4] {
-        let open = |end: &End| {
+    fn count_pending(&self) -> [usize; 4] {
+        let open = |end: &TestedEndpoint| {
             let sends = end.sends.iter().filter(|send| send.request.is_some() && send.end.is_none()).count();
             sends + end.receives.iter().filter(|receive| receive.end.is_none()).count()
         };
-        let counts = |end: &End| {
+        let counts = |end: &TestedEndpoint| {
             let counts = end.endpoint.counts();
             (counts.early + counts.eager + counts.staged) as usize
         };
@@ -304,120 +315,134 @@ impl World {
     }
 
     /// The peer of an end writes a word of its inbox.
-    fn scribble(&mut self, at: usize, offset: u64, word: u64) {
-        let inbox = self.pipe.with(|frames| frames.inboxes[at].clone());
+    fn corrupt_inbox(&mut self, at: usize, offset: u64, word: u64) {
+        let inbox = self.pipe.with_frames(|frames| frames.inboxes[at].clone());
         if let Some(inbox) = inbox {
             self.hostile |= inbox.store(offset, word).is_ok();
         }
     }
 
     /// Checks the properties that hold at the end after any actions.
-    fn end(mut self) {
-        self.settle();
+    fn finish_and_check(mut self) {
+        self.run_until_idle();
         if !self.hostile && !self.over {
             let [a, b] = &self.ends;
-            compare(a, b);
-            compare(b, a);
+            compare_messages(a, b);
+            compare_messages(b, a);
         }
         self.over = true;
-        self.pipe.with(|frames| frames.over = true);
-        self.now = self.now + Duration::secs(5);
-        self.settle();
+        self.pipe.with_frames(|frames| frames.over = true);
+        self.now = self.now + Duration::from_secs(5);
+        self.run_until_idle();
         for end in &mut self.ends {
             for receive in end.receives.iter_mut().filter(|receive| receive.end.is_none()) {
-                assert!(end.endpoint.cancel(receive.request), "a receive of a peer that is gone goes on");
+                assert!(
+                    end.endpoint.cancel_receive(receive.request),
+                    "a receive of a peer that is gone goes on"
+                );
                 receive.end = end.endpoint.test(receive.request);
                 assert!(receive.end.is_some());
             }
             let open = end.sends.iter().find(|send| send.request.is_some() && send.end.is_none());
             assert!(open.is_none(), "a send to a peer that is gone never ends");
-            end.check();
+            end.check_untouched();
         }
     }
 }
 
 /// Each message went to the first posted receive that fits of those that no earlier message took.
-fn compare(from: &End, to: &End) {
+fn compare_messages(from: &TestedEndpoint, to: &TestedEndpoint) {
     let mut taken = vec![false; to.receives.len()];
     for sent in &from.sends {
-        let fits = |(at, receive): &(usize, &Received)| {
+        let fits = |(at, receive): &(usize, &FuzzedReceive)| {
             !taken[*at]
-                && receive.end != Some(Err(Failed::Cancelled))
+                && receive.end != Some(Err(TaggedFailure::Cancelled))
                 && (receive.tag ^ sent.tag) & receive.mask == 0
         };
         let Some((at, receive)) = to.receives.iter().enumerate().find(fits) else { continue };
         taken[at] = true;
         let (len, room) = (sent.bytes.len() as u64, receive.len as u64);
-        let whole = Done { peer: to.peer, tag: sent.tag, len };
+        let whole = MessageStatus { peer: to.peer, tag: sent.tag, len };
         let expected = if len > room {
-            Err(Failed::Truncated { peer: to.peer, tag: sent.tag, len, room })
+            Err(TaggedFailure::Truncated { peer: to.peer, tag: sent.tag, len, room })
         } else {
             Ok(whole)
         };
         assert_eq!(receive.end, Some(expected), "receive {at} of {} bytes", receive.len);
         let arrived = sent.bytes.len().min(receive.len);
         assert!(
-            to.bytes(receive)[EDGE..][..arrived] == sent.bytes[..arrived],
+            to.received_bytes(receive)[EDGE..][..arrived] == sent.bytes[..arrived],
             "receive {at} got other bytes"
         );
         assert!(sent.request.is_none() || sent.end.as_ref().is_some_and(Result::is_ok), "{:?}", sent.end);
     }
     for (receive, taken) in to.receives.iter().zip(taken).filter(|(_, taken)| !*taken) {
-        assert!(matches!(receive.end, None | Some(Err(Failed::Cancelled))), "{:?} {taken}", receive.end);
+        assert!(
+            matches!(receive.end, None | Some(Err(TaggedFailure::Cancelled))),
+            "{:?} {taken}",
+            receive.end
+        );
     }
 }
 
-impl End {
-    fn new(memory: Device, number: u8, copy: Choice, pipe: Pipe) -> Option<Self> {
+impl TestedEndpoint {
+    fn new(memory: MemfdDevice, number: u8, copy: MethodChoice, pipe: FramePipe) -> Option<Self> {
         let secret = memory.alloc(4096).ok()?;
-        memory.write(At::Own(secret), &[CANARY; 4096]).ok()?;
-        let of = Sharing::new([number; 16], Amount { entries: 8, bytes: 1 << 24 });
-        let sharing = Sharing { mutant: planted(), ..of };
-        let config = Config { sharing, inbox: Inbox::new(64, 64, 1 << 16).ok()?, copy };
-        let mut endpoint = Endpoint::new(memory, config, Instant(0));
-        let peer = endpoint.join(pipe).ok()?;
+        memory.write(CopyPlace::Own(secret), &[CANARY; 4096]).ok()?;
+        let of = Sharing::new([number; 16], ExportAmount { entries: 8, bytes: 1 << 24 });
+        let sharing = Sharing { mutant: planted_mutant(), ..of };
+        let config = TaggedConfig { sharing, inbox: InboxSizes::new(64, 64, 1 << 16).ok()?, copy };
+        let mut endpoint = TaggedEndpoint::new(memory, config, Instant(0));
+        let peer = endpoint.join_peer(pipe).ok()?;
         let sends = Vec::new();
         let receives = Vec::new();
         Some(Self { endpoint, peer, sends, receives, secret, met: false, left: false })
     }
 
     /// New memory with these bytes between edges.
-    fn place(&self, bytes: &[u8], edge: usize, own: bool) -> Option<(Place, Buffer)> {
+    fn allocate_message(
+        &self,
+        bytes: &[u8],
+        edge: usize,
+        own: bool,
+    ) -> Option<(FuzzedMemory, MessageBuffer)> {
         let mut all = vec![CANARY; bytes.len() + 2 * edge];
         all[edge..][..bytes.len()].copy_from_slice(bytes);
         let len = bytes.len() as u64;
         if own && !bytes.is_empty() {
             let addr = self.endpoint.node().memory().alloc(all.len()).ok()?;
-            self.endpoint.node().memory().write(At::Own(addr), &all).ok()?;
-            return Some((Place::Own(addr), Buffer::own(addr + edge, len)));
+            self.endpoint.node().memory().write(CopyPlace::Own(addr), &all).ok()?;
+            return Some((FuzzedMemory::Own(addr), MessageBuffer::from_own(addr + edge, len)));
         }
-        let memory = Memory::heap(all.len().max(1));
+        let memory = MemoryRange::heap(all.len().max(1));
         memory.write(0, &all).ok()?;
-        Some((Place::Other(memory.clone()), Buffer::of(memory, edge as u64, len)))
+        Some((FuzzedMemory::Other(memory.clone()), MessageBuffer::from_memory(memory, edge as u64, len)))
     }
 
-    fn free(&self, place: Place) {
-        if let Place::Own(addr) = place {
+    fn free_message(&self, place: FuzzedMemory) {
+        if let FuzzedMemory::Own(addr) = place {
             assert!(self.endpoint.node().memory().free(addr).is_ok());
         }
     }
 
-    fn read(&self, place: &Place, len: usize) -> Vec<u8> {
+    fn read_memory(&self, place: &FuzzedMemory, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let read = match place {
-            Place::Own(addr) => self.endpoint.node().memory().read(At::Own(*addr), &mut bytes).is_ok(),
-            Place::Other(memory) => memory.read(0, &mut bytes).is_ok(),
+            FuzzedMemory::Own(addr) => {
+                self.endpoint.node().memory().read(CopyPlace::Own(*addr), &mut bytes).is_ok()
+            }
+            FuzzedMemory::Other(memory) => memory.read(0, &mut bytes).is_ok(),
         };
         assert!(read);
         bytes
     }
 
-    fn bytes(&self, receive: &Received) -> Vec<u8> {
-        self.read(&receive.memory, receive.len + 2 * EDGE)
+    fn received_bytes(&self, receive: &FuzzedReceive) -> Vec<u8> {
+        self.read_memory(&receive.memory, receive.len + 2 * EDGE)
     }
 
     /// Asks for the end of each request that has not told it.
-    fn test(&mut self) {
+    fn test_requests(&mut self) {
         for send in self.sends.iter_mut().filter(|send| send.end.is_none()) {
             send.end = send.request.and_then(|request| self.endpoint.test(request));
         }
@@ -427,35 +452,38 @@ impl End {
     }
 
     /// Bytes that no message may reach are as they were.
-    fn check(&self) {
-        let secret = self.read(&Place::Own(self.secret), 4096);
+    fn check_untouched(&self) {
+        let secret = self.read_memory(&FuzzedMemory::Own(self.secret), 4096);
         assert!(secret.iter().all(|byte| *byte == CANARY), "memory that no message uses was written");
         for receive in &self.receives {
-            let bytes = self.bytes(receive);
+            let bytes = self.received_bytes(receive);
             let edges = bytes[..EDGE].iter().chain(&bytes[EDGE + receive.len..]);
             assert!(edges.into_iter().all(|byte| *byte == CANARY), "bytes around a receive were written");
         }
         for sent in &self.sends {
-            assert!(self.read(&sent.memory, sent.bytes.len()) == sent.bytes, "a sent message was changed");
+            assert!(
+                self.read_memory(&sent.memory, sent.bytes.len()) == sent.bytes,
+                "a sent message was changed"
+            );
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::fuzzing::{Numbers, random_script};
+    use trunkline_proto::fuzzing::{RandomNumbers, random_script};
 
     use super::*;
 
     #[test]
     fn random_actions_hold() {
-        action_seeds().iter().for_each(|seed| actions(seed));
-        let mut numbers = Numbers::new(23);
+        action_seeds().iter().for_each(|seed| fuzz_endpoints(seed));
+        let mut numbers = RandomNumbers::new(23);
         for _ in 0..200 {
             let mut script = [random_script(&mut numbers, 64), vec![0; 4]].concat();
             // They meet first.
             script[1] = 5;
-            actions(&script);
+            fuzz_endpoints(&script);
         }
     }
 }

@@ -4,12 +4,12 @@
 mod endpoint;
 mod node;
 
-use trunkline_proto::fuzzing::Target;
+use trunkline_proto::fuzzing::FuzzTarget;
 
 /// The targets of this crate.
-pub const TARGETS: &[Target] = &[
-    Target { name: "tagged_endpoint", check: endpoint::actions, seeds: endpoint::action_seeds },
-    Target { name: "ipc_node", check: node::node, seeds: node::node_seeds },
+pub const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget { name: "tagged_endpoint", check: endpoint::fuzz_endpoints, seeds: endpoint::action_seeds },
+    FuzzTarget { name: "ipc_node", check: node::fuzz_node, seeds: node::node_seeds },
 ];
 
 /// Runs the target of that name.

@@ -1,38 +1,41 @@
 //! What a neighbour sends: told when it comes, received where its owner says, a part at a time.
 
 use trunkline_fabric::OobStream;
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
-use trunkline_proto::ipc::importer::{Place, ResolveError, Resolved, Use};
+use trunkline_proto::ipc::importer::{ImportPin, MappingPlace, ResolveError, ResolveOutcome};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::Rows;
-use trunkline_proto::wire::ipc::{Message, Outcome};
+use trunkline_proto::tagged::StridedRows;
+use trunkline_proto::wire::ipc::{CopyOutcome, IpcMessage};
 
-use super::buffer::There;
-use super::{Broken, Buffer, COPY_PER_CALL, Neighbour, Node, Notice, Receipt, ReceiveError};
+use super::buffer::MappedRows;
+use super::{
+    COPY_PER_CALL, IpcNode, MessageBuffer, NeighbourId, NodeEvent, ProtocolViolation, ReceiveError,
+    ReceiveOutcome,
+};
 
 /// A message that has come and is not received yet.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ArrivalId {
-    pub(super) from: Neighbour,
+    pub(super) from: NeighbourId,
     pub(super) id: SlotId,
 }
 
 impl ArrivalId {
     /// Who sent it.
     #[must_use]
-    pub const fn neighbour(self) -> Neighbour {
+    pub const fn neighbour(self) -> NeighbourId {
         self.from
     }
 }
 
 /// One of them.
 #[derive(Debug)]
-pub(super) struct Arrival {
+pub(super) struct ArrivalRecord {
     /// The sender's number of it; `None` if it is not this node that says how it ended.
     pub(super) operation: Option<u64>,
-    pub(super) used: Use,
-    pub(super) job: Option<Job>,
+    pub(super) used: ImportPin,
+    pub(super) job: Option<CopyJob>,
     /// Bytes that are copied, or under way.
     pub(super) done: u64,
     /// Those under way, of a kind whose copies go on after they were begun. Nothing of it ends before they have.
@@ -43,39 +46,39 @@ pub(super) struct Arrival {
 
 /// What is to be done with its bytes.
 #[derive(Debug)]
-pub(super) struct Job {
-    buffer: Buffer,
+pub(super) struct CopyJob {
+    buffer: MessageBuffer,
     /// How many of them are wanted.
     len: u64,
     /// How they stand in the sender's memory.
-    rows: Rows,
+    rows: StridedRows,
     /// Whether they are written, and not read.
     outward: bool,
     /// Where that memory must be mapped for it.
-    place: Place,
+    place: MappingPlace,
 }
 
-impl Arrival {
-    pub(super) const fn new(operation: Option<u64>, used: Use) -> Self {
+impl ArrivalRecord {
+    pub(super) const fn new(operation: Option<u64>, used: ImportPin) -> Self {
         Self { operation, used, job: None, done: 0, batch: None, failed: None }
     }
 }
 
 /// How far it got.
-enum Step {
+enum CopyProgress {
     Moved,
     Waits,
     Over,
 }
 
-impl<M: IpcMemory, S: OobStream> Node<M, S> {
+impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     /// An arrival goes into that memory, from its first byte on.
     ///
     /// # Errors
     /// [`ReceiveError`].
-    pub fn receive(&mut self, arrival: ArrivalId, into: Memory) -> Result<(), ReceiveError> {
+    pub fn receive(&mut self, arrival: ArrivalId, into: MemoryRange) -> Result<(), ReceiveError> {
         let len = self.arrival_mut(arrival).map(|one| one.used.part().len());
-        self.receive_part(arrival, into.into(), (len.unwrap_or(0), Rows::WHOLE))
+        self.receive_part(arrival, into.into(), (len.unwrap_or(0), StridedRows::WHOLE))
     }
 
     /// An arrival goes to that address of an own allocation of the node's kind of memory, which has so many bytes from there on.
@@ -84,11 +87,11 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// [`ReceiveError`].
     pub fn receive_own(&mut self, arrival: ArrivalId, addr: usize) -> Result<(), ReceiveError> {
         let len = self.arrival_mut(arrival).map(|one| one.used.part().len()).unwrap_or(0);
-        let holds = usize::try_from(len).is_ok_and(|len| self.memory.holds(addr, len));
+        let holds = usize::try_from(len).is_ok_and(|len| self.memory.holds_range(addr, len));
         let room = self.memory.allocation_of(addr).ok();
         let room = room.and_then(|of| Some(of.len - of.offset_of(addr)?)).unwrap_or(0);
         let room = if holds { len } else { room as u64 };
-        self.receive_part(arrival, Buffer::own(addr, room), (len, Rows::WHOLE))
+        self.receive_part(arrival, MessageBuffer::from_own(addr, room), (len, StridedRows::WHOLE))
     }
 
     /// So many bytes of an arrival, from its first on, go there; they stand in such rows in what it refers to.
@@ -98,25 +101,30 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     pub fn receive_part(
         &mut self,
         arrival: ArrivalId,
-        into: Buffer,
-        (len, rows): (u64, Rows),
+        into: MessageBuffer,
+        (len, rows): (u64, StridedRows),
     ) -> Result<(), ReceiveError> {
         let place = self.place_of(&into);
-        self.begin(arrival, Job { buffer: into, len, rows, outward: false, place })
+        self.begin_receive(arrival, CopyJob { buffer: into, len, rows, outward: false, place })
     }
 
     /// All bytes that an arrival refers to, which stand in such rows there, are written from that buffer: it was an offer.
     ///
     /// # Errors
     /// [`ReceiveError`].
-    pub fn place(&mut self, arrival: ArrivalId, from: Buffer, rows: Rows) -> Result<(), ReceiveError> {
+    pub fn write_offered(
+        &mut self,
+        arrival: ArrivalId,
+        from: MessageBuffer,
+        rows: StridedRows,
+    ) -> Result<(), ReceiveError> {
         let span = self.arrival_mut(arrival).map(|one| one.used.part().len());
-        let len = span.and_then(|span| rows.packed(span)).unwrap_or(0);
+        let len = span.and_then(|span| rows.packed_bytes(span)).unwrap_or(0);
         let place = self.place_of(&from);
-        self.begin(arrival, Job { buffer: from, len, rows, outward: true, place })
+        self.begin_receive(arrival, CopyJob { buffer: from, len, rows, outward: true, place })
     }
 
-    fn begin(&mut self, arrival: ArrivalId, job: Job) -> Result<(), ReceiveError> {
+    fn begin_receive(&mut self, arrival: ArrivalId, job: CopyJob) -> Result<(), ReceiveError> {
         let found = self.arrival_mut(arrival).filter(|one| one.job.is_none());
         let one = found.ok_or(ReceiveError::Unknown)?;
         let there = job.rows.whole_in(one.used.part().len());
@@ -133,125 +141,127 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     ///
     /// # Errors
     /// [`ReceiveError::Unknown`].
-    pub fn refuse(&mut self, arrival: ArrivalId) -> Result<(), ReceiveError> {
+    pub fn refuse_arrival(&mut self, arrival: ArrivalId) -> Result<(), ReceiveError> {
         let found = self.arrival_mut(arrival).filter(|one| one.job.is_none() && one.batch.is_none());
         found.ok_or(ReceiveError::Unknown)?;
-        self.answer(arrival, Outcome::Ended);
+        self.answer_arrival(arrival, CopyOutcome::Ended);
         Ok(())
     }
 
-    fn arrival_mut(&mut self, arrival: ArrivalId) -> Option<&mut Arrival> {
+    fn arrival_mut(&mut self, arrival: ArrivalId) -> Option<&mut ArrivalRecord> {
         self.peers.get_mut(arrival.from)?.arrivals.get_mut(arrival.id)
     }
 
     /// It ends: its memory is used no more, and its sender is told.
-    pub(super) fn answer(&mut self, arrival: ArrivalId, outcome: Outcome) {
+    pub(super) fn answer_arrival(&mut self, arrival: ArrivalId, outcome: CopyOutcome) {
         let Some(peer) = self.peers.get_mut(arrival.from) else { return };
-        let Some(Arrival { operation, used, .. }) = peer.arrivals.remove(arrival.id) else { return };
-        self.importer.finish(used);
-        if outcome == Outcome::Copied && self.mutant.is("ipc-node-answers-first") {
+        let Some(ArrivalRecord { operation, used, .. }) = peer.arrivals.remove(arrival.id) else { return };
+        self.importer.release_pin(used);
+        if outcome == CopyOutcome::Copied && self.mutant.is_planted("ipc-node-answers-first") {
             return;
         }
         if let Some(operation) = operation {
-            peer.say(&Message::Done { operation, outcome }, None);
+            peer.send_message(&IpcMessage::Done { operation, outcome }, None);
         }
     }
 
-    fn end(&mut self, arrival: ArrivalId, outcome: Outcome, receipt: Receipt) {
-        self.answer(arrival, outcome);
+    fn end_arrival(&mut self, arrival: ArrivalId, outcome: CopyOutcome, receipt: ReceiveOutcome) {
+        self.answer_arrival(arrival, outcome);
         match receipt {
-            Receipt::Copied => self.counts.received += 1,
+            ReceiveOutcome::Copied => self.counts.received += 1,
             _ => self.counts.not_received += 1,
         }
-        self.notices.push_back(Notice::Received { arrival, receipt });
+        self.notices.push_back(NodeEvent::Received { arrival, receipt });
     }
 
     /// Copies some of what is being received; whether anything moved.
-    pub fn copy(&mut self) -> bool {
+    pub fn copy_arrivals(&mut self) -> bool {
         let mut moved = self.end_openings();
         for _ in 0..self.copying.len() {
             let Some(arrival) = self.copying.pop_front() else { break };
             match self.copy_part(arrival) {
-                Step::Over => moved = true,
-                Step::Moved => {
+                CopyProgress::Over => moved = true,
+                CopyProgress::Moved => {
                     moved = true;
                     self.copying.push_back(arrival);
                 }
-                Step::Waits => self.copying.push_back(arrival),
+                CopyProgress::Waits => self.copying.push_back(arrival),
             }
         }
         moved
     }
 
     /// Asks for the end of an arrival's copies under way. `None`: none is, and there is more to copy.
-    fn end_batch(&mut self, arrival: ArrivalId) -> Option<Step> {
-        let early = self.mutant.is("ipc-node-ends-before-the-event");
+    fn end_batch(&mut self, arrival: ArrivalId) -> Option<CopyProgress> {
+        let early = self.mutant.is_planted("ipc-node-ends-before-the-event");
         let peer = self.peers.get_mut(arrival.from)?;
         let is_lost = peer.lost.is_some();
         let one = peer.arrivals.get_mut(arrival.id)?;
         if let Some(batch) = &one.batch {
             let ended = match self.memory.has_ended(batch) {
-                Ok(false) if !early => return Some(Step::Waits),
+                Ok(false) if !early => return Some(CopyProgress::Waits),
                 Ok(_) => Ok(()),
                 Err(error) => Err(error),
             };
             one.batch = None;
             if let Some(error) = ended.err().or(one.failed.take()).filter(|_| !is_lost) {
-                self.end(arrival, Outcome::NotMapped, Receipt::NotCopied(error));
-                return Some(Step::Over);
+                self.end_arrival(arrival, CopyOutcome::NotMapped, ReceiveOutcome::NotCopied(error));
+                return Some(CopyProgress::Over);
             }
             if !is_lost && one.job.as_ref().is_some_and(|job| one.done == job.len) {
-                self.end(arrival, Outcome::Copied, Receipt::Copied);
-                return Some(Step::Over);
+                self.end_arrival(arrival, CopyOutcome::Copied, ReceiveOutcome::Copied);
+                return Some(CopyProgress::Over);
             }
         }
         // Its neighbour is gone: nothing more is begun, and it ends with the others.
-        is_lost.then_some(Step::Over)
+        is_lost.then_some(CopyProgress::Over)
     }
 
-    fn copy_part(&mut self, arrival: ArrivalId) -> Step {
+    fn copy_part(&mut self, arrival: ArrivalId) -> CopyProgress {
         if let Some(step) = self.end_batch(arrival) {
             return step;
         }
         let Some(one) = self.peers.get(arrival.from).and_then(|peer| peer.arrivals.get(arrival.id)) else {
-            return Step::Over;
+            return CopyProgress::Over;
         };
         let place = one.job.as_ref().map_or(self.config.place, |job| job.place);
-        match self.importer.resolve(&one.used, place) {
-            Ok(Resolved::At(_)) => return self.copy_mapped(arrival),
-            Ok(Resolved::Map(mapping)) => {
-                self.map(mapping);
-                return Step::Moved;
+        match self.importer.resolve_address(&one.used, place) {
+            Ok(ResolveOutcome::At(_)) => return self.copy_mapped(arrival),
+            Ok(ResolveOutcome::Map(mapping)) => {
+                self.open_mapping(mapping);
+                return CopyProgress::Moved;
             }
-            Ok(Resolved::Wait) => return Step::Waits,
-            Ok(Resolved::Failed) => self.end(arrival, Outcome::NotMapped, Receipt::NotMapped),
-            Err(ResolveError::Gone) => self.end(arrival, Outcome::Ended, Receipt::Lost),
+            Ok(ResolveOutcome::Wait) => return CopyProgress::Waits,
+            Ok(ResolveOutcome::Failed) => {
+                self.end_arrival(arrival, CopyOutcome::NotMapped, ReceiveOutcome::NotMapped)
+            }
+            Err(ResolveError::Gone) => self.end_arrival(arrival, CopyOutcome::Ended, ReceiveOutcome::Lost),
             Err(ResolveError::Outside) => {
-                self.end(arrival, Outcome::Ended, Receipt::Lost);
-                self.break_with(arrival.from, Broken::Outside);
+                self.end_arrival(arrival, CopyOutcome::Ended, ReceiveOutcome::Lost);
+                self.break_with(arrival.from, ProtocolViolation::Outside);
             }
         }
-        Step::Over
+        CopyProgress::Over
     }
 
-    fn copy_mapped(&mut self, arrival: ArrivalId) -> Step {
+    fn copy_mapped(&mut self, arrival: ArrivalId) -> CopyProgress {
         let mut early = None;
-        let Some(peer) = self.peers.get_mut(arrival.from) else { return Step::Over };
-        let Some(one) = peer.arrivals.get_mut(arrival.id) else { return Step::Over };
-        let (part, Some(job)) = (one.used.part(), &one.job) else { return Step::Over };
+        let Some(peer) = self.peers.get_mut(arrival.from) else { return CopyProgress::Over };
+        let Some(one) = peer.arrivals.get_mut(arrival.id) else { return CopyProgress::Over };
+        let (part, Some(job)) = (one.used.part(), &one.job) else { return CopyProgress::Over };
         if one.done == 0
             && let Some(operation) = one.operation
-            && self.mutant.is("ipc-node-answers-first")
+            && self.mutant.is_planted("ipc-node-answers-first")
         {
-            early = Some(Message::Done { operation, outcome: Outcome::Copied });
+            early = Some(IpcMessage::Done { operation, outcome: CopyOutcome::Copied });
         }
         let in_one_row = job.rows.is_whole() && job.buffer.rows().is_whole();
         let most = self.memory.batch_bytes().filter(|_| in_one_row).unwrap_or(COPY_PER_CALL);
         let len = (job.len - one.done).min(most);
         let mut batch = None;
-        let copied = match peer.imports.find(one.used.name(), job.place) {
+        let copied = match peer.imports.find_mapping(one.used.export_name(), job.place) {
             Some(mapped) => {
-                let there = There { mapped, at: part.start(), rows: job.rows };
+                let there = MappedRows { mapped, at: part.start(), rows: job.rows };
                 match job.outward {
                     false => job.buffer.begin_get(&self.memory, &mut batch, one.done, there, len),
                     true => job.buffer.begin_put(&self.memory, &mut batch, one.done, there, len),
@@ -259,11 +269,11 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             }
             None => Err(CopyError::Closed),
         };
-        let gives_up = batch.is_some() && self.mutant.is("ipc-node-fails-half-a-batch");
+        let gives_up = batch.is_some() && self.mutant.is_planted("ipc-node-fails-half-a-batch");
         if copied == Err(CopyError::Busy) && !gives_up {
             // The copies under way end first, and then all of them are begun again.
             one.batch = batch;
-            return Step::Waits;
+            return CopyProgress::Waits;
         }
         let more = one.done + len < job.len;
         one.done += len;
@@ -271,18 +281,18 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         if is_under_way {
             (one.batch, one.failed) = (batch, copied.clone().err());
         }
-        early.iter().for_each(|done| peer.say(done, None));
+        early.iter().for_each(|done| peer.send_message(done, None));
         if is_under_way {
-            return Step::Moved;
+            return CopyProgress::Moved;
         }
         if let Err(error) = copied {
-            self.end(arrival, Outcome::NotMapped, Receipt::NotCopied(error));
-            return Step::Over;
+            self.end_arrival(arrival, CopyOutcome::NotMapped, ReceiveOutcome::NotCopied(error));
+            return CopyProgress::Over;
         }
         if more {
-            return Step::Moved;
+            return CopyProgress::Moved;
         }
-        self.end(arrival, Outcome::Copied, Receipt::Copied);
-        Step::Over
+        self.end_arrival(arrival, CopyOutcome::Copied, ReceiveOutcome::Copied);
+        CopyProgress::Over
     }
 }

@@ -2,86 +2,90 @@
 
 use std::sync::Arc;
 
-use trunkline_mem::ipc::{At, CopyBatch, CopyError, IpcMemory, Mapped, To};
-use trunkline_mem::{Kind, Memory};
-use trunkline_proto::tagged::{Rows, Runs};
+use trunkline_mem::ipc::{CopyBatch, CopyError, CopyPlace, CopyTarget, IpcMemory, OpenedHandle};
+use trunkline_mem::{MemoryKind, MemoryRange};
+use trunkline_proto::tagged::{RowRuns, StridedRows};
 
 /// Bytes of this process, in a row or in rows at equal distances. They stay as they are, and are nobody else's, while a message uses them.
 #[derive(Clone, Debug)]
-pub struct Buffer {
-    stand: Stand,
+pub struct MessageBuffer {
+    stand: BufferLayout,
     len: u64,
 }
 
 /// How they stand. Rows are behind a pointer, as messages that wait are moved, and most have none.
 #[derive(Clone, Debug)]
-enum Stand {
-    Row(Place),
-    Rows(Arc<(Place, Rows)>),
+enum BufferLayout {
+    Row(BufferOrigin),
+    Rows(Arc<(BufferOrigin, StridedRows)>),
 }
 
 /// Where they are.
 #[derive(Clone, Debug)]
-enum Place {
+enum BufferOrigin {
     /// Inside one own allocation of the node's kind of memory, which others can map: the address of the first. The kind checks each copy
     /// against the memory that it has allocated. Where all private memory is one kind, nothing can be checked so for as long as a message lasts, and
     /// the address is refused.
     Own(usize),
     /// Any other memory that the CPU may touch: the first byte in it.
-    Other(Memory, u64),
+    Other(MemoryRange, u64),
 }
 
 /// Bytes of another process that are mapped here: where the first of them is in what is mapped, and how they stand.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct There<'a> {
-    pub(crate) mapped: &'a Mapped,
+pub(crate) struct MappedRows<'a> {
+    pub(crate) mapped: &'a OpenedHandle,
     pub(crate) at: u64,
-    pub(crate) rows: Rows,
+    pub(crate) rows: StridedRows,
 }
 
-impl From<Memory> for Buffer {
-    fn from(memory: Memory) -> Self {
+impl From<MemoryRange> for MessageBuffer {
+    fn from(memory: MemoryRange) -> Self {
         let len = memory.len() as u64;
-        Self::of(memory, 0, len)
+        Self::from_memory(memory, 0, len)
     }
 }
 
-impl Buffer {
+impl MessageBuffer {
     /// Bytes inside one own allocation of the node's kind of memory, which others can map. Such a buffer is not there
-    /// ([`Buffer::is_there`]) on a node whose kind is all private memory: say it by its [`Memory`], which keeps it.
+    /// ([`MessageBuffer::is_there`]) on a node whose kind is all private memory: say it by its [`MemoryRange`], which keeps it.
     #[must_use]
-    pub const fn own(addr: usize, len: u64) -> Self {
-        Self { stand: Stand::Row(Place::Own(addr)), len }
+    pub const fn from_own(addr: usize, len: u64) -> Self {
+        Self { stand: BufferLayout::Row(BufferOrigin::Own(addr)), len }
     }
 
     /// Bytes of any other memory that the CPU may touch, from an offset on.
     #[must_use]
-    pub const fn of(memory: Memory, at: u64, len: u64) -> Self {
-        Self { stand: Stand::Row(Place::Other(memory, at)), len }
+    pub const fn from_memory(memory: MemoryRange, at: u64, len: u64) -> Self {
+        Self { stand: BufferLayout::Row(BufferOrigin::Other(memory, at)), len }
     }
 
     /// Those of its bytes that stand in such rows, the first at its begin; what is behind the last whole row is left out.
     #[must_use]
-    pub fn in_rows(&self, rows: Rows) -> Self {
+    pub fn in_rows(&self, rows: StridedRows) -> Self {
         let len = rows.whole_in(self.len);
-        let place = self.stands().0.clone();
-        let stand = if rows.is_whole() { Stand::Row(place) } else { Stand::Rows(Arc::new((place, rows))) };
+        let place = self.place_and_rows().0.clone();
+        let stand = if rows.is_whole() {
+            BufferLayout::Row(place)
+        } else {
+            BufferLayout::Rows(Arc::new((place, rows)))
+        };
         Self { stand, len }
     }
 
     /// Some of its bytes; `None` if it has not so many in a row.
     #[must_use]
-    pub fn part(&self, from: u64, len: u64) -> Option<Self> {
+    pub fn sub_buffer(&self, from: u64, len: u64) -> Option<Self> {
         let inside = from.checked_add(len).is_some_and(|end| end <= self.len);
         if !inside {
             return None;
         }
-        let Stand::Row(place) = &self.stand else { return None };
+        let BufferLayout::Row(place) = &self.stand else { return None };
         let place = match place {
-            Place::Own(addr) => Place::Own(plus(*addr, from)),
-            Place::Other(memory, at) => Place::Other(memory.clone(), at + from),
+            BufferOrigin::Own(addr) => BufferOrigin::Own(add_offset(*addr, from)),
+            BufferOrigin::Other(memory, at) => BufferOrigin::Other(memory.clone(), at + from),
         };
-        Some(Self { stand: Stand::Row(place), len })
+        Some(Self { stand: BufferLayout::Row(place), len })
     }
 
     /// Bytes, as many as are sent.
@@ -101,42 +105,42 @@ impl Buffer {
     /// How they stand.
     #[inline]
     #[must_use]
-    pub fn rows(&self) -> Rows {
-        self.stands().1
+    pub fn rows(&self) -> StridedRows {
+        self.place_and_rows().1
     }
 
     /// Has bytes copied, in parts that stand in one row at both ends: from number `done` of this buffer on, with what stands in those rows.
     #[inline]
-    fn each(
+    fn for_each_run(
         &self,
-        there: Rows,
+        there: StridedRows,
         (done, len): (u64, u64),
-        mut copy: impl FnMut(&Place, [u64; 2], u64) -> Result<(), CopyError>,
+        mut copy: impl FnMut(&BufferOrigin, [u64; 2], u64) -> Result<(), CopyError>,
     ) -> Result<(), CopyError> {
         match &self.stand {
-            Stand::Row(place) if there.is_whole() => copy(place, [done, done], len),
+            BufferLayout::Row(place) if there.is_whole() => copy(place, [done, done], len),
             _ => {
-                let (place, rows) = self.stands();
-                Runs::new([rows, there], done, len).try_for_each(|(places, len)| copy(place, places, len))
+                let (place, rows) = self.place_and_rows();
+                RowRuns::new([rows, there], done, len).try_for_each(|(places, len)| copy(place, places, len))
             }
         }
     }
 
     #[inline]
-    fn stands(&self) -> (&Place, Rows) {
+    fn place_and_rows(&self) -> (&BufferOrigin, StridedRows) {
         match &self.stand {
-            Stand::Row(place) => (place, Rows::WHOLE),
-            Stand::Rows(both) => (&both.0, both.1),
+            BufferLayout::Row(place) => (place, StridedRows::WHOLE),
+            BufferLayout::Rows(both) => (&both.0, both.1),
         }
     }
 
     /// Where the first is, if it is of the node's kind of memory.
     #[inline]
     #[must_use]
-    pub fn address(&self) -> Option<usize> {
-        match self.stands().0 {
-            Place::Own(addr) => Some(*addr),
-            Place::Other(..) => None,
+    pub fn own_address(&self) -> Option<usize> {
+        match self.place_and_rows().0 {
+            BufferOrigin::Own(addr) => Some(*addr),
+            BufferOrigin::Other(..) => None,
         }
     }
 
@@ -144,17 +148,19 @@ impl Buffer {
     #[inline]
     #[must_use]
     pub(crate) fn host_address(&self) -> Option<usize> {
-        match self.stands().0 {
-            Place::Other(memory, at) if memory.kind() == Kind::Host => Some(plus(memory.addr(), *at)),
-            Place::Own(_) | Place::Other(..) => None,
+        match self.place_and_rows().0 {
+            BufferOrigin::Other(memory, at) if memory.kind() == MemoryKind::Host => {
+                Some(add_offset(memory.addr(), *at))
+            }
+            BufferOrigin::Own(_) | BufferOrigin::Other(..) => None,
         }
     }
 
     /// The memory and the first byte in it, if it is any other memory, and in one row.
     #[must_use]
-    pub fn memory(&self) -> Option<(&Memory, u64)> {
+    pub fn other_memory(&self) -> Option<(&MemoryRange, u64)> {
         match &self.stand {
-            Stand::Row(Place::Other(memory, at)) => Some((memory, *at)),
+            BufferLayout::Row(BufferOrigin::Other(memory, at)) => Some((memory, *at)),
             _ => None,
         }
     }
@@ -166,14 +172,14 @@ impl Buffer {
         of: &M,
         batch: &mut Option<CopyBatch>,
         done: u64,
-        there: There<'_>,
+        there: MappedRows<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        self.each(there.rows, (done, len), |place, [here, away], len| {
-            let from = At::Open(there.mapped, there.at + away);
+        self.for_each_run(there.rows, (done, len), |place, [here, away], len| {
+            let from = CopyPlace::Open(there.mapped, there.at + away);
             let to = match place {
-                Place::Own(addr) => To::Own(plus(*addr, here)),
-                Place::Other(memory, at) => To::Memory(memory, at + here),
+                BufferOrigin::Own(addr) => CopyTarget::Own(add_offset(*addr, here)),
+                BufferOrigin::Other(memory, at) => CopyTarget::Memory(memory, at + here),
             };
             of.begin_copy(batch, from, to, len as usize)
         })
@@ -186,19 +192,19 @@ impl Buffer {
         of: &M,
         batch: &mut Option<CopyBatch>,
         done: u64,
-        there: There<'_>,
+        there: MappedRows<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        self.each(there.rows, (done, len), |place, [here, away], len| {
+        self.for_each_run(there.rows, (done, len), |place, [here, away], len| {
             let away = there.at + away;
             match place {
-                Place::Own(addr) => {
-                    let from = At::Own(plus(*addr, here));
-                    let to = To::Open(there.mapped, away);
+                BufferOrigin::Own(addr) => {
+                    let from = CopyPlace::Own(add_offset(*addr, here));
+                    let to = CopyTarget::Open(there.mapped, away);
                     of.begin_copy(batch, from, to, len as usize)
                 }
-                Place::Other(memory, at) => {
-                    of.begin_fill(batch, At::Open(there.mapped, away), memory, at + here, len as usize)
+                BufferOrigin::Other(memory, at) => {
+                    of.begin_fill(batch, CopyPlace::Open(there.mapped, away), memory, at + here, len as usize)
                 }
             }
         })
@@ -206,21 +212,27 @@ impl Buffer {
 
     /// Copies bytes from byte number `done` here and on to memory that both processes have.
     #[inline]
-    pub(crate) fn stage<M: IpcMemory>(
+    pub(crate) fn copy_to_stage<M: IpcMemory>(
         &self,
         of: &M,
         done: u64,
-        (memory, at): (&Memory, u64),
+        (memory, at): (&MemoryRange, u64),
         len: u64,
     ) -> Result<(), CopyError> {
-        self.each(Rows::WHOLE, (done, len), |place, [here, away], len| {
+        self.for_each_run(StridedRows::WHOLE, (done, len), |place, [here, away], len| {
             let away = at + away - done;
             match place {
-                Place::Own(addr) => {
-                    of.copy(At::Own(plus(*addr, here)), To::Memory(memory, away), len as usize)?;
+                BufferOrigin::Own(addr) => {
+                    of.copy(
+                        CopyPlace::Own(add_offset(*addr, here)),
+                        CopyTarget::Memory(memory, away),
+                        len as usize,
+                    )?;
                 }
-                Place::Other(from, at) => {
-                    memory.copy_from(away, from, at + here, len).map_err(|_| outside(*at + here, len))?;
+                BufferOrigin::Other(from, at) => {
+                    memory
+                        .copy_from(away, from, at + here, len)
+                        .map_err(|_| outside_error(*at + here, len))?;
                 }
             }
             Ok(())
@@ -229,66 +241,69 @@ impl Buffer {
 
     /// Copies bytes from memory that both processes have to byte number `done` here and on.
     #[inline]
-    pub(crate) fn unstage<M: IpcMemory>(
+    pub(crate) fn copy_from_stage<M: IpcMemory>(
         &self,
         of: &M,
         done: u64,
-        (memory, at): (&Memory, u64),
+        (memory, at): (&MemoryRange, u64),
         len: u64,
     ) -> Result<(), CopyError> {
-        self.each(Rows::WHOLE, (done, len), |place, [here, away], len| {
+        self.for_each_run(StridedRows::WHOLE, (done, len), |place, [here, away], len| {
             let away = at + away - done;
             match place {
-                Place::Own(addr) => of.fill(At::Own(plus(*addr, here)), memory, away, len as usize)?,
-                Place::Other(into, at) => {
-                    into.copy_from(at + here, memory, away, len).map_err(|_| outside(*at + here, len))?;
+                BufferOrigin::Own(addr) => {
+                    of.fill_from(CopyPlace::Own(add_offset(*addr, here)), memory, away, len as usize)?
+                }
+                BufferOrigin::Other(into, at) => {
+                    into.copy_from(at + here, memory, away, len)
+                        .map_err(|_| outside_error(*at + here, len))?;
                 }
             }
             Ok(())
         })
     }
 
-    /// Begins to copy as [`Buffer::stage`] copies, in a batch. Bytes of any other memory are copied at once.
+    /// Begins to copy as [`MessageBuffer::copy_to_stage`] copies, in a batch. Bytes of any other memory are copied at once.
     pub(crate) fn begin_stage<M: IpcMemory>(
         &self,
         of: &M,
         batch: &mut Option<CopyBatch>,
         done: u64,
-        (memory, at): (&Memory, u64),
+        (memory, at): (&MemoryRange, u64),
         len: u64,
     ) -> Result<(), CopyError> {
-        self.each(Rows::WHOLE, (done, len), |place, [here, away], len| {
+        self.for_each_run(StridedRows::WHOLE, (done, len), |place, [here, away], len| {
             let away = at + away - done;
             match place {
-                Place::Own(addr) => {
-                    let from = At::Own(plus(*addr, here));
-                    let to = To::Memory(memory, away);
+                BufferOrigin::Own(addr) => {
+                    let from = CopyPlace::Own(add_offset(*addr, here));
+                    let to = CopyTarget::Memory(memory, away);
                     of.begin_copy(batch, from, to, len as usize)
                 }
-                Place::Other(from, at) => {
-                    memory.copy_from(away, from, at + here, len).map_err(|_| outside(*at + here, len))
+                BufferOrigin::Other(from, at) => {
+                    memory.copy_from(away, from, at + here, len).map_err(|_| outside_error(*at + here, len))
                 }
             }
         })
     }
 
-    /// Begins to copy as [`Buffer::unstage`] copies, in a batch. Bytes for any other memory are copied at once.
+    /// Begins to copy as [`MessageBuffer::copy_from_stage`] copies, in a batch. Bytes for any other memory are copied at once.
     pub(crate) fn begin_unstage<M: IpcMemory>(
         &self,
         of: &M,
         batch: &mut Option<CopyBatch>,
         done: u64,
-        (memory, at): (&Memory, u64),
+        (memory, at): (&MemoryRange, u64),
         len: u64,
     ) -> Result<(), CopyError> {
-        self.each(Rows::WHOLE, (done, len), |place, [here, away], len| {
+        self.for_each_run(StridedRows::WHOLE, (done, len), |place, [here, away], len| {
             let away = at + away - done;
             match place {
-                Place::Own(addr) => {
-                    of.begin_fill(batch, At::Own(plus(*addr, here)), memory, away, len as usize)
+                BufferOrigin::Own(addr) => {
+                    of.begin_fill(batch, CopyPlace::Own(add_offset(*addr, here)), memory, away, len as usize)
                 }
-                Place::Other(into, at) => {
-                    into.copy_from(at + here, memory, away, len).map_err(|_| outside(*at + here, len))
+                BufferOrigin::Other(into, at) => {
+                    into.copy_from(at + here, memory, away, len).map_err(|_| outside_error(*at + here, len))
                 }
             }
         })
@@ -298,14 +313,14 @@ impl Buffer {
     ///
     /// # Errors
     /// [`CopyError`].
-    pub fn write<M: IpcMemory>(&self, of: &M, done: u64, bytes: &[u8]) -> Result<(), CopyError> {
-        self.each(Rows::WHOLE, (done, bytes.len() as u64), |place, [here, away], len| {
+    pub fn write_bytes<M: IpcMemory>(&self, of: &M, done: u64, bytes: &[u8]) -> Result<(), CopyError> {
+        self.for_each_run(StridedRows::WHOLE, (done, bytes.len() as u64), |place, [here, away], len| {
             let from = (away - done) as usize;
             let part = bytes.get(from..from + len as usize).unwrap_or_default();
             match place {
-                Place::Own(addr) => of.write(At::Own(plus(*addr, here)), part)?,
-                Place::Other(memory, at) => {
-                    memory.write(at + here, part).map_err(|_| outside(*at + here, len))?;
+                BufferOrigin::Own(addr) => of.write(CopyPlace::Own(add_offset(*addr, here)), part)?,
+                BufferOrigin::Other(memory, at) => {
+                    memory.write(at + here, part).map_err(|_| outside_error(*at + here, len))?;
                 }
             }
             Ok(())
@@ -316,14 +331,14 @@ impl Buffer {
     ///
     /// # Errors
     /// [`CopyError`].
-    pub fn read<M: IpcMemory>(&self, of: &M, done: u64, into: &mut [u8]) -> Result<(), CopyError> {
-        self.each(Rows::WHOLE, (done, into.len() as u64), |place, [here, away], len| {
+    pub fn read_bytes<M: IpcMemory>(&self, of: &M, done: u64, into: &mut [u8]) -> Result<(), CopyError> {
+        self.for_each_run(StridedRows::WHOLE, (done, into.len() as u64), |place, [here, away], len| {
             let to = (away - done) as usize;
             let part = into.get_mut(to..to + len as usize).unwrap_or_default();
             match place {
-                Place::Own(addr) => of.read(At::Own(plus(*addr, here)), part)?,
-                Place::Other(memory, at) => {
-                    memory.read(at + here, part).map_err(|_| outside(*at + here, len))?;
+                BufferOrigin::Own(addr) => of.read(CopyPlace::Own(add_offset(*addr, here)), part)?,
+                BufferOrigin::Other(memory, at) => {
+                    memory.read(at + here, part).map_err(|_| outside_error(*at + here, len))?;
                 }
             }
             Ok(())
@@ -342,24 +357,24 @@ impl Buffer {
         into: &Self,
         (done, len): (u64, u64),
     ) -> Result<(), CopyError> {
-        let ((place, rows), (target, target_rows)) = (self.stands(), into.stands());
-        Runs::new([rows, target_rows], done, len).try_for_each(|([from, to], len)| match (place, target) {
-            (Place::Own(source), Place::Own(target)) => {
-                let from = At::Own(plus(*source, from));
-                let to = To::Own(plus(*target, to));
+        let ((place, rows), (target, target_rows)) = (self.place_and_rows(), into.place_and_rows());
+        RowRuns::new([rows, target_rows], done, len).try_for_each(|([from, to], len)| match (place, target) {
+            (BufferOrigin::Own(source), BufferOrigin::Own(target)) => {
+                let from = CopyPlace::Own(add_offset(*source, from));
+                let to = CopyTarget::Own(add_offset(*target, to));
                 of.begin_copy(batch, from, to, len as usize)
             }
-            (Place::Own(source), Place::Other(memory, at)) => {
-                let from = At::Own(plus(*source, from));
-                let to = To::Memory(memory, at + to);
+            (BufferOrigin::Own(source), BufferOrigin::Other(memory, at)) => {
+                let from = CopyPlace::Own(add_offset(*source, from));
+                let to = CopyTarget::Memory(memory, at + to);
                 of.begin_copy(batch, from, to, len as usize)
             }
-            (Place::Other(memory, at), Place::Own(target)) => {
-                of.begin_fill(batch, At::Own(plus(*target, to)), memory, at + from, len as usize)
+            (BufferOrigin::Other(memory, at), BufferOrigin::Own(target)) => {
+                of.begin_fill(batch, CopyPlace::Own(add_offset(*target, to)), memory, at + from, len as usize)
             }
-            (Place::Other(source, at), Place::Other(memory, into)) => {
+            (BufferOrigin::Other(source, at), BufferOrigin::Other(memory, into)) => {
                 let copied = memory.copy_from(into + to, source, at + from, len);
-                copied.map_err(|_| outside(*at + from, len))
+                copied.map_err(|_| outside_error(*at + from, len))
             }
         })
     }
@@ -368,22 +383,30 @@ impl Buffer {
     ///
     /// # Errors
     /// [`CopyError`].
-    pub fn copy<M: IpcMemory>(&self, of: &M, into: &Self) -> Result<(), CopyError> {
-        let ((place, rows), (target, target_rows)) = (self.stands(), into.stands());
-        for ([from, to], len) in Runs::new([rows, target_rows], 0, self.len) {
+    pub fn copy_into<M: IpcMemory>(&self, of: &M, into: &Self) -> Result<(), CopyError> {
+        let ((place, rows), (target, target_rows)) = (self.place_and_rows(), into.place_and_rows());
+        for ([from, to], len) in RowRuns::new([rows, target_rows], 0, self.len) {
             match (place, target) {
-                (Place::Own(source), Place::Own(target)) => {
-                    of.copy(At::Own(plus(*source, from)), To::Own(plus(*target, to)), len as usize)?;
+                (BufferOrigin::Own(source), BufferOrigin::Own(target)) => {
+                    of.copy(
+                        CopyPlace::Own(add_offset(*source, from)),
+                        CopyTarget::Own(add_offset(*target, to)),
+                        len as usize,
+                    )?;
                 }
-                (Place::Own(source), Place::Other(memory, at)) => {
-                    of.copy(At::Own(plus(*source, from)), To::Memory(memory, at + to), len as usize)?;
+                (BufferOrigin::Own(source), BufferOrigin::Other(memory, at)) => {
+                    of.copy(
+                        CopyPlace::Own(add_offset(*source, from)),
+                        CopyTarget::Memory(memory, at + to),
+                        len as usize,
+                    )?;
                 }
-                (Place::Other(memory, at), Place::Own(target)) => {
-                    of.fill(At::Own(plus(*target, to)), memory, at + from, len as usize)?;
+                (BufferOrigin::Other(memory, at), BufferOrigin::Own(target)) => {
+                    of.fill_from(CopyPlace::Own(add_offset(*target, to)), memory, at + from, len as usize)?;
                 }
-                (Place::Other(source, at), Place::Other(memory, into)) => {
+                (BufferOrigin::Other(source, at), BufferOrigin::Other(memory, into)) => {
                     let copied = memory.copy_from(into + to, source, at + from, len);
-                    copied.map_err(|_| outside(*at + from, len))?;
+                    copied.map_err(|_| outside_error(*at + from, len))?;
                 }
             }
         }
@@ -393,21 +416,21 @@ impl Buffer {
     /// Whether its bytes are where it says.
     #[inline]
     pub fn is_there<M: IpcMemory>(&self, of: &M) -> bool {
-        let (place, rows) = self.stands();
-        let Some(span) = rows.span(self.len) else { return false };
+        let (place, rows) = self.place_and_rows();
+        let Some(span) = rows.spanned_bytes(self.len) else { return false };
         match place {
             // Peers would write there when it has long been freed, and a reference of this process names it.
-            Place::Own(_) if of.is_everything() => false,
-            Place::Own(addr) => usize::try_from(span).is_ok_and(|span| of.holds(*addr, span)),
-            Place::Other(memory, at) => memory.checked(*at, span).is_ok(),
+            BufferOrigin::Own(_) if of.is_everything() => false,
+            BufferOrigin::Own(addr) => usize::try_from(span).is_ok_and(|span| of.holds_range(*addr, span)),
+            BufferOrigin::Other(memory, at) => memory.checked_address(*at, span).is_ok(),
         }
     }
 }
 
-const fn plus(addr: usize, offset: u64) -> usize {
+const fn add_offset(addr: usize, offset: u64) -> usize {
     addr.saturating_add(offset as usize)
 }
 
-const fn outside(at: u64, len: u64) -> CopyError {
+const fn outside_error(at: u64, len: u64) -> CopyError {
     CopyError::Outside { at, len: len as usize }
 }

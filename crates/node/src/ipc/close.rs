@@ -4,22 +4,24 @@ use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::ipc::{Message, Outcome};
+use trunkline_proto::wire::ipc::{CopyOutcome, IpcMessage};
 
-use super::arrival::Arrival;
-use super::{ArrivalId, Delivery, Leave, Neighbour, Node, Notice, OperationId, Receipt};
+use super::arrival::ArrivalRecord;
+use super::{
+    ArrivalId, IpcNode, LeaveReason, NeighbourId, NodeEvent, OperationId, ReceiveOutcome, SendOutcome,
+};
 
-impl<M: IpcMemory, S: OobStream> Node<M, S> {
+impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     /// Shares nothing any more: what is exported is asked back, what is mapped is let go, and neighbours are told. Goes on in
-    /// [`Node::progress`] until [`Node::is_closed`], for [`Config::leaving`](super::Config::leaving) at the most.
+    /// [`IpcNode::progress`] until [`IpcNode::is_closed`], for [`NodeConfig::leaving`](super::NodeConfig::leaving) at the most.
     pub fn close(&mut self, now: Instant) {
         if self.until.is_some() {
             return;
         }
         self.until = Some(now + self.config.leaving);
         self.exporter.close();
-        for place in 0..self.peers.places() {
-            if let Some(neighbour) = self.peers.at(place) {
+        for place in 0..self.peers.slot_count() {
+            if let Some(neighbour) = self.peers.neighbour_at(place) {
                 self.end_imports(neighbour);
             }
         }
@@ -33,105 +35,105 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     }
 
     /// Nothing more is taken of a neighbour: what waits is refused, what is being copied goes on, the rest is unmapped.
-    fn end_imports(&mut self, neighbour: Neighbour) {
-        self.importer.end(neighbour.0);
+    fn end_imports(&mut self, neighbour: NeighbourId) {
+        self.importer.end_source(neighbour.0);
         let Some(peer) = self.peers.get(neighbour) else { return };
-        let waits = |arrival: &Arrival| arrival.job.is_none() && arrival.batch.is_none();
+        let waits = |arrival: &ArrivalRecord| arrival.job.is_none() && arrival.batch.is_none();
         let waiting = peer.arrivals.iter().filter(|(_, arrival)| waits(arrival));
         for id in waiting.map(|(id, _)| id).collect::<Vec<SlotId>>() {
-            self.answer(ArrivalId { from: neighbour, id }, Outcome::Ended);
+            self.answer_arrival(ArrivalId { from: neighbour, id }, CopyOutcome::Ended);
         }
     }
 
     /// A neighbour has left: it has nothing of this process any more, and is to get nothing.
-    pub(super) fn on_bye(&mut self, from: Neighbour, now: Instant) {
+    pub(super) fn on_bye(&mut self, from: NeighbourId, now: Instant) {
         let Some(peer) = self.peers.get_mut(from) else { return };
         peer.heard_bye = true;
-        self.exporter.gone(peer.exporting, now);
+        self.exporter.remove_peer(peer.exporting, now);
         self.end_imports(from);
         self.fail_sends(from);
     }
 
-    fn fail_sends(&mut self, to: Neighbour) {
+    fn fail_sends(&mut self, to: NeighbourId) {
         let Some(peer) = self.peers.get_mut(to) else { return };
         for id in peer.sent.iter().map(|(id, _)| id).collect::<Vec<SlotId>>() {
             // The exporter has forgiven the pin.
             peer.sent.remove(id);
             let operation = OperationId { to, id };
-            self.notices.push_back(Notice::Sent { operation, delivery: Delivery::Lost });
+            self.notices.push_back(NodeEvent::Sent { operation, delivery: SendOutcome::Lost });
         }
     }
 
     /// A neighbour is dead, or as good as that: nothing is copied from it any more, and nothing of this process is its. While copies are under way, which
     /// a driver does not take back, their memory is neither unmapped nor given back to its receiver: then it is lost behind the last of them.
-    pub(super) fn lose(&mut self, neighbour: Neighbour, why: Leave, now: Instant) {
+    pub(super) fn lose_neighbour(&mut self, neighbour: NeighbourId, why: LeaveReason, now: Instant) {
         let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| peer.stream.is_some()) else { return };
-        if peer.is_copied() && !self.mutant.is("ipc-node-unmaps-under-copies") {
+        if peer.is_copied() && !self.mutant.is_planted("ipc-node-unmaps-under-copies") {
             peer.lost.get_or_insert(why);
             return;
         }
         let why = peer.lost.take().unwrap_or(why);
         peer.stream = None;
-        self.counts.broken += u64::from(matches!(why, Leave::Broken(_)));
-        if !self.mutant.is("ipc-node-mourns-nobody") {
-            self.exporter.gone(peer.exporting, now);
+        self.counts.broken += u64::from(matches!(why, LeaveReason::Broken(_)));
+        if !self.mutant.is_planted("ipc-node-mourns-nobody") {
+            self.exporter.remove_peer(peer.exporting, now);
         }
-        if self.mutant.is("ipc-node-forgets-openings") {
+        if self.mutant.is_planted("ipc-node-forgets-openings") {
             self.mapping_work.forget_openings();
         }
-        self.importer.end(neighbour.0);
+        self.importer.end_source(neighbour.0);
         for id in peer.arrivals.iter().map(|(id, _)| id).collect::<Vec<SlotId>>() {
             let Some(arrival) = peer.arrivals.remove(id) else { continue };
-            self.importer.finish(arrival.used);
+            self.importer.release_pin(arrival.used);
             if arrival.job.is_some() {
                 self.counts.not_received += 1;
                 let arrival = ArrivalId { from: neighbour, id };
-                self.notices.push_back(Notice::Received { arrival, receipt: Receipt::Lost });
+                self.notices.push_back(NodeEvent::Received { arrival, receipt: ReceiveOutcome::Lost });
             }
         }
         self.fail_sends(neighbour);
-        self.notices.push_back(Notice::Left { neighbour, why });
+        self.notices.push_back(NodeEvent::Left { neighbour, why });
     }
 
     /// Who is broken is dead, who was given time has had it, and who is gone is forgotten; whether there was any.
-    pub(super) fn see_off(&mut self, now: Instant) -> bool {
+    pub(super) fn close_departed(&mut self, now: Instant) -> bool {
         let mut seen = false;
-        for place in 0..self.peers.places() {
-            let Some(neighbour) = self.peers.at(place) else { continue };
-            seen |= self.see_off_one(neighbour, now);
+        for place in 0..self.peers.slot_count() {
+            let Some(neighbour) = self.peers.neighbour_at(place) else { continue };
+            seen |= self.close_if_departed(neighbour, now);
         }
         seen
     }
 
-    fn see_off_one(&mut self, neighbour: Neighbour, now: Instant) -> bool {
+    fn close_if_departed(&mut self, neighbour: NeighbourId, now: Instant) -> bool {
         let late = self.until.is_some_and(|until| until <= now);
         let Some(peer) = self.peers.get_mut(neighbour) else { return false };
         if let Some(broken) = peer.broken.take() {
-            self.lose(neighbour, Leave::Broken(broken), now);
+            self.lose_neighbour(neighbour, LeaveReason::Broken(broken), now);
             return true;
         }
         if !peer.is_copied()
             && let Some(why) = peer.lost.take()
         {
-            self.lose(neighbour, why, now);
+            self.lose_neighbour(neighbour, why, now);
             return true;
         }
         let unmapped = self.importer.is_gone(neighbour.0);
         let alive = peer.stream.is_some();
         if unmapped && alive && !peer.said_bye {
-            peer.say(&Message::Bye, None);
+            peer.send_message(&IpcMessage::Bye, None);
             peer.said_bye = true;
         }
         if unmapped && (!alive || peer.heard_bye) {
             if alive {
                 self.fail_sends(neighbour);
-                self.notices.push_back(Notice::Left { neighbour, why: Leave::Bye });
+                self.notices.push_back(NodeEvent::Left { neighbour, why: LeaveReason::Bye });
             }
             self.peers.remove(neighbour);
             return true;
         }
         if late && alive {
-            self.lose(neighbour, Leave::Silent, now);
+            self.lose_neighbour(neighbour, LeaveReason::Silent, now);
             return true;
         }
         false

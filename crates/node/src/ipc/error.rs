@@ -1,15 +1,15 @@
 //! What goes wrong in sharing memory, and what makes a neighbour go.
 
 use trunkline_fabric::OobError;
-use trunkline_mem::ipc::FindError;
-use trunkline_proto::ipc::exporter::{NewsError, TooManyPeers};
+use trunkline_mem::ipc::FindAllocationError;
+use trunkline_proto::ipc::exporter::{ExporterEventError, TooManyPeers};
 use trunkline_proto::ipc::importer::{AnnounceError, ArriveError, RetireError, TooManySources};
 use trunkline_proto::wire::ipc::IpcError;
 
 /// Why a neighbour is gone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Leave {
+pub enum LeaveReason {
     /// It said BYE, and so did this process.
     #[error("it left")]
     Bye,
@@ -18,7 +18,7 @@ pub enum Leave {
     Died,
     /// It said what cannot be, and counts as dead.
     #[error("it is broken: {0}")]
-    Broken(#[from] Broken),
+    Broken(#[from] ProtocolViolation),
     /// It did not say BYE in time.
     #[error("it did not leave in time")]
     Silent,
@@ -27,7 +27,7 @@ pub enum Leave {
 /// What a neighbour said that cannot be.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Broken {
+pub enum ProtocolViolation {
     /// No message.
     #[error(transparent)]
     Message(#[from] IpcError),
@@ -74,13 +74,13 @@ pub enum Broken {
     Retire(#[from] RetireError),
     /// What was let go.
     #[error(transparent)]
-    News(#[from] NewsError),
+    News(#[from] ExporterEventError),
 }
 
 /// No neighbour can come.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum JoinError {
+pub enum NodeJoinError {
     /// The node is closed.
     #[error("the node shares nothing any more")]
     Closed,
@@ -101,7 +101,7 @@ pub enum SendError {
     Gone,
     /// No allocation is there.
     #[error(transparent)]
-    Find(#[from] FindError),
+    Find(#[from] FindAllocationError),
     /// It has no bytes, or they are not all in one allocation.
     #[error("{len} bytes at {addr:#x} are not in one allocation")]
     Outside {

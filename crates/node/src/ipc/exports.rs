@@ -2,60 +2,63 @@
 
 use std::os::fd::OwnedFd;
 
-use trunkline_mem::ipc::Export;
-use trunkline_proto::intervals::Span;
-use trunkline_proto::ipc::exporter::Allocation;
-use trunkline_proto::wire::ipc::{Announce, Handle, Name};
+use trunkline_mem::ipc::ExportedHandle;
+use trunkline_proto::intervals::ByteSpan;
+use trunkline_proto::ipc::exporter::DriverAllocation;
+use trunkline_proto::wire::ipc::{ExportAnnouncement, ExportHandle, ExportName};
 
 /// An export, and what it is of.
 #[derive(Debug)]
-struct Exported {
-    name: Name,
-    allocation: Allocation,
-    handle: Handle,
-    export: Export,
+struct DriverExport {
+    name: ExportName,
+    allocation: DriverAllocation,
+    handle: ExportHandle,
+    export: ExportedHandle,
 }
 
 /// All of them, by the places of their names.
 #[derive(Debug, Default)]
-pub(super) struct Exports {
-    places: Vec<Option<Exported>>,
+pub(super) struct ExportTable {
+    places: Vec<Option<DriverExport>>,
 }
 
-impl Exports {
+impl ExportTable {
     /// A driver has exported an allocation; gives the export back if its handle is longer than a message takes.
-    pub(super) fn add(
+    pub(super) fn add_export(
         &mut self,
-        name: Name,
-        allocation: Allocation,
-        export: Export,
-    ) -> Result<(), Box<Export>> {
-        let Some(handle) = Handle::new(export.handle.kind(), export.handle.bytes()) else {
+        name: ExportName,
+        allocation: DriverAllocation,
+        export: ExportedHandle,
+    ) -> Result<(), Box<ExportedHandle>> {
+        let Some(handle) = ExportHandle::new(export.handle.kind(), export.handle.bytes()) else {
             return Err(Box::new(export));
         };
-        let place = name.id().slot as usize;
+        let place = name.slot_id().slot as usize;
         if place >= self.places.len() {
             self.places.resize_with(place + 1, || None);
         }
         if let Some(at) = self.places.get_mut(place) {
-            *at = Some(Exported { name, allocation, handle, export });
+            *at = Some(DriverExport { name, allocation, handle, export });
         }
         Ok(())
     }
 
     /// What a neighbour is told of it, and the descriptor that goes along.
-    pub(super) fn announce(&self, name: Name) -> Option<(Announce, Option<OwnedFd>)> {
-        let found = self.places.get(name.id().slot as usize)?.as_ref().filter(|one| one.name == name)?;
+    pub(super) fn make_announcement(
+        &self,
+        name: ExportName,
+    ) -> Option<(ExportAnnouncement, Option<OwnedFd>)> {
+        let found = self.places.get(name.slot_id().slot as usize)?.as_ref().filter(|one| one.name == name)?;
         // A process that can have no more descriptors sends none: then it is not mapped, and goes another way.
         let fd = found.export.descriptor.as_ref().and_then(|fd| fd.try_clone().ok());
-        let Allocation { span, device, .. } = found.allocation;
-        let span: Span = span;
-        Some((Announce { name, span, device, descriptor: fd.is_some(), handle: found.handle }, fd))
+        let DriverAllocation { span, device, .. } = found.allocation;
+        let span: ByteSpan = span;
+        Some((ExportAnnouncement { name, span, device, descriptor: fd.is_some(), handle: found.handle }, fd))
     }
 
     /// It is over.
-    pub(super) fn take(&mut self, name: Name) -> Option<Export> {
-        let place = self.places.get_mut(name.id().slot as usize)?;
+    pub(super) fn take_export(&mut self, name: ExportName) -> Option<ExportedHandle> {
+        let place = self.places.get_mut(name.slot_id().slot as usize)?;
         place.take_if(|one| one.name == name).map(|one| one.export)
     }
 }

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// calls nothing, so that it may be done inside of a driver's or an allocator's call. Messages go on asking the driver what is at their addresses: until this is
 /// said, another thread may have been given the memory, and send it.
 #[derive(Clone, Debug, Default)]
-pub struct Hook(Arc<AtomicBool>);
+pub struct FreeHook(Arc<AtomicBool>);
 
-impl Hook {
+impl FreeHook {
     /// Something was freed; nobody needs to know what. To be said when it is free, not before: what is still there when the driver is asked
     /// stays exported.
-    pub fn freed(&self) {
+    pub fn report_free(&self) {
         self.0.store(true, Ordering::Release);
     }
 
     /// Whether that was said since it was asked last.
-    pub(crate) fn take(&self) -> bool {
+    pub(crate) fn take_flag(&self) -> bool {
         // Seldom: the word is written to only when it has news.
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Acquire)
     }

@@ -2,60 +2,62 @@
 
 use std::os::fd::OwnedFd;
 
-use trunkline_mem::ipc::{Handle, Mapped};
-use trunkline_proto::intervals::Span;
-use trunkline_proto::ipc::importer::Place;
-use trunkline_proto::wire::ipc::{Announce, Name};
+use trunkline_mem::ipc::{IpcHandle, OpenedHandle};
+use trunkline_proto::intervals::ByteSpan;
+use trunkline_proto::ipc::importer::MappingPlace;
+use trunkline_proto::wire::ipc::{ExportAnnouncement, ExportName};
 
 use super::DESCRIPTORS_MAX;
 
 /// Something that may be mapped.
 #[derive(Debug)]
-pub(super) struct Import {
-    name: Name,
-    pub(super) span: Span,
-    pub(super) handle: Handle,
+pub(super) struct NeighbourImport {
+    name: ExportName,
+    pub(super) span: ByteSpan,
+    pub(super) handle: IpcHandle,
     /// What came along; it is needed again for each place that this is mapped in.
     pub(super) descriptor: Option<OwnedFd>,
-    mapped: Vec<(Place, Mapped)>,
+    mapped: Vec<(MappingPlace, OpenedHandle)>,
 }
 
 /// All of them, by the places of their names.
 #[derive(Debug, Default)]
-pub(super) struct Imports {
-    places: Vec<Option<Box<Import>>>,
+pub(super) struct NeighbourImports {
+    places: Vec<Option<Box<NeighbourImport>>>,
     descriptors: usize,
 }
 
-impl Imports {
+impl NeighbourImports {
     /// Something may be mapped from now on. Its name is vacant, as the importer says.
-    pub(super) fn add(&mut self, announce: &Announce, fd: Option<OwnedFd>) {
-        let Some(handle) = Handle::new(announce.handle.kind(), announce.handle.bytes()) else { return };
+    pub(super) fn add_import(&mut self, announce: &ExportAnnouncement, fd: Option<OwnedFd>) {
+        let Some(handle) = IpcHandle::new(announce.handle.memory_kind(), announce.handle.as_bytes()) else {
+            return;
+        };
         let name = announce.name;
         let span = announce.span;
         let descriptor = fd.filter(|_| self.descriptors < DESCRIPTORS_MAX);
         self.descriptors += usize::from(descriptor.is_some());
-        let place = name.id().slot as usize;
+        let place = name.slot_id().slot as usize;
         if place >= self.places.len() {
             self.places.resize_with(place + 1, || None);
         }
-        let import = Import { name, span, handle, descriptor, mapped: Vec::new() };
+        let import = NeighbourImport { name, span, handle, descriptor, mapped: Vec::new() };
         if let Some(at) = self.places.get_mut(place) {
             *at = Some(Box::new(import));
         }
     }
 
-    pub(super) fn get(&self, name: Name) -> Option<&Import> {
-        self.places.get(name.id().slot as usize)?.as_deref().filter(|import| import.name == name)
+    pub(super) fn get(&self, name: ExportName) -> Option<&NeighbourImport> {
+        self.places.get(name.slot_id().slot as usize)?.as_deref().filter(|import| import.name == name)
     }
 
-    fn get_mut(&mut self, name: Name) -> Option<&mut Import> {
-        let place = self.places.get_mut(name.id().slot as usize)?;
+    fn get_mut(&mut self, name: ExportName) -> Option<&mut NeighbourImport> {
+        let place = self.places.get_mut(name.slot_id().slot as usize)?;
         place.as_deref_mut().filter(|import| import.name == name)
     }
 
     /// It is mapped there.
-    pub(super) fn mapped(&mut self, name: Name, place: Place, mapped: Mapped) {
+    pub(super) fn record_mapping(&mut self, name: ExportName, place: MappingPlace, mapped: OpenedHandle) {
         if let Some(import) = self.get_mut(name) {
             import.mapped.push((place, mapped));
         }
@@ -63,20 +65,20 @@ impl Imports {
 
     /// The mapping in a place.
     #[inline]
-    pub(super) fn find(&self, name: Name, place: Place) -> Option<&Mapped> {
+    pub(super) fn find_mapping(&self, name: ExportName, place: MappingPlace) -> Option<&OpenedHandle> {
         self.get(name)?.mapped.iter().find(|(other, _)| *other == place).map(|(_, mapped)| mapped)
     }
 
     /// The mapping in a place, to be closed.
-    pub(super) fn unmap(&mut self, name: Name, place: Place) -> Option<Mapped> {
+    pub(super) fn take_mapping(&mut self, name: ExportName, place: MappingPlace) -> Option<OpenedHandle> {
         let import = self.get_mut(name)?;
         let at = import.mapped.iter().position(|(other, _)| *other == place)?;
         Some(import.mapped.swap_remove(at).1)
     }
 
     /// It may not be mapped any more, and is mapped nowhere.
-    pub(super) fn forget(&mut self, name: Name) {
-        let Some(place) = self.places.get_mut(name.id().slot as usize) else { return };
+    pub(super) fn remove_import(&mut self, name: ExportName) {
+        let Some(place) = self.places.get_mut(name.slot_id().slot as usize) else { return };
         if let Some(gone) = place.take_if(|import| import.name == name) {
             self.descriptors -= usize::from(gone.descriptor.is_some());
         }

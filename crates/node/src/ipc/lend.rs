@@ -3,22 +3,24 @@
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
-use trunkline_proto::ipc::exporter::State;
-use trunkline_proto::ipc::importer::Resolved;
-use trunkline_proto::tagged::Rows;
+use trunkline_proto::ipc::exporter::ExportState;
+use trunkline_proto::ipc::importer::ResolveOutcome;
+use trunkline_proto::tagged::StridedRows;
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::ipc::{Name, Outcome};
+use trunkline_proto::wire::ipc::{CopyOutcome, ExportName};
 
-use super::buffer::There;
-use super::{ArrivalId, Buffer, Neighbour, Node, OperationId, Referring, Send, SendError};
+use super::buffer::MappedRows;
+use super::{
+    ArrivalId, IpcNode, MessageBuffer, NeighbourId, OperationId, ReferenceStart, SendError, SendRequest,
+};
 
 /// Where what a neighbour lends stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
-pub enum Borrowed {
-    /// It is mapped, and stays so until [`Node::refuse`], or until its neighbour is gone.
+pub enum BorrowStatus {
+    /// It is mapped, and stays so until [`IpcNode::refuse_arrival`], or until its neighbour is gone.
     Mapped,
-    /// Ask again, after [`Node::progress`].
+    /// Ask again, after [`IpcNode::progress`].
     Wait,
     /// It cannot be mapped, or its neighbour is gone.
     Not,
@@ -26,75 +28,78 @@ pub enum Borrowed {
 
 /// A part of what is lent: from where on, and how its bytes stand.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Spot {
+pub struct LoanRange {
     /// The first byte.
     pub at: u64,
     /// How they stand.
-    pub rows: Rows,
+    pub rows: StridedRows,
 }
 
-impl<M: IpcMemory, S: OobStream> Node<M, S> {
-    /// Lends bytes to a neighbour, who is told of the reference by whoever calls this, and says [`Node::arrive`] and [`Node::borrow`] there. It
-    /// takes one of the operations that the neighbour takes at once, until [`Node::take_back`].
+impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
+    /// Lends bytes to a neighbour, who is told of the reference by whoever calls this, and says [`IpcNode::accept_reference`] and [`IpcNode::borrow`] there. It
+    /// takes one of the operations that the neighbour takes at once, until [`IpcNode::end_loan`].
     ///
     /// # Errors
     /// [`SendError`].
-    pub fn lend(
+    pub fn lend_memory(
         &mut self,
-        to: Neighbour,
+        to: NeighbourId,
         addr: usize,
         len: usize,
         now: Instant,
-    ) -> Result<Referring, SendError> {
-        self.refer(to, &Send { addr, len, passing: true }, now)
+    ) -> Result<ReferenceStart, SendError> {
+        self.make_reference(to, &SendRequest { addr, len, passing: true }, now)
     }
 
-    /// What was lent is lent no more. `mapped`: whether the neighbour could map it. Its export goes once nobody uses it; [`Node::is_going`] says until
+    /// What was lent is lent no more. `mapped`: whether the neighbour could map it. Its export goes once nobody uses it; [`IpcNode::is_going`] says until
     /// when it is there.
-    pub fn take_back(&mut self, lent: OperationId, mapped: bool, now: Instant) {
+    pub fn end_loan(&mut self, lent: OperationId, mapped: bool, now: Instant) {
         let pin = self.peers.get(lent.to).and_then(|peer| peer.sent.get(lent.id));
         pin.into_iter().for_each(|pin| self.exporter.let_go(pin));
-        self.finish(lent, if mapped { Outcome::Copied } else { Outcome::NotMapped }, now);
+        self.finish_operation(lent, if mapped { CopyOutcome::Copied } else { CopyOutcome::NotMapped }, now);
     }
 
     /// Whether an export that nobody uses, and nobody finds any more, is not given back yet.
     #[must_use]
-    pub fn is_going(&self, name: Name) -> bool {
-        let over = |state| matches!(state, State::Retiring | State::Leaving | State::Ending);
-        self.exporter.list().any(|export| export.name == name && export.pins == 0 && over(export.state))
+    pub fn is_going(&self, name: ExportName) -> bool {
+        let over =
+            |state| matches!(state, ExportState::Retiring | ExportState::Leaving | ExportState::Ending);
+        self.exporter
+            .list_exports()
+            .any(|export| export.name == name && export.pins == 0 && over(export.state))
     }
 
     /// Maps what a neighbour lends, if it is not mapped.
-    pub fn borrow(&mut self, lent: ArrivalId) -> Borrowed {
+    pub fn borrow(&mut self, lent: ArrivalId) -> BorrowStatus {
         // One that maps, and one that finds it mapped.
         for _ in 0..2 {
             let Some(one) = self.peers.get(lent.from).and_then(|peer| peer.arrivals.get(lent.id)) else {
-                return Borrowed::Not;
+                return BorrowStatus::Not;
             };
-            match self.importer.resolve(&one.used, self.config.place) {
-                Ok(Resolved::At(_)) => return Borrowed::Mapped,
-                Ok(Resolved::Map(mapping)) => self.map(mapping),
-                Ok(Resolved::Wait) => return Borrowed::Wait,
-                Ok(Resolved::Failed) | Err(_) => return Borrowed::Not,
+            match self.importer.resolve_address(&one.used, self.config.place) {
+                Ok(ResolveOutcome::At(_)) => return BorrowStatus::Mapped,
+                Ok(ResolveOutcome::Map(mapping)) => self.open_mapping(mapping),
+                Ok(ResolveOutcome::Wait) => return BorrowStatus::Wait,
+                Ok(ResolveOutcome::Failed) | Err(_) => return BorrowStatus::Not,
             }
         }
-        Borrowed::Not
+        BorrowStatus::Not
     }
 
     /// Begins to copy bytes of that buffer, from its byte number `done` on, to that spot of a neighbour's loan, which is mapped; they are the bytes
-    /// number `done` and on of the spot, too. One copy of a loan is under way at a time: [`Node::has_copied`] polls for its end.
+    /// number `done` and on of the spot, too. One copy of a loan is under way at a time: [`IpcNode::has_copied`] polls for its end.
     ///
     /// # Errors
-    /// [`CopyError`]: nothing is under way. [`CopyError::Busy`]: try again, after [`Node::progress`].
+    /// [`CopyError`]: nothing is under way. [`CopyError::Busy`]: try again, after [`IpcNode::progress`].
     #[inline]
-    pub fn put(
+    pub fn begin_put(
         &mut self,
         lent: ArrivalId,
-        to: Spot,
-        from: &Buffer,
+        to: LoanRange,
+        from: &MessageBuffer,
         (done, len): (u64, u64),
     ) -> Result<(), CopyError> {
-        let there = self.there(lent, to, done + len)?;
+        let there = self.locate_in_loan(lent, to, done + len)?;
         let mut batch = None;
         let begun = from.begin_put(&self.memory, &mut batch, done, there, len);
         self.begin_loan_copy(lent, batch, begun)
@@ -108,11 +113,11 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     pub fn get(
         &mut self,
         lent: ArrivalId,
-        from: Spot,
-        into: &Buffer,
+        from: LoanRange,
+        into: &MessageBuffer,
         (done, len): (u64, u64),
     ) -> Result<(), CopyError> {
-        let there = self.there(lent, from, done + len)?;
+        let there = self.locate_in_loan(lent, from, done + len)?;
         let mut batch = None;
         let begun = into.begin_get(&self.memory, &mut batch, done, there, len);
         self.begin_loan_copy(lent, batch, begun)
@@ -125,7 +130,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         batch: Option<CopyBatch>,
         begun: Result<(), CopyError>,
     ) -> Result<(), CopyError> {
-        let Some(batch) = batch.filter(|_| !self.mutant.is("ipc-node-forgets-loan-copies")) else {
+        let Some(batch) = batch.filter(|_| !self.mutant.is_planted("ipc-node-forgets-loan-copies")) else {
             return begun;
         };
         if let Some(one) = self.peers.get_mut(lent.from).and_then(|peer| peer.arrivals.get_mut(lent.id)) {
@@ -150,22 +155,28 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         one.batch = None;
         let failed = one.failed.take();
         if ends {
-            self.answer(lent, Outcome::Ended);
+            self.answer_arrival(lent, CopyOutcome::Ended);
         }
         failed.map_or(ended, Err)
     }
 
     /// Where so many bytes of a spot are.
     #[inline]
-    fn there(&self, lent: ArrivalId, spot: Spot, len: u64) -> Result<There<'_>, CopyError> {
+    fn locate_in_loan(
+        &self,
+        lent: ArrivalId,
+        spot: LoanRange,
+        len: u64,
+    ) -> Result<MappedRows<'_>, CopyError> {
         let peer = self.peers.get(lent.from).ok_or(CopyError::Gone)?;
         let one = peer.arrivals.get(lent.id).ok_or(CopyError::Gone)?;
-        let (part, Spot { at, rows }) = (one.used.part(), spot);
-        let end = rows.span(len).and_then(|span| at.checked_add(span));
-        if end.is_none_or(|end| end > part.len()) && !self.mutant.is("ipc-node-lends-all") {
+        let (part, LoanRange { at, rows }) = (one.used.part(), spot);
+        let end = rows.spanned_bytes(len).and_then(|span| at.checked_add(span));
+        if end.is_none_or(|end| end > part.len()) && !self.mutant.is_planted("ipc-node-lends-all") {
             return Err(CopyError::Outside { at, len: len as usize });
         }
-        let mapped = peer.imports.find(one.used.name(), self.config.place).ok_or(CopyError::Closed)?;
-        Ok(There { mapped, at: part.start() + at, rows })
+        let mapped =
+            peer.imports.find_mapping(one.used.export_name(), self.config.place).ok_or(CopyError::Closed)?;
+        Ok(MappedRows { mapped, at: part.start() + at, rows })
     }
 }

@@ -14,12 +14,13 @@ use std::os::fd::OwnedFd;
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::{
-    CloseError, Export, Handle, IpcMemory, Mapped, MappingTicket, NotClosed, OpenError, User,
+    CloseError, ExportedHandle, HandleOpenError, IpcHandle, IpcMemory, MappingTicket, MappingUser, NotClosed,
+    OpenedHandle,
 };
-use trunkline_proto::ipc::importer::{MappingId, Place, Refusal, Unmap, Way};
-use trunkline_proto::wire::ipc::Name;
+use trunkline_proto::ipc::importer::{MapRefusal, MappingId, MappingKind, MappingPlace, UnmapCommand};
+use trunkline_proto::wire::ipc::ExportName;
 
-use super::{Broken, Buffer, CLOSE_TRIES, Neighbour, Node};
+use super::{CLOSE_TRIES, IpcNode, MessageBuffer, NeighbourId, ProtocolViolation};
 
 /// A mapping that the kind's thread makes.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ struct ClosingMapping {
 #[derive(Debug)]
 enum ClosingStep {
     /// The driver is to be asked, for the first time or again.
-    Waits(Mapped),
+    Waits(OpenedHandle),
     /// The kind's thread is asked.
     Posted(MappingTicket),
 }
@@ -50,7 +51,7 @@ enum ClosingStep {
 /// An export that the kind's thread gives back.
 #[derive(Debug)]
 struct EndingExport {
-    name: Name,
+    name: ExportName,
     step: EndingStep,
 }
 
@@ -58,7 +59,7 @@ struct EndingExport {
 #[derive(Debug)]
 enum EndingStep {
     /// There is no room for a request.
-    Waits(Box<Export>),
+    Waits(Box<ExportedHandle>),
     /// The kind's thread is asked.
     Posted(MappingTicket),
 }
@@ -88,19 +89,19 @@ impl MappingWork {
     }
 }
 
-impl<M: IpcMemory, S: OobStream> Node<M, S> {
+impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     /// Where memory of others must be mapped for copies from or to that buffer.
-    pub(super) fn place_of(&self, buffer: &Buffer) -> Place {
-        let user = self.memory.user(buffer.address());
-        match user.filter(|_| !self.mutant.is("ipc-node-maps-in-one-place")) {
+    pub(super) fn place_of(&self, buffer: &MessageBuffer) -> MappingPlace {
+        let user = self.memory.mapping_user(buffer.own_address());
+        match user.filter(|_| !self.mutant.is_planted("ipc-node-maps-in-one-place")) {
             None => self.config.place,
-            Some(User::Device(device)) => Place { device, way: Way::Device },
-            Some(User::Host) => Place { device: 0, way: Way::Host },
+            Some(MappingUser::Device(device)) => MappingPlace { device, way: MappingKind::Device },
+            Some(MappingUser::Host) => MappingPlace { device: 0, way: MappingKind::Host },
         }
     }
 
     /// Maps the memory that a message needs, or posts that; a failure is returned by the importer when it resolves the name next.
-    pub(super) fn map(&mut self, mapping: MappingId) {
+    pub(super) fn open_mapping(&mut self, mapping: MappingId) {
         if self.memory.mapping_queue().is_some() {
             self.mapping_work.opening.push_back(OpeningMapping { mapping, ticket: None });
             return self.post_openings();
@@ -110,21 +111,21 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
                 let opened = self.memory.open_for(&handle, descriptor, user);
                 self.on_opened(mapping, opened);
             }
-            None => self.map_failed(mapping, Refusal::Other),
+            None => self.map_failed(mapping, MapRefusal::Other),
         }
     }
 
     /// The handle, descriptor and user of a mapping to be made. `None`: its neighbour has ended, or the process has no descriptors left.
-    fn to_open(&self, mapping: MappingId) -> Option<(Handle, Option<OwnedFd>, User)> {
-        let peer = self.peers.get(Neighbour(mapping.source)).filter(|peer| peer.stream.is_some())?;
+    fn to_open(&self, mapping: MappingId) -> Option<(IpcHandle, Option<OwnedFd>, MappingUser)> {
+        let peer = self.peers.get(NeighbourId(mapping.source)).filter(|peer| peer.stream.is_some())?;
         let import = peer.imports.get(mapping.name)?;
         // A neighbour names no other process than itself, be it this one.
-        let process = peer.process.filter(|_| !self.mutant.is("ipc-node-believes-numbers"));
+        let process = peer.process.filter(|_| !self.mutant.is_planted("ipc-node-believes-numbers"));
         let handle = process.map_or(import.handle, |number| import.handle.of_process(number));
         let descriptor = import.descriptor.as_ref().map(|fd| fd.try_clone()).transpose().ok()?;
         let user = match mapping.place {
-            Place { device, way: Way::Device } => User::Device(device),
-            Place { way: Way::Host, .. } => User::Host,
+            MappingPlace { device, way: MappingKind::Device } => MappingUser::Device(device),
+            MappingPlace { way: MappingKind::Host, .. } => MappingUser::Host,
         };
         Some((handle, descriptor, user))
     }
@@ -143,14 +144,14 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
                 }
                 None => {
                     self.mapping_work.opening.remove(at);
-                    self.map_failed(mapping, Refusal::Other);
+                    self.map_failed(mapping, MapRefusal::Other);
                     // The places of the others have changed: the next call posts them.
                     return;
                 }
             };
-            if ticket.is_none() && self.mutant.is("ipc-node-drops-what-finds-no-room") {
+            if ticket.is_none() && self.mutant.is_planted("ipc-node-drops-what-finds-no-room") {
                 self.mapping_work.opening.remove(at);
-                return self.map_failed(mapping, Refusal::Other);
+                return self.map_failed(mapping, MapRefusal::Other);
             }
             if ticket.is_none() {
                 return;
@@ -173,7 +174,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
                 (Some(queue), Some(ticket)) => queue.take_opened(ticket),
                 (Some(_), None) => None,
                 // This is a child of a fork, in which the thread is not.
-                (None, _) => Some(Err(OpenError::Gone)),
+                (None, _) => Some(Err(HandleOpenError::Gone)),
             };
             match opened {
                 Some(opened) => {
@@ -188,66 +189,70 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     }
 
     /// The driver has opened the memory of a mapping, or refused. The neighbour may have ended by now: then the importer has the mapping ended with the next calls.
-    fn on_opened(&mut self, mapping: MappingId, opened: Result<Mapped, OpenError>) {
-        let neighbour = Neighbour(mapping.source);
+    fn on_opened(&mut self, mapping: MappingId, opened: Result<OpenedHandle, HandleOpenError>) {
+        let neighbour = NeighbourId(mapping.source);
         let mapped = match opened {
             Ok(mapped) => mapped,
-            Err(error) if error.is_in_the_way() => return self.map_failed(mapping, Refusal::AlreadyMapped),
-            Err(_) => return self.map_failed(mapping, Refusal::Other),
+            Err(error) if error.is_in_the_way() => {
+                return self.map_failed(mapping, MapRefusal::AlreadyMapped);
+            }
+            Err(_) => return self.map_failed(mapping, MapRefusal::Other),
         };
         let import = self.peers.get(neighbour).and_then(|peer| peer.imports.get(mapping.name));
         let announced = import.map_or(0, |import| import.span.len());
         let found = mapped.len() as u64;
-        if found < announced && !self.mutant.is("ipc-node-believes-lengths") {
+        if found < announced && !self.mutant.is_planted("ipc-node-believes-lengths") {
             self.end_mapping(mapping, mapped, 0);
-            self.map_failed(mapping, Refusal::Other);
-            return self.break_with(neighbour, Broken::Length { found, announced });
+            self.map_failed(mapping, MapRefusal::Other);
+            return self.break_with(neighbour, ProtocolViolation::Length { found, announced });
         }
         self.counts.maps += 1;
-        let address = mapped.address().unwrap_or(0) as u64;
-        if self.importer.mapped(mapping, address).is_ok()
+        let address = mapped.local_address().unwrap_or(0) as u64;
+        if self.importer.on_mapped(mapping, address).is_ok()
             && let Some(peer) = self.peers.get_mut(neighbour)
         {
-            peer.imports.mapped(mapping.name, mapping.place, mapped);
+            peer.imports.record_mapping(mapping.name, mapping.place, mapped);
         }
     }
 
-    fn map_failed(&mut self, mapping: MappingId, why: Refusal) {
+    fn map_failed(&mut self, mapping: MappingId, why: MapRefusal) {
         self.counts.map_failures += 1;
         // The importer asked for it itself.
-        let _ = self.importer.map_failed(mapping, why);
+        let _ = self.importer.on_map_failed(mapping, why);
     }
 
-    pub(super) fn unmap(&mut self, unmap: Unmap) {
-        let Unmap { mapping, .. } = unmap;
-        let peer = self.peers.get_mut(Neighbour(mapping.source));
-        let mapped = peer.and_then(|peer| peer.imports.unmap(mapping.name, mapping.place));
+    pub(super) fn close_mapping(&mut self, unmap: UnmapCommand) {
+        let UnmapCommand { mapping, .. } = unmap;
+        let peer = self.peers.get_mut(NeighbourId(mapping.source));
+        let mapped = peer.and_then(|peer| peer.imports.take_mapping(mapping.name, mapping.place));
         match mapped {
-            Some(_) if self.mutant.is("ipc-node-unmaps-nothing") => _ = self.importer.unmapped(mapping),
+            Some(_) if self.mutant.is_planted("ipc-node-unmaps-nothing") => {
+                _ = self.importer.on_unmapped(mapping)
+            }
             Some(mapped) => {
                 if self.end_mapping(mapping, mapped, 0) {
                     self.on_unmapped(mapping);
                 }
             }
             // Only a planted bug has the importer take for mapped a name that is not.
-            None => _ = self.importer.unmapped(mapping),
+            None => _ = self.importer.on_unmapped(mapping),
         }
     }
 
     fn on_unmapped(&mut self, mapping: MappingId) {
         self.counts.unmaps += 1;
-        let _ = self.importer.unmapped(mapping);
+        let _ = self.importer.on_unmapped(mapping);
     }
 
     /// Closes a mapping, or posts that; returns whether it is closed.
-    fn end_mapping(&mut self, mapping: MappingId, mapped: Mapped, tries: u8) -> bool {
+    fn end_mapping(&mut self, mapping: MappingId, mapped: OpenedHandle, tries: u8) -> bool {
         if let Some(queue) = self.memory.mapping_queue() {
             let step = match queue.post_close(mapped) {
                 Ok(ticket) => ClosingStep::Posted(ticket),
                 Err(mapped) => ClosingStep::Waits(mapped),
             };
             self.mapping_work.closing.push_back(ClosingMapping { mapping, step, tries });
-            return self.mutant.is("ipc-node-tells-before-it-unmaps");
+            return self.mutant.is_planted("ipc-node-tells-before-it-unmaps");
         }
         match self.memory.close(mapped) {
             Ok(()) => true,
@@ -275,7 +280,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             match step {
                 ClosingStep::Waits(_) if tries >= CLOSE_TRIES => {
                     self.counts.leaks += 1;
-                    let _ = self.importer.unmapped(mapping);
+                    let _ = self.importer.on_unmapped(mapping);
                 }
                 ClosingStep::Waits(mapped) => {
                     if self.end_mapping(mapping, mapped, tries) {
@@ -293,7 +298,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         let Some(queue) = self.memory.mapping_queue() else {
             // This is a child of a fork, in which the thread is not.
             self.counts.leaks += 1;
-            let _ = self.importer.unmapped(mapping);
+            let _ = self.importer.on_unmapped(mapping);
             return true;
         };
         match queue.take_closed(&ticket) {
@@ -309,8 +314,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     }
 
     /// Gives an export back, or posts that.
-    pub(super) fn unexport(&mut self, name: Name) {
-        let Some(export) = self.exports.take(name) else {
+    pub(super) fn end_export(&mut self, name: ExportName) {
+        let Some(export) = self.exports.take_export(name) else {
             return self.on_unexported(name, Err(CloseError::Unknown));
         };
         if self.memory.unexport_queue().is_some() {
@@ -318,8 +323,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
                 .ending_exports
                 .0
                 .push_back(EndingExport { name, step: EndingStep::Waits(Box::new(export)) });
-            if self.mutant.is("ipc-node-tells-before-it-unexports") {
-                let _ = self.exporter.unexported(name);
+            if self.mutant.is_planted("ipc-node-tells-before-it-unexports") {
+                let _ = self.exporter.on_unexported(name);
             }
             return;
         }
@@ -337,7 +342,9 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             let step = match (step, self.memory.unexport_queue()) {
                 (EndingStep::Waits(export), Some(queue)) => match queue.post_unexport(export) {
                     Ok(ticket) => EndingStep::Posted(ticket),
-                    Err(export) if !self.mutant.is("ipc-node-drops-unexports") => EndingStep::Waits(export),
+                    Err(export) if !self.mutant.is_planted("ipc-node-drops-unexports") => {
+                        EndingStep::Waits(export)
+                    }
                     Err(_) => {
                         self.on_unexported(name, Ok(()));
                         continue;
@@ -363,13 +370,13 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         ended
     }
 
-    fn on_unexported(&mut self, name: Name, ended: Result<(), CloseError>) {
+    fn on_unexported(&mut self, name: ExportName, ended: Result<(), CloseError>) {
         match ended {
             Ok(()) => self.counts.unexports += 1,
             // It is not exported any more as far as anybody can tell.
             Err(_) => self.counts.export_failures += 1,
         }
         // The exporter said so itself.
-        let _ = self.exporter.unexported(name);
+        let _ = self.exporter.on_unexported(name);
     }
 }

@@ -3,21 +3,21 @@
 use std::os::fd::OwnedFd;
 
 use trunkline_mem::ipc::CopyError;
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::tagged::InboxSizes;
 
-use super::{ArrivalId, Leave, Neighbour, OperationId};
+use super::{ArrivalId, LeaveReason, NeighbourId, OperationId};
 
 /// Something has happened.
 #[derive(Debug)]
-pub enum Notice {
+pub enum NodeEvent {
     /// A neighbour has said who it is; from now on it can be sent to.
     Met {
         /// Which.
-        neighbour: Neighbour,
+        neighbour: NeighbourId,
         /// The random name of its process.
         process: [u8; 16],
     },
-    /// A neighbour refers to memory of its own: say where the bytes go ([`Node::receive`](super::Node::receive)), or refuse them.
+    /// A neighbour refers to memory of its own: say where the bytes go ([`IpcNode::receive`](super::IpcNode::receive)), or refuse them.
     Arrived {
         /// What it is called until it is received or refused.
         arrival: ArrivalId,
@@ -27,9 +27,9 @@ pub enum Notice {
     /// A neighbour has made an inbox for tagged messages.
     Inbox {
         /// Which.
-        neighbour: Neighbour,
+        neighbour: NeighbourId,
         /// How large.
-        inbox: Inbox,
+        inbox: InboxSizes,
         /// What it is mapped by. Nothing of it was looked at.
         file: OwnedFd,
     },
@@ -38,28 +38,28 @@ pub enum Notice {
         /// Which.
         arrival: ArrivalId,
         /// How.
-        receipt: Receipt,
+        receipt: ReceiveOutcome,
     },
     /// What was sent has ended: its memory may be freed or written.
     Sent {
         /// Which.
         operation: OperationId,
         /// How.
-        delivery: Delivery,
+        delivery: SendOutcome,
     },
     /// A neighbour is gone. What it had of this process counts no more; what this process has of it is being unmapped. No more notices
     /// of it come, and all of its operations and receives were told before.
     Left {
         /// Which.
-        neighbour: Neighbour,
+        neighbour: NeighbourId,
         /// Why.
-        why: Leave,
+        why: LeaveReason,
     },
 }
 
 /// How a receive ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Receipt {
+pub enum ReceiveOutcome {
     /// The bytes are there.
     Copied,
     /// They could not be mapped; the sender knows, and sends them another way.
@@ -72,7 +72,7 @@ pub enum Receipt {
 
 /// How a send ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Delivery {
+pub enum SendOutcome {
     /// The bytes were copied.
     Copied,
     /// The neighbour could not map or copy them: they go another way.

@@ -4,14 +4,14 @@
 use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
 use trunkline_proto::mutant::Mutant;
 
-use super::request::Failed;
-use crate::ipc::Buffer;
+use super::request::TaggedFailure;
+use crate::ipc::MessageBuffer;
 
 /// One copy.
 #[derive(Debug)]
 pub(super) struct CopyAhead {
     stands: CopyStands,
-    pub(super) failed: Option<Failed>,
+    pub(super) failed: Option<TaggedFailure>,
 }
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl CopyAhead {
     }
 
     /// Nothing is to be copied any more.
-    pub(super) fn skip(&mut self) {
+    pub(super) fn skip_copy(&mut self) {
         self.stands = CopyStands::Ended;
     }
 
@@ -49,7 +49,7 @@ impl CopyAhead {
     }
 
     /// Begins it if it has not begun, and polls for its end; whether it has ended. `early`: a planted bug.
-    pub(super) fn go_on<M: IpcMemory>(
+    pub(super) fn advance_copy<M: IpcMemory>(
         &mut self,
         memory: &M,
         begin: impl FnOnce(&mut Option<CopyBatch>) -> Result<(), CopyError>,
@@ -71,7 +71,7 @@ impl CopyAhead {
                 self.stands = batch.map_or(CopyStands::Waiting, CopyStands::PartUnderWay);
                 return false;
             }
-            self.failed = self.failed.take().or(begun.err().map(Failed::from));
+            self.failed = self.failed.take().or(begun.err().map(TaggedFailure::from));
             self.stands = batch.map_or(CopyStands::Ended, CopyStands::UnderWay);
         }
         if let CopyStands::UnderWay(batch) = &self.stands {
@@ -88,7 +88,7 @@ impl CopyAhead {
 
 /// Whether copies from and to a buffer go on after they were begun.
 #[inline]
-pub(super) fn is_copied_ahead<M: IpcMemory>(memory: &M, buffer: &Buffer, mutant: Mutant) -> bool {
-    let waits = mutant.is("tagged-waits-for-short-copies");
-    buffer.address().is_some() && memory.batch_bytes().is_some() && !waits
+pub(super) fn is_copied_ahead<M: IpcMemory>(memory: &M, buffer: &MessageBuffer, mutant: Mutant) -> bool {
+    let waits = mutant.is_planted("tagged-waits-for-short-copies");
+    buffer.own_address().is_some() && memory.batch_bytes().is_some() && !waits
 }

@@ -3,23 +3,26 @@
 //! and its cells are given back behind the copy.
 
 use trunkline_fabric::OobStream;
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::tagged::Message;
+use trunkline_proto::wire::tagged::TaggedMessage;
 
 use super::ahead::CopyAhead;
-use super::endpoint::Endpoint;
-use super::peer::PeerId;
-use super::request::{Done, Got, Matched, Receiving, Request, RequestId, Sending, Sent};
-use super::send::{Begun, SendRefused};
-use crate::ipc::Buffer;
+use super::endpoint::TaggedEndpoint;
+use super::peer::TaggedPeerId;
+use super::request::{
+    MatchedMessage, MessageRequest, MessageStatus, ReceiveStep, SendStep, StartedReceive, StartedSend,
+    TaggedRequestId,
+};
+use super::send::{SendRefused, TaggedSendStart};
+use crate::ipc::MessageBuffer;
 
 /// A message that is copied into a peer's ring.
 #[derive(Debug)]
 pub(super) struct EagerSend {
     request: SlotId,
-    message: Message,
+    message: TaggedMessage,
     copy: CopyAhead,
 }
 
@@ -27,7 +30,7 @@ pub(super) struct EagerSend {
 #[derive(Debug)]
 pub(super) struct EagerReceive {
     request: SlotId,
-    matched: Matched,
+    matched: MatchedMessage,
     source: EagerSource,
     copy: CopyAhead,
 }
@@ -38,45 +41,47 @@ pub(super) enum EagerSource {
     /// In the ring, with their frame at that position.
     Ring(u64),
     /// The message came before its receive.
-    Kept(Memory),
+    Kept(MemoryRange),
 }
 
-impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     /// Begins to copy a short message into the ring of a peer, which has room for it and no other such copy.
     #[inline(never)]
     pub(super) fn send_eager_ahead(
         &mut self,
-        to: PeerId,
+        to: TaggedPeerId,
         tag: u64,
-        buffer: &Buffer,
-    ) -> Result<Begun, SendRefused> {
+        buffer: &MessageBuffer,
+    ) -> Result<TaggedSendStart, SendRefused> {
         if self.requests.len() >= self.requests.capacity() {
-            return Ok(Begun::Busy);
+            return Ok(TaggedSendStart::Busy);
         }
-        let sending = Sending { peer: to, tag, buffer: buffer.clone(), way: Sent::Eager };
-        let Ok(request) = self.requests.insert(Request::Send(sending)) else { return Ok(Begun::Busy) };
+        let sending = StartedSend { peer: to, tag, buffer: buffer.clone(), way: SendStep::Eager };
+        let Ok(request) = self.requests.insert(MessageRequest::Send(sending)) else {
+            return Ok(TaggedSendStart::Busy);
+        };
         if let Some(peer) = self.peers.get_mut(to.0 as usize) {
-            let message = Message::Eager { tag, len: buffer.len() as u32 };
+            let message = TaggedMessage::Eager { tag, len: buffer.len() as u32 };
             peer.eager_send = Some(EagerSend { request, message, copy: CopyAhead::new() });
             self.eager_copies += 1;
         }
         self.end_eager_send(to);
         match self.requests.get(request) {
-            Some(Request::Ended(end)) => {
+            Some(MessageRequest::Ended(end)) => {
                 let refused = end.is_err();
                 self.requests.remove(request);
-                if refused { Err(SendRefused::Outside) } else { Ok(Begun::Done) }
+                if refused { Err(SendRefused::Outside) } else { Ok(TaggedSendStart::Done) }
             }
-            _ => Ok(Begun::Request(RequestId(request))),
+            _ => Ok(TaggedSendStart::Request(TaggedRequestId(request))),
         }
     }
 
     /// Publishes the message that is copied into a peer's ring, if its copy has ended; whether it has.
-    fn end_eager_send(&mut self, to: PeerId) -> bool {
-        let early = self.mutant.is("tagged-publishes-before-its-copy");
+    fn end_eager_send(&mut self, to: TaggedPeerId) -> bool {
+        let early = self.mutant.is_planted("tagged-publishes-before-its-copy");
         let Some(peer) = self.peers.get_mut(to.0 as usize) else { return false };
         let (Some(eager), Some(outbox)) = (&mut peer.eager_send, &mut peer.outbox) else { return false };
-        let Some(Request::Send(sending)) = self.requests.get(eager.request) else { return false };
+        let Some(MessageRequest::Send(sending)) = self.requests.get(eager.request) else { return false };
         let memory = self.node.memory();
         let len = sending.buffer.len();
         let messages = &mut outbox.messages;
@@ -89,28 +94,28 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 |done, place: (&_, u64), part| sending.buffer.begin_stage(memory, batch, done, place, part);
             messages.fill_eager(len, fill)
         };
-        if !eager.copy.go_on(memory, begin, early) {
+        if !eager.copy.advance_copy(memory, begin, early) {
             return false;
         }
-        let done = Done { peer: to, tag: sending.tag, len };
+        let done = MessageStatus { peer: to, tag: sending.tag, len };
         let Some(EagerSend { request, message, copy }) = peer.eager_send.take() else { return false };
         self.eager_copies -= 1;
         match copy.failed {
             Some(failed) => {
-                messages.spoil_eager();
-                self.end(request, Err(failed));
+                messages.mark_unpublished();
+                self.end_request(request, Err(failed));
             }
             None => {
-                messages.publish_eager(&message.to_words(), message.cells());
+                messages.publish_eager(&message.to_words(), message.cell_count());
                 self.counts.eager += 1;
-                self.end(request, Ok(done));
+                self.end_request(request, Ok(done));
             }
         }
         true
     }
 
     /// A peer is gone: the batch under way of the message that is copied into its ring.
-    pub(super) fn drop_eager_send(&mut self, to: PeerId) -> Option<CopyBatch> {
+    pub(super) fn drop_eager_send(&mut self, to: TaggedPeerId) -> Option<CopyBatch> {
         let eager = self.peers.get_mut(to.0 as usize)?.eager_send.take()?;
         self.eager_copies -= 1;
         eager.copy.into_batch()
@@ -118,9 +123,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     /// Begins to copy a short message into the memory of its receive, whose state it becomes.
     #[inline(never)]
-    pub(super) fn take_eager_ahead(&mut self, id: SlotId, matched: Matched, source: EagerSource) {
-        if let Some(Request::Receive(Receiving { way, .. })) = self.requests.get_mut(id) {
-            *way = Got::Eager(matched);
+    pub(super) fn take_eager_ahead(&mut self, id: SlotId, matched: MatchedMessage, source: EagerSource) {
+        if let Some(MessageRequest::Receive(StartedReceive { way, .. })) = self.requests.get_mut(id) {
+            *way = ReceiveStep::Eager(matched);
         }
         let Some(peer) = self.peers.get_mut(matched.peer.0 as usize) else { return };
         peer.eager_receives.push_back(EagerReceive { request: id, matched, source, copy: CopyAhead::new() });
@@ -129,9 +134,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     }
 
     /// Ends the receives of short messages of a peer whose copies have ended; whether there was any.
-    fn end_eager_receives(&mut self, from: PeerId) -> bool {
-        let early = self.mutant.is("tagged-ends-before-its-short-copy");
-        let gives_back_early = self.mutant.is("tagged-gives-cells-back-early");
+    fn end_eager_receives(&mut self, from: TaggedPeerId) -> bool {
+        let early = self.mutant.is_planted("tagged-ends-before-its-short-copy");
+        let gives_back_early = self.mutant.is_planted("tagged-gives-cells-back-early");
         let Some(peer) = self.peers.get_mut(from.0 as usize) else { return false };
         let mut at = 0;
         let before = peer.eager_receives.len();
@@ -141,7 +146,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             let messages = &peer.inbox.messages;
             let want = matched.want;
             let buffer = match self.requests.get(*request) {
-                Some(Request::Receive(receiving)) => Some(&receiving.buffer),
+                Some(MessageRequest::Receive(receiving)) => Some(&receiving.buffer),
                 _ => None,
             };
             let begin = |batch: &mut _| match (buffer, &*source) {
@@ -158,7 +163,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                     messages.bytes_at(*position, want, take)
                 }
             };
-            if !copy.go_on(memory, begin, early) {
+            if !copy.advance_copy(memory, begin, early) {
                 if copy.is_waiting() {
                     // There is no place for the others either.
                     break;
@@ -166,12 +171,12 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 at += 1;
                 continue;
             }
-            let end = copy.failed.take().map_or(matched.end(), Err);
+            let end = copy.failed.take().map_or(matched.final_result(), Err);
             let request = *request;
             peer.eager_receives.remove(at);
             self.eager_copies -= 1;
             if let Some(ended) = self.requests.get_mut(request) {
-                *ended = Request::Ended(end);
+                *ended = MessageRequest::Ended(end);
             }
         }
         let in_ring = peer.eager_receives.iter().filter_map(|eager| match eager.source {
@@ -190,7 +195,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     pub(super) fn end_eager_copies(&mut self) -> bool {
         let mut ended = false;
         for number in 0..self.peers.len() {
-            let peer = PeerId(number as u32);
+            let peer = TaggedPeerId(number as u32);
             ended |= self.end_eager_send(peer) | self.end_eager_receives(peer);
         }
         ended

@@ -3,45 +3,48 @@
 use std::collections::VecDeque;
 
 use trunkline_fabric::OobStream;
-use trunkline_mem::Shared;
+use trunkline_mem::SharedMemory;
 use trunkline_mem::gpu::FreeCount;
-use trunkline_mem::ipc::{Cause, IpcMemory};
+use trunkline_mem::ipc::{CallFailure, IpcMemory};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_grow};
-use trunkline_proto::slots::{SlotId, Slots};
-use trunkline_proto::tagged::{Choice, Matcher};
+use trunkline_proto::slots::{SlotId, SlotTable};
+use trunkline_proto::tagged::{MethodChoice, TagMatcher};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::tagged::{Answer, Inbox};
+use trunkline_proto::wire::tagged::{InboxSizes, TaggedAnswer};
 
-use super::peer::{Inward, Outward, Peer, PeerId};
+use super::peer::{InboundChannel, OutboundChannel, TaggedPeer, TaggedPeerId};
 use super::pinning::InboxPin;
-use super::receive::Kept;
-use super::request::{Failed, Got, Receiving, Request, RequestId, Sending};
-use super::ring::NeverThere;
-use super::shown::Shown;
+use super::receive::UnexpectedMessage;
+use super::request::{
+    MessageRequest, ReceiveStep, StartedReceive, StartedSend, TaggedFailure, TaggedRequestId,
+};
+use super::ring::InvalidConsumedCount;
+use super::shown::EndpointPage;
 use super::staging::AbandonedCopies;
-use super::{CALLS_PER_LOOK, Done, KEPT_MAX, RECEIVES_MAX, REQUESTS_MAX, SPARE_MAX, UNSAID_MAX};
+use super::{CALLS_PER_LOOK, KEPT_MAX, MessageStatus, RECEIVES_MAX, REQUESTS_MAX, SPARE_MAX, UNSAID_MAX};
 use crate::ipc::{
-    ArrivalId, Broken, Config as Sharing, Hook, JoinError, Leave, Neighbour, Node, Notice, Receipt,
+    ArrivalId, FreeHook, IpcNode, LeaveReason, NeighbourId, NodeConfig as Sharing, NodeEvent, NodeJoinError,
+    ProtocolViolation, ReceiveOutcome,
 };
 
 /// How often the streams are read when nothing says that they have something: so a death is heard.
-const LISTEN: Duration = Duration::millis(1);
+const LISTEN: Duration = Duration::from_millis(1);
 
 /// What an endpoint may do.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
+pub struct TaggedConfig {
     /// How its memory is shared.
     pub sharing: Sharing,
     /// How large the inbox is that it makes for each peer.
-    pub inbox: Inbox,
+    pub inbox: InboxSizes,
     /// Who copies long messages.
-    pub copy: Choice,
+    pub copy: MethodChoice,
 }
 
 /// What an endpoint has done, besides what its node counts.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counts {
+pub struct TaggedCounts {
     /// Messages that went whole through a ring.
     pub eager: u64,
     /// Messages that this process copied in one go: as many as the two below.
@@ -60,20 +63,20 @@ pub struct Counts {
 
 /// Something has happened.
 #[derive(Debug)]
-pub enum Event {
+pub enum TaggedEvent {
     /// A peer can be sent to from now on.
     Met {
         /// Which.
-        peer: PeerId,
+        peer: TaggedPeerId,
         /// The random name of its process.
         process: [u8; 16],
     },
     /// A peer is gone. What it sent whole can still be received; everything else with it has failed.
     Left {
         /// Which.
-        peer: PeerId,
+        peer: TaggedPeerId,
         /// Why.
-        why: Leave,
+        why: LeaveReason,
     },
 }
 
@@ -83,38 +86,38 @@ pub enum Event {
 pub enum NoEndpoint {
     /// The memory that its messages would come to.
     #[error("no memory for an inbox: {0}")]
-    Inbox(#[from] Cause),
+    Inbox(#[from] CallFailure),
     /// The system has no memory for its tables.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
     /// The node does not take it.
     #[error(transparent)]
-    Join(#[from] JoinError),
+    Join(#[from] NodeJoinError),
 }
 
-/// A process's part in exchanging messages. Has one owner, who calls [`Endpoint::progress`] again and again.
+/// A process's part in exchanging messages. Has one owner, who calls [`TaggedEndpoint::progress`] again and again.
 #[derive(Debug)]
-pub struct Endpoint<M, S> {
-    pub(super) node: Node<M, S>,
-    inbox: Inbox,
-    pub(super) peers: Vec<Peer>,
+pub struct TaggedEndpoint<M, S> {
+    pub(super) node: IpcNode<M, S>,
+    inbox: InboxSizes,
+    pub(super) peers: Vec<TaggedPeer>,
     /// Processes that have said who they are and not yet where they read.
-    greeted: Vec<(Neighbour, [u8; 16])>,
-    pub(super) requests: Slots<Request>,
-    pub(super) matcher: Matcher<SlotId, Kept>,
+    greeted: Vec<(NeighbourId, [u8; 16])>,
+    pub(super) requests: SlotTable<MessageRequest>,
+    pub(super) matcher: TagMatcher<SlotId, UnexpectedMessage>,
     /// What is copied in one go, and for which request.
     pub(super) copies: Vec<(ArrivalId, SlotId)>,
     pub(super) spare: Vec<Vec<u8>>,
-    events: VecDeque<Event>,
-    pub(super) counts: Counts,
+    events: VecDeque<TaggedEvent>,
+    pub(super) counts: TaggedCounts,
     pub(super) now: Instant,
     pub(super) mutant: Mutant,
     /// What others see of it, if they are to.
-    pub(super) shown: Option<Shown>,
-    pub(super) hook: Hook,
+    pub(super) shown: Option<EndpointPage>,
+    pub(super) hook: FreeHook,
     /// Frees of GPU memory that a preloaded library counts.
     pub(super) free_count: Option<FreeCount>,
-    pub(super) choice: Choice,
+    pub(super) choice: MethodChoice,
     /// Whether others map memory of this kind.
     pub(super) maps: bool,
     /// Whether all memory is of this kind.
@@ -126,33 +129,33 @@ pub struct Endpoint<M, S> {
     /// Short messages that are copied into rings, and out of them or from where they are kept.
     pub(super) eager_copies: usize,
     /// Peers that are gone, and are told as gone behind those copies.
-    pub(super) deferred: Vec<(Neighbour, Leave)>,
+    pub(super) deferred: Vec<(NeighbourId, LeaveReason)>,
     pub(super) abandoned: Vec<AbandonedCopies>,
     listen: Instant,
     calls: u32,
 }
 
-impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     /// One that shares that kind of memory, with nobody yet.
     #[must_use]
-    pub fn new(memory: M, config: Config, now: Instant) -> Self {
+    pub fn new(memory: M, config: TaggedConfig, now: Instant) -> Self {
         let maps = memory.caps().maps;
         let everything = memory.is_everything();
         Self {
-            node: Node::new(memory, config.sharing),
+            node: IpcNode::new(memory, config.sharing),
             inbox: config.inbox,
             peers: Vec::new(),
             greeted: Vec::new(),
-            requests: Slots::new(REQUESTS_MAX),
-            matcher: Matcher::new(RECEIVES_MAX, KEPT_MAX, config.sharing.mutant),
+            requests: SlotTable::new(REQUESTS_MAX),
+            matcher: TagMatcher::new(RECEIVES_MAX, KEPT_MAX, config.sharing.mutant),
             copies: Vec::new(),
             spare: Vec::with_capacity(SPARE_MAX),
             events: VecDeque::new(),
-            counts: Counts::default(),
+            counts: TaggedCounts::default(),
             now,
             mutant: config.sharing.mutant,
             shown: None,
-            hook: Hook::default(),
+            hook: FreeHook::default(),
             free_count: None,
             choice: config.copy,
             maps,
@@ -167,24 +170,24 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         }
     }
 
-    /// A further process, over a stream that nothing was said on. It can be sent to once it is [`Event::Met`].
+    /// A further process, over a stream that nothing was said on. It can be sent to once it is [`TaggedEvent::Met`].
     ///
     /// # Errors
     /// [`NoEndpoint`].
-    pub fn join(&mut self, stream: S) -> Result<PeerId, NoEndpoint> {
+    pub fn join_peer(&mut self, stream: S) -> Result<TaggedPeerId, NoEndpoint> {
         // Memory first: the stream is given back with the error.
         try_grow(&mut self.peers, 1)?;
-        self.matcher.grow(self.peers.len() + 1)?;
-        let shared = Shared::new("trunkline.inbox", self.inbox.bytes() as usize)?;
+        self.matcher.grow_sources(self.peers.len() + 1)?;
+        let shared = SharedMemory::new("trunkline.inbox", self.inbox.file_bytes() as usize)?;
         let file = shared.descriptor()?;
-        let neighbour = self.node.join(stream)?;
+        let neighbour = self.node.join_neighbour(stream)?;
         self.node.give_inbox(neighbour, self.inbox, file);
-        let id = PeerId(self.peers.len() as u32);
+        let id = TaggedPeerId(self.peers.len() as u32);
         let inbox_pin = InboxPin::request_pin(self.node.memory(), shared.memory().clone());
         let pins = [inbox_pin, InboxPin::Settled(None)];
-        self.peers.push(Peer {
+        self.peers.push(TaggedPeer {
             neighbour,
-            inbox: Inward::new(self.inbox, &shared),
+            inbox: InboundChannel::new(self.inbox, &shared),
             outbox: None,
             gone: false,
             unsaid: VecDeque::new(),
@@ -205,7 +208,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         self.now = now;
         let mut moved = false;
         for number in 0..self.peers.len() {
-            let id = PeerId(number as u32);
+            let id = TaggedPeerId(number as u32);
             moved |= self.read_messages(id);
             moved |= self.read_answers(id);
             moved |= self.send_pieces(id);
@@ -214,39 +217,39 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             moved |= self.end_eager_copies();
         }
         if self.timed > 0 {
-            self.look_at_stages();
+            self.poll_stages();
         }
         if self.unstaging > 0 {
             moved |= self.end_all_unstaging();
         }
         if self.node.is_copying() {
-            moved |= self.node.copy();
+            moved |= self.node.copy_arrivals();
             moved |= self.take_notices();
         }
         self.calls = self.calls.wrapping_add(1);
         if self.calls.is_multiple_of(CALLS_PER_LOOK) {
-            moved |= self.look(now);
+            moved |= self.poll_streams(now);
         }
         moved
     }
 
     /// Looks at what comes seldom: the streams, and what the node does by itself.
     #[inline(never)]
-    fn look(&mut self, now: Instant) -> bool {
+    fn poll_streams(&mut self, now: Instant) -> bool {
         let mut moved = false;
         for number in 0..self.peers.len() {
             let Some(peer) = self.peers.get_mut(number) else { break };
-            if peer.inbox.has_news() {
+            if peer.inbox.take_frames_flag() {
                 let neighbour = peer.neighbour;
-                moved |= self.node.hear_from(neighbour, now);
+                moved |= self.node.receive_messages_from(neighbour, now);
             }
-            moved |= self.say_unsaid(PeerId(number as u32));
+            moved |= self.send_deferred_answers(TaggedPeerId(number as u32));
         }
         if now >= self.listen {
             self.listen = now + LISTEN;
-            moved |= self.look_beside() | self.node.progress(now);
+            moved |= self.poll_frees_and_page() | self.node.progress(now);
         } else {
-            moved |= self.node.attend(now);
+            moved |= self.node.run_housekeeping(now);
         }
         moved |= self.take_notices();
         if !self.abandoned.is_empty() {
@@ -256,75 +259,75 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             for pin in &mut peer.pins {
                 moved |= pin.poll_pin(self.node.memory());
             }
-            let said = self.node.said(peer.neighbour);
-            peer.outbox.iter_mut().for_each(|outbox| outbox.told(said));
+            let said = self.node.sent_frames(peer.neighbour);
+            peer.outbox.iter_mut().for_each(|outbox| outbox.publish_frame_count(said));
         }
         moved
     }
 
     /// What has happened, in order.
-    pub fn event(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<TaggedEvent> {
         self.events.pop_front()
     }
 
     /// How a message ended, if it has; its request is over then.
     #[inline]
-    pub fn test(&mut self, request: RequestId) -> Option<Result<Done, Failed>> {
+    pub fn test(&mut self, request: TaggedRequestId) -> Option<Result<MessageStatus, TaggedFailure>> {
         match self.requests.get(request.0) {
-            Some(Request::Ended(_)) => {}
+            Some(MessageRequest::Ended(_)) => {}
             Some(_) => return None,
-            None => return Some(Err(Failed::Cancelled)),
+            None => return Some(Err(TaggedFailure::Cancelled)),
         }
         match self.requests.remove(request.0) {
-            Some(Request::Ended(end)) => Some(end),
+            Some(MessageRequest::Ended(end)) => Some(end),
             _ => None,
         }
     }
 
     /// Whether a peer is gone.
     #[must_use]
-    pub fn is_gone(&self, peer: PeerId) -> bool {
+    pub fn is_gone(&self, peer: TaggedPeerId) -> bool {
         self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone)
     }
 
-    /// What a peer is called in [`Endpoint::node`].
+    /// What a peer is called in [`TaggedEndpoint::node`].
     #[must_use]
-    pub fn neighbour(&self, peer: PeerId) -> Option<Neighbour> {
+    pub fn neighbour_of(&self, peer: TaggedPeerId) -> Option<NeighbourId> {
         self.peers.get(peer.0 as usize).map(|peer| peer.neighbour)
     }
 
     /// Which peer a neighbour of the node is.
     #[must_use]
-    pub fn peer(&self, neighbour: Neighbour) -> Option<PeerId> {
+    pub fn find_peer(&self, neighbour: NeighbourId) -> Option<TaggedPeerId> {
         let at = self.peers.iter().position(|peer| peer.neighbour == neighbour)?;
-        Some(PeerId(at as u32))
+        Some(TaggedPeerId(at as u32))
     }
 
     /// The memory, and what is shared of it.
-    pub const fn node(&self) -> &Node<M, S> {
+    pub const fn node(&self) -> &IpcNode<M, S> {
         &self.node
     }
 
     /// The same, to change what may be kept.
-    pub const fn node_mut(&mut self) -> &mut Node<M, S> {
+    pub const fn node_mut(&mut self) -> &mut IpcNode<M, S> {
         &mut self.node
     }
 
     /// What has been done.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
+    pub const fn counts(&self) -> TaggedCounts {
         self.counts
     }
 
     /// A peer is not wanted: it counts as gone from now on.
-    pub fn refuse(&mut self, peer: PeerId) {
+    pub fn refuse_peer(&mut self, peer: TaggedPeerId) {
         if let Some(peer) = self.peers.get(peer.0 as usize) {
-            self.node.break_off(peer.neighbour, Broken::Stranger);
+            self.node.report_violation(peer.neighbour, ProtocolViolation::Stranger);
         }
     }
 
-    /// Shares nothing any more and tells so, once what was sent is done with. Goes on in [`Endpoint::progress`] until
-    /// [`Endpoint::is_closed`].
+    /// Shares nothing any more and tells so, once what was sent is done with. Goes on in [`TaggedEndpoint::progress`] until
+    /// [`TaggedEndpoint::is_closed`].
     pub fn close(&mut self, now: Instant) {
         self.node.close(now);
     }
@@ -337,63 +340,63 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     fn take_notices(&mut self) -> bool {
         let mut taken = false;
-        while let Some(notice) = self.node.notice() {
+        while let Some(notice) = self.node.next_event() {
             taken = true;
             match notice {
-                Notice::Met { neighbour, process } => self.greeted.push((neighbour, process)),
-                Notice::Inbox { neighbour, inbox, file } => {
+                NodeEvent::Met { neighbour, process } => self.greeted.push((neighbour, process)),
+                NodeEvent::Inbox { neighbour, inbox, file } => {
                     if let Some(peer) = self.peer_of(neighbour) {
-                        self.open(peer, inbox, &file);
+                        self.open_outbox(peer, inbox, &file);
                     }
                 }
-                Notice::Received { arrival, receipt } => self.copied(arrival, receipt),
+                NodeEvent::Received { arrival, receipt } => self.finish_copy(arrival, receipt),
                 // Whoever speaks to this endpoint sends no messages by the node's stream.
-                Notice::Arrived { arrival, .. } => _ = self.node.refuse(arrival),
-                Notice::Sent { .. } => {}
-                Notice::Left { neighbour, why } => self.left(neighbour, why),
+                NodeEvent::Arrived { arrival, .. } => _ = self.node.refuse_arrival(arrival),
+                NodeEvent::Sent { .. } => {}
+                NodeEvent::Left { neighbour, why } => self.lose_peer(neighbour, why),
             }
         }
         taken
     }
 
-    fn peer_of(&self, neighbour: Neighbour) -> Option<PeerId> {
+    fn peer_of(&self, neighbour: NeighbourId) -> Option<TaggedPeerId> {
         let at = self.peers.iter().position(|peer| peer.neighbour == neighbour && !peer.gone)?;
-        Some(PeerId(at as u32))
+        Some(TaggedPeerId(at as u32))
     }
 
     /// A peer has said where it reads.
-    fn open(&mut self, id: PeerId, inbox: Inbox, file: &std::os::fd::OwnedFd) {
+    fn open_outbox(&mut self, id: TaggedPeerId, inbox: InboxSizes, file: &std::os::fd::OwnedFd) {
         let Some(peer) = self.peers.get_mut(id.0 as usize) else { return };
         let neighbour = peer.neighbour;
-        match Shared::map(file, inbox.bytes()) {
+        match SharedMemory::map_peer(file, inbox.file_bytes()) {
             Ok(memory) => {
                 peer.pins[1] = InboxPin::request_pin(self.node.memory(), memory.clone());
-                peer.outbox = Some(Outward::new(inbox, memory, self.mutant));
+                peer.outbox = Some(OutboundChannel::new(inbox, memory, self.mutant));
                 let at = self.greeted.iter().position(|(of, _)| *of == neighbour);
                 if let Some((_, process)) = at.map(|at| self.greeted.swap_remove(at)) {
-                    self.events.push_back(Event::Met { peer: id, process });
+                    self.events.push_back(TaggedEvent::Met { peer: id, process });
                 }
             }
-            Err(_) => self.node.break_off(neighbour, Broken::Descriptor),
+            Err(_) => self.node.report_violation(neighbour, ProtocolViolation::Descriptor),
         }
     }
 
     /// What was copied in one go has ended.
-    fn copied(&mut self, arrival: ArrivalId, receipt: Receipt) {
+    fn finish_copy(&mut self, arrival: ArrivalId, receipt: ReceiveOutcome) {
         let Some(at) = self.copies.iter().position(|(of, _)| *of == arrival) else { return };
         let (_, request) = self.copies.swap_remove(at);
         match self.requests.get(request) {
-            Some(Request::Send(_)) => self.placed(request, &receipt),
-            Some(Request::Receive(_)) => self.fetched(request, &receipt),
-            Some(Request::Ended(_)) | None => {}
+            Some(MessageRequest::Send(_)) => self.finish_placing(request, &receipt),
+            Some(MessageRequest::Receive(_)) => self.finish_fetching(request, &receipt),
+            Some(MessageRequest::Ended(_)) | None => {}
         }
     }
 
     /// A peer is gone: what it sent whole is taken in, and everything else with it fails.
-    pub(super) fn left(&mut self, neighbour: Neighbour, why: Leave) {
+    pub(super) fn lose_peer(&mut self, neighbour: NeighbourId, why: LeaveReason) {
         let Some(id) = self.peer_of(neighbour) else { return };
         let is_copied = self.peers.get(id.0 as usize).is_some_and(|peer| !peer.unstaging.is_empty());
-        if is_copied && !self.mutant.is("tagged-gives-back-under-copies") {
+        if is_copied && !self.mutant.is_planted("tagged-gives-back-under-copies") {
             return self.deferred.push((neighbour, why));
         }
         if let Some(peer) = self.peers.get_mut(id.0 as usize) {
@@ -401,58 +404,60 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             peer.unsaid.clear();
             peer.pieces.clear();
         }
-        self.unlearn(id);
+        self.forget_learned(id);
         self.greeted.retain(|(of, _)| *of != neighbour);
         while self.read_message(id) {}
         self.abandon_copies(id);
-        let with = |request: &Request| match request {
-            _ if self.mutant.is("tagged-forgets-the-dead") => false,
-            Request::Send(Sending { peer, .. }) => *peer == id,
+        let with = |request: &MessageRequest| match request {
+            _ if self.mutant.is_planted("tagged-forgets-the-dead") => false,
+            MessageRequest::Send(StartedSend { peer, .. }) => *peer == id,
             // All of its message is here.
-            Request::Receive(Receiving { way: Got::Eager(_), .. }) => false,
-            Request::Receive(receive) => receive.way.peer() == Some(id),
-            Request::Ended(_) => false,
+            MessageRequest::Receive(StartedReceive { way: ReceiveStep::Eager(_), .. }) => false,
+            MessageRequest::Receive(receive) => receive.way.matched_peer() == Some(id),
+            MessageRequest::Ended(_) => false,
         };
         for (_, request) in self.requests.iter_mut().filter(|(_, request)| with(request)) {
-            *request = Request::Ended(Err(Failed::Gone));
+            *request = MessageRequest::Ended(Err(TaggedFailure::Gone));
         }
-        while let Some(request) = self.matcher.orphan(id.0) {
-            self.end(request, Err(Failed::Gone));
+        while let Some(request) = self.matcher.take_orphan(id.0) {
+            self.end_request(request, Err(TaggedFailure::Gone));
         }
-        self.events.push_back(Event::Left { peer: id, why });
+        self.events.push_back(TaggedEvent::Left { peer: id, why });
     }
 
     #[inline]
-    pub(super) fn end(&mut self, request: SlotId, end: Result<Done, Failed>) {
+    pub(super) fn end_request(&mut self, request: SlotId, end: Result<MessageStatus, TaggedFailure>) {
         if let Some(request) = self.requests.get_mut(request) {
-            *request = Request::Ended(end);
+            *request = MessageRequest::Ended(end);
         }
     }
 
     /// Says an answer, now or as soon as there is room.
     #[inline]
-    pub(super) fn say(&mut self, to: PeerId, answer: Answer) {
+    pub(super) fn send_answer(&mut self, to: TaggedPeerId, answer: TaggedAnswer) {
         let Some(peer) = self.peers.get_mut(to.0 as usize) else { return };
         let Some(outbox) = &mut peer.outbox else { return };
-        let said = if peer.unsaid.is_empty() { outbox.say(&answer) } else { Ok(false) };
+        let said = if peer.unsaid.is_empty() { outbox.push_answer(&answer) } else { Ok(false) };
         match said {
             Ok(true) => {}
-            Ok(false) if peer.unsaid.len() < UNSAID_MAX || self.mutant.is("tagged-waits-for-the-deaf") => {
+            Ok(false)
+                if peer.unsaid.len() < UNSAID_MAX || self.mutant.is_planted("tagged-waits-for-the-deaf") =>
+            {
                 peer.unsaid.push_back(answer);
             }
-            Ok(false) | Err(NeverThere) => self.broken(to),
+            Ok(false) | Err(InvalidConsumedCount) => self.report_violation(to),
         }
     }
 
-    fn say_unsaid(&mut self, to: PeerId) -> bool {
+    fn send_deferred_answers(&mut self, to: TaggedPeerId) -> bool {
         let mut moved = false;
         let Some(peer) = self.peers.get_mut(to.0 as usize) else { return false };
         while let (Some(answer), Some(outbox)) = (peer.unsaid.front(), &mut peer.outbox) {
-            match outbox.say(answer) {
+            match outbox.push_answer(answer) {
                 Ok(true) => _ = peer.unsaid.pop_front(),
                 Ok(false) => break,
-                Err(NeverThere) => {
-                    self.broken(to);
+                Err(InvalidConsumedCount) => {
+                    self.report_violation(to);
                     return true;
                 }
             }
@@ -462,10 +467,10 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     }
 
     /// A peer did what cannot be.
-    pub(super) fn broken(&mut self, peer: PeerId) {
+    pub(super) fn report_violation(&mut self, peer: TaggedPeerId) {
         if let Some(peer) = self.peers.get_mut(peer.0 as usize) {
             peer.outbox = None;
-            self.node.break_off(peer.neighbour, Broken::Cell);
+            self.node.report_violation(peer.neighbour, ProtocolViolation::Cell);
         }
     }
 }

@@ -5,22 +5,24 @@ use std::collections::VecDeque;
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::IpcMemory;
-use trunkline_proto::chooser::{CLASSES, Chooser, TRIALS, class};
+use trunkline_proto::chooser::{CLASSES, MethodChooser, TRIALS, size_class};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::{Choice, Method, Reach, SETTLED, Way, allowed, way};
+use trunkline_proto::tagged::{
+    CopyMethod, MemoryReach, MethodChoice, SETTLED, SendMethod, allowed_methods, choose_send_method,
+};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::tagged::EAGER_MAX;
 
-use super::endpoint::Endpoint;
-use super::peer::PeerId;
+use super::endpoint::TaggedEndpoint;
+use super::peer::TaggedPeerId;
 
 /// Of one peer.
 #[derive(Debug)]
-pub(super) struct Learned {
+pub(super) struct LearnedMethods {
     /// Of messages that go while none other does, where the end of each is waited for; and of those that go among others, where ranks that copy at
     /// the same time are faster. What is the fastest for the ones is not for the others.
-    choosers: [Chooser<Method, 3>; 2],
+    choosers: [MethodChooser<CopyMethod, 3>; 2],
     /// Messages of each class that went by turns.
     numbers: [u64; CLASSES],
     /// Messages in a row that needed no new export.
@@ -31,17 +33,17 @@ pub(super) struct Learned {
 
 /// How a message goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    pub(super) way: Way,
+pub(super) struct MethodPlan {
+    pub(super) way: SendMethod,
     /// What was chosen.
-    choice: Choice,
+    choice: MethodChoice,
     /// The method, what else was allowed, and whether others are under way; if it was learned.
-    pub(super) learned: Option<(Method, [bool; 3], usize)>,
+    pub(super) learned: Option<(CopyMethod, [bool; 3], usize)>,
 }
 
 /// How it ended, as far as its method goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Fate {
+pub(super) enum MethodOutcome {
     /// Its bytes are there.
     Came,
     /// It had to go on by another method.
@@ -50,83 +52,103 @@ pub(super) enum Fate {
     Other,
 }
 
-impl Learned {
+impl LearnedMethods {
     fn new(mutant: Mutant) -> Self {
-        let choosers = [(); 2].map(|()| Chooser::with(mutant));
+        let choosers = [(); 2].map(|()| MethodChooser::with_mutant(mutant));
         let staged = VecDeque::with_capacity(TRIALS);
         Self { choosers, numbers: [0; CLASSES], settled: 0, staged }
     }
 
     /// Operations whose times are taken.
-    pub(super) fn timed(&self) -> usize {
+    pub(super) fn timed_count(&self) -> usize {
         let [alone, among] = &self.choosers;
-        alone.timed() + among.timed()
+        alone.timed_count() + among.timed_count()
     }
 
     /// A message has gone by turns.
-    pub(super) const fn turned(&mut self, class: usize) {
+    pub(super) const fn count_alternating(&mut self, class: usize) {
         self.numbers[class] = self.numbers[class].wrapping_add(1);
     }
 
     /// A message has gone that needed a new export or announcement, or not.
-    pub(super) const fn needed(&mut self, new: bool) {
+    pub(super) const fn record_setup(&mut self, new: bool) {
         self.settled = if new { 0 } else { self.settled.saturating_add(1) };
     }
 }
 
-impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     /// How a long message to a peer goes, if that is chosen.
-    pub(super) fn plan(&mut self, to: PeerId, len: u64, source: Reach, choice: Choice) -> Plan {
+    pub(super) fn plan_send(
+        &mut self,
+        to: TaggedPeerId,
+        len: u64,
+        source: MemoryReach,
+        choice: MethodChoice,
+    ) -> MethodPlan {
         let len = len.max(u64::from(EAGER_MAX) + 1);
-        let Some(peer) = self.peers.get_mut(to.0 as usize).filter(|_| source == Reach::Mapped) else {
-            return Plan { way: way(len, Reach::Private, Method::Pull, 0), choice, learned: None };
+        let Some(peer) = self.peers.get_mut(to.0 as usize).filter(|_| source == MemoryReach::Mapped) else {
+            return MethodPlan {
+                way: choose_send_method(len, MemoryReach::Private, CopyMethod::Pull, 0),
+                choice,
+                learned: None,
+            };
         };
         let mutant = self.mutant;
-        let learned = peer.learned.get_or_insert_with(|| Box::new(Learned::new(mutant)));
-        let number = learned.numbers[class(len)];
+        let learned = peer.learned.get_or_insert_with(|| Box::new(LearnedMethods::new(mutant)));
+        let number = learned.numbers[size_class(len)];
         match choice {
-            Choice::Fixed(method) => Plan { way: way(len, source, method, number), choice, learned: None },
-            Choice::Learned => {
-                let at_once = mutant.is("tagged-takes-turns-at-once");
+            MethodChoice::Fixed(method) => {
+                MethodPlan { way: choose_send_method(len, source, method, number), choice, learned: None }
+            }
+            MethodChoice::Learned => {
+                let at_once = mutant.is_planted("tagged-takes-turns-at-once");
                 let settled = if at_once { SETTLED } else { learned.settled };
-                let allowed = allowed(self.maps, settled);
-                let among = usize::from(learned.timed() > 0);
-                let method = learned.choosers[among].method(len, allowed);
+                let allowed = allowed_methods(self.maps, settled);
+                let among = usize::from(learned.timed_count() > 0);
+                let method = learned.choosers[among].current_method(len, allowed);
                 let learned = Some((method, allowed, among));
-                Plan { way: way(len, source, method, number), choice, learned }
+                MethodPlan { way: choose_send_method(len, source, method, number), choice, learned }
             }
         }
     }
 
     /// A message has gone as it was planned.
-    pub(super) fn gone(&mut self, to: PeerId, (request, len): (SlotId, u64), plan: Plan, new: bool) {
+    pub(super) fn record_sent(
+        &mut self,
+        to: TaggedPeerId,
+        (request, len): (SlotId, u64),
+        plan: MethodPlan,
+        new: bool,
+    ) {
         let Some(learned) = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.as_mut()) else {
             return;
         };
         let by_turns = match (plan.learned, plan.choice) {
-            (Some((method, ..)), _) | (None, Choice::Fixed(method)) => method == Method::Turns,
-            (None, Choice::Learned) => false,
+            (Some((method, ..)), _) | (None, MethodChoice::Fixed(method)) => method == CopyMethod::Turns,
+            (None, MethodChoice::Learned) => false,
         };
-        if let Way::Refer { .. } = plan.way {
-            learned.needed(new);
+        if let SendMethod::Refer { .. } = plan.way {
+            learned.record_setup(new);
         }
         // What is private has no turn.
         if by_turns
-            && (matches!(plan.way, Way::Refer { .. }) || self.mutant.is("tagged-counts-private-turns"))
+            && (matches!(plan.way, SendMethod::Refer { .. })
+                || self.mutant.is_planted("tagged-counts-private-turns"))
         {
-            learned.turned(class(len));
+            learned.count_alternating(size_class(len));
         }
         if let Some((method, allowed, among)) = plan.learned {
-            if self.mutant.is("tagged-learns-with-allocations") {
+            if self.mutant.is_planted("tagged-learns-with-allocations") {
                 drop(std::hint::black_box(Box::new(0_u64)));
             }
-            let timed = learned.choosers[among].begun(request.to_bits(), len, method, allowed, self.now);
+            let timed =
+                learned.choosers[among].begin_timing(request.to_bits(), len, method, allowed, self.now);
             self.timed += usize::from(timed);
         }
     }
 
     /// A message to a peer has ended.
-    pub(super) fn learn(&mut self, to: PeerId, request: SlotId, fate: Fate) {
+    pub(super) fn record_outcome(&mut self, to: TaggedPeerId, request: SlotId, fate: MethodOutcome) {
         if self.timed == 0 {
             return;
         }
@@ -136,28 +158,28 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let flight = request.to_bits();
         let now = self.now;
         let was_timed = learned.choosers.iter_mut().any(|chooser| match fate {
-            Fate::Came => chooser.completed(flight, now),
-            Fate::FellBack => chooser.failed(flight, now),
-            Fate::Other => chooser.forget(flight),
+            MethodOutcome::Came => chooser.record_completion(flight, now),
+            MethodOutcome::FellBack => chooser.record_failure(flight, now),
+            MethodOutcome::Other => chooser.discard_timing(flight),
         });
         self.timed -= usize::from(was_timed);
     }
 
     /// All of a message is in the stage, up to that position.
-    pub(super) fn learn_of_stage(&mut self, to: PeerId, request: SlotId, position: u64) {
+    pub(super) fn learn_of_stage(&mut self, to: TaggedPeerId, request: SlotId, position: u64) {
         let learned = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.as_mut());
-        let Some(learned) = learned.filter(|learned| learned.timed() > 0) else { return };
+        let Some(learned) = learned.filter(|learned| learned.timed_count() > 0) else { return };
         if learned.staged.len() < TRIALS {
             learned.staged.push_back((request, position));
         } else {
-            self.learn(to, request, Fate::Other);
+            self.record_outcome(to, request, MethodOutcome::Other);
         }
     }
 
     /// Looks at what has come of the messages whose last piece is in a stage.
-    pub(super) fn look_at_stages(&mut self) {
+    pub(super) fn poll_stages(&mut self) {
         for number in 0..self.peers.len() {
-            let to = PeerId(number as u32);
+            let to = TaggedPeerId(number as u32);
             while let Some(peer) = self.peers.get_mut(number) {
                 let (Some(learned), Some(outbox)) = (&mut peer.learned, &mut peer.outbox) else { break };
                 let Some((request, position)) = learned.staged.front().copied() else { break };
@@ -165,33 +187,33 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                     Ok(true) => _ = learned.staged.pop_front(),
                     Ok(false) => break,
                     Err(_) => {
-                        self.broken(to);
+                        self.report_violation(to);
                         break;
                     }
                 }
-                self.learn(to, request, Fate::Came);
+                self.record_outcome(to, request, MethodOutcome::Came);
             }
         }
     }
 
     /// A peer is gone, and what was learned of it.
-    pub(super) fn unlearn(&mut self, to: PeerId) {
+    pub(super) fn forget_learned(&mut self, to: TaggedPeerId) {
         let learned = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.take());
-        self.timed -= learned.map_or(0, |learned| learned.timed());
+        self.timed -= learned.map_or(0, |learned| learned.timed_count());
     }
 
     /// Who copies long messages now.
     #[must_use]
-    pub const fn choice(&self) -> Choice {
+    pub const fn copy_choice(&self) -> MethodChoice {
         self.choice
     }
 
     /// Who copies long messages from now on.
-    pub const fn choose(&mut self, choice: Choice) {
+    pub const fn set_copy_choice(&mut self, choice: MethodChoice) {
         self.choice = choice;
     }
 
-    /// Whether times of messages are taken, so that calls of [`Endpoint::progress`] should know what time it is.
+    /// Whether times of messages are taken, so that calls of [`TaggedEndpoint::progress`] should know what time it is.
     #[inline]
     #[must_use]
     pub const fn is_timing(&self) -> bool {
@@ -200,7 +222,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     /// What time it is, for whoever made no progress for a while and is about to send.
     #[inline]
-    pub const fn at(&mut self, now: Instant) {
+    pub const fn set_time(&mut self, now: Instant) {
         self.now = now;
     }
 }

@@ -3,19 +3,19 @@
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::{CopyError, IpcMemory};
-use trunkline_proto::wire::ipc::Reference;
+use trunkline_proto::wire::ipc::ExportReference;
 
-use super::endpoint::Endpoint;
-use super::peer::PeerId;
+use super::endpoint::TaggedEndpoint;
+use super::peer::TaggedPeerId;
 use super::send::SendRefused;
-use crate::ipc::{ArrivalId, Borrowed, Buffer, OperationId, Referring, SendError, Spot};
+use crate::ipc::{ArrivalId, BorrowStatus, LoanRange, MessageBuffer, OperationId, ReferenceStart, SendError};
 
 /// What this process lends, or is lent.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Loan(Side);
+pub struct MemoryLoan(LoanSide);
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-enum Side {
+enum LoanSide {
     Given(OperationId),
     Taken(ArrivalId),
 }
@@ -23,82 +23,86 @@ enum Side {
 /// What becomes of what is to be lent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
-pub enum Lending {
+pub enum LendOutcome {
     /// Tell the peer that.
-    Lent(Loan, Reference),
-    /// Nothing was done: ask again, after [`Endpoint::progress`].
+    Lent(MemoryLoan, ExportReference),
+    /// Nothing was done: ask again, after [`TaggedEndpoint::progress`].
     Busy,
     /// It cannot be lent; this was counted.
     Not,
 }
 
-impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
-    /// Lends a buffer to a peer, who may map it until [`Endpoint::end_loan`].
+impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
+    /// Lends a buffer to a peer, who may map it until [`TaggedEndpoint::end_loan`].
     ///
     /// # Errors
     /// [`SendRefused`].
-    pub fn lend(&mut self, to: PeerId, buffer: &Buffer) -> Result<Lending, SendRefused> {
+    pub fn lend_buffer(
+        &mut self,
+        to: TaggedPeerId,
+        buffer: &MessageBuffer,
+    ) -> Result<LendOutcome, SendRefused> {
         let peer = self.peers.get(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
         let neighbour = peer.neighbour;
         let Some(addr) = self.address_of(buffer).filter(|_| buffer.rows().is_whole() && !buffer.is_empty())
         else {
-            return Ok(Lending::Not);
+            return Ok(LendOutcome::Not);
         };
         if !buffer.is_there(self.node.memory()) {
             return Err(SendRefused::Outside);
         }
-        match self.node.lend(neighbour, addr, buffer.len() as usize, self.now) {
-            Ok(Referring::Refer(operation, reference)) => {
-                Ok(Lending::Lent(Loan(Side::Given(operation)), reference))
+        match self.node.lend_memory(neighbour, addr, buffer.len() as usize, self.now) {
+            Ok(ReferenceStart::Refer(operation, reference)) => {
+                Ok(LendOutcome::Lent(MemoryLoan(LoanSide::Given(operation)), reference))
             }
-            Ok(Referring::Busy) => Ok(Lending::Busy),
-            Ok(Referring::Elsewhere(_)) => Ok(Lending::Not),
+            Ok(ReferenceStart::Busy) => Ok(LendOutcome::Busy),
+            Ok(ReferenceStart::Elsewhere(_)) => Ok(LendOutcome::Not),
             Err(SendError::Gone) => Err(SendRefused::Gone),
             Err(_) => Err(SendRefused::Outside),
         }
     }
 
     /// A peer says that it lends that. `None`: it is gone, or broken.
-    pub fn borrow(&mut self, from: PeerId, reference: &Reference) -> Option<Loan> {
-        self.admit(from, reference).map(|arrival| Loan(Side::Taken(arrival)))
+    pub fn borrow(&mut self, from: TaggedPeerId, reference: &ExportReference) -> Option<MemoryLoan> {
+        self.admit_reference(from, reference).map(|arrival| MemoryLoan(LoanSide::Taken(arrival)))
     }
 
     /// Maps what a peer lends, if it is not mapped.
-    pub fn map_loan(&mut self, loan: Loan) -> Borrowed {
-        let Side::Taken(arrival) = loan.0 else { return Borrowed::Not };
+    pub fn map_loan(&mut self, loan: MemoryLoan) -> BorrowStatus {
+        let LoanSide::Taken(arrival) = loan.0 else { return BorrowStatus::Not };
         let found = self.node.borrow(arrival);
-        if found == Borrowed::Wait {
-            self.node.hear_from(arrival.neighbour(), self.now);
+        if found == BorrowStatus::Wait {
+            self.node.receive_messages_from(arrival.neighbour(), self.now);
         }
         found
     }
 
     /// What was lent is lent no more; `mapped`: whether the other end could map it. At the end that maps: what is lent is used no more, and unmapped
     /// when its owner has taken it back.
-    pub fn end_loan(&mut self, loan: Loan, mapped: bool) {
+    pub fn end_loan(&mut self, loan: MemoryLoan, mapped: bool) {
         match loan.0 {
-            Side::Given(operation) => self.node.take_back(operation, mapped, self.now),
+            LoanSide::Given(operation) => self.node.end_loan(operation, mapped, self.now),
             // It is gone if its owner is.
-            Side::Taken(arrival) => _ = self.node.refuse(arrival),
+            LoanSide::Taken(arrival) => _ = self.node.refuse_arrival(arrival),
         }
     }
 
     /// Begins to copy bytes of a buffer, from its byte number `done` on, to that spot of a peer's loan, which is mapped; they are the bytes number
-    /// `done` and on of the spot, too. One copy of a loan is under way at a time: [`Endpoint::has_copied`] polls for its end.
+    /// `done` and on of the spot, too. One copy of a loan is under way at a time: [`TaggedEndpoint::has_copied`] polls for its end.
     ///
     /// # Errors
-    /// [`CopyError`]: nothing is under way. [`CopyError::Busy`]: try again, after [`Endpoint::progress`].
+    /// [`CopyError`]: nothing is under way. [`CopyError::Busy`]: try again, after [`TaggedEndpoint::progress`].
     #[inline]
-    pub fn put(
+    pub fn begin_put(
         &mut self,
-        loan: Loan,
-        to: Spot,
-        from: &Buffer,
+        loan: MemoryLoan,
+        to: LoanRange,
+        from: &MessageBuffer,
         (done, len): (u64, u64),
     ) -> Result<(), CopyError> {
         match loan.0 {
-            Side::Taken(arrival) => self.node.put(arrival, to, from, (done, len)),
-            Side::Given(_) => Err(CopyError::Closed),
+            LoanSide::Taken(arrival) => self.node.begin_put(arrival, to, from, (done, len)),
+            LoanSide::Given(_) => Err(CopyError::Closed),
         }
     }
 
@@ -109,14 +113,14 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     #[inline]
     pub fn get(
         &mut self,
-        loan: Loan,
-        from: Spot,
-        into: &Buffer,
+        loan: MemoryLoan,
+        from: LoanRange,
+        into: &MessageBuffer,
         (done, len): (u64, u64),
     ) -> Result<(), CopyError> {
         match loan.0 {
-            Side::Taken(arrival) => self.node.get(arrival, from, into, (done, len)),
-            Side::Given(_) => Err(CopyError::Closed),
+            LoanSide::Taken(arrival) => self.node.get(arrival, from, into, (done, len)),
+            LoanSide::Given(_) => Err(CopyError::Closed),
         }
     }
 
@@ -125,10 +129,10 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// # Errors
     /// [`CopyError`]: the copy has failed; the target bytes have no meaning. After [`CopyError::Busy`] it is to be begun again.
     #[inline]
-    pub fn has_copied(&mut self, loan: Loan) -> Result<bool, CopyError> {
+    pub fn has_copied(&mut self, loan: MemoryLoan) -> Result<bool, CopyError> {
         match loan.0 {
-            Side::Taken(arrival) => self.node.has_copied(arrival),
-            Side::Given(_) => Err(CopyError::Closed),
+            LoanSide::Taken(arrival) => self.node.has_copied(arrival),
+            LoanSide::Given(_) => Err(CopyError::Closed),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Tagged messages between processes of a node, of any memory: short ones through a ring, long ones by one copy where either memory can be
 //! mapped, and by a stage that both processes copy through where not.
 //!
-//! For the Rust API, which waits and gives names to ranks. An [`Endpoint`] is a process's part in it. It owns a [`Node`](crate::ipc::Node), which
+//! For the Rust API, which waits and gives names to ranks. An [`TaggedEndpoint`] is a process's part in it. It owns a [`Node`](crate::ipc::IpcNode), which
 //! shares the memory; does everything in the calls of its one owner; starts no thread, reads no clock, and never waits. Which receive a
 //! message is for, and how its bytes go, is decided in [`trunkline_proto::tagged`]; the frames are docs/wire.md's.
 //!
-//! A driver that does not export, map or copy costs one message a staged copy, and is counted ([`Counts::fallbacks`]); it never fails it.
+//! A driver that does not export, map or copy costs one message a staged copy, and is counted ([`TaggedCounts::fallbacks`]); it never fails it.
 
 mod ahead;
 mod eager;
@@ -21,12 +21,12 @@ mod send;
 mod shown;
 mod staging;
 
-pub use endpoint::{Config, Counts, Endpoint, Event, NoEndpoint};
-pub use lend::{Lending, Loan};
-pub use peer::PeerId;
+pub use endpoint::{NoEndpoint, TaggedConfig, TaggedCounts, TaggedEndpoint, TaggedEvent};
+pub use lend::{LendOutcome, MemoryLoan};
+pub use peer::TaggedPeerId;
 pub use receive::ReceiveRefused;
-pub use request::{Done, Failed, RequestId};
-pub use send::{Begun, SendRefused};
+pub use request::{MessageStatus, TaggedFailure, TaggedRequestId};
+pub use send::{SendRefused, TaggedSendStart};
 
 /// Messages of a process that have begun and whose end was not asked for, at most.
 pub const REQUESTS_MAX: usize = 1 << 14;
@@ -41,7 +41,7 @@ pub const KEPT_MAX: usize = 1 << 12;
 /// messages, and one for each of ours that it offered memory for.
 const UNSAID_MAX: usize = 2 * REQUESTS_MAX;
 
-/// Frames of one ring that one call of [`Endpoint::progress`] reads.
+/// Frames of one ring that one call of [`TaggedEndpoint::progress`] reads.
 const FRAMES_PER_CALL: usize = 64;
 
 /// Bytes of a piece of a message that goes through the stage.
@@ -53,10 +53,10 @@ pub const DEVICE_PIECE: u32 = 512 << 10;
 /// Of those, the copies to the stage of a peer that are under way, and the copies out of its inbox.
 const PIECES_AHEAD: usize = 2;
 
-/// Pieces that one call of [`Endpoint::progress`] stages for one peer.
+/// Pieces that one call of [`TaggedEndpoint::progress`] stages for one peer.
 const PIECES_PER_CALL: usize = 8;
 
-/// Calls of [`Endpoint::progress`] between two looks at whether the streams have something.
+/// Calls of [`TaggedEndpoint::progress`] between two looks at whether the streams have something.
 const CALLS_PER_LOOK: u32 = 16;
 
 /// Buffers of early messages that are kept for the next ones.

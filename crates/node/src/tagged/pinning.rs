@@ -1,16 +1,16 @@
 //! The pins of an inbox, for copies of a device to it and out of it. A driver may wait for a kernel that runs to make one. So it is requested of the kind's thread and
 //! polled for, and copies between a device and the inbox are busy until it is settled; messages of the host go on.
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_mem::ipc::{IpcMemory, MappingTicket, StagePin};
 
-use crate::ipc::Buffer;
+use crate::ipc::MessageBuffer;
 
 /// The pin of an inbox.
 #[derive(Debug)]
 pub(super) enum InboxPin {
     /// There is no room for a request.
-    Waits(Memory),
+    Waits(MemoryRange),
     /// The kind's thread is asked.
     Posted(MappingTicket),
     /// It is made. `None`: it is not to be had, or over.
@@ -19,7 +19,7 @@ pub(super) enum InboxPin {
 
 impl InboxPin {
     /// Has memory pinned: at once where the kind does not wait for that.
-    pub(super) fn request_pin<M: IpcMemory>(of: &M, memory: Memory) -> Self {
+    pub(super) fn request_pin<M: IpcMemory>(of: &M, memory: MemoryRange) -> Self {
         let mut pin = Self::Waits(memory);
         pin.poll_pin(of);
         pin
@@ -44,7 +44,7 @@ impl InboxPin {
                 Some(pin) => Self::Settled(pin),
                 None => return false,
             },
-            (Self::Waits(memory), None) => Self::Settled(of.pin(memory)),
+            (Self::Waits(memory), None) => Self::Settled(of.pin_stage(memory)),
             // This is a child of a fork, in which the thread is not.
             (Self::Posted(_), None) => Self::Settled(None),
         };
@@ -52,8 +52,8 @@ impl InboxPin {
     }
 
     /// Whether bytes of that buffer may be copied to or from the inbox. The processor needs no pin.
-    pub(super) fn is_ready_for(&self, buffer: &Buffer) -> bool {
-        matches!(self, Self::Settled(_)) || buffer.address().is_none()
+    pub(super) fn is_ready_for(&self, buffer: &MessageBuffer) -> bool {
+        matches!(self, Self::Settled(_)) || buffer.own_address().is_none()
     }
 
     /// Ends it; returns the pin if there is one. A request that was not answered is left without a caller, and its result ends at once.

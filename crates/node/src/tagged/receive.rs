@@ -1,30 +1,34 @@
 //! Messages that come, and the receives that they are for.
 
 use trunkline_fabric::OobStream;
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_mem::ipc::{CopyError, IpcMemory};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::{Pattern, Reach, Reply, Rows, Way, answer};
-use trunkline_proto::wire::ipc::{Name, Outcome, Reference};
-use trunkline_proto::wire::tagged::{Answer, Message};
+use trunkline_proto::tagged::{
+    MemoryReach, ReceiveMethod, SendMethod, StridedRows, TagPattern, choose_receive_method,
+};
+use trunkline_proto::wire::ipc::{CopyOutcome, ExportName, ExportReference};
+use trunkline_proto::wire::tagged::{TaggedAnswer, TaggedMessage};
 
 use super::ahead::is_copied_ahead;
 use super::eager::EagerSource;
-use super::endpoint::Endpoint;
-use super::peer::PeerId;
-use super::request::{Failed, Got, Matched, Receiving, Request, RequestId};
-use super::{Done, FRAMES_PER_CALL, SPARE_MAX};
-use crate::ipc::{ArrivalId, Buffer, Neighbour, Receipt, Referring, Send};
+use super::endpoint::TaggedEndpoint;
+use super::peer::TaggedPeerId;
+use super::request::{
+    MatchedMessage, MessageRequest, ReceiveStep, StartedReceive, TaggedFailure, TaggedRequestId,
+};
+use super::{FRAMES_PER_CALL, MessageStatus, SPARE_MAX};
+use crate::ipc::{ArrivalId, MessageBuffer, NeighbourId, ReceiveOutcome, ReferenceStart, SendRequest};
 
 /// A message that came before its receive.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum UnexpectedMessage {
     /// All of it.
     Eager(Vec<u8>),
     /// Its sender has it.
     Ready { request: SlotId, len: u64, pieces: bool },
     /// It is in memory that may be mapped.
-    Refer { request: SlotId, arrival: ArrivalId, len: u64, rows: Rows, offer: bool },
+    Refer { request: SlotId, arrival: ArrivalId, len: u64, rows: StridedRows, offer: bool },
 }
 
 /// A receive cannot be posted; nothing was changed.
@@ -42,108 +46,116 @@ pub enum ReceiveRefused {
     TooMany,
 }
 
-impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     /// Receives the earliest message that fits, of that peer or of any, whose tag agrees with `tag` in the bits of `mask`. The memory is the
-    /// message's until [`Endpoint::test`] says how it ended.
+    /// message's until [`TaggedEndpoint::test`] says how it ended.
     ///
     /// # Errors
     /// [`ReceiveRefused`].
     #[inline]
     pub fn receive(
         &mut self,
-        from: Option<PeerId>,
+        from: Option<TaggedPeerId>,
         (tag, mask): (u64, u64),
-        into: Buffer,
-    ) -> Result<RequestId, ReceiveRefused> {
+        into: MessageBuffer,
+    ) -> Result<TaggedRequestId, ReceiveRefused> {
         if !into.is_there(self.node.memory()) && !into.is_empty() {
             return Err(ReceiveRefused::Outside);
         }
-        let pattern = Pattern { source: from.map(|peer| peer.0), tag, mask };
+        let pattern = TagPattern { source: from.map(|peer| peer.0), tag, mask };
         if self.requests.len() >= self.requests.capacity() {
             return Err(ReceiveRefused::TooMany);
         }
-        if self.matcher.kept() > 0
-            && let Some((source, tag, message)) = self.matcher.take_kept(&pattern)
+        if self.matcher.unexpected_count() > 0
+            && let Some((source, tag, message)) = self.matcher.take_unexpected(&pattern)
         {
-            return self.take_early(PeerId(source), tag, message, into);
+            return self.take_early(TaggedPeerId(source), tag, message, into);
         }
         // What it sent whole before it went is taken in.
-        let gone = |peer: PeerId| self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone);
+        let gone = |peer: TaggedPeerId| self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone);
         if from.is_some_and(gone) {
             return Err(ReceiveRefused::Gone);
         }
-        self.post(pattern, into)
+        self.post_receive(pattern, into)
     }
 
-    fn post(&mut self, pattern: Pattern, buffer: Buffer) -> Result<RequestId, ReceiveRefused> {
-        let receiving = Request::Receive(Receiving { buffer, way: Got::Posted(None) });
+    fn post_receive(
+        &mut self,
+        pattern: TagPattern,
+        buffer: MessageBuffer,
+    ) -> Result<TaggedRequestId, ReceiveRefused> {
+        let receiving = MessageRequest::Receive(StartedReceive { buffer, way: ReceiveStep::Posted(None) });
         let request = self.requests.insert(receiving).map_err(|_| ReceiveRefused::TooMany)?;
-        let Ok(posted) = self.matcher.post(pattern, request) else {
+        let Ok(posted) = self.matcher.post_receive(pattern, request) else {
             self.requests.remove(request);
             return Err(ReceiveRefused::TooMany);
         };
-        if let Some(Request::Receive(Receiving { way, .. })) = self.requests.get_mut(request) {
-            *way = Got::Posted(Some(posted));
+        if let Some(MessageRequest::Receive(StartedReceive { way, .. })) = self.requests.get_mut(request) {
+            *way = ReceiveStep::Posted(Some(posted));
         }
-        Ok(RequestId(request))
+        Ok(TaggedRequestId(request))
     }
 
     /// Takes a short message that has come already, without a request.
     ///
-    /// `None`: none has come that fits, or a long one, which [`Endpoint::probe`] tells.
+    /// `None`: none has come that fits, or a long one, which [`TaggedEndpoint::probe`] tells.
     pub fn take_bytes(
         &mut self,
-        from: Option<PeerId>,
+        from: Option<TaggedPeerId>,
         (tag, mask): (u64, u64),
         into: &mut [u8],
-    ) -> Option<Result<Done, Failed>> {
-        let pattern = Pattern { source: from.map(|peer| peer.0), tag, mask };
-        self.fetch(&pattern);
-        let (_, _, Kept::Eager(_)) = self.matcher.look(&pattern)? else { return None };
-        let (source, tag, message) = self.matcher.take_kept(&pattern)?;
-        let (peer, Kept::Eager(bytes)) = (PeerId(source), message) else { return None };
+    ) -> Option<Result<MessageStatus, TaggedFailure>> {
+        let pattern = TagPattern { source: from.map(|peer| peer.0), tag, mask };
+        self.read_until_match(&pattern);
+        let (_, _, UnexpectedMessage::Eager(_)) = self.matcher.probe_unexpected(&pattern)? else {
+            return None;
+        };
+        let (source, tag, message) = self.matcher.take_unexpected(&pattern)?;
+        let (peer, UnexpectedMessage::Eager(bytes)) = (TaggedPeerId(source), message) else { return None };
         let room = bytes.len().min(into.len());
         let to = into.get_mut(..room)?;
         let from = bytes.get(..room)?;
         to.copy_from_slice(from);
         let len = bytes.len() as u64;
         let room = room as u64;
-        self.give_back(bytes);
-        let end = Matched { peer, tag, len, want: room, request: SlotId::from_bits(0) }.end();
+        self.recycle_buffer(bytes);
+        let end = MatchedMessage { peer, tag, len, want: room, request: SlotId::from_bits(0) }.final_result();
         Some(end)
     }
 
     /// The message that a receive would get now, if one has come: who sent it, its tag, and its bytes.
     #[must_use]
-    pub fn probe(&mut self, from: Option<PeerId>, (tag, mask): (u64, u64)) -> Option<Done> {
-        let pattern = Pattern { source: from.map(|peer| peer.0), tag, mask };
-        self.fetch(&pattern);
-        let (source, tag, message) = self.matcher.look(&pattern)?;
+    pub fn probe(&mut self, from: Option<TaggedPeerId>, (tag, mask): (u64, u64)) -> Option<MessageStatus> {
+        let pattern = TagPattern { source: from.map(|peer| peer.0), tag, mask };
+        self.read_until_match(&pattern);
+        let (source, tag, message) = self.matcher.probe_unexpected(&pattern)?;
         let len = match message {
-            Kept::Eager(bytes) => bytes.len() as u64,
-            Kept::Ready { len, .. } | Kept::Refer { len, .. } => *len,
+            UnexpectedMessage::Eager(bytes) => bytes.len() as u64,
+            UnexpectedMessage::Ready { len, .. } | UnexpectedMessage::Refer { len, .. } => *len,
         };
-        Some(Done { peer: PeerId(source), tag, len })
+        Some(MessageStatus { peer: TaggedPeerId(source), tag, len })
     }
 
     /// Reads messages that no receive is posted for, until one fits.
-    fn fetch(&mut self, pattern: &Pattern) {
+    fn read_until_match(&mut self, pattern: &TagPattern) {
         let sources = pattern.source.map_or(0..self.peers.len() as u32, |source| source..source + 1);
         for source in sources {
-            while self.matcher.look(pattern).is_none() && self.read_message(PeerId(source)) {}
+            while self.matcher.probe_unexpected(pattern).is_none() && self.read_message(TaggedPeerId(source))
+            {
+            }
         }
     }
 
-    /// Takes a receive back that no message has come for; whether it was. [`Endpoint::test`] then says [`Failed::Cancelled`].
-    pub fn cancel(&mut self, request: RequestId) -> bool {
-        let Some(Request::Receive(Receiving { way: Got::Posted(Some(posted)), .. })) =
+    /// Takes a receive back that no message has come for; whether it was. [`TaggedEndpoint::test`] then says [`TaggedFailure::Cancelled`].
+    pub fn cancel_receive(&mut self, request: TaggedRequestId) -> bool {
+        let Some(MessageRequest::Receive(StartedReceive { way: ReceiveStep::Posted(Some(posted)), .. })) =
             self.requests.get(request.0)
         else {
             return false;
         };
-        let cancelled = self.matcher.cancel(*posted).is_some();
+        let cancelled = self.matcher.cancel_receive(*posted).is_some();
         if cancelled {
-            self.end(request.0, Err(Failed::Cancelled));
+            self.end_request(request.0, Err(TaggedFailure::Cancelled));
         }
         cancelled
     }
@@ -151,47 +163,56 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// A receive finds a message that came before it.
     fn take_early(
         &mut self,
-        peer: PeerId,
+        peer: TaggedPeerId,
         tag: u64,
-        message: Kept,
-        into: Buffer,
-    ) -> Result<RequestId, ReceiveRefused> {
+        message: UnexpectedMessage,
+        into: MessageBuffer,
+    ) -> Result<TaggedRequestId, ReceiveRefused> {
         let room = into.len();
-        let of = |len: u64, request| Matched { peer, tag, len, want: len.min(room), request };
-        let ended = Request::Ended(Err(Failed::Gone));
+        let of = |len: u64, request| MatchedMessage { peer, tag, len, want: len.min(room), request };
+        let ended = MessageRequest::Ended(Err(TaggedFailure::Gone));
         let id = self.requests.insert(ended).map_err(|_| ReceiveRefused::TooMany)?;
         match message {
-            Kept::Eager(bytes) => {
+            UnexpectedMessage::Eager(bytes) => {
                 let matched = of(bytes.len() as u64, SlotId::from_bits(0));
                 let part = bytes.get(..matched.want as usize).unwrap_or_default();
                 if !part.is_empty() && is_copied_ahead(self.node.memory(), &into, self.mutant) {
-                    let kept = Memory::try_heap(part.len()).inspect(|kept| {
+                    let kept = MemoryRange::try_heap(part.len()).inspect(|kept| {
                         // It has as many bytes.
                         let _ = kept.write(0, part);
                     });
-                    self.give_back(bytes);
+                    self.recycle_buffer(bytes);
                     match kept {
                         Ok(kept) => {
-                            self.set(id, Receiving { buffer: into, way: Got::Eager(matched) });
+                            self.set_receiving(
+                                id,
+                                StartedReceive { buffer: into, way: ReceiveStep::Eager(matched) },
+                            );
                             self.take_eager_ahead(id, matched, EagerSource::Kept(kept));
                         }
-                        Err(error) => self.end(id, Err(Failed::from(CopyError::from(error)))),
+                        Err(error) => self.end_request(id, Err(TaggedFailure::from(CopyError::from(error)))),
                     }
-                    return Ok(RequestId(id));
+                    return Ok(TaggedRequestId(id));
                 }
-                let written = if part.is_empty() { Ok(()) } else { into.write(self.node.memory(), 0, part) };
-                self.give_back(bytes);
-                self.end(id, written.map_err(Failed::from).and_then(|()| matched.end()));
+                let written =
+                    if part.is_empty() { Ok(()) } else { into.write_bytes(self.node.memory(), 0, part) };
+                self.recycle_buffer(bytes);
+                self.end_request(
+                    id,
+                    written.map_err(TaggedFailure::from).and_then(|()| matched.final_result()),
+                );
             }
-            Kept::Ready { request, len, pieces } => self.begin_ready(id, of(len, request), into, pieces),
-            Kept::Refer { request, arrival, len, rows, offer } => {
+            UnexpectedMessage::Ready { request, len, pieces } => {
+                self.begin_ready(id, of(len, request), into, pieces)
+            }
+            UnexpectedMessage::Refer { request, arrival, len, rows, offer } => {
                 self.begin_refer(id, of(len, request), (arrival, rows, offer), into);
             }
         }
-        Ok(RequestId(id))
+        Ok(TaggedRequestId(id))
     }
 
-    fn give_back(&mut self, mut bytes: Vec<u8>) {
+    fn recycle_buffer(&mut self, mut bytes: Vec<u8>) {
         if self.spare.len() < SPARE_MAX {
             bytes.clear();
             self.spare.push(bytes);
@@ -200,10 +221,10 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     /// Reads some of a peer's messages, as long as there are receives that they could be for; whether there was any.
     #[inline]
-    pub(super) fn read_messages(&mut self, from: PeerId) -> bool {
+    pub(super) fn read_messages(&mut self, from: TaggedPeerId) -> bool {
         let mut moved = false;
         for _ in 0..FRAMES_PER_CALL {
-            if !self.matcher.wants(from.0) || !self.read_message(from) {
+            if !self.matcher.has_posted_for(from.0) || !self.read_message(from) {
                 break;
             }
             moved = true;
@@ -213,92 +234,103 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     /// Reads the next message of a peer, if there is one and room for it.
     #[inline]
-    pub(super) fn read_message(&mut self, from: PeerId) -> bool {
+    pub(super) fn read_message(&mut self, from: TaggedPeerId) -> bool {
         let Some(peer) = self.peers.get(from.0 as usize) else { return false };
         let Some(words) = peer.inbox.messages.next() else { return false };
-        let cells = match Message::from_words(&words) {
-            Ok(message) if message.cells() < peer.inbox.messages.cells() => {
+        let cells = match TaggedMessage::from_words(&words) {
+            Ok(message) if message.cell_count() < peer.inbox.messages.cell_count() => {
                 if !self.take_message(from, message) {
                     return false;
                 }
-                message.cells()
+                message.cell_count()
             }
             Ok(_) | Err(_) => {
-                self.broken(from);
+                self.report_violation(from);
                 return false;
             }
         };
         if let Some(peer) = self.peers.get_mut(from.0 as usize) {
-            peer.inbox.messages.consume(cells);
+            peer.inbox.messages.consume_frame(cells);
         }
         true
     }
 
     /// Whether the message could be taken in.
     #[inline]
-    fn take_message(&mut self, from: PeerId, message: Message) -> bool {
-        let (Message::Eager { tag, .. } | Message::Ready { tag, .. } | Message::Refer { tag, .. }) = message;
+    fn take_message(&mut self, from: TaggedPeerId, message: TaggedMessage) -> bool {
+        let (TaggedMessage::Eager { tag, .. }
+        | TaggedMessage::Ready { tag, .. }
+        | TaggedMessage::Refer { tag, .. }) = message;
         match self.matcher.take_posted(from.0, tag) {
             Some(request) => {
-                self.begin(request, from, message);
+                self.begin_receive(request, from, message);
                 true
             }
-            None => self.keep(from, message),
+            None => self.keep_unexpected(from, message),
         }
     }
 
     /// A message comes whose receive is posted.
     #[inline]
-    fn begin(&mut self, id: SlotId, peer: PeerId, message: Message) {
-        let Some(Request::Receive(receiving)) = self.requests.get_mut(id) else { return };
+    fn begin_receive(&mut self, id: SlotId, peer: TaggedPeerId, message: TaggedMessage) {
+        let Some(MessageRequest::Receive(receiving)) = self.requests.get_mut(id) else { return };
         let room = receiving.buffer.len();
         match message {
-            Message::Eager { tag, len } => {
+            TaggedMessage::Eager { tag, len } => {
                 let len = u64::from(len);
                 let want = len.min(room);
-                let matched = Matched { peer, tag, len, want, request: SlotId::from_bits(0) };
+                let matched = MatchedMessage { peer, tag, len, want, request: SlotId::from_bits(0) };
                 let node = &self.node;
                 let buffer = &receiving.buffer;
                 if want > 0 && is_copied_ahead(node.memory(), buffer, self.mutant) {
-                    let position = self.peers.get(peer.0 as usize).map(|of| of.inbox.messages.position());
+                    let position =
+                        self.peers.get(peer.0 as usize).map(|of| of.inbox.messages.next_position());
                     let source = EagerSource::Ring(position.unwrap_or(0));
                     return self.take_eager_ahead(id, matched, source);
                 }
                 let Some(from) = self.peers.get(peer.0 as usize) else { return };
-                let take =
-                    |offset, from: (&Memory, u64), part| buffer.unstage(node.memory(), offset, from, part);
-                let taken: Result<(), CopyError> = from.inbox.messages.bytes(want, take);
-                self.end(id, taken.map_err(Failed::from).and_then(|()| matched.end()));
+                let take = |offset, from: (&MemoryRange, u64), part| {
+                    buffer.copy_from_stage(node.memory(), offset, from, part)
+                };
+                let taken: Result<(), CopyError> = from.inbox.messages.visit_payload(want, take);
+                self.end_request(
+                    id,
+                    taken.map_err(TaggedFailure::from).and_then(|()| matched.final_result()),
+                );
             }
-            Message::Ready { tag, request, len, pieces } => {
+            TaggedMessage::Ready { tag, request, len, pieces } => {
                 let buffer = receiving.buffer.clone();
                 self.begin_ready(
                     id,
-                    Matched { peer, tag, len, want: len.min(room), request },
+                    MatchedMessage { peer, tag, len, want: len.min(room), request },
                     buffer,
                     pieces,
                 );
             }
-            Message::Refer { tag, request, reference, rows, offer } => {
+            TaggedMessage::Refer { tag, request, reference, rows, offer } => {
                 let buffer = receiving.buffer.clone();
                 let len = rows.whole_in(reference.part.len());
-                let matched = Matched { peer, tag, len, want: len.min(room), request };
-                match self.admit(peer, &reference) {
+                let matched = MatchedMessage { peer, tag, len, want: len.min(room), request };
+                match self.admit_reference(peer, &reference) {
                     Some(arrival) => self.begin_refer(id, matched, (arrival, rows, offer), buffer),
-                    None => self.end(id, Err(Failed::Gone)),
+                    None => self.end_request(id, Err(TaggedFailure::Gone)),
                 }
             }
         }
     }
 
     /// Takes note of a reference; `None`: its sender is gone, or broken.
-    pub(super) fn admit(&mut self, peer: PeerId, reference: &Reference) -> Option<ArrivalId> {
+    pub(super) fn admit_reference(
+        &mut self,
+        peer: TaggedPeerId,
+        reference: &ExportReference,
+    ) -> Option<ArrivalId> {
         let neighbour = self.peers.get(peer.0 as usize).filter(|peer| !peer.gone)?.neighbour;
-        self.hear_of(neighbour, reference.name);
-        match self.node.arrive(neighbour, reference) {
+        self.read_announcement(neighbour, reference.name);
+        match self.node.accept_reference(neighbour, reference) {
             Ok(arrival) => arrival,
             Err(broken) => {
-                self.node.break_off(neighbour, broken);
+                self.node.report_violation(neighbour, broken);
                 None
             }
         }
@@ -306,61 +338,65 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     /// What a message names was said on the stream before.
     #[inline]
-    pub(super) fn hear_of(&mut self, neighbour: Neighbour, name: Name) {
-        if !self.node.knows(neighbour, name) {
-            self.node.hear_from(neighbour, self.now);
+    pub(super) fn read_announcement(&mut self, neighbour: NeighbourId, name: ExportName) {
+        if !self.node.knows_name(neighbour, name) {
+            self.node.receive_messages_from(neighbour, self.now);
         }
     }
 
     /// A message comes that no receive fits yet; whether there is room for it.
-    fn keep(&mut self, from: PeerId, message: Message) -> bool {
+    fn keep_unexpected(&mut self, from: TaggedPeerId, message: TaggedMessage) -> bool {
         if !self.matcher.has_room(from.0) {
             return false;
         }
         let (tag, kept) = match message {
-            Message::Eager { tag, len } => {
+            TaggedMessage::Eager { tag, len } => {
                 let mut bytes = self.spare.pop().unwrap_or_default();
                 bytes.resize(len as usize, 0);
                 let Some(peer) = self.peers.get(from.0 as usize) else { return true };
-                let take = |offset: u64, (memory, at): (&Memory, u64), part: u64| {
+                let take = |offset: u64, (memory, at): (&MemoryRange, u64), part: u64| {
                     let into = bytes.get_mut(offset as usize..(offset + part) as usize).unwrap_or_default();
                     memory.read(at, into)
                 };
                 // All of it is inside.
-                let _ = peer.inbox.messages.bytes(len.into(), take);
-                (tag, Kept::Eager(bytes))
+                let _ = peer.inbox.messages.visit_payload(len.into(), take);
+                (tag, UnexpectedMessage::Eager(bytes))
             }
-            Message::Ready { tag, request, len, pieces } => (tag, Kept::Ready { request, len, pieces }),
-            Message::Refer { tag, request, reference, rows, offer } => match self.admit(from, &reference) {
-                Some(arrival) => {
-                    let len = rows.whole_in(reference.part.len());
-                    (tag, Kept::Refer { request, arrival, len, rows, offer })
+            TaggedMessage::Ready { tag, request, len, pieces } => {
+                (tag, UnexpectedMessage::Ready { request, len, pieces })
+            }
+            TaggedMessage::Refer { tag, request, reference, rows, offer } => {
+                match self.admit_reference(from, &reference) {
+                    Some(arrival) => {
+                        let len = rows.whole_in(reference.part.len());
+                        (tag, UnexpectedMessage::Refer { request, arrival, len, rows, offer })
+                    }
+                    None => return true,
                 }
-                None => return true,
-            },
+            }
         };
         self.counts.early += 1;
         // There is room.
-        let _ = self.matcher.keep(from.0, tag, kept);
+        let _ = self.matcher.keep_unexpected(from.0, tag, kept);
         true
     }
 
     /// The sender has it: says how it is to come.
-    fn begin_ready(&mut self, id: SlotId, matched: Matched, buffer: Buffer, pieces: bool) {
-        let Matched { peer, request, want, .. } = matched;
+    fn begin_ready(&mut self, id: SlotId, matched: MatchedMessage, buffer: MessageBuffer, pieces: bool) {
+        let MatchedMessage { peer, request, want, .. } = matched;
         if self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone) {
-            return self.end(id, Err(Failed::Gone));
+            return self.end_request(id, Err(TaggedFailure::Gone));
         }
         if want == 0 {
-            self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
-            return self.end(id, matched.end());
+            self.send_answer(peer, TaggedAnswer::Done { request, outcome: CopyOutcome::Copied });
+            return self.end_request(id, matched.final_result());
         }
-        let pieces = pieces && !self.mutant.is("tagged-grants-no-wish");
+        let pieces = pieces && !self.mutant.is_planted("tagged-grants-no-wish");
         let mut unshared = false;
-        if self.reply(&buffer, Way::Ready { pieces }) == Reply::Offer {
-            match self.offer(id, matched, &buffer) {
+        if self.choose_reply(&buffer, SendMethod::Ready { pieces }) == ReceiveMethod::Offer {
+            match self.offer_memory(id, matched, &buffer) {
                 Some(true) => return,
-                Some(false) => unshared = !self.mutant.is("tagged-hides-what-it-did-not-share"),
+                Some(false) => unshared = !self.mutant.is_planted("tagged-hides-what-it-did-not-share"),
                 None => {}
             }
         }
@@ -368,32 +404,37 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     }
 
     /// It comes in pieces; `unshared`: as memory of this process was not exported.
-    fn clear(&mut self, id: SlotId, matched: Matched, buffer: Buffer, unshared: bool) {
-        let Matched { peer, request, want, .. } = matched;
-        self.set(id, Receiving { buffer, way: Got::Pieces(matched, 0) });
-        self.say(peer, Answer::Clear { request, receive: id, len: want, unmapped: unshared });
+    fn clear(&mut self, id: SlotId, matched: MatchedMessage, buffer: MessageBuffer, unshared: bool) {
+        let MatchedMessage { peer, request, want, .. } = matched;
+        self.set_receiving(id, StartedReceive { buffer, way: ReceiveStep::Pieces(matched, 0) });
+        self.send_answer(peer, TaggedAnswer::Clear { request, receive: id, len: want, unmapped: unshared });
     }
 
-    fn reply(&self, buffer: &Buffer, way: Way) -> Reply {
-        let reach = if self.address_of(buffer).is_some() { Reach::Mapped } else { Reach::Private };
-        answer(reach, way)
+    fn choose_reply(&self, buffer: &MessageBuffer, way: SendMethod) -> ReceiveMethod {
+        let reach =
+            if self.address_of(buffer).is_some() { MemoryReach::Mapped } else { MemoryReach::Private };
+        choose_receive_method(reach, way)
     }
 
     /// Has the sender copy it into memory of this process. `None`: nobody could say where its bytes end; `Some(false)`: it was not exported.
-    fn offer(&mut self, id: SlotId, matched: Matched, buffer: &Buffer) -> Option<bool> {
-        let Matched { peer, request, want, .. } = matched;
+    fn offer_memory(&mut self, id: SlotId, matched: MatchedMessage, buffer: &MessageBuffer) -> Option<bool> {
+        let MatchedMessage { peer, request, want, .. } = matched;
         let neighbour = self.peers.get(peer.0 as usize)?.neighbour;
         let rows = buffer.rows();
         let addr = self.address_of(buffer)?;
         // The last row is whole, or it is not said where they end.
-        let span = rows.span(want).filter(|span| rows.packed(*span).is_some())?;
-        let message = Send { addr, len: span as usize, passing: false };
-        let Ok(Referring::Refer(operation, reference)) = self.node.refer(neighbour, &message, self.now)
+        let span = rows.spanned_bytes(want).filter(|span| rows.packed_bytes(*span).is_some())?;
+        let message = SendRequest { addr, len: span as usize, passing: false };
+        let Ok(ReferenceStart::Refer(operation, reference)) =
+            self.node.make_reference(neighbour, &message, self.now)
         else {
             return Some(false);
         };
-        self.set(id, Receiving { buffer: buffer.clone(), way: Got::Offered(matched, operation) });
-        self.say(peer, Answer::Offer { request, receive: id, reference, rows });
+        self.set_receiving(
+            id,
+            StartedReceive { buffer: buffer.clone(), way: ReceiveStep::Offered(matched, operation) },
+        );
+        self.send_answer(peer, TaggedAnswer::Offer { request, receive: id, reference, rows });
         Some(true)
     }
 
@@ -401,74 +442,80 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     fn begin_refer(
         &mut self,
         id: SlotId,
-        matched: Matched,
-        (arrival, rows, offer): (ArrivalId, Rows, bool),
-        buffer: Buffer,
+        matched: MatchedMessage,
+        (arrival, rows, offer): (ArrivalId, StridedRows, bool),
+        buffer: MessageBuffer,
     ) {
-        let Matched { peer, request, want, .. } = matched;
+        let MatchedMessage { peer, request, want, .. } = matched;
         if want == 0 {
-            let _ = self.node.refuse(arrival);
-            self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
-            return self.end(id, matched.end());
+            let _ = self.node.refuse_arrival(arrival);
+            self.send_answer(peer, TaggedAnswer::Done { request, outcome: CopyOutcome::Copied });
+            return self.end_request(id, matched.final_result());
         }
-        let offer = offer && !self.mutant.is("tagged-grants-no-wish");
-        if self.reply(&buffer, Way::Refer { offer }) == Reply::Offer {
-            if self.offer(id, matched, &buffer) == Some(true) {
-                let _ = self.node.refuse(arrival);
+        let offer = offer && !self.mutant.is_planted("tagged-grants-no-wish");
+        if self.choose_reply(&buffer, SendMethod::Refer { offer }) == ReceiveMethod::Offer {
+            if self.offer_memory(id, matched, &buffer) == Some(true) {
+                let _ = self.node.refuse_arrival(arrival);
                 return;
             }
-            if self.mutant.is("tagged-grants-what-it-cannot") {
-                let _ = self.node.refuse(arrival);
+            if self.mutant.is_planted("tagged-grants-what-it-cannot") {
+                let _ = self.node.refuse_arrival(arrival);
                 return self.clear(id, matched, buffer, false);
             }
         }
         if self.node.receive_part(arrival, buffer.clone(), (want, rows)).is_err() {
-            return self.end(id, Err(Failed::Gone));
+            return self.end_request(id, Err(TaggedFailure::Gone));
         }
-        self.set(id, Receiving { buffer, way: Got::Copying(matched) });
+        self.set_receiving(id, StartedReceive { buffer, way: ReceiveStep::Copying(matched) });
         self.copies.push((arrival, id));
-        if self.mutant.is("tagged-answers-early") {
-            self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
+        if self.mutant.is_planted("tagged-answers-early") {
+            self.send_answer(peer, TaggedAnswer::Done { request, outcome: CopyOutcome::Copied });
         }
     }
 
     #[inline]
-    fn set(&mut self, id: SlotId, receiving: Receiving) {
+    fn set_receiving(&mut self, id: SlotId, receiving: StartedReceive) {
         if let Some(request) = self.requests.get_mut(id) {
-            *request = Request::Receive(receiving);
+            *request = MessageRequest::Receive(receiving);
         }
     }
 
     /// It was copied from the sender's memory, or not.
-    pub(super) fn fetched(&mut self, id: SlotId, receipt: &Receipt) {
-        let Some(Request::Receive(Receiving { way: Got::Copying(matched), .. })) = self.requests.get(id)
+    pub(super) fn finish_fetching(&mut self, id: SlotId, receipt: &ReceiveOutcome) {
+        let Some(MessageRequest::Receive(StartedReceive { way: ReceiveStep::Copying(matched), .. })) =
+            self.requests.get(id)
         else {
             return;
         };
-        let (matched, &Matched { peer, request, want, .. }) = (*matched, matched);
+        let (matched, &MatchedMessage { peer, request, want, .. }) = (*matched, matched);
         match receipt {
-            Receipt::Copied => {
+            ReceiveOutcome::Copied => {
                 (self.counts.mapped, self.counts.by_receiver) =
                     (self.counts.mapped + 1, self.counts.by_receiver + 1);
-                self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
-                self.end(id, matched.end());
+                self.send_answer(peer, TaggedAnswer::Done { request, outcome: CopyOutcome::Copied });
+                self.end_request(id, matched.final_result());
             }
-            Receipt::NotMapped | Receipt::NotCopied(_) if self.mutant.is("tagged-fails-with-the-driver") => {
-                self.end(id, Err(Failed::Unsent));
+            ReceiveOutcome::NotMapped | ReceiveOutcome::NotCopied(_)
+                if self.mutant.is_planted("tagged-fails-with-the-driver") =>
+            {
+                self.end_request(id, Err(TaggedFailure::Unsent));
             }
-            Receipt::NotMapped | Receipt::NotCopied(_) => {
-                if let Some(Request::Receive(receiving)) = self.requests.get_mut(id) {
-                    receiving.way = Got::Pieces(matched, 0);
+            ReceiveOutcome::NotMapped | ReceiveOutcome::NotCopied(_) => {
+                if let Some(MessageRequest::Receive(receiving)) = self.requests.get_mut(id) {
+                    receiving.way = ReceiveStep::Pieces(matched, 0);
                 }
-                self.say(peer, Answer::Clear { request, receive: id, len: want, unmapped: true });
+                self.send_answer(
+                    peer,
+                    TaggedAnswer::Clear { request, receive: id, len: want, unmapped: true },
+                );
             }
-            Receipt::Lost => self.end(id, Err(Failed::Gone)),
+            ReceiveOutcome::Lost => self.end_request(id, Err(TaggedFailure::Gone)),
         }
     }
 
     /// Reads some of a peer's answers; whether there was any.
     #[inline]
-    pub(super) fn read_answers(&mut self, from: PeerId) -> bool {
+    pub(super) fn read_answers(&mut self, from: TaggedPeerId) -> bool {
         let mut moved = false;
         for _ in 0..FRAMES_PER_CALL {
             let Some(peer) = self.peers.get_mut(from.0 as usize) else { break };
@@ -478,12 +525,12 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 break;
             }
             let Some(peer) = self.peers.get_mut(from.0 as usize) else { break };
-            peer.inbox.answers.consume(1);
+            peer.inbox.answers.consume_frame(1);
             moved = true;
-            match Answer::from_words(&words) {
+            match TaggedAnswer::from_words(&words) {
                 Ok(answer) => self.take_answer(from, &answer),
                 Err(_) => {
-                    self.broken(from);
+                    self.report_violation(from);
                     break;
                 }
             }
@@ -491,72 +538,81 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         moved
     }
 
-    fn take_answer(&mut self, from: PeerId, answer: &Answer) {
+    fn take_answer(&mut self, from: TaggedPeerId, answer: &TaggedAnswer) {
         match *answer {
-            Answer::Clear { request, receive, len, unmapped } => {
+            TaggedAnswer::Clear { request, receive, len, unmapped } => {
                 self.on_clear(from, request, receive, (len, unmapped));
             }
-            Answer::Offer { request, receive, reference, rows } => {
+            TaggedAnswer::Offer { request, receive, reference, rows } => {
                 self.on_offer(from, request, receive, (&reference, rows));
             }
-            Answer::Piece { receive, position, len } => self.on_piece(from, receive, position, len),
-            Answer::Done { request, outcome } => match self.requests.get(request) {
-                Some(Request::Receive(_)) => self.on_placed(from, request, outcome),
-                Some(Request::Send(_)) => self.on_sent(from, request, outcome),
-                Some(Request::Ended(_)) | None => {}
+            TaggedAnswer::Piece { receive, position, len } => self.on_piece(from, receive, position, len),
+            TaggedAnswer::Done { request, outcome } => match self.requests.get(request) {
+                Some(MessageRequest::Receive(_)) => self.on_placed(from, request, outcome),
+                Some(MessageRequest::Send(_)) => self.on_sent(from, request, outcome),
+                Some(MessageRequest::Ended(_)) | None => {}
             },
         }
     }
 
     /// Bytes are in the stage.
-    fn on_piece(&mut self, from: PeerId, id: SlotId, position: u64, len: u32) {
+    fn on_piece(&mut self, from: TaggedPeerId, id: SlotId, position: u64, len: u32) {
         let Some(peer) = self.peers.get(from.0 as usize) else { return };
-        let Some(staged) = peer.inbox.staged(position, len) else {
-            if !self.mutant.is("tagged-believes-pieces") {
-                self.broken(from);
+        let Some(staged) = peer.inbox.staged_piece(position, len) else {
+            if !self.mutant.is_planted("tagged-believes-pieces") {
+                self.report_violation(from);
             }
             return;
         };
         if self.node.memory().batch_bytes().is_some() {
-            return self.unstage_ahead(from, id, trunkline_proto::tagged::Piece { position, len });
+            return self.unstage_ahead(from, id, trunkline_proto::tagged::StagePiece { position, len });
         }
         let ended = match self.requests.get_mut(id) {
-            Some(Request::Receive(Receiving { buffer, way })) if way.peer() == Some(from) => {
-                if let Got::Offered(matched, operation) = way {
+            Some(MessageRequest::Receive(StartedReceive { buffer, way }))
+                if way.matched_peer() == Some(from) =>
+            {
+                if let ReceiveStep::Offered(matched, operation) = way {
                     let operation = *operation;
-                    *way = Got::Pieces(*matched, 0);
-                    self.node.finish(operation, Outcome::NotMapped, self.now);
+                    *way = ReceiveStep::Pieces(*matched, 0);
+                    self.node.finish_operation(operation, CopyOutcome::NotMapped, self.now);
                 }
                 match way {
-                    Got::Pieces(matched, got) if matched.want - *got >= u64::from(len) => {
-                        let written = buffer.unstage(self.node.memory(), *got, staged, len.into());
+                    ReceiveStep::Pieces(matched, got) if matched.want - *got >= u64::from(len) => {
+                        let written = buffer.copy_from_stage(self.node.memory(), *got, staged, len.into());
                         *got += u64::from(len);
                         match written {
-                            Ok(()) => (*got == matched.want).then(|| matched.end()),
+                            Ok(()) => (*got == matched.want).then(|| matched.final_result()),
                             Err(error) => Some(Err(error.into())),
                         }
                     }
-                    _ => return self.broken(from),
+                    _ => return self.report_violation(from),
                 }
             }
             _ => None,
         };
-        peer.inbox.unstaged(position, len);
-        ended.into_iter().for_each(|end| self.end(id, end));
+        peer.inbox.release_piece(position, len);
+        ended.into_iter().for_each(|end| self.end_request(id, end));
     }
 
     /// The sender has copied it, or cannot send it.
-    fn on_placed(&mut self, from: PeerId, id: SlotId, outcome: Outcome) {
-        let Some(Request::Receive(Receiving { way, .. })) = self.requests.get(id) else { return };
+    fn on_placed(&mut self, from: TaggedPeerId, id: SlotId, outcome: CopyOutcome) {
+        let Some(MessageRequest::Receive(StartedReceive { way, .. })) = self.requests.get(id) else { return };
         let (matched, operation) = match way {
-            Got::Offered(matched, operation) if matched.peer == from => (*matched, Some(*operation)),
-            Got::Pieces(matched, _) if matched.peer == from && outcome != Outcome::Copied => (*matched, None),
+            ReceiveStep::Offered(matched, operation) if matched.peer == from => (*matched, Some(*operation)),
+            ReceiveStep::Pieces(matched, _) if matched.peer == from && outcome != CopyOutcome::Copied => {
+                (*matched, None)
+            }
             _ => return,
         };
-        operation.into_iter().for_each(|operation| _ = self.node.finish(operation, outcome, self.now));
-        if self.unstaging > 0 && self.fail_behind_copies(from, id, Failed::Unsent) {
+        operation
+            .into_iter()
+            .for_each(|operation| _ = self.node.finish_operation(operation, outcome, self.now));
+        if self.unstaging > 0 && self.fail_behind_copies(from, id, TaggedFailure::Unsent) {
             return;
         }
-        self.end(id, if outcome == Outcome::Copied { matched.end() } else { Err(Failed::Unsent) });
+        self.end_request(
+            id,
+            if outcome == CopyOutcome::Copied { matched.final_result() } else { Err(TaggedFailure::Unsent) },
+        );
     }
 }

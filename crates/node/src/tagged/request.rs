@@ -4,18 +4,18 @@ use trunkline_mem::ipc::CopyError;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::tagged::ReceiveId;
 
-use super::PeerId;
-use crate::ipc::{Buffer, OperationId};
+use super::TaggedPeerId;
+use crate::ipc::{MessageBuffer, OperationId};
 
 /// A message that was begun and whose end was not asked for.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct RequestId(pub(super) SlotId);
+pub struct TaggedRequestId(pub(super) SlotId);
 
 /// A message that went well.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Done {
+pub struct MessageStatus {
     /// The other end.
-    pub peer: PeerId,
+    pub peer: TaggedPeerId,
     /// Its tag.
     pub tag: u64,
     /// Its bytes.
@@ -25,12 +25,12 @@ pub struct Done {
 /// A message that did not.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failed {
+pub enum TaggedFailure {
     /// It is longer than the memory that it came to. What fitted is there.
     #[error("a message of {len} bytes, with tag {tag:#x}, came to a receive of {room}")]
     Truncated {
         /// Who sent it.
-        peer: PeerId,
+        peer: TaggedPeerId,
         /// Its tag.
         tag: u64,
         /// Its bytes.
@@ -54,24 +54,24 @@ pub enum Failed {
 
 /// How a message stands.
 #[derive(Debug)]
-pub(super) enum Request {
-    Send(Sending),
-    Receive(Receiving),
-    Ended(Result<Done, Failed>),
+pub(super) enum MessageRequest {
+    Send(StartedSend),
+    Receive(StartedReceive),
+    Ended(Result<MessageStatus, TaggedFailure>),
 }
 
 /// A message to a peer that has not all of it.
 #[derive(Debug)]
-pub(super) struct Sending {
-    pub(super) peer: PeerId,
+pub(super) struct StartedSend {
+    pub(super) peer: TaggedPeerId,
     pub(super) tag: u64,
-    pub(super) buffer: Buffer,
-    pub(super) way: Sent,
+    pub(super) buffer: MessageBuffer,
+    pub(super) way: SendStep,
 }
 
 /// How far it got.
 #[derive(Debug)]
-pub(super) enum Sent {
+pub(super) enum SendStep {
     /// It is short, and is copied into the peer's ring.
     Eager,
     /// The peer was told of it; and, if `pieces`, that it is to go in pieces.
@@ -108,30 +108,30 @@ pub(super) enum Sent {
 
 /// A receive that has not got its message.
 #[derive(Debug)]
-pub(super) struct Receiving {
-    pub(super) buffer: Buffer,
-    pub(super) way: Got,
+pub(super) struct StartedReceive {
+    pub(super) buffer: MessageBuffer,
+    pub(super) way: ReceiveStep,
 }
 
 /// How far it got.
 #[derive(Debug)]
-pub(super) enum Got {
+pub(super) enum ReceiveStep {
     /// No message fitted yet.
     Posted(Option<ReceiveId>),
     /// It is copied from the sender's memory.
-    Copying(Matched),
+    Copying(MatchedMessage),
     /// The sender copies it.
-    Offered(Matched, OperationId),
+    Offered(MatchedMessage, OperationId),
     /// It comes in pieces; so many bytes are there.
-    Pieces(Matched, u64),
+    Pieces(MatchedMessage, u64),
     /// It is short and has come, and is copied from where it came to. It ends by itself, whatever becomes of its sender.
-    Eager(Matched),
+    Eager(MatchedMessage),
 }
 
 /// The message that a receive is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Matched {
-    pub(super) peer: PeerId,
+pub(super) struct MatchedMessage {
+    pub(super) peer: TaggedPeerId,
     pub(super) tag: u64,
     /// Its bytes.
     pub(super) len: u64,
@@ -141,21 +141,21 @@ pub(super) struct Matched {
     pub(super) request: SlotId,
 }
 
-impl Matched {
+impl MatchedMessage {
     /// How it ends, once what was wanted is there.
-    pub(super) const fn end(&self) -> Result<Done, Failed> {
+    pub(super) const fn final_result(&self) -> Result<MessageStatus, TaggedFailure> {
         let &Self { peer, tag, len, want, .. } = self;
         if want < len {
-            Err(Failed::Truncated { peer, tag, len, room: want })
+            Err(TaggedFailure::Truncated { peer, tag, len, room: want })
         } else {
-            Ok(Done { peer, tag, len })
+            Ok(MessageStatus { peer, tag, len })
         }
     }
 }
 
-impl Got {
+impl ReceiveStep {
     /// Whose message it is, if one has come.
-    pub(super) const fn peer(&self) -> Option<PeerId> {
+    pub(super) const fn matched_peer(&self) -> Option<TaggedPeerId> {
         match self {
             Self::Posted(_) => None,
             Self::Copying(of) | Self::Eager(of) | Self::Offered(of, _) | Self::Pieces(of, _) => Some(of.peer),
@@ -164,4 +164,4 @@ impl Got {
 }
 
 /// A compiler moves so much by itself; more it has moved by a call.
-const _: () = assert!(size_of::<Request>() <= 128);
+const _: () = assert!(size_of::<MessageRequest>() <= 128);

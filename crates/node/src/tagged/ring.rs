@@ -1,13 +1,13 @@
 //! The two ends of a ring of cells in memory that two processes have: docs/wire.md, "Tagged messages inside a node". Neither end trusts a word
 //! that the other can write.
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::tagged::{CELL_BYTES, EAGER_AT, WORDS};
 
 /// Where a ring is in an inbox.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct RingLayout {
     /// Its first cell.
     pub(super) at: u64,
     /// Cells; a power of two.
@@ -16,16 +16,16 @@ pub(super) struct Place {
     pub(super) consumed_at: u64,
 }
 
-impl Place {
+impl RingLayout {
     #[inline]
-    const fn cell(&self, position: u64) -> u64 {
+    const fn cell_offset(&self, position: u64) -> u64 {
         self.at + (position & (self.cells - 1)) * CELL_BYTES
     }
 
     /// The bytes of an eager message whose frame stands at `position`: where they begin, and how many of them come before the ring's end.
     #[inline]
-    const fn bytes(&self, position: u64, len: u64) -> (u64, u64) {
-        let begin = self.cell(position) + EAGER_AT;
+    const fn payload_range(&self, position: u64, len: u64) -> (u64, u64) {
+        let begin = self.cell_offset(position) + EAGER_AT;
         let room = self.at + self.cells * CELL_BYTES - begin;
         (begin, if len < room { len } else { room })
     }
@@ -33,13 +33,13 @@ impl Place {
 
 /// The reader said that it consumed what was never there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct NeverThere;
+pub(super) struct InvalidConsumedCount;
 
 /// The writing end.
 #[derive(Debug)]
-pub(super) struct Writer {
-    memory: Memory,
-    place: Place,
+pub(super) struct RingWriter {
+    memory: MemoryRange,
+    place: RingLayout,
     head: u64,
     freed: u64,
     /// From the head up to here the first words of cells are 0.
@@ -47,21 +47,21 @@ pub(super) struct Writer {
     mutant: Mutant,
 }
 
-impl Writer {
-    pub(super) const fn new(memory: Memory, place: Place, mutant: Mutant) -> Self {
+impl RingWriter {
+    pub(super) const fn new(memory: MemoryRange, place: RingLayout, mutant: Mutant) -> Self {
         Self { memory, place, head: 0, freed: 0, clean: 0, mutant }
     }
 
     /// Whether a frame of so many cells can be written, and a free one is left behind it.
     #[inline]
-    pub(super) fn has_room(&mut self, cells: u64) -> Result<bool, NeverThere> {
+    pub(super) fn has_room(&mut self, cells: u64) -> Result<bool, InvalidConsumedCount> {
         let free = |one: &Self| one.place.cells - (one.head - one.freed);
         if free(self) > cells {
             return Ok(true);
         }
         let consumed = self.memory.load(self.place.consumed_at).unwrap_or(0);
         if consumed < self.freed || consumed > self.head {
-            return Err(NeverThere);
+            return Err(InvalidConsumedCount);
         }
         self.freed = consumed;
         Ok(free(self) > cells)
@@ -70,12 +70,12 @@ impl Writer {
     /// Writes a frame of one cell. There is room.
     #[inline]
     pub(super) fn push(&mut self, words: &[u64; WORDS]) {
-        let at = self.place.cell(self.head);
+        let at = self.place.cell_offset(self.head);
         for (word, offset) in words.iter().zip((at..).step_by(8)).skip(1) {
             // All cells are inside.
             let _ = self.memory.store(offset, *word);
         }
-        self.publish(words[0], 1);
+        self.publish_frame(words[0], 1);
     }
 
     /// Writes an eager frame, whose first two words and bytes are given: `fill` copies `len` bytes of the message, from an offset of it on, to an
@@ -88,15 +88,15 @@ impl Writer {
         &mut self,
         words: &[u64; WORDS],
         (len, cells): (u64, u64),
-        fill: impl FnMut(u64, (&Memory, u64), u64) -> Result<(), E>,
+        fill: impl FnMut(u64, (&MemoryRange, u64), u64) -> Result<(), E>,
     ) -> Result<(), E> {
         self.fill_eager(len, fill)?;
         self.publish_eager(words, cells);
         Ok(())
     }
 
-    /// Has `fill` copy the bytes of the next frame, as [`Writer::push_eager`] does. Nothing else is written before [`Writer::publish_eager`] publishes the
-    /// frame, or [`Writer::spoil_eager`] gives it up.
+    /// Has `fill` copy the bytes of the next frame, as [`RingWriter::push_eager`] does. Nothing else is written before [`RingWriter::publish_eager`] publishes the
+    /// frame, or [`RingWriter::mark_unpublished`] gives it up.
     ///
     /// # Errors
     /// As `fill`.
@@ -104,9 +104,9 @@ impl Writer {
     pub(super) fn fill_eager<E>(
         &self,
         len: u64,
-        mut fill: impl FnMut(u64, (&Memory, u64), u64) -> Result<(), E>,
+        mut fill: impl FnMut(u64, (&MemoryRange, u64), u64) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (begin, first) = self.place.bytes(self.head, len);
+        let (begin, first) = self.place.payload_range(self.head, len);
         if len > 0 {
             fill(0, (&self.memory, begin), first)?;
         }
@@ -119,26 +119,26 @@ impl Writer {
     /// Publishes the eager frame whose bytes are in place.
     #[inline]
     pub(super) fn publish_eager(&mut self, words: &[u64; WORDS], cells: u64) {
-        let _ = self.memory.store(self.place.cell(self.head) + 8, words[1]);
-        self.publish(words[0], cells);
+        let _ = self.memory.store(self.place.cell_offset(self.head) + 8, words[1]);
+        self.publish_frame(words[0], cells);
     }
 
     /// The bytes of the next frame are not published: cells behind its first one may contain some of them, where zeros were.
-    pub(super) fn spoil_eager(&mut self) {
+    pub(super) fn mark_unpublished(&mut self) {
         self.clean = self.clean.min(self.head + 1);
     }
 
     #[inline]
-    fn publish(&mut self, first: u64, cells: u64) {
+    fn publish_frame(&mut self, first: u64, cells: u64) {
         let next = self.head + cells;
-        if self.clean <= next && !self.mutant.is("tagged-leaves-old-words") {
-            let _ = self.memory.store(self.place.cell(next), 0);
+        if self.clean <= next && !self.mutant.is_planted("tagged-leaves-old-words") {
+            let _ = self.memory.store(self.place.cell_offset(next), 0);
         }
-        let _ = self.memory.store(self.place.cell(self.head), first);
+        let _ = self.memory.store(self.place.cell_offset(self.head), first);
         self.head = next;
         // The next frame does not wait for its line then.
-        if self.place.cells - (next - self.freed) > 1 && !self.mutant.is("tagged-leaves-old-words") {
-            let _ = self.memory.store(self.place.cell(next + 1), 0);
+        if self.place.cells - (next - self.freed) > 1 && !self.mutant.is_planted("tagged-leaves-old-words") {
+            let _ = self.memory.store(self.place.cell_offset(next + 1), 0);
             self.clean = next + 2;
         }
     }
@@ -146,24 +146,24 @@ impl Writer {
 
 /// The reading end.
 #[derive(Debug)]
-pub(super) struct Reader {
-    memory: Memory,
-    place: Place,
+pub(super) struct RingReader {
+    memory: MemoryRange,
+    place: RingLayout,
     next: u64,
     published: u64,
     /// Cells from here on are still read, though frames behind them may be done with.
     kept: Option<u64>,
 }
 
-impl Reader {
-    pub(super) const fn new(memory: Memory, place: Place) -> Self {
+impl RingReader {
+    pub(super) const fn new(memory: MemoryRange, place: RingLayout) -> Self {
         Self { memory, place, next: 0, published: 0, kept: None }
     }
 
     /// The first cell of the next frame, if there is one.
     #[inline]
     pub(super) fn next(&self) -> Option<[u64; WORDS]> {
-        let at = self.place.cell(self.next);
+        let at = self.place.cell_offset(self.next);
         if self.memory.load(at).unwrap_or(0) == 0 {
             return None;
         }
@@ -172,7 +172,7 @@ impl Reader {
 
     /// Where the next frame stands.
     #[inline]
-    pub(super) const fn position(&self) -> u64 {
+    pub(super) const fn next_position(&self) -> u64 {
         self.next
     }
 
@@ -181,15 +181,15 @@ impl Reader {
     /// # Errors
     /// As `take`.
     #[inline]
-    pub(super) fn bytes<E>(
+    pub(super) fn visit_payload<E>(
         &self,
         len: u64,
-        take: impl FnMut(u64, (&Memory, u64), u64) -> Result<(), E>,
+        take: impl FnMut(u64, (&MemoryRange, u64), u64) -> Result<(), E>,
     ) -> Result<(), E> {
         self.bytes_at(self.next, len, take)
     }
 
-    /// The same of the eager message whose frame stands at `position`, which is kept ([`Reader::keep_from`]).
+    /// The same of the eager message whose frame stands at `position`, which is kept ([`RingReader::keep_from`]).
     ///
     /// # Errors
     /// As `take`.
@@ -198,9 +198,9 @@ impl Reader {
         &self,
         position: u64,
         len: u64,
-        mut take: impl FnMut(u64, (&Memory, u64), u64) -> Result<(), E>,
+        mut take: impl FnMut(u64, (&MemoryRange, u64), u64) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (begin, first) = self.place.bytes(position, len);
+        let (begin, first) = self.place.payload_range(position, len);
         if len > 0 {
             take(0, (&self.memory, begin), first)?;
         }
@@ -212,19 +212,19 @@ impl Reader {
 
     /// A frame of so many cells is done with. The writer is told now and then.
     #[inline]
-    pub(super) fn consume(&mut self, cells: u64) {
+    pub(super) fn consume_frame(&mut self, cells: u64) {
         self.next += cells;
-        self.give_back();
+        self.publish_consumed();
     }
 
     /// Keeps cells from the frame at that position on, also those that are consumed. `None`: keeps none.
     pub(super) fn keep_from(&mut self, position: Option<u64>) {
         self.kept = position;
-        self.give_back();
+        self.publish_consumed();
     }
 
     #[inline]
-    fn give_back(&mut self) {
+    fn publish_consumed(&mut self) {
         let done = self.kept.unwrap_or(self.next);
         if done - self.published >= self.place.cells / 8 {
             let _ = self.memory.store(self.place.consumed_at, done);
@@ -234,45 +234,45 @@ impl Reader {
 
     /// Cells of a frame that can be.
     #[inline]
-    pub(super) const fn cells(&self) -> u64 {
+    pub(super) const fn cell_count(&self) -> u64 {
         self.place.cells
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::wire::tagged::{Message, RINGS_AT};
+    use trunkline_proto::wire::tagged::{RINGS_AT, TaggedMessage};
 
     use super::*;
-    use crate::planted::planted;
+    use crate::planted::planted_mutant;
 
-    const PLACE: Place = Place { at: RINGS_AT, cells: 64, consumed_at: 0 };
+    const PLACE: RingLayout = RingLayout { at: RINGS_AT, cells: 64, consumed_at: 0 };
 
-    fn ring() -> (Writer, Reader) {
-        let memory = Memory::heap(RINGS_AT as usize + 64 * 64);
-        (Writer::new(memory.clone(), PLACE, planted()), Reader::new(memory, PLACE))
+    fn ring() -> (RingWriter, RingReader) {
+        let memory = MemoryRange::heap(RINGS_AT as usize + 64 * 64);
+        (RingWriter::new(memory.clone(), PLACE, planted_mutant()), RingReader::new(memory, PLACE))
     }
 
-    fn eager(writer: &mut Writer, bytes: &[u8]) {
-        let message = Message::Eager { tag: bytes.len() as u64, len: bytes.len() as u32 };
+    fn eager(writer: &mut RingWriter, bytes: &[u8]) {
+        let message = TaggedMessage::Eager { tag: bytes.len() as u64, len: bytes.len() as u32 };
         let words = message.to_words();
         let len = bytes.len() as u64;
-        assert_eq!(writer.has_room(message.cells()), Ok(true));
-        let fill = |offset: u64, (memory, at): (&Memory, u64), len: u64| {
+        assert_eq!(writer.has_room(message.cell_count()), Ok(true));
+        let fill = |offset: u64, (memory, at): (&MemoryRange, u64), len: u64| {
             memory.write(at, &bytes[offset as usize..][..len as usize])
         };
-        writer.push_eager(&words, (len, message.cells()), fill).unwrap();
+        writer.push_eager(&words, (len, message.cell_count()), fill).unwrap();
     }
 
-    fn take(reader: &mut Reader) -> Option<Vec<u8>> {
-        let message = Message::from_words(&reader.next()?).unwrap();
-        let Message::Eager { len, .. } = message else { panic!("{message:?}") };
+    fn take(reader: &mut RingReader) -> Option<Vec<u8>> {
+        let message = TaggedMessage::from_words(&reader.next()?).unwrap();
+        let TaggedMessage::Eager { len, .. } = message else { panic!("{message:?}") };
         let mut bytes = vec![0; len as usize];
-        let take = |offset: u64, (memory, at): (&Memory, u64), len: u64| {
+        let take = |offset: u64, (memory, at): (&MemoryRange, u64), len: u64| {
             memory.read(at, &mut bytes[offset as usize..][..len as usize])
         };
-        reader.bytes(len.into(), take).unwrap();
-        reader.consume(message.cells());
+        reader.visit_payload(len.into(), take).unwrap();
+        reader.consume_frame(message.cell_count());
         Some(bytes)
     }
 
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_cell_is_always_free() {
         let (mut writer, mut reader) = ring();
-        let words = Message::Eager { tag: 3, len: 0 }.to_words();
+        let words = TaggedMessage::Eager { tag: 3, len: 0 }.to_words();
         for _ in 0..63 {
             assert_eq!(writer.has_room(1), Ok(true));
             writer.push(&words);
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!([writer.has_room(1), writer.has_room(0)], [Ok(false), Ok(true)]);
         for _ in 0..63 {
             assert_eq!(reader.next(), Some(words));
-            reader.consume(1);
+            reader.consume_frame(1);
         }
         assert_eq!(
             (reader.next(), writer.has_room(55)),
@@ -318,11 +318,11 @@ mod tests {
     #[test]
     fn kept_frames_are_given_back_behind_their_copies() {
         let (mut writer, mut reader) = ring();
-        (0..16).for_each(|_| writer.push(&Message::Eager { tag: 3, len: 0 }.to_words()));
-        reader.consume(1);
-        let kept = reader.position();
+        (0..16).for_each(|_| writer.push(&TaggedMessage::Eager { tag: 3, len: 0 }.to_words()));
+        reader.consume_frame(1);
+        let kept = reader.next_position();
         reader.keep_from(Some(kept));
-        (1..16).for_each(|_| reader.consume(1));
+        (1..16).for_each(|_| reader.consume_frame(1));
         assert_eq!(writer.has_room(48), Ok(false), "the second frame is still read");
         reader.keep_from(None);
         assert_eq!(writer.has_room(48), Ok(true));
@@ -331,14 +331,14 @@ mod tests {
     #[test]
     fn bytes_that_were_given_up_are_no_frame() {
         let (mut writer, mut reader) = ring();
-        let fill = |_: u64, (memory, at): (&Memory, u64), len: u64| {
+        let fill = |_: u64, (memory, at): (&MemoryRange, u64), len: u64| {
             memory.write(at, &vec![1; len as usize]).map_err(|_| ())
         };
         for _ in 0..200 {
             eager(&mut writer, &lookalike(300));
             assert_eq!(take(&mut reader), Some(lookalike(300)));
             writer.fill_eager(200, fill).unwrap();
-            writer.spoil_eager();
+            writer.mark_unpublished();
             assert_eq!(take(&mut reader), None);
             eager(&mut writer, &[]);
             assert_eq!(take(&mut reader), Some(Vec::new()));
@@ -351,10 +351,10 @@ mod tests {
         let (mut writer, reader) = ring();
         for consumed in [64, 5, u64::MAX] {
             for _ in 0..4 {
-                writer.push(&Message::Eager { tag: 0, len: 0 }.to_words());
+                writer.push(&TaggedMessage::Eager { tag: 0, len: 0 }.to_words());
             }
             reader.memory.store(0, consumed).unwrap();
-            assert_eq!(writer.has_room(63), Err(NeverThere));
+            assert_eq!(writer.has_room(63), Err(InvalidConsumedCount));
             writer.head = 0;
         }
     }

@@ -4,37 +4,37 @@
 use trunkline_fabric::OobStream;
 use trunkline_mem::gpu::FreeCount;
 use trunkline_mem::ipc::IpcMemory;
-use trunkline_proto::ipc::exporter::{self, Listing, State, Why};
+use trunkline_proto::ipc::exporter::{self, ExportListing, ExportState, FallbackReason};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::status::Number;
-use trunkline_proto::wire::status::node::{EXPORTS, Export, NEIGHBOURS, Neighbour, Stands};
+use trunkline_proto::wire::status::node::{EXPORTS, ExportStatus, NEIGHBOURS, NeighbourRecord, PageExport};
 
-use super::{Counts, Endpoint, PeerId};
+use super::{TaggedCounts, TaggedEndpoint, TaggedPeerId};
 use crate::NodePage;
-use crate::ipc::Hook;
+use crate::ipc::FreeHook;
 
 /// Time between two writings.
-const EVERY: Duration = Duration::millis(100);
+const EVERY: Duration = Duration::from_millis(100);
 
 /// A page, and what is written on it that the endpoint does not know.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct EndpointPage {
     page: NodePage,
     /// By the numbers of peers: their ranks, and the numbers of their processes.
     labels: Vec<(Option<u32>, u32)>,
     due: Instant,
 }
 
-impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     /// From now on this is shown on that page, which is written at once and then every tenth of a second in which progress is made.
-    pub fn show(&mut self, mut page: NodePage) {
+    pub fn publish_page(&mut self, mut page: NodePage) {
         page.mutant = self.mutant;
-        self.shown = Some(Shown { page, labels: Vec::new(), due: self.now });
+        self.shown = Some(EndpointPage { page, labels: Vec::new(), due: self.now });
         self.write_page();
     }
 
     /// Who a peer is: its rank in the job, and the number of its process as that sees itself.
-    pub fn label(&mut self, peer: PeerId, rank: u32, pid: u32) {
+    pub fn label_peer(&mut self, peer: TaggedPeerId, rank: u32, pid: u32) {
         let Some(shown) = &mut self.shown else { return };
         let at = peer.0 as usize;
         if at >= shown.labels.len() {
@@ -46,7 +46,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     /// The flag for a hook of whatever frees memory of this endpoint's kind: found set, every export is looked at.
     #[must_use]
-    pub fn hook(&self) -> Hook {
+    pub fn free_hook(&self) -> FreeHook {
         self.hook.clone()
     }
 
@@ -57,16 +57,16 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     /// Looks at the hook and at the count of frees; whether memory was freed since it was asked last.
     fn take_frees(&mut self) -> bool {
-        let hooked = self.hook.take() && !self.mutant.is("seen-hook-unheard");
+        let hooked = self.hook.take_flag() && !self.mutant.is_planted("seen-hook-unheard");
         let counted = self.free_count.as_mut().is_some_and(FreeCount::take_rise);
-        hooked || (counted && !self.mutant.is("seen-frees-unheard"))
+        hooked || (counted && !self.mutant.is_planted("seen-frees-unheard"))
     }
 
     /// Looks for freed memory, and writes the page if it is time. Returns whether memory was freed.
-    pub(super) fn look_beside(&mut self) -> bool {
+    pub(super) fn poll_frees_and_page(&mut self) -> bool {
         let freed = self.take_frees();
         if freed {
-            self.node.freed();
+            self.node.report_free();
         }
         if self.shown.as_ref().is_some_and(|shown| shown.due <= self.now) {
             self.write_page();
@@ -77,61 +77,61 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// Writes the page. Looks at as many exports as there are, and at the holders of as many as it shows.
     fn write_page(&mut self) {
         let Some(shown) = &mut self.shown else { return };
-        if self.mutant.is("seen-page-allocates") {
+        if self.mutant.is_planted("seen-page-allocates") {
             drop(std::hint::black_box(Box::new(0_u64)));
         }
-        let once = self.mutant.is("seen-page-written-once");
+        let once = self.mutant.is_planted("seen-page-written-once");
         shown.due = if once { Instant(u64::MAX) } else { self.now + EVERY };
         let Some(shown) = &self.shown else { return };
         let exporter = self.node.exporter();
-        let mut neighbours = [Neighbour::default(); NEIGHBOURS];
+        let mut neighbours = [NeighbourRecord::default(); NEIGHBOURS];
         let mut holders = [None; NEIGHBOURS];
         for (number, peer) in self.peers.iter().enumerate().take(NEIGHBOURS) {
-            let usage = self.node.importer().usage(peer.neighbour.source());
+            let usage = self.node.importer().source_usage(peer.neighbour.source());
             let (rank, pid) = shown.labels.get(number).copied().unwrap_or_default();
-            neighbours[number] = Neighbour {
+            neighbours[number] = NeighbourRecord {
                 gone: peer.gone,
                 pid,
                 rank,
                 mappings: usage.mappings as u32,
                 mapped_bytes: usage.bytes,
                 pins: usage.pins as u32,
-                ..Neighbour::default()
+                ..NeighbourRecord::default()
             };
-            holders[number] = self.node.exporting(peer.neighbour);
+            holders[number] = self.node.exporter_peer(peer.neighbour);
         }
-        shown.page.begin();
+        shown.page.begin_write();
         let mut written = 0;
         let mut pinned = 0;
         let mut pins = 0;
-        for listing in exporter.list() {
+        for listing in exporter.list_exports() {
             pinned += u64::from(listing.pins > 0);
             pins += u64::from(listing.pins);
             if written == EXPORTS {
                 continue;
             }
-            let mut export = record(&listing);
-            for (holder, _) in exporter.holders(listing.name) {
+            let mut export = page_export_of(&listing);
+            for (holder, _) in exporter.export_holders(listing.name) {
                 let Some(at) = holders.iter().position(|other| *other == Some(holder)) else { continue };
                 export.held_by |= 1 << at;
                 neighbours[at].holds += 1;
                 neighbours[at].held_bytes = neighbours[at].held_bytes.saturating_add(export.len);
             }
-            if self.mutant.is("seen-forgets-holders") {
+            if self.mutant.is_planted("seen-forgets-holders") {
                 export.held_by = 0;
             }
-            shown.page.export(written, &export);
+            shown.page.write_export(written, &export);
             written += 1;
         }
-        let mut numbers = self.numbers();
+        let mut numbers = self.page_numbers();
         numbers[Number::PinnedEntries as usize] = pinned;
         numbers[Number::Pins as usize] = pins;
         let there = self.peers.len().min(NEIGHBOURS);
-        shown.page.end(self.now, &numbers, &neighbours[..there], written);
+        shown.page.finish_write(self.now, &numbers, &neighbours[..there], written);
     }
 
     /// All numbers but those that a walk through the exports gives.
-    fn numbers(&self) -> [u64; Number::LEN] {
+    fn page_numbers(&self) -> [u64; Number::LEN] {
         let mut numbers = [0; Number::LEN];
         let mut put = |which: Number, value: u64| numbers[which as usize] = value;
         let exporter = self.node.exporter();
@@ -149,9 +149,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         put(Number::ZombieEntries, usage.zombies.entries as u64);
         put(Number::ZombieBytes, usage.zombies.bytes);
         put(Number::IdleEntries, usage.idle as u64);
-        put(Number::PeakBytes, exporter.peak());
+        put(Number::PeakBytes, exporter.peak_bytes());
         put(Number::Neighbours, self.peers.len() as u64);
-        let exporter::Counts { hits, announced, misses, evicted, expired, stale, .. } = counts;
+        let exporter::ExporterCounts { hits, announced, misses, evicted, expired, stale, .. } = counts;
         let of = [hits, announced, misses, evicted, expired, stale];
         let at = [
             Number::Hits,
@@ -180,26 +180,26 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         put(Number::Staged, self.counts.staged);
         put(Number::Unmapped, self.counts.fallbacks);
         put(Number::Early, self.counts.early);
-        let swapped = self.mutant.is("seen-swaps-who-copies");
-        let Counts { by_receiver, by_sender, .. } = self.counts;
+        let swapped = self.mutant.is_planted("seen-swaps-who-copies");
+        let TaggedCounts { by_receiver, by_sender, .. } = self.counts;
         put(Number::ByReceiver, if swapped { by_sender } else { by_receiver });
         put(Number::BySender, if swapped { by_receiver } else { by_sender });
-        if !self.mutant.is("seen-hides-fallbacks") {
-            let reasons = numbers.iter_mut().skip(Number::FALLBACKS).zip(Why::ALL);
-            reasons.for_each(|(number, why)| *number = counts.fallbacks(why));
+        if !self.mutant.is_planted("seen-hides-fallbacks") {
+            let reasons = numbers.iter_mut().skip(Number::FALLBACKS).zip(FallbackReason::ALL);
+            reasons.for_each(|(number, why)| *number = counts.fallback_count(why));
         }
         numbers
     }
 }
 
 /// An export, but for who holds it.
-fn record(of: &Listing) -> Export {
-    Export {
+fn page_export_of(of: &ExportListing) -> PageExport {
+    PageExport {
         stands: match of.state {
-            State::Exporting => Stands::Exporting,
-            State::Live => Stands::Live,
-            State::Retiring => Stands::Retiring,
-            State::Leaving | State::Ending | State::Spent => Stands::Leaving,
+            ExportState::Exporting => ExportStatus::Exporting,
+            ExportState::Live => ExportStatus::Live,
+            ExportState::Retiring => ExportStatus::Retiring,
+            ExportState::Leaving | ExportState::Ending | ExportState::Spent => ExportStatus::Leaving,
         },
         passing: of.passing,
         device: of.memory.device,

@@ -4,17 +4,19 @@
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory, StagePin};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::Piece;
-use trunkline_proto::wire::ipc::Outcome;
-use trunkline_proto::wire::tagged::Answer;
+use trunkline_proto::tagged::StagePiece;
+use trunkline_proto::wire::ipc::CopyOutcome;
+use trunkline_proto::wire::tagged::TaggedAnswer;
 
 use super::ahead::CopyAhead;
-use super::endpoint::Endpoint;
-use super::learned::Fate;
-use super::peer::PeerId;
-use super::request::{Done, Failed, Got, Receiving, Request, Sending, Sent};
-use super::ring::NeverThere;
-use super::send::Piecewise;
+use super::endpoint::TaggedEndpoint;
+use super::learned::MethodOutcome;
+use super::peer::TaggedPeerId;
+use super::request::{
+    MessageRequest, MessageStatus, ReceiveStep, SendStep, StartedReceive, StartedSend, TaggedFailure,
+};
+use super::ring::InvalidConsumedCount;
+use super::send::PieceProgress;
 use super::{DEVICE_PIECE, PIECES_AHEAD};
 
 /// A piece, and how far its copy is.
@@ -24,7 +26,7 @@ pub(super) struct StagedPiece {
     request: SlotId,
     /// Where in its buffer.
     from: u64,
-    piece: Piece,
+    piece: StagePiece,
     copy: CopyAhead,
 }
 
@@ -36,61 +38,61 @@ pub(super) struct AbandonedCopies {
 }
 
 impl StagedPiece {
-    const fn new(request: SlotId, from: u64, piece: Piece) -> Self {
+    const fn new(request: SlotId, from: u64, piece: StagePiece) -> Self {
         Self { request, from, piece, copy: CopyAhead::new() }
     }
 }
 
-impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     /// Begins to copy the next piece of a message to a peer, and tells it of those whose copies have ended.
-    pub(super) fn stage_ahead(&mut self, to: PeerId, request: SlotId) -> Piecewise {
-        if let Some(step) = self.tell_staged(to) {
+    pub(super) fn stage_ahead(&mut self, to: TaggedPeerId, request: SlotId) -> PieceProgress {
+        if let Some(step) = self.announce_staged(to) {
             return step;
         }
-        let Some(peer) = self.peers.get_mut(to.0 as usize) else { return Piecewise::Over };
-        let Some(outbox) = &mut peer.outbox else { return Piecewise::Over };
-        let Some(Request::Send(Sending { way: Sent::Pieces { want, done, .. }, .. })) =
+        let Some(peer) = self.peers.get_mut(to.0 as usize) else { return PieceProgress::Over };
+        let Some(outbox) = &mut peer.outbox else { return PieceProgress::Over };
+        let Some(MessageRequest::Send(StartedSend { way: SendStep::Pieces { want, done, .. }, .. })) =
             self.requests.get_mut(request)
         else {
-            return Piecewise::Over;
+            return PieceProgress::Over;
         };
         let under_way = peer.staging.len();
         let fails = peer.staging.iter().any(|piece| piece.copy.failed.is_some());
         if *done == *want || under_way >= PIECES_AHEAD || fails {
-            return Piecewise::Full;
+            return PieceProgress::Full;
         }
         let left = (*want - *done).min(DEVICE_PIECE.into()) as u32;
-        match outbox.take(left) {
+        match outbox.reserve_stage(left) {
             Ok(Some((piece, _))) => {
                 peer.staging.push_back(StagedPiece::new(request, *done, piece));
                 *done += u64::from(piece.len);
-                self.tell_staged(to).unwrap_or(Piecewise::Moved)
+                self.announce_staged(to).unwrap_or(PieceProgress::Moved)
             }
-            Ok(None) => Piecewise::Full,
-            Err(NeverThere) => {
-                self.broken(to);
-                Piecewise::Over
+            Ok(None) => PieceProgress::Full,
+            Err(InvalidConsumedCount) => {
+                self.report_violation(to);
+                PieceProgress::Over
             }
         }
     }
 
     /// Tells a peer of the earliest piece, if its copy has ended; `None`: it has not, or there is none.
-    fn tell_staged(&mut self, to: PeerId) -> Option<Piecewise> {
-        let early = self.mutant.is("tagged-tells-pieces-early");
-        let unpinned = self.mutant.is("tagged-stages-before-the-pin");
+    fn announce_staged(&mut self, to: TaggedPeerId) -> Option<PieceProgress> {
+        let early = self.mutant.is_planted("tagged-tells-pieces-early");
+        let unpinned = self.mutant.is_planted("tagged-stages-before-the-pin");
         let peer = self.peers.get_mut(to.0 as usize)?;
         let outbox = peer.outbox.as_mut()?;
         let mut first_has_ended = None;
         for piece in &mut peer.staging {
-            let Some(Request::Send(sending)) = self.requests.get(piece.request) else { continue };
+            let Some(MessageRequest::Send(sending)) = self.requests.get(piece.request) else { continue };
             let (memory, (from, len)) = (self.node.memory(), (piece.from, u64::from(piece.piece.len)));
-            let place = (outbox.memory(), outbox.place(piece.piece));
+            let place = (outbox.memory(), outbox.piece_offset(piece.piece));
             let is_ready = peer.pins[1].is_ready_for(&sending.buffer);
             let begin = |batch: &mut _| match is_ready || unpinned {
                 true => sending.buffer.begin_stage(memory, batch, from, place, len),
                 false => Err(CopyError::Busy),
             };
-            let ended = piece.copy.go_on(memory, begin, early);
+            let ended = piece.copy.advance_copy(memory, begin, early);
             first_has_ended.get_or_insert(ended);
         }
         if first_has_ended != Some(true) {
@@ -99,61 +101,64 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         // Other words may have taken the room since the piece was begun.
         match outbox.has_room() {
             Ok(true) => {}
-            Ok(false) => return Some(Piecewise::Full),
-            Err(NeverThere) => {
-                self.broken(to);
-                return Some(Piecewise::Over);
+            Ok(false) => return Some(PieceProgress::Full),
+            Err(InvalidConsumedCount) => {
+                self.report_violation(to);
+                return Some(PieceProgress::Over);
             }
         }
         let StagedPiece { request, piece, copy, .. } = peer.staging.pop_front()?;
-        let Some(Request::Send(sending)) = self.requests.get(request) else { return Some(Piecewise::Over) };
-        let Sent::Pieces { receive, want, done } = sending.way else { return Some(Piecewise::Over) };
+        let Some(MessageRequest::Send(sending)) = self.requests.get(request) else {
+            return Some(PieceProgress::Over);
+        };
+        let SendStep::Pieces { receive, want, done } = sending.way else { return Some(PieceProgress::Over) };
         if let Some(failed) = copy.failed {
             if let Some(next) = peer.staging.front_mut() {
                 next.copy.failed = Some(failed);
-                return Some(Piecewise::Moved);
+                return Some(PieceProgress::Moved);
             }
             // The receiver waits for bytes that there are no more: it is told that there never were any.
-            self.say(to, Answer::Done { request: receive, outcome: Outcome::Ended });
-            self.learn(to, request, Fate::Other);
-            self.end(request, Err(failed));
-            return Some(Piecewise::Over);
+            self.send_answer(to, TaggedAnswer::Done { request: receive, outcome: CopyOutcome::Ended });
+            self.record_outcome(to, request, MethodOutcome::Other);
+            self.end_request(request, Err(failed));
+            return Some(PieceProgress::Over);
         }
         // There is room, as was asked above.
-        let _ = outbox.say(&Answer::Piece { receive, position: piece.position, len: piece.len });
+        let _ =
+            outbox.push_answer(&TaggedAnswer::Piece { receive, position: piece.position, len: piece.len });
         if done < want || !peer.staging.is_empty() {
-            return Some(Piecewise::Moved);
+            return Some(PieceProgress::Moved);
         }
-        let position = outbox.staged();
-        let end = Done { peer: to, tag: sending.tag, len: sending.buffer.len() };
+        let position = outbox.staged_position();
+        let end = MessageStatus { peer: to, tag: sending.tag, len: sending.buffer.len() };
         if self.timed > 0 {
             self.learn_of_stage(to, request, position);
         }
-        self.end(request, Ok(end));
-        Some(Piecewise::Over)
+        self.end_request(request, Ok(end));
+        Some(PieceProgress::Over)
     }
 
     /// Bytes are in the stage: begins to copy them out of it.
-    pub(super) fn unstage_ahead(&mut self, from: PeerId, id: SlotId, piece: Piece) {
+    pub(super) fn unstage_ahead(&mut self, from: TaggedPeerId, id: SlotId, piece: StagePiece) {
         let Some(peer) = self.peers.get_mut(from.0 as usize) else { return };
         let mut staged = StagedPiece::new(id, 0, piece);
         match self.requests.get_mut(id) {
-            Some(Request::Receive(Receiving { way, .. })) if way.peer() == Some(from) => {
-                if let Got::Offered(matched, operation) = way {
+            Some(MessageRequest::Receive(StartedReceive { way, .. })) if way.matched_peer() == Some(from) => {
+                if let ReceiveStep::Offered(matched, operation) = way {
                     let operation = *operation;
-                    *way = Got::Pieces(*matched, 0);
-                    self.node.finish(operation, Outcome::NotMapped, self.now);
+                    *way = ReceiveStep::Pieces(*matched, 0);
+                    self.node.finish_operation(operation, CopyOutcome::NotMapped, self.now);
                 }
                 match way {
-                    Got::Pieces(matched, got) if matched.want - *got >= u64::from(piece.len) => {
+                    ReceiveStep::Pieces(matched, got) if matched.want - *got >= u64::from(piece.len) => {
                         staged.from = *got;
                         *got += u64::from(piece.len);
                     }
-                    _ => return self.broken(from),
+                    _ => return self.report_violation(from),
                 }
             }
             // It has ended; its place in the stage is given back in turn.
-            _ => staged.copy.skip(),
+            _ => staged.copy.skip_copy(),
         }
         peer.unstaging.push_back(staged);
         self.unstaging += 1;
@@ -162,7 +167,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     /// Whether a peer's answers are left in their ring for now.
     #[inline]
-    pub(super) fn is_unstaging(&self, from: PeerId) -> bool {
+    pub(super) fn is_unstaging(&self, from: TaggedPeerId) -> bool {
         let under_way = self.peers.get(from.0 as usize).map_or(0, |peer| peer.unstaging.len());
         under_way >= PIECES_AHEAD
     }
@@ -171,23 +176,23 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     pub(super) fn end_all_unstaging(&mut self) -> bool {
         let before = self.unstaging;
         for number in 0..self.peers.len() {
-            self.end_unstaging(PeerId(number as u32));
+            self.end_unstaging(TaggedPeerId(number as u32));
         }
         before != self.unstaging
     }
 
-    fn end_unstaging(&mut self, from: PeerId) {
-        let early = self.mutant.is("tagged-ends-before-its-pieces");
+    fn end_unstaging(&mut self, from: TaggedPeerId) {
+        let early = self.mutant.is_planted("tagged-ends-before-its-pieces");
         while let Some(peer) = self.peers.get_mut(from.0 as usize) {
             let mut first_has_ended = None;
             for piece in &mut peer.unstaging {
                 let of = match self.requests.get(piece.request) {
-                    Some(Request::Receive(receiving)) => Some(&receiving.buffer),
+                    Some(MessageRequest::Receive(receiving)) => Some(&receiving.buffer),
                     _ => None,
                 };
                 let memory = self.node.memory();
                 let len = piece.piece.len;
-                let staged = peer.inbox.staged(piece.piece.position, len);
+                let staged = peer.inbox.staged_piece(piece.piece.position, len);
                 let at = piece.from;
                 let inbox = staged.zip(of);
                 let begin = |batch: &mut _| match inbox {
@@ -195,7 +200,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                     Some((place, buffer)) => buffer.begin_unstage(memory, batch, at, place, len.into()),
                     None => Ok(()),
                 };
-                let ended = piece.copy.go_on(memory, begin, early);
+                let ended = piece.copy.advance_copy(memory, begin, early);
                 first_has_ended.get_or_insert(ended);
             }
             if first_has_ended != Some(true) {
@@ -203,33 +208,43 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             }
             let Some(StagedPiece { request, piece, copy, .. }) = peer.unstaging.pop_front() else { break };
             self.unstaging -= 1;
-            peer.inbox.unstaged(piece.position, piece.len);
+            peer.inbox.release_piece(piece.position, piece.len);
             let more = peer.unstaging.iter_mut().find(|other| other.request == request);
             let end = match (self.requests.get(request), copy.failed, more) {
-                (Some(Request::Receive(_)), Some(failed), Some(next)) => {
+                (Some(MessageRequest::Receive(_)), Some(failed), Some(next)) => {
                     next.copy.failed = Some(failed);
                     None
                 }
-                (Some(Request::Receive(_)), Some(failed), None) => Some(Err(failed)),
-                (Some(Request::Receive(Receiving { way: Got::Pieces(matched, got), .. })), None, None) => {
-                    (*got == matched.want).then(|| matched.end())
-                }
+                (Some(MessageRequest::Receive(_)), Some(failed), None) => Some(Err(failed)),
+                (
+                    Some(MessageRequest::Receive(StartedReceive {
+                        way: ReceiveStep::Pieces(matched, got),
+                        ..
+                    })),
+                    None,
+                    None,
+                ) => (*got == matched.want).then(|| matched.final_result()),
                 _ => None,
             };
-            end.into_iter().for_each(|end| self.end(request, end));
+            end.into_iter().for_each(|end| self.end_request(request, end));
         }
-        self.leave_behind_copies(from);
+        self.lose_deferred_peer(from);
     }
 
     /// A message whose pieces are being copied ends with the last of them in that way; `false`: none is.
-    pub(super) fn fail_behind_copies(&mut self, from: PeerId, id: SlotId, failed: Failed) -> bool {
+    pub(super) fn fail_behind_copies(
+        &mut self,
+        from: TaggedPeerId,
+        id: SlotId,
+        failed: TaggedFailure,
+    ) -> bool {
         let peer = self.peers.get_mut(from.0 as usize);
         let last = peer.and_then(|peer| peer.unstaging.iter_mut().rfind(|piece| piece.request == id));
         last.map(|piece| piece.copy.failed = Some(failed)).is_some()
     }
 
     /// A peer that is gone is told as gone, if that waited for copies out of its inbox and they have ended.
-    fn leave_behind_copies(&mut self, peer: PeerId) {
+    fn lose_deferred_peer(&mut self, peer: TaggedPeerId) {
         if self.deferred.is_empty() {
             return;
         }
@@ -237,12 +252,12 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let neighbour = of.neighbour;
         if let Some(at) = self.deferred.iter().position(|(other, _)| *other == neighbour) {
             let (_, why) = self.deferred.swap_remove(at);
-            self.left(neighbour, why);
+            self.lose_peer(neighbour, why);
         }
     }
 
     /// A peer is gone, and copies to where it read may be under way. Its inbox stays pinned while messages are copied out of it.
-    pub(super) fn abandon_copies(&mut self, peer: PeerId) {
+    pub(super) fn abandon_copies(&mut self, peer: TaggedPeerId) {
         let eager = self.drop_eager_send(peer);
         let Some(peer) = self.peers.get_mut(peer.0 as usize) else { return };
         let pieces = peer.staging.drain(..).filter_map(|piece| piece.copy.into_batch());

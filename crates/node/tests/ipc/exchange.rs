@@ -194,7 +194,7 @@ fn bytes_of_several_allocations_that_are_one_go_another_way() {
     let addrs = [owner.alloc(PIECE), owner.alloc(PIECE)];
     assert_eq!(addrs[1], addrs[0] + PIECE, "behind each other, or this shows nothing");
     owner.ask(Op::Fail, &[4, 1]).unwrap();
-    let not_exported = trunkline_proto::ipc::exporter::Why::NotExported as u64;
+    let not_exported = trunkline_proto::ipc::exporter::FallbackReason::NotExported as u64;
     assert_eq!(owner.send(addrs[0], 2 * PIECE), Began::Elsewhere(not_exported));
     assert_eq!(owner.send(addrs[0] + PIECE / 2, PIECE), Began::Elsewhere(not_exported));
     // Each alone has a handle.

@@ -3,17 +3,23 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use trunkline_fabric::{Frame, OobError, OobStream};
-use trunkline_mem::Memory;
-use trunkline_mem::ipc::{At, Device, Handle as Given, IpcMemory as _, Passing, Private};
-use trunkline_node::ipc::{
-    Broken, Config, Leave, Neighbour, Node, Notice, OPERATIONS_MAX, Receipt, Send, Sending,
+use trunkline_fabric::{OobError, OobFrame, OobStream};
+use trunkline_mem::MemoryRange;
+use trunkline_mem::ipc::{
+    CopyPlace, HandlePassing, IpcHandle as Given, IpcMemory as _, MemfdDevice, PrivateMemory,
 };
-use trunkline_proto::intervals::Span;
-use trunkline_proto::ipc::exporter::{Amount, Why};
+use trunkline_node::ipc::{
+    IpcNode, IpcSendStart, LeaveReason, NeighbourId, NodeConfig, NodeEvent, OPERATIONS_MAX,
+    ProtocolViolation, ReceiveOutcome, SendRequest,
+};
+use trunkline_proto::intervals::ByteSpan;
+use trunkline_proto::ipc::exporter::{ExportAmount, FallbackReason};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::ipc::{Announce, Handle, Hello, Message, Name, Names, Outcome, Reference};
+use trunkline_proto::wire::ipc::{
+    CopyOutcome, ExportAnnouncement, ExportHandle, ExportName, ExportNames, ExportReference, IpcHello,
+    IpcMessage,
+};
 
 use crate::server::planted;
 
@@ -23,8 +29,8 @@ const LEN: usize = 1 << 20;
 /// What was said in both directions.
 #[derive(Debug, Default)]
 struct Said {
-    to: VecDeque<Frame>,
-    from: Vec<Message>,
+    to: VecDeque<OobFrame>,
+    from: Vec<IpcMessage>,
     /// Whose the other end is, if that is known.
     process: Option<u32>,
 }
@@ -34,114 +40,116 @@ struct Said {
 struct Stream(Arc<Mutex<Said>>);
 
 impl OobStream for Stream {
-    fn send(&mut self, frame: Frame) -> Result<(), OobError> {
-        self.0.lock().unwrap().from.push(Message::from_bytes(&frame.bytes).unwrap());
+    fn send(&mut self, frame: OobFrame) -> Result<(), OobError> {
+        self.0.lock().unwrap().from.push(IpcMessage::from_bytes(&frame.bytes).unwrap());
         Ok(())
     }
 
-    fn recv(&mut self) -> Result<Option<Frame>, OobError> {
+    fn recv(&mut self) -> Result<Option<OobFrame>, OobError> {
         Ok(self.0.lock().unwrap().to.pop_front())
     }
 
-    fn process(&self) -> Option<u32> {
+    fn peer_pid(&self) -> Option<u32> {
         self.0.lock().unwrap().process
     }
 }
 
 /// A node, and a neighbour that the test speaks for.
 struct World {
-    node: Node<Device, Stream>,
-    theirs: Device,
+    node: IpcNode<MemfdDevice, Stream>,
+    theirs: MemfdDevice,
     addr: usize,
     stream: Stream,
-    neighbour: Neighbour,
+    neighbour: NeighbourId,
 }
 
 impl World {
     /// The neighbour has said nothing.
     fn silent() -> Self {
-        let theirs = Device::create(3, 64 << 20).unwrap();
-        let mine = Device::join(3, &theirs.descriptor().unwrap()).unwrap();
-        let mut config = Config::new([7; 16], Amount { entries: 16, bytes: 1 << 40 });
+        let theirs = MemfdDevice::create(3, 64 << 20).unwrap();
+        let mine = MemfdDevice::join(3, &theirs.descriptor().unwrap()).unwrap();
+        let mut config = NodeConfig::new([7; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
         config.mutant = planted();
-        let mut node = Node::new(mine, config);
+        let mut node = IpcNode::new(mine, config);
         let stream = Stream::default();
-        let neighbour = node.join(stream.clone()).unwrap();
+        let neighbour = node.join_neighbour(stream.clone()).unwrap();
         let addr = theirs.alloc(LEN).unwrap();
-        theirs.write(At::Own(addr), &[0x5a; LEN]).unwrap();
+        theirs.write(CopyPlace::Own(addr), &[0x5a; LEN]).unwrap();
         Self { node, theirs, addr, stream, neighbour }
     }
 
     fn new() -> Self {
         let mut world = Self::silent();
-        world.say(&Message::Hello(Hello { process: [8; 16], operations: 9 }));
-        assert!(matches!(world.node.notice(), Some(Notice::Met { process: [8, ..], .. })));
-        assert_eq!(world.heard(), [Message::Hello(Hello { process: [7; 16], operations: 128 })]);
+        world.say(&IpcMessage::Hello(IpcHello { process: [8; 16], operations: 9 }));
+        assert!(matches!(world.node.next_event(), Some(NodeEvent::Met { process: [8, ..], .. })));
+        assert_eq!(world.heard(), [IpcMessage::Hello(IpcHello { process: [7; 16], operations: 128 })]);
         world
     }
 
     fn say_bytes(&mut self, bytes: Vec<u8>, descriptor: bool) {
         let fd = descriptor.then(|| self.theirs.descriptor().unwrap());
-        self.stream.0.lock().unwrap().to.push_back(Frame { bytes, fd: fd.map(Into::into) });
+        self.stream.0.lock().unwrap().to.push_back(OobFrame { bytes, fd: fd.map(Into::into) });
         while self.node.progress(NOW) {}
     }
 
-    fn say(&mut self, message: &Message) {
+    fn say(&mut self, message: &IpcMessage) {
         self.say_bytes(message.to_bytes(), false);
     }
 
-    fn heard(&self) -> Vec<Message> {
+    fn heard(&self) -> Vec<IpcMessage> {
         std::mem::take(&mut self.stream.0.lock().unwrap().from)
     }
 
     fn handle(&self) -> Given {
         let of = self.theirs.allocation_of(self.addr).unwrap();
-        self.theirs.export(&of, Passing::Bytes).unwrap().handle
+        self.theirs.export(&of, HandlePassing::Bytes).unwrap().handle
     }
 
     /// An announcement of the neighbour's memory, as so many bytes.
-    fn announce(&self, slot: u32, len: u64) -> Announce {
+    fn announce(&self, slot: u32, len: u64) -> ExportAnnouncement {
         let given = self.handle();
-        let handle = Handle::new(given.kind(), given.bytes()).unwrap();
-        let span = Span::new(self.addr as u64, len).unwrap();
-        Announce { name: name(slot), span, device: 3, descriptor: false, handle }
+        let handle = ExportHandle::new(given.kind(), given.bytes()).unwrap();
+        let span = ByteSpan::new(self.addr as u64, len).unwrap();
+        ExportAnnouncement { name: name(slot), span, device: 3, descriptor: false, handle }
     }
 
     fn refer(&mut self, operation: u64, slot: u32, start: u64, len: u64) {
-        let reference = Reference { name: name(slot), part: Span::new(start, len).unwrap() };
-        self.say(&Message::Refer { operation, reference });
+        let reference = ExportReference { name: name(slot), part: ByteSpan::new(start, len).unwrap() };
+        self.say(&IpcMessage::Refer { operation, reference });
     }
 
     /// The next arrival goes into new memory.
-    fn receive(&mut self, len: usize) -> Memory {
-        let Some(Notice::Arrived { arrival, .. }) = self.node.notice() else { panic!("nothing arrived") };
-        let into = Memory::heap(len);
+    fn receive(&mut self, len: usize) -> MemoryRange {
+        let Some(NodeEvent::Arrived { arrival, .. }) = self.node.next_event() else {
+            panic!("nothing arrived")
+        };
+        let into = MemoryRange::heap(len);
         self.node.receive(arrival, into.clone()).unwrap();
         while self.node.progress(NOW) {}
         into
     }
 
-    fn receipt(&mut self) -> Receipt {
-        match self.node.notice() {
-            Some(Notice::Received { receipt, .. }) => receipt,
+    fn receipt(&mut self) -> ReceiveOutcome {
+        match self.node.next_event() {
+            Some(NodeEvent::Received { receipt, .. }) => receipt,
             other => panic!("{other:?}"),
         }
     }
 
     /// What it was taken for dead for; nothing of it is left.
-    fn broke(mut self) -> Broken {
+    fn broke(mut self) -> ProtocolViolation {
         let why = loop {
-            match self.node.notice() {
-                Some(Notice::Left { why: Leave::Broken(why), neighbour }) => {
+            match self.node.next_event() {
+                Some(NodeEvent::Left { why: LeaveReason::Broken(why), neighbour }) => {
                     assert_eq!(neighbour, self.neighbour);
                     break why;
                 }
-                Some(Notice::Left { why, .. }) => panic!("{why:?}"),
+                Some(NodeEvent::Left { why, .. }) => panic!("{why:?}"),
                 Some(_) => {}
                 None => panic!("nobody noticed"),
             }
         };
-        assert!(self.node.notice().is_none(), "nothing comes of the dead");
+        assert!(self.node.next_event().is_none(), "nothing comes of the dead");
         assert!(self.node.importer().is_gone(self.neighbour.source()));
         let counts = self.node.counts();
         assert_eq!((counts.maps, counts.broken, counts.leaks), (counts.unmaps, 1, 0));
@@ -152,30 +160,30 @@ impl World {
     }
 }
 
-fn name(slot: u32) -> Name {
-    Name::new(SlotId { slot, generation: 1 }).unwrap()
+fn name(slot: u32) -> ExportName {
+    ExportName::new(SlotId { slot, generation: 1 }).unwrap()
 }
 
-fn names(slots: &[u32]) -> Names {
-    Names::new(&slots.iter().map(|slot| name(*slot)).collect::<Vec<_>>()).unwrap()
+fn names(slots: &[u32]) -> ExportNames {
+    ExportNames::new(&slots.iter().map(|slot| name(*slot)).collect::<Vec<_>>()).unwrap()
 }
 
 #[test]
 fn a_neighbour_that_is_in_order_is_heard() {
     let mut world = World::new();
-    world.say(&Message::Announce(world.announce(1, LEN as u64)));
+    world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
     world.refer(77, 1, 64, 4096);
     let memory = world.receive(4096);
-    assert_eq!(world.receipt(), Receipt::Copied);
+    assert_eq!(world.receipt(), ReceiveOutcome::Copied);
     let mut found = [0; 4096];
     memory.read(0, &mut found).unwrap();
     assert_eq!(found, [0x5a; 4096]);
-    assert_eq!(world.heard(), [Message::Done { operation: 77, outcome: Outcome::Copied }]);
-    world.say(&Message::Retire(names(&[1])));
-    assert_eq!(world.heard(), [Message::Retired(names(&[1]))]);
-    world.say(&Message::Bye);
-    assert_eq!(world.heard(), [Message::Bye]);
-    assert!(matches!(world.node.notice(), Some(Notice::Left { why: Leave::Bye, .. })));
+    assert_eq!(world.heard(), [IpcMessage::Done { operation: 77, outcome: CopyOutcome::Copied }]);
+    world.say(&IpcMessage::Retire(names(&[1])));
+    assert_eq!(world.heard(), [IpcMessage::Retired(names(&[1]))]);
+    world.say(&IpcMessage::Bye);
+    assert_eq!(world.heard(), [IpcMessage::Bye]);
+    assert!(matches!(world.node.next_event(), Some(NodeEvent::Left { why: LeaveReason::Bye, .. })));
 }
 
 #[test]
@@ -183,95 +191,95 @@ fn what_is_no_message_breaks() {
     for bytes in [vec![], vec![1; 7], vec![9, 1, 0, 0, 0, 0, 0, 0], vec![6, 2, 0, 0, 0, 0, 0, 0]] {
         let mut world = World::new();
         world.say_bytes(bytes, false);
-        assert!(matches!(world.broke(), Broken::Message(_)));
+        assert!(matches!(world.broke(), ProtocolViolation::Message(_)));
     }
 }
 
 #[test]
 fn hello_comes_first_and_once() {
     let mut world = World::new();
-    world.say(&Message::Hello(Hello { process: [8; 16], operations: 9 }));
-    assert!(matches!(world.broke(), Broken::Turn));
+    world.say(&IpcMessage::Hello(IpcHello { process: [8; 16], operations: 9 }));
+    assert!(matches!(world.broke(), ProtocolViolation::Turn));
     let mut world = World::silent();
-    world.say(&Message::Announce(world.announce(1, LEN as u64)));
-    assert!(matches!(world.broke(), Broken::Turn));
+    world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
+    assert!(matches!(world.broke(), ProtocolViolation::Turn));
     let mut world = World::silent();
     let addr = world.node.memory().alloc(64).unwrap();
-    let sending = world.node.send(world.neighbour, &Send { addr, len: 64, passing: false }, NOW);
-    assert_eq!(sending, Ok(Sending::Busy), "nothing is said to who has not said who he is");
+    let sending = world.node.send(world.neighbour, &SendRequest { addr, len: 64, passing: false }, NOW);
+    assert_eq!(sending, Ok(IpcSendStart::Busy), "nothing is said to who has not said who he is");
     assert!(world.heard().len() == 1);
 }
 
 #[test]
 fn descriptors_come_with_what_says_so() {
     let mut world = World::new();
-    let announce = Announce { descriptor: false, ..world.announce(1, LEN as u64) };
-    world.say_bytes(Message::Announce(announce).to_bytes(), true);
-    assert!(matches!(world.broke(), Broken::Descriptor));
+    let announce = ExportAnnouncement { descriptor: false, ..world.announce(1, LEN as u64) };
+    world.say_bytes(IpcMessage::Announce(announce).to_bytes(), true);
+    assert!(matches!(world.broke(), ProtocolViolation::Descriptor));
     let mut world = World::new();
-    world.say_bytes(Message::Bye.to_bytes(), true);
-    assert!(matches!(world.broke(), Broken::Descriptor));
+    world.say_bytes(IpcMessage::Bye.to_bytes(), true);
+    assert!(matches!(world.broke(), ProtocolViolation::Descriptor));
 }
 
 #[test]
 fn answers_to_nothing_break() {
     let mut world = World::new();
-    world.say(&Message::Done { operation: 1 << 32, outcome: Outcome::Copied });
-    assert!(matches!(world.broke(), Broken::NoOperation));
+    world.say(&IpcMessage::Done { operation: 1 << 32, outcome: CopyOutcome::Copied });
+    assert!(matches!(world.broke(), ProtocolViolation::NoOperation));
     let mut world = World::new();
-    world.say(&Message::Retired(names(&[0])));
-    assert!(matches!(world.broke(), Broken::News(_)));
+    world.say(&IpcMessage::Retired(names(&[0])));
+    assert!(matches!(world.broke(), ProtocolViolation::News(_)));
     // Twice to the same.
     let mut world = World::new();
     let addr = world.node.memory().alloc(64).unwrap();
-    let sending = world.node.send(world.neighbour, &Send { addr, len: 64, passing: false }, NOW);
-    assert!(matches!(sending, Ok(Sending::Begun(_))));
+    let sending = world.node.send(world.neighbour, &SendRequest { addr, len: 64, passing: false }, NOW);
+    assert!(matches!(sending, Ok(IpcSendStart::Begun(_))));
     let operation = match world.heard()[..] {
-        [Message::Announce(_), Message::Refer { operation, .. }] => operation,
+        [IpcMessage::Announce(_), IpcMessage::Refer { operation, .. }] => operation,
         ref other => panic!("{other:?}"),
     };
-    world.say(&Message::Done { operation, outcome: Outcome::Copied });
-    assert!(matches!(world.node.notice(), Some(Notice::Sent { .. })));
-    world.say(&Message::Done { operation, outcome: Outcome::Copied });
-    assert!(matches!(world.broke(), Broken::NoOperation));
+    world.say(&IpcMessage::Done { operation, outcome: CopyOutcome::Copied });
+    assert!(matches!(world.node.next_event(), Some(NodeEvent::Sent { .. })));
+    world.say(&IpcMessage::Done { operation, outcome: CopyOutcome::Copied });
+    assert!(matches!(world.broke(), ProtocolViolation::NoOperation));
 }
 
 #[test]
 fn names_that_cannot_be_break() {
     let mut world = World::new();
-    world.say(&Message::Announce(world.announce(1, LEN as u64)));
-    world.say(&Message::Announce(world.announce(1, LEN as u64)));
-    assert!(matches!(world.broke(), Broken::Announce(_)));
+    world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
+    world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
+    assert!(matches!(world.broke(), ProtocolViolation::Announce(_)));
     let mut world = World::new();
-    world.say(&Message::Retire(names(&[1])));
-    assert!(matches!(world.broke(), Broken::Retire(_)));
+    world.say(&IpcMessage::Retire(names(&[1])));
+    assert!(matches!(world.broke(), ProtocolViolation::Retire(_)));
     let mut world = World::new();
-    world.say(&Message::Announce(world.announce(1, LEN as u64)));
+    world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
     world.refer(1, 1, LEN as u64 - 3, 4);
-    assert!(matches!(world.broke(), Broken::Arrive(_)));
+    assert!(matches!(world.broke(), ProtocolViolation::Arrive(_)));
     // The same, but before the announcement.
     let mut world = World::new();
     world.refer(1, 1, LEN as u64 - 3, 4);
     let _into = world.receive(4);
-    world.say(&Message::Announce(world.announce(1, LEN as u64)));
-    assert!(matches!(world.broke(), Broken::Outside));
+    world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
+    assert!(matches!(world.broke(), ProtocolViolation::Outside));
 }
 
 #[test]
 fn names_of_other_generations_and_too_many_unknown_ones_break() {
     let mut world = World::new();
-    let newer = Name::new(SlotId { slot: 1, generation: 2 }).unwrap();
-    let announce = Announce { name: newer, ..world.announce(1, LEN as u64) };
-    world.say(&Message::Announce(announce));
+    let newer = ExportName::new(SlotId { slot: 1, generation: 2 }).unwrap();
+    let announce = ExportAnnouncement { name: newer, ..world.announce(1, LEN as u64) };
+    world.say(&IpcMessage::Announce(announce));
     world.refer(1, 1, 0, 8);
-    assert!(matches!(world.broke(), Broken::Arrive(_)));
+    assert!(matches!(world.broke(), ProtocolViolation::Arrive(_)));
     let mut world = World::new();
     for slot in 0..64 {
         world.refer(u64::from(slot), slot, 0, 8);
-        assert!(matches!(world.node.notice(), Some(Notice::Arrived { .. })));
+        assert!(matches!(world.node.next_event(), Some(NodeEvent::Arrived { .. })));
     }
     world.refer(64, 64, 0, 8);
-    assert!(matches!(world.broke(), Broken::Arrive(_)));
+    assert!(matches!(world.broke(), ProtocolViolation::Arrive(_)));
 }
 
 #[test]
@@ -279,60 +287,63 @@ fn a_node_that_closes_shares_no_more() {
     let mut world = World::new();
     let addr = world.node.memory().alloc(64).unwrap();
     world.node.close(NOW);
-    let send = Send { addr, len: 64, passing: true };
-    assert_eq!(world.node.send(world.neighbour, &send, NOW), Ok(Sending::Elsewhere(Why::Closing)));
-    assert!(world.node.join(Stream::default()).is_err());
+    let send = SendRequest { addr, len: 64, passing: true };
+    assert_eq!(
+        world.node.send(world.neighbour, &send, NOW),
+        Ok(IpcSendStart::Elsewhere(FallbackReason::Closing))
+    );
+    assert!(world.node.join_neighbour(Stream::default()).is_err());
     // What is said before the neighbour hears of it is refused or not heard.
-    world.say(&Message::Announce(world.announce(1, LEN as u64)));
-    assert_eq!(world.heard(), [Message::Bye]);
-    world.say(&Message::Bye);
+    world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
+    assert_eq!(world.heard(), [IpcMessage::Bye]);
+    world.say(&IpcMessage::Bye);
     assert!(world.node.is_closed());
 }
 
 #[test]
 fn more_operations_than_were_allowed_break() {
     let mut world = World::new();
-    world.say(&Message::Announce(world.announce(1, LEN as u64)));
+    world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
     for operation in 0..OPERATIONS_MAX as u64 {
         world.refer(operation, 1, 0, 8);
-        assert!(matches!(world.node.notice(), Some(Notice::Arrived { .. })));
+        assert!(matches!(world.node.next_event(), Some(NodeEvent::Arrived { .. })));
     }
     world.refer(0, 1, 0, 8);
-    assert!(matches!(world.broke(), Broken::TooMany));
+    assert!(matches!(world.broke(), ProtocolViolation::TooMany));
 }
 
 #[test]
 fn a_neighbour_takes_as_much_at_once_as_it_said() {
     let mut world = World::new();
     let addr = world.node.memory().alloc(64).unwrap();
-    let send = Send { addr, len: 64, passing: false };
+    let send = SendRequest { addr, len: 64, passing: false };
     for _ in 0..9 {
-        assert!(matches!(world.node.send(world.neighbour, &send, NOW), Ok(Sending::Begun(_))));
+        assert!(matches!(world.node.send(world.neighbour, &send, NOW), Ok(IpcSendStart::Begun(_))));
     }
-    assert_eq!(world.node.send(world.neighbour, &send, NOW), Ok(Sending::Busy));
+    assert_eq!(world.node.send(world.neighbour, &send, NOW), Ok(IpcSendStart::Busy));
 }
 
 #[test]
 fn handles_that_lie_are_not_copied_from() {
     // Of less memory than was announced.
     let mut world = World::new();
-    world.say(&Message::Announce(world.announce(1, 2 * LEN as u64)));
+    world.say(&IpcMessage::Announce(world.announce(1, 2 * LEN as u64)));
     world.refer(5, 1, LEN as u64 - 8, 16);
     let _into = world.receive(16);
-    assert!(matches!(world.broke(), Broken::Length { .. }));
+    assert!(matches!(world.broke(), ProtocolViolation::Length { .. }));
     // With any byte another: nothing is mapped, and its neighbour hears that.
     let len = World::new().handle().bytes().len();
     for at in 0..len {
         let mut world = World::new();
         let mut announce = world.announce(1, LEN as u64);
-        let mut bytes = announce.handle.bytes().to_vec();
+        let mut bytes = announce.handle.as_bytes().to_vec();
         bytes[at] ^= 0x40;
-        announce.handle = Handle::new(announce.handle.kind(), &bytes).unwrap();
-        world.say(&Message::Announce(announce));
+        announce.handle = ExportHandle::new(announce.handle.memory_kind(), &bytes).unwrap();
+        world.say(&IpcMessage::Announce(announce));
         world.refer(5, 1, 0, 16);
         let _into = world.receive(16);
-        assert_eq!(world.receipt(), Receipt::NotMapped, "byte {at}");
-        assert_eq!(world.heard(), [Message::Done { operation: 5, outcome: Outcome::NotMapped }]);
+        assert_eq!(world.receipt(), ReceiveOutcome::NotMapped, "byte {at}");
+        assert_eq!(world.heard(), [IpcMessage::Done { operation: 5, outcome: CopyOutcome::NotMapped }]);
         assert_eq!(world.node.counts().map_failures, 1);
     }
 }
@@ -342,41 +353,49 @@ fn handles_that_lie_are_not_copied_from() {
 fn a_neighbour_announces_memory_of_its_own_process_alone() {
     let here = std::process::id();
     for (process, said, receipt) in [
-        (None, here, Receipt::Copied),
-        (Some(here), here, Receipt::Copied),
-        (Some(here), 1, Receipt::Copied),
-        (Some(1), here, Receipt::NotMapped),
-        (Some(0), here, Receipt::NotMapped),
+        (None, here, ReceiveOutcome::Copied),
+        (Some(here), here, ReceiveOutcome::Copied),
+        (Some(here), 1, ReceiveOutcome::Copied),
+        (Some(1), here, ReceiveOutcome::NotMapped),
+        (Some(0), here, ReceiveOutcome::NotMapped),
     ] {
-        let theirs = Private::new().unwrap();
+        let theirs = PrivateMemory::new().unwrap();
         let addr = theirs.alloc(64).unwrap();
         let stream = Stream::default();
         stream.0.lock().unwrap().process = process;
-        let mut config = Config::new([7; 16], Amount { entries: 16, bytes: 1 << 40 });
+        let mut config = NodeConfig::new([7; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
         config.mutant = planted();
-        let mut node = Node::new(Private::new().unwrap(), config);
-        node.join(stream.clone()).unwrap();
+        let mut node = IpcNode::new(PrivateMemory::new().unwrap(), config);
+        node.join_neighbour(stream.clone()).unwrap();
         let of = theirs.allocation_of(addr).unwrap();
-        let given = theirs.export(&of, Passing::Bytes).unwrap().handle.of_process(said);
-        let handle = Handle::new(given.kind(), given.bytes()).unwrap();
-        let span = Span::new(0, of.len as u64).unwrap();
-        let reference = Reference { name: name(1), part: Span::new(addr as u64, 64).unwrap() };
+        let given = theirs.export(&of, HandlePassing::Bytes).unwrap().handle.of_process(said);
+        let handle = ExportHandle::new(given.kind(), given.bytes()).unwrap();
+        let span = ByteSpan::new(0, of.len as u64).unwrap();
+        let reference = ExportReference { name: name(1), part: ByteSpan::new(addr as u64, 64).unwrap() };
         for message in [
-            Message::Hello(Hello { process: [8; 16], operations: 9 }),
-            Message::Announce(Announce { name: name(1), span, device: 0, descriptor: false, handle }),
-            Message::Refer { operation: 5, reference },
+            IpcMessage::Hello(IpcHello { process: [8; 16], operations: 9 }),
+            IpcMessage::Announce(ExportAnnouncement {
+                name: name(1),
+                span,
+                device: 0,
+                descriptor: false,
+                handle,
+            }),
+            IpcMessage::Refer { operation: 5, reference },
         ] {
-            stream.0.lock().unwrap().to.push_back(Frame { bytes: message.to_bytes(), fd: None });
+            stream.0.lock().unwrap().to.push_back(OobFrame { bytes: message.to_bytes(), fd: None });
         }
         while node.progress(NOW) {}
         let arrival = loop {
-            if let Notice::Arrived { arrival, .. } = node.notice().expect("nothing arrived") {
+            if let NodeEvent::Arrived { arrival, .. } = node.next_event().expect("nothing arrived") {
                 break arrival;
             }
         };
-        node.receive(arrival, Memory::heap(64)).unwrap();
+        node.receive(arrival, MemoryRange::heap(64)).unwrap();
         while node.progress(NOW) {}
-        let Some(Notice::Received { receipt: found, .. }) = node.notice() else { panic!("nothing came") };
+        let Some(NodeEvent::Received { receipt: found, .. }) = node.next_event() else {
+            panic!("nothing came")
+        };
         assert_eq!(found, receipt, "{process:?} {said}");
     }
 }

@@ -5,10 +5,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_mem::ipc::{
-    Allocation, At, Caps, CloseError, CopyBatch, CopyError, Device, Export, ExportError, FindError, Handle,
-    IpcMemory, Mapped, MappingQueue, MappingTicket, NotClosed, OpenError, Passing, StagePin, To, User,
+    CloseError, CopyBatch, CopyError, CopyPlace, CopyTarget, ExportError, ExportedHandle,
+    FindAllocationError, HandleOpenError, HandlePassing, IpcAllocation, IpcCaps, IpcHandle, IpcMemory,
+    MappingQueue, MappingTicket, MappingUser, MemfdDevice, NotClosed, OpenedHandle, StagePin,
 };
 
 /// Its calls that can fail.
@@ -31,14 +32,14 @@ pub(crate) enum Call {
 /// A device, and how often each call is still to fail.
 #[derive(Debug)]
 pub(crate) struct Kind {
-    pub(crate) device: Device,
+    pub(crate) device: MemfdDevice,
     failures: [AtomicU64; 7],
     /// Bytes of copies.
     copied: AtomicU64,
     /// Of each handle how often it was given, and taken back.
     handles: Mutex<BTreeMap<Vec<u8>, [u64; 2]>>,
     /// A second device of this process, and what the processor maps. Each of the three copies only what is open for it.
-    places: OnceLock<[Device; 2]>,
+    places: OnceLock<[MemfdDevice; 2]>,
     /// Where each address is open.
     open: Mutex<BTreeMap<usize, usize>>,
     /// Copies of so many bytes or more take long, once that is set.
@@ -70,14 +71,14 @@ struct Held {
     number: u64,
     bytes: Vec<u8>,
     own: usize,
-    other: Option<(Memory, u64)>,
+    other: Option<(MemoryRange, u64)>,
 }
 
 /// What allocations of the second device say. As users of mappings the two have the numbers 0 and 1.
 const SECOND: u32 = 4;
 
 impl Kind {
-    pub(crate) fn new(device: Device) -> Self {
+    pub(crate) fn new(device: MemfdDevice) -> Self {
         let (places, open) = (OnceLock::new(), Mutex::default());
         Self {
             device,
@@ -114,7 +115,7 @@ impl Kind {
     /// Requests that fill the queue, to pin other memory.
     #[allow(dead_code, reason = "not all who share this file ask")]
     pub(crate) fn fill_queue(&self) -> Vec<MappingTicket> {
-        let memory = Memory::heap(8);
+        let memory = MemoryRange::heap(8);
         std::iter::from_fn(|| self.mapping.get().unwrap().post_pin(&memory)).collect()
     }
 
@@ -136,7 +137,7 @@ impl Kind {
         for Held { bytes, own, other, .. } in std::mem::take(&mut self.held.lock().unwrap().0) {
             match other {
                 Some((memory, at)) => memory.write(at, &bytes).unwrap(),
-                None => self.write_now(At::Own(own), &bytes).unwrap(),
+                None => self.write_now(CopyPlace::Own(own), &bytes).unwrap(),
             }
         }
     }
@@ -151,14 +152,14 @@ impl Kind {
         assert!(!self.has_kernel.load(Ordering::Relaxed), "a copy is waited for while a kernel runs");
     }
 
-    fn read_now(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+    fn read_now(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         match self.places.get() {
             None => self.device.read(from, out),
             Some(_) => self.copier(from, None)?.read(from, out),
         }
     }
 
-    fn write_now(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+    fn write_now(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         match self.places.get() {
             None => self.device.write(to, bytes),
             Some(_) => self.copier(to, None)?.write(to, bytes),
@@ -196,12 +197,12 @@ impl Kind {
     /// It has a second device from now on, and a mapping for the processor is one of its own.
     #[allow(dead_code, reason = "not all who share this file ask")]
     pub(crate) fn has_places(&self) {
-        let join = |number| Device::join(number, &self.device.descriptor().unwrap()).unwrap();
+        let join = |number| MemfdDevice::join(number, &self.device.descriptor().unwrap()).unwrap();
         self.places.set([join(SECOND), join(0)]).unwrap();
     }
 
     /// The first device, the second, or what the processor has.
-    pub(crate) fn of(&self, place: u64) -> &Device {
+    pub(crate) fn of(&self, place: u64) -> &MemfdDevice {
         match (place, self.places.get()) {
             (1 | 2, Some(places)) => &places[place as usize - 1],
             _ => &self.device,
@@ -213,22 +214,24 @@ impl Kind {
     }
 
     /// Where something is; `None`: nowhere, any more.
-    fn place(&self, at: At<'_>) -> Option<u64> {
+    fn place(&self, at: CopyPlace<'_>) -> Option<u64> {
         match at {
-            At::Own(addr) => Some(self.place_of(addr)),
-            At::Open(mapped, _) => self.open.lock().unwrap().get(&mapped.address()?).map(|at| *at as u64),
+            CopyPlace::Own(addr) => Some(self.place_of(addr)),
+            CopyPlace::Open(mapped, _) => {
+                self.open.lock().unwrap().get(&mapped.local_address()?).map(|at| *at as u64)
+            }
         }
     }
 
     /// Who copies between those two, if one can.
-    fn copier(&self, one: At<'_>, other: Option<At<'_>>) -> Result<&Device, CopyError> {
+    fn copier(&self, one: CopyPlace<'_>, other: Option<CopyPlace<'_>>) -> Result<&MemfdDevice, CopyError> {
         let other = match other {
             None => Some(2),
             Some(at) => self.place(at),
         };
         let place = self.place(one).ok_or(CopyError::Closed)?;
         // Own memory is read and written by any processor, as far as tests look at it.
-        let is_one = Some(place) == other || (matches!(one, At::Own(_)) && other == Some(2));
+        let is_one = Some(place) == other || (matches!(one, CopyPlace::Own(_)) && other == Some(2));
         if is_one { Ok(self.of(place)) } else { Err(CopyError::Closed) }
     }
 
@@ -257,15 +260,15 @@ impl Kind {
 }
 
 impl IpcMemory for Kind {
-    fn caps(&self) -> Caps {
+    fn caps(&self) -> IpcCaps {
         self.device.caps()
     }
 
-    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
+    fn allocation_of(&self, addr: usize) -> Result<IpcAllocation, FindAllocationError> {
         self.of(self.place_of(addr)).allocation_of(addr)
     }
 
-    fn holds(&self, addr: usize, len: usize) -> bool {
+    fn holds_range(&self, addr: usize, len: usize) -> bool {
         let goes_on = self.failures[Call::GoesOn as usize].load(Ordering::Relaxed) != 0;
         let mut at = addr;
         while let Ok(found) = self.allocation_of(at) {
@@ -277,7 +280,7 @@ impl IpcMemory for Kind {
         at >= addr + len
     }
 
-    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
+    fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError> {
         if self.fails(Call::Export) {
             return Err(ExportError::Passing("told to fail"));
         }
@@ -286,7 +289,7 @@ impl IpcMemory for Kind {
         Ok(export)
     }
 
-    fn unexport(&self, export: Export) -> Result<(), CloseError> {
+    fn unexport(&self, export: ExportedHandle) -> Result<(), CloseError> {
         let mut handles = self.handles.lock().unwrap();
         let [given, taken] = handles.get_mut(export.handle.bytes()).expect("a handle that was given");
         *taken += 1;
@@ -294,42 +297,42 @@ impl IpcMemory for Kind {
         self.device.unexport(export)
     }
 
-    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
+    fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError> {
         if self.fails(Call::Open) {
-            return Err(OpenError::Descriptor("told to fail"));
+            return Err(HandleOpenError::Descriptor("told to fail"));
         }
         self.device.open(handle, descriptor)
     }
 
-    fn user(&self, own: Option<usize>) -> Option<User> {
+    fn mapping_user(&self, own: Option<usize>) -> Option<MappingUser> {
         self.places.get()?;
-        Some(own.map_or(User::Host, |addr| User::Device(self.place_of(addr) as u32)))
+        Some(own.map_or(MappingUser::Host, |addr| MappingUser::Device(self.place_of(addr) as u32)))
     }
 
     fn open_for(
         &self,
-        handle: &Handle,
+        handle: &IpcHandle,
         descriptor: Option<OwnedFd>,
-        user: User,
-    ) -> Result<Mapped, OpenError> {
+        user: MappingUser,
+    ) -> Result<OpenedHandle, HandleOpenError> {
         if self.places.get().is_none() {
             return self.open(handle, descriptor);
         }
         let place = match user {
-            User::Device(1) => 1,
-            User::Device(_) => 0,
-            User::Host => 2,
+            MappingUser::Device(1) => 1,
+            MappingUser::Device(_) => 0,
+            MappingUser::Host => 2,
         };
         let mapped = self.of(place).open(handle, descriptor)?;
-        self.open.lock().unwrap().insert(mapped.address().unwrap(), place as usize);
+        self.open.lock().unwrap().insert(mapped.local_address().unwrap(), place as usize);
         Ok(mapped)
     }
 
-    fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
+    fn close(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
         if self.fails(Call::Close) {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
         }
-        let place = mapped.address().and_then(|at| self.open.lock().unwrap().remove(&at));
+        let place = mapped.local_address().and_then(|at| self.open.lock().unwrap().remove(&at));
         self.of(place.unwrap_or(0) as u64).close(mapped)
     }
 
@@ -345,17 +348,17 @@ impl IpcMemory for Kind {
         self.mapping.get()
     }
 
-    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+    fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         self.assert_no_kernel();
         self.read_now(from, out)
     }
 
-    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+    fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         self.assert_no_kernel();
         self.write_now(to, bytes)
     }
 
-    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+    fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
         self.assert_no_kernel();
         if self.fails(Call::Copy) {
             return Err(CopyError::Gone);
@@ -365,9 +368,9 @@ impl IpcMemory for Kind {
             return self.device.copy(from, to, len);
         }
         let other = match to {
-            To::Own(addr) => Some(At::Own(addr)),
-            To::Open(mapped, at) => Some(At::Open(mapped, at)),
-            To::Memory(..) => None,
+            CopyTarget::Own(addr) => Some(CopyPlace::Own(addr)),
+            CopyTarget::Open(mapped, at) => Some(CopyPlace::Open(mapped, at)),
+            CopyTarget::Memory(..) => None,
         };
         self.copier(from, other)?.copy(from, to, len)
     }
@@ -379,14 +382,14 @@ impl IpcMemory for Kind {
     fn begin_copy(
         &self,
         batch: &mut Option<CopyBatch>,
-        from: At<'_>,
-        to: To<'_>,
+        from: CopyPlace<'_>,
+        to: CopyTarget<'_>,
         len: usize,
     ) -> Result<(), CopyError> {
         let (own, other) = match to {
-            To::Own(addr) => (addr, None),
-            To::Memory(memory, at) => (0, Some((memory.clone(), at))),
-            To::Open(..) => return self.copy(from, to, len),
+            CopyTarget::Own(addr) => (addr, None),
+            CopyTarget::Memory(memory, at) => (0, Some((memory.clone(), at))),
+            CopyTarget::Open(..) => return self.copy(from, to, len),
         };
         if self.holds.get().is_none_or(|least| len < *least) {
             return self.copy(from, to, len);
@@ -403,14 +406,14 @@ impl IpcMemory for Kind {
     fn begin_fill(
         &self,
         batch: &mut Option<CopyBatch>,
-        to: At<'_>,
-        from: &Memory,
+        to: CopyPlace<'_>,
+        from: &MemoryRange,
         offset: u64,
         len: usize,
     ) -> Result<(), CopyError> {
-        let At::Own(own) = to else { return self.fill(to, from, offset, len) };
+        let CopyPlace::Own(own) = to else { return self.fill_from(to, from, offset, len) };
         if self.holds.get().is_none_or(|least| len < *least) {
-            return self.fill(to, from, offset, len);
+            return self.fill_from(to, from, offset, len);
         }
         if batch.is_some() && self.fails(Call::Further) {
             return Err(CopyError::Busy);
@@ -421,9 +424,9 @@ impl IpcMemory for Kind {
         Ok(())
     }
 
-    fn pin(&self, _memory: &Memory) -> Option<StagePin> {
+    fn pin_stage(&self, _memory: &MemoryRange) -> Option<StagePin> {
         self.pins.fetch_add(1, Ordering::Relaxed);
-        Some(StagePin::of(Pin(Arc::clone(&self.pins))))
+        Some(StagePin::from_guard(Pin(Arc::clone(&self.pins))))
     }
 
     fn has_ended(&self, batch: &CopyBatch) -> Result<bool, CopyError> {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use trunkline_mem::ipc::Device;
+use trunkline_mem::ipc::MemfdDevice;
 
 use crate::server::ROLE;
 use crate::words::{Look, Op, Parcel, receive, send};
@@ -16,7 +16,7 @@ pub(crate) const MIB: usize = 1 << 20;
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// How a send ended; as [`trunkline_node::ipc::Delivery`].
+/// How a send ended; as [`trunkline_node::ipc::SendOutcome`].
 pub(crate) const COPIED: u64 = 0;
 pub(crate) const NOT_MAPPED: u64 = 1;
 pub(crate) const REFUSED: u64 = 2;
@@ -31,7 +31,7 @@ pub(crate) enum By {
 
 /// A device, and what its processes may keep.
 pub(crate) struct World {
-    pub(crate) device: Device,
+    pub(crate) device: MemfdDevice,
     entries: u64,
     bytes: u64,
     by: By,
@@ -39,7 +39,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(mib: usize, entries: u64, by: By) -> Self {
-        let device = Device::create(3, (mib * MIB) as u64).unwrap();
+        let device = MemfdDevice::create(3, (mib * MIB) as u64).unwrap();
         Self { device, entries, bytes: 1 << 40, by }
     }
 

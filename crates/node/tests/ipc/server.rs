@@ -4,14 +4,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use trunkline_engine::host::{UnixHost, UnixListener, UnixStream};
-use trunkline_engine::{Mutant, Waiting};
-use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobListener as _};
-use trunkline_mem::Memory;
-use trunkline_mem::ipc::{At, Device, IpcMemory as _, Passing};
+use trunkline_engine::{Mutant, WaitBackoff};
+use trunkline_fabric::{Host as _, OobAddress, OobListener as _, OobTransport as _};
+use trunkline_mem::MemoryRange;
+use trunkline_mem::ipc::{CopyPlace, HandlePassing, IpcMemory as _, MemfdDevice};
 use trunkline_node::ipc::{
-    ArrivalId, Config, Delivery, Leave, Neighbour, Node, Notice, OperationId, Receipt, Send, Sending,
+    ArrivalId, IpcNode, IpcSendStart, LeaveReason, NeighbourId, NodeConfig, NodeEvent, OperationId,
+    ReceiveOutcome, SendOutcome, SendRequest,
 };
-use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::ipc::exporter::ExportAmount;
 use trunkline_proto::time::{Duration as Span, Instant};
 
 use crate::kind::Kind;
@@ -26,7 +27,7 @@ pub(crate) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
         let name = String::leak(name);
-        return Mutant::named(name.strip_prefix("whole-").unwrap_or(name));
+        return Mutant::with_name(name.strip_prefix("whole-").unwrap_or(name));
     }
     Mutant::NONE
 }
@@ -39,8 +40,8 @@ fn serve() {
     }
     let socket = std::io::stdin();
     let Ok(Some(Parcel { words, fd, .. })) = receive(&socket, true) else { return };
-    let mut server = Server::new(Device::join(3, &fd.unwrap()).unwrap(), &words);
-    let mut waiting = Waiting::patient(16, 200);
+    let mut server = Server::new(MemfdDevice::join(3, &fd.unwrap()).unwrap(), &words);
+    let mut waiting = WaitBackoff::with_spins(16, 200);
     let mut asked: Option<Parcel> = None;
     loop {
         if asked.is_none() {
@@ -62,9 +63,9 @@ fn serve() {
             }
         }
         if moved || answer.is_some() {
-            waiting.moved();
+            waiting.reset_backoff();
         } else {
-            waiting.pause(Duration::from_micros(20), Duration::from_micros(200)).take();
+            waiting.next_step(Duration::from_micros(20), Duration::from_micros(200)).wait_once();
         }
     }
 }
@@ -75,23 +76,23 @@ type Answer = Option<Result<(Vec<u64>, Vec<u8>), String>>;
 struct Server {
     host: UnixHost,
     listener: UnixListener,
-    node: Node<Kind, UnixStream>,
+    node: IpcNode<Kind, UnixStream>,
     manual: bool,
     /// How far its clock is ahead.
     ahead: u64,
-    met: Vec<Neighbour>,
-    left: Vec<(Neighbour, Leave)>,
-    sent: Vec<(OperationId, Option<Delivery>)>,
+    met: Vec<NeighbourId>,
+    left: Vec<(NeighbourId, LeaveReason)>,
+    sent: Vec<(OperationId, Option<SendOutcome>)>,
     arrivals: VecDeque<(ArrivalId, u64)>,
-    received: Vec<(ArrivalId, Option<Memory>, Option<Receipt>)>,
+    received: Vec<(ArrivalId, Option<MemoryRange>, Option<ReceiveOutcome>)>,
     /// Messages that are still to be sent, and received, by themselves.
     pump: Option<Pump>,
     drink: Option<Drink>,
 }
 
 struct Pump {
-    to: Neighbour,
-    message: Send,
+    to: NeighbourId,
+    message: SendRequest,
     left: u64,
     under_way: Vec<OperationId>,
     copied: u64,
@@ -100,7 +101,7 @@ struct Pump {
 
 struct Drink {
     left: u64,
-    into: Memory,
+    into: MemoryRange,
     under_way: Vec<ArrivalId>,
     copied: u64,
 }
@@ -125,17 +126,17 @@ fn wrong(found: &[u8], first: u64) -> u64 {
 }
 
 impl Server {
-    fn new(device: Device, words: &[u64; WORDS]) -> Self {
+    fn new(device: MemfdDevice, words: &[u64; WORDS]) -> Self {
         let host = UnixHost::new(|_, _| {});
-        let budget = Amount { entries: words[1] as usize, bytes: words[2] };
-        let mut config = Config::new(host.random(), budget);
-        config.passing = if words[3] == 0 { Passing::Bytes } else { Passing::Descriptor };
+        let budget = ExportAmount { entries: words[1] as usize, bytes: words[2] };
+        let mut config = NodeConfig::new(host.random_bytes(), budget);
+        config.passing = if words[3] == 0 { HandlePassing::Bytes } else { HandlePassing::Descriptor };
         config.mutant = planted();
         let listener = host.oob().listen().unwrap();
         Self {
             host,
             listener,
-            node: Node::new(Kind::new(device), config),
+            node: IpcNode::new(Kind::new(device), config),
             manual: false,
             ahead: 0,
             met: Vec::new(),
@@ -149,23 +150,23 @@ impl Server {
     }
 
     fn now(&self) -> Instant {
-        self.host.now() + Span::secs(self.ahead)
+        self.host.now() + Span::from_secs(self.ahead)
     }
 
     fn go_on(&mut self) -> bool {
         while let Ok(Some(stream)) = self.listener.accept() {
-            self.node.join(stream).unwrap();
+            self.node.join_neighbour(stream).unwrap();
         }
         let mut moved = self.node.progress(self.now());
-        while let Some(notice) = self.node.notice() {
+        while let Some(notice) = self.node.next_event() {
             moved = true;
             match notice {
-                Notice::Inbox { .. } => {}
-                Notice::Met { neighbour, .. } => self.met.push(neighbour),
-                Notice::Arrived { arrival, len } => self.arrivals.push_back((arrival, len)),
-                Notice::Sent { operation, delivery } => self.on_sent(operation, delivery),
-                Notice::Received { arrival, receipt } => self.on_received(arrival, receipt),
-                Notice::Left { neighbour, why } => self.left.push((neighbour, why)),
+                NodeEvent::Inbox { .. } => {}
+                NodeEvent::Met { neighbour, .. } => self.met.push(neighbour),
+                NodeEvent::Arrived { arrival, len } => self.arrivals.push_back((arrival, len)),
+                NodeEvent::Sent { operation, delivery } => self.on_sent(operation, delivery),
+                NodeEvent::Received { arrival, receipt } => self.on_received(arrival, receipt),
+                NodeEvent::Left { neighbour, why } => self.left.push((neighbour, why)),
             }
         }
         self.pump_on();
@@ -173,13 +174,13 @@ impl Server {
         moved
     }
 
-    fn on_sent(&mut self, operation: OperationId, delivery: Delivery) {
+    fn on_sent(&mut self, operation: OperationId, delivery: SendOutcome) {
         if let Some(pump) = &mut self.pump
             && let Some(at) = pump.under_way.iter().position(|one| *one == operation)
         {
             pump.under_way.swap_remove(at);
-            pump.copied += u64::from(delivery == Delivery::Copied);
-            pump.elsewhere += u64::from(delivery != Delivery::Copied);
+            pump.copied += u64::from(delivery == SendOutcome::Copied);
+            pump.elsewhere += u64::from(delivery != SendOutcome::Copied);
             return;
         }
         let found = self.sent.iter_mut().find(|(id, _)| *id == operation);
@@ -187,12 +188,12 @@ impl Server {
         assert!(told.replace(delivery).is_none(), "a message ends twice");
     }
 
-    fn on_received(&mut self, arrival: ArrivalId, receipt: Receipt) {
+    fn on_received(&mut self, arrival: ArrivalId, receipt: ReceiveOutcome) {
         if let Some(drink) = &mut self.drink
             && let Some(at) = drink.under_way.iter().position(|one| *one == arrival)
         {
             drink.under_way.swap_remove(at);
-            drink.copied += u64::from(receipt == Receipt::Copied);
+            drink.copied += u64::from(receipt == ReceiveOutcome::Copied);
             return;
         }
         let found = self.received.iter_mut().find(|(id, ..)| *id == arrival);
@@ -205,9 +206,9 @@ impl Server {
         let Some(pump) = &mut self.pump else { return };
         while pump.left > 0 {
             match self.node.send(pump.to, &pump.message, now).unwrap() {
-                Sending::Begun(operation) => pump.under_way.push(operation),
-                Sending::Elsewhere(_) => pump.elsewhere += 1,
-                Sending::Busy => return,
+                IpcSendStart::Begun(operation) => pump.under_way.push(operation),
+                IpcSendStart::Elsewhere(_) => pump.elsewhere += 1,
+                IpcSendStart::Busy => return,
             }
             pump.left -= 1;
         }
@@ -227,10 +228,10 @@ impl Server {
     fn serve(&mut self, parcel: &Parcel) -> Answer {
         let [op, a, b, c, d, ..] = parcel.words;
         match OPS[op as usize] {
-            Op::Address => Some(Ok((Vec::new(), self.listener.address().0))),
+            Op::Address => Some(Ok((Vec::new(), self.listener.listen_address().0))),
             Op::Connect => {
                 let stream = self.host.oob().connect(&OobAddress(parcel.tail.clone())).unwrap();
-                self.node.join(stream).unwrap();
+                self.node.join_neighbour(stream).unwrap();
                 reply(&[])
             }
             Op::Met => (self.met.len() as u64 >= a).then(|| Ok((vec![self.met.len() as u64], Vec::new()))),
@@ -243,25 +244,25 @@ impl Server {
                 Err(error) => Some(Err(text(error))),
             },
             Op::Fill => {
-                self.node.memory().write(At::Own(a as usize), &pattern(b, c)).unwrap();
+                self.node.memory().write(CopyPlace::Own(a as usize), &pattern(b, c)).unwrap();
                 reply(&[])
             }
             Op::Check => {
                 let mut found = vec![0; b as usize];
-                self.node.memory().read(At::Own(a as usize), &mut found).unwrap();
+                self.node.memory().read(CopyPlace::Own(a as usize), &mut found).unwrap();
                 reply(&[wrong(&found, c)])
             }
-            Op::Send => self.send(a, Send { addr: b as usize, len: c as usize, passing: d != 0 }),
+            Op::Send => self.send(a, SendRequest { addr: b as usize, len: c as usize, passing: d != 0 }),
             Op::Sent => self.sent[a as usize].1.map(|delivery| Ok((vec![delivery as u64], Vec::new()))),
             Op::Receive | Op::ReceiveOwn => self.receive(OPS[op as usize], a),
             Op::Refuse => {
                 let (arrival, _) = self.arrivals.pop_front()?;
-                self.node.refuse(arrival).unwrap();
+                self.node.refuse_arrival(arrival).unwrap();
                 reply(&[])
             }
             Op::Received => self.look_received(a, b),
             Op::Waiting => (self.arrivals.len() as u64 >= a).then(|| Ok((vec![], vec![]))),
-            Op::Pump => self.pump(a, Send { addr: b as usize, len: c as usize, passing: false }, d),
+            Op::Pump => self.pump(a, SendRequest { addr: b as usize, len: c as usize, passing: false }, d),
             Op::Drink => self.drink(a, b),
             op => self.serve_more(op, &parcel.words),
         }
@@ -269,15 +270,15 @@ impl Server {
 
     fn serve_more(&mut self, op: Op, words: &[u64; WORDS]) -> Answer {
         let [_, a, b, ..] = *words;
-        let amount = Amount { entries: a as usize, bytes: b };
+        let amount = ExportAmount { entries: a as usize, bytes: b };
         match op {
-            Op::Keep if words[3] == 0 => self.node.shrink(amount),
-            Op::Keep => self.node.grow(amount),
+            Op::Keep if words[3] == 0 => self.node.shrink_budget(amount),
+            Op::Keep => self.node.grow_budget(amount),
             Op::Ask => match a {
-                0 => self.node.trim(b),
-                1 => return reply(&[u64::from(self.node.release(b as usize))]),
-                2 => self.node.drain(self.met[b as usize]),
-                _ => return reply(&[u64::from(self.node.has(b as usize, words[3] as usize))]),
+                0 => self.node.trim_exports(b),
+                1 => return reply(&[u64::from(self.node.release_export(b as usize))]),
+                2 => self.node.drain_neighbour(self.met[b as usize]),
+                _ => return reply(&[u64::from(self.node.is_exported(b as usize, words[3] as usize))]),
             },
             Op::Fail => self.node.memory().fail(a, b),
             Op::Later => self.ahead += a,
@@ -317,15 +318,15 @@ impl Server {
         reply(&[])
     }
 
-    fn send(&mut self, to: u64, message: Send) -> Answer {
+    fn send(&mut self, to: u64, message: SendRequest) -> Answer {
         let now = self.now();
         match self.node.send(self.met[to as usize], &message, now) {
-            Ok(Sending::Begun(operation)) => {
+            Ok(IpcSendStart::Begun(operation)) => {
                 self.sent.push((operation, None));
                 reply(&[0, self.sent.len() as u64 - 1])
             }
-            Ok(Sending::Elsewhere(why)) => reply(&[1, why as u64]),
-            Ok(Sending::Busy) => reply(&[2]),
+            Ok(IpcSendStart::Elsewhere(why)) => reply(&[1, why as u64]),
+            Ok(IpcSendStart::Busy) => reply(&[2]),
             Err(error) => Some(Err(text(error))),
         }
     }
@@ -333,7 +334,7 @@ impl Server {
     fn receive(&mut self, op: Op, addr: u64) -> Answer {
         let (arrival, len) = self.arrivals.pop_front()?;
         // What goes into own memory is looked at there: nothing is kept of it here.
-        let into = (op == Op::Receive).then(|| Memory::heap(len as usize));
+        let into = (op == Op::Receive).then(|| MemoryRange::heap(len as usize));
         let begun = match &into {
             None => self.node.receive_own(arrival, addr as usize),
             Some(into) => self.node.receive(arrival, into.clone()),
@@ -349,17 +350,17 @@ impl Server {
     fn look_received(&mut self, number: u64, first: u64) -> Answer {
         let (_, memory, receipt) = &self.received[number as usize];
         let code = match receipt.as_ref()? {
-            Receipt::Copied => 0,
-            Receipt::NotMapped => 1,
-            Receipt::NotCopied(_) => 2,
-            Receipt::Lost => 3,
+            ReceiveOutcome::Copied => 0,
+            ReceiveOutcome::NotMapped => 1,
+            ReceiveOutcome::NotCopied(_) => 2,
+            ReceiveOutcome::Lost => 3,
         };
-        let mut found = vec![0; memory.as_ref().map_or(0, Memory::len)];
+        let mut found = vec![0; memory.as_ref().map_or(0, MemoryRange::len)];
         memory.iter().for_each(|memory| memory.read(0, &mut found).unwrap());
         reply(&[code, wrong(&found, first)])
     }
 
-    fn pump(&mut self, to: u64, message: Send, count: u64) -> Answer {
+    fn pump(&mut self, to: u64, message: SendRequest, count: u64) -> Answer {
         let Some(pump) = &self.pump else {
             let to = self.met[to as usize];
             self.pump =
@@ -376,7 +377,7 @@ impl Server {
 
     fn drink(&mut self, count: u64, len: u64) -> Answer {
         if count > 0 {
-            let into = Memory::heap(len as usize);
+            let into = MemoryRange::heap(len as usize);
             self.drink = Some(Drink { left: count, into, under_way: Vec::new(), copied: 0 });
             return reply(&[]);
         }

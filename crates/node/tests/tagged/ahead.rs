@@ -1,15 +1,18 @@
 //! Copies that go on after they were begun, by a driver whose long copies land only when a test lets them.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
-use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
-use trunkline_mem::Memory;
-use trunkline_mem::ipc::Device;
-use trunkline_node::ipc::{Buffer, Config as Sharing};
-use trunkline_node::tagged::{Begun, Config, DEVICE_PIECE, Endpoint, Event, Failed, PeerId, RequestId};
-use trunkline_proto::ipc::exporter::Amount;
-use trunkline_proto::tagged::{Choice, Method};
+use trunkline_fabric::{Host as _, OobListener as _, OobTransport as _};
+use trunkline_mem::MemoryRange;
+use trunkline_mem::ipc::MemfdDevice;
+use trunkline_node::ipc::{MessageBuffer, NodeConfig as Sharing};
+use trunkline_node::tagged::{
+    DEVICE_PIECE, TaggedConfig, TaggedEndpoint, TaggedEvent, TaggedFailure, TaggedPeerId, TaggedRequestId,
+    TaggedSendStart,
+};
+use trunkline_proto::ipc::exporter::ExportAmount;
+use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::kind::{Call, Kind};
 use crate::two::{ALL, Two, Where, pattern, planted};
@@ -21,14 +24,14 @@ const PIECE: usize = DEVICE_PIECE as usize;
 /// Bytes of a copy that does not.
 const SHORT: usize = 100_000;
 
-type One = Endpoint<Kind, UnixStream>;
+type One = TaggedEndpoint<Kind, UnixStream>;
 
 /// One that receives from two others.
 struct Three {
     hub: One,
     /// The others, by the first one's names for them; `None` once one is dead.
-    others: [Option<(One, PeerId)>; 2],
-    peers: [PeerId; 2],
+    others: [Option<(One, TaggedPeerId)>; 2],
+    peers: [TaggedPeerId; 2],
     now: Instant,
     left: usize,
 }
@@ -36,14 +39,14 @@ struct Three {
 impl Three {
     fn new() -> Self {
         let host = UnixHost::new(|_, _| {});
-        let device = Device::create(3, 64 << 20).unwrap();
-        let inbox = Inbox::new(1024, 512, 1 << 21).unwrap();
+        let device = MemfdDevice::create(3, 64 << 20).unwrap();
+        let inbox = InboxSizes::new(1024, 512, 1 << 21).unwrap();
         let endpoint = |number: u8| {
-            let memory = Kind::new(Device::join(3, &device.descriptor().unwrap()).unwrap());
-            let budget = Amount { entries: 16, bytes: 1 << 40 };
+            let memory = Kind::new(MemfdDevice::join(3, &device.descriptor().unwrap()).unwrap());
+            let budget = ExportAmount { entries: 16, bytes: 1 << 40 };
             let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
-            let copy = Choice::Fixed(Method::Pull);
-            Endpoint::new(memory, Config { sharing, inbox, copy }, Instant(0))
+            let copy = MethodChoice::Fixed(CopyMethod::Pull);
+            TaggedEndpoint::new(memory, TaggedConfig { sharing, inbox, copy }, Instant(0))
         };
         let mut hub = endpoint(0);
         hub.node().memory().hold(PIECE);
@@ -52,10 +55,10 @@ impl Three {
             let mut other = endpoint(number);
             // Its copies go on, too, and none takes long.
             other.node().memory().hold(usize::MAX);
-            let to_hub = other.join(host.oob().connect(&listener.address()).unwrap()).unwrap();
+            let to_hub = other.join_peer(host.oob().connect(&listener.listen_address()).unwrap()).unwrap();
             let of_other = loop {
                 if let Some(stream) = listener.accept().unwrap() {
-                    break hub.join(stream).unwrap();
+                    break hub.join_peer(stream).unwrap();
                 }
             };
             ((other, to_hub), of_other)
@@ -68,35 +71,35 @@ impl Three {
     }
 
     fn step(&mut self) {
-        self.now = self.now + Duration::micros(100);
+        self.now = self.now + Duration::from_micros(100);
         self.hub.progress(self.now);
-        while let Some(event) = self.hub.event() {
-            self.left += usize::from(matches!(event, Event::Left { .. }));
+        while let Some(event) = self.hub.next_event() {
+            self.left += usize::from(matches!(event, TaggedEvent::Left { .. }));
         }
         for (other, _) in self.others.iter_mut().flatten() {
             other.progress(self.now);
-            while other.event().is_some() {}
+            while other.next_event().is_some() {}
         }
     }
 
     /// A message of own memory of another one, and the receive for it, into the first one's memory.
-    fn begin(&mut self, from: usize, len: usize, into: &Buffer) -> RequestId {
+    fn begin(&mut self, from: usize, len: usize, into: &MessageBuffer) -> TaggedRequestId {
         let peer = self.peers[from];
         let received = self.hub.receive(Some(peer), (7, ALL), into.clone()).unwrap();
         let (other, to) = self.others[from].as_mut().unwrap();
-        let source = Buffer::own(other.node().memory().device.alloc(len).unwrap(), len as u64);
-        source.write(&other.node().memory().device, 0, &pattern(len, from as u64)).unwrap();
-        assert!(matches!(other.send(*to, 7, &source), Ok(Begun::Request(_))));
+        let source = MessageBuffer::from_own(other.node().memory().device.alloc(len).unwrap(), len as u64);
+        source.write_bytes(&other.node().memory().device, 0, &pattern(len, from as u64)).unwrap();
+        assert!(matches!(other.send(*to, 7, &source), Ok(TaggedSendStart::Request(_))));
         received
     }
 
-    fn own(&self, len: usize) -> Buffer {
-        Buffer::own(self.hub.node().memory().device.alloc(len).unwrap(), len as u64)
+    fn own(&self, len: usize) -> MessageBuffer {
+        MessageBuffer::from_own(self.hub.node().memory().device.alloc(len).unwrap(), len as u64)
     }
 
-    fn is_there(&self, buffer: &Buffer, from: usize) -> bool {
+    fn is_there(&self, buffer: &MessageBuffer, from: usize) -> bool {
         let mut bytes = vec![0; buffer.len() as usize];
-        buffer.read(&self.hub.node().memory().device, 0, &mut bytes).unwrap();
+        buffer.read_bytes(&self.hub.node().memory().device, 0, &mut bytes).unwrap();
         bytes == pattern(bytes.len(), from as u64)
     }
 
@@ -110,7 +113,7 @@ impl Three {
     }
 
     /// How a receive ended, with the copies under way released again and again.
-    fn ended(&mut self, request: RequestId) -> Result<(), Failed> {
+    fn ended(&mut self, request: TaggedRequestId) -> Result<(), TaggedFailure> {
         for _ in 0..10_000 {
             if let Some(end) = self.hub.test(request) {
                 return end.map(|_| ());
@@ -126,7 +129,7 @@ impl Three {
 fn a_long_copy_holds_up_no_message_of_another_peer() {
     for own in [true, false] {
         let mut three = Three::new();
-        let other = || Buffer::of(Memory::heap(LONG), 0, LONG as u64);
+        let other = || MessageBuffer::from_memory(MemoryRange::heap(LONG), 0, LONG as u64);
         let into = if own { three.own(LONG) } else { other() };
         let beside = three.own(SHORT);
         let long = three.begin(0, LONG, &into);
@@ -177,7 +180,7 @@ fn a_peer_that_dies_is_lost_behind_its_copies() {
         three.step();
         three.hub.test(long)
     });
-    assert_eq!((gone, three.left), (Some(Err(Failed::Gone)), 1));
+    assert_eq!((gone, three.left), (Some(Err(TaggedFailure::Gone)), 1));
     (0..2_000).for_each(|_| three.step());
     assert_eq!(three.hub.node().counts().unmaps, 1);
 }
@@ -186,8 +189,8 @@ fn a_peer_that_dies_is_lost_behind_its_copies() {
 #[test]
 fn pieces_of_a_device_are_large_and_two_are_under_way() {
     const LEN: usize = 4 << 20;
-    let inbox = Inbox::new(1024, 512, 4 * DEVICE_PIECE).unwrap();
-    let mut two = Two::with(inbox, Amount { entries: 16, bytes: 1 << 40 });
+    let inbox = InboxSizes::new(1024, 512, 4 * DEVICE_PIECE).unwrap();
+    let mut two = Two::with(inbox, ExportAmount { entries: 16, bytes: 1 << 40 });
     for one in [&two.a, &two.b] {
         one.kind().hold(100_000);
         one.fail(Call::Export, u64::MAX);
@@ -232,7 +235,7 @@ fn pieces_of_a_dead_peer_are_copied_before_their_receive_ends() {
     assert_eq!((three.hub.test(request), three.left), (None, 0), "its pieces are being copied");
     assert!(three.hub.node().memory().under_way() > 0);
     let end = three.ended(request);
-    assert_eq!(end, Err(Failed::Gone));
+    assert_eq!(end, Err(TaggedFailure::Gone));
     assert_eq!((three.hub.node().memory().under_way(), three.left), (0, 1));
     assert_eq!(three.hub.node().memory().pins(), 2, "those of the dead one are let go");
 }

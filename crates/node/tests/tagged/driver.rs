@@ -1,8 +1,8 @@
 //! What the driver is asked, over many messages of memory that comes and goes.
 
-use trunkline_node::tagged::Failed;
-use trunkline_proto::ipc::exporter::Amount;
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_node::tagged::TaggedFailure;
+use trunkline_proto::ipc::exporter::ExportAmount;
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::kind::Call;
 use crate::two::{Two, WHERE, Where, pattern};
@@ -10,8 +10,8 @@ use crate::two::{Two, WHERE, Where, pattern};
 /// M16. Whatever is asked back, fails, is freed or evicted: a driver has each export back once, when all are done.
 #[test]
 fn each_export_goes_back_to_the_driver_once() {
-    let budget = Amount { entries: 3, bytes: 1 << 20 };
-    let mut two = Two::with(Inbox::new(1024, 512, 1 << 18).unwrap(), budget);
+    let budget = ExportAmount { entries: 3, bytes: 1 << 20 };
+    let mut two = Two::with(InboxSizes::new(1024, 512, 1 << 18).unwrap(), budget);
     let mut kept = Vec::new();
     for round in 0..400_u64 {
         let len = 9000 + (round as usize * 7919) % 200_000;
@@ -21,15 +21,15 @@ fn each_export_goes_back_to_the_driver_once() {
             0 => two.a.fail(Call::Export, 1),
             3 => two.b.fail(Call::Open, 1),
             5 => two.b.fail(Call::Close, 2),
-            6 => _ = two.a.endpoint.node_mut().release(source.address().unwrap()),
-            7 => two.a.endpoint.node_mut().trim(0),
-            8 => two.a.endpoint.node_mut().shrink(Amount { entries: 0, bytes: 0 }),
-            9 => two.a.endpoint.node_mut().grow(budget),
+            6 => _ = two.a.endpoint.node_mut().release_export(source.own_address().unwrap()),
+            7 => two.a.endpoint.node_mut().trim_exports(0),
+            8 => two.a.endpoint.node_mut().shrink_budget(ExportAmount { entries: 0, bytes: 0 }),
+            9 => two.a.endpoint.node_mut().grow_budget(budget),
             _ => {}
         }
         let (received, sent) = (two.post(1, &target), two.send(1, &source));
         if round.is_multiple_of(6) {
-            two.a.endpoint.node_mut().release(source.address().unwrap());
+            two.a.endpoint.node_mut().release_export(source.own_address().unwrap());
         }
         assert!(two.both(sent, received).iter().all(Result::is_ok), "round {round}");
         assert!(two.b.bytes(&target) == pattern(len, round), "round {round}");
@@ -75,9 +75,9 @@ fn a_message_that_is_cut_and_whose_copy_fails_ends_at_both() {
                 let [sent, received] = two.both(begun, posted);
                 let all = format!("{call:?}, {from:?} to {to:?}, early: {early}: {sent:?} {received:?}");
                 let peer = two.b.other;
-                let cut = Failed::Truncated { peer, tag: 5, len: 300_000, room: 100_000 };
+                let cut = TaggedFailure::Truncated { peer, tag: 5, len: 300_000, room: 100_000 };
                 // A copy that fails on its way to or from the stage has no other way left.
-                let copied = matches!(received, Err(Failed::Copy(_) | Failed::Unsent));
+                let copied = matches!(received, Err(TaggedFailure::Copy(_) | TaggedFailure::Unsent));
                 assert!(received == Err(cut) || matches!(call, Call::Copy) && copied, "{all}");
                 if !copied {
                     assert!(sent.is_ok() && two.b.bytes(&target) == pattern(300_000, 3)[..100_000], "{all}");

@@ -1,85 +1,93 @@
 //! A peer that writes what cannot be into an inbox: it is taken for dead, and nothing else happens.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
-use trunkline_fabric::{Frame, Host as _, Oob as _, OobListener as _, OobStream as _};
-use trunkline_mem::ipc::{At, Device, IpcMemory as _, Passing};
-use trunkline_mem::{Memory, Shared};
-use trunkline_node::ipc::{Broken, Buffer, Config as Sharing, Leave};
-use trunkline_node::tagged::{Begun, Config, Endpoint, Event, Failed, PeerId, REQUESTS_MAX, RequestId};
-use trunkline_proto::intervals::Span;
-use trunkline_proto::ipc::exporter::Amount;
+use trunkline_fabric::{Host as _, OobFrame, OobListener as _, OobStream as _, OobTransport as _};
+use trunkline_mem::ipc::{CopyPlace, HandlePassing, IpcMemory as _, MemfdDevice};
+use trunkline_mem::{MemoryRange, SharedMemory};
+use trunkline_node::ipc::{LeaveReason, MessageBuffer, NodeConfig as Sharing, ProtocolViolation};
+use trunkline_node::tagged::{
+    REQUESTS_MAX, TaggedConfig, TaggedEndpoint, TaggedEvent, TaggedFailure, TaggedPeerId, TaggedRequestId,
+    TaggedSendStart,
+};
+use trunkline_proto::intervals::ByteSpan;
+use trunkline_proto::ipc::exporter::ExportAmount;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::{Choice, Method, Rows};
+use trunkline_proto::tagged::{CopyMethod, MethodChoice, StridedRows};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::ipc::{Announce, Handle, Hello, Message, Name, Reference};
-use trunkline_proto::wire::tagged::{Answer, Inbox, Message as Tagged, RINGS_AT};
+use trunkline_proto::wire::ipc::{
+    ExportAnnouncement, ExportHandle, ExportName, ExportReference, IpcHello, IpcMessage,
+};
+use trunkline_proto::wire::tagged::{InboxSizes, RINGS_AT, TaggedAnswer, TaggedMessage as Tagged};
 
 use crate::two::{ALL, planted};
 
 /// An endpoint, and a peer of it that a test plays.
 struct Played {
-    endpoint: Endpoint<Device, UnixStream>,
+    endpoint: TaggedEndpoint<MemfdDevice, UnixStream>,
     stream: UnixStream,
     /// What it writes into.
-    inbox: Memory,
+    inbox: MemoryRange,
     /// What it reads.
-    shared: Shared,
+    shared: SharedMemory,
     /// The device, as it has it.
-    theirs: Device,
+    theirs: MemfdDevice,
     now: Instant,
 }
 
 const SIZES: [u32; 3] = [64, 64, 1 << 16];
 
-fn sizes() -> Inbox {
-    Inbox::new(SIZES[0], SIZES[1], SIZES[2]).unwrap()
+fn sizes() -> InboxSizes {
+    InboxSizes::new(SIZES[0], SIZES[1], SIZES[2]).unwrap()
 }
 
 impl Played {
     fn new() -> Self {
         let host = UnixHost::new(|_, _| {});
-        let of = Sharing::new([1; 16], Amount { entries: 4, bytes: 1 << 30 });
+        let of = Sharing::new([1; 16], ExportAmount { entries: 4, bytes: 1 << 30 });
         let sharing = Sharing { mutant: planted(), ..of };
-        let device = Device::create(0, 1 << 20).unwrap();
-        let theirs = Device::join(0, &device.descriptor().unwrap()).unwrap();
-        let mut endpoint =
-            Endpoint::new(device, Config { sharing, inbox: sizes(), copy: Choice::Learned }, Instant(0));
+        let device = MemfdDevice::create(0, 1 << 20).unwrap();
+        let theirs = MemfdDevice::join(0, &device.descriptor().unwrap()).unwrap();
+        let mut endpoint = TaggedEndpoint::new(
+            device,
+            TaggedConfig { sharing, inbox: sizes(), copy: MethodChoice::Learned },
+            Instant(0),
+        );
         let mut listener = host.oob().listen().unwrap();
-        let mut stream = host.oob().connect(&listener.address()).unwrap();
+        let mut stream = host.oob().connect(&listener.listen_address()).unwrap();
         let accepted = loop {
             if let Some(stream) = listener.accept().unwrap() {
                 break stream;
             }
         };
-        endpoint.join(accepted).unwrap();
-        let say = |stream: &mut UnixStream, message: Message, fd| {
-            stream.send(Frame { bytes: message.to_bytes(), fd }).unwrap();
+        endpoint.join_peer(accepted).unwrap();
+        let say = |stream: &mut UnixStream, message: IpcMessage, fd| {
+            stream.send(OobFrame { bytes: message.to_bytes(), fd }).unwrap();
         };
-        say(&mut stream, Message::Hello(Hello { process: [2; 16], operations: 8 }), None);
-        let shared = Shared::new("trunkline.test", sizes().bytes() as usize).unwrap();
-        say(&mut stream, Message::Inbox(sizes()), Some(shared.descriptor().unwrap().into()));
+        say(&mut stream, IpcMessage::Hello(IpcHello { process: [2; 16], operations: 8 }), None);
+        let shared = SharedMemory::new("trunkline.test", sizes().file_bytes() as usize).unwrap();
+        say(&mut stream, IpcMessage::Inbox(sizes()), Some(shared.descriptor().unwrap().into()));
         let inbox = loop {
             let Some(frame) = stream.recv().unwrap() else { continue };
-            if let Ok(Message::Inbox(inbox)) = Message::from_bytes(&frame.bytes) {
-                break Shared::map(&frame.fd.unwrap().fd, inbox.bytes()).unwrap();
+            if let Ok(IpcMessage::Inbox(inbox)) = IpcMessage::from_bytes(&frame.bytes) {
+                break SharedMemory::map_peer(&frame.fd.unwrap().fd, inbox.file_bytes()).unwrap();
             }
         };
         let mut played = Self { endpoint, stream, inbox, shared, theirs, now: Instant(0) };
-        played.until(|event| matches!(event, Event::Met { .. }));
+        played.until(|event| matches!(event, TaggedEvent::Met { .. }));
         played
     }
 
-    fn go_on(&mut self) -> Option<Event> {
+    fn go_on(&mut self) -> Option<TaggedEvent> {
         for _ in 0..100 {
-            self.now = self.now + Duration::micros(100);
+            self.now = self.now + Duration::from_micros(100);
             self.endpoint.progress(self.now);
             // Somebody wants to know.
             let _ = self.endpoint.probe(None, (u64::MAX, ALL));
         }
-        self.endpoint.event()
+        self.endpoint.next_event()
     }
 
-    fn until(&mut self, is: impl Fn(&Event) -> bool) {
+    fn until(&mut self, is: impl Fn(&TaggedEvent) -> bool) {
         assert!((0..100).any(|_| self.go_on().is_some_and(|event| is(&event))), "that did not come");
     }
 
@@ -91,44 +99,48 @@ impl Played {
 
     fn ends_broken(mut self) {
         self.until(
-            |event| matches!(event, Event::Left { why, .. } if why.to_string().contains("inbox cannot be")),
+            |event| matches!(event, TaggedEvent::Left { why, .. } if why.to_string().contains("inbox cannot be")),
         );
         drop((self.stream, self.shared));
     }
 
     /// The played peer, as the endpoint knows it.
-    fn peer(&mut self) -> PeerId {
+    fn peer(&mut self) -> TaggedPeerId {
         self.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
         self.go_on();
         self.endpoint.probe(None, (0, 0)).unwrap().peer
     }
 
     /// A long message that was sent, and what the peer was told of it.
-    fn sent(&mut self, buffer: &Buffer) -> (RequestId, Tagged) {
+    fn sent(&mut self, buffer: &MessageBuffer) -> (TaggedRequestId, Tagged) {
         let peer = self.peer();
-        let Ok(Begun::Request(sent)) = self.endpoint.send(peer, 1, buffer) else { panic!("not begun") };
+        let Ok(TaggedSendStart::Request(sent)) = self.endpoint.send(peer, 1, buffer) else {
+            panic!("not begun")
+        };
         let told = self.shared.memory().load_row(RINGS_AT).unwrap();
         (sent, Tagged::from_words(&told).unwrap())
     }
 
     /// The peer announces new memory of the device, and is asked for all of it: where it is, and how it is named.
-    fn announced(&mut self, len: usize) -> (usize, Reference) {
+    fn announced(&mut self, len: usize) -> (usize, ExportReference) {
         let addr = self.theirs.alloc(len).unwrap();
         let of = self.theirs.allocation_of(addr).unwrap();
-        let given = self.theirs.export(&of, Passing::Bytes).unwrap().handle;
-        let (handle, span) = (Handle::new(given.kind(), given.bytes()), Span::new(addr as u64, len as u64));
+        let given = self.theirs.export(&of, HandlePassing::Bytes).unwrap().handle;
+        let (handle, span) =
+            (ExportHandle::new(given.kind(), given.bytes()), ByteSpan::new(addr as u64, len as u64));
         let (name, span) = (NAMED, span.unwrap());
-        let announce = Announce { name, span, device: 0, descriptor: false, handle: handle.unwrap() };
-        self.stream.send(Frame { bytes: Message::Announce(announce).to_bytes(), fd: None }).unwrap();
-        (addr, Reference { name, part: Span::new(0, len as u64).unwrap() })
+        let announce =
+            ExportAnnouncement { name, span, device: 0, descriptor: false, handle: handle.unwrap() };
+        self.stream.send(OobFrame { bytes: IpcMessage::Announce(announce).to_bytes(), fd: None }).unwrap();
+        (addr, ExportReference { name, part: ByteSpan::new(0, len as u64).unwrap() })
     }
 
-    fn answer(&self, number: u64, answer: &Answer) {
+    fn answer(&self, number: u64, answer: &TaggedAnswer) {
         self.write(sizes().answers_at() + 64 * number, &answer.to_words());
     }
 }
 
-const NAMED: Name = match Name::new(SlotId { slot: 1, generation: 1 }) {
+const NAMED: ExportName = match ExportName::new(SlotId { slot: 1, generation: 1 }) {
     Some(name) => name,
     None => panic!("no name"),
 };
@@ -162,7 +174,7 @@ fn pieces_outside_of_the_stage_end_a_peer() {
         [(STAGE - 64, 65), (0, u32::MAX), (u64::MAX, 2), (u64::MAX, 1), (0, (STAGE / 2) as u32 + 1)]
     {
         let played = Played::new();
-        let piece = Answer::Piece { receive, position, len };
+        let piece = TaggedAnswer::Piece { receive, position, len };
         played.write(sizes().answers_at(), &piece.to_words());
         played.ends_broken();
     }
@@ -173,10 +185,10 @@ fn answers_to_what_nobody_asked_are_nothing() {
     let mut played = Played::new();
     let (request, receive) = (SlotId { slot: 3, generation: 7 }, SlotId { slot: 0, generation: 1 });
     let answers = [
-        Answer::Clear { request, receive, len: 10, unmapped: false },
-        Answer::Clear { request, receive, len: u64::MAX, unmapped: true },
-        Answer::Piece { receive, position: 0, len: 100 },
-        Answer::Done { request, outcome: trunkline_proto::wire::ipc::Outcome::Copied },
+        TaggedAnswer::Clear { request, receive, len: 10, unmapped: false },
+        TaggedAnswer::Clear { request, receive, len: u64::MAX, unmapped: true },
+        TaggedAnswer::Piece { receive, position: 0, len: 100 },
+        TaggedAnswer::Done { request, outcome: trunkline_proto::wire::ipc::CopyOutcome::Copied },
     ];
     for (at, answer) in (sizes().answers_at()..).step_by(64).zip(answers) {
         played.write(at, &answer.to_words());
@@ -194,28 +206,29 @@ const SENT: usize = 20_000;
 fn who_offers_memory_that_nobody_wished_for_is_broken() {
     let receive = SlotId { slot: 0, generation: 1 };
     let mut played = Played::new();
-    let own =
-        |played: &Played| Buffer::own(played.endpoint.node().memory().alloc(SENT).unwrap(), SENT as u64);
+    let own = |played: &Played| {
+        MessageBuffer::from_own(played.endpoint.node().memory().alloc(SENT).unwrap(), SENT as u64)
+    };
     let buffer = own(&played);
     let (_, told) = played.sent(&buffer);
     let Tagged::Refer { request, reference, rows, offer: false, .. } = told else { panic!("{told:?}") };
-    played.answer(0, &Answer::Offer { request, receive, reference, rows });
+    played.answer(0, &TaggedAnswer::Offer { request, receive, reference, rows });
     played.ends_broken();
     // And for what was wished to go in pieces.
     let mut played = Played::new();
-    played.endpoint.choose(Choice::Fixed(Method::Stage));
+    played.endpoint.set_copy_choice(MethodChoice::Fixed(CopyMethod::Stage));
     let buffer = own(&played);
     let (_, told) = played.sent(&buffer);
     let Tagged::Ready { request, pieces: true, .. } = told else { panic!("{told:?}") };
     let (_, reference) = played.announced(SENT);
-    played.answer(0, &Answer::Offer { request, receive, reference, rows: Rows::WHOLE });
+    played.answer(0, &TaggedAnswer::Offer { request, receive, reference, rows: StridedRows::WHOLE });
     played.ends_broken();
 }
 
 /// Memory that is offered for a message of so many bytes: the words of the offer are the peer's.
-fn offered(len: usize) -> (Played, SlotId, RequestId, usize, Reference) {
+fn offered(len: usize) -> (Played, SlotId, TaggedRequestId, usize, ExportReference) {
     let mut played = Played::new();
-    let source = Memory::heap(SENT);
+    let source = MemoryRange::heap(SENT);
     source.write(0, &[0x5a; SENT]).unwrap();
     let (sent, told) = played.sent(&source.into());
     let Tagged::Ready { request, pieces: false, .. } = told else { panic!("{told:?}") };
@@ -225,24 +238,29 @@ fn offered(len: usize) -> (Played, SlotId, RequestId, usize, Reference) {
 
 #[test]
 fn an_offer_that_cannot_be_ends_a_peer() {
-    let (receive, rows) = (SlotId { slot: 0, generation: 1 }, Rows::WHOLE);
+    let (receive, rows) = (SlotId { slot: 0, generation: 1 }, StridedRows::WHOLE);
     // For more than the message has.
     let (played, request, _, _, reference) = offered(SENT + 1);
-    played.answer(0, &Answer::Offer { request, receive, reference, rows });
+    played.answer(0, &TaggedAnswer::Offer { request, receive, reference, rows });
     played.ends_broken();
     // Outside of what was announced.
     let (mut played, request, _, _, reference) = offered(4096);
-    let part = Span::new(4000, 97).unwrap();
-    played.answer(0, &Answer::Offer { request, receive, reference: Reference { part, ..reference }, rows });
-    played.until(|event| matches!(event, Event::Left { why: Leave::Broken(Broken::Arrive(_)), .. }));
+    let part = ByteSpan::new(4000, 97).unwrap();
+    played.answer(
+        0,
+        &TaggedAnswer::Offer { request, receive, reference: ExportReference { part, ..reference }, rows },
+    );
+    played.until(|event| {
+        matches!(event, TaggedEvent::Left { why: LeaveReason::Broken(ProtocolViolation::Arrive(_)), .. })
+    });
 }
 
 #[test]
 fn a_second_offer_is_nothing() {
-    let (receive, rows) = (SlotId { slot: 0, generation: 1 }, Rows::WHOLE);
+    let (receive, rows) = (SlotId { slot: 0, generation: 1 }, StridedRows::WHOLE);
     let (mut played, request, sent, addr, reference) = offered(SENT);
     for number in 0..2 {
-        played.answer(number, &Answer::Offer { request, receive, reference, rows });
+        played.answer(number, &TaggedAnswer::Offer { request, receive, reference, rows });
     }
     let end = (0..100).find_map(|_| {
         assert!(played.go_on().is_none(), "the peer is broken");
@@ -250,36 +268,39 @@ fn a_second_offer_is_nothing() {
     });
     assert!(end.unwrap().is_ok());
     let mut found = [0; SENT];
-    played.theirs.read(At::Own(addr), &mut found).unwrap();
+    played.theirs.read(CopyPlace::Own(addr), &mut found).unwrap();
     assert!(found == [0x5a; SENT]);
     let counts = played.endpoint.counts();
     assert_eq!([counts.by_sender, counts.staged, counts.fallbacks], [1, 0, 0]);
     // A third one, of a message that has ended.
-    played.answer(2, &Answer::Offer { request, receive, reference, rows });
+    played.answer(2, &TaggedAnswer::Offer { request, receive, reference, rows });
     assert!((0..20).all(|_| played.go_on().is_none()));
 }
 
 /// Nothing comes of it, and nothing waits for it but the message: not the node when it ends.
 #[test]
 fn an_offer_of_what_was_never_announced_copies_nothing() {
-    let (receive, rows) = (SlotId { slot: 0, generation: 1 }, Rows::WHOLE);
+    let (receive, rows) = (SlotId { slot: 0, generation: 1 }, StridedRows::WHOLE);
     let (mut played, request, sent, addr, reference) = offered(SENT);
-    let name = Name::new(SlotId { slot: 9, generation: 1 }).unwrap();
-    played.answer(0, &Answer::Offer { request, receive, reference: Reference { name, ..reference }, rows });
+    let name = ExportName::new(SlotId { slot: 9, generation: 1 }).unwrap();
+    played.answer(
+        0,
+        &TaggedAnswer::Offer { request, receive, reference: ExportReference { name, ..reference }, rows },
+    );
     assert!((0..20).all(|_| played.go_on().is_none()));
     assert!(played.endpoint.test(sent).is_none());
     let mut found = [0x11; SENT];
-    played.theirs.read(At::Own(addr), &mut found).unwrap();
+    played.theirs.read(CopyPlace::Own(addr), &mut found).unwrap();
     assert!(found == [0; SENT] && played.endpoint.counts().by_sender == 0);
     // The message ends with the peer.
     let Played { mut endpoint, stream, mut now, .. } = played;
     drop(stream);
     let end = (0..10_000).find_map(|_| {
-        now = now + Duration::micros(100);
+        now = now + Duration::from_micros(100);
         endpoint.progress(now);
         endpoint.test(sent)
     });
-    assert!(matches!(end, Some(Err(Failed::Gone))));
+    assert!(matches!(end, Some(Err(TaggedFailure::Gone))));
 }
 
 #[test]
@@ -293,12 +314,12 @@ fn who_asks_for_more_than_there_is_or_consumed_too_much_is_broken() {
         },
         |done| done.peer,
     );
-    let begun = played.endpoint.send(peer, 1, &Memory::heap(20_000).into()).unwrap();
-    assert!(matches!(begun, Begun::Request(_)));
+    let begun = played.endpoint.send(peer, 1, &MemoryRange::heap(20_000).into()).unwrap();
+    assert!(matches!(begun, TaggedSendStart::Request(_)));
     let told = Tagged::from_words(&played.shared.memory().load_row(RINGS_AT).unwrap()).unwrap();
     let Tagged::Ready { request, len: 20_000, .. } = told else { panic!("{told:?}") };
     let receive = SlotId { slot: 0, generation: 1 };
-    let clear = Answer::Clear { request, receive, len: 20_001, unmapped: false };
+    let clear = TaggedAnswer::Clear { request, receive, len: 20_001, unmapped: false };
     played.write(sizes().answers_at(), &clear.to_words());
     played.ends_broken();
     let mut played = Played::new();
@@ -306,7 +327,7 @@ fn who_asks_for_more_than_there_is_or_consumed_too_much_is_broken() {
     played.go_on();
     let peer = played.endpoint.probe(None, (0, 0)).unwrap().peer;
     played.shared.memory().store(0, 1000).unwrap();
-    while matches!(played.endpoint.send_bytes(peer, 0, &[]), Ok(Begun::Done)) {}
+    while matches!(played.endpoint.send_bytes(peer, 0, &[]), Ok(TaggedSendStart::Done)) {}
     played.ends_broken();
 }
 
@@ -316,7 +337,7 @@ fn who_never_reads_its_answers_is_broken() {
     let mut played = Played::new();
     let peer = played.peer();
     // What was looked at is taken.
-    played.endpoint.receive(Some(peer), (5, ALL), Memory::heap(8).into()).unwrap();
+    played.endpoint.receive(Some(peer), (5, ALL), MemoryRange::heap(8).into()).unwrap();
     let request = SlotId { slot: 3, generation: 7 };
     let cells = u64::from(SIZES[0]);
     let sent = (1..200_000_u64).find(|number| {
@@ -324,12 +345,12 @@ fn who_never_reads_its_answers_is_broken() {
         played.write(cell(number + 1), &[0]);
         let ready = Tagged::Ready { tag: 1, request, len: 20_000, pieces: false };
         played.write(cell(*number), &ready.to_words());
-        let Ok(received) = played.endpoint.receive(Some(peer), (1, ALL), Memory::heap(0).into()) else {
+        let Ok(received) = played.endpoint.receive(Some(peer), (1, ALL), MemoryRange::heap(0).into()) else {
             return true;
         };
         // It has no room, and ends at once.
         let ended = (0..100).any(|_| {
-            played.now = played.now + Duration::micros(1);
+            played.now = played.now + Duration::from_micros(1);
             played.endpoint.progress(played.now);
             played.endpoint.test(received).is_some()
         });

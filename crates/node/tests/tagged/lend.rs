@@ -1,32 +1,32 @@
 //! Memory that one endpoint lends the other: windows, as the engine has them.
 
-use trunkline_node::ipc::{Borrowed, Spot};
-use trunkline_node::tagged::{Lending, Loan};
-use trunkline_proto::ipc::exporter::{Amount, Usage};
-use trunkline_proto::tagged::Rows;
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_node::ipc::{BorrowStatus, LoanRange};
+use trunkline_node::tagged::{LendOutcome, MemoryLoan};
+use trunkline_proto::ipc::exporter::{ExportAmount, ExportUsage};
+use trunkline_proto::tagged::StridedRows;
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::kind::Call;
 use crate::two::{Two, Where, pattern};
 
-const fn spot(at: u64) -> Spot {
-    Spot { at, rows: Rows::WHOLE }
+const fn spot(at: u64) -> LoanRange {
+    LoanRange { at, rows: StridedRows::WHOLE }
 }
 
 fn nothing_kept() -> Two {
-    Two::with(Inbox::new(1024, 512, 1 << 18).unwrap(), Amount { entries: 0, bytes: 0 })
+    Two::with(InboxSizes::new(1024, 512, 1 << 18).unwrap(), ExportAmount { entries: 0, bytes: 0 })
 }
 
 /// Lends, and maps what is lent.
-fn lend(two: &mut Two, buffer: &trunkline_node::ipc::Buffer) -> ([Loan; 2], Borrowed) {
+fn lend(two: &mut Two, buffer: &trunkline_node::ipc::MessageBuffer) -> ([MemoryLoan; 2], BorrowStatus) {
     let to = two.a.other;
-    let Lending::Lent(given, reference) = two.a.endpoint.lend(to, buffer).unwrap() else {
+    let LendOutcome::Lent(given, reference) = two.a.endpoint.lend_buffer(to, buffer).unwrap() else {
         panic!("not lent")
     };
     let taken = two.b.endpoint.borrow(two.b.other, &reference).unwrap();
     for _ in 0..1000 {
         match two.b.endpoint.map_loan(taken) {
-            Borrowed::Wait => two.step(),
+            BorrowStatus::Wait => two.step(),
             found => return ([given, taken], found),
         }
     }
@@ -34,8 +34,8 @@ fn lend(two: &mut Two, buffer: &trunkline_node::ipc::Buffer) -> ([Loan; 2], Borr
 }
 
 /// Puts all of a buffer there, at once.
-fn put(two: &mut Two, taken: Loan, to: Spot, near: &trunkline_node::ipc::Buffer) {
-    two.b.endpoint.put(taken, to, near, (0, near.len())).unwrap();
+fn put(two: &mut Two, taken: MemoryLoan, to: LoanRange, near: &trunkline_node::ipc::MessageBuffer) {
+    two.b.endpoint.begin_put(taken, to, near, (0, near.len())).unwrap();
     assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
 }
 
@@ -45,18 +45,18 @@ fn what_is_lent_is_put_to_and_got_from_whatever_may_be_kept_until_it_is_taken_ba
     let (part, near) = (two.a.buffer(Where::Own, 1 << 20), two.b.buffer(Where::Other, 64));
     two.a.fill(&part, 1);
     let ([given, taken], found) = lend(&mut two, &part);
-    assert_eq!(found, Borrowed::Mapped);
+    assert_eq!(found, BorrowStatus::Mapped);
     // Nothing asks it back.
-    two.a.endpoint.node_mut().trim(0);
-    two.a.endpoint.node_mut().release(part.address().unwrap());
-    let idle = trunkline_proto::time::Duration::secs(100);
+    two.a.endpoint.node_mut().trim_exports(0);
+    two.a.endpoint.node_mut().release_export(part.own_address().unwrap());
+    let idle = trunkline_proto::time::Duration::from_secs(100);
     two.now = two.now + idle;
     two.rest();
     assert_eq!(two.b.endpoint.node().counts().unmaps, 0);
     two.b.fill(&near, 9);
     put(&mut two, taken, spot(1000), &near);
     assert!(two.a.bytes(&part)[1000..1064] == pattern(64, 9));
-    let rows = Spot { at: 8, rows: Rows::new(8, 100).unwrap() };
+    let rows = LoanRange { at: 8, rows: StridedRows::new(8, 100).unwrap() };
     two.b.endpoint.get(taken, rows, &near, (0, 64)).unwrap();
     assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
     let all = two.a.bytes(&part);
@@ -67,9 +67,9 @@ fn what_is_lent_is_put_to_and_got_from_whatever_may_be_kept_until_it_is_taken_ba
     assert_eq!(two.b.endpoint.node().counts().unmaps, 0, "its owner has not taken it back");
     two.a.endpoint.end_loan(given, true);
     two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
-    assert_eq!(two.a.endpoint.node().exporter().usage(), Usage::default());
+    assert_eq!(two.a.endpoint.node().exporter().usage(), ExportUsage::default());
     assert_eq!((two.b.endpoint.node().counts().unmaps, two.a.kind().handles()), (1, [1, 1]));
-    assert!(two.b.endpoint.put(taken, spot(0), &near, (0, 64)).is_err());
+    assert!(two.b.endpoint.begin_put(taken, spot(0), &near, (0, 64)).is_err());
 }
 
 /// Only a part of the allocation is lent: nobody reaches the rest.
@@ -78,19 +78,19 @@ fn bytes_beyond_what_is_lent_are_nobodys() {
     let mut two = nothing_kept();
     let all = two.a.buffer(Where::Own, 1 << 16);
     two.a.fill(&all, 1);
-    let ([_given, taken], _) = lend(&mut two, &all.part(4096, 4096).unwrap());
+    let ([_given, taken], _) = lend(&mut two, &all.sub_buffer(4096, 4096).unwrap());
     let near = two.b.buffer(Where::Other, 4096);
     put(&mut two, taken, spot(0), &near);
-    let rows = |block, stride| Rows::new(block, stride).unwrap();
+    let rows = |block, stride| StridedRows::new(block, stride).unwrap();
     for (at, rows, len) in [
-        (1, Rows::WHOLE, 4096),
-        (4096, Rows::WHOLE, 1),
-        (u64::MAX, Rows::WHOLE, 1),
+        (1, StridedRows::WHOLE, 4096),
+        (4096, StridedRows::WHOLE, 1),
+        (u64::MAX, StridedRows::WHOLE, 1),
         (0, rows(8, 4096), 16),
         (0, rows(1, 1 << 63), 3),
     ] {
-        let put = two.b.endpoint.put(taken, Spot { at, rows }, &near, (0, len));
-        let got = two.b.endpoint.get(taken, Spot { at, rows }, &near, (0, len));
+        let put = two.b.endpoint.begin_put(taken, LoanRange { at, rows }, &near, (0, len));
+        let got = two.b.endpoint.get(taken, LoanRange { at, rows }, &near, (0, len));
         assert!(put.is_err() && got.is_err(), "{len} bytes from {at}, {rows:?}");
     }
     let bytes = two.a.bytes(&all);
@@ -103,16 +103,16 @@ fn what_a_driver_refuses_is_not_lent_or_not_mapped_and_nothing_is_left() {
     let part = two.a.buffer(Where::Own, 1 << 16);
     let to = two.a.other;
     two.a.fail(Call::Export, 1);
-    assert_eq!(two.a.endpoint.lend(to, &part), Ok(Lending::Not));
+    assert_eq!(two.a.endpoint.lend_buffer(to, &part), Ok(LendOutcome::Not));
     let private = two.a.buffer(Where::Other, 100);
-    assert_eq!(two.a.endpoint.lend(to, &private), Ok(Lending::Not));
+    assert_eq!(two.a.endpoint.lend_buffer(to, &private), Ok(LendOutcome::Not));
     two.b.fail(Call::Open, 1);
     let ([given, taken], found) = lend(&mut two, &part);
-    assert_eq!(found, Borrowed::Not);
+    assert_eq!(found, BorrowStatus::Not);
     two.b.endpoint.end_loan(taken, false);
     two.a.endpoint.end_loan(given, false);
     two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
-    assert_eq!(two.a.endpoint.node().exporter().usage(), Usage::default());
+    assert_eq!(two.a.endpoint.node().exporter().usage(), ExportUsage::default());
     two.a.free(&part);
     assert_eq!(two.a.kind().device.usage().unwrap().used, 0);
 }
@@ -124,7 +124,7 @@ fn what_is_lent_takes_a_place_among_operations() {
     let part = two.a.buffer(Where::Own, 1 << 16);
     let mut loans: Vec<_> = (0..128).map(|_| lend(&mut two, &part).0).collect();
     let to = two.a.other;
-    assert_eq!(two.a.endpoint.lend(to, &part), Ok(Lending::Busy));
+    assert_eq!(two.a.endpoint.lend_buffer(to, &part), Ok(LendOutcome::Busy));
     let [given, taken] = loans.swap_remove(5);
     two.b.endpoint.end_loan(taken, true);
     two.a.endpoint.end_loan(given, true);
@@ -153,7 +153,7 @@ fn put_outlives_the_lender() {
     two.b.endpoint.get(taken, spot(0), &near, (0, 4096)).unwrap();
     assert_eq!(two.b.endpoint.has_copied(taken), Ok(false));
     let to = two.a.other;
-    two.a.endpoint.refuse(to);
+    two.a.endpoint.refuse_peer(to);
     two.rest();
     assert_eq!(two.b.endpoint.node().counts().unmaps, 0, "it is being copied");
     assert!(!two.b.endpoint.is_gone(two.b.other));

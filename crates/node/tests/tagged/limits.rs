@@ -1,9 +1,9 @@
 //! What happens when there is no more room, and over many laps of the rings.
 
-use trunkline_node::ipc::Buffer;
-use trunkline_node::tagged::{Begun, KEPT_MAX, RECEIVES_MAX, REQUESTS_MAX, ReceiveRefused};
-use trunkline_proto::ipc::exporter::Amount;
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_node::ipc::MessageBuffer;
+use trunkline_node::tagged::{KEPT_MAX, RECEIVES_MAX, REQUESTS_MAX, ReceiveRefused, TaggedSendStart};
+use trunkline_proto::ipc::exporter::ExportAmount;
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::two::{ALL, Two, Where, pattern};
 
@@ -14,9 +14,9 @@ fn who_does_not_receive_holds_up_its_sender_and_no_answer() {
     let flood = |two: &mut Two, count: &mut u64| {
         for _ in 0..100_000 {
             match two.a.endpoint.send_bytes(to, *count, &count.to_le_bytes()).unwrap() {
-                Begun::Done => *count += 1,
-                Begun::Busy => two.step(),
-                Begun::Request(_) => unreachable!(),
+                TaggedSendStart::Done => *count += 1,
+                TaggedSendStart::Busy => two.step(),
+                TaggedSendStart::Request(_) => unreachable!(),
             }
         }
     };
@@ -28,10 +28,12 @@ fn who_does_not_receive_holds_up_its_sender_and_no_answer() {
     flood(&mut two, &mut count);
     assert_eq!(two.b.endpoint.counts().early, KEPT_MAX as u64);
     assert!((900..1100).contains(&(count - KEPT_MAX as u64)), "{count} were taken");
-    assert!(two.b.endpoint.cancel(never));
+    assert!(two.b.endpoint.cancel_receive(never));
     // What the receiver sends the other way is answered all the same.
     let (source, target) = (two.b.buffer(Where::Own, 1 << 20), two.a.buffer(Where::Other, 1 << 20));
-    let Begun::Request(back) = two.b.endpoint.send(two.b.other, 1, &source).unwrap() else { panic!() };
+    let TaggedSendStart::Request(back) = two.b.endpoint.send(two.b.other, 1, &source).unwrap() else {
+        panic!()
+    };
     let received = two.a.endpoint.receive(Some(to), (1, ALL), target).unwrap();
     two.until("it is sent", |two| two.b.endpoint.counts().mapped + two.a.endpoint.counts().mapped == 1);
     two.rest();
@@ -56,17 +58,17 @@ fn receives_are_bounded() {
     let from = two.b.other;
     let refused = two.b.endpoint.receive(Some(from), (9, ALL), target.clone());
     assert_eq!(refused, Err(ReceiveRefused::TooMany));
-    assert!(two.b.endpoint.cancel(posted[5]));
+    assert!(two.b.endpoint.cancel_receive(posted[5]));
     assert!(two.b.endpoint.receive(Some(from), (9, ALL), target.clone()).is_ok());
     let ended = (0..REQUESTS_MAX - RECEIVES_MAX - 1).map(|_| {
         let request = two.b.endpoint.receive(None, (9, ALL), target.clone());
-        request.is_ok_and(|request| two.b.endpoint.cancel(request))
+        request.is_ok_and(|request| two.b.endpoint.cancel_receive(request))
     });
     assert_eq!(ended.filter(|done| *done).count(), 0, "all places are taken");
-    two.b.endpoint.cancel(posted[6]);
+    two.b.endpoint.cancel_receive(posted[6]);
     for _ in 0..REQUESTS_MAX - RECEIVES_MAX - 1 {
         let request = two.b.endpoint.receive(Some(from), (9, ALL), target.clone()).unwrap();
-        assert!(two.b.endpoint.cancel(request));
+        assert!(two.b.endpoint.cancel_receive(request));
     }
     let refused = two.b.endpoint.receive(Some(from), (9, ALL), target.clone());
     assert_eq!(refused, Err(ReceiveRefused::TooMany), "their ends were not asked for");
@@ -85,8 +87,8 @@ impl Numbers {
 }
 
 /// Messages of many lengths, of any memory, several at a time, through inboxes of that size.
-fn stream(inbox: Inbox, entries: usize, rounds: u64) {
-    let mut two = Two::with(inbox, Amount { entries, bytes: 1 << 40 });
+fn stream(inbox: InboxSizes, entries: usize, rounds: u64) {
+    let mut two = Two::with(inbox, ExportAmount { entries, bytes: 1 << 40 });
     let mut numbers = Numbers(entries as u64);
     let place = |number: u64| if number == 0 { Where::Own } else { Where::Other };
     for round in 0..rounds {
@@ -119,9 +121,9 @@ fn stream(inbox: Inbox, entries: usize, rounds: u64) {
             two.b.free(target);
         }
         if round == rounds / 2 {
-            let none = Amount { entries: 0, bytes: 0 };
-            two.a.endpoint.node_mut().shrink(none);
-            two.b.endpoint.node_mut().shrink(none);
+            let none = ExportAmount { entries: 0, bytes: 0 };
+            two.a.endpoint.node_mut().shrink_budget(none);
+            two.b.endpoint.node_mut().shrink_budget(none);
         }
     }
     assert_eq!(two.a.endpoint.node().counts().leaks + two.b.endpoint.node().counts().leaks, 0);
@@ -131,16 +133,19 @@ fn stream(inbox: Inbox, entries: usize, rounds: u64) {
     });
 }
 
-fn posts(two: &mut Two, all: &[(Buffer, Buffer)]) -> Vec<trunkline_node::tagged::RequestId> {
+fn posts(
+    two: &mut Two,
+    all: &[(MessageBuffer, MessageBuffer)],
+) -> Vec<trunkline_node::tagged::TaggedRequestId> {
     (0..).zip(all).map(|(tag, (_, target))| two.post(tag, target)).collect()
 }
 
 #[test]
 fn a_thousand_messages_of_every_kind_come_whole() {
-    stream(Inbox::new(1024, 512, 1 << 18).unwrap(), 16, 150);
+    stream(InboxSizes::new(1024, 512, 1 << 18).unwrap(), 16, 150);
 }
 
 #[test]
 fn the_smallest_inbox_is_enough() {
-    stream(Inbox::new(64, 64, 1 << 16).unwrap(), 1, 100);
+    stream(InboxSizes::new(64, 64, 1 << 16).unwrap(), 1, 100);
 }

@@ -1,12 +1,12 @@
 //! Memory of a kind that a thread maps and unmaps, played by the test: endpoints work meanwhile, and no event before its answer leaves a mapping behind.
 
-use trunkline_node::ipc::{Buffer, Leave};
-use trunkline_node::tagged::{Begun, Event, Failed, RequestId};
-use trunkline_proto::ipc::exporter::Amount;
+use trunkline_node::ipc::{LeaveReason, MessageBuffer};
+use trunkline_node::tagged::{TaggedEvent, TaggedFailure, TaggedRequestId, TaggedSendStart};
+use trunkline_proto::ipc::exporter::ExportAmount;
 use trunkline_proto::limits::MAPPING_REQUESTS_MAX;
-use trunkline_proto::tagged::{Choice, Method};
+use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::kind::Call;
 use crate::two::{One, Two, Where, pattern};
@@ -17,12 +17,12 @@ const LEN: usize = 20_000;
 fn two_beside() -> Two {
     let mut two = Two::new();
     two.b.kind().map_beside();
-    two.a.endpoint.choose(Choice::Fixed(Method::Pull));
+    two.a.endpoint.set_copy_choice(MethodChoice::Fixed(CopyMethod::Pull));
     two
 }
 
 /// A message that waits for its memory to be mapped: its source, its target, and both requests.
-fn begin(two: &mut Two, seed: u64) -> (Buffer, Buffer, Begun, RequestId) {
+fn begin(two: &mut Two, seed: u64) -> (MessageBuffer, MessageBuffer, TaggedSendStart, TaggedRequestId) {
     let (source, target) = (two.a.buffer(Where::Own, LEN), two.b.buffer(Where::Own, LEN));
     two.a.fill(&source, seed);
     let received = two.post(seed, &target);
@@ -33,7 +33,7 @@ fn begin(two: &mut Two, seed: u64) -> (Buffer, Buffer, Begun, RequestId) {
 /// Sends a short message of the host, and receives it.
 fn exchange(two: &mut Two) {
     let (to, from) = (two.a.other, two.b.other);
-    assert_eq!(two.a.endpoint.send_bytes(to, 900, &[1, 2]), Ok(Begun::Done));
+    assert_eq!(two.a.endpoint.send_bytes(to, 900, &[1, 2]), Ok(TaggedSendStart::Done));
     let mut word = [0; 2];
     for _ in 0..10_000 {
         if let Some(taken) = two.b.endpoint.take_bytes(Some(from), (900, u64::MAX), &mut word) {
@@ -51,9 +51,9 @@ fn serve_until(one: &mut One, mut now: Instant, is: impl Fn(&One) -> bool) {
         if is(one) {
             return;
         }
-        now = now + Duration::micros(100);
+        now = now + Duration::from_micros(100);
         one.endpoint.progress(now);
-        while let Some(event) = one.endpoint.event() {
+        while let Some(event) = one.endpoint.next_event() {
             one.events.push(event);
         }
         one.kind().serve_mappings();
@@ -85,22 +85,22 @@ fn exporter_is_told_behind_the_end_of_a_mapping() {
     two.rest();
     assert_eq!(two.b.kind().serve_mappings(), 1);
     assert!(two.both(sent, received).iter().all(Result::is_ok));
-    let address = source.address().unwrap();
-    assert!(two.a.endpoint.node_mut().release(address));
+    let address = source.own_address().unwrap();
+    assert!(two.a.endpoint.node_mut().release_export(address));
     for _ in 0..100 {
         exchange(&mut two);
         two.step();
     }
     two.rest();
-    assert!(two.a.endpoint.node().has(address, 1), "it is mapped, and its unmapping asked for");
+    assert!(two.a.endpoint.node().is_exported(address, 1), "it is mapped, and its unmapping asked for");
     // The driver refuses twice, and the thread is asked again.
     two.b.fail(Call::Close, 2);
     for _ in 0..3 {
         assert_eq!(two.b.kind().serve_mappings(), 1);
-        assert!(two.a.endpoint.node().has(address, 1));
+        assert!(two.a.endpoint.node().is_exported(address, 1));
         two.rest();
     }
-    assert!(!two.a.endpoint.node().has(address, 1));
+    assert!(!two.a.endpoint.node().is_exported(address, 1));
     let counts = two.b.endpoint.node().counts();
     assert_eq!((counts.maps, counts.unmaps, counts.unmap_failures, counts.leaks), (1, 1, 1, 0));
 }
@@ -108,12 +108,12 @@ fn exporter_is_told_behind_the_end_of_a_mapping() {
 /// Drives one endpoint alone for a second, whose peer does nothing any more.
 fn go_on_alone(one: &mut One, now: Instant) -> Instant {
     for step in 0..1000 {
-        one.endpoint.progress(now + Duration::millis(step));
-        while let Some(event) = one.endpoint.event() {
+        one.endpoint.progress(now + Duration::from_millis(step));
+        while let Some(event) = one.endpoint.next_event() {
             one.events.push(event);
         }
     }
-    now + Duration::secs(1)
+    now + Duration::from_secs(1)
 }
 
 #[test]
@@ -124,8 +124,12 @@ fn dead_peer_leaves_no_opening_behind() {
     let Two { a, mut b, now, .. } = two;
     drop(a);
     let now = go_on_alone(&mut b, now);
-    assert!(matches!(b.events.last(), Some(Event::Left { why: Leave::Died, .. })), "{:?}", b.events);
-    assert_eq!(b.endpoint.test(received), Some(Err(Failed::Gone)));
+    assert!(
+        matches!(b.events.last(), Some(TaggedEvent::Left { why: LeaveReason::Died, .. })),
+        "{:?}",
+        b.events
+    );
+    assert_eq!(b.endpoint.test(received), Some(Err(TaggedFailure::Gone)));
     b.endpoint.close(now);
     b.endpoint.progress(now);
     assert!(!b.endpoint.is_closed(), "its thread opens memory");
@@ -140,9 +144,9 @@ fn memory_that_is_opened_for_a_refused_peer_is_closed() {
     let (_source, _target, _sent, received) = begin(&mut two, 1);
     two.rest();
     let other = two.b.other;
-    two.b.endpoint.refuse(other);
+    two.b.endpoint.refuse_peer(other);
     let now = go_on_alone(&mut two.b, two.now);
-    assert_eq!(two.b.endpoint.test(received), Some(Err(Failed::Gone)));
+    assert_eq!(two.b.endpoint.test(received), Some(Err(TaggedFailure::Gone)));
     assert_eq!(two.b.endpoint.node().counts().maps, 0, "no thread has opened it yet");
     assert_eq!(two.b.kind().serve_mappings(), 1);
     let now = go_on_alone(&mut two.b, now);
@@ -187,10 +191,10 @@ fn message_goes_by_the_stage_where_its_memory_is_not_opened() {
 
 #[test]
 fn full_queue_delays_openings_and_fails_none() {
-    let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
-    let mut two = Two::with(inbox, Amount { entries: 1 << 10, bytes: 1 << 40 });
+    let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
+    let mut two = Two::with(inbox, ExportAmount { entries: 1 << 10, bytes: 1 << 40 });
     two.b.kind().map_beside();
-    two.a.endpoint.choose(Choice::Fixed(Method::Pull));
+    two.a.endpoint.set_copy_choice(MethodChoice::Fixed(CopyMethod::Pull));
     let count = MAPPING_REQUESTS_MAX as u64 + 20;
     let messages: Vec<_> = (1..=count).map(|seed| begin(&mut two, seed)).collect();
     two.rest();

@@ -1,8 +1,8 @@
 //! Which receive gets which message, over whatever way it goes.
 
-use trunkline_mem::Memory;
-use trunkline_node::ipc::Buffer;
-use trunkline_node::tagged::{Begun, Event, Failed, ReceiveRefused, SendRefused};
+use trunkline_mem::MemoryRange;
+use trunkline_node::ipc::MessageBuffer;
+use trunkline_node::tagged::{ReceiveRefused, SendRefused, TaggedEvent, TaggedFailure, TaggedSendStart};
 
 use crate::two::{ALL, Two, Where, pattern};
 
@@ -42,7 +42,7 @@ fn a_receive_may_take_any_peer_and_some_bits_of_the_tag() {
     let strict = two.post(0x12, &target);
     let loose = two.b.endpoint.receive(None, (0x2, 0xf), target.clone()).unwrap();
     let sent = two.send(0xff2, &source);
-    assert_eq!(sent, Begun::Done);
+    assert_eq!(sent, TaggedSendStart::Done);
     assert_eq!(two.received(loose).unwrap().tag, 0xff2);
     two.rest();
     assert_eq!(two.b.endpoint.test(strict), None);
@@ -54,7 +54,7 @@ fn a_receive_may_take_any_peer_and_some_bits_of_the_tag() {
 fn short_messages_can_be_taken_without_a_request() {
     let mut two = Two::new();
     let to = two.a.other;
-    assert_eq!(two.a.endpoint.send_bytes(to, 1, b"hello"), Ok(Begun::Done));
+    assert_eq!(two.a.endpoint.send_bytes(to, 1, b"hello"), Ok(TaggedSendStart::Done));
     assert_eq!(two.a.endpoint.send_bytes(to, 2, &[0; 8193]), Err(SendRefused::Outside));
     let long = two.a.buffer(Where::Other, 9000);
     let sent = two.send(3, &long);
@@ -65,10 +65,10 @@ fn short_messages_can_be_taken_without_a_request() {
     let done = two.b.endpoint.take_bytes(None, (1, ALL), &mut bytes).unwrap().unwrap();
     assert_eq!((done.len, &bytes), (5, b"hello"));
     assert!(two.b.endpoint.take_bytes(None, (1, ALL), &mut bytes).is_none(), "it is taken once");
-    assert_eq!(two.a.endpoint.send_bytes(to, 4, b"long"), Ok(Begun::Done));
+    assert_eq!(two.a.endpoint.send_bytes(to, 4, b"long"), Ok(TaggedSendStart::Done));
     two.rest();
     let cut = two.b.endpoint.take_bytes(None, (4, ALL), &mut bytes[..2]).unwrap();
-    assert!(matches!(cut, Err(Failed::Truncated { len: 4, room: 2, .. })) && bytes[..2] == *b"lo");
+    assert!(matches!(cut, Err(TaggedFailure::Truncated { len: 4, room: 2, .. })) && bytes[..2] == *b"lo");
     let target = two.b.buffer(Where::Other, 9000);
     let received = two.post(3, &target);
     assert!(two.both(sent, received).iter().all(Result::is_ok));
@@ -79,13 +79,13 @@ fn a_receive_is_taken_back_until_its_message_comes() {
     let mut two = Two::new();
     let (source, target) = (two.a.buffer(Where::Other, 50_000), two.b.buffer(Where::Other, 50_000));
     let received = two.post(1, &target);
-    assert!(two.b.endpoint.cancel(received));
-    assert_eq!(two.b.endpoint.test(received), Some(Err(Failed::Cancelled)));
-    assert!(!two.b.endpoint.cancel(received), "it is over");
+    assert!(two.b.endpoint.cancel_receive(received));
+    assert_eq!(two.b.endpoint.test(received), Some(Err(TaggedFailure::Cancelled)));
+    assert!(!two.b.endpoint.cancel_receive(received), "it is over");
     let sent = two.send(1, &source);
     let received = two.post(1, &target);
     two.until("the message comes", |two| two.a.endpoint.counts().staged == 1);
-    assert!(!two.b.endpoint.cancel(received), "its message is coming");
+    assert!(!two.b.endpoint.cancel_receive(received), "its message is coming");
     assert!(two.both(sent, received).iter().all(Result::is_ok));
 }
 
@@ -105,20 +105,20 @@ fn what_a_peer_sent_whole_outlives_it_and_nothing_else() {
         }
         let Two { a, mut b, mut now, .. } = two;
         drop(a);
-        while !matches!(b.events.last(), Some(Event::Left { .. })) {
-            now = now + trunkline_proto::time::Duration::micros(100);
+        while !matches!(b.events.last(), Some(TaggedEvent::Left { .. })) {
+            now = now + trunkline_proto::time::Duration::from_micros(100);
             b.endpoint.progress(now);
-            b.events.extend(b.endpoint.event());
+            b.events.extend(b.endpoint.next_event());
         }
-        let Begun::Request(back) = back else { panic!("{back:?}") };
-        assert_eq!(b.endpoint.test(back), Some(Err(Failed::Gone)));
-        assert_eq!(b.endpoint.test(never), Some(Err(Failed::Gone)));
+        let TaggedSendStart::Request(back) = back else { panic!("{back:?}") };
+        assert_eq!(b.endpoint.test(back), Some(Err(TaggedFailure::Gone)));
+        assert_eq!(b.endpoint.test(never), Some(Err(TaggedFailure::Gone)));
         let whole = b.endpoint.receive(Some(b.other), (1, ALL), target.clone()).unwrap();
         assert!(b.endpoint.test(whole).unwrap().is_ok());
         assert_eq!(b.bytes(&target), pattern(100, 1));
         let rest = b.endpoint.receive(Some(b.other), (2, ALL), other.clone());
         let gone = match rest {
-            Ok(request) => matches!(b.endpoint.test(request), Some(Err(Failed::Gone))),
+            Ok(request) => matches!(b.endpoint.test(request), Some(Err(TaggedFailure::Gone))),
             Err(error) => error == ReceiveRefused::Gone,
         };
         assert!(gone, "what it had not handed over is lost");
@@ -132,15 +132,15 @@ fn what_a_peer_sent_whole_outlives_it_and_nothing_else() {
 fn bytes_outside_of_their_memory_are_refused() {
     let mut two = Two::new();
     let (to, from) = (two.a.other, two.b.other);
-    let memory = Memory::heap(100);
+    let memory = MemoryRange::heap(100);
     for len in [101, 20_000] {
-        let outside = Buffer::of(memory.clone(), 0, len);
+        let outside = MessageBuffer::from_memory(memory.clone(), 0, len);
         assert_eq!(two.a.endpoint.send(to, 1, &outside), Err(SendRefused::Outside));
         let refused = two.b.endpoint.receive(Some(from), (1, ALL), outside);
         assert_eq!(refused, Err(ReceiveRefused::Outside));
     }
-    let addr = two.a.buffer(Where::Own, 20_000).address().unwrap();
-    let outside = Buffer::own(addr, 20_000 + (1 << 20));
+    let addr = two.a.buffer(Where::Own, 20_000).own_address().unwrap();
+    let outside = MessageBuffer::from_own(addr, 20_000 + (1 << 20));
     assert_eq!(two.a.endpoint.send(to, 1, &outside), Err(SendRefused::Outside));
     two.rest();
     assert!(two.b.endpoint.probe(None, (0, 0)).is_none(), "nothing was said of it");

@@ -2,24 +2,26 @@
 
 use std::collections::VecDeque;
 
-use trunkline_node::tagged::{Begun, Event, Failed, RequestId};
-use trunkline_proto::tagged::{Choice, Method, Rows, SETTLED};
+use trunkline_node::tagged::{TaggedEvent, TaggedFailure, TaggedRequestId, TaggedSendStart};
+use trunkline_proto::tagged::{CopyMethod, MethodChoice, SETTLED, StridedRows};
 use trunkline_proto::time::Duration;
 
 use crate::kind::Call;
 use crate::two::{Two, WHERE, Where, pattern};
 
-const METHODS: [Method; 3] = [Method::Pull, Method::Turns, Method::Stage];
+const METHODS: [CopyMethod; 3] = [CopyMethod::Pull, CopyMethod::Turns, CopyMethod::Stage];
 
-fn by(method: Method) -> Two {
+fn by(method: CopyMethod) -> Two {
     let mut two = Two::new();
-    [&mut two.a, &mut two.b].into_iter().for_each(|one| one.endpoint.choose(Choice::Fixed(method)));
+    [&mut two.a, &mut two.b]
+        .into_iter()
+        .for_each(|one| one.endpoint.set_copy_choice(MethodChoice::Fixed(method)));
     two
 }
 
 /// Sends one message, whose receive is posted before, or after it has come.
-fn exchange(two: &mut Two, (from, to): (Where, Where), len: usize, rows: [Rows; 2], early: bool) {
-    let room = |rows: Rows| rows.span(len as u64).unwrap() as usize;
+fn exchange(two: &mut Two, (from, to): (Where, Where), len: usize, rows: [StridedRows; 2], early: bool) {
+    let room = |rows: StridedRows| rows.spanned_bytes(len as u64).unwrap() as usize;
     let (source, target) = (two.a.buffer(from, room(rows[0])), two.b.buffer(to, room(rows[1])));
     let (sent_from, got_into) = (source.in_rows(rows[0]), target.in_rows(rows[1]));
     two.a.fill(&sent_from, len as u64);
@@ -45,8 +47,9 @@ fn counts(two: &Two) -> [u64; 3] {
 
 #[test]
 fn each_method_carries_all_messages_as_it_says() {
-    let rows = |block, stride| Rows::new(block, stride).unwrap();
-    let layouts = [[Rows::WHOLE; 2], [rows(8, 24), Rows::WHOLE], [rows(1000, 1024), rows(8, 8)]];
+    let rows = |block, stride| StridedRows::new(block, stride).unwrap();
+    let layouts =
+        [[StridedRows::WHOLE; 2], [rows(8, 24), StridedRows::WHOLE], [rows(1000, 1024), rows(8, 8)]];
     for (method, (from, to)) in METHODS
         .into_iter()
         .flat_map(|method| WHERE.map(|from| WHERE.map(|to| (method, (from, to)))))
@@ -60,17 +63,23 @@ fn each_method_carries_all_messages_as_it_says() {
             [false, true].into_iter().for_each(|early| exchange(&mut two, (from, to), len, layout, early));
         }
         let expected = match (method, from, to) {
-            (Method::Turns, Where::Own, Where::Own) => [7, 7, 0],
-            (Method::Pull | Method::Turns, Where::Own, _) => [14, 0, 0],
+            (CopyMethod::Turns, Where::Own, Where::Own) => [7, 7, 0],
+            (CopyMethod::Pull | CopyMethod::Turns, Where::Own, _) => [14, 0, 0],
             (_, Where::Other, Where::Own) => [0, 14, 0],
-            (Method::Stage, Where::Own, _) | (_, Where::Other, Where::Other) => [0, 0, 14],
+            (CopyMethod::Stage, Where::Own, _) | (_, Where::Other, Where::Other) => [0, 0, 14],
         };
         assert_eq!(counts(&two), expected, "{method:?}, {from:?} to {to:?}");
         let fallbacks = two.a.endpoint.counts().fallbacks + two.b.endpoint.counts().fallbacks;
         assert_eq!(fallbacks, 0, "{method:?}, {from:?} to {to:?}");
         two.rest();
         assert_eq!(
-            [&two.a, &two.b].map(|one| one.endpoint.node().exporter().list().map(|of| of.pins).sum::<u32>()),
+            [&two.a, &two.b].map(|one| one
+                .endpoint
+                .node()
+                .exporter()
+                .list_exports()
+                .map(|of| of.pins)
+                .sum::<u32>()),
             [0; 2]
         );
     }
@@ -85,13 +94,13 @@ fn a_wish_that_cannot_be_granted_costs_no_message() {
         (Call::Open, [1, 0, 1], 1),
         (Call::Copy, [1, 0, 1], 1),
     ] {
-        let mut two = by(Method::Turns);
-        exchange(&mut two, (Where::Own, Where::Own), 100_000, [Rows::WHOLE; 2], false);
+        let mut two = by(CopyMethod::Turns);
+        exchange(&mut two, (Where::Own, Where::Own), 100_000, [StridedRows::WHOLE; 2], false);
         match call {
             Call::Export => two.b.fail(call, 1),
             _ => two.a.fail(call, 1),
         }
-        exchange(&mut two, (Where::Own, Where::Own), 100_000, [Rows::WHOLE; 2], false);
+        exchange(&mut two, (Where::Own, Where::Own), 100_000, [StridedRows::WHOLE; 2], false);
         let found = [&two.a, &two.b].map(|one| one.endpoint.counts().fallbacks);
         assert_eq!((counts(&two), found), (expected, [fallbacks, 0]), "{call:?}");
     }
@@ -100,10 +109,10 @@ fn a_wish_that_cannot_be_granted_costs_no_message() {
 /// Turns are of messages whose memory others reach: what is private goes in between and takes none.
 #[test]
 fn private_messages_take_no_turn() {
-    let mut two = by(Method::Turns);
+    let mut two = by(CopyMethod::Turns);
     for _ in 0..6 {
-        exchange(&mut two, (Where::Own, Where::Own), 100_000, [Rows::WHOLE; 2], false);
-        exchange(&mut two, (Where::Other, Where::Other), 100_000, [Rows::WHOLE; 2], false);
+        exchange(&mut two, (Where::Own, Where::Own), 100_000, [StridedRows::WHOLE; 2], false);
+        exchange(&mut two, (Where::Other, Where::Other), 100_000, [StridedRows::WHOLE; 2], false);
     }
     assert_eq!(counts(&two), [3, 3, 6]);
 }
@@ -112,8 +121,8 @@ fn private_messages_take_no_turn() {
 fn a_wished_copy_of_a_message_that_is_too_long_is_cut_and_told() {
     for early in [false, true] {
         for room in [0, 10, 65_536] {
-            let mut two = by(Method::Turns);
-            exchange(&mut two, (Where::Own, Where::Own), 100_000, [Rows::WHOLE; 2], false);
+            let mut two = by(CopyMethod::Turns);
+            exchange(&mut two, (Where::Own, Where::Own), 100_000, [StridedRows::WHOLE; 2], false);
             let (source, target) = (two.a.buffer(Where::Own, 100_000), two.b.buffer(Where::Own, room));
             two.a.fill(&source, 3);
             let posted = (!early).then(|| two.post(5, &target));
@@ -122,7 +131,7 @@ fn a_wished_copy_of_a_message_that_is_too_long_is_cut_and_told() {
             let posted = posted.unwrap_or_else(|| two.post(5, &target));
             let [sent, received] = two.both(begun, posted);
             let peer = two.b.other;
-            let cut = Failed::Truncated { peer, tag: 5, len: 100_000, room: room as u64 };
+            let cut = TaggedFailure::Truncated { peer, tag: 5, len: 100_000, room: room as u64 };
             assert_eq!((sent.is_ok(), received), (true, Err(cut)));
             assert!(two.b.bytes(&target) == pattern(100_000, 3)[..room]);
             assert_eq!(counts(&two), [1, u64::from(room > 0), 0]);
@@ -133,11 +142,13 @@ fn a_wished_copy_of_a_message_that_is_too_long_is_cut_and_told() {
 #[test]
 fn who_dies_while_a_wished_copy_is_made_ends_it_at_the_other() {
     for receiver_dies in [true, false] {
-        let mut two = by(Method::Turns);
-        exchange(&mut two, (Where::Own, Where::Own), 8 << 20, [Rows::WHOLE; 2], false);
+        let mut two = by(CopyMethod::Turns);
+        exchange(&mut two, (Where::Own, Where::Own), 8 << 20, [StridedRows::WHOLE; 2], false);
         let (source, target) = (two.a.buffer(Where::Own, 8 << 20), two.b.buffer(Where::Own, 8 << 20));
         let received = two.post(1, &target);
-        let Begun::Request(sent) = two.send(1, &source) else { panic!("a long message goes at once") };
+        let TaggedSendStart::Request(sent) = two.send(1, &source) else {
+            panic!("a long message goes at once")
+        };
         // A part of it is copied in each call.
         (0..4).for_each(|_| two.step());
         assert_eq!((two.a.endpoint.test(sent), two.b.endpoint.test(received)), (None, None));
@@ -150,12 +161,16 @@ fn who_dies_while_a_wished_copy_is_made_ends_it_at_the_other() {
             drop(a);
             (b, received)
         };
-        while !matches!(left.events.last(), Some(Event::Left { .. })) {
-            now = now + Duration::micros(100);
+        while !matches!(left.events.last(), Some(TaggedEvent::Left { .. })) {
+            now = now + Duration::from_micros(100);
             left.endpoint.progress(now);
-            left.events.extend(left.endpoint.event());
+            left.events.extend(left.endpoint.next_event());
         }
-        assert_eq!(left.endpoint.test(request), Some(Err(Failed::Gone)), "receiver dies: {receiver_dies}");
+        assert_eq!(
+            left.endpoint.test(request),
+            Some(Err(TaggedFailure::Gone)),
+            "receiver dies: {receiver_dies}"
+        );
         assert_eq!(left.endpoint.node().counts().leaks, 0);
         assert!(!left.endpoint.is_timing());
     }
@@ -168,7 +183,7 @@ fn stream(two: &mut Two, len: usize, count: u64, costs: [u64; 2]) -> u64 {
     let (source, target) = (two.a.buffer(Where::Own, len), two.b.buffer(Where::Own, len));
     let before = two.a.endpoint.counts().by_sender;
     let mut copied = [&two.a, &two.b].map(|one| one.kind().copied());
-    let mut flying: VecDeque<(Begun, RequestId)> = VecDeque::new();
+    let mut flying: VecDeque<(TaggedSendStart, TaggedRequestId)> = VecDeque::new();
     for _ in 0..count {
         let received = two.post(1, &target);
         let sent = two.send(1, &source);
@@ -179,7 +194,7 @@ fn stream(two: &mut Two, len: usize, count: u64, costs: [u64; 2]) -> u64 {
             let took = [0, 1].map(|at| (now[at] - copied[at]) * costs[at] / 1000);
             copied = now;
             two.now = two.now + Duration(took[0].max(took[1]) + 500);
-            let Begun::Request(sent) = flying[0].0 else { panic!("a long message goes at once") };
+            let TaggedSendStart::Request(sent) = flying[0].0 else { panic!("a long message goes at once") };
             if let Some(end) = two.a.endpoint.test(sent) {
                 end.unwrap();
                 let (_, received) = flying.pop_front().unwrap();
@@ -230,7 +245,7 @@ fn a_way_that_its_driver_fails_is_left() {
 fn memory_that_is_new_each_time_is_exported_by_one_side() {
     let mut two = Two::new();
     for _ in 0..3 * SETTLED {
-        exchange(&mut two, (Where::Own, Where::Own), 10_000, [Rows::WHOLE; 2], false);
+        exchange(&mut two, (Where::Own, Where::Own), 10_000, [StridedRows::WHOLE; 2], false);
     }
     assert_eq!((counts(&two)[1], two.b.endpoint.node().counts().exports), (0, 0));
 }

@@ -1,11 +1,11 @@
 //! Inboxes that a thread pins, played by the test: copies of a device wait for that, messages of the host do not, and no event before the answer leaves a pin behind.
 
-use trunkline_mem::Memory;
-use trunkline_node::ipc::Leave;
-use trunkline_node::tagged::{Begun, Event, Failed, RequestId};
-use trunkline_proto::ipc::exporter::Amount;
+use trunkline_mem::MemoryRange;
+use trunkline_node::ipc::LeaveReason;
+use trunkline_node::tagged::{TaggedEvent, TaggedFailure, TaggedRequestId, TaggedSendStart};
+use trunkline_proto::ipc::exporter::ExportAmount;
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::kind::{Call, Kind};
 use crate::two::{One, Two, Where, pattern};
@@ -14,8 +14,8 @@ const LENS: [usize; 2] = [300, 40_000];
 
 /// Two endpoints without handles, of which one has a thread that pins, and copies that go on after they were begun.
 fn two_beside(number: u8) -> Two {
-    let inbox = Inbox::new(1024, 512, 1 << 21).unwrap();
-    let two = Two::with_kinds(inbox, Amount { entries: 16, bytes: 1 << 40 }, |of, kind: &Kind| {
+    let inbox = InboxSizes::new(1024, 512, 1 << 21).unwrap();
+    let two = Two::with_kinds(inbox, ExportAmount { entries: 16, bytes: 1 << 40 }, |of, kind: &Kind| {
         kind.hold(usize::MAX);
         if of == number {
             kind.map_beside();
@@ -27,7 +27,7 @@ fn two_beside(number: u8) -> Two {
 }
 
 fn send_host(two: &mut Two) {
-    let host = Memory::heap(300);
+    let host = MemoryRange::heap(300);
     host.write(0, &pattern(300, 5)).unwrap();
     let target = two.b.buffer(Where::Other, 300);
     let received = two.post(5, &target);
@@ -62,11 +62,11 @@ fn send_waits_for_the_pin_of_its_peer() {
         let (source, target) = (two.a.buffer(Where::Own, len), two.b.buffer(Where::Own, len));
         two.a.fill(&source, 1);
         let received = two.post(1, &target);
-        let Begun::Request(sent) = two.send(1, &source) else { panic!("the inbox is not pinned") };
+        let TaggedSendStart::Request(sent) = two.send(1, &source) else { panic!("the inbox is not pinned") };
         two.rest();
         assert_eq!((two.a.endpoint.test(sent), two.b.endpoint.test(received)), (None, None), "{len}");
         assert_eq!(two.a.kind().serve_mappings(), 2);
-        assert!(two.both(Begun::Request(sent), received).iter().all(Result::is_ok), "{len}");
+        assert!(two.both(TaggedSendStart::Request(sent), received).iter().all(Result::is_ok), "{len}");
         assert!(two.b.bytes(&target) == pattern(len, 1));
     }
 }
@@ -74,15 +74,15 @@ fn send_waits_for_the_pin_of_its_peer() {
 /// Drives one endpoint alone, whose peer does nothing any more.
 fn go_on_alone(one: &mut One, now: Instant) {
     for step in 0..1000 {
-        one.endpoint.progress(now + Duration::millis(step));
-        while let Some(event) = one.endpoint.event() {
+        one.endpoint.progress(now + Duration::from_millis(step));
+        while let Some(event) = one.endpoint.next_event() {
             one.events.push(event);
         }
     }
 }
 
 /// One whose peer has died, with a receive for a message that came before.
-fn alone(serves: bool) -> (One, RequestId) {
+fn alone(serves: bool) -> (One, TaggedRequestId) {
     let mut two = two_beside(2);
     let (source, target) = (two.a.buffer(Where::Own, LENS[0]), two.b.buffer(Where::Own, LENS[0]));
     two.a.fill(&source, 1);
@@ -96,7 +96,11 @@ fn alone(serves: bool) -> (One, RequestId) {
     let Two { a, mut b, now, .. } = two;
     drop(a);
     go_on_alone(&mut b, now);
-    assert!(matches!(b.events.last(), Some(Event::Left { why: Leave::Died, .. })), "{:?}", b.events);
+    assert!(
+        matches!(b.events.last(), Some(TaggedEvent::Left { why: LeaveReason::Died, .. })),
+        "{:?}",
+        b.events
+    );
     (b, received)
 }
 
@@ -105,8 +109,8 @@ fn message_of_a_dead_peer_waits_for_the_pin() {
     let (mut b, received) = alone(false);
     assert_eq!(b.endpoint.test(received), None, "it came whole, and its inbox is not pinned");
     assert_eq!(b.kind().serve_mappings(), 1, "the inbox of the dead one is not wanted any more");
-    go_on_alone(&mut b, Instant(0) + Duration::secs(9));
-    assert!(matches!(b.endpoint.test(received), Some(Ok(_)) | Some(Err(Failed::Gone))));
+    go_on_alone(&mut b, Instant(0) + Duration::from_secs(9));
+    assert!(matches!(b.endpoint.test(received), Some(Ok(_)) | Some(Err(TaggedFailure::Gone))));
     b.kind().serve_mappings();
     assert_eq!(b.kind().pins(), 0);
 }
@@ -126,9 +130,9 @@ fn dead_peer_leaves_no_pin_behind() {
 
 #[test]
 fn full_queue_delays_pins_and_fails_none() {
-    let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+    let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
     let tickets = std::cell::RefCell::new(Vec::new());
-    let mut two = Two::with_kinds(inbox, Amount { entries: 16, bytes: 1 << 40 }, |of, kind: &Kind| {
+    let mut two = Two::with_kinds(inbox, ExportAmount { entries: 16, bytes: 1 << 40 }, |of, kind: &Kind| {
         kind.hold(usize::MAX);
         if of == 2 {
             kind.map_beside();

@@ -1,67 +1,77 @@
 //! Messages of private memory, which processes reach by the kernel's calls and nobody maps.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
-use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
-use trunkline_mem::ipc::Private;
-use trunkline_mem::{Kind, Memory};
-use trunkline_node::ipc::{Buffer, Config as Sharing};
+use trunkline_fabric::{Host as _, OobListener as _, OobTransport as _};
+use trunkline_mem::ipc::PrivateMemory;
+use trunkline_mem::{MemoryKind, MemoryRange};
+use trunkline_node::ipc::{MessageBuffer, NodeConfig as Sharing};
 use trunkline_node::tagged::{
-    Begun, Config, Done, Endpoint, Failed, PeerId, ReceiveRefused, RequestId, SendRefused,
+    MessageStatus, ReceiveRefused, SendRefused, TaggedConfig, TaggedEndpoint, TaggedFailure, TaggedPeerId,
+    TaggedRequestId, TaggedSendStart,
 };
-use trunkline_proto::ipc::exporter::Amount;
-use trunkline_proto::tagged::{Choice, Method};
+use trunkline_proto::ipc::exporter::ExportAmount;
+use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::two::{ALL, pattern, planted};
 
 const LEN: usize = 100_000;
 
 pub(crate) struct Pair {
-    sender: Endpoint<Private, UnixStream>,
-    receiver: Endpoint<Private, UnixStream>,
-    to: PeerId,
-    from: PeerId,
+    sender: TaggedEndpoint<PrivateMemory, UnixStream>,
+    receiver: TaggedEndpoint<PrivateMemory, UnixStream>,
+    to: TaggedPeerId,
+    from: TaggedPeerId,
     now: Instant,
 }
 
 impl Pair {
     pub(crate) fn new() -> Self {
         let (host, now) = (UnixHost::new(|_, _| {}), Instant(0));
-        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+        let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
         // Less than there are addresses: what is exported is all of them.
-        let budget = Amount { entries: 16, bytes: 1 << 40 };
+        let budget = ExportAmount { entries: 16, bytes: 1 << 40 };
         let endpoint = |number: u8| {
             let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
-            Endpoint::new(Private::new().unwrap(), Config { sharing, inbox, copy: Choice::Learned }, now)
+            TaggedEndpoint::new(
+                PrivateMemory::new().unwrap(),
+                TaggedConfig { sharing, inbox, copy: MethodChoice::Learned },
+                now,
+            )
         };
         let (mut sender, mut receiver) = (endpoint(1), endpoint(2));
         let mut listener = host.oob().listen().unwrap();
-        let from = receiver.join(host.oob().connect(&listener.address()).unwrap()).unwrap();
+        let from = receiver.join_peer(host.oob().connect(&listener.listen_address()).unwrap()).unwrap();
         let to = loop {
             if let Some(stream) = listener.accept().unwrap() {
-                break sender.join(stream).unwrap();
+                break sender.join_peer(stream).unwrap();
             }
         };
         let mut pair = Self { sender, receiver, to, from, now };
         pair.until("the two meet", |pair| {
-            (pair.sender.event().is_some() | pair.receiver.event().is_some()).then_some(())
+            (pair.sender.next_event().is_some() | pair.receiver.next_event().is_some()).then_some(())
         });
         (0..50).for_each(|_| pair.step());
         pair
     }
 
     fn step(&mut self) {
-        self.now = self.now + Duration::micros(100);
+        self.now = self.now + Duration::from_micros(100);
         self.sender.progress(self.now);
         self.receiver.progress(self.now);
     }
 
     /// Messages of own memory that go through the ring, one after another, while time stands still.
-    pub(crate) fn small(&mut self, [source, target]: &[Buffer; 2], count: usize, mut after: impl FnMut()) {
+    pub(crate) fn small(
+        &mut self,
+        [source, target]: &[MessageBuffer; 2],
+        count: usize,
+        mut after: impl FnMut(),
+    ) {
         for _ in 0..count {
             let received = self.receiver.receive(Some(self.from), (1, ALL), target.clone()).unwrap();
-            assert_eq!(self.sender.send(self.to, 1, source), Ok(Begun::Done));
+            assert_eq!(self.sender.send(self.to, 1, source), Ok(TaggedSendStart::Done));
             let end = loop {
                 self.sender.progress(self.now);
                 self.receiver.progress(self.now);
@@ -84,20 +94,20 @@ impl Pair {
         panic!("{what}: that did not come");
     }
 
-    fn send(&mut self, buffer: &Buffer) -> RequestId {
+    fn send(&mut self, buffer: &MessageBuffer) -> TaggedRequestId {
         let to = self.to;
         self.until("a message goes", |pair| match pair.sender.send(to, 1, buffer).unwrap() {
-            Begun::Request(request) => Some(request),
-            Begun::Done => panic!("a long message goes at once"),
-            Begun::Busy => None,
+            TaggedSendStart::Request(request) => Some(request),
+            TaggedSendStart::Done => panic!("a long message goes at once"),
+            TaggedSendStart::Busy => None,
         })
     }
 
-    fn sent(&mut self, request: RequestId) -> Result<Done, Failed> {
+    fn sent(&mut self, request: TaggedRequestId) -> Result<MessageStatus, TaggedFailure> {
         self.until("it is sent", |pair| pair.sender.test(request))
     }
 
-    fn received(&mut self, request: RequestId) -> Result<Done, Failed> {
+    fn received(&mut self, request: TaggedRequestId) -> Result<MessageStatus, TaggedFailure> {
         self.until("it is received", |pair| pair.receiver.test(request))
     }
 }
@@ -106,7 +116,7 @@ impl Pair {
 fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
     let mut pair = Pair::new();
     for round in 0..3 {
-        let (source, target) = (Memory::heap(LEN), Memory::heap(LEN));
+        let (source, target) = (MemoryRange::heap(LEN), MemoryRange::heap(LEN));
         source.write(0, &pattern(LEN, round)).unwrap();
         let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
         let sent = pair.send(&source.into());
@@ -124,15 +134,18 @@ fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
 /// A node of this process is reached in heaps alone: other bytes that a program lends by their address are staged, by each method.
 #[test]
 fn messages_of_lent_bytes_in_one_process_are_staged() {
-    for choice in
-        [Method::Pull, Method::Turns, Method::Stage].map(Choice::Fixed).into_iter().chain([Choice::Learned])
+    for choice in [CopyMethod::Pull, CopyMethod::Turns, CopyMethod::Stage]
+        .map(MethodChoice::Fixed)
+        .into_iter()
+        .chain([MethodChoice::Learned])
     {
         let mut pair = Pair::new();
-        pair.sender.choose(choice);
+        pair.sender.set_copy_choice(choice);
         for round in 0..3 {
             let (source, mut target) = (pattern(LEN, round), vec![0_u8; LEN]);
             // SAFETY: both outlive the messages, and no reference to their bytes exists meanwhile.
-            let own = |at: usize| Buffer::from(unsafe { Memory::from_raw(at, LEN, Kind::Host) });
+            let own =
+                |at: usize| MessageBuffer::from(unsafe { MemoryRange::from_raw(at, LEN, MemoryKind::Host) });
             let into = own(target.as_mut_ptr().expose_provenance());
             let received = pair.receiver.receive(Some(pair.from), (1, ALL), into).unwrap();
             let sent = pair.send(&own(source.as_ptr().expose_provenance()));
@@ -149,8 +162,8 @@ fn messages_of_lent_bytes_in_one_process_are_staged() {
 fn addresses_of_private_memory_are_refused() {
     let mut pair = Pair::new();
     let bytes = vec![7_u8; LEN];
-    let foreign = |len: usize| Buffer::own(bytes.as_ptr().expose_provenance(), len as u64);
-    let allocated = Buffer::own(pair.sender.node().memory().alloc(LEN).unwrap(), LEN as u64);
+    let foreign = |len: usize| MessageBuffer::from_own(bytes.as_ptr().expose_provenance(), len as u64);
+    let allocated = MessageBuffer::from_own(pair.sender.node().memory().alloc(LEN).unwrap(), LEN as u64);
     for buffer in [foreign(64), foreign(LEN), allocated] {
         assert_eq!(pair.sender.send(pair.to, 1, &buffer), Err(SendRefused::Outside));
         let refused = pair.receiver.receive(Some(pair.from), (1, ALL), buffer);
@@ -162,12 +175,12 @@ fn addresses_of_private_memory_are_refused() {
 /// Private memory that nobody said is to be reached, by each method and by what is learned.
 #[test]
 fn any_private_memory_is_reached_in_every_way() {
-    let methods = [Method::Pull, Method::Turns, Method::Stage].map(Choice::Fixed);
+    let methods = [CopyMethod::Pull, CopyMethod::Turns, CopyMethod::Stage].map(MethodChoice::Fixed);
     for (choice, expected) in methods.into_iter().zip([[4, 0, 0], [2, 2, 0], [0, 0, 4]]) {
         let mut pair = Pair::new();
-        pair.sender.choose(choice);
+        pair.sender.set_copy_choice(choice);
         for round in 0..4 {
-            let (source, target) = (Memory::heap(LEN), Memory::heap(LEN));
+            let (source, target) = (MemoryRange::heap(LEN), MemoryRange::heap(LEN));
             source.write(0, &pattern(LEN, round)).unwrap();
             let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
             let sent = pair.send(&source.into());
@@ -181,7 +194,7 @@ fn any_private_memory_is_reached_in_every_way() {
         assert_eq!(sender.fallbacks + receiver.fallbacks, 0);
     }
     let mut pair = Pair::new();
-    let (source, target) = (Memory::heap(LEN), Memory::heap(LEN));
+    let (source, target) = (MemoryRange::heap(LEN), MemoryRange::heap(LEN));
     for _ in 0..300 {
         let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
         let sent = pair.send(&source.clone().into());

@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use trunkline_mem::Memory;
-use trunkline_node::ipc::Buffer;
+use trunkline_mem::MemoryRange;
+use trunkline_node::ipc::MessageBuffer;
 
 use crate::private::Pair;
 use crate::two::{Two, Where, pattern};
@@ -40,10 +40,10 @@ fn exchange(two: &mut Two, loud: bool) {
 
 /// Both ends of short messages of private memory.
 fn exchange_private(loud: bool) {
-    let memories = [Memory::heap(4096), Memory::heap(4096)];
+    let memories = [MemoryRange::heap(4096), MemoryRange::heap(4096)];
     memories[0].write(0, &pattern(4096, 3)).unwrap();
     let mut pair = Pair::new();
-    let buffers = memories.each_ref().map(|memory| Buffer::from(memory.clone()));
+    let buffers = memories.each_ref().map(|memory| MessageBuffer::from(memory.clone()));
     let mut after = || {
         if loud {
             let _ = std::fs::metadata("/loud");

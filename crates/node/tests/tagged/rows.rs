@@ -1,8 +1,8 @@
 //! Buffers in rows of which a further one finds its device not ready, in the middle of a batch: what was begun ends, and all of it is copied again.
 
-use trunkline_proto::ipc::exporter::Amount;
-use trunkline_proto::tagged::{Choice, Method, Rows};
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::ipc::exporter::ExportAmount;
+use trunkline_proto::tagged::{CopyMethod, MethodChoice, StridedRows};
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::kind::Call;
 use crate::two::{Two, Where, pattern};
@@ -11,16 +11,16 @@ use crate::two::{Two, Where, pattern};
 fn rows_are_copied_again_behind_half_a_batch() {
     // Short; mapped; by the stage.
     for (len, has_handles) in [(300, true), (10_000, true), (10_000, false)] {
-        let inbox = Inbox::new(1024, 512, 1 << 21).unwrap();
-        let mut two = Two::with(inbox, Amount { entries: 16, bytes: 1 << 40 });
-        two.a.endpoint.choose(Choice::Fixed(Method::Pull));
+        let inbox = InboxSizes::new(1024, 512, 1 << 21).unwrap();
+        let mut two = Two::with(inbox, ExportAmount { entries: 16, bytes: 1 << 40 });
+        two.a.endpoint.set_copy_choice(MethodChoice::Fixed(CopyMethod::Pull));
         two.b.kind().hold(1);
         if !has_handles {
             two.a.fail(Call::Export, u64::MAX);
             two.b.fail(Call::Export, u64::MAX);
         }
         let source = two.a.buffer(Where::Own, len);
-        let target = two.b.buffer(Where::Own, 2 * len).in_rows(Rows::new(100, 200).unwrap());
+        let target = two.b.buffer(Where::Own, 2 * len).in_rows(StridedRows::new(100, 200).unwrap());
         two.a.fill(&source, 3);
         let received = two.post(1, &target);
         let sent = two.send(1, &source);

@@ -1,8 +1,8 @@
 //! Short messages of a device's memory, by a driver whose copies land only when a test lets them, while a kernel runs: nothing waits for them.
 
-use trunkline_mem::Memory;
-use trunkline_node::ipc::Buffer;
-use trunkline_node::tagged::{Begun, Failed};
+use trunkline_mem::MemoryRange;
+use trunkline_node::ipc::MessageBuffer;
+use trunkline_node::tagged::{TaggedFailure, TaggedSendStart};
 
 use crate::kind::Call;
 use crate::two::{ALL, Two, Where, pattern};
@@ -27,13 +27,13 @@ fn end_kernel(two: &Two) {
     }
 }
 
-fn fill(two: &Two, buffer: &Buffer, seed: u64) {
+fn fill(two: &Two, buffer: &MessageBuffer, seed: u64) {
     let bytes = pattern(buffer.len() as usize, seed);
-    buffer.write(&two.a.kind().device, 0, &bytes).unwrap();
+    buffer.write_bytes(&two.a.kind().device, 0, &bytes).unwrap();
 }
 
-fn host(seed: u64) -> Buffer {
-    let memory = Memory::heap(LEN);
+fn host(seed: u64) -> MessageBuffer {
+    let memory = MemoryRange::heap(LEN);
     memory.write(0, &pattern(LEN, seed)).unwrap();
     memory.into()
 }
@@ -46,28 +46,28 @@ fn short_send_goes_on_while_kernel_runs() {
     let targets = [(); 3].map(|()| two.b.buffer(Where::Other, LEN));
     let received = [1, 2, 3].map(|tag| two.post(ALL, &targets[tag - 1]));
     let to = two.a.other;
-    let Begun::Request(sent) = two.a.endpoint.send(to, ALL, &source).unwrap() else {
+    let TaggedSendStart::Request(sent) = two.a.endpoint.send(to, ALL, &source).unwrap() else {
         panic!("its copy has not landed")
     };
     // Messages that would overtake it wait: short ones and long ones.
-    let long = Buffer::of(Memory::heap(100_000), 0, 100_000);
+    let long = MessageBuffer::from_memory(MemoryRange::heap(100_000), 0, 100_000);
     for later in [&host(2), &long] {
-        assert_eq!(two.a.endpoint.send(to, ALL, later), Ok(Begun::Busy));
+        assert_eq!(two.a.endpoint.send(to, ALL, later), Ok(TaggedSendStart::Busy));
     }
-    assert_eq!(two.a.endpoint.send_bytes(to, ALL, &[1]), Ok(Begun::Busy));
+    assert_eq!(two.a.endpoint.send_bytes(to, ALL, &[1]), Ok(TaggedSendStart::Busy));
     // Messages that arrive meanwhile are received.
     let (into, from) = (two.a.buffer(Where::Other, LEN), two.b.other);
     let other = two.a.endpoint.receive(Some(to), (5, ALL), into.clone()).unwrap();
-    assert_eq!(two.b.endpoint.send(from, 5, &host(7)), Ok(Begun::Done));
+    assert_eq!(two.b.endpoint.send(from, 5, &host(7)), Ok(TaggedSendStart::Done));
     two.rest();
     assert!(matches!(two.a.endpoint.test(other), Some(Ok(_))), "the other message waits for the copy");
     assert!(two.a.bytes(&into) == pattern(LEN, 7));
     assert_eq!(two.a.endpoint.test(sent), None);
     assert_eq!(two.b.endpoint.test(received[0]), None, "it was published before its copy");
     end_kernel(&two);
-    assert!(two.sent(Begun::Request(sent)).is_ok());
+    assert!(two.sent(TaggedSendStart::Request(sent)).is_ok());
     let later = [2, 3].map(|seed| two.send(ALL, &host(seed)));
-    assert!(later.iter().all(|begun| *begun == Begun::Done));
+    assert!(later.iter().all(|begun| *begun == TaggedSendStart::Done));
     for (request, (target, seed)) in received.into_iter().zip(targets.iter().zip(1..)) {
         assert_eq!(two.received(request).map(|done| done.len), Ok(LEN as u64));
         assert!(two.b.bytes(target) == pattern(LEN, seed), "message {seed}");
@@ -81,11 +81,11 @@ fn short_receive_goes_on_while_kernel_runs() {
         let mut two = two_with_kernel(false);
         let (into, beside) = (two.b.buffer(Where::Own, LEN), two.b.buffer(Where::Other, LEN));
         let posted = (!early).then(|| two.post(1, &into));
-        assert_eq!(two.send(1, &host(1)), Begun::Done);
+        assert_eq!(two.send(1, &host(1)), TaggedSendStart::Done);
         two.rest();
         let received = posted.unwrap_or_else(|| two.post(1, &into));
         let other = two.post(2, &beside);
-        assert_eq!(two.send(2, &host(2)), Begun::Done);
+        assert_eq!(two.send(2, &host(2)), TaggedSendStart::Done);
         assert!(two.received(other).is_ok(), "the other message waits for the copy");
         assert!(two.b.bytes(&beside) == pattern(LEN, 2));
         assert_eq!(two.b.endpoint.test(received), None, "early: {early}");
@@ -103,12 +103,12 @@ fn cells_stay_while_they_are_copied() {
     two.b.kind().run_kernel(false);
     let into = [(); 2].map(|()| two.b.buffer(Where::Own, LEN));
     let received = into.each_ref().map(|into| two.post(1, into));
-    assert_eq!([two.send(1, &host(1)), two.send(1, &host(2))], [Begun::Done; 2]);
+    assert_eq!([two.send(1, &host(1)), two.send(1, &host(2))], [TaggedSendStart::Done; 2]);
     let (to, target) = (two.a.other, two.b.buffer(Where::Other, LEN));
     let (mut busy, mut others) = (false, 0_u64);
     for _ in 0..10_000 {
         let waiting = two.post(2, &target);
-        busy = two.a.endpoint.send(to, 2, &host(9)).unwrap() == Begun::Busy;
+        busy = two.a.endpoint.send(to, 2, &host(9)).unwrap() == TaggedSendStart::Busy;
         if busy {
             break;
         }
@@ -122,7 +122,7 @@ fn cells_stay_while_they_are_copied() {
         assert!(two.received(request).is_ok());
         assert!(two.b.bytes(into) == pattern(LEN, seed), "message {seed}");
     }
-    assert!(matches!(two.send(2, &host(9)), Begun::Done), "all cells are free again");
+    assert!(matches!(two.send(2, &host(9)), TaggedSendStart::Done), "all cells are free again");
 }
 
 #[test]
@@ -136,14 +136,14 @@ fn failed_copy_fails_its_message_alone() {
         let begun = two.send(1, &source);
         two.a.fail(Call::End, 1);
         two.a.kind().let_go();
-        assert!(matches!(two.sent(begun), Err(Failed::Copy(_))), "round {round}");
+        assert!(matches!(two.sent(begun), Err(TaggedFailure::Copy(_))), "round {round}");
     }
     two.rest();
     assert_eq!(two.b.endpoint.test(received), None, "nothing of it was published");
-    assert_eq!(two.send(1, &host(2)), Begun::Done);
+    assert_eq!(two.send(1, &host(2)), TaggedSendStart::Done);
     assert!(two.received(received).is_ok());
     assert!(two.b.bytes(&target) == pattern(LEN, 2));
-    let gone = Buffer::own(source.address().unwrap(), 1 << 12);
+    let gone = MessageBuffer::from_own(source.own_address().unwrap(), 1 << 12);
     assert!(two.a.endpoint.send(two.a.other, 1, &gone).is_err());
 }
 
@@ -153,10 +153,10 @@ fn short_copies_outlive_their_sender() {
     let mut two = two_with_kernel(false);
     let into = two.b.buffer(Where::Own, LEN);
     let received = two.post(1, &into);
-    assert_eq!(two.send(1, &host(1)), Begun::Done);
+    assert_eq!(two.send(1, &host(1)), TaggedSendStart::Done);
     two.until("it is copied", |two| two.b.kind().under_way() > 0);
     let to = two.a.other;
-    two.a.endpoint.refuse(to);
+    two.a.endpoint.refuse_peer(to);
     two.rest();
     assert!(two.b.endpoint.is_gone(two.b.other));
     assert_eq!(two.b.endpoint.test(received), None);
@@ -172,9 +172,9 @@ fn short_send_to_dead_peer_fails() {
     let mut two = two_with_kernel(true);
     let source = two.a.buffer(Where::Own, LEN);
     let begun = two.send(1, &source);
-    two.b.endpoint.refuse(two.b.other);
+    two.b.endpoint.refuse_peer(two.b.other);
     two.rest();
-    assert_eq!(two.sent(begun), Err(Failed::Gone));
+    assert_eq!(two.sent(begun), Err(TaggedFailure::Gone));
     assert_eq!(two.a.kind().pins(), 2, "where it read is still written");
     end_kernel(&two);
     two.rest();

@@ -1,16 +1,19 @@
 //! Two endpoints that know each other, and what a test does with them.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
-use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
-use trunkline_mem::Memory;
-use trunkline_mem::ipc::Device;
-use trunkline_node::ipc::{Buffer, Config as Sharing};
-use trunkline_node::tagged::{Begun, Config, Done, Endpoint, Event, Failed, PeerId, RequestId};
-use trunkline_proto::ipc::exporter::Amount;
+use trunkline_fabric::{Host as _, OobListener as _, OobTransport as _};
+use trunkline_mem::MemoryRange;
+use trunkline_mem::ipc::MemfdDevice;
+use trunkline_node::ipc::{MessageBuffer, NodeConfig as Sharing};
+use trunkline_node::tagged::{
+    MessageStatus, TaggedConfig, TaggedEndpoint, TaggedEvent, TaggedFailure, TaggedPeerId, TaggedRequestId,
+    TaggedSendStart,
+};
+use trunkline_proto::ipc::exporter::ExportAmount;
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::tagged::Choice;
+use trunkline_proto::tagged::MethodChoice;
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::kind::{Call, Kind};
 
@@ -20,16 +23,16 @@ pub(crate) const ALL: u64 = u64::MAX;
 pub(crate) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(String::leak(name));
+        return Mutant::with_name(String::leak(name));
     }
     Mutant::NONE
 }
 
 /// One of the two.
 pub(crate) struct One {
-    pub(crate) endpoint: Endpoint<Kind, UnixStream>,
-    pub(crate) other: PeerId,
-    pub(crate) events: Vec<Event>,
+    pub(crate) endpoint: TaggedEndpoint<Kind, UnixStream>,
+    pub(crate) other: TaggedPeerId,
+    pub(crate) events: Vec<TaggedEvent>,
 }
 
 /// Both, and their clock.
@@ -43,36 +46,36 @@ pub(crate) struct Two {
 
 impl Two {
     pub(crate) fn new() -> Self {
-        Self::with(Inbox::new(1024, 512, 1 << 18).unwrap(), Amount { entries: 16, bytes: 1 << 40 })
+        Self::with(InboxSizes::new(1024, 512, 1 << 18).unwrap(), ExportAmount { entries: 16, bytes: 1 << 40 })
     }
 
-    pub(crate) fn with(inbox: Inbox, budget: Amount) -> Self {
+    pub(crate) fn with(inbox: InboxSizes, budget: ExportAmount) -> Self {
         Self::with_kinds(inbox, budget, |_, _| ())
     }
 
     /// The same, with what a test does to the kinds of both, 1 and 2, before they meet.
-    pub(crate) fn with_kinds(inbox: Inbox, budget: Amount, prepare: impl Fn(u8, &Kind)) -> Self {
+    pub(crate) fn with_kinds(inbox: InboxSizes, budget: ExportAmount, prepare: impl Fn(u8, &Kind)) -> Self {
         let host = UnixHost::new(|_, _| {});
-        let device = Device::create(3, 64 << 20).unwrap();
+        let device = MemfdDevice::create(3, 64 << 20).unwrap();
         let now = Instant(0);
         let endpoint = |number: u8| {
-            let memory = Kind::new(Device::join(3, &device.descriptor().unwrap()).unwrap());
+            let memory = Kind::new(MemfdDevice::join(3, &device.descriptor().unwrap()).unwrap());
             prepare(number, &memory);
             let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
-            Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Learned }, now)
+            TaggedEndpoint::new(memory, TaggedConfig { sharing, inbox, copy: MethodChoice::Learned }, now)
         };
         let (mut a, mut b) = (endpoint(1), endpoint(2));
         let mut listener = host.oob().listen().unwrap();
-        let to_a = b.join(host.oob().connect(&listener.address()).unwrap()).unwrap();
+        let to_a = b.join_peer(host.oob().connect(&listener.listen_address()).unwrap()).unwrap();
         let to_b = loop {
             if let Some(stream) = listener.accept().unwrap() {
-                break a.join(stream).unwrap();
+                break a.join_peer(stream).unwrap();
             }
         };
         let one = |endpoint, other| One { endpoint, other, events: Vec::new() };
         let mut two = Self { a: one(a, to_b), b: one(b, to_a), now, stands_still: false };
         two.until("the two meet", |two| {
-            let met = |one: &One| matches!(one.events[..], [Event::Met { .. }]);
+            let met = |one: &One| matches!(one.events[..], [TaggedEvent::Met { .. }]);
             met(&two.a) && met(&two.b)
         });
         two
@@ -81,11 +84,11 @@ impl Two {
     /// Both go on.
     pub(crate) fn step(&mut self) {
         if !self.stands_still {
-            self.now = self.now + Duration::micros(100);
+            self.now = self.now + Duration::from_micros(100);
         }
         for one in [&mut self.a, &mut self.b] {
             one.endpoint.progress(self.now);
-            while let Some(event) = one.endpoint.event() {
+            while let Some(event) = one.endpoint.next_event() {
                 one.events.push(event);
             }
         }
@@ -106,32 +109,36 @@ impl Two {
     }
 
     /// How both ended.
-    pub(crate) fn both(&mut self, sent: Begun, received: RequestId) -> [Result<Done, Failed>; 2] {
+    pub(crate) fn both(
+        &mut self,
+        sent: TaggedSendStart,
+        received: TaggedRequestId,
+    ) -> [Result<MessageStatus, TaggedFailure>; 2] {
         [self.sent(sent), self.received(received)]
     }
 
-    pub(crate) fn sent(&mut self, begun: Begun) -> Result<Done, Failed> {
+    pub(crate) fn sent(&mut self, begun: TaggedSendStart) -> Result<MessageStatus, TaggedFailure> {
         match begun {
-            Begun::Done => Ok(Done { peer: self.a.other, tag: 0, len: 0 }),
-            Begun::Busy => panic!("nothing was sent"),
-            Begun::Request(request) => loop_until(self, |two| two.a.endpoint.test(request)),
+            TaggedSendStart::Done => Ok(MessageStatus { peer: self.a.other, tag: 0, len: 0 }),
+            TaggedSendStart::Busy => panic!("nothing was sent"),
+            TaggedSendStart::Request(request) => loop_until(self, |two| two.a.endpoint.test(request)),
         }
     }
 
-    pub(crate) fn received(&mut self, request: RequestId) -> Result<Done, Failed> {
+    pub(crate) fn received(&mut self, request: TaggedRequestId) -> Result<MessageStatus, TaggedFailure> {
         loop_until(self, |two| two.b.endpoint.test(request))
     }
 
     /// Sends, however long that takes.
-    pub(crate) fn send(&mut self, tag: u64, buffer: &Buffer) -> Begun {
+    pub(crate) fn send(&mut self, tag: u64, buffer: &MessageBuffer) -> TaggedSendStart {
         let to = self.a.other;
         loop_until(self, |two| match two.a.endpoint.send(to, tag, buffer).unwrap() {
-            Begun::Busy => None,
+            TaggedSendStart::Busy => None,
             begun => Some(begun),
         })
     }
 
-    pub(crate) fn post(&mut self, tag: u64, into: &Buffer) -> RequestId {
+    pub(crate) fn post(&mut self, tag: u64, into: &MessageBuffer) -> TaggedRequestId {
         let from = self.b.other;
         self.b.endpoint.receive(Some(from), (tag, ALL), into.clone()).unwrap()
     }
@@ -166,30 +173,30 @@ impl One {
     }
 
     /// A buffer of so many bytes, none of them where an allocation begins.
-    pub(crate) fn buffer(&self, place: Where, len: usize) -> Buffer {
+    pub(crate) fn buffer(&self, place: Where, len: usize) -> MessageBuffer {
         match place {
             Where::Own => {
                 let addr = self.kind().device.alloc(len + 128).unwrap();
-                Buffer::own(addr + 64, len as u64)
+                MessageBuffer::from_own(addr + 64, len as u64)
             }
-            Where::Other => Buffer::of(Memory::heap(len + 64), 32, len as u64),
+            Where::Other => MessageBuffer::from_memory(MemoryRange::heap(len + 64), 32, len as u64),
         }
     }
 
-    pub(crate) fn free(&self, buffer: &Buffer) {
-        if let Some(addr) = buffer.address() {
+    pub(crate) fn free(&self, buffer: &MessageBuffer) {
+        if let Some(addr) = buffer.own_address() {
             self.kind().device.free(addr - 64).unwrap();
         }
     }
 
-    pub(crate) fn fill(&self, buffer: &Buffer, seed: u64) {
+    pub(crate) fn fill(&self, buffer: &MessageBuffer, seed: u64) {
         let bytes = pattern(buffer.len() as usize, seed);
-        buffer.write(&self.kind().device, 0, &bytes).unwrap();
+        buffer.write_bytes(&self.kind().device, 0, &bytes).unwrap();
     }
 
-    pub(crate) fn bytes(&self, buffer: &Buffer) -> Vec<u8> {
+    pub(crate) fn bytes(&self, buffer: &MessageBuffer) -> Vec<u8> {
         let mut bytes = vec![0; buffer.len() as usize];
-        buffer.read(&self.kind().device, 0, &mut bytes).unwrap();
+        buffer.read_bytes(&self.kind().device, 0, &mut bytes).unwrap();
         bytes
     }
 }

@@ -1,11 +1,11 @@
 //! Handles that a thread gives back, played by the test: they count until the driver has them, and messages go on meanwhile.
 
-use trunkline_node::ipc::Buffer;
-use trunkline_proto::ipc::exporter::Amount;
+use trunkline_node::ipc::MessageBuffer;
+use trunkline_proto::ipc::exporter::ExportAmount;
 use trunkline_proto::limits::MAPPING_REQUESTS_MAX;
-use trunkline_proto::tagged::{Choice, Method};
+use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 use trunkline_proto::time::Duration;
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::two::{Two, Where, pattern};
 
@@ -13,14 +13,17 @@ const LEN: usize = 20_000;
 
 /// Two endpoints, of which the first one has a thread that gives handles back.
 fn two_beside() -> Two {
-    let two = Two::with(Inbox::new(1024, 512, 1 << 18).unwrap(), Amount { entries: 1 << 10, bytes: 1 << 40 });
+    let two = Two::with(
+        InboxSizes::new(1024, 512, 1 << 18).unwrap(),
+        ExportAmount { entries: 1 << 10, bytes: 1 << 40 },
+    );
     two.a.kind().map_beside();
     two
 }
 
 /// A message that the second one copies itself; its source is exported then.
-fn exported(two: &mut Two, seed: u64) -> Buffer {
-    two.a.endpoint.choose(Choice::Fixed(Method::Pull));
+fn exported(two: &mut Two, seed: u64) -> MessageBuffer {
+    two.a.endpoint.set_copy_choice(MethodChoice::Fixed(CopyMethod::Pull));
     let (source, target) = (two.a.buffer(Where::Own, LEN), two.b.buffer(Where::Own, LEN));
     two.a.fill(&source, seed);
     let received = two.post(seed, &target);
@@ -33,16 +36,16 @@ fn exported(two: &mut Two, seed: u64) -> Buffer {
 #[test]
 fn handle_counts_until_the_driver_has_it_back() {
     let mut two = two_beside();
-    let address = exported(&mut two, 1).address().unwrap();
-    assert!(two.a.endpoint.node_mut().release(address));
+    let address = exported(&mut two, 1).own_address().unwrap();
+    assert!(two.a.endpoint.node_mut().release_export(address));
     two.rest();
     assert_eq!(two.b.endpoint.node().counts().unmaps, 1);
     exported(&mut two, 2);
-    assert!(two.a.endpoint.node().has(address, 1), "the driver has it");
+    assert!(two.a.endpoint.node().is_exported(address, 1), "the driver has it");
     assert_eq!((two.a.kind().handles(), two.a.endpoint.node().counts().unexports), ([2, 0], 0));
     assert_eq!(two.a.kind().serve_mappings(), 1);
     two.rest();
-    assert!(!two.a.endpoint.node().has(address, 1));
+    assert!(!two.a.endpoint.node().is_exported(address, 1));
     assert_eq!((two.a.kind().handles(), two.a.endpoint.node().counts().unexports), ([2, 1], 1));
 }
 
@@ -50,9 +53,9 @@ fn handle_counts_until_the_driver_has_it_back() {
 fn full_queue_delays_unexports_and_loses_none() {
     let mut two = two_beside();
     let count = MAPPING_REQUESTS_MAX as u64 + 20;
-    let all: Vec<Buffer> = (1..=count).map(|seed| exported(&mut two, seed)).collect();
+    let all: Vec<MessageBuffer> = (1..=count).map(|seed| exported(&mut two, seed)).collect();
     for buffer in &all {
-        assert!(two.a.endpoint.node_mut().release(buffer.address().unwrap()));
+        assert!(two.a.endpoint.node_mut().release_export(buffer.own_address().unwrap()));
     }
     two.rest();
     assert_eq!(two.a.kind().serve_mappings(), MAPPING_REQUESTS_MAX);
@@ -71,12 +74,12 @@ fn endpoint_closes_behind_the_handles_of_a_dead_peer() {
     drop(b);
     a.endpoint.close(now);
     for step in 0..5000 {
-        a.endpoint.progress(now + Duration::millis(step));
+        a.endpoint.progress(now + Duration::from_millis(step));
     }
     assert!(!a.endpoint.is_closed(), "the driver has a handle");
     assert_eq!(a.kind().serve_mappings(), 1);
     for step in 5000..5100 {
-        a.endpoint.progress(now + Duration::millis(step));
+        a.endpoint.progress(now + Duration::from_millis(step));
     }
     assert!(a.endpoint.is_closed());
     assert_eq!(a.kind().handles(), [1, 1]);

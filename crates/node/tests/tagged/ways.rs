@@ -1,7 +1,7 @@
 //! Every way that the bytes of a message can take.
 
-use trunkline_node::tagged::{Counts, Done, Failed};
-use trunkline_proto::tagged::{Rows, Runs};
+use trunkline_node::tagged::{MessageStatus, TaggedCounts, TaggedFailure};
+use trunkline_proto::tagged::{RowRuns, StridedRows};
 
 use crate::kind::Call;
 use crate::two::{ALL, Two, WHERE, Where, pattern};
@@ -26,7 +26,7 @@ fn messages_of_all_lengths_come_whole_from_any_memory_to_any() {
                 (two.send(tag, &source), received)
             };
             let [sent, received] = two.both(sent, received);
-            let done = Done { peer: two.b.other, tag, len: len as u64 };
+            let done = MessageStatus { peer: two.b.other, tag, len: len as u64 };
             assert_eq!((sent.is_ok(), received), (true, Ok(done)));
             assert!(two.b.bytes(&target) == pattern(len, len as u64), "{len} bytes, {from:?} to {to:?}");
             two.a.free(&source);
@@ -36,7 +36,7 @@ fn messages_of_all_lengths_come_whole_from_any_memory_to_any() {
 }
 
 /// What the sender counts, and the receiver.
-fn counts(two: &Two) -> [Counts; 2] {
+fn counts(two: &Two) -> [TaggedCounts; 2] {
     [two.a.endpoint.counts(), two.b.endpoint.counts()]
 }
 
@@ -67,8 +67,8 @@ fn long_messages_are_copied_once_wherever_one_memory_can_be_mapped() {
 /// Bytes in rows, from and to any memory, with other rows at each end; over whatever way they go, and when a driver fails.
 #[test]
 fn rows_come_as_they_were_whatever_rows_they_come_into() {
-    let rows = |block, stride| Rows::new(block, stride).unwrap();
-    let layouts = [Rows::WHOLE, rows(8, 24), rows(1000, 1024), rows(7, 7), rows(65_536, 70_000)];
+    let rows = |block, stride| StridedRows::new(block, stride).unwrap();
+    let layouts = [StridedRows::WHOLE, rows(8, 24), rows(1000, 1024), rows(7, 7), rows(65_536, 70_000)];
     for (from, to) in WHERE.into_iter().flat_map(|from| WHERE.map(|to| (from, to))) {
         let mut two = Two::new();
         for (number, (out, into)) in
@@ -76,7 +76,7 @@ fn rows_come_as_they_were_whatever_rows_they_come_into() {
         {
             // As many bytes as both have in whole rows, short and long.
             for len in [7 * 8 * 125, 7 * 1000 * 8 * 4] {
-                let room = |rows: Rows| rows.span(len).unwrap() as usize;
+                let room = |rows: StridedRows| rows.spanned_bytes(len).unwrap() as usize;
                 let (source, target) = (two.a.buffer(from, room(out)), two.b.buffer(to, room(into)));
                 two.b.fill(&target, 99);
                 let (sent_from, got_into) = (source.in_rows(out), target.in_rows(into));
@@ -101,7 +101,7 @@ fn rows_come_as_they_were_whatever_rows_they_come_into() {
                 );
                 // What is between the rows is as it was.
                 let (all, mut was) = (two.b.bytes(&target), pattern(target.len() as usize, 99));
-                for ([at, _], run) in Runs::new([into, Rows::WHOLE], 0, len) {
+                for ([at, _], run) in RowRuns::new([into, StridedRows::WHOLE], 0, len) {
                     was[at as usize..][..run as usize].copy_from_slice(&all[at as usize..][..run as usize]);
                 }
                 assert!(all == was, "something between the rows: {into:?}");
@@ -141,7 +141,7 @@ fn a_burst_of_a_new_buffer_costs_one_export_and_one_mapping() {
     let mut two = Two::new();
     let (source, target) = (two.a.buffer(Where::Own, 1 << 20), two.b.buffer(Where::Other, 16_384));
     two.a.fill(&source, 9);
-    let part = |n: u64| source.part(n * 16_384, 16_384).unwrap();
+    let part = |n: u64| source.sub_buffer(n * 16_384, 16_384).unwrap();
     let sent: Vec<_> = (0..64).map(|n| two.send(n, &part(n))).collect();
     two.rest();
     for (n, begun) in sent.into_iter().enumerate() {
@@ -211,7 +211,7 @@ fn a_message_that_is_too_long_is_cut_and_told() {
                 let [sent, received] = two.both(begun, received);
                 assert!(sent.is_ok(), "it is no matter of the sender: {sent:?}");
                 let peer = two.b.other;
-                let cut = Failed::Truncated { peer, tag: 5, len: len as u64, room: room as u64 };
+                let cut = TaggedFailure::Truncated { peer, tag: 5, len: len as u64, room: room as u64 };
                 assert_eq!(received, Err(cut), "{len} to {room}, {from:?} to {to:?}");
                 assert!(two.b.bytes(&target) == pattern(len, 3)[..room]);
                 two.a.free(&source);
@@ -232,7 +232,7 @@ fn memory_that_is_gone_ends_both_sides() {
     two.step();
     two.b.free(&target);
     let [sent, received] = two.both(sent, received);
-    assert!(matches!(received, Err(Failed::Copy(_))), "{received:?}");
+    assert!(matches!(received, Err(TaggedFailure::Copy(_))), "{received:?}");
     assert!(sent.is_ok(), "{sent:?}");
     // So does the sender's.
     let source = two.a.buffer(Where::Own, 1 << 20);
@@ -241,6 +241,6 @@ fn memory_that_is_gone_ends_both_sides() {
     let (received, sent) = (two.post(2, &target), two.send(2, &source));
     two.a.free(&source);
     let [sent, received] = two.both(sent, received);
-    assert!(matches!(sent, Err(Failed::Copy(_))), "{sent:?}");
-    assert_eq!(received, Err(Failed::Unsent));
+    assert!(matches!(sent, Err(TaggedFailure::Copy(_))), "{sent:?}");
+    assert_eq!(received, Err(TaggedFailure::Unsent));
 }

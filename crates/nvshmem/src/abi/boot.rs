@@ -3,24 +3,24 @@
 use trunkline_proto::reserve::try_filled;
 use trunkline_sys::nvshmem::BootstrapHandle;
 
-use super::guard::read;
+use super::guard::read_pointer;
 use crate::error::{CallError, Result};
-use crate::plugin::Boot;
+use crate::plugin::BootstrapOps;
 
 /// The bootstrap of this process.
-pub(super) struct Bootstrap {
+pub(super) struct NvshmemBootstrap {
     at: *mut BootstrapHandle,
     handle: BootstrapHandle,
 }
 
-impl Bootstrap {
+impl NvshmemBootstrap {
     /// That of a transport.
     ///
     /// # Safety
     /// If not null, `at` points to NVSHMEM's handle, which may be called while this lives.
     pub(super) unsafe fn new(at: *mut BootstrapHandle) -> Result<Self> {
         // SAFETY: by the contract of this function.
-        let handle = unsafe { read(at, "no bootstrap handle") }?;
+        let handle = unsafe { read_pointer(at, "no bootstrap handle") }?;
         let is_there = handle.pg_size > 0 && (0..handle.pg_size).contains(&handle.pg_rank);
         if !is_there {
             return Err(CallError::Argument("the bootstrap has no place for this process"));
@@ -29,12 +29,12 @@ impl Bootstrap {
     }
 }
 
-impl Boot for Bootstrap {
-    fn place(&self) -> (usize, usize) {
+impl BootstrapOps for NvshmemBootstrap {
+    fn rank_and_size(&self) -> (usize, usize) {
         (self.handle.pg_rank as usize, self.handle.pg_size as usize)
     }
 
-    fn gather<const N: usize>(&self, mine: &[u8; N]) -> Result<Vec<[u8; N]>> {
+    fn gather_all<const N: usize>(&self, mine: &[u8; N]) -> Result<Vec<[u8; N]>> {
         let call = "allgather";
         let gather = self.handle.allgather.ok_or(CallError::Bootstrap { call, status: -1 })?;
         let mut all = try_filled([0; N], self.handle.pg_size as usize)?.into_vec();

@@ -2,110 +2,110 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use trunkline_engine::rma::Local;
-use trunkline_mem::{Kind, Memory};
+use trunkline_engine::rma::HeapRange;
+use trunkline_mem::{MemoryKind, MemoryRange};
 use trunkline_proto::reserve::{try_filled, try_vec};
-use trunkline_proto::rma::atomic::{Action, Type};
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType};
 use trunkline_proto::wire::memory_handle::MemoryHandle;
-use trunkline_proto::wire::rma::signal::SignalOp;
+use trunkline_proto::wire::rma::signal::UpdateOp;
 use trunkline_sys::nvshmem::{
     AmoBytesdesc, AmoMemdesc, MemHandle, PeInfo, RmaBytesdesc, RmaMemdesc, RmaVerb, StdVector, amo, cap, op,
 };
 
-use super::boot::Bootstrap;
-use super::guard::{Out, borrow, guard, read};
-use super::map::{Elements, value_of};
-use super::table::{self, Version, plugin};
+use super::boot::NvshmemBootstrap;
+use super::guard::{OutPointer, borrow, guard_call, read_pointer};
+use super::map::{VectorElements, find_value};
+use super::table::{self, TransportVersion, transport_plugin};
 use crate::error::{CallError, Result};
-use crate::lane::{Change, Lane, Near, word};
-use crate::mesh::{Handle, Mesh, inside};
+use crate::lane::{LocalBytes, RoleContext, WordChange, word_at};
+use crate::mesh::{HandleBytes, PeMesh, memory_offset};
 use crate::own_stack;
 
 /// All PEs can be reached: this process writes and reads their memory, and changes it.
-pub(super) unsafe extern "C" fn can_reach_peer<T: Version>(
+pub(super) unsafe extern "C" fn can_reach_peer<T: TransportVersion>(
     access: *mut c_int,
     _pe: *mut PeInfo,
     _transport: *mut T,
 ) -> c_int {
-    guard("can_reach_peer", || {
+    guard_call("can_reach_peer", || {
         // SAFETY: NVSHMEM passes a place for the bits.
-        unsafe { Out::new(access) }?.set(cap::CPU_WRITE | cap::CPU_READ | cap::CPU_ATOMICS);
+        unsafe { OutPointer::new(access) }?.write_value(cap::CPU_WRITE | cap::CPU_READ | cap::CPU_ATOMICS);
         Ok(())
     })
     .0
 }
 
 /// Meets the others over these devices; or, where a place for them is given, makes queue pairs.
-pub(super) unsafe extern "C" fn connect_endpoints<T: Version>(
+pub(super) unsafe extern "C" fn connect_endpoints<T: TransportVersion>(
     transport: *mut T,
     devices: *mut c_int,
     count: c_int,
     out: *mut c_int,
     queue_pairs: c_int,
 ) -> c_int {
-    guard("connect_endpoints", || {
+    guard_call("connect_endpoints", || {
         // SAFETY: NVSHMEM passes a transport of ours.
-        let plugin = unsafe { plugin(transport) }?;
+        let plugin = unsafe { transport_plugin(transport) }?;
         if !out.is_null() && queue_pairs > 0 {
             let mut made = try_filled(0, queue_pairs as usize)?;
             plugin.queue_pairs(&mut made)?;
             for (at, &pair) in made.iter().enumerate() {
                 // SAFETY: NVSHMEM passes room for so many.
-                unsafe { Out::new(out.wrapping_add(at)) }?.set(pair);
+                unsafe { OutPointer::new(out.wrapping_add(at)) }?.write_value(pair);
             }
             return Ok(());
         }
         // SAFETY: NVSHMEM passes so many numbers.
-        let device = |at| unsafe { read(devices.wrapping_add(at), "no devices") };
+        let device = |at| unsafe { read_pointer(devices.wrapping_add(at), "no devices") };
         let count = count.max(0) as usize;
         let mut named = try_vec(count)?;
         for at in 0..count {
             named.push(device(at)?);
         }
         // SAFETY: as above.
-        let head = unsafe { borrow(T::head(transport), "null transport") }?;
+        let head = unsafe { borrow(T::head_pointer(transport), "null transport") }?;
         // SAFETY: NVSHMEM has filled it in, and it lives as long as the transport.
-        plugin.connect(&named, &unsafe { Bootstrap::new(head.boot_handle) }?)
+        plugin.connect_pes(&named, &unsafe { NvshmemBootstrap::new(head.boot_handle) }?)
     })
     .0
 }
 
 /// Registers memory. For this process alone or for all is the same here: keys are no secret among PEs.
-pub(super) unsafe extern "C" fn get_mem_handle<T: Version>(
+pub(super) unsafe extern "C" fn get_mem_handle<T: TransportVersion>(
     out: *mut MemHandle,
     base: *mut c_void,
     len: usize,
     transport: *mut T,
     _local_only: bool,
 ) -> c_int {
-    guard("get_mem_handle", || {
+    guard_call("get_mem_handle", || {
         // SAFETY: NVSHMEM passes a transport of ours.
-        let mesh = unsafe { plugin(transport) }?.mesh()?;
+        let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
         // SAFETY: and a place for a handle.
-        let out = unsafe { Out::new(out) }?;
+        let out = unsafe { OutPointer::new(out) }?;
         // SAFETY: as the first.
-        let head = unsafe { borrow(T::head(transport), "null transport") }?;
+        let head = unsafe { borrow(T::head_pointer(transport), "null transport") }?;
         // SAFETY: a map of NVSHMEM's, which changes it in calls of this thread only.
-        let alias = unsafe { value_of(head.alias_va_map, base) }?;
-        let alias = alias.filter(|_| !crate::planted("nvshmem-ignores-aliases"));
+        let alias = unsafe { find_value(head.alias_va_map, base) }?;
+        let alias = alias.filter(|_| !crate::is_planted("nvshmem-ignores-aliases"));
         let addr = alias.unwrap_or(base).expose_provenance();
         // SAFETY: NVSHMEM keeps it mapped until it releases the handle.
-        let name = |kind: Kind| unsafe { Memory::from_raw(addr, len, kind) };
+        let name = |kind: MemoryKind| unsafe { MemoryRange::from_raw(addr, len, kind) };
         let handle = mesh.memories.register(&mesh.job, (base.expose_provenance(), addr, len), name)?;
-        out.set(MemHandle { reserved: handle.to_bytes() });
+        out.write_value(MemHandle { reserved: handle.to_bytes() });
         Ok(())
     })
     .0
 }
 
 /// Ends a registration.
-pub(super) unsafe extern "C" fn release_mem_handle<T: Version>(
+pub(super) unsafe extern "C" fn release_mem_handle<T: TransportVersion>(
     handle: *mut MemHandle,
     transport: *mut T,
 ) -> c_int {
-    guard("release_mem_handle", || {
+    guard_call("release_mem_handle", || {
         // SAFETY: NVSHMEM passes a transport of ours.
-        let mesh = unsafe { plugin(transport) }?.mesh()?;
+        let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
         // SAFETY: and a handle.
         let handle = &unsafe { borrow(handle, "null handle") }?.reserved;
         let own = MemoryHandle::memory_of(handle);
@@ -116,18 +116,18 @@ pub(super) unsafe extern "C" fn release_mem_handle<T: Version>(
 }
 
 /// Gives everything back.
-pub(super) unsafe extern "C" fn finalize<T: Version>(transport: *mut T) -> c_int {
+pub(super) unsafe extern "C" fn finalize<T: TransportVersion>(transport: *mut T) -> c_int {
     // SAFETY: NVSHMEM passes a transport of ours, and never again.
-    guard("finalize", || unsafe { table::finalize(transport) }).0
+    guard_call("finalize", || unsafe { table::finalize_transport(transport) }).0
 }
 
 /// Says what is registered.
-pub(super) unsafe extern "C" fn show_info<T: Version>(transport: *mut T, _style: c_int) -> c_int {
-    guard("show_info", || {
+pub(super) unsafe extern "C" fn show_info<T: TransportVersion>(transport: *mut T, _style: c_int) -> c_int {
+    guard_call("show_info", || {
         // SAFETY: NVSHMEM passes a transport of ours.
-        let plugin = unsafe { plugin(transport) }?;
+        let plugin = unsafe { transport_plugin(transport) }?;
         let names: Vec<&str> = plugin.nics.iter().map(|nic| nic.name.as_str()).collect();
-        let count = plugin.mesh().map_or(0, |mesh| mesh.memories.count());
+        let count = plugin.connected_mesh().map_or(0, |mesh| mesh.memories.registration_count());
         println!("Trunkline: NICs {}, {count} memory handles", names.join(", "));
         Ok(())
     })
@@ -135,10 +135,10 @@ pub(super) unsafe extern "C" fn show_info<T: Version>(transport: *mut T, _style:
 }
 
 /// Goes on with everything: for the proxy, and for a host that computes.
-pub(super) unsafe extern "C" fn progress<T: Version>(transport: *mut T) -> c_int {
-    guard("progress", || {
+pub(super) unsafe extern "C" fn progress<T: TransportVersion>(transport: *mut T) -> c_int {
+    guard_call("progress", || {
         // SAFETY: NVSHMEM passes a transport of ours.
-        let mesh = unsafe { plugin(transport) }?.mesh()?;
+        let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
         mesh.proxy.progress(&mesh.job)?;
         mesh.host.progress(&mesh.job)
     })
@@ -149,46 +149,49 @@ pub(super) unsafe extern "C" fn progress<T: Version>(transport: *mut T) -> c_int
 ///
 /// # Safety
 /// The descriptor's handle is null or readable.
-unsafe fn there(mesh: &Mesh, pe: u32, remote: &RmaMemdesc, len: u64) -> Result<(u8, u64)> {
+unsafe fn remote_place(mesh: &PeMesh, pe: u32, remote: &RmaMemdesc, len: u64) -> Result<(u8, u64)> {
     // SAFETY: by the contract of this function.
-    let handle: &Handle = &unsafe { borrow(remote.handle, "no handle of the other PE's memory") }?.reserved;
-    mesh.there(pe, handle, remote.ptr.expose_provenance() as u64, len)
+    let handle: &HandleBytes =
+        &unsafe { borrow(remote.handle, "no handle of the other PE's memory") }?.reserved;
+    mesh.remote_place(pe, handle, remote.ptr.expose_provenance() as u64, len)
 }
 
 /// Bytes of this PE.
 ///
 /// # Safety
 /// The descriptor's handle is null or readable; without one, its bytes are memory of the host that stays for the call.
-unsafe fn here(mesh: &Mesh, local: &RmaMemdesc, len: u64) -> Result<Near> {
+unsafe fn local_bytes(mesh: &PeMesh, local: &RmaMemdesc, len: u64) -> Result<LocalBytes> {
     let addr = local.ptr.expose_provenance();
     if local.handle.is_null() {
         if addr == 0 {
             return Err(CallError::Argument("no bytes of this PE"));
         }
         let is_on_stack =
-            own_stack::holds(addr, len as usize) && !crate::planted("nvshmem-asks-for-each-value");
+            own_stack::is_own_stack(addr, len as usize) && !crate::is_planted("nvshmem-asks-for-each-value");
         // A fault would say nothing.
         if !is_on_stack
             && mesh.memories.is_of_gpu(addr)?
-            && !crate::planted("nvshmem-takes-all-for-the-hosts")
+            && !crate::is_planted("nvshmem-takes-all-for-the-hosts")
         {
             return Err(CallError::Argument(
                 "bytes of a GPU that come without a handle are not moved: get_mem_handle makes one",
             ));
         }
         // SAFETY: by the contract of this function.
-        return Ok(Near::Elsewhere(unsafe { Memory::from_raw(addr, len as usize, Kind::Host) }));
+        return Ok(LocalBytes::Elsewhere(unsafe {
+            MemoryRange::from_raw(addr, len as usize, MemoryKind::Host)
+        }));
     }
     // SAFETY: by the contract of this function.
     let handle = &unsafe { borrow(local.handle, "null handle") }?.reserved;
     let own = MemoryHandle::memory_of(handle);
     let memory = own.map_err(|source| CallError::Handle { pe: u32::MAX, source })?;
-    mesh.memories.own(&memory)?;
-    let offset = inside(&memory, addr as u64, len)?;
-    Ok(Near::Registered(Local { heap: memory.heap, offset, len }))
+    mesh.memories.own_entry(&memory)?;
+    let offset = memory_offset(&memory, addr as u64, len)?;
+    Ok(LocalBytes::Registered(HeapRange { heap: memory.heap, offset, len }))
 }
 
-fn length(bytes: &RmaBytesdesc) -> Result<u64> {
+fn byte_len(bytes: &RmaBytesdesc) -> Result<u64> {
     let each = usize::try_from(bytes.elembytes).ok();
     let len = each.and_then(|each| bytes.nelems.checked_mul(each));
     len.map(|len| len as u64).ok_or(CallError::Argument("a number of bytes that cannot be"))
@@ -197,7 +200,7 @@ fn length(bytes: &RmaBytesdesc) -> Result<u64> {
 /// Whether bytes lie one behind the other at both ends, as NVSHMEM's host and proxy always say (it splits rows itself). Of one element, and of none, a
 /// stride says nothing; and 0 is none.
 fn in_one_piece(bytes: &RmaBytesdesc) -> Result<()> {
-    let strided = |stride| !matches!(stride, 0 | 1) && !crate::planted("nvshmem-ignores-strides");
+    let strided = |stride| !matches!(stride, 0 | 1) && !crate::is_planted("nvshmem-ignores-strides");
     if bytes.nelems > 1 && (strided(bytes.srcstride) || strided(bytes.deststride)) {
         return Err(CallError::Unsupported("elements with strides between them are not moved by one call"));
     }
@@ -205,8 +208,8 @@ fn in_one_piece(bytes: &RmaBytesdesc) -> Result<()> {
 }
 
 /// Who waits may use its bytes at once, and asks for no quiet.
-fn wait(mesh: &Mesh, lane: &Lane, pe: u32, verb: &RmaVerb) -> Result<()> {
-    if verb.is_nbi != 0 || crate::planted("nvshmem-waits-for-nobody") {
+fn wait_unless_nbi(mesh: &PeMesh, lane: &RoleContext, pe: u32, verb: &RmaVerb) -> Result<()> {
+    if verb.is_nbi != 0 || crate::is_planted("nvshmem-waits-for-nobody") {
         return Ok(());
     }
     lane.quiet(&mesh.job, pe)?;
@@ -216,7 +219,7 @@ fn wait(mesh: &Mesh, lane: &Lane, pe: u32, verb: &RmaVerb) -> Result<()> {
 
 /// Puts or gets bytes.
 #[inline]
-pub(super) unsafe extern "C" fn rma<T: Version>(
+pub(super) unsafe extern "C" fn rma<T: TransportVersion>(
     transport: *mut T,
     pe: c_int,
     verb: RmaVerb,
@@ -225,24 +228,24 @@ pub(super) unsafe extern "C" fn rma<T: Version>(
     bytes: RmaBytesdesc,
     queue_pair: c_int,
 ) -> c_int {
-    guard("rma", || {
+    guard_call("rma", || {
         // SAFETY: NVSHMEM passes a transport of ours.
-        let mesh = unsafe { plugin(transport) }?.mesh()?;
-        let pe = mesh.pe(pe)?;
-        let len = length(&bytes)?;
-        let lane = mesh.lane(queue_pair);
+        let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
+        let pe = mesh.check_pe(pe)?;
+        let len = byte_len(&bytes)?;
+        let lane = mesh.role_context(queue_pair);
         in_one_piece(&bytes)?;
         // SAFETY: and descriptors.
-        let remote = unsafe { read(remote, "no remote descriptor") }?;
+        let remote = unsafe { read_pointer(remote, "no remote descriptor") }?;
         // SAFETY: as above.
-        let local = unsafe { read(local, "no local descriptor") }?;
+        let local = unsafe { read_pointer(local, "no local descriptor") }?;
         if len == 0 {
             return Ok(());
         }
         // SAFETY: with handles of its own.
-        let there = unsafe { there(mesh, pe, &remote, len) }?;
+        let there = unsafe { remote_place(mesh, pe, &remote, len) }?;
         // SAFETY: as above; what has no handle is on the caller's stack, or memory of the host.
-        let here = unsafe { here(mesh, &local, len) }?;
+        let here = unsafe { local_bytes(mesh, &local, len) }?;
         let kind = verb.desc % op::QP_OFFSET;
         match kind {
             op::PUT | op::P => lane.put(&mesh.job, pe, there, &here)?,
@@ -250,43 +253,43 @@ pub(super) unsafe extern "C" fn rma<T: Version>(
             _ => return Err(CallError::Argument("an operation that is neither a put nor a get")),
         }
         // A value on the stack has been copied.
-        if kind == op::P { Ok(()) } else { wait(mesh, lane, pe, &verb) }
+        if kind == op::P { Ok(()) } else { wait_unless_nbi(mesh, lane, pe, &verb) }
     })
     .0
 }
 
 /// What an atomic is to do, by NVSHMEM's number for it.
-fn change(kind: c_int, bytes: c_int, float: bool, value: u64, expect: u64) -> Result<Change> {
+fn to_word_change(kind: c_int, bytes: c_int, float: bool, value: u64, expect: u64) -> Result<WordChange> {
     let refused = || CallError::Atomic { kind, bytes, float };
     let (plain, real, mask) = match bytes {
-        4 => (Type::U32, Type::F32, u64::from(u32::MAX)),
-        8 => (Type::U64, Type::F64, u64::MAX),
+        4 => (AtomicType::U32, AtomicType::F32, u64::from(u32::MAX)),
+        8 => (AtomicType::U64, AtomicType::F64, u64::MAX),
         _ => return Err(refused()),
     };
     let value = value & mask;
     let expect = expect & mask;
     let fetches = kind > amo::END_OF_NONFETCH;
     let action = match kind {
-        amo::SIGNAL | amo::SIGNAL_SET => return Ok(Change::Signal(SignalOp::Set, value)),
-        amo::SIGNAL_ADD => return Ok(Change::Signal(SignalOp::Add, value)),
-        amo::INC | amo::FETCH_INC if !float => Action::Add(1),
-        amo::SET | amo::SWAP => Action::Set(value),
-        amo::ADD | amo::FETCH_ADD => Action::Add(value),
-        amo::AND | amo::FETCH_AND => Action::And(value),
-        amo::OR | amo::FETCH_OR => Action::Or(value),
-        amo::XOR | amo::FETCH_XOR => Action::Xor(value),
-        amo::FETCH => Action::Fetch,
-        amo::COMPARE_SWAP => Action::CompareSwap { expect, swap: value },
+        amo::SIGNAL | amo::SIGNAL_SET => return Ok(WordChange::Signal(UpdateOp::Set, value)),
+        amo::SIGNAL_ADD => return Ok(WordChange::Signal(UpdateOp::Add, value)),
+        amo::INC | amo::FETCH_INC if !float => AtomicAction::Add(1),
+        amo::SET | amo::SWAP => AtomicAction::Set(value),
+        amo::ADD | amo::FETCH_ADD => AtomicAction::Add(value),
+        amo::AND | amo::FETCH_AND => AtomicAction::And(value),
+        amo::OR | amo::FETCH_OR => AtomicAction::Or(value),
+        amo::XOR | amo::FETCH_XOR => AtomicAction::Xor(value),
+        amo::FETCH => AtomicAction::Fetch,
+        amo::COMPARE_SWAP => AtomicAction::CompareSwap { expect, swap: value },
         _ => return Err(refused()),
     };
     // All but a sum is the same for the bits of a floating-point number.
-    let adds = matches!(action, Action::Add(_));
-    Ok(Change::Atomic(if float && adds { real } else { plain }, action, fetches))
+    let adds = matches!(action, AtomicAction::Add(_));
+    Ok(WordChange::Atomic(if float && adds { real } else { plain }, action, fetches))
 }
 
 /// Which of NVSHMEM's atomics, as the versions' verbs say it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Verb {
+pub(super) struct AtomicVerb {
     pub(super) kind: c_int,
     pub(super) float: bool,
 }
@@ -294,12 +297,12 @@ pub(super) struct Verb {
 /// The verb of a version, of which each has one.
 pub(super) trait VerbOf: Copy {
     /// What it asks for.
-    fn verb(&self) -> Verb;
+    fn atomic_verb(&self) -> AtomicVerb;
 }
 
 /// An atomic on a word of a PE.
 #[inline]
-pub(super) unsafe extern "C" fn amo<T: Version, V: VerbOf>(
+pub(super) unsafe extern "C" fn amo<T: TransportVersion, V: VerbOf>(
     transport: *mut T,
     pe: c_int,
     _curet: *mut c_void,
@@ -308,66 +311,74 @@ pub(super) unsafe extern "C" fn amo<T: Version, V: VerbOf>(
     bytes: AmoBytesdesc,
     queue_pair: c_int,
 ) -> c_int {
-    guard("amo", || {
-        let verb = verb.verb();
+    guard_call("amo", || {
+        let verb = verb.atomic_verb();
         // SAFETY: NVSHMEM passes a transport of ours.
-        let mesh = unsafe { plugin(transport) }?.mesh()?;
-        let pe = mesh.pe(pe)?;
-        let lane = mesh.lane(queue_pair);
+        let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
+        let pe = mesh.check_pe(pe)?;
+        let lane = mesh.role_context(queue_pair);
         // SAFETY: and a descriptor.
-        let target = unsafe { read(target, "no word") }?;
+        let target = unsafe { read_pointer(target, "no word") }?;
         let len = u64::try_from(bytes.elembytes).unwrap_or(0);
-        let change = change(verb.kind, bytes.elembytes, verb.float, target.val, target.cmp)?;
+        let change = to_word_change(verb.kind, bytes.elembytes, verb.float, target.val, target.cmp)?;
         // SAFETY: with a handle.
-        let there = unsafe { there(mesh, pe, &target.remote_memdesc, len) }?;
-        let word = word(there, bytes.elembytes)?;
+        let there = unsafe { remote_place(mesh, pe, &target.remote_memdesc, len) }?;
+        let word = word_at(there, bytes.elembytes)?;
         let result = match change {
-            Change::Atomic(_, _, true) => {
+            WordChange::Atomic(_, _, true) => {
                 // SAFETY: and another, where something is fetched.
                 let handle = &unsafe { borrow(target.ret_handle, "no handle for the value") }?.reserved;
                 let own = MemoryHandle::memory_of(handle);
                 let memory = own.map_err(|source| CallError::Handle { pe: u32::MAX, source })?;
-                let offset = inside(&memory, target.retptr.expose_provenance() as u64, 16)?;
-                Some((mesh.memories.place(&memory, offset)?, target.retflag))
+                let offset = memory_offset(&memory, target.retptr.expose_provenance() as u64, 16)?;
+                Some((mesh.memories.find_place(&memory, offset)?, target.retflag))
             }
             _ => None,
         };
-        lane.change(&mesh.job, pe, word, change, result)
+        lane.change_word(&mesh.job, pe, word, change, result)
     })
     .0
 }
 
 /// Orders what comes after behind what came before.
-pub(super) unsafe extern "C" fn fence<T: Version>(
+pub(super) unsafe extern "C" fn fence<T: TransportVersion>(
     transport: *mut T,
     _pe: c_int,
     queue_pair: c_int,
     _is_multi: c_int,
 ) -> c_int {
-    guard("fence", || {
+    guard_call("fence", || {
         // SAFETY: NVSHMEM passes a transport of ours.
-        let mesh = unsafe { plugin(transport) }?.mesh()?;
-        mesh.lane(queue_pair).fence(&mesh.job)
+        let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
+        mesh.role_context(queue_pair).fence(&mesh.job)
     })
     .0
 }
 
 /// Says whether more operations of a queue pair follow the next one at once. A hint that cannot be followed is dropped: a hint has no answer.
-pub(super) unsafe extern "C" fn batch_hint<T: Version>(transport: *mut T, queue_pair: c_int, flags: c_uint) {
-    guard("batch_hint", || {
+pub(super) unsafe extern "C" fn batch_hint<T: TransportVersion>(
+    transport: *mut T,
+    queue_pair: c_int,
+    flags: c_uint,
+) {
+    guard_call("batch_hint", || {
         // SAFETY: NVSHMEM passes a transport of ours.
-        let mesh = unsafe { plugin(transport) }?.mesh()?;
-        mesh.lane(queue_pair).batch(&mesh.job, flags != 0)
+        let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
+        mesh.role_context(queue_pair).set_batching(&mesh.job, flags != 0)
     });
 }
 
 /// Waits for all that was begun towards a PE.
 #[inline]
-pub(super) unsafe extern "C" fn quiet<T: Version>(transport: *mut T, pe: c_int, queue_pair: c_int) -> c_int {
-    guard("quiet", || {
+pub(super) unsafe extern "C" fn quiet<T: TransportVersion>(
+    transport: *mut T,
+    pe: c_int,
+    queue_pair: c_int,
+) -> c_int {
+    guard_call("quiet", || {
         // SAFETY: NVSHMEM passes a transport of ours.
-        let mesh = unsafe { plugin(transport) }?.mesh()?;
-        mesh.lane(queue_pair).quiet(&mesh.job, mesh.pe(pe)?)?;
+        let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
+        mesh.role_context(queue_pair).quiet(&mesh.job, mesh.check_pe(pe)?)?;
         mesh.memories.publish_gets();
         Ok(())
     })
@@ -375,7 +386,7 @@ pub(super) unsafe extern "C" fn quiet<T: Version>(transport: *mut T, pe: c_int, 
 }
 
 /// Puts what the vectors say, then changes the word of a signal.
-pub(super) unsafe extern "C" fn put_signal<T: Version, V: VerbOf>(
+pub(super) unsafe extern "C" fn put_signal<T: TransportVersion, V: VerbOf>(
     transport: *mut T,
     pe: c_int,
     write: RmaVerb,
@@ -387,44 +398,44 @@ pub(super) unsafe extern "C" fn put_signal<T: Version, V: VerbOf>(
     bytes: AmoBytesdesc,
     queue_pair: c_int,
 ) -> c_int {
-    guard("put_signal", || {
-        let verb = verb.verb();
+    guard_call("put_signal", || {
+        let verb = verb.atomic_verb();
         // SAFETY: NVSHMEM passes a transport of ours.
-        let mesh = unsafe { plugin(transport) }?.mesh()?;
-        let pe = mesh.pe(pe)?;
-        let lane = mesh.lane(queue_pair);
+        let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
+        let pe = mesh.check_pe(pe)?;
+        let lane = mesh.role_context(queue_pair);
         // SAFETY: and vectors, which its caller has.
-        let remote = unsafe { Elements::of(remote) }?;
+        let remote = unsafe { VectorElements::from_vector(remote) }?;
         // SAFETY: as above.
-        let local = unsafe { Elements::of(local) }?;
+        let local = unsafe { VectorElements::from_vector(local) }?;
         // SAFETY: as above.
-        let lens = unsafe { Elements::of(lens) }?;
+        let lens = unsafe { VectorElements::from_vector(lens) }?;
         if remote.count != local.count || remote.count != lens.count {
             return Err(CallError::Argument("the vectors of a put with signal are not equally long"));
         }
         let put = |at| {
-            let remote = remote.at(at)?;
-            let local = local.at(at)?;
-            let len = length(&lens.at(at)?)?;
+            let remote = remote.element_at(at)?;
+            let local = local.element_at(at)?;
+            let len = byte_len(&lens.element_at(at)?)?;
             if len == 0 {
-                return Ok(((0, 0), Near::Registered(Local { heap: 0, offset: 0, len })));
+                return Ok(((0, 0), LocalBytes::Registered(HeapRange { heap: 0, offset: 0, len })));
             }
             // SAFETY: descriptors with handles.
-            let there = unsafe { there(mesh, pe, &remote, len) }?;
+            let there = unsafe { remote_place(mesh, pe, &remote, len) }?;
             // SAFETY: as above.
-            Ok((there, unsafe { here(mesh, &local, len) }?))
+            Ok((there, unsafe { local_bytes(mesh, &local, len) }?))
         };
         // SAFETY: and a descriptor of the signal's word.
-        let target = unsafe { read(target, "no word for the signal") }?;
-        let change = change(verb.kind, bytes.elembytes, verb.float, target.val, target.cmp)?;
-        let Change::Signal(op, value) = change else {
+        let target = unsafe { read_pointer(target, "no word for the signal") }?;
+        let change = to_word_change(verb.kind, bytes.elembytes, verb.float, target.val, target.cmp)?;
+        let WordChange::Signal(op, value) = change else {
             return Err(CallError::Argument("a signal sets a word or adds to it"));
         };
         let len = u64::try_from(bytes.elembytes).unwrap_or(0);
         // SAFETY: with a handle.
-        let there = unsafe { there(mesh, pe, &target.remote_memdesc, len) }?;
-        lane.put_signal(&mesh.job, pe, (remote.count, put), (word(there, bytes.elembytes)?, op, value))?;
-        wait(mesh, lane, pe, &write)
+        let there = unsafe { remote_place(mesh, pe, &target.remote_memdesc, len) }?;
+        lane.put_signal(&mesh.job, pe, (remote.count, put), (word_at(there, bytes.elembytes)?, op, value))?;
+        wait_unless_nbi(mesh, lane, pe, &write)
     })
     .0
 }

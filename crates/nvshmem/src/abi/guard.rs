@@ -6,11 +6,11 @@ use trunkline_engine::in_full;
 use trunkline_sys::nvshmem::StatusCode;
 
 use crate::error::{CallError, Result};
-use crate::plugin::say;
+use crate::plugin::print_line;
 
 /// Runs the body of a function that C calls.
 #[inline]
-pub(super) fn guard(name: &'static str, body: impl FnOnce() -> Result<()>) -> StatusCode {
+pub(super) fn guard_call(name: &'static str, body: impl FnOnce() -> Result<()>) -> StatusCode {
     let body = || {
         #[cfg(feature = "mutants")]
         panic_if_asked(name);
@@ -18,21 +18,21 @@ pub(super) fn guard(name: &'static str, body: impl FnOnce() -> Result<()>) -> St
     };
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => StatusCode::SUCCESS,
-        Ok(Err(error)) => refused(name, &error),
-        Err(_) => panicked(name),
+        Ok(Err(error)) => report_refusal(name, &error),
+        Err(_) => report_panic(name),
     }
 }
 
 #[cold]
-fn refused(name: &str, error: &CallError) -> StatusCode {
-    say(&format!("{name}: {}", in_full(error)));
-    error.code()
+fn report_refusal(name: &str, error: &CallError) -> StatusCode {
+    print_line(&format!("{name}: {}", in_full(error)));
+    error.status_code()
 }
 
 #[cold]
-fn panicked(name: &str) -> StatusCode {
+fn report_panic(name: &str) -> StatusCode {
     // Even the report must not unwind into C.
-    let report = || say(&format!("{name}: a defect of the library; please report it"));
+    let report = || print_line(&format!("{name}: a defect of the library; please report it"));
     let _ = catch_unwind(report);
     StatusCode::INTERNAL
 }
@@ -45,9 +45,9 @@ fn panic_if_asked(name: &str) {
 }
 
 /// A place of the caller's that a result goes to.
-pub(super) struct Out<T>(*mut T);
+pub(super) struct OutPointer<T>(*mut T);
 
-impl<T> Out<T> {
+impl<T> OutPointer<T> {
     /// The place `to` points to.
     ///
     /// # Safety
@@ -57,7 +57,7 @@ impl<T> Out<T> {
     }
 
     /// Writes it.
-    pub(super) fn set(&self, value: T) {
+    pub(super) fn write_value(&self, value: T) {
         // SAFETY: not null, and writable by the contract of `new`; C objects have no destructors to run.
         unsafe { self.0.write(value) };
     }
@@ -68,7 +68,7 @@ impl<T> Out<T> {
 /// # Safety
 /// If not null, `from` points to a readable `T`.
 #[inline]
-pub(super) unsafe fn read<T: Copy>(from: *const T, what: &'static str) -> Result<T> {
+pub(super) unsafe fn read_pointer<T: Copy>(from: *const T, what: &'static str) -> Result<T> {
     if from.is_null() {
         return Err(CallError::Argument(what));
     }
@@ -92,18 +92,18 @@ mod tests {
 
     #[test]
     fn a_panic_ends_at_the_fence() {
-        assert_eq!(guard("rma", || panic!("a defect")), StatusCode::INTERNAL);
-        assert_eq!(guard("rma", || Err(CallError::Argument("wrong"))), StatusCode::INVALID_VALUE);
-        assert_eq!(guard("rma", || Ok(())), StatusCode::SUCCESS);
+        assert_eq!(guard_call("rma", || panic!("a defect")), StatusCode::INTERNAL);
+        assert_eq!(guard_call("rma", || Err(CallError::Argument("wrong"))), StatusCode::INVALID_VALUE);
+        assert_eq!(guard_call("rma", || Ok(())), StatusCode::SUCCESS);
     }
 
     #[test]
     fn nothing_is_written_to_or_read_from_nowhere() {
         // SAFETY: null is what the fence is asked about.
-        let out = unsafe { Out::<u64>::new(std::ptr::null_mut()) };
+        let out = unsafe { OutPointer::<u64>::new(std::ptr::null_mut()) };
         assert!(matches!(out, Err(CallError::Argument(_))));
         // SAFETY: as above.
-        let value = unsafe { read::<u64>(std::ptr::null(), "no value") };
+        let value = unsafe { read_pointer::<u64>(std::ptr::null(), "no value") };
         assert!(matches!(value, Err(CallError::Argument("no value"))));
     }
 }

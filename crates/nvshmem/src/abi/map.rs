@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use trunkline_sys::nvshmem::{StdUnorderedMap, StdVector};
 
-use super::guard::{borrow, read};
+use super::guard::{borrow, read_pointer};
 use crate::error::{CallError, Result};
 
 /// Most elements of one call: NVSHMEM splits an operation where memory is registered in pieces.
@@ -12,19 +12,19 @@ const MOST: usize = 1 << 16;
 
 /// The elements of a vector.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Elements<T> {
+pub(super) struct VectorElements<T> {
     first: *const T,
     pub(super) count: usize,
 }
 
-impl<T: Copy> Elements<T> {
+impl<T: Copy> VectorElements<T> {
     /// Those of a vector.
     ///
     /// # Safety
     /// If not null, `vector` points to a `std::vector<T>` that nobody changes while this is used.
-    pub(super) unsafe fn of(vector: *const StdVector<T>) -> Result<Self> {
+    pub(super) unsafe fn from_vector(vector: *const StdVector<T>) -> Result<Self> {
         // SAFETY: by the contract of this function.
-        let vector = unsafe { read(vector, "null vector") }?;
+        let vector = unsafe { read_pointer(vector, "null vector") }?;
         let bytes = (vector.end as usize).checked_sub(vector.begin as usize);
         let count = bytes.map(|bytes| bytes / size_of::<T>()).filter(|&count| count <= MOST);
         let count = count.ok_or(CallError::Argument("a vector that cannot be one"))?;
@@ -32,12 +32,12 @@ impl<T: Copy> Elements<T> {
     }
 
     /// One of them.
-    pub(super) fn at(&self, index: usize) -> Result<T> {
+    pub(super) fn element_at(&self, index: usize) -> Result<T> {
         if index >= self.count {
             return Err(CallError::Argument("beyond the end of a vector"));
         }
         // SAFETY: an element, by the contract of `of`.
-        unsafe { read(self.first.wrapping_add(index), "null vector") }
+        unsafe { read_pointer(self.first.wrapping_add(index), "null vector") }
     }
 }
 
@@ -45,7 +45,7 @@ impl<T: Copy> Elements<T> {
 ///
 /// # Safety
 /// If not null, `map` points to a `std::unordered_map<void *, void *>` that nobody changes meanwhile.
-pub(super) unsafe fn value_of(
+pub(super) unsafe fn find_value(
     map: *const StdUnorderedMap,
     key: *const c_void,
 ) -> Result<Option<*const c_void>> {
@@ -53,7 +53,7 @@ pub(super) unsafe fn value_of(
         return Ok(None);
     }
     // SAFETY: by the contract of this function.
-    let map = unsafe { read(map, "null map") }?;
+    let map = unsafe { read_pointer(map, "null map") }?;
     let mut node = map.first;
     // All nodes are one list, as long as the map says.
     for _ in 0..map.count {

@@ -27,15 +27,15 @@ pub(crate) unsafe extern "C" fn nvshmemt_init(
     api_version: c_int,
 ) -> c_int {
     let _ = cuda;
-    guard::guard("nvshmemt_init", || {
+    guard::guard_call("nvshmemt_init", || {
         // SAFETY: by this function's contract.
-        let out = unsafe { guard::Out::new(out) }?;
+        let out = unsafe { guard::OutPointer::new(out) }?;
         let made = match api_version / 10_000 {
-            major if major == sys4::VERSION / 10_000 => v4::make(api_version)?.cast(),
-            major if major == sys6::VERSION / 10_000 => v6::make(api_version)?.cast(),
+            major if major == sys4::VERSION / 10_000 => v4::make_transport(api_version)?.cast(),
+            major if major == sys6::VERSION / 10_000 => v6::make_transport(api_version)?.cast(),
             _ => return Err(CallError::Version(api_version)),
         };
-        out.set(made);
+        out.write_value(made);
         Ok(())
     })
     .0

@@ -7,7 +7,7 @@ use crate::error::CallError;
 
 impl CallError {
     /// NVSHMEM's number for it. Most end the program, whatever they are.
-    pub(super) fn code(&self) -> StatusCode {
+    pub(super) fn status_code(&self) -> StatusCode {
         match self {
             Self::Argument(_)
             | Self::Version(_)

@@ -8,20 +8,20 @@ use trunkline_sys::nvshmem::{ATTR_CONNECTED, Head};
 
 use super::guard::borrow;
 use crate::error::{CallError, Result};
-use crate::plugin::{Plugin, Shared};
+use crate::plugin::{SharedPlugin, TransportPlugin};
 
 /// A transport of some version: it begins with its head.
-pub(super) trait Version: Sized {
+pub(super) trait TransportVersion: Sized {
     /// Its head.
-    fn head(this: *mut Self) -> *mut Head;
+    fn head_pointer(this: *mut Self) -> *mut Head;
 
     /// All that is left of it.
     fn into_head(self: Box<Self>) -> Box<Head>;
 }
 
 /// A head for a plugin that was made; NVSHMEM fills in the rest.
-pub(super) fn head(plugin: Plugin, ours: c_int, host: c_int) -> Head {
-    let paths: Vec<*mut c_char> = plugin.nics.iter().map(|nic| path(nic.pci_path.as_deref())).collect();
+pub(super) fn make_head(plugin: TransportPlugin, ours: c_int, host: c_int) -> Head {
+    let paths: Vec<*mut c_char> = plugin.nics.iter().map(|nic| to_c_path(nic.pci_path.as_deref())).collect();
     let n_devices = c_int::try_from(paths.len()).unwrap_or(c_int::MAX);
     let paths = Box::into_raw(paths.into_boxed_slice());
     Head {
@@ -29,7 +29,7 @@ pub(super) fn head(plugin: Plugin, ours: c_int, host: c_int) -> Head {
         lib_code: 0,
         cap: core::ptr::null_mut(),
         boot_handle: core::ptr::null_mut(),
-        state: Arc::into_raw(Shared::new(plugin)).cast_mut().cast(),
+        state: Arc::into_raw(SharedPlugin::new(plugin)).cast_mut().cast(),
         type_specific_shared_state: core::ptr::null_mut(),
         cache_handle: core::ptr::null_mut(),
         device_pci_paths: paths.cast(),
@@ -52,7 +52,7 @@ pub(super) fn head(plugin: Plugin, ours: c_int, host: c_int) -> Head {
 }
 
 /// A folder in sysfs for C; a NIC without one is nowhere near any GPU.
-fn path(of: Option<&str>) -> *mut c_char {
+fn to_c_path(of: Option<&str>) -> *mut c_char {
     let path = CString::new(of.unwrap_or("/sys/devices/virtual")).unwrap_or_default();
     path.into_raw()
 }
@@ -61,18 +61,20 @@ fn path(of: Option<&str>) -> *mut c_char {
 ///
 /// # Safety
 /// If not null, `transport` was made here and is not finalized while `'a` lasts.
-pub(super) unsafe fn plugin<'a, T: Version>(transport: *mut T) -> Result<&'a Plugin> {
+pub(super) unsafe fn transport_plugin<'a, T: TransportVersion>(
+    transport: *mut T,
+) -> Result<&'a TransportPlugin> {
     // SAFETY: by the contract of this function.
-    let head = unsafe { borrow(T::head(transport), "null transport") }?;
+    let head = unsafe { borrow(T::head_pointer(transport), "null transport") }?;
     // SAFETY: made by `head` above, and given back by `finalize` only.
-    unsafe { borrow(head.state.cast::<Plugin>(), "a transport without state") }
+    unsafe { borrow(head.state.cast::<TransportPlugin>(), "a transport without state") }
 }
 
 /// Gives a transport back, with everything of it.
 ///
 /// # Safety
 /// `transport` came from a `Box` here, and nobody uses it any more.
-pub(super) unsafe fn finalize<T: Version>(transport: *mut T) -> Result<()> {
+pub(super) unsafe fn finalize_transport<T: TransportVersion>(transport: *mut T) -> Result<()> {
     if transport.is_null() {
         return Err(CallError::Argument("null transport"));
     }
@@ -86,6 +88,6 @@ pub(super) unsafe fn finalize<T: Version>(transport: *mut T) -> Result<()> {
         drop(unsafe { CString::from_raw(path) });
     }
     // SAFETY: made by `head` above, once.
-    drop(unsafe { Shared::from_raw(state.cast_const().cast()) });
+    drop(unsafe { SharedPlugin::from_raw(state.cast_const().cast()) });
     Ok(())
 }

@@ -5,13 +5,13 @@ use core::ffi::c_int;
 use trunkline_sys::nvshmem::v6::{AmoVerb, BatchHint, Transport, VERSION};
 use trunkline_sys::nvshmem::{Head, SetUp};
 
-use super::calls::{self, Verb, VerbOf};
-use super::table::{self, Version};
+use super::calls::{self, AtomicVerb, VerbOf};
+use super::table::{self, TransportVersion};
 use crate::error::Result;
-use crate::plugin::Plugin;
+use crate::plugin::TransportPlugin;
 
-impl Version for Transport {
-    fn head(this: *mut Self) -> *mut Head {
+impl TransportVersion for Transport {
+    fn head_pointer(this: *mut Self) -> *mut Head {
         this.cast()
     }
 
@@ -21,17 +21,17 @@ impl Version for Transport {
 }
 
 impl VerbOf for AmoVerb {
-    fn verb(&self) -> Verb {
-        Verb { kind: self.desc, float: self.is_float != 0 }
+    fn atomic_verb(&self) -> AtomicVerb {
+        AtomicVerb { kind: self.desc, float: self.is_float != 0 }
     }
 }
 
 /// A transport for a host that speaks this version.
-pub(super) fn make(host: c_int) -> Result<*mut Transport> {
-    let plugin = Plugin::new()?;
+pub(super) fn make_transport(host: c_int) -> Result<*mut Transport> {
+    let plugin = TransportPlugin::new()?;
     let takes_hints = plugin.takes_batch_hints();
     let transport = Transport {
-        head: table::head(plugin, VERSION, host),
+        head: table::make_head(plugin, VERSION, host),
         set_up: SetUp {
             can_reach_peer: Some(calls::can_reach_peer::<Transport>),
             connect_endpoints: Some(calls::connect_endpoints::<Transport>),

@@ -1,6 +1,6 @@
 //! What is taken where nobody names a fabric, over a folder in the place of `/`.
 
-use trunkline_ofi::{Auto, OfiConfig, OfiFabric};
+use trunkline_ofi::{AutoSelection, OfiConfig, OfiFabric};
 
 use crate::world::{Echo, Kind, World};
 
@@ -10,8 +10,10 @@ fn a_slingshot_is_taken_and_said_why() {
     std::fs::create_dir_all(root.join("sys/class/cxi/cxi0")).unwrap();
     let (world, library) = World::begin(Kind::default());
     *world.echo.lock().unwrap() = Echo::Whole;
-    let auto = Auto::look(&root, &OfiConfig::default(), |config| OfiFabric::with_library(&library, config));
+    let auto = AutoSelection::detect_devices(&root, &OfiConfig::default(), |config| {
+        OfiFabric::with_library(&library, config)
+    });
     std::fs::remove_dir_all(&root).unwrap();
-    assert_eq!(auto.fabric.unwrap().provider(), "cxi");
+    assert_eq!(auto.fabric.unwrap().provider_name(), "cxi");
     assert_eq!(auto.line.unwrap(), "TRUNKLINE_FABRIC=auto takes ofi:cxi, as there is cxi0");
 }

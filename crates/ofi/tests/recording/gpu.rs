@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use trunkline_fabric::{
-    Access, Completion, DeviceReach, Done, Exported, Fabric as _, Keys, Level, LinkId, Links as _, Op,
-    PostError, Purpose, Rail as _, RailConfig, RecvOrder, RegisterError, Remote, RemoteKey, Status,
+    AccessRights, Completion, CompletionKind, DeviceReach, ExportedDmaBuf, Fabric as _, LinkControl as _,
+    LinkId, LogLevel, Op, OpStatus, PostError, Rail as _, RailConfig, RecvOrder, RegionKeys, RegionPurpose,
+    RegisterError, RemoteKey, RemoteLocation,
 };
-use trunkline_mem::gpu::{Gpu, Gpus};
-use trunkline_mem::{Kind as Where, Memory};
+use trunkline_mem::gpu::{VendorDriver, VendorDrivers};
+use trunkline_mem::{MemoryKind as Where, MemoryRange};
 use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
 use trunkline_proto::time::Duration;
 use trunkline_sys::ofi::{self, caps, errno, mr_mode};
@@ -22,7 +23,7 @@ const BASE: usize = 0x7f00_0000_0200;
 const LEN: usize = 8 << 20;
 
 /// A provider of the newest kind that reads and writes to itself.
-fn world(kind: Kind) -> (Arc<World>, OfiConfig, Arc<trunkline_ofi::Library>) {
+fn world(kind: Kind) -> (Arc<World>, OfiConfig, Arc<trunkline_ofi::OfiLibrary>) {
     let (world, library) = World::begin(kind);
     *world.echo.lock().unwrap() = Echo::Whole;
     (world, OfiConfig { provider: Some("cxi".to_owned()), ..OfiConfig::default() }, library)
@@ -37,20 +38,20 @@ fn name() -> String {
     format!("trunkline.fake.{:?}", std::thread::current().id())
 }
 
-fn nvidia() -> Gpus {
+fn nvidia() -> VendorDrivers {
     drivers::set(Fake { memory: vec![Known::device(1, BASE, LEN)], name: name(), ..Fake::new(12_040) });
     // SAFETY: the fake does what CUDA says, in this thread, and the tests stay in it.
-    Gpus::of(vec![unsafe { Gpu::of_cuda(drivers::cuda_calls()) }.unwrap()])
+    VendorDrivers::from_drivers(vec![unsafe { VendorDriver::of_cuda(drivers::cuda_calls()) }.unwrap()])
 }
 
-fn amd() -> Gpus {
+fn amd() -> VendorDrivers {
     drivers::set(Fake { memory: vec![Known::device(1, BASE, LEN)], ..Fake::new(60_241_133) });
     // SAFETY: the fake does what HIP says, in this thread, and the tests stay in it.
-    Gpus::of(vec![unsafe { Gpu::of_hip(drivers::hip_calls()) }.unwrap()])
+    VendorDrivers::from_drivers(vec![unsafe { VendorDriver::of_hip(drivers::hip_calls()) }.unwrap()])
 }
 
 fn lines(fabric: &OfiFabric) -> Vec<&str> {
-    fabric.notes().iter().map(|(_, line)| line.as_str()).collect()
+    fabric.nic_notes().iter().map(|(_, line)| line.as_str()).collect()
 }
 
 fn reach(fabric: &OfiFabric) -> DeviceReach {
@@ -63,10 +64,10 @@ fn asked_of_devices(world: &World) -> Vec<Asked> {
 }
 
 /// A fabric that has tried this memory.
-fn tried(kind: Kind, gpus: &Gpus) -> (Arc<World>, OfiFabric) {
+fn tried(kind: Kind, gpus: &VendorDrivers) -> (Arc<World>, OfiFabric) {
     let (world, config, library) = world(kind);
     let fabric = OfiFabric::with_library(&library, &config).unwrap();
-    assert!(!reach(&fabric).any(), "nobody has tried");
+    assert!(!reach(&fabric).reaches_any(), "nobody has tried");
     (world, fabric.with_gpus(gpus))
 }
 
@@ -76,19 +77,19 @@ fn memory_of_devices_is_asked_for_and_not_insisted_on() {
     let fabric = OfiFabric::with_library(&library, &config).unwrap();
     assert!(fabric.reaches_devices());
     assert_eq!(*world.wishes.lock().unwrap(), [ALL, ALL | caps::HMEM]);
-    assert!(!fabric.granted(0).unwrap().hmem, "it is taken where it is of use");
-    assert!(fabric.with_gpus(&nvidia()).granted(0).unwrap().hmem);
+    assert!(!fabric.provider_grant(0).unwrap().hmem, "it is taken where it is of use");
+    assert!(fabric.with_gpus(&nvidia()).provider_grant(0).unwrap().hmem);
     let (_world, config, library) = self::world(Kind { caps: ALL, ..new() });
     let fabric = OfiFabric::with_library(&library, &config).unwrap();
     assert!(!fabric.reaches_devices() && fabric.nics().len() == 1);
     // It may cost something, which is paid only then.
     let (_world, config, library) = self::world(Kind { device_inject: 0, ..new() });
     let narrower = OfiFabric::with_library(&library, &config).unwrap();
-    assert_eq!(narrower.granted(0).unwrap().sizes.inject, 64);
-    assert_eq!(narrower.with_gpus(&nvidia()).granted(0).unwrap().sizes.inject, 0);
+    assert_eq!(narrower.provider_grant(0).unwrap().sizes.inject, 64);
+    assert_eq!(narrower.with_gpus(&nvidia()).provider_grant(0).unwrap().sizes.inject, 0);
     let gpus = nvidia();
     drivers::asked();
-    assert!(!reach(&fabric.with_gpus(&gpus)).any());
+    assert!(!reach(&fabric.with_gpus(&gpus)).reaches_any());
     assert_eq!(drivers::asked(), [""; 0], "nothing is tried where nothing is granted");
 }
 
@@ -136,7 +137,7 @@ fn what_fails_when_it_is_tried_is_not_promised() {
     assert!(
         lines(&fabric)[0].contains("as a dma-buf") && lines(&fabric)[0].contains("1.20"),
         "{:?}",
-        fabric.notes()
+        fabric.nic_notes()
     );
     // A driver that does not export.
     let gpus = nvidia();
@@ -160,15 +161,19 @@ fn what_fails_when_it_is_tried_is_not_promised() {
         let fabric = OfiFabric::with_library(&library, &config).unwrap();
         breaks(&world);
         let fabric = fabric.with_gpus(&gpus);
-        assert!(!reach(&fabric).any() && !reach(&fabric).needs_flush, "{words}");
-        assert!(lines(&fabric).iter().any(|note| note.contains(words)), "{words}: {:?}", fabric.notes());
+        assert!(!reach(&fabric).reaches_any() && !reach(&fabric).needs_flush, "{words}");
+        assert!(lines(&fabric).iter().any(|note| note.contains(words)), "{words}: {:?}", fabric.nic_notes());
         assert_eq!(world.open(), 0);
     }
     // A driver without memory.
     let gpus = nvidia();
     drivers::with(|fake| fake.alloc = 2);
     let (_, fabric) = tried(new(), &gpus);
-    assert!(!reach(&fabric).any() && lines(&fabric)[0].contains("cuMemAlloc"), "{:?}", fabric.notes());
+    assert!(
+        !reach(&fabric).reaches_any() && lines(&fabric)[0].contains("cuMemAlloc"),
+        "{:?}",
+        fabric.nic_notes()
+    );
 }
 
 #[test]
@@ -178,7 +183,7 @@ fn a_provider_that_needs_cuda_to_move_bytes_reaches_none_of_its_memory() {
         let (world, config, library) = world(new());
         *world.cuda_option.lock().unwrap() = -said;
         let fabric = OfiFabric::with_library(&library, &config).unwrap().with_gpus(&gpus);
-        assert_eq!(reach(&fabric).any(), reached, "{said}");
+        assert_eq!(reach(&fabric).reaches_any(), reached, "{said}");
         assert_eq!(lines(&fabric).iter().any(|note| note.contains("calls of CUDA")), !reached);
     }
     // One that has no memory of the host to go through.
@@ -198,9 +203,9 @@ fn flushes_can_be_switched_off() {
     assert!(reach(&fabric).nvidia && !reach(&fabric).needs_flush);
 }
 
-fn of_device(addr: usize, len: usize) -> Memory {
+fn of_device(addr: usize, len: usize) -> MemoryRange {
     // SAFETY: memory of a device is never touched.
-    unsafe { Memory::from_raw(addr, len, Where::Device(1)) }
+    unsafe { MemoryRange::from_raw(addr, len, Where::Device(1)) }
 }
 
 fn open(fabric: &OfiFabric) -> OfiRail {
@@ -215,7 +220,7 @@ fn open(fabric: &OfiFabric) -> OfiRail {
         traffic_class: None,
         many: false,
     };
-    fabric.open(0, &config).unwrap()
+    fabric.open_rail(0, &config).unwrap()
 }
 
 #[test]
@@ -228,21 +233,21 @@ fn memory_of_devices_is_registered_as_it_is_given() {
     let registrar = rail.registrar();
     let memory = of_device(BASE + 0x1000, 5000);
     let last = || *asked_of_devices(&world).last().unwrap();
-    registrar.register(&memory, Access::READ_WRITE, Purpose::Data).unwrap();
+    registrar.register(&memory, AccessRights::READ_WRITE, RegionPurpose::Data).unwrap();
     assert_eq!(
         (last().iface, last().device, last().addr, last().len),
         (ofi::hmem::CUDA, 1, BASE + 0x1000, 5000)
     );
     let file = std::fs::File::open("/dev/null").unwrap();
-    let exported = Exported { fd: file.as_fd(), offset: 0x4200 };
+    let exported = ExportedDmaBuf { fd: file.as_fd(), offset: 0x4200 };
     let memory = of_device(BASE + 0x4000, 5000);
-    registrar.register_exported(&memory, exported, Access::WRITE, Purpose::Data).unwrap();
+    registrar.register_exported(&memory, exported, AccessRights::WRITE, RegionPurpose::Data).unwrap();
     // Never more than the bytes, and never from the start of their page.
     assert_eq!(last().dmabuf, Some((file.as_raw_fd(), 0x4200, 5000, BASE + 0x4000 - 0x4200)));
     assert_eq!((last().addr, last().access & caps::REMOTE_READ), (BASE + 0x4000, 0));
     world.refuse(Point::Device, errno::ENOSPC);
     let other = of_device(BASE + 0x8000, 5000);
-    let error = registrar.register(&other, Access::WRITE, Purpose::Data).unwrap_err();
+    let error = registrar.register(&other, AccessRights::WRITE, RegionPurpose::Data).unwrap_err();
     assert!(matches!(error, RegisterError::Device { .. }), "{error}");
     assert!(
         error.to_string().contains("by its address: ") && error.to_string().contains("nvidia-peermem"),
@@ -260,9 +265,9 @@ fn memory_of_devices_that_is_asked_for_again_is_registered_once() {
     let (whole, part) = (of_device(BASE, 8192), of_device(BASE + 4096, 100));
     // A dma-buf of the same memory, as callers make one for each connection.
     let files = [(); 2].map(|()| std::fs::File::open("/dev/null").unwrap());
-    let as_dmabuf = |of: usize, memory: &Memory, offset: u64| {
-        let exported = Exported { fd: files[of].as_fd(), offset };
-        registrar.register_exported(memory, exported, Access::WRITE, Purpose::Data).unwrap()
+    let as_dmabuf = |of: usize, memory: &MemoryRange, offset: u64| {
+        let exported = ExportedDmaBuf { fd: files[of].as_fd(), offset };
+        registrar.register_exported(memory, exported, AccessRights::WRITE, RegionPurpose::Data).unwrap()
     };
     let first = as_dmabuf(0, &whole, 0x200);
     let again = as_dmabuf(1, &whole, 0x200);
@@ -271,17 +276,18 @@ fn memory_of_devices_that_is_asked_for_again_is_registered_once() {
     assert_eq!((again.remote, again.remote_base), (first.remote, first.remote_base));
     assert_eq!((inside.remote, inside.remote_base), (first.remote, first.remote_base + 4096));
     // More than there is, other rights, and what is not a user's payload, have their own.
-    let more = registrar.register(&of_device(BASE, 8193), Access::WRITE, Purpose::Data).unwrap();
-    let read =
-        registrar.register(&part, Access { write: false, ..Access::READ_WRITE }, Purpose::Data).unwrap();
-    let bounce = registrar.register(&part, Access::WRITE, Purpose::Bounce).unwrap();
+    let more = registrar.register(&of_device(BASE, 8193), AccessRights::WRITE, RegionPurpose::Data).unwrap();
+    let read = registrar
+        .register(&part, AccessRights { write: false, ..AccessRights::READ_WRITE }, RegionPurpose::Data)
+        .unwrap();
+    let bounce = registrar.register(&part, AccessRights::WRITE, RegionPurpose::Bounce).unwrap();
     assert_eq!(asked_of_devices(&world).len() - tries, 4);
-    assert_eq!(fabric.usage(0).regions, 4);
+    assert_eq!(fabric.nic_usage(0).regions, 4);
     for keys in [first, again, inside, more, read, bounce] {
         registrar.deregister(keys.local).unwrap();
     }
     // Nothing is kept for later: what is at the address then may be something else.
-    assert_eq!(fabric.usage(0).regions, 0);
+    assert_eq!(fabric.nic_usage(0).regions, 0);
     let anew = as_dmabuf(0, &part, 0x1200);
     assert_eq!(asked_of_devices(&world).len() - tries, 5);
     registrar.deregister(anew.local).unwrap();
@@ -291,34 +297,40 @@ fn memory_of_devices_that_is_asked_for_again_is_registered_once() {
 fn memory_that_was_not_tried_is_refused() {
     // Of a provider that grants it, by drivers that nobody has.
     let (_world, config, library) = world(new());
-    let rail = open(&OfiFabric::with_library(&library, &config).unwrap().with_gpus(&Gpus::default()));
+    let rail =
+        open(&OfiFabric::with_library(&library, &config).unwrap().with_gpus(&VendorDrivers::default()));
     let memory = of_device(BASE, 64);
-    let refused = rail.registrar().register(&memory, Access::WRITE, Purpose::Data);
+    let refused = rail.registrar().register(&memory, AccessRights::WRITE, RegionPurpose::Data);
     assert!(matches!(refused, Err(RegisterError::Kind(Where::Device(1)))));
     let file = std::fs::File::open("/dev/null").unwrap();
-    let exported = Exported { fd: file.as_fd(), offset: 0 };
-    let refused = rail.registrar().register_exported(&memory, exported, Access::WRITE, Purpose::Data);
+    let exported = ExportedDmaBuf { fd: file.as_fd(), offset: 0 };
+    let refused =
+        rail.registrar().register_exported(&memory, exported, AccessRights::WRITE, RegionPurpose::Data);
     assert!(matches!(refused, Err(RegisterError::Kind(_))));
     // By the way that did not work.
     let gpus = nvidia();
     let (_world, fabric) = tried(Kind::default(), &gpus);
-    let refused =
-        open(&fabric).registrar().register_exported(&memory, exported, Access::WRITE, Purpose::Data);
+    let refused = open(&fabric).registrar().register_exported(
+        &memory,
+        exported,
+        AccessRights::WRITE,
+        RegionPurpose::Data,
+    );
     assert!(refused.unwrap_err().to_string().contains("as a dma-buf: the provider took none"));
 }
 
 /// A rail with a link, and a region of a device there.
-fn flushing(kind: Kind) -> (Arc<World>, OfiRail, LinkId, Remote) {
+fn flushing(kind: Kind) -> (Arc<World>, OfiRail, LinkId, RemoteLocation) {
     let gpus = nvidia();
     let (world, fabric) = tried(kind, &gpus);
     *world.echo.lock().unwrap() = Echo::Silent;
     let mut rail = open(&fabric);
-    let link = rail.create_on(None).unwrap();
+    let link = rail.create_link_on(None).unwrap();
     let memory = of_device(BASE, 4096);
-    let Keys { remote, remote_base, .. } =
-        rail.registrar().register(&memory, Access::READ_WRITE, Purpose::Data).unwrap();
+    let RegionKeys { remote, remote_base, .. } =
+        rail.registrar().register(&memory, AccessRights::READ_WRITE, RegionPurpose::Data).unwrap();
     world.posts.lock().unwrap().clear();
-    (world, rail, link, Remote { key: remote, addr: remote_base + 100, purpose: Purpose::Data })
+    (world, rail, link, RemoteLocation { key: remote, addr: remote_base + 100, purpose: RegionPurpose::Data })
 }
 
 fn polled(rail: &mut OfiRail) -> Vec<Completion> {
@@ -332,7 +344,7 @@ fn a_flush_reads_a_byte_of_the_device() {
     for mode in [0, mr_mode::VIRT_ADDR, mr_mode::ENDPOINT | mr_mode::PROV_KEY] {
         let (world, mut rail, link, at) = flushing(Kind { mr_mode: mode, ..new() });
         rail.post(link, 7, Op::FlushAt { at }, true).unwrap();
-        assert_eq!(rail.credits(link), 7, "it counts");
+        assert_eq!(rail.post_credits(link), 7, "it counts");
         let posts = world.posts.lock().unwrap().clone();
         let [read] = &posts[..] else { panic!("{posts:?}") };
         assert_eq!((read.call, read.remote), ("read", Some((at.addr, 1, at.key.0))));
@@ -345,17 +357,17 @@ fn a_flush_reads_a_byte_of_the_device() {
         assert_eq!(told.len(), 1);
         assert_eq!(
             (told[0].wr_id, told[0].link, told[0].done, told[0].status),
-            (7, link, Done::Posted, Status::Ok)
+            (7, link, CompletionKind::Posted, OpStatus::Ok)
         );
-        assert_eq!(rail.credits(link), 8);
+        assert_eq!(rail.post_credits(link), 8);
         // One that nobody wants to hear of, and one of a link that goes.
         *world.echo.lock().unwrap() = Echo::Whole;
         rail.post(link, 8, Op::FlushAt { at }, false).unwrap();
-        assert_eq!((polled(&mut rail), rail.credits(link)), (vec![], 8));
+        assert_eq!((polled(&mut rail), rail.post_credits(link)), (vec![], 8));
         rail.post(link, 9, Op::FlushAt { at }, true).unwrap();
-        rail.destroy(link);
-        let another = rail.create_on(None).unwrap();
-        assert_eq!((another, polled(&mut rail), rail.credits(another)), (link, vec![], 8));
+        rail.destroy_link(link);
+        let another = rail.create_link_on(None).unwrap();
+        assert_eq!((another, polled(&mut rail), rail.post_credits(another)), (link, vec![], 8));
         drop(rail);
         assert_eq!(world.open(), 0);
     }
@@ -368,7 +380,7 @@ fn there_is_an_end_of_flushes_and_they_wait_for_room() {
     for wr_id in 0..8 {
         rail.post(link, wr_id, Op::FlushAt { at }, true).unwrap();
     }
-    assert_eq!(rail.credits(link), 0);
+    assert_eq!(rail.post_credits(link), 0);
     assert_eq!(rail.post(link, 8, Op::FlushAt { at }, true), Err(PostError::Busy));
     assert_eq!(polled(&mut rail), []);
     *world.answer.lock().unwrap() = 0;
@@ -376,7 +388,7 @@ fn there_is_an_end_of_flushes_and_they_wait_for_room() {
     let mut told = polled(&mut rail);
     told.extend(polled(&mut rail));
     assert_eq!(told.iter().map(|one| one.wr_id).collect::<Vec<_>>(), (0..8).collect::<Vec<u64>>());
-    assert_eq!(rail.credits(link), 8);
+    assert_eq!(rail.post_credits(link), 8);
 }
 
 #[test]
@@ -390,26 +402,26 @@ fn a_flush_that_fails_ends_its_link() {
         rail.post(link, 7, Op::FlushAt { at }, true).unwrap();
         let told = polled(&mut rail);
         let status = told.first().map(|one| one.status);
-        assert_eq!(status, Some(Status::Unflushed(errno::EIO.unsigned_abs())));
+        assert_eq!(status, Some(OpStatus::Unflushed(errno::EIO.unsigned_abs())));
         assert!(status.unwrap().to_string().contains("flushing memory of a GPU failed"));
-        assert!(rail.is_up(link).is_err(), "the link is in error");
+        assert!(rail.poll_link_up(link).is_err(), "the link is in error");
     }
     // And the first one cannot be made.
     let (world, mut rail, link, at) = flushing(new());
     world.refuse(Point::Endpoint, errno::ENOSPC);
     let refused = rail.post(link, 7, Op::FlushAt { at }, true).unwrap_err();
-    assert!(matches!(refused, PostError::Refused(Status::Unflushed(_))), "{refused}");
-    assert_eq!(rail.credits(link), 8);
+    assert!(matches!(refused, PostError::Refused(OpStatus::Unflushed(_))), "{refused}");
+    assert_eq!(rail.post_credits(link), 8);
 }
 
 #[test]
 fn a_flush_works_on_a_link_in_error() {
     let (world, mut rail, link, at) = flushing(new());
-    rail.fail(link);
+    rail.fail_link(link);
     *world.echo.lock().unwrap() = Echo::Whole;
     rail.post(link, 7, Op::FlushAt { at }, true).unwrap();
     let told = polled(&mut rail);
-    assert_eq!((told.len(), told[0].wr_id, told[0].status), (1, 7, Status::Ok));
+    assert_eq!((told.len(), told[0].wr_id, told[0].status), (1, 7, OpStatus::Ok));
 }
 
 #[test]
@@ -437,8 +449,8 @@ fn a_nic_that_cannot_write_with_data_is_told_with_what_helps() {
         breaks(&world);
         let config = OfiConfig { provider: Some(provider.to_owned()), ..config };
         let fabric = OfiFabric::with_library(&library, &config).unwrap();
-        assert!(!fabric.profile(0).unwrap().write_data, "{words}");
-        let [(Level::Warn, note)] = fabric.notes() else { panic!("{:?}", fabric.notes()) };
+        assert!(!fabric.provider_profile(0).unwrap().write_data, "{words}");
+        let [(LogLevel::Warn, note)] = fabric.nic_notes() else { panic!("{:?}", fabric.nic_notes()) };
         assert!(note.contains("cannot write with data") && note.contains(words), "{note}");
         assert_eq!(world.open(), 0, "what was tried is closed");
     }
@@ -450,7 +462,7 @@ fn a_nic_is_tried_once_and_only_where_it_is_not_known() {
         let (world, config, library) = world(new());
         let config = OfiConfig { provider: Some(provider.to_owned()), copies, ..config };
         let fabric = OfiFabric::with_library(&library, &config).unwrap();
-        assert!(fabric.profile(0).unwrap().write_data && fabric.notes().is_empty());
+        assert!(fabric.provider_profile(0).unwrap().write_data && fabric.nic_notes().is_empty());
         let posts = world.posts.lock().unwrap().clone();
         (posts.len(), fabric.nics().len())
     };
@@ -459,7 +471,7 @@ fn a_nic_is_tried_once_and_only_where_it_is_not_known() {
     let (world, config, library) = world(new());
     world.refuse(Point::Domain, errno::ENODEV);
     let fabric = OfiFabric::with_library(&library, &config).unwrap();
-    assert!(fabric.profile(0).unwrap().write_data && fabric.notes().is_empty());
+    assert!(fabric.provider_profile(0).unwrap().write_data && fabric.nic_notes().is_empty());
 }
 
 /// What is registered for this host stays as it was.
@@ -468,7 +480,8 @@ fn the_keys_of_the_host_are_no_others() {
     let gpus = nvidia();
     let (world, fabric) = tried(new(), &gpus);
     let rail = open(&fabric);
-    let keys = rail.registrar().register(&Memory::heap(64), Access::WRITE, Purpose::Data).unwrap();
+    let keys =
+        rail.registrar().register(&MemoryRange::heap(64), AccessRights::WRITE, RegionPurpose::Data).unwrap();
     assert_ne!(keys.remote, RemoteKey(0));
     assert_eq!(world.asked.lock().unwrap().last().unwrap().iface, ofi::hmem::SYSTEM);
 }

@@ -5,11 +5,12 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use trunkline_fabric::{Access, Exported, Fabric as _};
-use trunkline_mem::{Kind as Where, Memory};
+use trunkline_fabric::{AccessRights, ExportedDmaBuf, Fabric as _};
+use trunkline_mem::{MemoryKind as Where, MemoryRange};
 use trunkline_ofi::typed::{
-    Data, Domain, Duty, Endpoint, Errno, Exclusion, Hints, Iface, Model, Mr, MrDisabled, OpenStep, Opt,
-    Queue, RegisterError, RegisterStep, Role, Wanted, query, register,
+    CallExclusion, EndpointOption, EndpointRole, MemoryDuty, MemoryIface, MrDisabled, MrEnabled, MrRequest,
+    MrScope, OfiDomain, OfiEndpoint, OfiErrno, OfiHints, OfiOpenStep, OfiQueue, OfiRegisterError,
+    PayloadTraffic, RegisterStep, query_infos, register_memory,
 };
 use trunkline_ofi::{OfiConfig, OfiFabric};
 use trunkline_sys::ofi::{self, caps, class, errno, mr_mode, threading};
@@ -25,7 +26,7 @@ pub(crate) const MODES: [i32; 4] = [
     mr_mode::ENDPOINT | mr_mode::PROV_KEY | mr_mode::ALLOCATED,
 ];
 
-fn number<R: Role>(mr: &Mr<R>) -> u64 {
+fn number<R: EndpointRole>(mr: &MrEnabled<R>) -> u64 {
     mr.key().unwrap().number()
 }
 
@@ -36,24 +37,24 @@ pub(crate) fn kind(mr_mode: i32) -> Kind {
 #[test]
 fn every_step_of_opening_may_fail_and_leaves_nothing() {
     let cases = [
-        (Point::Fabric, OpenStep::Fabric),
-        (Point::Domain, OpenStep::Domain),
-        (Point::Queue, OpenStep::Queue),
-        (Point::Vector, OpenStep::Vector),
-        (Point::Endpoint, OpenStep::Endpoint),
-        (Point::BindQueue, OpenStep::BindQueue),
-        (Point::BindVector, OpenStep::BindVector),
-        (Point::Option, OpenStep::Option(ofi::opt::FI_HMEM_P2P)),
-        (Point::EnableEndpoint, OpenStep::Enable),
+        (Point::Fabric, OfiOpenStep::Fabric),
+        (Point::Domain, OfiOpenStep::Domain),
+        (Point::Queue, OfiOpenStep::Queue),
+        (Point::Vector, OfiOpenStep::Vector),
+        (Point::Endpoint, OfiOpenStep::Endpoint),
+        (Point::BindQueue, OfiOpenStep::BindQueue),
+        (Point::BindVector, OfiOpenStep::BindVector),
+        (Point::Option, OfiOpenStep::Option(ofi::opt::FI_HMEM_P2P)),
+        (Point::EnableEndpoint, OfiOpenStep::Enable),
     ];
     let (world, library) = World::begin(Kind::default());
-    let option = Opt::int(ofi::opt::FI_HMEM_P2P, ofi::hmem_p2p::DISABLED);
+    let option = EndpointOption::from_int(ofi::opt::FI_HMEM_P2P, ofi::hmem_p2p::DISABLED);
     let attempt = || {
-        let info = query(&Hints::new(&library, ALL).unwrap(), None).unwrap().remove(0);
-        let domain = Domain::open(&info)?;
-        let watch = domain.watch();
-        let queue = Queue::open(&domain, &WANTS)?;
-        let endpoint = Endpoint::<Data>::open(&info, &queue, &[option]);
+        let info = query_infos(&OfiHints::new(&library, ALL).unwrap(), None).unwrap().remove(0);
+        let domain = OfiDomain::open(&info)?;
+        let watch = domain.watch_close_failures();
+        let queue = OfiQueue::open(&domain, &WANTS)?;
+        let endpoint = OfiEndpoint::<PayloadTraffic>::open(&info, &queue, &[option]);
         drop((queue, domain));
         let named = endpoint.as_ref().err().map(ToString::to_string);
         drop(endpoint?);
@@ -62,9 +63,9 @@ fn every_step_of_opening_may_fail_and_leaves_nothing() {
     };
     for (point, step) in cases {
         world.refuse(point, errno::ENOSPC);
-        let error: trunkline_ofi::typed::OpenError = attempt().unwrap_err();
-        assert_eq!((error.step, error.errno), (step, Errno::new(errno::ENOSPC)), "{point:?}");
-        let of_endpoint = ![OpenStep::Fabric, OpenStep::Domain, OpenStep::Queue].contains(&step);
+        let error: trunkline_ofi::typed::OfiOpenError = attempt().unwrap_err();
+        assert_eq!((error.step, error.errno), (step, OfiErrno::new(errno::ENOSPC)), "{point:?}");
+        let of_endpoint = ![OfiOpenStep::Fabric, OfiOpenStep::Domain, OfiOpenStep::Queue].contains(&step);
         assert_eq!(error.role, of_endpoint.then_some("data"), "{error}");
         assert_eq!((world.open(), world.infos.load(SeqCst)), (0, 0), "{point:?}");
         world.relent();
@@ -87,23 +88,23 @@ fn every_step_of_registering_may_fail_and_leaves_nothing() {
         for (point, step, here) in steps {
             nic.world.refuse(point, errno::EINVAL);
             let before = nic.world.open();
-            let made = nic.register(&nic.ctrl, Duty::Mailbox);
+            let made = nic.register(&nic.ctrl, MemoryDuty::Mailbox);
             assert_eq!(made.is_err(), here, "{point:?} with {mode:#x}");
             if let Some(error) = made.err() {
-                let cause = if step == RegisterStep::Key { Errno::NO_KEY } else { Errno::INVALID };
-                let (role, duty) = ("control", Duty::Mailbox);
-                assert_eq!(error, RegisterError::Provider { step, role, duty, errno: cause });
+                let cause = if step == RegisterStep::Key { OfiErrno::NO_KEY } else { OfiErrno::INVALID };
+                let (role, duty) = ("control", MemoryDuty::Mailbox);
+                assert_eq!(error, OfiRegisterError::Provider { step, role, duty, errno: cause });
                 let text = error.to_string();
                 assert!(
                     text.contains("a mailbox for control") && text.contains(&format!("{step:?}")),
                     "{text}"
                 );
             }
-            assert_eq!((nic.world.open(), nic.domain.leases().live()), (before, 0), "{point:?}");
+            assert_eq!((nic.world.open(), nic.domain.key_leases().live_count()), (before, 0), "{point:?}");
             nic.world.relent();
-            drop(nic.ctrl(Duty::Mailbox));
-            assert_eq!((nic.world.open(), nic.domain.leases().live()), (before, 0), "{point:?}");
-            assert_eq!(nic.domain.refused().count, 0);
+            drop(nic.ctrl(MemoryDuty::Mailbox));
+            assert_eq!((nic.world.open(), nic.domain.key_leases().live_count()), (before, 0), "{point:?}");
+            assert_eq!(nic.domain.close_failures().count, 0);
         }
     }
 }
@@ -112,20 +113,20 @@ fn every_step_of_registering_may_fail_and_leaves_nothing() {
 fn a_nic_may_be_full_for_a_moment_and_not_for_ever() {
     let nic = Nic::new(Kind::default());
     nic.world.again.store(4095, SeqCst);
-    drop(nic.ctrl(Duty::Mailbox));
+    drop(nic.ctrl(MemoryDuty::Mailbox));
     assert_eq!(nic.world.again.load(SeqCst), 0);
     nic.world.again.store(5000, SeqCst);
-    let (step, role, duty) = (RegisterStep::Enable, "control", Duty::Mailbox);
-    let full = RegisterError::Provider { step, role, duty, errno: Errno::AGAIN };
+    let (step, role, duty) = (RegisterStep::Enable, "control", MemoryDuty::Mailbox);
+    let full = OfiRegisterError::Provider { step, role, duty, errno: OfiErrno::AGAIN };
     assert_eq!(nic.register(&nic.ctrl, duty).err(), Some(full));
     assert_eq!((nic.world.again.load(SeqCst), nic.world.open_of(class::MR)), (5000 - 4096, 0));
     // So is the place of an endpoint.
-    let open = || Endpoint::<Data>::open(&nic.info, &nic.queue, &[]);
+    let open = || OfiEndpoint::<PayloadTraffic>::open(&nic.info, &nic.queue, &[]);
     nic.world.again.store(4095, SeqCst);
     drop(open().unwrap());
     nic.world.again.store(5000, SeqCst);
     let error = open().err().unwrap();
-    assert_eq!((error.step, error.role, error.errno), (OpenStep::Enable, Some("data"), Errno::AGAIN));
+    assert_eq!((error.step, error.role, error.errno), (OfiOpenStep::Enable, Some("data"), OfiErrno::AGAIN));
     assert_eq!((nic.world.again.load(SeqCst), nic.world.open_of(class::EP)), (5000 - 4096, 2));
 }
 
@@ -133,9 +134,10 @@ fn a_nic_may_be_full_for_a_moment_and_not_for_ever() {
 fn a_registration_outlives_its_endpoint_only_by_keeping_it() {
     for mode in MODES {
         let nic = Nic::new(kind(mode));
-        let (user, mailbox) = (nic.data(Duty::User(Access::WRITE)), nic.ctrl(Duty::Mailbox));
+        let (user, mailbox) =
+            (nic.data(MemoryDuty::User(AccessRights::WRITE)), nic.ctrl(MemoryDuty::Mailbox));
         let Nic { world, info, domain, queue, data, ctrl, .. } = nic;
-        let watch = domain.watch();
+        let watch = domain.watch_close_failures();
         world.take_log();
         // The abort of all: endpoints, queue and domain go before what was registered.
         drop((data, ctrl, queue, domain, info));
@@ -155,27 +157,27 @@ fn a_registration_outlives_its_endpoint_only_by_keeping_it() {
 #[test]
 fn what_is_not_closed_is_counted() {
     let nic = Nic::new(Kind::default());
-    let mr = nic.data(Duty::Landing);
-    assert_eq!(nic.domain.refused().count, 0);
+    let mr = nic.data(MemoryDuty::Landing);
+    assert_eq!(nic.domain.close_failures().count, 0);
     nic.world.refuse(Point::CloseMr, errno::EBUSY);
     drop(mr);
-    let refused = nic.domain.refused();
-    assert_eq!((refused.count, refused.last), (1, Some(Errno::BUSY)));
+    let refused = nic.domain.close_failures();
+    assert_eq!((refused.count, refused.last), (1, Some(OfiErrno::BUSY)));
 }
 
 #[test]
 fn a_key_is_free_only_when_its_registration_is_closed() {
     for mode in [0, mr_mode::ENDPOINT] {
         let nic = Nic::new(kind(mode));
-        let leases = Arc::clone(nic.domain.leases());
+        let leases = Arc::clone(nic.domain.key_leases());
         let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
         let note = Arc::clone(&seen);
-        let held = move |key| note.lock().unwrap().push(leases.holds(key));
+        let held = move |key| note.lock().unwrap().push(leases.is_leased(key));
         *nic.world.closing.lock().unwrap() = Some(Box::new(held));
-        let mr = nic.data(Duty::User(Access::WRITE));
-        assert!(nic.domain.leases().holds(number(&mr)));
+        let mr = nic.data(MemoryDuty::User(AccessRights::WRITE));
+        assert!(nic.domain.key_leases().is_leased(number(&mr)));
         drop(mr);
-        assert_eq!((&seen.lock().unwrap()[..], nic.domain.leases().live()), (&[true][..], 0));
+        assert_eq!((&seen.lock().unwrap()[..], nic.domain.key_leases().live_count()), (&[true][..], 0));
     }
 }
 
@@ -190,14 +192,14 @@ fn keys_of_data_and_control_are_distinct_in_a_domain() {
         for _ in 0..100_000 {
             let live = data.len() + ctrl.len();
             let made = match random.u32(..5) {
-                0 | 1 => {
-                    nic.register(&nic.data, Duty::User(Access::WRITE)).map(|mr| (number(&mr), data.push(mr)))
-                }
-                2 => nic.register(&nic.ctrl, Duty::Mailbox).map(|mr| (number(&mr), ctrl.push(mr))),
+                0 | 1 => nic
+                    .register(&nic.data, MemoryDuty::User(AccessRights::WRITE))
+                    .map(|mr| (number(&mr), data.push(mr))),
+                2 => nic.register(&nic.ctrl, MemoryDuty::Mailbox).map(|mr| (number(&mr), ctrl.push(mr))),
                 _ => {
                     let gone = if random.bool() || ctrl.is_empty() {
                         let mr = (!data.is_empty()).then(|| data.swap_remove(random.usize(..data.len())));
-                        mr.map(|mr: Mr<Data>| number(&mr))
+                        mr.map(|mr: MrEnabled<PayloadTraffic>| number(&mr))
                     } else {
                         Some(number(&ctrl.swap_remove(random.usize(..ctrl.len()))))
                     };
@@ -207,18 +209,18 @@ fn keys_of_data_and_control_are_distinct_in_a_domain() {
             };
             match made {
                 Ok((key, ())) => assert!(model.insert(key), "{key} is given twice"),
-                Err(RegisterError::Keys { .. }) => {
+                Err(OfiRegisterError::Keys { .. }) => {
                     assert_eq!(live, 255);
                     exhausted += 1;
                 }
                 Err(error) => panic!("{error}"),
             }
-            assert_eq!(nic.domain.leases().live(), model.len());
+            assert_eq!(nic.domain.key_leases().live_count(), model.len());
         }
         assert_eq!(*nic.world.keys.lock().unwrap(), model);
         assert!(exhausted > 0, "never were all keys in use");
         drop((data, ctrl));
-        assert_eq!((nic.domain.leases().live(), nic.domain.refused().count), (0, 0));
+        assert_eq!((nic.domain.key_leases().live_count(), nic.domain.close_failures().count), (0, 0));
     }
 }
 
@@ -229,15 +231,15 @@ fn two_threads_never_get_one_key() {
     // Here a call of the provider that finds a key taken is an error.
     let turn = || {
         for _ in 0..20_000 {
-            let wanted = Wanted::host(memory, Duty::Landing);
-            register::<Data>(domain, &Model::Domain, &wanted).unwrap();
+            let wanted = MrRequest::for_host(memory, MemoryDuty::Landing);
+            register_memory::<PayloadTraffic>(domain, &MrScope::Domain, &wanted).unwrap();
         }
     };
     std::thread::scope(|scope| {
         scope.spawn(turn);
         turn();
     });
-    assert_eq!(nic.domain.leases().live(), 0);
+    assert_eq!(nic.domain.key_leases().live_count(), 0);
 }
 
 #[test]
@@ -245,16 +247,16 @@ fn memory_gets_the_rights_of_its_duty_and_no_more() {
     let nic = Nic::new(Kind::default());
     let local = caps::SEND | caps::RECV | caps::READ | caps::WRITE;
     let cases = [
-        (Duty::User(Access::LOCAL), local),
-        (Duty::User(Access::WRITE), local | caps::REMOTE_WRITE),
-        (Duty::User(Access::ALL), local | caps::REMOTE_WRITE | caps::REMOTE_READ),
-        (Duty::Mailbox, caps::REMOTE_WRITE),
-        (Duty::Records, caps::WRITE),
-        (Duty::Messages, caps::SEND | caps::RECV),
-        (Duty::Bounce, caps::RECV),
-        (Duty::Heads, caps::SEND | caps::WRITE),
-        (Duty::Landing, caps::READ),
-        (Duty::Flushed, caps::REMOTE_READ),
+        (MemoryDuty::User(AccessRights::LOCAL), local),
+        (MemoryDuty::User(AccessRights::WRITE), local | caps::REMOTE_WRITE),
+        (MemoryDuty::User(AccessRights::ALL), local | caps::REMOTE_WRITE | caps::REMOTE_READ),
+        (MemoryDuty::Mailbox, caps::REMOTE_WRITE),
+        (MemoryDuty::Records, caps::WRITE),
+        (MemoryDuty::Messages, caps::SEND | caps::RECV),
+        (MemoryDuty::Bounce, caps::RECV),
+        (MemoryDuty::Heads, caps::SEND | caps::WRITE),
+        (MemoryDuty::Landing, caps::READ),
+        (MemoryDuty::Flushed, caps::REMOTE_READ),
     ];
     for (duty, bits) in cases {
         let count = nic.world.asked.lock().unwrap().len();
@@ -265,20 +267,24 @@ fn memory_gets_the_rights_of_its_duty_and_no_more() {
         assert_eq!(last.access, bits, "{duty}");
         assert_eq!((last.addr, last.len), (nic.memory.addr(), nic.memory.len()));
         assert_eq!((last.iface, last.device, last.flags), (ofi::hmem::SYSTEM, 0, 0));
-        assert!(duty == Duty::Mailbox || duty == Duty::Flushed || bits & local != 0);
+        assert!(duty == MemoryDuty::Mailbox || duty == MemoryDuty::Flushed || bits & local != 0);
     }
 }
 
 #[test]
 fn pages_are_there_where_they_must_be() {
     let nic = Nic::new(Kind::default());
-    assert!(nic.domain.granted().allocated);
+    assert!(nic.domain.provider_grant().allocated);
     // More than an allocator would have at hand, and not from the start of a page.
-    let memory = Memory::heap(8 << 20);
+    let memory = MemoryRange::heap(8 << 20);
     memory.store(5 << 20, 7).unwrap();
     // SAFETY: `memory` is there until the end.
-    let part = unsafe { Memory::from_raw(memory.addr() + 100, (8 << 20) - 200, Where::Host) };
-    let mr = register(&nic.domain, &nic.data.model(), &Wanted::host(&part, Duty::User(Access::WRITE)));
+    let part = unsafe { MemoryRange::from_raw(memory.addr() + 100, (8 << 20) - 200, Where::Host) };
+    let mr = register_memory(
+        &nic.domain,
+        &nic.data.mr_scope(),
+        &MrRequest::for_host(&part, MemoryDuty::User(AccessRights::WRITE)),
+    );
     assert!(mr.is_ok());
     assert_eq!((memory.load(5 << 20), memory.load(0)), (Ok(7), Ok(0)));
 }
@@ -288,27 +294,27 @@ fn memory_of_devices_names_its_device() {
     let mode = mr_mode::HMEM | mr_mode::ENDPOINT | mr_mode::PROV_KEY;
     let old = Nic::new(kind(mode));
     // SAFETY: nobody looks at the bytes.
-    let memory = unsafe { Memory::from_raw(0x7000_0000, 8192, Where::Device(3)) };
+    let memory = unsafe { MemoryRange::from_raw(0x7000_0000, 8192, Where::Device(3)) };
     let file = std::fs::File::open("/dev/null").unwrap();
-    let exported = Exported { fd: file.as_fd(), offset: 4096 };
-    let duty = Duty::User(Access::WRITE);
-    let cuda = Wanted { memory: &memory, iface: Iface::Cuda(3), dmabuf: None, duty };
-    let make = |nic: &Nic, wanted: &Wanted<'_>| {
-        let made = register(&nic.domain, &nic.data.model(), wanted);
+    let exported = ExportedDmaBuf { fd: file.as_fd(), offset: 4096 };
+    let duty = MemoryDuty::User(AccessRights::WRITE);
+    let cuda = MrRequest { memory: &memory, iface: MemoryIface::Cuda(3), dmabuf: None, duty };
+    let make = |nic: &Nic, wanted: &MrRequest<'_>| {
+        let made = register_memory(&nic.domain, &nic.data.mr_scope(), wanted);
         made.map(|_| *nic.world.asked.lock().unwrap().last().unwrap())
     };
     let asked = make(&old, &cuda).unwrap();
     assert_eq!((asked.iface, asked.device, asked.dmabuf), (ofi::hmem::CUDA, 3, None));
-    let asked = make(&old, &Wanted { iface: Iface::Rocr(3), ..cuda }).unwrap();
+    let asked = make(&old, &MrRequest { iface: MemoryIface::Rocr(3), ..cuda }).unwrap();
     assert_eq!((asked.iface, asked.device), (ofi::hmem::ROCR, 3));
     // A dma-buf is for an interface that has them, and is never given to another.
-    let refused = make(&old, &Wanted { dmabuf: Some(exported), ..cuda }).unwrap_err();
+    let refused = make(&old, &MrRequest { dmabuf: Some(exported), ..cuda }).unwrap_err();
     assert!(refused.to_string().contains("1.20"), "{refused}");
-    assert!(make(&old, &Wanted { iface: Iface::Host, ..cuda }).is_err());
-    let host = Wanted { memory: &old.memory, ..cuda };
+    assert!(make(&old, &MrRequest { iface: MemoryIface::Host, ..cuda }).is_err());
+    let host = MrRequest { memory: &old.memory, ..cuda };
     assert!(make(&old, &host).is_err());
     let new = Nic::new(Kind { version: ofi::version(2, 1), ..kind(mode) });
-    let asked = make(&new, &Wanted { dmabuf: Some(exported), ..cuda }).unwrap();
+    let asked = make(&new, &MrRequest { dmabuf: Some(exported), ..cuda }).unwrap();
     assert_eq!((asked.flags, asked.addr, asked.len), (ofi::MR_DMABUF, 0x7000_0000, 8192));
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
     assert_eq!(asked.dmabuf, Some((fd, 4096, 8192, 0x7000_0000 - 4096)));
@@ -322,58 +328,69 @@ fn memory_of_devices_names_its_device() {
 #[test]
 fn peers_count_from_where_the_provider_says() {
     let offsets = Nic::new(kind(mr_mode::ENDPOINT));
-    assert_eq!(offsets.data(Duty::User(Access::WRITE)).remote_base(), 0);
+    assert_eq!(offsets.data(MemoryDuty::User(AccessRights::WRITE)).remote_base(), 0);
     let addresses = Nic::new(kind(mr_mode::VIRT_ADDR | mr_mode::PROV_KEY));
-    assert_eq!(addresses.data(Duty::User(Access::WRITE)).remote_base(), addresses.memory.addr() as u64);
+    assert_eq!(
+        addresses.data(MemoryDuty::User(AccessRights::WRITE)).remote_base(),
+        addresses.memory.addr() as u64
+    );
 }
 
 #[test]
 fn a_registration_is_of_the_kind_that_the_domain_demands() {
     let nic = Nic::new(Kind::default());
-    let wanted = Wanted::host(&nic.memory, Duty::Landing);
-    let error = register::<Data>(&nic.domain, &Model::Domain, &wanted).err().unwrap();
-    let (step, role, duty) = (RegisterStep::Bind, "data", Duty::Landing);
-    assert_eq!(error, RegisterError::Provider { step, role, duty, errno: Errno::INVALID });
+    let wanted = MrRequest::for_host(&nic.memory, MemoryDuty::Landing);
+    let error = register_memory::<PayloadTraffic>(&nic.domain, &MrScope::Domain, &wanted).err().unwrap();
+    let (step, role, duty) = (RegisterStep::Bind, "data", MemoryDuty::Landing);
+    assert_eq!(error, OfiRegisterError::Provider { step, role, duty, errno: OfiErrno::INVALID });
     // Step by step it is the same.
-    let disabled = MrDisabled::make(&nic.domain, "data", &wanted).unwrap();
-    let mr = disabled.bind(&nic.data.anchor()).unwrap().enable().unwrap();
+    let disabled = MrDisabled::make_disabled(&nic.domain, "data", &wanted).unwrap();
+    let mr = disabled.bind_endpoint(&nic.data.make_anchor()).unwrap().enable().unwrap();
     // What no peer may reach has no key, whatever the provider says.
     assert_eq!(mr.key(), None);
-    assert!(number(&nic.data(Duty::User(Access::WRITE))) >= 0x1000);
+    assert!(number(&nic.data(MemoryDuty::User(AccessRights::WRITE))) >= 0x1000);
     assert_eq!(nic.world.open_of(class::MR), 1);
 }
 
 #[test]
 fn long_keys_are_refused() {
     let nic = Nic::new(kind(mr_mode::RAW));
-    assert_eq!(nic.register(&nic.data, Duty::User(Access::WRITE)).err(), Some(RegisterError::RawKeys));
+    assert_eq!(
+        nic.register(&nic.data, MemoryDuty::User(AccessRights::WRITE)).err(),
+        Some(OfiRegisterError::RawKeys)
+    );
 }
 
 #[test]
 fn calls_meet_only_where_the_threading_model_lets_them() {
     let cases = [
-        (threading::SAFE, mr_mode::ENDPOINT, Exclusion::Nothing),
-        (threading::COMPLETION, mr_mode::ENDPOINT, Exclusion::All),
-        (threading::ENDPOINT, 0, Exclusion::SetUp),
-        (threading::FID, 0, Exclusion::SetUp),
-        (threading::DOMAIN, 0, Exclusion::All),
-        (threading::UNSPEC, 0, Exclusion::All),
+        (threading::SAFE, mr_mode::ENDPOINT, CallExclusion::Nothing),
+        (threading::COMPLETION, mr_mode::ENDPOINT, CallExclusion::All),
+        (threading::ENDPOINT, 0, CallExclusion::SetUp),
+        (threading::FID, 0, CallExclusion::SetUp),
+        (threading::DOMAIN, 0, CallExclusion::All),
+        (threading::UNSPEC, 0, CallExclusion::All),
     ];
     for (model, mode, exclusion) in cases {
         let mut nic = Nic::new(Kind { threading: model, ..kind(mode) });
-        assert_eq!(nic.domain.exclusion(), exclusion);
-        if exclusion != Exclusion::All {
+        assert_eq!(nic.domain.call_exclusion(), exclusion);
+        if exclusion != CallExclusion::All {
             continue;
         }
         nic.world.slow.store(true, SeqCst);
-        let (domain, model, memory) = (Arc::clone(&nic.domain), nic.data.model(), nic.memory.clone());
+        let (domain, model, memory) = (Arc::clone(&nic.domain), nic.data.mr_scope(), nic.memory.clone());
         let other = std::thread::spawn(move || {
             for _ in 0..200 {
-                register(&domain, &model, &Wanted::host(&memory, Duty::User(Access::WRITE))).unwrap();
+                register_memory(
+                    &domain,
+                    &model,
+                    &MrRequest::for_host(&memory, MemoryDuty::User(AccessRights::WRITE)),
+                )
+                .unwrap();
             }
         });
         while !other.is_finished() {
-            let _ = nic.queue.read();
+            let _ = nic.queue.read_batch();
         }
         other.join().unwrap();
         assert!(!nic.world.overlapped.load(SeqCst), "two calls at once");
@@ -383,23 +400,23 @@ fn calls_meet_only_where_the_threading_model_lets_them() {
 #[test]
 fn hints_and_offers_are_freed() {
     let (world, library) = World::begin(Kind::default());
-    let hints = Hints::new(&library, ALL)
+    let hints = OfiHints::new(&library, ALL)
         .unwrap()
-        .provider(c"first")
-        .provider(c"second")
-        .fabric(c"somewhere")
-        .domain(c"nic0");
-    let offers = query(&hints, Some(c"127.0.0.1")).unwrap();
+        .with_provider(c"first")
+        .with_provider(c"second")
+        .with_fabric(c"somewhere")
+        .with_domain(c"nic0");
+    let offers = query_infos(&hints, Some(c"127.0.0.1")).unwrap();
     assert_eq!(offers.len(), 2);
     assert_eq!(offers[1].names(), ["second", "somewhere", "nic0"]);
-    assert_eq!(offers[0].again().unwrap().names(), offers[0].names());
-    assert!(query(&Hints::new(&library, caps::MULTICAST).unwrap(), None).unwrap().is_empty());
+    assert_eq!(offers[0].duplicate_info().unwrap().names(), offers[0].names());
+    assert!(query_infos(&OfiHints::new(&library, caps::MULTICAST).unwrap(), None).unwrap().is_empty());
     world.strangers.store(true, SeqCst);
-    assert_eq!(query(&hints, None).unwrap().len(), 1);
+    assert_eq!(query_infos(&hints, None).unwrap().len(), 1);
     world.strangers.store(false, SeqCst);
     // A list that does not end is not followed for ever.
     world.offers.store(1100, SeqCst);
-    assert_eq!(query(&hints, None).unwrap().len(), 1024);
+    assert_eq!(query_infos(&hints, None).unwrap().len(), 1024);
     drop((offers, hints));
     assert_eq!(world.infos.load(SeqCst), 0);
 }
@@ -424,12 +441,12 @@ fn a_provider_that_carries_too_little_is_refused_by_name() {
 #[test]
 fn providers_over_sockets_are_not_believed_that_all_may_call_at_once() {
     for (provider, exclusion) in
-        [(c"net", Exclusion::All), (c"tcp;ofi_rxm", Exclusion::All), (c"efa", Exclusion::Nothing)]
+        [(c"net", CallExclusion::All), (c"tcp;ofi_rxm", CallExclusion::All), (c"efa", CallExclusion::Nothing)]
     {
         let (_world, library) =
             World::begin(Kind { threading: threading::SAFE, mr_mode: 0, ..Kind::default() });
-        let hints = Hints::new(&library, ALL).unwrap().provider(provider);
-        let info = query(&hints, None).unwrap().remove(0);
-        assert_eq!(Domain::open(&info).unwrap().exclusion(), exclusion, "{provider:?}");
+        let hints = OfiHints::new(&library, ALL).unwrap().with_provider(provider);
+        let info = query_infos(&hints, None).unwrap().remove(0);
+        assert_eq!(OfiDomain::open(&info).unwrap().call_exclusion(), exclusion, "{provider:?}");
     }
 }

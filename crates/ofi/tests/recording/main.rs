@@ -24,10 +24,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_ofi::typed::{
-    Ctrl, Data, Domain, Duty, Endpoint, Format, Hints, Info, Mr, Queue, QueueWants, RegisterError, Role,
-    Wanted, query, register,
+    CompletionFormat, ControlTraffic, EndpointRole, MemoryDuty, MrEnabled, MrRequest, OfiDomain, OfiEndpoint,
+    OfiHints, OfiInfo, OfiQueue, OfiRegisterError, PayloadTraffic, QueueWants, query_infos, register_memory,
 };
 
 use crate::world::{ALL, Kind, World};
@@ -69,16 +69,16 @@ fn open_files(name: &str) -> usize {
 /// A NIC with what a rail has.
 struct Nic {
     world: Arc<World>,
-    info: Info,
-    domain: Arc<Domain>,
-    queue: Queue,
-    data: Endpoint<Data>,
-    ctrl: Endpoint<Ctrl>,
-    memory: Memory,
+    info: OfiInfo,
+    domain: Arc<OfiDomain>,
+    queue: OfiQueue,
+    data: OfiEndpoint<PayloadTraffic>,
+    ctrl: OfiEndpoint<ControlTraffic>,
+    memory: MemoryRange,
 }
 
 const WANTS: QueueWants =
-    QueueWants { entries: 64, format: Format::Tagged, sources: false, wait: false, slots: 8 };
+    QueueWants { entries: 64, format: CompletionFormat::Tagged, sources: false, wait: false, slots: 8 };
 
 impl Nic {
     fn new(kind: Kind) -> Self {
@@ -87,24 +87,29 @@ impl Nic {
 
     fn with(kind: Kind, wants: &QueueWants) -> Self {
         let (world, library) = World::begin(kind);
-        let info =
-            query(&Hints::new(&library, ALL | kind.caps & caps::HMEM).unwrap(), None).unwrap().remove(0);
-        let domain = Domain::open(&info).unwrap();
-        let queue = Queue::open(&domain, wants).unwrap();
-        let data = Endpoint::open(&info, &queue, &[]).unwrap();
-        let ctrl = Endpoint::open(&info, &queue, &[]).unwrap();
-        Self { world, info, domain, queue, data, ctrl, memory: Memory::heap(4096) }
+        let info = query_infos(&OfiHints::new(&library, ALL | kind.caps & caps::HMEM).unwrap(), None)
+            .unwrap()
+            .remove(0);
+        let domain = OfiDomain::open(&info).unwrap();
+        let queue = OfiQueue::open(&domain, wants).unwrap();
+        let data = OfiEndpoint::open(&info, &queue, &[]).unwrap();
+        let ctrl = OfiEndpoint::open(&info, &queue, &[]).unwrap();
+        Self { world, info, domain, queue, data, ctrl, memory: MemoryRange::heap(4096) }
     }
 
-    fn register<R: Role>(&self, endpoint: &Endpoint<R>, duty: Duty) -> Result<Mr<R>, RegisterError> {
-        register(&self.domain, &endpoint.model(), &Wanted::host(&self.memory, duty))
+    fn register<R: EndpointRole>(
+        &self,
+        endpoint: &OfiEndpoint<R>,
+        duty: MemoryDuty,
+    ) -> Result<MrEnabled<R>, OfiRegisterError> {
+        register_memory(&self.domain, &endpoint.mr_scope(), &MrRequest::for_host(&self.memory, duty))
     }
 
-    fn data(&self, duty: Duty) -> Mr<Data> {
+    fn data(&self, duty: MemoryDuty) -> MrEnabled<PayloadTraffic> {
         self.register(&self.data, duty).unwrap()
     }
 
-    fn ctrl(&self, duty: Duty) -> Mr<Ctrl> {
+    fn ctrl(&self, duty: MemoryDuty) -> MrEnabled<ControlTraffic> {
         self.register(&self.ctrl, duty).unwrap()
     }
 }

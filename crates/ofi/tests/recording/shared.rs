@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use trunkline_fabric::conformance::default_config;
-use trunkline_fabric::{Access, Fabric as _, Keys, LocalKey, Purpose, Rail as _, RegisterError, Registrar};
-use trunkline_mem::Memory;
+use trunkline_fabric::{
+    AccessRights, Fabric as _, LocalKey, MemoryRegistrar, Rail as _, RegionKeys, RegionPurpose, RegisterError,
+};
+use trunkline_mem::MemoryRange;
 use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
 use trunkline_sys::ofi::{class, errno, mr_mode};
 
@@ -22,7 +24,7 @@ struct Rails {
     rails: Vec<OfiRail>,
     /// Registrations that a rail has for itself.
     own: usize,
-    memory: Memory,
+    memory: MemoryRange,
 }
 
 impl Rails {
@@ -34,13 +36,13 @@ impl Rails {
             OfiConfig { provider: Some("first".to_owned()), copies: RAILS as u32, ..OfiConfig::default() };
         let fabric = OfiFabric::with_library(&library, &config).unwrap();
         *world.echo.lock().unwrap() = Echo::Silent;
-        let rails = (0..RAILS).map(|nic| fabric.open(nic, &default_config()).unwrap()).collect();
+        let rails = (0..RAILS).map(|nic| fabric.open_rail(nic, &default_config()).unwrap()).collect();
         let own = world.open_of(class::MR) / RAILS;
-        Self { world, fabric, rails, own, memory: Memory::heap(4096) }
+        Self { world, fabric, rails, own, memory: MemoryRange::heap(4096) }
     }
 
-    fn register(&self, rail: usize) -> Result<Keys, RegisterError> {
-        self.rails[rail].registrar().register(&self.memory, Access::WRITE, Purpose::Data)
+    fn register(&self, rail: usize) -> Result<RegionKeys, RegisterError> {
+        self.rails[rail].registrar().register(&self.memory, AccessRights::WRITE, RegionPurpose::Data)
     }
 
     fn end(&self, rail: usize, key: LocalKey) {
@@ -50,7 +52,7 @@ impl Rails {
     /// Registrations as the provider has them, as the NICs count them, and keys that were given to the provider: without those
     /// that each rail has for itself.
     fn open(&self) -> (usize, u32, usize) {
-        let counted = (0..RAILS).map(|nic| self.fabric.usage(nic).regions).sum();
+        let counted = (0..RAILS).map(|nic| self.fabric.nic_usage(nic).regions).sum();
         let (open, own) = (self.world.open_of(class::MR), self.own * self.rails.len());
         (open - own, counted, self.world.keys.lock().unwrap().len().saturating_sub(own))
     }
@@ -124,12 +126,12 @@ fn a_registration_is_asked_for_once_and_closed_once() {
 fn rails_end_before_what_is_registered_with_them() {
     for mode in MODES {
         let mut all = Rails::new(mode);
-        let registrar: Arc<dyn Registrar> = all.rails[0].registrar();
+        let registrar: Arc<dyn MemoryRegistrar> = all.rails[0].registrar();
         let held = all.register(0).unwrap();
         let rail = all.rails.remove(0);
         drop(rail);
         // Nothing of the rail is found, and it can still be given back.
-        let more = registrar.register(&all.memory, Access::WRITE, Purpose::Data).unwrap();
+        let more = registrar.register(&all.memory, AccessRights::WRITE, RegionPurpose::Data).unwrap();
         let bound = mode & mr_mode::ENDPOINT != 0;
         assert_eq!(more.remote == held.remote, !bound, "{mode:#x}");
         for one in [held, more] {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use trunkline_ofi::Library;
+use trunkline_ofi::OfiLibrary;
 use trunkline_sys::ofi::{self, class, errno, mr_mode};
 
 use crate::objects;
@@ -177,11 +177,11 @@ pub fn here() -> Arc<World> {
 
 impl World {
     /// A world, which is this thread's from now on, and a library in it.
-    pub fn begin(kind: Kind) -> (Arc<Self>, Arc<Library>) {
+    pub fn begin(kind: Kind) -> (Arc<Self>, Arc<OfiLibrary>) {
         let world = Arc::new(Self { kind, offers: 1.into(), ..Self::default() });
         HERE.set(Some(Arc::clone(&world)));
         // SAFETY: the functions below do what is said of them.
-        let library = unsafe { Library::of(calls()) };
+        let library = unsafe { OfiLibrary::from_calls(calls()) };
         (world, Arc::new(library))
     }
 

@@ -15,7 +15,7 @@ mod trials;
 
 use std::sync::OnceLock;
 
-use trunkline_fabric::conformance::{self, Setup};
+use trunkline_fabric::conformance::{self, ConformanceSetup};
 use trunkline_fabric::{Fabric as _, RailConfig};
 use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
 
@@ -38,11 +38,11 @@ fn fabric() -> Result<&'static OfiFabric, String> {
     found.as_ref().map_err(String::clone)
 }
 
-impl Setup for Pair {
+impl ConformanceSetup for Pair {
     type Rail = OfiRail;
 
-    fn rails(&self, config: &RailConfig) -> (OfiRail, OfiRail) {
-        (self.0.open(0, config).unwrap(), self.0.open(0, config).unwrap())
+    fn open_rails(&self, config: &RailConfig) -> (OfiRail, OfiRail) {
+        (self.0.open_rail(0, config).unwrap(), self.0.open_rail(0, config).unwrap())
     }
 }
 

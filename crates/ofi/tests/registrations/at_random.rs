@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use trunkline_fabric::{Access, LocalKey, Rail as _, Registrar};
-use trunkline_mem::Memory;
+use trunkline_fabric::{AccessRights, LocalKey, MemoryRegistrar, Rail as _};
+use trunkline_mem::MemoryRange;
 
 use crate::Case;
 use crate::kit::{Held, Over, Setup, part};
@@ -35,7 +35,14 @@ fn agree(known: &Known, between_rails: bool) {
     }
 }
 
-fn one(seed: u64, rails: &[Arc<dyn Registrar>], memory: &Memory, model: &Model, setup: &Setup, fails: bool) {
+fn one(
+    seed: u64,
+    rails: &[Arc<dyn MemoryRegistrar>],
+    memory: &MemoryRange,
+    model: &Model,
+    setup: &Setup,
+    fails: bool,
+) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut held: Vec<(usize, Held)> = Vec::new();
     for _ in 0..ROUNDS {
@@ -53,7 +60,7 @@ fn one(seed: u64, rails: &[Arc<dyn Registrar>], memory: &Memory, model: &Model, 
         let rail = random.usize(..rails.len());
         let (start, len) = (random.usize(..PLACES), random.usize(1..4));
         let len = len.min(PLACES - start);
-        let access = [Access::LOCAL, Access::WRITE, Access::READ_WRITE][random.usize(..3)];
+        let access = [AccessRights::LOCAL, AccessRights::WRITE, AccessRights::READ_WRITE][random.usize(..3)];
         let wanted = part(memory, start * PLACE, len * PLACE);
         let made = Held::try_by(&rails[rail], &wanted, access);
         let one = match made {
@@ -82,7 +89,7 @@ fn all(setup: &Setup, fails: bool) {
     // They have links, so that nothing is closed under its users that one of them retires.
     let (mut ends, others) = (setup.pair(), setup.pair());
     let rails = [ends.a.registrar(), others.a.registrar(), others.b.registrar()];
-    let (memory, model) = (Memory::heap(PLACES * PLACE), Model::default());
+    let (memory, model) = (MemoryRange::heap(PLACES * PLACE), Model::default());
     std::thread::scope(|threads| {
         for seed in 0..THREADS {
             let (rails, memory, model) = (&rails, &memory, &model);
@@ -91,9 +98,9 @@ fn all(setup: &Setup, fails: bool) {
     });
     assert!(model.lock().unwrap().is_empty());
     assert_eq!(setup.registrations(), 0, "nobody holds anything");
-    let held = Held::new(&ends.b, &memory, Access::WRITE);
+    let held = Held::new(&ends.b, &memory, AccessRights::WRITE);
     let bytes = crate::kit::write(&mut ends, b"and it works", held.remote(0));
-    assert_eq!(bytes, trunkline_fabric::Status::Ok);
+    assert_eq!(bytes, trunkline_fabric::OpStatus::Ok);
     held.end();
 }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trunkline_fabric::conformance::{Ends, Seen, default_config};
+use trunkline_fabric::conformance::{PolledCompletions, RailPair, default_config};
 use trunkline_fabric::{
-    Access, DeregisterError, Extent, Fabric as _, Keys, LinkId, Links as _, Op, Purpose, Rail as _,
-    Registrar, Remote, Source, Status,
+    AccessRights, DeregisterError, Fabric as _, LinkControl as _, LinkId, MemoryRegistrar, Op, OpSource,
+    OpStatus, Rail as _, RegionExtent, RegionKeys, RegionPurpose, RemoteLocation,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
 
 /// A provider and what it demands.
@@ -75,59 +75,64 @@ pub(crate) fn fabric(over: Over) -> Result<OfiFabric, String> {
 
 impl Setup {
     pub(crate) fn rail(&self) -> OfiRail {
-        self.fabric.open(0, &default_config()).unwrap()
+        self.fabric.open_rail(0, &default_config()).unwrap()
     }
 
     /// Registrations that the NIC has for users.
     pub(crate) fn registrations(&self) -> u32 {
-        self.fabric.usage(0).regions
+        self.fabric.nic_usage(0).regions
     }
 
     /// Endpoints that are open.
     pub(crate) fn fabric_endpoints(&self) -> u32 {
-        self.fabric.usage(0).queue_pairs
+        self.fabric.nic_usage(0).queue_pairs
     }
 
     /// Two rails and a link between them that is up.
-    pub(crate) fn pair(&self) -> Ends<OfiRail> {
-        let mut ends = Ends { a: self.rail(), b: self.rail(), at_a: LinkId(0), at_b: LinkId(0) };
-        (ends.at_a, ends.at_b) = ends.link();
+    pub(crate) fn pair(&self) -> RailPair<OfiRail> {
+        let mut ends = RailPair { a: self.rail(), b: self.rail(), at_a: LinkId(0), at_b: LinkId(0) };
+        (ends.at_a, ends.at_b) = ends.add_link();
         up(&mut ends);
         ends
     }
 }
 
 /// Until both ends of the newest link are up.
-pub(crate) fn up(ends: &mut Ends<OfiRail>) {
+pub(crate) fn up(ends: &mut RailPair<OfiRail>) {
     let end = Instant::now() + Duration::from_secs(20);
-    while !(ends.a.is_up(ends.at_a).unwrap() & ends.b.is_up(ends.at_b).unwrap()) {
+    while !(ends.a.poll_link_up(ends.at_a).unwrap() & ends.b.poll_link_up(ends.at_b).unwrap()) {
         assert!(Instant::now() < end, "never up");
     }
 }
 
 /// Memory registered with a rail, as a user does.
 pub(crate) struct Held {
-    pub(crate) memory: Memory,
-    pub(crate) keys: Keys,
-    registrar: Arc<dyn Registrar>,
+    pub(crate) memory: MemoryRange,
+    pub(crate) keys: RegionKeys,
+    registrar: Arc<dyn MemoryRegistrar>,
 }
 
 impl Held {
-    pub(crate) fn new(rail: &OfiRail, memory: &Memory, access: Access) -> Self {
+    pub(crate) fn new(rail: &OfiRail, memory: &MemoryRange, access: AccessRights) -> Self {
         Self::by(&rail.registrar(), memory, access)
     }
 
-    pub(crate) fn by(registrar: &Arc<dyn Registrar>, memory: &Memory, access: Access) -> Self {
+    pub(crate) fn by(
+        registrar: &Arc<dyn MemoryRegistrar>,
+        memory: &MemoryRange,
+        access: AccessRights,
+    ) -> Self {
         Self::try_by(registrar, memory, access).unwrap()
     }
 
     /// What it said, where it may fail.
     pub(crate) fn try_by(
-        registrar: &Arc<dyn Registrar>,
-        memory: &Memory,
-        access: Access,
+        registrar: &Arc<dyn MemoryRegistrar>,
+        memory: &MemoryRange,
+        access: AccessRights,
     ) -> Result<Self, String> {
-        let keys = registrar.register(memory, access, Purpose::Data).map_err(|error| error.to_string())?;
+        let keys =
+            registrar.register(memory, access, RegionPurpose::Data).map_err(|error| error.to_string())?;
         Ok(Self { memory: memory.clone(), keys, registrar: Arc::clone(registrar) })
     }
 
@@ -140,13 +145,13 @@ impl Held {
         self.registrar.retire(self.keys.local).unwrap();
     }
 
-    pub(crate) fn extent(&self, offset: u64, len: u64) -> Extent {
-        Extent { key: self.keys.local, offset, len }
+    pub(crate) fn extent(&self, offset: u64, len: u64) -> RegionExtent {
+        RegionExtent { key: self.keys.local, offset, len }
     }
 
-    pub(crate) fn remote(&self, offset: u64) -> Remote {
+    pub(crate) fn remote(&self, offset: u64) -> RemoteLocation {
         let (key, addr) = (self.keys.remote, self.keys.remote_base.wrapping_add(offset));
-        Remote { key, addr, purpose: Purpose::Data }
+        RemoteLocation { key, addr, purpose: RegionPurpose::Data }
     }
 
     pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
@@ -157,33 +162,33 @@ impl Held {
 }
 
 /// Part of memory; it stays mapped as long as the part is there.
-pub(crate) fn part(memory: &Memory, offset: usize, len: usize) -> Memory {
+pub(crate) fn part(memory: &MemoryRange, offset: usize, len: usize) -> MemoryRange {
     assert!(offset + len <= memory.len());
     // SAFETY: the bytes are those of memory that its owner keeps.
-    unsafe { Memory::with_owner(memory.addr() + offset, len, memory.kind(), Arc::new(memory.clone())) }
+    unsafe { MemoryRange::with_owner(memory.addr() + offset, len, memory.kind(), Arc::new(memory.clone())) }
 }
 
 /// Writes from `a` into memory at `b`; how it ended.
-pub(crate) fn write(ends: &mut Ends<OfiRail>, bytes: &[u8], to: Remote) -> Status {
-    let op = Op::Write { from: Source::Inline(bytes), to, imm: Some(7) };
+pub(crate) fn write(ends: &mut RailPair<OfiRail>, bytes: &[u8], to: RemoteLocation) -> OpStatus {
+    let op = Op::Write { from: OpSource::Inline(bytes), to, imm: Some(7) };
     if ends.a.post(ends.at_a, 1, op, true).is_err() {
-        return Status::Flushed;
+        return OpStatus::Flushed;
     }
-    let seen = ends.until(|seen| seen.a.iter().any(|one| one.wr_id == 1));
+    let seen = ends.poll_until(|seen| seen.a.iter().any(|one| one.wr_id == 1));
     let status = seen.a.iter().find(|one| one.wr_id == 1).unwrap().status;
-    if status == Status::Ok && !seen.b.iter().any(|one| one.imm == Some(7)) {
+    if status == OpStatus::Ok && !seen.b.iter().any(|one| one.imm == Some(7)) {
         // It is there when the peer is told.
-        ends.until(|seen| seen.b.iter().any(|one| one.imm == Some(7)));
+        ends.poll_until(|seen| seen.b.iter().any(|one| one.imm == Some(7)));
     }
     status
 }
 
 /// Has `a` write for a while, to whoever may be there; some of it may be refused.
-pub(crate) fn shoot(ends: &mut Ends<OfiRail>, to: Remote, bytes: &[u8]) {
-    let mut seen = Seen::default();
+pub(crate) fn shoot(ends: &mut RailPair<OfiRail>, to: RemoteLocation, bytes: &[u8]) {
+    let mut seen = PolledCompletions::default();
     let end = Instant::now() + Duration::from_millis(100);
     while Instant::now() < end {
-        let _ = ends.a.post(ends.at_a, 9, Op::Write { from: Source::Inline(bytes), to, imm: None }, true);
+        let _ = ends.a.post(ends.at_a, 9, Op::Write { from: OpSource::Inline(bytes), to, imm: None }, true);
         ends.settle(&mut seen);
     }
 }

@@ -1,8 +1,10 @@
 //! A10: which registration serves a request, at real endpoints and domains. That dma-bufs are compared to the byte is in
 //! `crates/ofi/src/cache.rs`, as no provider here has any.
 
-use trunkline_fabric::{Access, Op, PostError, Purpose, Rail as _, RemoteKey, Source, Status};
-use trunkline_mem::Memory;
+use trunkline_fabric::{
+    AccessRights, Op, OpSource, OpStatus, PostError, Rail as _, RegionPurpose, RemoteKey,
+};
+use trunkline_mem::MemoryRange;
 
 use crate::Case;
 use crate::kit::{Held, Over, Setup, part, shoot, write};
@@ -28,10 +30,10 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 fn two_endpoints(setup: &Setup) {
-    let memory = Memory::heap(64 * KIB);
+    let memory = MemoryRange::heap(64 * KIB);
     let mut ends = setup.pair();
     let (at_a, at_b) =
-        (Held::new(&ends.a, &memory, Access::WRITE), Held::new(&ends.b, &memory, Access::WRITE));
+        (Held::new(&ends.a, &memory, AccessRights::WRITE), Held::new(&ends.b, &memory, AccessRights::WRITE));
     let shared = setup.over.shares_between_rails();
     assert_eq!(setup.registrations(), if shared { 1 } else { 2 });
     assert_eq!(at_a.keys.remote == at_b.keys.remote, shared);
@@ -41,20 +43,20 @@ fn two_endpoints(setup: &Setup) {
     // Each is as good as before when the other one is gone.
     at_a.end();
     assert_eq!(setup.registrations(), 1);
-    assert_eq!(write(&mut ends, b"to be or", at_b.remote(8)), Status::Ok);
+    assert_eq!(write(&mut ends, b"to be or", at_b.remote(8)), OpStatus::Ok);
     assert_eq!(at_b.bytes(8, 8), b"to be or");
     at_b.end();
     assert_eq!(setup.registrations(), 0);
 }
 
 fn used_twice(setup: &Setup) {
-    let memory = Memory::heap(64 * KIB);
+    let memory = MemoryRange::heap(64 * KIB);
     let mut ends = setup.pair();
-    let held = [(); 3].map(|()| Held::new(&ends.b, &memory, Access::WRITE));
+    let held = [(); 3].map(|()| Held::new(&ends.b, &memory, AccessRights::WRITE));
     assert_eq!(setup.registrations(), 1);
     assert!(held.iter().all(|one| one.keys.remote == held[0].keys.remote));
     for (left, one) in held.into_iter().enumerate() {
-        assert_eq!(write(&mut ends, &[left as u8; 8], one.remote(100)), Status::Ok);
+        assert_eq!(write(&mut ends, &[left as u8; 8], one.remote(100)), OpStatus::Ok);
         assert_eq!(one.bytes(100, 8), [left as u8; 8]);
         assert_eq!(setup.registrations(), 1);
         one.end();
@@ -63,43 +65,45 @@ fn used_twice(setup: &Setup) {
 }
 
 fn parts_hit(setup: &Setup) {
-    let memory = Memory::heap(64 * KIB);
+    let memory = MemoryRange::heap(64 * KIB);
     let mut ends = setup.pair();
-    let whole = Held::new(&ends.b, &memory, Access::WRITE);
+    let whole = Held::new(&ends.b, &memory, AccessRights::WRITE);
     for (offset, len) in [(0, 1), (4 * KIB, 4 * KIB), (4099, 77), (64 * KIB - 1, 1), (0, 64 * KIB)] {
-        let held = Held::new(&ends.b, &part(&memory, offset, len), Access::WRITE);
+        let held = Held::new(&ends.b, &part(&memory, offset, len), AccessRights::WRITE);
         assert_eq!((setup.registrations(), held.keys.remote), (1, whole.keys.remote));
-        assert_eq!(write(&mut ends, b"x", held.remote(len as u64 - 1)), Status::Ok);
+        assert_eq!(write(&mut ends, b"x", held.remote(len as u64 - 1)), OpStatus::Ok);
         assert_eq!(whole.bytes((offset + len - 1) as u64, 1), b"x");
         // What is named here is the part alone.
-        let beyond = Source::Region(held.extent(len as u64, 1));
+        let beyond = OpSource::Region(held.extent(len as u64, 1));
         let op = Op::Send { head: &[], body: beyond, imm: None };
         assert!(matches!(
             ends.b.post(ends.at_b, 3, op, true),
-            Err(PostError::Refused(Status::LocalProtection))
+            Err(PostError::Refused(OpStatus::LocalProtection))
         ));
         held.end();
         memory.write(0, &vec![0; memory.len()]).unwrap();
     }
     // Bytes come out of the part, wherever it begins.
     memory.write(5000, b"not to be").unwrap();
-    let held = Held::new(&ends.a, &part(&memory, 5000, 9), Access::LOCAL);
-    let more = Held::new(&ends.a, &part(&memory, 5004, 5), Access::LOCAL);
-    let op = Op::Write { from: Source::Region(more.extent(0, 5)), to: whole.remote(0), imm: Some(7) };
+    let held = Held::new(&ends.a, &part(&memory, 5000, 9), AccessRights::LOCAL);
+    let more = Held::new(&ends.a, &part(&memory, 5004, 5), AccessRights::LOCAL);
+    let op = Op::Write { from: OpSource::Region(more.extent(0, 5)), to: whole.remote(0), imm: Some(7) };
     ends.a.post(ends.at_a, 2, op, true).unwrap();
-    ends.until(|seen| seen.b.iter().any(|one| one.imm == Some(7)) && seen.a.iter().any(|one| one.wr_id == 2));
+    ends.poll_until(|seen| {
+        seen.b.iter().any(|one| one.imm == Some(7)) && seen.a.iter().any(|one| one.wr_id == 2)
+    });
     assert_eq!(whole.bytes(0, 5), b"to be");
     [held, more, whole].into_iter().for_each(Held::end);
     assert_eq!(setup.registrations(), 0);
 }
 
 fn more_misses(setup: &Setup) {
-    let memory = Memory::heap(64 * KIB);
+    let memory = MemoryRange::heap(64 * KIB);
     let rail = setup.rail();
-    let middle = Held::new(&rail, &part(&memory, 4 * KIB, 8 * KIB), Access::WRITE);
+    let middle = Held::new(&rail, &part(&memory, 4 * KIB, 8 * KIB), AccessRights::WRITE);
     let others = [(0, 64), (4, 9), (3, 8), (8, 8), (12, 4)];
     for (offset, len) in others {
-        let held = Held::new(&rail, &part(&memory, offset * KIB, len * KIB), Access::WRITE);
+        let held = Held::new(&rail, &part(&memory, offset * KIB, len * KIB), AccessRights::WRITE);
         assert_eq!(setup.registrations(), 2, "{len} KiB from {offset}");
         assert_ne!(held.keys.remote, middle.keys.remote);
         held.end();
@@ -109,19 +113,19 @@ fn more_misses(setup: &Setup) {
 }
 
 fn pages_are_not_looked_at(setup: &Setup) {
-    let memory = Memory::heap(192 * KIB);
+    let memory = MemoryRange::heap(192 * KIB);
     // A page of 64 KiB, where a kernel has such.
     let start = memory.addr().next_multiple_of(64 * KIB) - memory.addr();
     let mut ends = setup.pair();
     let held: Vec<_> = (0..16)
-        .map(|at| Held::new(&ends.b, &part(&memory, start + at * 4 * KIB, 4 * KIB), Access::WRITE))
+        .map(|at| Held::new(&ends.b, &part(&memory, start + at * 4 * KIB, 4 * KIB), AccessRights::WRITE))
         .collect();
     assert_eq!(setup.registrations(), 16);
     let mut keys: Vec<_> = held.iter().map(|one| one.keys.remote.0).collect();
     keys.sort_unstable();
     keys.dedup();
     assert_eq!(keys.len(), 16);
-    assert_eq!(write(&mut ends, b"inside", held[3].remote(4090)), Status::Ok);
+    assert_eq!(write(&mut ends, b"inside", held[3].remote(4090)), OpStatus::Ok);
     // One byte of the next, which is registered, too, but not under that key.
     shoot(&mut ends, held[3].remote(4090), b"outside");
     assert_eq!(held[4].bytes(0, 1), [0]);
@@ -130,16 +134,16 @@ fn pages_are_not_looked_at(setup: &Setup) {
 }
 
 fn endpoints_come_anew(setup: &Setup) {
-    let memory = Memory::heap(4 * KIB);
+    let memory = MemoryRange::heap(4 * KIB);
     // It outlives its rail, and so does its endpoint.
-    let old = Held::new(&setup.rail(), &memory, Access::WRITE);
+    let old = Held::new(&setup.rail(), &memory, AccessRights::WRITE);
     let domain = setup.over.shares_between_rails();
     for round in 0..200 {
         let mut ends = setup.pair();
-        let held = Held::new(&ends.b, &memory, Access::WRITE);
+        let held = Held::new(&ends.b, &memory, AccessRights::WRITE);
         assert_eq!(setup.registrations(), if domain { 1 } else { 2 }, "{round}");
         assert_eq!(held.keys.remote == old.keys.remote, domain);
-        assert_eq!(write(&mut ends, &[round as u8; 4], held.remote(0)), Status::Ok);
+        assert_eq!(write(&mut ends, &[round as u8; 4], held.remote(0)), OpStatus::Ok);
         assert_eq!(held.bytes(0, 4), [round as u8; 4]);
         // Now and then the rail goes first.
         if round % 2 == 0 {
@@ -153,13 +157,13 @@ fn endpoints_come_anew(setup: &Setup) {
 }
 
 fn parts_may_be_gone(setup: &Setup) {
-    let memory = Memory::heap(64 * KIB);
+    let memory = MemoryRange::heap(64 * KIB);
     let rail = setup.rail();
-    let whole = Held::new(&rail, &memory, Access::WRITE);
-    let first = Held::new(&rail, &part(&memory, 0, 4 * KIB), Access::WRITE);
+    let whole = Held::new(&rail, &memory, AccessRights::WRITE);
+    let first = Held::new(&rail, &part(&memory, 0, 4 * KIB), AccessRights::WRITE);
     whole.end();
     // Whoever had the rest may have unmapped it, and mapped it anew.
-    let rest = Held::new(&rail, &part(&memory, 8 * KIB, 4 * KIB), Access::WRITE);
+    let rest = Held::new(&rail, &part(&memory, 8 * KIB, 4 * KIB), AccessRights::WRITE);
     assert_ne!(rest.keys.remote, first.keys.remote);
     assert_eq!(setup.registrations(), 2);
     first.end();
@@ -169,17 +173,17 @@ fn parts_may_be_gone(setup: &Setup) {
 }
 
 fn rights(setup: &Setup) {
-    let memory = Memory::heap(4 * KIB);
+    let memory = MemoryRange::heap(4 * KIB);
     let rail = setup.rail();
-    let local = Held::new(&rail, &memory, Access::LOCAL);
+    let local = Held::new(&rail, &memory, AccessRights::LOCAL);
     // It allows peers nothing.
-    let open = Held::new(&rail, &memory, Access::WRITE);
+    let open = Held::new(&rail, &memory, AccessRights::WRITE);
     assert_eq!((setup.registrations(), local.keys.remote), (2, RemoteKey(0)));
     // Who asks for less is served by what allows more, and told no key for it.
     local.end();
-    let again = Held::new(&rail, &memory, Access::LOCAL);
+    let again = Held::new(&rail, &memory, AccessRights::LOCAL);
     assert_eq!((setup.registrations(), again.keys.remote), (1, RemoteKey(0)));
-    let both = Held::new(&rail, &memory, Access::READ_WRITE);
+    let both = Held::new(&rail, &memory, AccessRights::READ_WRITE);
     assert_eq!(setup.registrations(), 2);
     assert_ne!(both.keys.remote, open.keys.remote);
     [again, open, both].into_iter().for_each(Held::end);
@@ -187,12 +191,12 @@ fn rights(setup: &Setup) {
 }
 
 fn only_payload_of_users(setup: &Setup) {
-    let memory = Memory::heap(4 * KIB);
+    let memory = MemoryRange::heap(4 * KIB);
     let rail = setup.rail();
     let registrar = rail.registrar();
-    let user = Held::new(&rail, &memory, Access::WRITE);
-    for purpose in [Purpose::Bounce, Purpose::Records] {
-        let keys = [(); 2].map(|()| registrar.register(&memory, Access::WRITE, purpose).unwrap());
+    let user = Held::new(&rail, &memory, AccessRights::WRITE);
+    for purpose in [RegionPurpose::Bounce, RegionPurpose::Records] {
+        let keys = [(); 2].map(|()| registrar.register(&memory, AccessRights::WRITE, purpose).unwrap());
         assert_eq!(setup.registrations(), 3, "{purpose:?}");
         assert!(keys[0].remote != keys[1].remote && keys.iter().all(|one| one.remote != user.keys.remote));
         keys.iter().for_each(|one| registrar.deregister(one.local).unwrap());
@@ -202,20 +206,20 @@ fn only_payload_of_users(setup: &Setup) {
 }
 
 fn failures(setup: &Setup) {
-    let memory = Memory::heap(4 * KIB);
+    let memory = MemoryRange::heap(4 * KIB);
     let mut ends = setup.pair();
     let registrar = ends.b.registrar();
     let mut failed = 0;
     for _ in 0..40 {
-        match registrar.register(&memory, Access::WRITE, Purpose::Data) {
+        match registrar.register(&memory, AccessRights::WRITE, RegionPurpose::Data) {
             Ok(keys) => registrar.deregister(keys.local).unwrap(),
             Err(_) => failed += 1,
         }
         assert_eq!(setup.registrations(), 0);
     }
     assert_eq!(failed, FAILING);
-    let held = [(); 2].map(|()| Held::new(&ends.b, &memory, Access::WRITE));
-    assert_eq!(write(&mut ends, b"at last", held[0].remote(0)), Status::Ok);
+    let held = [(); 2].map(|()| Held::new(&ends.b, &memory, AccessRights::WRITE));
+    assert_eq!(write(&mut ends, b"at last", held[0].remote(0)), OpStatus::Ok);
     held.into_iter().for_each(Held::end);
     assert_eq!(setup.registrations(), 0);
 }

@@ -15,7 +15,7 @@ use crate::wire::fin::FinError;
 
 /// The peer broke the protocol; its link cannot be used any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Fault {
+pub enum MessageFault {
     /// More receives are open than there can be.
     #[error("the peer posted more than {} receives", crate::limits::RECVS_MAX)]
     TooManyReceives,

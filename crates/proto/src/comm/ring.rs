@@ -7,16 +7,16 @@
 
 use crate::limits::{MAILBOX_SLOTS, RANGE_RECVS};
 use crate::mutant::Mutant;
-use crate::wire::cts::Lines;
-use crate::wire::layout::Layout;
+use crate::wire::cts::RecordLines;
+use crate::wire::layout::MailboxLayout;
 
 /// Receives whose places are known: more than may be outstanding or unread.
 const KNOWN: usize = MAILBOX_SLOTS;
 
 /// The places of a member's receives.
 #[derive(Debug)]
-pub struct Ring {
-    layout: Layout,
+pub struct CtsRing {
+    layout: MailboxLayout,
     /// The oldest receive that may be outstanding, as far as that was asked.
     oldest: u32,
     /// The end up to which places are free for as long as nobody asks again.
@@ -28,11 +28,11 @@ pub struct Ring {
     mutant: Mutant,
 }
 
-impl Ring {
+impl CtsRing {
     /// For receives from that number on, announced in so many lines.
     #[must_use]
-    pub const fn new(number: u32, lines: Lines, mutant: Mutant) -> Self {
-        let layout = Layout::member(lines);
+    pub const fn new(number: u32, lines: RecordLines, mutant: Mutant) -> Self {
+        let layout = MailboxLayout::for_member(lines);
         // Asked with the first receive.
         Self { layout, oldest: number, free: number, before: [0; KNOWN], end: number, mutant }
     }
@@ -40,7 +40,7 @@ impl Ring {
     /// Takes places for receive `number`, the next, of `count` buffers; false while one of them may still be read.
     /// `outstanding` tells of a number whether its receive is not done; none is that is [`RANGE_RECVS`] older or more.
     #[inline]
-    pub fn take(&mut self, number: u32, count: usize, outstanding: impl Fn(u32) -> bool) -> bool {
+    pub fn reserve_places(&mut self, number: u32, count: usize, outstanding: impl Fn(u32) -> bool) -> bool {
         self.before[number as usize % KNOWN] = self.end;
         let end = self.end.wrapping_add(count as u32);
         // Whose place is free beyond doubt need not be asked about.
@@ -57,48 +57,52 @@ impl Ring {
     /// Whether there is no room, as far as is known, up to that end.
     #[inline]
     fn is_beyond(&self, end: u32) -> bool {
-        self.free.wrapping_sub(end).cast_signed() < 0 && !self.mutant.is("ring-has-no-end")
+        self.free.wrapping_sub(end).cast_signed() < 0 && !self.mutant.is_planted("ring-has-no-end")
     }
 
     #[cold]
     #[inline(never)]
     fn forget_done(&mut self, number: u32, outstanding: impl Fn(u32) -> bool) {
-        let most = if self.mutant.is("ring-forgets-who-is-outstanding") { 1 } else { RANGE_RECVS as u32 - 1 };
+        let most = if self.mutant.is_planted("ring-forgets-who-is-outstanding") {
+            1
+        } else {
+            RANGE_RECVS as u32 - 1
+        };
         let behind = number.wrapping_sub(self.oldest).min(most);
         self.oldest = number.wrapping_sub(behind);
         while self.oldest != number && !outstanding(self.oldest) {
             self.oldest = self.oldest.wrapping_add(1);
         }
-        let careless = self.mutant.is("ring-forgets-the-unread");
-        let window = if careless { self.layout.records() } else { self.layout.window() };
-        self.free = self.start(self.oldest).wrapping_add(window);
+        let careless = self.mutant.is_planted("ring-forgets-the-unread");
+        let window = if careless { self.layout.record_count() } else { self.layout.buffer_window() };
+        self.free = self.buffers_before(self.oldest).wrapping_add(window);
     }
 
     /// Where the record of a buffer is, in bytes.
     #[inline]
     #[must_use]
-    pub fn offset(&self, number: u32, index: usize) -> u64 {
-        let index = if self.mutant.is("ring-piles-buffers") { 0 } else { index };
-        self.layout.offset(self.layout.begin(self.start(number)), index)
+    pub fn record_offset(&self, number: u32, index: usize) -> u64 {
+        let index = if self.mutant.is_planted("ring-piles-buffers") { 0 } else { index };
+        self.layout.record_offset(self.layout.first_offset(self.buffers_before(number)), index)
     }
 
     /// Buffers before a receive: one of the last [`MAILBOX_SLOTS`].
     #[inline]
     #[must_use]
-    pub fn start(&self, number: u32) -> u32 {
+    pub fn buffers_before(&self, number: u32) -> u32 {
         self.before[number as usize % KNOWN]
     }
 
     /// Whether all places of a receive are still its own; it is one of the last [`MAILBOX_SLOTS`].
     #[must_use]
-    pub fn holds(&self, number: u32) -> bool {
-        let behind = self.end.wrapping_sub(self.start(number));
-        behind <= self.layout.records() || self.mutant.is("ring-holds-what-it-gave-away")
+    pub fn holds_receive(&self, number: u32) -> bool {
+        let behind = self.end.wrapping_sub(self.buffers_before(number));
+        behind <= self.layout.record_count() || self.mutant.is_planted("ring-holds-what-it-gave-away")
     }
 
     /// Places there are.
     #[must_use]
-    pub const fn records(&self) -> u32 {
-        self.layout.records()
+    pub const fn record_capacity(&self) -> u32 {
+        self.layout.record_count()
     }
 }

@@ -1,45 +1,45 @@
 //! The sending side of a comm: reads clear-to-send records, decides how each message goes. Called by the engine in
 //! isend; never posts anything itself.
 
-use crate::comm::Fault;
+use crate::comm::MessageFault;
 use crate::limits::{EAGER_CREDITS_MAX, RECV_BUFFERS_MAX, RECVS_MAX};
 use crate::mutant::Mutant;
-use crate::wire::cts::{self, Cts, Lines, Others};
-use crate::wire::eager::Eager;
-use crate::wire::layout::Layout;
+use crate::wire::cts::{self, CtsRecord, CtsSecondLine, RecordLines};
+use crate::wire::eager::EagerHeader;
+use crate::wire::layout::MailboxLayout;
 
 /// The sender's mailbox, where the receiver's NIC writes.
-pub trait Mailbox {
+pub trait SenderMailbox {
     /// The word at a byte offset in it, with acquire ordering.
-    fn word(&self, offset: u64) -> u64;
+    fn load_word(&self, offset: u64) -> u64;
 
     /// The words of the line at such an offset, each with acquire ordering.
     #[inline]
-    fn line(&self, offset: u64) -> [u64; cts::WORDS] {
-        core::array::from_fn(|i| self.word(offset + 8 * i as u64))
+    fn load_line(&self, offset: u64) -> [u64; cts::WORDS] {
+        core::array::from_fn(|i| self.load_word(offset + 8 * i as u64))
     }
 }
 
 /// What to do with a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Isend {
+pub enum SendDecision {
     /// Nothing yet; ask again.
     NotYet,
     /// Write it to where this record says.
-    Direct(Cts),
+    Direct(CtsRecord),
     /// Send it with this header.
-    Eager(Eager),
+    Eager(EagerHeader),
 }
 
 /// The state of a comm's sending side.
 #[derive(Debug)]
-pub struct Sender {
+pub struct MessageSender {
     /// The first receive number that was not read yet.
     next: u32,
     /// Where its first record is to come.
     at: u32,
     /// Receives that were read and have buffers left, in order.
-    open: [Open; RECVS_MAX],
+    open: [OpenReceive; RECVS_MAX],
     open_len: usize,
     /// Tags of eager messages whose buffer is not known yet, in order.
     unmatched: [u32; EAGER_CREDITS_MAX],
@@ -47,15 +47,15 @@ pub struct Sender {
     eager_number: u32,
     eager_credits: usize,
     eager_max: u64,
-    lines: Lines,
-    layout: Layout,
+    lines: RecordLines,
+    layout: MailboxLayout,
     /// Where the record that was read last is; kept where records have two lines.
     last: u64,
     mutant: Mutant,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Open {
+struct OpenReceive {
     number: u32,
     /// Where its first record is.
     at: u32,
@@ -63,28 +63,28 @@ struct Open {
     free: u8,
 }
 
-impl Sender {
+impl MessageSender {
     /// A new sending side; the peer takes eager payloads up to `eager_max` bytes, `eager_credits` at a time.
     #[must_use]
     pub fn new(eager_max: u32, eager_credits: u32, mutant: Mutant) -> Self {
         Self::starting_at(1, eager_max, eager_credits, mutant)
     }
 
-    /// Like [`Sender::new`], with counters that start near their wrap; for tests.
+    /// Like [`MessageSender::new`], with counters that start near their wrap; for tests.
     #[must_use]
     pub fn starting_at(number: u32, eager_max: u32, eager_credits: u32, mutant: Mutant) -> Self {
-        let layout = Layout::alone(Lines::One);
+        let layout = MailboxLayout::for_single_comm(RecordLines::One);
         Self {
             next: number,
-            at: layout.begin(number),
-            open: [Open::default(); RECVS_MAX],
+            at: layout.first_offset(number),
+            open: [OpenReceive::default(); RECVS_MAX],
             open_len: 0,
             unmatched: [0; EAGER_CREDITS_MAX],
             unmatched_len: 0,
             eager_number: number.wrapping_sub(1),
             eager_credits: (eager_credits as usize).min(EAGER_CREDITS_MAX),
             eager_max: u64::from(eager_max),
-            lines: Lines::One,
+            lines: RecordLines::One,
             layout,
             last: 0,
             mutant,
@@ -93,64 +93,69 @@ impl Sender {
 
     /// The same for a comm with that many links.
     #[must_use]
-    pub fn over(self, links: usize) -> Self {
-        let lines = Lines::of(links);
-        Self { lines, ..self }.laid_out(Layout::alone(lines))
+    pub fn with_links(self, links: usize) -> Self {
+        let lines = RecordLines::for_links(links);
+        Self { lines, ..self }.laid_out(MailboxLayout::for_single_comm(lines))
     }
 
     /// The same for a member of a group, before anything has come.
     #[must_use]
     pub fn in_group(self) -> Self {
-        let layout = Layout::member(self.lines);
+        let layout = MailboxLayout::for_member(self.lines);
         self.laid_out(layout)
     }
 
-    fn laid_out(self, layout: Layout) -> Self {
-        Self { at: layout.begin(self.next), layout, ..self }
+    fn laid_out(self, layout: MailboxLayout) -> Self {
+        Self { at: layout.first_offset(self.next), layout, ..self }
     }
 
     /// Where the buffer of the record that was given out last lies for the links after the first; `None` where a comm has
     /// one.
     #[must_use]
-    pub fn others(&self, mailbox: &impl Mailbox, record: &Cts) -> Option<Others> {
+    pub fn other_links(&self, mailbox: &impl SenderMailbox, record: &CtsRecord) -> Option<CtsSecondLine> {
         match self.lines {
-            Lines::One => None,
-            Lines::Two => Self::second_line(mailbox, self.last, record),
+            RecordLines::One => None,
+            RecordLines::Two => Self::second_line(mailbox, self.last, record),
         }
     }
 
-    fn second_line(mailbox: &impl Mailbox, first: u64, record: &Cts) -> Option<Others> {
-        let line = mailbox.line(first + cts::BYTES as u64);
-        Others::from_words(&line, record.number, record.index)
+    fn second_line(mailbox: &impl SenderMailbox, first: u64, record: &CtsRecord) -> Option<CtsSecondLine> {
+        let line = mailbox.load_line(first + cts::BYTES as u64);
+        CtsSecondLine::from_words(&line, record.number, record.index)
     }
 
-    /// Decides how a message of `len` bytes with `tag` goes. Whatever but [`Isend::NotYet`] it returns must be done.
+    /// Decides how a message of `len` bytes with `tag` goes. Whatever but [`SendDecision::NotYet`] it returns must be done.
     ///
     /// # Errors
-    /// [`Fault::TooLong`] if the buffer it belongs to is smaller; [`Fault::TooManyReceives`].
+    /// [`MessageFault::TooLong`] if the buffer it belongs to is smaller; [`MessageFault::TooManyReceives`].
     #[inline]
-    pub fn on_isend(&mut self, mailbox: &impl Mailbox, tag: u32, len: u64) -> Result<Isend, Fault> {
+    pub fn on_isend(
+        &mut self,
+        mailbox: &impl SenderMailbox,
+        tag: u32,
+        len: u64,
+    ) -> Result<SendDecision, MessageFault> {
         if self.open_len == 0 && self.unmatched_len == 0 {
-            if cts::head(mailbox.word(u64::from(self.at))) != self.next {
-                return Ok(self.eager(tag, len));
+            if cts::head_number(mailbox.load_word(u64::from(self.at))) != self.next {
+                return Ok(self.try_eager(tag, len));
             }
-            if let Some(record) = self.record(mailbox, u64::from(self.at), self.next, 0)
+            if let Some(record) = self.read_record(mailbox, u64::from(self.at), self.next, 0)
                 && record.count == 1
                 && record.tag == tag
             {
-                self.advance(1);
-                return self.direct(record, len);
+                self.advance_receive(1);
+                return self.write_direct(record, len);
             }
         }
         self.on_isend_slow(mailbox, tag, len)
     }
 
-    /// Reads what records have come, while there is time. Optional: [`Sender::on_isend`] does it too.
+    /// Reads what records have come, while there is time. Optional: [`MessageSender::on_isend`] does it too.
     ///
     /// # Errors
-    /// [`Fault::TooManyReceives`].
-    pub fn on_records(&mut self, mailbox: &impl Mailbox) -> Result<(), Fault> {
-        if self.unmatched_len > 0 { self.read(mailbox) } else { Ok(()) }
+    /// [`MessageFault::TooManyReceives`].
+    pub fn on_records(&mut self, mailbox: &impl SenderMailbox) -> Result<(), MessageFault> {
+        if self.unmatched_len > 0 { self.read_records(mailbox) } else { Ok(()) }
     }
 
     /// The first receive whose record was not read yet.
@@ -162,7 +167,7 @@ impl Sender {
     /// Eager messages whose buffer is not known yet.
     #[inline]
     #[must_use]
-    pub fn unmatched(&self) -> usize {
+    pub fn unmatched_count(&self) -> usize {
         self.unmatched_len
     }
 
@@ -172,65 +177,73 @@ impl Sender {
         self.eager_credits = credits.min(EAGER_CREDITS_MAX);
     }
 
-    fn on_isend_slow(&mut self, mailbox: &impl Mailbox, tag: u32, len: u64) -> Result<Isend, Fault> {
-        self.read(mailbox)?;
+    fn on_isend_slow(
+        &mut self,
+        mailbox: &impl SenderMailbox,
+        tag: u32,
+        len: u64,
+    ) -> Result<SendDecision, MessageFault> {
+        self.read_records(mailbox)?;
         for at in 0..self.open_len {
-            let Open { number, at: first, free } = self.open[at];
+            let OpenReceive { number, at: first, free } = self.open[at];
             for index in (0..RECV_BUFFERS_MAX).filter(|i| free >> i & 1 == 1) {
-                let place = self.layout.offset(first, index);
-                let Some(record) = self.record(mailbox, place, number, index as u8) else { continue };
-                if record.tag == tag || self.mutant.is("sender-ignores-tag") {
-                    self.take(at, index);
-                    return self.direct(record, len);
+                let place = self.layout.record_offset(first, index);
+                let Some(record) = self.read_record(mailbox, place, number, index as u8) else { continue };
+                if record.tag == tag || self.mutant.is_planted("sender-ignores-tag") {
+                    self.take_buffer(at, index);
+                    return self.write_direct(record, len);
                 }
             }
         }
-        Ok(self.eager(tag, len))
+        Ok(self.try_eager(tag, len))
     }
 
     #[inline]
-    fn eager(&mut self, tag: u32, len: u64) -> Isend {
-        let blind = self.mutant.is("sender-ignores-credits") && self.unmatched_len < EAGER_CREDITS_MAX;
+    fn try_eager(&mut self, tag: u32, len: u64) -> SendDecision {
+        let blind =
+            self.mutant.is_planted("sender-ignores-credits") && self.unmatched_len < EAGER_CREDITS_MAX;
         if len > self.eager_max || (self.unmatched_len >= self.eager_credits && !blind) {
-            return Isend::NotYet;
+            return SendDecision::NotYet;
         }
         self.unmatched[self.unmatched_len] = tag;
         self.unmatched_len += 1;
         let number = self.eager_number;
         self.eager_number = number.wrapping_add(1);
         // Checked above: len <= eager_max, which is a u32.
-        Isend::Eager(Eager { number, base: self.next, tag, len: len as u32 })
+        SendDecision::Eager(EagerHeader { number, base: self.next, tag, len: len as u32 })
     }
 
     /// Reads every receive whose records are all there, and gives its buffers to eager messages first.
-    fn read(&mut self, mailbox: &impl Mailbox) -> Result<(), Fault> {
+    fn read_records(&mut self, mailbox: &impl SenderMailbox) -> Result<(), MessageFault> {
         for _ in 0..crate::limits::MAILBOX_SLOTS {
             let place = u64::from(self.at);
-            let Some(first) = self.record(mailbox, place, self.next, 0) else { return Ok(()) };
+            let Some(first) = self.read_record(mailbox, place, self.next, 0) else { return Ok(()) };
             let count = usize::from(first.count);
             let mut tags = [first.tag; RECV_BUFFERS_MAX];
             for (index, tag) in tags.iter_mut().enumerate().take(count).skip(1) {
-                let place = self.layout.offset(self.at, index);
-                match self.record(mailbox, place, self.next, index as u8) {
+                let place = self.layout.record_offset(self.at, index);
+                match self.read_record(mailbox, place, self.next, index as u8) {
                     Some(record) if record.count == first.count => *tag = record.tag,
-                    _ if self.mutant.is("sender-takes-half-a-group") => {}
+                    _ if self.mutant.is_planted("sender-takes-half-a-group") => {}
                     _ => return Ok(()),
                 }
             }
             let free = self.match_eager(&tags[..count]);
             if free != 0 {
-                let Some(open) = self.open.get_mut(self.open_len) else { return Err(Fault::TooManyReceives) };
-                *open = Open { number: self.next, at: self.at, free };
+                let Some(open) = self.open.get_mut(self.open_len) else {
+                    return Err(MessageFault::TooManyReceives);
+                };
+                *open = OpenReceive { number: self.next, at: self.at, free };
                 self.open_len += 1;
             }
-            self.advance(count);
+            self.advance_receive(count);
         }
         Ok(())
     }
 
     /// The next receive, which has so many buffers, has been read.
     #[inline]
-    fn advance(&mut self, count: usize) {
+    fn advance_receive(&mut self, count: usize) {
         self.next = self.next.wrapping_add(1);
         self.at = self.layout.next(self.at, count);
     }
@@ -245,14 +258,14 @@ impl Sender {
                 waiting.copy_within(at + 1.., at);
                 self.unmatched_len -= 1;
             }
-            if taken.is_none() || self.mutant.is("sender-forgets-eager") {
+            if taken.is_none() || self.mutant.is_planted("sender-forgets-eager") {
                 free |= 1 << index;
             }
         }
         free
     }
 
-    fn take(&mut self, at: usize, index: usize) {
+    fn take_buffer(&mut self, at: usize, index: usize) {
         self.open[at].free &= !(1 << index);
         if self.open[at].free == 0 {
             self.open.copy_within(at + 1..self.open_len, at);
@@ -261,29 +274,35 @@ impl Sender {
     }
 
     #[inline]
-    fn record(&mut self, mailbox: &impl Mailbox, start: u64, number: u32, index: u8) -> Option<Cts> {
+    fn read_record(
+        &mut self,
+        mailbox: &impl SenderMailbox,
+        start: u64,
+        number: u32,
+        index: u8,
+    ) -> Option<CtsRecord> {
         // Most looks find nothing new.
-        if cts::head(mailbox.word(start)) != number {
+        if cts::head_number(mailbox.load_word(start)) != number {
             return None;
         }
-        let words = mailbox.line(start);
-        if self.mutant.is("sender-trusts-torn-record") {
-            return Some(Cts::unchecked(&words, number, index));
+        let words = mailbox.load_line(start);
+        if self.mutant.is_planted("sender-trusts-torn-record") {
+            return Some(CtsRecord::from_unchecked_words(&words, number, index));
         }
-        let record = Cts::from_words(&words, number, index)?;
-        if self.lines == Lines::One {
+        let record = CtsRecord::from_words(&words, number, index)?;
+        if self.lines == RecordLines::One {
             return Some(record);
         }
         self.last = start;
         let whole = Self::second_line(mailbox, start, &record).is_some();
-        (whole || self.mutant.is("sender-needs-one-line")).then_some(record)
+        (whole || self.mutant.is_planted("sender-needs-one-line")).then_some(record)
     }
 
     #[inline]
-    fn direct(&self, record: Cts, len: u64) -> Result<Isend, Fault> {
-        if len > record.len && !self.mutant.is("sender-ignores-room") {
-            return Err(Fault::TooLong { len, room: record.len });
+    fn write_direct(&self, record: CtsRecord, len: u64) -> Result<SendDecision, MessageFault> {
+        if len > record.len && !self.mutant.is_planted("sender-ignores-room") {
+            return Err(MessageFault::TooLong { len, room: record.len });
         }
-        Ok(Isend::Direct(record))
+        Ok(SendDecision::Direct(record))
     }
 }

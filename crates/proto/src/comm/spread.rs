@@ -27,7 +27,7 @@ const UNIT_NANOS: u64 = 1_000_000_000 / 1024;
 
 /// What is known of one link.
 #[derive(Clone, Copy, Debug, Default)]
-struct Load {
+struct LinkLoad {
     up: bool,
     /// Bytes posted that have not completed, each operation counted as one more.
     outstanding: u64,
@@ -50,12 +50,12 @@ struct Load {
 
 /// The loads of a comm's links.
 #[derive(Clone, Debug, Default)]
-pub struct Spread {
-    loads: [Load; LINKS_MAX],
+pub struct LinkBalancer {
+    loads: [LinkLoad; LINKS_MAX],
     mutant: Mutant,
 }
 
-impl Spread {
+impl LinkBalancer {
     /// No link is up yet.
     #[must_use]
     pub fn new(mutant: Mutant) -> Self {
@@ -63,18 +63,19 @@ impl Spread {
     }
 
     /// A link is up, with what its NICs say of it: megabits a second (0: unknown) and nanoseconds.
-    pub fn up(&mut self, link: usize, speed_mbps: u64, latency: u64, now: Instant) {
+    pub fn mark_up(&mut self, link: usize, speed_mbps: u64, latency: u64, now: Instant) {
         let nominal = speed_mbps.max(1).saturating_mul(UNITS_A_MEGABIT);
-        let load = Load { up: true, speed: nominal, nominal, latency, since: now.0, ..Load::default() };
+        let load =
+            LinkLoad { up: true, speed: nominal, nominal, latency, since: now.0, ..LinkLoad::default() };
         if let Some(place) = self.loads.get_mut(link) {
             *place = load;
         }
     }
 
     /// A link is up no more; what was outstanding there is outstanding no more.
-    pub fn down(&mut self, link: usize) {
+    pub fn mark_down(&mut self, link: usize) {
         if let Some(load) = self.loads.get_mut(link) {
-            *load = Load::default();
+            *load = LinkLoad::default();
         }
     }
 
@@ -82,12 +83,12 @@ impl Spread {
     /// `most` bytes; and the bytes of each but the last, which are whole lines. A piece is the bytes that one operation carries, 0
     /// bytes for none.
     #[must_use]
-    pub fn pieces(&self, len: u64, least: u64, most: u64) -> (u64, u64) {
+    pub fn plan_pieces(&self, len: u64, least: u64, most: u64) -> (u64, u64) {
         let up = self.loads.iter().filter(|load| load.up).count() as u64;
         // Several for each link, so that slower ones can have fewer.
         let wanted = if up > 1 { (up * 4).min(STRIPES_MAX as u64) } else { 1 };
         let piece = len.div_ceil(wanted).max(least.min(len)).max(1);
-        let piece = if self.mutant.is("pieces-cut-lines") {
+        let piece = if self.mutant.is_planted("pieces-cut-lines") {
             piece.min(most.max(1))
         } else {
             piece.checked_next_multiple_of(LINE_BYTES).unwrap_or(u64::MAX).min(whole_lines(most))
@@ -97,14 +98,14 @@ impl Spread {
 
     /// The link over which `len` more bytes are done first, of those that `may` take an operation now.
     #[must_use]
-    pub fn best(&self, len: u64, now: Instant, mut may: impl FnMut(usize) -> bool) -> Option<usize> {
+    pub fn best_link(&self, len: u64, now: Instant, mut may: impl FnMut(usize) -> bool) -> Option<usize> {
         let mut best = None;
         for (link, load) in self.loads.iter().enumerate() {
             if !load.up || !may(link) {
                 continue;
             }
-            let due = load.due(len, now);
-            let due = if self.mutant.is("spread-ignores-load") { 0 } else { due };
+            let due = load.completion_nanos(len, now);
+            let due = if self.mutant.is_planted("spread-ignores-load") { 0 } else { due };
             if best.is_none_or(|(first, _)| due < first) {
                 best = Some((due, link));
             }
@@ -130,12 +131,12 @@ impl Spread {
         load.done += len;
         let took = now.0.saturating_sub(load.since);
         if load.done >= SAMPLE_BYTES && took > 0 {
-            load.measure(took, mutant);
+            load.record_speed(took, mutant);
             (load.since, load.done, load.most) = (now.0, 0, load.outstanding);
         } else if load.outstanding == 0 && posted.0 == load.since {
             // It was alone.
             let whole = now.0.saturating_sub(posted.0);
-            load.latency = (load.latency * 3 + whole.saturating_sub(load.time(len))) / 4;
+            load.latency = (load.latency * 3 + whole.saturating_sub(load.transfer_nanos(len))) / 4;
         }
         if load.outstanding == 0 {
             load.since = now.0;
@@ -144,40 +145,43 @@ impl Spread {
 
     /// What is thought of a link, for those who look: whether it is up, megabits a second, nanoseconds.
     #[must_use]
-    pub fn seen(&self, link: usize) -> (bool, u64, u64) {
+    pub fn link_estimate(&self, link: usize) -> (bool, u64, u64) {
         let load = self.loads.get(link).copied().unwrap_or_default();
         (load.up, load.speed / UNITS_A_MEGABIT, load.latency)
     }
 }
 
-impl Load {
+impl LinkLoad {
     /// So many nanoseconds were needed for what is done.
-    fn measure(&mut self, took: u64, mutant: Mutant) {
+    fn record_speed(&mut self, took: u64, mutant: Mutant) {
         let (bytes, nanos) = self.measured;
         let fewer = |sum: u64| sum - sum.div_ceil(MEMORY);
         let bytes = fewer(bytes).saturating_add(self.done);
         let nanos = fewer(nanos).saturating_add(took);
         let mut speed = (bytes.saturating_mul(UNIT_NANOS) / nanos.max(1)).max(1);
-        if mutant.is("spread-means-speeds") {
+        if mutant.is_planted("spread-means-speeds") {
             speed = (self.speed * 3 + self.done.saturating_mul(UNIT_NANOS) / took).div_ceil(4).max(1);
         }
         // A few small messages under way at once leave a link idle most of the time.
-        if self.most >= SAMPLE_BYTES || speed > self.speed || mutant.is("spread-believes-small-messages") {
+        if self.most >= SAMPLE_BYTES
+            || speed > self.speed
+            || mutant.is_planted("spread-believes-small-messages")
+        {
             (self.measured, self.speed) = ((bytes, nanos), speed);
         }
     }
 
     /// Nanoseconds for so many bytes.
-    fn time(&self, bytes: u64) -> u64 {
+    fn transfer_nanos(&self, bytes: u64) -> u64 {
         bytes.saturating_mul(UNIT_NANOS) / self.speed.max(1)
     }
 
     /// When `len` more bytes are done, in nanoseconds from now.
-    fn due(&self, len: u64, now: Instant) -> u64 {
+    fn completion_nanos(&self, len: u64, now: Instant) -> u64 {
         let rest = if self.outstanding == 0 { now.0.saturating_sub(self.since) } else { 0 };
         let speed = if rest > FORGET { self.speed.max(self.nominal) } else { self.speed };
         let forgotten = rest > FORGET.max(self.latency.saturating_mul(PATIENCE));
-        let ahead = Self { speed, ..*self }.time(self.outstanding.saturating_add(len));
+        let ahead = Self { speed, ..*self }.transfer_nanos(self.outstanding.saturating_add(len));
         ahead.saturating_add(if forgotten { 0 } else { self.latency })
     }
 }
@@ -218,15 +222,15 @@ mod tests {
     }
 
     /// Sends messages one after another with a window of them, and returns the nanoseconds it took.
-    fn drive(spread: &mut Spread, pipes: &mut [Pipe], messages: u64, len: u64, window: u64) -> u64 {
+    fn drive(spread: &mut LinkBalancer, pipes: &mut [Pipe], messages: u64, len: u64, window: u64) -> u64 {
         let mut now = 0;
         let mut begun = 0;
         let mut outstanding = 0;
-        let (_, piece) = spread.pieces(len, 16 * 1024, 1 << 30);
+        let (_, piece) = spread.plan_pieces(len, 16 * 1024, 1 << 30);
         while begun < messages * len || outstanding > 0 {
             while outstanding < window * len && begun < messages * len {
                 let part = piece.min(len - begun % len);
-                let Some(link) = spread.best(part, Instant(now), |_| true) else { break };
+                let Some(link) = spread.best_link(part, Instant(now), |_| true) else { break };
                 pipes[link].post(part, now);
                 spread.on_posted(link, part, Instant(now));
                 begun += part;
@@ -248,15 +252,15 @@ mod tests {
     fn planted() -> Mutant {
         #[cfg(feature = "mutants")]
         if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::named(std::string::String::leak(name));
+            return Mutant::with_name(std::string::String::leak(name));
         }
         Mutant::NONE
     }
 
-    fn spread_over(pipes: &[Pipe], told: impl Fn(&Pipe) -> u64) -> Spread {
-        let mut spread = Spread::new(planted());
+    fn spread_over(pipes: &[Pipe], told: impl Fn(&Pipe) -> u64) -> LinkBalancer {
+        let mut spread = LinkBalancer::new(planted());
         for (link, pipe) in pipes.iter().enumerate() {
-            spread.up(link, told(pipe), pipe.latency, Instant(0));
+            spread.mark_up(link, told(pipe), pipe.latency, Instant(0));
         }
         spread
     }
@@ -300,7 +304,7 @@ mod tests {
         let mut spread = spread_over(&pipes, |_| 8_000);
         drive(&mut spread, &mut pipes, 100_000, 64, 8);
         for link in 0..2 {
-            let (_, speed, _) = spread.seen(link);
+            let (_, speed, _) = spread.link_estimate(link);
             assert!(speed > 4_000, "{speed} megabits a second");
         }
     }
@@ -318,12 +322,12 @@ mod tests {
     fn seldom_messages_take_the_quickest_link() {
         for latencies in [[40_000_000, 2_000_000], [500_000, 10_000]] {
             for rest in [0, FORGET / 4, FORGET + 1, FORGET * 5] {
-                let mut spread = Spread::new(planted());
-                (0..2).for_each(|link| spread.up(link, 200_000, 1_000, Instant(0)));
+                let mut spread = LinkBalancer::new(planted());
+                (0..2).for_each(|link| spread.mark_up(link, 200_000, 1_000, Instant(0)));
                 let mut now = 0;
                 let mut late = 0;
                 for _ in 0..1_000 {
-                    let link = spread.best(64, Instant(now), |_| true).unwrap();
+                    let link = spread.best_link(64, Instant(now), |_| true).unwrap();
                     spread.on_posted(link, 64, Instant(now));
                     let done = now + latencies[link];
                     spread.on_done(link, 64, Instant(now), Instant(done));
@@ -338,12 +342,12 @@ mod tests {
     /// One bad moment is not remembered for ever.
     #[test]
     fn a_link_that_was_late_once_is_tried_again() {
-        let mut spread = Spread::new(planted());
-        (0..2).for_each(|link| spread.up(link, 200_000, 1_000, Instant(0)));
+        let mut spread = LinkBalancer::new(planted());
+        (0..2).for_each(|link| spread.mark_up(link, 200_000, 1_000, Instant(0)));
         let mut now = 0;
         let mut used = 0;
         for turn in 0..1_000 {
-            let link = spread.best(64, Instant(now), |_| true).unwrap();
+            let link = spread.best_link(64, Instant(now), |_| true).unwrap();
             spread.on_posted(link, 64, Instant(now));
             let latency = if link == 0 && turn > 10 { 1_000_000 } else { 5_000_000 };
             spread.on_done(link, 64, Instant(now), Instant(now + latency));
@@ -355,9 +359,9 @@ mod tests {
 
     #[test]
     fn a_link_that_was_slow_once_is_tried_again() {
-        let mut spread = Spread::new(planted());
-        spread.up(0, 1_000, 1_000, Instant(0));
-        spread.up(1, 1_000, 1_000, Instant(0));
+        let mut spread = LinkBalancer::new(planted());
+        spread.mark_up(0, 1_000, 1_000, Instant(0));
+        spread.mark_up(1, 1_000, 1_000, Instant(0));
         // A bad moment: each 64 KiB take 50 ms.
         for at in 0..20 {
             let posted = Instant(at * 50_000_000);
@@ -365,37 +369,37 @@ mod tests {
             spread.on_posted(1, SAMPLE_BYTES, posted);
             spread.on_done(1, SAMPLE_BYTES, posted, done);
         }
-        let busy = |spread: &mut Spread, now| spread.on_posted(0, 1 << 16, Instant(now));
+        let busy = |spread: &mut LinkBalancer, now| spread.on_posted(0, 1 << 16, Instant(now));
         busy(&mut spread, 1_000_000_001);
-        assert_eq!(spread.best(1 << 16, Instant(1_000_000_002), |_| true), Some(0));
+        assert_eq!(spread.best_link(1 << 16, Instant(1_000_000_002), |_| true), Some(0));
         busy(&mut spread, 1_000_000_003);
-        assert_eq!(spread.best(1 << 16, Instant(1_000_000_000 + FORGET + 1), |_| true), Some(1));
+        assert_eq!(spread.best_link(1 << 16, Instant(1_000_000_000 + FORGET + 1), |_| true), Some(1));
     }
 
     #[test]
     fn a_link_that_is_down_or_full_takes_nothing() {
-        let mut spread = Spread::new(planted());
-        assert_eq!(spread.best(1, Instant(0), |_| true), None);
-        spread.up(2, 1, 1, Instant(0));
-        assert_eq!(spread.best(1, Instant(0), |link| link != 2), None);
-        assert_eq!(spread.best(1, Instant(0), |_| true), Some(2));
-        spread.down(2);
-        assert_eq!(spread.best(1, Instant(0), |_| true), None);
+        let mut spread = LinkBalancer::new(planted());
+        assert_eq!(spread.best_link(1, Instant(0), |_| true), None);
+        spread.mark_up(2, 1, 1, Instant(0));
+        assert_eq!(spread.best_link(1, Instant(0), |link| link != 2), None);
+        assert_eq!(spread.best_link(1, Instant(0), |_| true), Some(2));
+        spread.mark_down(2);
+        assert_eq!(spread.best_link(1, Instant(0), |_| true), None);
     }
 
     #[test]
     fn no_message_has_more_pieces_than_stripes_unless_operations_are_too_short() {
-        let mut spread = Spread::new(planted());
-        assert_eq!(spread.pieces(1 << 20, 1, 1 << 30), (1, 1 << 20), "one link, one piece");
+        let mut spread = LinkBalancer::new(planted());
+        assert_eq!(spread.plan_pieces(1 << 20, 1, 1 << 30), (1, 1 << 20), "one link, one piece");
         for link in 0..4 {
-            spread.up(link, 1, 1, Instant(0));
+            spread.mark_up(link, 1, 1, Instant(0));
         }
         for len in [0, 1, 4095, 65_536, 65_537, 1 << 20, (1 << 32) + 5] {
-            let (count, piece) = spread.pieces(len, 16_384, 1 << 30);
+            let (count, piece) = spread.plan_pieces(len, 16_384, 1 << 30);
             assert!(count <= STRIPES_MAX as u64 && count * piece >= len, "{len}: {count} of {piece}");
             assert!(count == 1 || piece >= 16_384);
         }
-        assert_eq!(spread.pieces(1 << 20, 1, 4096), (256, 4096));
+        assert_eq!(spread.plan_pieces(1 << 20, 1, 4096), (256, 4096));
     }
 
     proptest! {
@@ -409,9 +413,9 @@ mod tests {
             least in prop_oneof![1..=1_u64 << 20, 1..=1_u64 << 30],
             most in prop_oneof![LINE_BYTES..1_u64 << 20, LINE_BYTES..=u64::MAX],
         ) {
-            let mut spread = Spread::new(planted());
-            (0..links).for_each(|link| spread.up(link, 1, 1, Instant(0)));
-            let (count, piece) = spread.pieces(len, least, most);
+            let mut spread = LinkBalancer::new(planted());
+            (0..links).for_each(|link| spread.mark_up(link, 1, 1, Instant(0)));
+            let (count, piece) = spread.plan_pieces(len, least, most);
             prop_assert!(piece <= most && piece > 0, "{count} pieces of {piece}");
             prop_assert!(count == 1 || piece % LINE_BYTES == 0, "{count} pieces of {piece}");
             prop_assert_eq!(count, len.div_ceil(piece).max(1));

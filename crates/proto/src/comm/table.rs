@@ -9,7 +9,7 @@ use crate::limits::{RECVS_MAX, TOKENS_MAX};
 /// The slot of buffer `index` of the receive with place `receive`.
 #[inline]
 #[must_use]
-pub const fn slot(receive: usize, index: usize) -> usize {
+pub const fn slot_of_buffer(receive: usize, index: usize) -> usize {
     index * RECVS_MAX + receive
 }
 
@@ -19,7 +19,7 @@ pub const STEP: usize = RECVS_MAX;
 /// The place of the receive that a slot belongs to.
 #[inline]
 #[must_use]
-pub const fn receive(slot: usize) -> usize {
+pub const fn receive_of_slot(slot: usize) -> usize {
     slot % RECVS_MAX
 }
 
@@ -32,9 +32,9 @@ pub const fn index(slot: usize) -> usize {
 
 /// The table.
 #[derive(Debug)]
-pub struct Table<T>(Vec<T>);
+pub struct BufferTable<T>(Vec<T>);
 
-impl<T> Table<T> {
+impl<T> BufferTable<T> {
     /// With room for first buffers; `make` gives what is in a slot at first.
     #[must_use]
     pub fn new(make: impl FnMut(usize) -> T) -> Self {
@@ -45,13 +45,13 @@ impl<T> Table<T> {
     #[inline]
     pub fn make_room(&mut self, count: usize, make: impl FnMut(usize) -> T) {
         if count > 1 && self.0.len() < TOKENS_MAX {
-            self.grow(make);
+            self.grow_to_tokens(make);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn grow(&mut self, make: impl FnMut(usize) -> T) {
+    fn grow_to_tokens(&mut self, make: impl FnMut(usize) -> T) {
         self.0.extend((self.0.len()..TOKENS_MAX).map(make));
     }
 
@@ -68,7 +68,7 @@ impl<T> Table<T> {
     }
 }
 
-impl<T> core::ops::Index<usize> for Table<T> {
+impl<T> core::ops::Index<usize> for BufferTable<T> {
     type Output = T;
 
     #[inline]
@@ -77,7 +77,7 @@ impl<T> core::ops::Index<usize> for Table<T> {
     }
 }
 
-impl<T> core::ops::IndexMut<usize> for Table<T> {
+impl<T> core::ops::IndexMut<usize> for BufferTable<T> {
     #[inline]
     fn index_mut(&mut self, slot: usize) -> &mut T {
         &mut self.0[slot]
@@ -94,13 +94,13 @@ mod tests {
     fn each_buffer_has_a_slot_of_its_own() {
         let all = (0..RECV_BUFFERS_MAX).flat_map(|index| (0..RECVS_MAX).map(move |place| (place, index)));
         for (expected, (place, index)) in all.enumerate() {
-            assert_eq!((slot(place, index), receive(expected)), (expected, place));
+            assert_eq!((slot_of_buffer(place, index), receive_of_slot(expected)), (expected, place));
         }
     }
 
     #[test]
     fn there_is_room_for_what_was_asked_for() {
-        let mut table = Table::new(|slot| slot);
+        let mut table = BufferTable::new(|slot| slot);
         table.make_room(1, |slot| slot);
         assert_eq!((table.get(RECVS_MAX - 1), table.get(RECVS_MAX)), (Some(&(RECVS_MAX - 1)), None));
         table[3] = 1000;

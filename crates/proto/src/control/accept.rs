@@ -5,7 +5,7 @@
 //! ```
 //! RESULT is repeated while Answered, and sent again for each OPEN that comes again.
 
-use crate::control::Repeat;
+use crate::control::RepeatTimer;
 use crate::time::Instant;
 
 /// What to do now.
@@ -21,23 +21,23 @@ pub enum AcceptStep {
 
 /// One accepted connection, from its first RESULT on.
 #[derive(Debug)]
-pub struct Accepting {
-    repeat: Repeat,
+pub struct AcceptHandshake {
+    repeat: RepeatTimer,
     ready: bool,
 }
 
-impl Accepting {
+impl AcceptHandshake {
     /// A connection whose first RESULT is sent now.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self { repeat: Repeat::start(now), ready: false }
+        Self { repeat: RepeatTimer::start_at(now), ready: false }
     }
 
     /// Call whenever the front end asks.
     pub fn on_time(&mut self, now: Instant) -> AcceptStep {
         match self.ready {
             true => AcceptStep::Ready,
-            false if self.repeat.due(now) => AcceptStep::SendResult,
+            false if self.repeat.poll_due(now) => AcceptStep::SendResult,
             false => AcceptStep::Wait,
         }
     }
@@ -60,9 +60,9 @@ mod tests {
 
     #[test]
     fn answers_again_until_ready() {
-        let mut accepting = Accepting::new(Instant(0));
+        let mut accepting = AcceptHandshake::new(Instant(0));
         assert_eq!(accepting.on_time(Instant(0)), AcceptStep::Wait);
-        assert_eq!(accepting.on_time(Instant(0) + Duration::millis(100)), AcceptStep::SendResult);
+        assert_eq!(accepting.on_time(Instant(0) + Duration::from_millis(100)), AcceptStep::SendResult);
         assert_eq!(accepting.on_open(), AcceptStep::SendResult);
         accepting.on_ready();
         accepting.on_ready();

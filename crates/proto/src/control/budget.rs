@@ -32,7 +32,7 @@ impl WorkBudget {
     }
 
     /// Whether a unit may be spent at `now`.
-    pub fn has_room(&mut self, now: Instant) -> bool {
+    pub fn check_room(&mut self, now: Instant) -> bool {
         let periods = (now - self.since).0 / self.period.0;
         if periods > 0 {
             self.room = self.room.saturating_add(u32::try_from(periods).unwrap_or(u32::MAX)).min(self.burst);
@@ -42,12 +42,12 @@ impl WorkBudget {
     }
 
     /// Spends units; the last of them may be more than there is room for.
-    pub fn spend(&mut self, units: u32) {
+    pub fn spend_units(&mut self, units: u32) {
         self.room = self.room.saturating_sub(units);
     }
 
     /// Gives units back: a stream has shown that it is of an invited peer, so its cost is no stranger's.
-    pub fn refund(&mut self, units: u32) {
+    pub fn refund_units(&mut self, units: u32) {
         self.room = self.room.saturating_add(units).min(self.burst);
     }
 }
@@ -61,8 +61,8 @@ mod tests {
         let mut budget = WorkBudget::for_strangers();
         let mut spend_all = |now: Instant| {
             let mut spent = 0_u32;
-            while budget.has_room(now) {
-                budget.spend(1);
+            while budget.check_room(now) {
+                budget.spend_units(1);
                 spent += 1;
             }
             spent
@@ -76,12 +76,12 @@ mod tests {
     #[test]
     fn invited_peers_cost_nothing() {
         let mut budget = WorkBudget::for_dials();
-        (0..DIALS_BURST).for_each(|_| budget.spend(1));
-        assert!(!budget.has_room(Instant(1)));
-        budget.refund(2);
-        assert!(budget.has_room(Instant(1)));
-        budget.refund(u32::MAX);
-        (0..DIALS_BURST).for_each(|_| budget.spend(1));
-        assert!(!budget.has_room(Instant(1)), "never more than the burst");
+        (0..DIALS_BURST).for_each(|_| budget.spend_units(1));
+        assert!(!budget.check_room(Instant(1)));
+        budget.refund_units(2);
+        assert!(budget.check_room(Instant(1)));
+        budget.refund_units(u32::MAX);
+        (0..DIALS_BURST).for_each(|_| budget.spend_units(1));
+        assert!(!budget.check_room(Instant(1)), "never more than the burst");
     }
 }

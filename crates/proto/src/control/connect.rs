@@ -5,9 +5,9 @@
 //! ```
 //! OPEN is repeated while Asking; READY is sent again for each RESULT that comes again.
 
-use crate::control::Repeat;
+use crate::control::RepeatTimer;
 use crate::time::Instant;
-use crate::wire::frame::Answer;
+use crate::wire::frame::OpenAnswer;
 
 /// What to do now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -21,33 +21,33 @@ pub enum ConnectStep {
     /// Send READY again.
     SendReady,
     /// Give up: this is why.
-    Refused(Answer),
+    Refused(OpenAnswer),
 }
 
 /// One connection attempt.
 #[derive(Debug)]
-pub struct Connecting {
-    repeat: Repeat,
-    state: State,
+pub struct ConnectHandshake {
+    repeat: RepeatTimer,
+    state: ConnectPhase,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
+enum ConnectPhase {
     Asking,
     Connected,
     Refused,
 }
 
-impl Connecting {
+impl ConnectHandshake {
     /// An attempt whose first OPEN is sent now.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self { repeat: Repeat::start(now), state: State::Asking }
+        Self { repeat: RepeatTimer::start_at(now), state: ConnectPhase::Asking }
     }
 
     /// Call whenever the front end asks.
     pub fn on_time(&mut self, now: Instant) -> ConnectStep {
-        if self.state == State::Asking && self.repeat.due(now) {
+        if self.state == ConnectPhase::Asking && self.repeat.poll_due(now) {
             ConnectStep::SendOpen
         } else {
             ConnectStep::Wait
@@ -55,18 +55,18 @@ impl Connecting {
     }
 
     /// Call for each RESULT of this attempt.
-    pub fn on_result(&mut self, answer: Answer) -> ConnectStep {
+    pub fn on_result(&mut self, answer: OpenAnswer) -> ConnectStep {
         match (self.state, answer) {
-            (State::Asking, Answer::Accepted) => {
-                self.state = State::Connected;
+            (ConnectPhase::Asking, OpenAnswer::Accepted) => {
+                self.state = ConnectPhase::Connected;
                 ConnectStep::Connect
             }
-            (State::Asking, other) => {
-                self.state = State::Refused;
+            (ConnectPhase::Asking, other) => {
+                self.state = ConnectPhase::Refused;
                 ConnectStep::Refused(other)
             }
-            (State::Connected, Answer::Accepted) => ConnectStep::SendReady,
-            (State::Connected | State::Refused, _) => ConnectStep::Wait,
+            (ConnectPhase::Connected, OpenAnswer::Accepted) => ConnectStep::SendReady,
+            (ConnectPhase::Connected | ConnectPhase::Refused, _) => ConnectStep::Wait,
         }
     }
 }
@@ -78,20 +78,24 @@ mod tests {
 
     #[test]
     fn asks_again_until_answered() {
-        let mut attempt = Connecting::new(Instant(0));
-        assert_eq!(attempt.on_time(Instant(0) + Duration::millis(99)), ConnectStep::Wait);
-        assert_eq!(attempt.on_time(Instant(0) + Duration::millis(100)), ConnectStep::SendOpen);
-        assert_eq!(attempt.on_time(Instant(0) + Duration::millis(101)), ConnectStep::Wait);
-        assert_eq!(attempt.on_result(Answer::Accepted), ConnectStep::Connect);
-        assert_eq!(attempt.on_result(Answer::Accepted), ConnectStep::SendReady);
-        assert_eq!(attempt.on_result(Answer::Refused), ConnectStep::Wait, "a late refusal changes nothing");
+        let mut attempt = ConnectHandshake::new(Instant(0));
+        assert_eq!(attempt.on_time(Instant(0) + Duration::from_millis(99)), ConnectStep::Wait);
+        assert_eq!(attempt.on_time(Instant(0) + Duration::from_millis(100)), ConnectStep::SendOpen);
+        assert_eq!(attempt.on_time(Instant(0) + Duration::from_millis(101)), ConnectStep::Wait);
+        assert_eq!(attempt.on_result(OpenAnswer::Accepted), ConnectStep::Connect);
+        assert_eq!(attempt.on_result(OpenAnswer::Accepted), ConnectStep::SendReady);
+        assert_eq!(
+            attempt.on_result(OpenAnswer::Refused),
+            ConnectStep::Wait,
+            "a late refusal changes nothing"
+        );
         assert_eq!(attempt.on_time(Instant(u64::MAX)), ConnectStep::Wait);
     }
 
     #[test]
     fn a_refusal_is_final() {
-        let mut attempt = Connecting::new(Instant(0));
-        assert_eq!(attempt.on_result(Answer::Refused), ConnectStep::Refused(Answer::Refused));
-        assert_eq!(attempt.on_result(Answer::Accepted), ConnectStep::Wait);
+        let mut attempt = ConnectHandshake::new(Instant(0));
+        assert_eq!(attempt.on_result(OpenAnswer::Refused), ConnectStep::Refused(OpenAnswer::Refused));
+        assert_eq!(attempt.on_result(OpenAnswer::Accepted), ConnectStep::Wait);
     }
 }

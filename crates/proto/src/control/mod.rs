@@ -8,34 +8,34 @@ mod resume;
 mod stream;
 mod unproven;
 
-pub use accept::{AcceptStep, Accepting};
+pub use accept::{AcceptHandshake, AcceptStep};
 pub use budget::WorkBudget;
-pub use connect::{ConnectStep, Connecting};
-pub use resume::{Arrival, Full, KEPT_MAX, Resume, ResumeError, TAKEN_DUE};
+pub use connect::{ConnectHandshake, ConnectStep};
+pub use resume::{FrameArrival, KEPT_MAX, ResumeError, ResumeFull, ResumeWindow, TAKEN_DUE};
 pub use stream::{DialStep, StrandEnd, StrandPhase, StreamLife};
 pub use unproven::UnprovenStreams;
 
 use crate::time::Duration;
 
 /// First wait before a frame is repeated; it doubles up to [`REPEAT_MAX`].
-pub const REPEAT_FIRST: Duration = Duration::millis(100);
+pub const REPEAT_FIRST: Duration = Duration::from_millis(100);
 
 /// Longest wait before a frame is repeated.
-pub const REPEAT_MAX: Duration = Duration::secs(2);
+pub const REPEAT_MAX: Duration = Duration::from_secs(2);
 
 /// When to repeat a frame that has not been answered. Silence is no error: it repeats for ever.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Repeat {
+pub(crate) struct RepeatTimer {
     next: crate::time::Instant,
     wait: Duration,
 }
 
-impl Repeat {
-    pub(crate) fn start(now: crate::time::Instant) -> Self {
+impl RepeatTimer {
+    pub(crate) fn start_at(now: crate::time::Instant) -> Self {
         Self { next: now + REPEAT_FIRST, wait: REPEAT_FIRST }
     }
 
-    pub(crate) fn due(&mut self, now: crate::time::Instant) -> bool {
+    pub(crate) fn poll_due(&mut self, now: crate::time::Instant) -> bool {
         if now < self.next {
             return false;
         }

@@ -15,7 +15,7 @@ pub const TAKEN_DUE: u64 = 16;
 
 /// One end.
 #[derive(Debug)]
-pub struct Resume {
+pub struct ResumeWindow {
     /// Frames that the other end has not taken, as far as it told.
     kept: VecDeque<Vec<u8>>,
     kept_bytes: usize,
@@ -29,11 +29,11 @@ pub struct Resume {
 /// More is kept than may be.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the peer does not read its control stream")]
-pub struct Full;
+pub struct ResumeFull;
 
 /// Whether a frame that came is to be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Arrival {
+pub enum FrameArrival {
     /// It is the next one.
     New,
     /// It came before, on this or another connection.
@@ -69,7 +69,7 @@ pub enum ResumeError {
     },
 }
 
-impl Resume {
+impl ResumeWindow {
     /// A new stream.
     #[must_use]
     pub fn new(mutant: Mutant) -> Self {
@@ -78,29 +78,29 @@ impl Resume {
 
     /// Number of the first frame that is kept.
     #[must_use]
-    pub fn first(&self) -> u64 {
+    pub fn first_kept(&self) -> u64 {
         self.first
     }
 
     /// Frames sent so far: the number of the next one.
     #[must_use]
-    pub fn sent(&self) -> u64 {
+    pub fn frames_sent(&self) -> u64 {
         self.first + self.kept.len() as u64
     }
 
     /// Frames taken so far.
     #[must_use]
-    pub fn received(&self) -> u64 {
+    pub fn frames_received(&self) -> u64 {
         self.received
     }
 
     /// Keeps a frame to be sent.
     ///
     /// # Errors
-    /// [`Full`] if that would be more than [`KEPT_MAX`] bytes; it is not kept then.
-    pub fn keep(&mut self, frame: Vec<u8>) -> Result<(), Full> {
+    /// [`ResumeFull`] if that would be more than [`KEPT_MAX`] bytes; it is not kept then.
+    pub fn keep_frame(&mut self, frame: Vec<u8>) -> Result<(), ResumeFull> {
         if self.kept_bytes + frame.len() > KEPT_MAX {
-            return Err(Full);
+            return Err(ResumeFull);
         }
         self.kept_bytes += frame.len();
         self.kept.push_back(frame);
@@ -132,11 +132,11 @@ impl Resume {
     /// # Errors
     /// [`ResumeError::Unsent`] if there were fewer.
     pub fn on_received(&mut self, received: u64) -> Result<(), ResumeError> {
-        let sent = self.sent();
+        let sent = self.frames_sent();
         if received > sent {
             return Err(ResumeError::Unsent { received, sent });
         }
-        let upto = if self.mutant.is("resume-forgets-untaken") { sent } else { received };
+        let upto = if self.mutant.is_planted("resume-forgets-untaken") { sent } else { received };
         while self.first < upto
             && let Some(frame) = self.kept.pop_front()
         {
@@ -150,16 +150,16 @@ impl Resume {
     ///
     /// # Errors
     /// [`ResumeError::Gap`] if it is none of those sent so far, nor the next.
-    pub fn on_frame(&mut self, number: u64) -> Result<Arrival, ResumeError> {
+    pub fn on_frame(&mut self, number: u64) -> Result<FrameArrival, ResumeError> {
         let expected = self.received;
-        if number > expected && !self.mutant.is("resume-skips-gaps") {
+        if number > expected && !self.mutant.is_planted("resume-skips-gaps") {
             return Err(ResumeError::Gap { came: number, expected });
         }
-        if number < expected && !self.mutant.is("resume-takes-twice") {
-            return Ok(Arrival::Known);
+        if number < expected && !self.mutant.is_planted("resume-takes-twice") {
+            return Ok(FrameArrival::Known);
         }
         self.received = expected.max(number) + 1;
-        Ok(Arrival::New)
+        Ok(FrameArrival::New)
     }
 
     /// Whether a record is due on a connection that last told so many frames taken.
@@ -181,7 +181,7 @@ mod tests {
     fn planted() -> Mutant {
         #[cfg(feature = "mutants")]
         if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::named(std::string::String::leak(name));
+            return Mutant::with_name(std::string::String::leak(name));
         }
         Mutant::NONE
     }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     struct Pair {
-        ends: [Resume; 2],
+        ends: [ResumeWindow; 2],
         sent: [u8; 2],
         came: [Vec<u8>; 2],
         connections: Vec<Connection>,
@@ -233,12 +233,12 @@ mod tests {
         fn step(&mut self, step: &Step) {
             match *step {
                 Step::Send(end) => {
-                    self.ends[end].keep(Vec::from([self.sent[end]])).unwrap();
+                    self.ends[end].keep_frame(Vec::from([self.sent[end]])).unwrap();
                     self.sent[end] = self.sent[end].wrapping_add(1);
                 }
                 Step::Carry(end, at) => {
                     let connection = &mut self.connections[at];
-                    let received = self.ends[end].received();
+                    let received = self.ends[end].frames_received();
                     if let Some((number, frame)) = self.ends[end].next_from(connection.next[end]) {
                         connection.inside[end].push_back((number, received, frame[0]));
                         connection.next[end] = number + 1;
@@ -250,12 +250,12 @@ mod tests {
                     };
                     let other = &mut self.ends[1 - end];
                     other.on_received(received).unwrap();
-                    if other.on_frame(number).unwrap() == Arrival::New {
+                    if other.on_frame(number).unwrap() == FrameArrival::New {
                         self.came[1 - end].push(frame);
                     }
                 }
                 Step::Cut(at) => {
-                    let received = [self.ends[0].received(), self.ends[1].received()];
+                    let received = [self.ends[0].frames_received(), self.ends[1].frames_received()];
                     for end in 0..2 {
                         self.ends[end].on_join(received[1 - end]).unwrap();
                     }
@@ -270,7 +270,7 @@ mod tests {
         /// Whatever connections end when, every frame is taken once, in order.
         #[test]
         fn every_frame_is_taken_once_in_order(steps in steps()) {
-            let end = || Resume::new(planted());
+            let end = || ResumeWindow::new(planted());
             let connections = vec![Connection::default(); CONNECTIONS];
             let mut pair = Pair { ends: [end(), end()], sent: [0; 2], came: Default::default(), connections };
             steps.iter().for_each(|step| pair.step(step));
@@ -286,34 +286,34 @@ mod tests {
 
     #[test]
     fn what_the_other_end_cannot_mean_is_refused() {
-        let mut end = Resume::new(planted());
+        let mut end = ResumeWindow::new(planted());
         for byte in 0..3 {
-            end.keep(Vec::from([byte])).unwrap();
+            end.keep_frame(Vec::from([byte])).unwrap();
         }
         assert_eq!(end.on_received(4), Err(ResumeError::Unsent { received: 4, sent: 3 }));
         end.on_received(2).unwrap();
         assert_eq!(end.on_join(1), Err(ResumeError::Forgotten { from: 1, first: 2 }));
-        assert_eq!((end.first(), end.sent(), end.next_from(0)), (2, 3, Some((2, &[2][..]))));
+        assert_eq!((end.first_kept(), end.frames_sent(), end.next_from(0)), (2, 3, Some((2, &[2][..]))));
         assert_eq!(end.on_frame(1), Err(ResumeError::Gap { came: 1, expected: 0 }));
-        assert_eq!(end.on_frame(0), Ok(Arrival::New));
-        assert_eq!(end.on_frame(0), Ok(Arrival::Known));
+        assert_eq!(end.on_frame(0), Ok(FrameArrival::New));
+        assert_eq!(end.on_frame(0), Ok(FrameArrival::Known));
         // An older record changes nothing.
         end.on_received(0).unwrap();
-        assert_eq!(end.first(), 2);
+        assert_eq!(end.first_kept(), 2);
     }
 
     #[test]
     fn what_is_kept_has_a_limit_and_comes_back_when_taken() {
-        let mut end = Resume::new(planted());
-        while end.keep(vec![0; 4096]) == Ok(()) {}
-        assert_eq!(end.sent() as usize, KEPT_MAX / 4096);
+        let mut end = ResumeWindow::new(planted());
+        while end.keep_frame(vec![0; 4096]) == Ok(()) {}
+        assert_eq!(end.frames_sent() as usize, KEPT_MAX / 4096);
         end.on_received(1).unwrap();
-        assert_eq!((end.keep(vec![0; 4096]), end.keep(vec![0])), (Ok(()), Err(Full)));
+        assert_eq!((end.keep_frame(vec![0; 4096]), end.keep_frame(vec![0])), (Ok(()), Err(ResumeFull)));
     }
 
     #[test]
     fn what_was_taken_is_told_in_time() {
-        let mut end = Resume::new(planted());
+        let mut end = ResumeWindow::new(planted());
         (0..TAKEN_DUE - 1).for_each(|number| _ = end.on_frame(number));
         assert!(!end.taken_due(0));
         end.on_frame(TAKEN_DUE - 1).unwrap();

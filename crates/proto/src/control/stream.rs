@@ -17,16 +17,16 @@ use crate::time::{Duration, Instant};
 use crate::wire::strand::STRANDS_MAX;
 
 /// Longest time between two attempts of a slot that no strand carries.
-const REDIAL: Duration = Duration::millis(500);
+const REDIAL: Duration = Duration::from_millis(500);
 
 /// The same of a slot that never carried anything, once it was dialled for [`HOPE`] while another slot carries.
-const REDIAL_LATER: Duration = Duration::secs(2);
+const REDIAL_LATER: Duration = Duration::from_secs(2);
 
 /// How long a slot that never carried anything is dialled as often as others.
-const HOPE: Duration = Duration::secs(60);
+const HOPE: Duration = Duration::from_secs(60);
 
 /// A change of the network starts no attempt of a slot sooner than this after the one before.
-const REDIAL_SOON: Duration = Duration::millis(100);
+const REDIAL_SOON: Duration = Duration::from_millis(100);
 
 /// Attempts of one slot that nothing has answered: a new one takes the place of the oldest. Each is a descriptor, and an answer
 /// may take so many times [`REDIAL`].
@@ -36,10 +36,10 @@ const DIALLED_MAX: usize = 2;
 const ANSWERED_MAX: usize = 2;
 
 /// Longest time that a stream without joined strands waits for the answer to an attempt.
-const LINGER_MAX: Duration = Duration::secs(2);
+const LINGER_MAX: Duration = Duration::from_secs(2);
 
 /// Shortest peer time: kernels count whole seconds.
-const SILENCE_MIN: Duration = Duration::secs(1);
+const SILENCE_MIN: Duration = Duration::from_secs(1);
 
 /// Looks at a stream without joined strands before it is over: a process that was stopped meanwhile has yet to hear.
 const LOOKS: u64 = 8;
@@ -76,9 +76,9 @@ pub struct DialStep {
 /// One stream, at one end.
 #[derive(Clone, Debug)]
 pub struct StreamLife {
-    state: State,
+    state: StreamPhase,
     silence: Duration,
-    slots: [Slot; STRANDS_MAX],
+    slots: [DialSlot; STRANDS_MAX],
     /// Slots that this end dials.
     dials: usize,
     /// Strands that have joined so far.
@@ -87,7 +87,7 @@ pub struct StreamLife {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
+enum StreamPhase {
     Opening { since: Instant },
     Carried,
     Adrift { waited: Duration, looked: Instant },
@@ -96,7 +96,7 @@ enum State {
 
 /// Strands of one slot. At the end that accepts them, all are of the first slot.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct DialSlot {
     dialled: usize,
     answered: usize,
     joined: usize,
@@ -113,8 +113,8 @@ struct Slot {
 impl StreamLife {
     /// A stream that this end begins, over so many slots; nothing may come from the other host for `silence`.
     #[must_use]
-    pub fn dialling(slots: usize, silence: Duration, now: Instant, mutant: Mutant) -> Self {
-        let slot = Slot {
+    pub fn new_dialling(slots: usize, silence: Duration, now: Instant, mutant: Mutant) -> Self {
+        let slot = DialSlot {
             dialled: 0,
             answered: 0,
             joined: 0,
@@ -124,7 +124,7 @@ impl StreamLife {
             due: Some(now),
         };
         Self {
-            state: State::Opening { since: now },
+            state: StreamPhase::Opening { since: now },
             silence: silence.max(SILENCE_MIN),
             slots: [slot; STRANDS_MAX],
             dials: slots.min(STRANDS_MAX),
@@ -135,15 +135,15 @@ impl StreamLife {
 
     /// A stream that this end accepted, by one strand that has not named its stream.
     #[must_use]
-    pub fn accepted(silence: Duration, now: Instant, mutant: Mutant) -> Self {
-        let mut life = Self::dialling(0, silence, now, mutant);
+    pub fn new_accepted(silence: Duration, now: Instant, mutant: Mutant) -> Self {
+        let mut life = Self::new_dialling(0, silence, now, mutant);
         life.slots[0].answered = 1;
         life
     }
 
     /// Strands that both ends have joined.
     #[must_use]
-    pub fn joined(&self) -> usize {
+    pub fn joined_count(&self) -> usize {
         self.slots.iter().map(|slot| slot.joined).sum()
     }
 
@@ -162,7 +162,7 @@ impl StreamLife {
     /// Whether nothing can be sent any more.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.state == State::Over
+        self.state == StreamPhase::Over
     }
 
     /// The end that dials has learned of more addresses: it dials so many slots from now on.
@@ -171,20 +171,20 @@ impl StreamLife {
     }
 
     /// Longest time between two attempts of a slot that has carried, or of any slot of a stream that nothing carries.
-    fn redial(&self) -> Duration {
+    fn redial_interval(&self) -> Duration {
         Duration(self.silence.0 / 4).min(REDIAL)
     }
 
     /// Longest time that a stream without joined strands waits for an answer.
-    fn linger(&self) -> Duration {
+    fn linger_time(&self) -> Duration {
         Duration(self.silence.0 / 2).min(LINGER_MAX)
     }
 
     /// The next attempt that is due: it counts as begun. One that cannot begin has [ended](Self::on_ended).
-    pub fn dial(&mut self, now: Instant) -> Option<DialStep> {
-        let at = (0..self.dials).find(|&at| self.due(at).is_some_and(|due| due <= now))?;
-        let pace = self.pace(at, now);
-        let once = self.mutant.is("oob-begins-once");
+    pub fn next_dial(&mut self, now: Instant) -> Option<DialStep> {
+        let at = (0..self.dials).find(|&at| self.dial_time(at).is_some_and(|due| due <= now))?;
+        let pace = self.dial_interval(at, now);
+        let once = self.mutant.is_planted("oob-begins-once");
         let slot = &mut self.slots[at];
         slot.begun = Some(now);
         slot.due = (!once).then_some(now + pace);
@@ -193,37 +193,37 @@ impl StreamLife {
         Some(DialStep { slot: at, drops_oldest })
     }
 
-    /// When [`StreamLife::dial`] or [`StreamLife::is_over`] has something to say next; `None`: not by time alone.
+    /// When [`StreamLife::next_dial`] or [`StreamLife::check_over`] has something to say next; `None`: not by time alone.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let dials = (0..self.dials).filter_map(|at| self.due(at)).min();
+        let dials = (0..self.dials).filter_map(|at| self.dial_time(at)).min();
         let ends = match self.state {
-            State::Opening { since } if self.dials > 0 => Some(since + self.silence),
-            State::Adrift { looked, .. } => Some(looked + self.step()),
-            State::Opening { .. } | State::Carried | State::Over => None,
+            StreamPhase::Opening { since } if self.dials > 0 => Some(since + self.silence),
+            StreamPhase::Adrift { looked, .. } => Some(looked + self.check_interval()),
+            StreamPhase::Opening { .. } | StreamPhase::Carried | StreamPhase::Over => None,
         };
         dials.into_iter().chain(ends).min()
     }
 
     /// When a slot is to be dialled.
-    fn due(&self, at: usize) -> Option<Instant> {
+    fn dial_time(&self, at: usize) -> Option<Instant> {
         let slot = &self.slots[at];
         // Before anything has carried, an attempt that was answered waits for a process that is yet to accept.
-        let answered = if matches!(self.state, State::Opening { .. }) { 1 } else { ANSWERED_MAX };
-        let waits = slot.joined > 0 || slot.answered >= answered || self.state == State::Over;
-        let waits = waits || (slot.dialled > 0 && self.mutant.is("stream-dials-one-at-a-time"));
+        let answered = if matches!(self.state, StreamPhase::Opening { .. }) { 1 } else { ANSWERED_MAX };
+        let waits = slot.joined > 0 || slot.answered >= answered || self.state == StreamPhase::Over;
+        let waits = waits || (slot.dialled > 0 && self.mutant.is_planted("stream-dials-one-at-a-time"));
         slot.due.filter(|_| !waits)
     }
 
-    fn pace(&self, at: usize, now: Instant) -> Duration {
+    fn dial_interval(&self, at: usize, now: Instant) -> Duration {
         let slot = &self.slots[at];
-        let hopeless = !slot.proven && self.state == State::Carried && now - slot.since >= HOPE;
-        if hopeless { REDIAL_LATER } else { self.redial() }
+        let hopeless = !slot.proven && self.state == StreamPhase::Carried && now - slot.since >= HOPE;
+        if hopeless { REDIAL_LATER } else { self.redial_interval() }
     }
 
     /// The network has changed: all slots without a strand are dialled soon.
-    fn hurry(&mut self, now: Instant) {
-        if self.mutant.is("stream-keeps-its-pause") {
+    fn expedite_dials(&mut self, now: Instant) {
+        if self.mutant.is_planted("stream-keeps-its-pause") {
             return;
         }
         for slot in &mut self.slots {
@@ -247,7 +247,7 @@ impl StreamLife {
         slot.joined += 1;
         self.ever_joined += 1;
         if !self.has_ended() {
-            self.state = State::Carried;
+            self.state = StreamPhase::Carried;
             self.slots.iter_mut().for_each(|slot| slot.since = now);
         }
     }
@@ -263,14 +263,14 @@ impl StreamLife {
         *count = count.saturating_sub(1);
         let proven = slot.proven;
         if phase == StrandPhase::Joined {
-            self.hurry(now);
-            if self.state == State::Carried && self.joined() == 0 {
+            self.expedite_dials(now);
+            if self.state == StreamPhase::Carried && self.joined_count() == 0 {
                 self.on_last_ended(end, now);
             }
-        } else if let State::Adrift { waited, .. } = &mut self.state
+        } else if let StreamPhase::Adrift { waited, .. } = &mut self.state
             && proven
             && end == StrandEnd::Refusal
-            && !self.mutant.is("stream-ignores-refusals")
+            && !self.mutant.is_planted("stream-ignores-refusals")
         {
             // The host is there, the process is not.
             *waited = Duration(u64::MAX);
@@ -279,49 +279,49 @@ impl StreamLife {
 
     fn on_last_ended(&mut self, end: StrandEnd, now: Instant) {
         let lingers = match end {
-            StrandEnd::Silence => !self.mutant.is("stream-never-lingers"),
-            StrandEnd::Refusal => self.mutant.is("stream-lingers-when-ended"),
+            StrandEnd::Silence => !self.mutant.is_planted("stream-never-lingers"),
+            StrandEnd::Refusal => self.mutant.is_planted("stream-lingers-when-ended"),
         };
         // An attempt that was answered shows by itself whether the process lives.
         let waited = if lingers { Duration(0) } else { Duration(u64::MAX) };
-        self.state = State::Adrift { waited, looked: now };
+        self.state = StreamPhase::Adrift { waited, looked: now };
     }
 
     /// The other end has said that the stream is over.
-    pub fn end(&mut self) {
-        self.state = State::Over;
+    pub fn mark_over(&mut self) {
+        self.state = StreamPhase::Over;
     }
 
     /// Whether the stream is over. Ask after all strands were read and written.
-    pub fn is_over(&mut self, now: Instant) -> bool {
-        let joined_only = self.mutant.is("stream-counts-joined-only");
+    pub fn check_over(&mut self, now: Instant) -> bool {
+        let joined_only = self.mutant.is_planted("stream-counts-joined-only");
         let answered = self.slots.iter().any(|slot| slot.answered > 0);
         let silence = self.silence;
-        let linger = self.linger();
-        let step = self.step();
+        let linger = self.linger_time();
+        let step = self.check_interval();
         let over = match &mut self.state {
-            State::Opening { since } => {
+            StreamPhase::Opening { since } => {
                 let dialled = self.slots.iter().any(|slot| slot.dialled > 0);
                 !answered && (!dialled || now - *since > silence)
             }
-            State::Carried => false,
-            State::Adrift { .. } if answered && !joined_only => false,
-            State::Adrift { waited, looked } => {
+            StreamPhase::Carried => false,
+            StreamPhase::Adrift { .. } if answered && !joined_only => false,
+            StreamPhase::Adrift { waited, looked } => {
                 // A look counts for one step at the most, however long the process was stopped before.
                 waited.0 = waited.0.saturating_add((now - *looked).min(step).0);
                 *looked = now;
                 *waited >= linger || joined_only
             }
-            State::Over => true,
+            StreamPhase::Over => true,
         };
         if over {
-            self.state = State::Over;
+            self.state = StreamPhase::Over;
         }
         over
     }
 
-    fn step(&self) -> Duration {
-        Duration(self.linger().0 / LOOKS)
+    fn check_interval(&self) -> Duration {
+        Duration(self.linger_time().0 / LOOKS)
     }
 }
 

@@ -27,7 +27,7 @@ impl UnprovenStreams {
     }
 
     /// Adds a stream that was accepted at `now`, which never goes back. Returns the one to end for it, if there are too many.
-    pub fn add(&mut self, stream: SlotId, now: Instant) -> Option<SlotId> {
+    pub fn add_stream(&mut self, stream: SlotId, now: Instant) -> Option<SlotId> {
         self.streams.push_back((stream, now));
         if self.streams.len() <= UNPROVEN_STREAMS_MAX {
             return None;
@@ -44,7 +44,7 @@ impl UnprovenStreams {
 
     /// The streams to read next, at most [`UNPROVEN_READS_MAX`] of them by turns: each read is a system call, and streams that show nothing must not
     /// take the time of those that do.
-    pub fn take_turn(&mut self) -> impl Iterator<Item = SlotId> {
+    pub fn next_reads(&mut self) -> impl Iterator<Item = SlotId> {
         let count = self.streams.len();
         let first = self.turn;
         let reads = count.min(UNPROVEN_READS_MAX);
@@ -54,12 +54,12 @@ impl UnprovenStreams {
     }
 
     /// The last streams that were added, at most `count`: an invited peer has often sent its proof already.
-    pub fn newest(&self, count: usize) -> impl Iterator<Item = SlotId> {
+    pub fn newest_streams(&self, count: usize) -> impl Iterator<Item = SlotId> {
         self.streams.iter().rev().take(count).map(|(stream, _)| *stream)
     }
 
     /// The streams whose time is over at `now`: they are to be read once more before they end.
-    pub fn expired(&self, now: Instant) -> impl Iterator<Item = SlotId> {
+    pub fn expired_streams(&self, now: Instant) -> impl Iterator<Item = SlotId> {
         self.streams
             .iter()
             .take_while(move |(_, since)| now - *since > UNPROVEN_TIME)
@@ -103,43 +103,45 @@ mod tests {
     fn the_oldest_makes_room_for_one_too_many() {
         let mut streams = UnprovenStreams::new();
         let most = UNPROVEN_STREAMS_MAX as u64;
-        assert!((0..most).all(|number| streams.add(stream(number), Instant(number)).is_none()));
+        assert!((0..most).all(|number| streams.add_stream(stream(number), Instant(number)).is_none()));
         streams.remove(stream(0));
-        assert_eq!(streams.add(stream(most), Instant(most)), None, "one had shown what it should");
-        assert_eq!(streams.add(stream(most + 1), Instant(most)), Some(stream(1)));
+        assert_eq!(streams.add_stream(stream(most), Instant(most)), None, "one had shown what it should");
+        assert_eq!(streams.add_stream(stream(most + 1), Instant(most)), Some(stream(1)));
         assert_eq!(streams.len(), UNPROVEN_STREAMS_MAX);
     }
 
     #[test]
     fn streams_are_read_by_turns() {
         let mut streams = UnprovenStreams::new();
-        assert_eq!(streams.take_turn().count(), 0);
+        assert_eq!(streams.next_reads().count(), 0);
         let count = 2 * UNPROVEN_READS_MAX + 3;
-        assert!((0..count as u64).all(|number| streams.add(stream(number), Instant(number)).is_none()));
-        let turns: Vec<Vec<_>> = (0..3).map(|_| streams.take_turn().collect()).collect();
+        assert!(
+            (0..count as u64).all(|number| streams.add_stream(stream(number), Instant(number)).is_none())
+        );
+        let turns: Vec<Vec<_>> = (0..3).map(|_| streams.next_reads().collect()).collect();
         assert!(turns.iter().all(|turn| turn.len() == UNPROVEN_READS_MAX));
         let read: BTreeSet<_> = turns.concat().into_iter().map(SlotId::to_bits).collect();
         assert_eq!(read.len(), count, "each of them has its turn");
         (0..count as u64 - 1).for_each(|number| streams.remove(stream(number)));
-        assert_eq!(streams.take_turn().collect::<Vec<_>>(), [stream(count as u64 - 1)]);
+        assert_eq!(streams.next_reads().collect::<Vec<_>>(), [stream(count as u64 - 1)]);
     }
 
     #[test]
     fn the_newest_streams_are_the_last_added() {
         let mut streams = UnprovenStreams::new();
-        assert!((0..9).all(|number| streams.add(stream(number), Instant(number)).is_none()));
-        assert_eq!(streams.newest(2).collect::<Vec<_>>(), [stream(8), stream(7)]);
-        assert_eq!((streams.newest(0).count(), streams.newest(99).count()), (0, 9));
+        assert!((0..9).all(|number| streams.add_stream(stream(number), Instant(number)).is_none()));
+        assert_eq!(streams.newest_streams(2).collect::<Vec<_>>(), [stream(8), stream(7)]);
+        assert_eq!((streams.newest_streams(0).count(), streams.newest_streams(99).count()), (0, 9));
     }
 
     #[test]
     fn a_stream_expires_after_its_time_and_once() {
         let mut streams = UnprovenStreams::new();
-        streams.add(stream(1), Instant(5));
-        streams.add(stream(2), Instant(7));
+        streams.add_stream(stream(1), Instant(5));
+        streams.add_stream(stream(2), Instant(7));
         let end = Instant(5) + UNPROVEN_TIME;
         assert_eq!(streams.take_expired(end), None);
-        assert_eq!(streams.expired(Instant(end.0 + 1)).collect::<Vec<_>>(), [stream(1)]);
+        assert_eq!(streams.expired_streams(Instant(end.0 + 1)).collect::<Vec<_>>(), [stream(1)]);
         assert_eq!(streams.take_expired(Instant(end.0 + 1)), Some(stream(1)));
         assert_eq!(streams.take_expired(Instant(end.0 + 1)), None);
         streams.remove(stream(2));

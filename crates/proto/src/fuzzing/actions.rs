@@ -3,14 +3,14 @@
 
 use alloc::vec::Vec;
 
-use super::Numbers;
+use super::RandomNumbers;
 
 /// Bytes of an action.
 const ACTION_BYTES: usize = 4;
 
 /// One action.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Action {
+pub struct FuzzAction {
     /// What happens.
     pub what: u8,
     /// At which of two ends.
@@ -22,11 +22,11 @@ pub struct Action {
 }
 
 /// Reads an input: its first byte, which says how the world is made, and at most `most` actions of four bytes each. `None` for an empty input.
-pub fn read_actions(bytes: &[u8], most: usize) -> Option<(u8, impl Iterator<Item = Action> + '_)> {
+pub fn read_actions(bytes: &[u8], most: usize) -> Option<(u8, impl Iterator<Item = FuzzAction> + '_)> {
     let (&how, rest) = bytes.split_first()?;
     let actions = rest.as_chunks::<ACTION_BYTES>().0.iter().take(most);
     let action =
-        |&[what, at, one, two]: &[u8; ACTION_BYTES]| Action { what, at: usize::from(at % 2), one, two };
+        |&[what, at, one, two]: &[u8; ACTION_BYTES]| FuzzAction { what, at: usize::from(at % 2), one, two };
     Some((how, actions.map(action)))
 }
 
@@ -40,8 +40,8 @@ pub fn write_script(how: u8, actions: &[[u8; ACTION_BYTES]]) -> Vec<u8> {
 }
 
 /// An input of fewer than `most` random actions.
-pub fn random_script(numbers: &mut Numbers, most: usize) -> Vec<u8> {
-    let len = 1 + ACTION_BYTES * numbers.below(most);
+pub fn random_script(numbers: &mut RandomNumbers, most: usize) -> Vec<u8> {
+    let len = 1 + ACTION_BYTES * numbers.next_below(most);
     (0..len).map(|_| numbers.next_u64() as u8).collect()
 }
 
@@ -53,10 +53,10 @@ mod tests {
     fn a_script_is_read_as_it_was_written() {
         let bytes = write_script(3, &[[1, 7, 250, 9], [2, 4, 0, 0]]);
         let (how, actions) = read_actions(&bytes, 9).unwrap();
-        let first = Action { what: 1, at: 1, one: 250, two: 9 };
+        let first = FuzzAction { what: 1, at: 1, one: 250, two: 9 };
         assert_eq!(
             (how, actions.collect::<Vec<_>>()),
-            (3, [first, Action { what: 2, at: 0, one: 0, two: 0 }].into())
+            (3, [first, FuzzAction { what: 2, at: 0, one: 0, two: 0 }].into())
         );
         assert_eq!(read_actions(&bytes, 1).unwrap().1.count(), 1);
         assert_eq!(read_actions(&bytes[..6], 9).unwrap().1.count(), 1, "a part of an action is none");

@@ -14,11 +14,11 @@ mod wire;
 
 use alloc::vec::Vec;
 
-pub use actions::{Action, random_script, read_actions, write_script};
+pub use actions::{FuzzAction, random_script, read_actions, write_script};
 
 /// One fuzz target.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     /// Its name: the file in `testing/fuzz/fuzz_targets/` and the folder in `testing/fuzz/corpus/`.
     pub name: &'static str,
     /// Takes any bytes; panics when the code under test is wrong.
@@ -28,36 +28,36 @@ pub struct Target {
 }
 
 /// The targets of this crate.
-pub const TARGETS: &[Target] = &[
-    Target { name: "handle", check: wire::handle, seeds: wire::handle_seeds },
-    Target { name: "frame", check: wire::frame, seeds: wire::frame_seeds },
-    Target { name: "cts", check: wire::cts, seeds: wire::cts_seeds },
-    Target { name: "imm", check: wire::imm, seeds: wire::imm_seeds },
-    Target { name: "eager", check: wire::eager, seeds: wire::eager_seeds },
-    Target { name: "fin", check: wire::fin, seeds: wire::fin_seeds },
-    Target { name: "memory_handle", check: wire::memory_handle, seeds: wire::memory_handle_seeds },
-    Target { name: "mlx5", check: mlx5::queues, seeds: mlx5::queue_seeds },
-    Target { name: "pe", check: wire::pe, seeds: wire::pe_seeds },
-    Target { name: "strand", check: wire::strand, seeds: wire::strand_seeds },
-    Target { name: "dial", check: wire::dial, seeds: wire::dial_seeds },
-    Target { name: "devq", check: devq::words_of_a_queue, seeds: devq::seeds },
-    Target { name: "window_card", check: devq::window_card, seeds: devq::window_card_seeds },
-    Target { name: "guest_card", check: devq::guest_card, seeds: devq::guest_card_seeds },
-    Target { name: "making_report", check: devq::making_report, seeds: devq::making_report_seeds },
-    Target { name: "post_box", check: devq::post_box, seeds: devq::post_box_seeds },
-    Target { name: "ipc", check: ipc::messages, seeds: ipc::message_seeds },
-    Target { name: "ipc_hostile", check: ipc::hostile, seeds: ipc::hostile_seeds },
-    Target { name: "tagged_cell", check: tagged::cells, seeds: tagged::cell_seeds },
-    Target { name: "introduction", check: tagged::introduction, seeds: tagged::introduction_seeds },
-    Target { name: "window", check: ipc::windows, seeds: ipc::window_seeds },
-    Target { name: "share", check: share::words, seeds: share::word_seeds },
-    Target { name: "pool", check: share::pool, seeds: share::pool_seeds },
-    Target { name: "rma", check: rma::words, seeds: rma::word_seeds },
-    Target { name: "rma_hostile", check: rma::hostile, seeds: rma::hostile_seeds },
-    Target { name: "status", check: wire::status, seeds: wire::status_seeds },
-    Target { name: "node_page", check: node::page, seeds: node::page_seeds },
-    Target { name: "pair", check: pair::friends, seeds: pair::seeds },
-    Target { name: "hostile", check: pair::hostile, seeds: pair::seeds },
+pub const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget { name: "handle", check: wire::check_handle, seeds: wire::handle_seeds },
+    FuzzTarget { name: "frame", check: wire::check_frame, seeds: wire::frame_seeds },
+    FuzzTarget { name: "cts", check: wire::check_cts, seeds: wire::cts_seeds },
+    FuzzTarget { name: "imm", check: wire::check_imm, seeds: wire::imm_seeds },
+    FuzzTarget { name: "eager", check: wire::check_eager, seeds: wire::eager_seeds },
+    FuzzTarget { name: "fin", check: wire::check_fin, seeds: wire::fin_seeds },
+    FuzzTarget { name: "memory_handle", check: wire::memory_handle, seeds: wire::memory_handle_seeds },
+    FuzzTarget { name: "mlx5", check: mlx5::check_queues, seeds: mlx5::queue_seeds },
+    FuzzTarget { name: "pe", check: wire::check_pe, seeds: wire::pe_seeds },
+    FuzzTarget { name: "strand", check: wire::check_strand, seeds: wire::strand_seeds },
+    FuzzTarget { name: "dial", check: wire::check_dial, seeds: wire::dial_seeds },
+    FuzzTarget { name: "devq", check: devq::words_of_a_queue, seeds: devq::queue_seeds },
+    FuzzTarget { name: "window_card", check: devq::window_card, seeds: devq::window_card_seeds },
+    FuzzTarget { name: "guest_card", check: devq::guest_card, seeds: devq::guest_card_seeds },
+    FuzzTarget { name: "making_report", check: devq::making_report, seeds: devq::making_report_seeds },
+    FuzzTarget { name: "post_box", check: devq::post_box, seeds: devq::post_box_seeds },
+    FuzzTarget { name: "ipc", check: ipc::check_messages, seeds: ipc::message_seeds },
+    FuzzTarget { name: "ipc_hostile", check: ipc::check_hostile, seeds: ipc::hostile_seeds },
+    FuzzTarget { name: "tagged_cell", check: tagged::check_cells, seeds: tagged::cell_seeds },
+    FuzzTarget { name: "introduction", check: tagged::check_introduction, seeds: tagged::introduction_seeds },
+    FuzzTarget { name: "window", check: ipc::check_windows, seeds: ipc::window_seeds },
+    FuzzTarget { name: "share", check: share::check_words, seeds: share::word_seeds },
+    FuzzTarget { name: "pool", check: share::check_pool, seeds: share::pool_seeds },
+    FuzzTarget { name: "rma", check: rma::check_words, seeds: rma::word_seeds },
+    FuzzTarget { name: "rma_hostile", check: rma::check_hostile, seeds: rma::hostile_seeds },
+    FuzzTarget { name: "status", check: wire::check_status, seeds: wire::status_seeds },
+    FuzzTarget { name: "node_page", check: node::check_page, seeds: node::page_seeds },
+    FuzzTarget { name: "pair", check: pair::check_friends, seeds: pair::script_seeds },
+    FuzzTarget { name: "hostile", check: pair::check_hostile, seeds: pair::script_seeds },
 ];
 
 /// Runs the target of that name of this crate.
@@ -72,7 +72,7 @@ pub fn run(name: &str, bytes: &[u8]) {
 ///
 /// # Panics
 /// When there is none in `targets`, or when the code under test is wrong.
-pub fn run_of(targets: &[Target], name: &str, bytes: &[u8]) {
+pub fn run_of(targets: &[FuzzTarget], name: &str, bytes: &[u8]) {
     let target = targets.iter().find(|target| target.name == name);
     assert!(target.is_some(), "no fuzz target {name}");
     if let Some(target) = target {
@@ -82,9 +82,9 @@ pub fn run_of(targets: &[Target], name: &str, bytes: &[u8]) {
 
 /// A repeatable source of numbers (xorshift), for seeds and scripts.
 #[derive(Clone, Debug)]
-pub struct Numbers(u64);
+pub struct RandomNumbers(u64);
 
-impl Numbers {
+impl RandomNumbers {
     /// A sequence of its own for each seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
@@ -100,17 +100,17 @@ impl Numbers {
     }
 
     /// The next number below `end`, which is not 0.
-    pub fn below(&mut self, end: usize) -> usize {
+    pub fn next_below(&mut self, end: usize) -> usize {
         (self.next_u64() % end as u64) as usize
     }
 }
 
 /// Encodings that are right, and for each some that are cut, lengthened or have a flipped bit.
 #[must_use]
-pub fn variants(valid: &[Vec<u8>]) -> Vec<Vec<u8>> {
+pub fn make_variants(valid: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut out = valid.to_vec();
     out.push(Vec::new());
-    let mut numbers = Numbers::new(1);
+    let mut numbers = RandomNumbers::new(1);
     for bytes in valid.iter().take(5) {
         out.push(bytes[..bytes.len() / 2].to_vec());
         out.push(bytes[..bytes.len().saturating_sub(1)].to_vec());
@@ -119,8 +119,8 @@ pub fn variants(valid: &[Vec<u8>]) -> Vec<Vec<u8>> {
         out.push(long);
         for _ in 0..3 {
             let mut flipped = bytes.clone();
-            let at = numbers.below(flipped.len());
-            flipped[at] ^= 1 << numbers.below(8);
+            let at = numbers.next_below(flipped.len());
+            flipped[at] ^= 1 << numbers.next_below(8);
             out.push(flipped);
         }
     }

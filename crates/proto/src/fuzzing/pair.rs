@@ -5,16 +5,16 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::Numbers;
-use crate::comm::Fault;
-use crate::comm::receiver::{Arrival, Receiver, RecvId};
-use crate::comm::sender::{Isend, Mailbox, Sender};
+use super::RandomNumbers;
+use crate::comm::MessageFault;
+use crate::comm::receiver::{ArrivalOutcome, MessageReceiver, RecvId};
+use crate::comm::sender::{MessageSender, SendDecision, SenderMailbox};
 use crate::limits::TOKENS_MAX;
 use crate::mutant::Mutant;
-use crate::wire::cts::{self, Cts};
-use crate::wire::eager::Eager;
-use crate::wire::fin::Fin;
-use crate::wire::imm::{Imm, Token};
+use crate::wire::cts::{self, CtsRecord};
+use crate::wire::eager::EagerHeader;
+use crate::wire::fin::FinRecord;
+use crate::wire::imm::{BufferToken, WriteImmediate};
 
 /// Bytes of every buffer, and of the longest message.
 const ROOM: u64 = 64;
@@ -23,37 +23,38 @@ const GROUPS_MAX: usize = 150;
 /// Enough rounds, each of which tries every kind of step, for any input to come to its end.
 const ROUNDS_MAX: usize = 20_000;
 
-struct Words(Vec<u64>);
+struct MailboxWords(Vec<u64>);
 
-impl Mailbox for Words {
-    fn word(&self, offset: u64) -> u64 {
+impl SenderMailbox for MailboxWords {
+    fn load_word(&self, offset: u64) -> u64 {
         self.0[offset as usize / 8]
     }
 }
 
-impl Words {
+impl MailboxWords {
     fn new() -> Self {
-        Self(vec![0; cts::Lines::One.mailbox_bytes() / 8])
+        Self(vec![0; cts::RecordLines::One.mailbox_bytes() / 8])
     }
 
-    fn write(&mut self, record: &Cts) {
-        let at = cts::offset(record.number, usize::from(record.index), cts::Lines::One) as usize / 8;
+    fn write_record(&mut self, record: &CtsRecord) {
+        let at =
+            cts::record_offset(record.number, usize::from(record.index), cts::RecordLines::One) as usize / 8;
         self.0[at..at + cts::WORDS].copy_from_slice(&record.to_words());
     }
 }
 
-enum Flying {
-    Eager(Eager, usize),
-    Direct(Token, usize),
+enum FlyingMessage {
+    Eager(EagerHeader, usize),
+    Direct(BufferToken, usize),
 }
 
 /// One comm: messages and buffers are known by their position in the order of their calls.
-struct Pair {
-    sender: Sender,
-    receiver: Receiver,
-    mailbox: Words,
-    records: VecDeque<Cts>,
-    wire: VecDeque<Flying>,
+struct CommPair {
+    sender: MessageSender,
+    receiver: MessageReceiver,
+    mailbox: MailboxWords,
+    records: VecDeque<CtsRecord>,
+    wire: VecDeque<FlyingMessage>,
     /// For each bounce buffer the message in it.
     bounced: Vec<usize>,
     /// Buffer number by token slot.
@@ -66,14 +67,14 @@ struct Pair {
     outstanding: usize,
 }
 
-impl Pair {
+impl CommPair {
     /// Sends are those of the groups, backwards within each.
     fn new(start: u32, groups: &[Vec<u32>]) -> Self {
         let tags = groups.iter().flat_map(|group| group.iter().rev().copied());
         Self {
-            sender: Sender::starting_at(start, ROOM as u32, 8, Mutant::NONE),
-            receiver: Receiver::starting_at(start, Mutant::NONE),
-            mailbox: Words::new(),
+            sender: MessageSender::starting_at(start, ROOM as u32, 8, Mutant::NONE),
+            receiver: MessageReceiver::starting_at(start, Mutant::NONE),
+            mailbox: MailboxWords::new(),
             records: VecDeque::new(),
             wire: VecDeque::new(),
             bounced: Vec::new(),
@@ -90,13 +91,13 @@ impl Pair {
         self.to_send.is_empty() && self.to_post.is_empty() && self.outstanding == 0
     }
 
-    fn step(&mut self, byte: u8, ordered: bool) -> Result<(), Fault> {
+    fn run_step(&mut self, byte: u8, ordered: bool) -> Result<(), MessageFault> {
         match byte % 5 {
-            0 => self.irecv(),
-            1 | 2 => self.isend(byte),
+            0 => self.post_irecv(),
+            1 | 2 => self.try_isend(byte),
             3 => {
                 if let Some(record) = self.records.pop_front() {
-                    self.mailbox.write(&record);
+                    self.mailbox.write_record(&record);
                 }
                 Ok(())
             }
@@ -104,23 +105,32 @@ impl Pair {
         }
     }
 
-    fn irecv(&mut self) -> Result<(), Fault> {
+    fn post_irecv(&mut self) -> Result<(), MessageFault> {
         let Some(tags) = self.to_post.front() else { return Ok(()) };
         let Some(id) = self.receiver.on_irecv(tags.iter().map(|&tag| (tag, ROOM))) else { return Ok(()) };
         for (index, &tag) in tags.iter().enumerate() {
-            let (number, token, count) = self.receiver.announcement(id, index);
+            let (number, token, count) = self.receiver.cts_fields(id, index);
             self.buffers[token.slot()] = self.posted;
             self.posted += 1;
             let index = index as u8;
-            self.records.push_back(Cts { number, index, count, addr: 0, len: ROOM, tag, token, key: 0 });
+            self.records.push_back(CtsRecord {
+                number,
+                index,
+                count,
+                addr: 0,
+                len: ROOM,
+                tag,
+                token,
+                key: 0,
+            });
         }
         self.to_post.pop_front();
         self.outstanding += 1;
-        self.deliver()
+        self.deliver_bounced()
     }
 
     /// Any of the next few sends may be tried, as interleaved callers do; a refused one is tried again.
-    fn isend(&mut self, byte: u8) -> Result<(), Fault> {
+    fn try_isend(&mut self, byte: u8) -> Result<(), MessageFault> {
         let which = usize::from(byte >> 3) % self.to_send.len().clamp(1, 4);
         let Some(&(message, tag)) = self.to_send.get(which) else { return Ok(()) };
         if self.to_send.iter().take(which).any(|&(_, earlier)| earlier == tag) {
@@ -128,54 +138,54 @@ impl Pair {
         }
         let len = if byte & 1 == 0 { 8 } else { ROOM };
         let flying = match self.sender.on_isend(&self.mailbox, tag, len)? {
-            Isend::NotYet => return Ok(()),
-            Isend::Direct(cts) => Flying::Direct(cts.token, message),
-            Isend::Eager(header) => Flying::Eager(header, message),
+            SendDecision::NotYet => return Ok(()),
+            SendDecision::Direct(cts) => FlyingMessage::Direct(cts.token, message),
+            SendDecision::Eager(header) => FlyingMessage::Eager(header, message),
         };
         self.wire.push_back(flying);
         self.to_send.remove(which);
         Ok(())
     }
 
-    fn message_arrives(&mut self, which: usize) -> Result<(), Fault> {
+    fn message_arrives(&mut self, which: usize) -> Result<(), MessageFault> {
         let which = which % self.wire.len().max(1);
         match self.wire.remove(which) {
             None => Ok(()),
-            Some(Flying::Eager(header, message)) => {
+            Some(FlyingMessage::Eager(header, message)) => {
                 self.bounced.push(message);
                 self.receiver.on_eager(header, self.bounced.len() as u32 - 1)?;
-                self.deliver()
+                self.deliver_bounced()
             }
-            Some(Flying::Direct(token, message)) => {
+            Some(FlyingMessage::Direct(token, message)) => {
                 self.pairs.push((message, self.buffers[token.slot()]));
-                let arrival = self.receiver.on_imm(Imm::Full(token), 0)?;
-                assert_ne!(arrival, Arrival::Stale);
-                self.ended(arrival);
+                let arrival = self.receiver.on_imm(WriteImmediate::Full(token), 0)?;
+                assert_ne!(arrival, ArrivalOutcome::Stale);
+                self.on_arrival(arrival);
                 Ok(())
             }
         }
     }
 
-    fn deliver(&mut self) -> Result<(), Fault> {
+    fn deliver_bounced(&mut self) -> Result<(), MessageFault> {
         while let Some(delivery) = self.receiver.next_delivery()? {
             let buffer = self.buffers[delivery.token.slot()];
             self.pairs.push((self.bounced[delivery.bounce as usize], buffer));
-            let arrival = self.receiver.delivered(&delivery);
-            self.ended(arrival);
+            let arrival = self.receiver.complete_delivery(&delivery);
+            self.on_arrival(arrival);
         }
         Ok(())
     }
 
-    fn ended(&mut self, arrival: Arrival) {
-        if let Arrival::Done(id) = arrival {
-            self.receiver.finish(id, |_, _| {});
+    fn on_arrival(&mut self, arrival: ArrivalOutcome) {
+        if let ArrivalOutcome::Done(id) = arrival {
+            self.receiver.finish_receive(id, |_, _| {});
             self.outstanding -= 1;
         }
     }
 }
 
 /// The plan at the front of the input: groups of tags, two bytes for the tags of each group.
-fn groups(bytes: &mut &[u8]) -> Vec<Vec<u32>> {
+fn read_groups(bytes: &mut &[u8]) -> Vec<Vec<u32>> {
     let mut take = || {
         let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
         *bytes = rest;
@@ -187,18 +197,18 @@ fn groups(bytes: &mut &[u8]) -> Vec<Vec<u32>> {
 }
 
 /// Both ends keep to the protocol; the wire reorders as the input says.
-pub(super) fn friends(bytes: &[u8]) {
+pub(super) fn check_friends(bytes: &[u8]) {
     let mut rest = bytes;
     let flags = rest.first().copied().unwrap_or(0);
     let start = if flags & 0x80 == 0 { 1 } else { u32::MAX - 20 };
     let ordered = flags & 0x40 != 0;
-    let groups = groups(&mut rest);
-    let mut pair = Pair::new(start, &groups);
+    let groups = read_groups(&mut rest);
+    let mut pair = CommPair::new(start, &groups);
     // The script, then every kind of step in turns until all is done.
     let turns = (0..ROUNDS_MAX).flat_map(|round| [0, 6, 9, 18, 27, 3, 4].map(|step| (round, step)));
     let turns = turns.map(|(round, step)| if step == 4 { (round % 50 * 5 + 4) as u8 } else { step });
     for byte in rest.iter().copied().chain(turns) {
-        let stepped = pair.step(byte, ordered);
+        let stepped = pair.run_step(byte, ordered);
         assert_eq!(stepped, Ok(()));
         if pair.is_done() {
             break;
@@ -217,38 +227,38 @@ pub(super) fn friends(bytes: &[u8]) {
 }
 
 /// The peer of each end sends whatever the input says, near what is right so that it gets far.
-pub(super) fn hostile(bytes: &[u8]) {
-    let mut receiver = Receiver::new(Mutant::NONE);
-    let mut sender = Sender::new(ROOM as u32, 8, Mutant::NONE);
-    let mut mailbox = Words::new();
+pub(super) fn check_hostile(bytes: &[u8]) {
+    let mut receiver = MessageReceiver::new(Mutant::NONE);
+    let mut sender = MessageSender::new(ROOM as u32, 8, Mutant::NONE);
+    let mut mailbox = MailboxWords::new();
     let mut open = 0;
     for op in bytes.chunks_exact(4) {
         let &[kind, a, b, c] = op else { break };
-        let token = Token::new(u16::from(a), u16::from(b & 3));
+        let token = BufferToken::new(u16::from(a), u16::from(b & 3));
         let fault = match kind % 6 {
             0 => {
                 let tags = (0..=a & 7).map(|i| (u32::from(b >> (i & 3) & 3), u64::from(c)));
                 open += usize::from(receiver.on_irecv(tags.collect::<Vec<_>>().into_iter()).is_some());
-                Ok(Arrival::Partial)
+                Ok(ArrivalOutcome::Partial)
             }
             1 => {
-                let imm = Imm::from_bits(
+                let imm = WriteImmediate::from_bits(
                     u32::from(kind >> 4 & 7) << 28 | u32::from(c & 15) << 24 | token.to_bits(),
                 );
-                imm.map_or(Ok(Arrival::Stale), |imm| receiver.on_imm(imm, u64::from(c)))
+                imm.map_or(Ok(ArrivalOutcome::Stale), |imm| receiver.on_imm(imm, u64::from(c)))
             }
             2 => {
                 // What the parser refuses never gets as far as the receiver.
-                let fin = Fin { len: u64::from(c), stripes: b >> 3, token };
-                Fin::from_bytes(&fin.to_bytes())
-                    .map_err(Fault::Fin)
+                let fin = FinRecord { len: u64::from(c), stripes: b >> 3, token };
+                FinRecord::from_bytes(&fin.to_bytes())
+                    .map_err(MessageFault::Fin)
                     .and_then(|fin| receiver.on_fin(token, fin))
             }
             3 => {
                 let number = u32::from(a);
                 let base = u32::from(b);
-                let header = Eager { number, base, tag: u32::from(c & 3), len: u32::from(c >> 2) };
-                receiver.on_eager(header, 0).map(|()| Arrival::Partial)
+                let header = EagerHeader { number, base, tag: u32::from(c & 3), len: u32::from(c >> 2) };
+                receiver.on_eager(header, 0).map(|()| ArrivalOutcome::Partial)
             }
             4 => {
                 let index = b & 7;
@@ -256,37 +266,37 @@ pub(super) fn hostile(bytes: &[u8]) {
                 let number = u32::from(a);
                 let tag = u32::from(c & 3);
                 let len = u64::from(c);
-                mailbox.write(&Cts { number, index, count, addr: 0, len, tag, token, key: 0 });
-                sender.on_records(&mailbox).map(|()| Arrival::Partial)
+                mailbox.write_record(&CtsRecord { number, index, count, addr: 0, len, tag, token, key: 0 });
+                sender.on_records(&mailbox).map(|()| ArrivalOutcome::Partial)
             }
-            _ => sender.on_isend(&mailbox, u32::from(a & 3), u64::from(b)).map(|_| Arrival::Partial),
+            _ => sender.on_isend(&mailbox, u32::from(a & 3), u64::from(b)).map(|_| ArrivalOutcome::Partial),
         };
         let Ok(arrival) = fault else { return };
-        ended(&mut receiver, &mut open, arrival);
+        check_arrival(&mut receiver, &mut open, arrival);
         while let Ok(Some(delivery)) = receiver.next_delivery() {
-            let arrival = receiver.delivered(&delivery);
-            ended(&mut receiver, &mut open, arrival);
+            let arrival = receiver.complete_delivery(&delivery);
+            check_arrival(&mut receiver, &mut open, arrival);
         }
     }
 }
 
-fn ended(receiver: &mut Receiver, open: &mut usize, arrival: Arrival) {
-    if let Arrival::Done(RecvId(_)) = arrival {
+fn check_arrival(receiver: &mut MessageReceiver, open: &mut usize, arrival: ArrivalOutcome) {
+    if let ArrivalOutcome::Done(RecvId(_)) = arrival {
         assert!(*open > 0, "a receive ended that was not open");
         *open -= 1;
     }
-    if let Arrival::Done(id) = arrival {
-        receiver.finish(id, |_, len| assert!(len <= u64::from(u8::MAX)));
+    if let ArrivalOutcome::Done(id) = arrival {
+        receiver.finish_receive(id, |_, len| assert!(len <= u64::from(u8::MAX)));
     }
 }
 
 /// Scripts of several lengths, each a plan and its steps.
-pub(super) fn seeds() -> Vec<Vec<u8>> {
+pub(super) fn script_seeds() -> Vec<Vec<u8>> {
     let mut out = vec![Vec::new(), vec![0], vec![0xff; 16]];
     for (seed, len) in
         [8, 24, 64, 64, 97, 128, 200, 256, 400, 512, 512, 700, 900, 1024].into_iter().enumerate()
     {
-        let mut numbers = Numbers::new(seed as u64 + 2);
+        let mut numbers = RandomNumbers::new(seed as u64 + 2);
         out.push((0..len).map(|_| numbers.next_u64() as u8).collect());
     }
     out

@@ -3,196 +3,207 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::variants;
+use super::make_variants;
 use crate::limits::RMA_STREAMS_MAX;
 use crate::mutant::Mutant;
-use crate::rma::Fault;
-use crate::rma::Path;
-use crate::rma::atomic::{Action, Atomic, Type};
-use crate::rma::calls::Calls;
-use crate::rma::inbox::{Inbox, Took};
-use crate::rma::incoming::{MakeUp, Standing};
-use crate::rma::outgoing::{Order, Outgoing};
-use crate::rma::served::Served;
-use crate::rma::shape::Shape;
-use crate::wire::cursor::Reader;
-use crate::wire::imm::{Counted, Imm};
-use crate::wire::rma::atomic::{Outcome, Reply, Request, Slot};
-use crate::wire::rma::signal::{Ack, Ask, Signal, SignalOp, Update};
-use crate::wire::rma::word::{Width, Word};
-use crate::wire::rma::{BYTES_MAX, Message, Stream};
+use crate::rma::PathId;
+use crate::rma::ProtocolFault;
+use crate::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
+use crate::rma::calls::AtomicRequests;
+use crate::rma::inbox::{ArrivalEffect, StreamInbox};
+use crate::rma::incoming::{MakeUp, PathDeliveryReport};
+use crate::rma::outgoing::{OutgoingStream, SignalOrdering};
+use crate::rma::served::ServedSlots;
+use crate::rma::shape::EpochShape;
+use crate::wire::cursor::FieldReader;
+use crate::wire::imm::{CountedImmediate, WriteImmediate};
+use crate::wire::rma::atomic::{AtomicOutcome, AtomicReply, AtomicRequest, ReplySlot};
+use crate::wire::rma::signal::{AckRequest, SignalAck, SignalMessage, SignalUpdate, UpdateOp};
+use crate::wire::rma::word::{SymmetricWord, WordWidth};
+use crate::wire::rma::{BYTES_MAX, RmaMessage, RmaStream};
 
 /// A message, and an immediate.
-pub(super) fn words(bytes: &[u8]) {
-    if let Ok(message) = Message::from_bytes(bytes) {
+pub(super) fn check_words(bytes: &[u8]) {
+    if let Ok(message) = RmaMessage::from_bytes(bytes) {
         let (printed, len) = message.to_bytes();
         assert_eq!(printed[..len], *bytes);
     }
-    if let Ok(bits) = Reader(bytes).u32()
-        && let Some(counted) = Counted::from_bits(bits)
+    if let Ok(bits) = FieldReader(bytes).u32()
+        && let Some(counted) = CountedImmediate::from_bits(bits)
     {
-        assert_eq!((counted.to_bits(), Imm::from_bits(bits)), (bits, None));
+        assert_eq!((counted.to_bits(), WriteImmediate::from_bits(bits)), (bits, None));
     }
 }
 
 /// What a process keeps for one peer.
-struct Ends {
-    inbox: Inbox,
-    out: Outgoing,
-    calls: Calls,
-    served: Served,
-    stream: Stream,
-    shape: Shape,
+struct StreamEnds {
+    inbox: StreamInbox,
+    out: OutgoingStream,
+    calls: AtomicRequests,
+    served: ServedSlots,
+    stream: RmaStream,
+    shape: EpochShape,
 }
 
 /// A byte that says what happens, and up to 32 that say more; until the peer has broken the protocol.
-pub(super) fn hostile(bytes: &[u8]) {
-    let (Some(shape), Some(stream)) = (Shape::new(4, 8, 2), Stream::new(0)) else { return };
-    let order = Order::Counted { revert_after: 3 };
-    let Ok(out) = Outgoing::new(stream, order, shape, Mutant::NONE) else { return };
-    let mut ends = Ends {
-        inbox: Inbox::new(shape, Mutant::NONE),
+pub(super) fn check_hostile(bytes: &[u8]) {
+    let (Some(shape), Some(stream)) = (EpochShape::new(4, 8, 2), RmaStream::new(0)) else { return };
+    let order = SignalOrdering::Counted { revert_after: 3 };
+    let Ok(out) = OutgoingStream::new(stream, order, shape, Mutant::NONE) else { return };
+    let mut ends = StreamEnds {
+        inbox: StreamInbox::new(shape, Mutant::NONE),
         out,
-        calls: Calls::new(stream, Mutant::NONE),
-        served: Served::new(Mutant::NONE),
+        calls: AtomicRequests::new(stream, Mutant::NONE),
+        served: ServedSlots::new(Mutant::NONE),
         stream,
         shape,
     };
     for step in bytes.chunks(1 + BYTES_MAX).take(256) {
         let Some((&what, rest)) = step.split_first() else { return };
-        if ends.step(what, rest).is_err() {
+        if ends.run_step(what, rest).is_err() {
             return;
         }
-        assert!(ends.out.unacknowledged() <= shape.window());
-        assert!(ends.inbox.rooms().0 <= RMA_STREAMS_MAX);
-        let seen = ends.inbox.seen();
+        assert!(ends.out.unacknowledged_signals() <= shape.epoch_window());
+        assert!(ends.inbox.stream_capacity().0 <= RMA_STREAMS_MAX);
+        let seen = ends.inbox.arrival_counts();
         assert!(seen.acks + seen.rode <= 2 * 256 && seen.signals <= 256);
     }
 }
 
-impl Ends {
-    fn step(&mut self, what: u8, rest: &[u8]) -> Result<(), Fault> {
+impl StreamEnds {
+    fn run_step(&mut self, what: u8, rest: &[u8]) -> Result<(), ProtocolFault> {
         let one = rest.first().copied().unwrap_or(0);
         let two = rest.get(1).copied().unwrap_or(0);
-        let Some(path) = Path::new(one % 4) else { return Ok(()) };
+        let Some(path) = PathId::new(one % 4) else { return Ok(()) };
         match what % 6 {
             0 => {
-                let imm = Counted::new(self.out_stream(two), (one % 16).into()).to_bits();
-                self.took(|ends| ends.inbox.on_write(imm, path))
+                let imm = CountedImmediate::new(self.out_stream(two), (one % 16).into()).to_bits();
+                self.take_arrival(|ends| ends.inbox.on_write(imm, path))
             }
             1 => {
-                for message in [Message::from_bytes(rest), Message::from_bytes(&rest[..rest.len().min(16)])] {
+                for message in
+                    [RmaMessage::from_bytes(rest), RmaMessage::from_bytes(&rest[..rest.len().min(16)])]
+                {
                     message.map_or(Ok(()), |message| self.on_message(&message))?;
                 }
                 Ok(())
             }
             2 => {
-                if let Some(stream) = Stream::new(one % 64) {
-                    while self.inbox.take(stream).is_some() {}
+                if let Some(stream) = RmaStream::new(one % 64) {
+                    while self.inbox.take_signal(stream).is_some() {}
                 }
-                let told = [self.inbox.next_ack(), self.inbox.ride()];
+                let told = [self.inbox.next_ack(), self.inbox.piggyback_ack()];
                 assert!(told.into_iter().flatten().all(|ack| ack.number < 1 << 48));
                 Ok(())
             }
             3 => {
-                self.signal(two, path);
+                self.send_signal(two, path);
                 Ok(())
             }
             4 => {
                 let seen = rest.chunks_exact(2).map(|pair| ((pair[0] % 16).into(), pair[1].into())).collect();
-                self.inbox.leave(self.stream, path);
-                self.out.lose(path, &Standing { applied: two.into(), seen, signals: Vec::new() }).map(drop)
+                self.inbox.close_path(self.stream, path);
+                self.out
+                    .lose_path(path, &PathDeliveryReport { applied: two.into(), seen, signals: Vec::new() })
+                    .map(drop)
             }
             _ => {
                 let lost = MakeUp { stream: self.out_stream(0), epoch: two.into(), count: one.into() };
-                self.took(|ends| ends.inbox.make_up(&lost))
+                self.take_arrival(|ends| ends.inbox.make_up(&lost))
             }
         }
     }
 
-    fn out_stream(&self, number: u8) -> Stream {
-        Stream::new(number % 64).unwrap_or(self.stream)
+    fn out_stream(&self, number: u8) -> RmaStream {
+        RmaStream::new(number % 64).unwrap_or(self.stream)
     }
 
-    fn took(&mut self, tell: impl Fn(&mut Self) -> Result<Took, Fault>) -> Result<(), Fault> {
-        if let Took::Unknown(stream) = tell(self)? {
-            let _ = self.inbox.grow(stream);
-            assert!(!matches!(tell(self)?, Took::Unknown(_)));
+    fn take_arrival(
+        &mut self,
+        tell: impl Fn(&mut Self) -> Result<ArrivalEffect, ProtocolFault>,
+    ) -> Result<(), ProtocolFault> {
+        if let ArrivalEffect::Unknown(stream) = tell(self)? {
+            let _ = self.inbox.add_stream(stream);
+            assert!(!matches!(tell(self)?, ArrivalEffect::Unknown(_)));
         }
         Ok(())
     }
 
-    fn signal(&mut self, pieces: u8, path: Path) {
-        let word = Word::new(0, 0, Width::Eight).ok();
-        let Some(update) = word.and_then(|word| Update::new(SignalOp::Add, word, 1)) else { return };
-        let Ok(batch) = self.out.begin() else { return };
+    fn send_signal(&mut self, pieces: u8, path: PathId) {
+        let word = SymmetricWord::new(0, 0, WordWidth::Eight).ok();
+        let Some(update) = word.and_then(|word| SignalUpdate::new(UpdateOp::Add, word, 1)) else { return };
+        let Ok(batch) = self.out.begin_signal() else { return };
         for _ in 0..pieces {
-            assert!(self.out.piece(&batch, path).is_ok());
+            assert!(self.out.tag_piece(&batch, path).is_ok());
         }
-        match self.out.end(batch, update, false) {
-            Ok(signal) => assert!(signal.epoch < 16 && self.shape.holds(signal.epoch)),
-            Err((batch, _)) => self.out.abandon(batch),
+        match self.out.end_signal(batch, update, false) {
+            Ok(signal) => assert!(signal.epoch < 16 && self.shape.is_valid_epoch(signal.epoch)),
+            Err((batch, _)) => self.out.abandon_signal(batch),
         }
-        let atomic = Atomic::new(Type::U64, Action::Add(1), true);
-        if let (Ok(word), Some(atomic)) = (Word::new(0, 8, Width::Eight), atomic) {
-            let _ = self.calls.begin(word, atomic);
+        let atomic = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), true);
+        if let (Ok(word), Some(atomic)) = (SymmetricWord::new(0, 8, WordWidth::Eight), atomic) {
+            let _ = self.calls.begin_request(word, atomic);
         }
     }
 
-    fn on_message(&mut self, message: &Message) -> Result<(), Fault> {
+    fn on_message(&mut self, message: &RmaMessage) -> Result<(), ProtocolFault> {
         match message {
-            Message::Signal(signal) => {
-                self.took(|ends| ends.inbox.on_signal(signal))?;
+            RmaMessage::Signal(signal) => {
+                self.take_arrival(|ends| ends.inbox.on_signal(signal))?;
                 signal.ack.map_or(Ok(()), |ack| self.out.on_ack(ack).map(drop))
             }
-            Message::Ack(ack) => self.out.on_ack(*ack).map(drop),
-            Message::Ask(ask) => self.took(|ends| ends.inbox.on_ask(ask)),
-            Message::Request(request) => self.served.serve(request, |_| Outcome::Refused).map(drop),
-            Message::Reply(reply) => self.calls.on_reply(reply).map(drop),
+            RmaMessage::Ack(ack) => self.out.on_ack(*ack).map(drop),
+            RmaMessage::Ask(ask) => self.take_arrival(|ends| ends.inbox.on_ask(ask)),
+            RmaMessage::Request(request) => {
+                self.served.serve_request(request, |_| AtomicOutcome::Refused).map(drop)
+            }
+            RmaMessage::Reply(reply) => self.calls.on_reply(reply).map(drop),
         }
     }
 }
 
-fn messages() -> Vec<Message> {
-    let (Some(stream), Ok(word)) = (Stream::new(1), Word::new(2, 0x0102_0304_0508, Width::Eight)) else {
+fn sample_messages() -> Vec<RmaMessage> {
+    let (Some(stream), Ok(word)) =
+        (RmaStream::new(1), SymmetricWord::new(2, 0x0102_0304_0508, WordWidth::Eight))
+    else {
         return Vec::new();
     };
-    let ack = Ack { stream, number: 0x0102_0304_0506 };
-    let update = |op| Update::new(op, word, 0x1122_3344_5566_7788);
+    let ack = SignalAck { stream, number: 0x0102_0304_0506 };
+    let update = |op| SignalUpdate::new(op, word, 0x1122_3344_5566_7788);
     let signal = |op, epoch, ack| {
         let update = update(op)?;
-        Some(Message::Signal(Signal { stream, epoch, count: 0, update, at_once: epoch == 1, ack }))
+        Some(RmaMessage::Signal(SignalMessage { stream, epoch, count: 0, update, at_once: epoch == 1, ack }))
     };
-    let slot = Slot::new(3, 1);
+    let slot = ReplySlot::new(3, 1);
     let request = |action| {
-        let atomic = Atomic::new(Type::I64, action, true)?;
-        Some(Message::Request(Request::new(stream, slot?, word, atomic)?))
+        let atomic = TypedAtomic::new(AtomicType::I64, action, true)?;
+        Some(RmaMessage::Request(AtomicRequest::new(stream, slot?, word, atomic)?))
     };
-    let reply = |outcome| Some(Message::Reply(Reply { stream, slot: slot?, outcome }));
+    let reply = |outcome| Some(RmaMessage::Reply(AtomicReply { stream, slot: slot?, outcome }));
     let all = [
-        signal(SignalOp::Set, 0, None),
-        request(Action::CompareSwap { expect: 1, swap: 2 }),
-        Some(Message::Ack(ack)),
-        Some(Message::Ask(Ask { stream, number: 1 })),
-        reply(Outcome::Done(5)),
-        signal(SignalOp::Add, 1, Some(ack)),
-        signal(SignalOp::Max, 2, Some(Ack { stream, number: 1 })),
-        request(Action::Fetch),
-        request(Action::Xor(7)),
-        reply(Outcome::Refused),
+        signal(UpdateOp::Set, 0, None),
+        request(AtomicAction::CompareSwap { expect: 1, swap: 2 }),
+        Some(RmaMessage::Ack(ack)),
+        Some(RmaMessage::Ask(AckRequest { stream, number: 1 })),
+        reply(AtomicOutcome::Done(5)),
+        signal(UpdateOp::Add, 1, Some(ack)),
+        signal(UpdateOp::Max, 2, Some(SignalAck { stream, number: 1 })),
+        request(AtomicAction::Fetch),
+        request(AtomicAction::Xor(7)),
+        reply(AtomicOutcome::Refused),
     ];
     all.into_iter().flatten().collect()
 }
 
-fn printed(message: &Message) -> Vec<u8> {
+fn encode_message(message: &RmaMessage) -> Vec<u8> {
     let (bytes, len) = message.to_bytes();
     bytes[..len].to_vec()
 }
 
 pub(super) fn word_seeds() -> Vec<Vec<u8>> {
-    let mut all: Vec<_> = messages().iter().map(printed).collect();
+    let mut all: Vec<_> = sample_messages().iter().map(encode_message).collect();
     all.push(0x5001_0203_u32.to_le_bytes().to_vec());
-    variants(&all)
+    make_variants(&all)
 }
 
 pub(super) fn hostile_seeds() -> Vec<Vec<u8>> {
@@ -202,7 +213,7 @@ pub(super) fn hostile_seeds() -> Vec<Vec<u8>> {
         out[1..=rest.len()].copy_from_slice(rest);
         out
     };
-    let told: Vec<_> = messages().iter().map(|message| step(1, &printed(message))).collect();
+    let told: Vec<_> = sample_messages().iter().map(|message| step(1, &encode_message(message))).collect();
     let alone = vec![
         told[0].clone(),
         [step(0, &[0, 1]), told[0].clone(), step(2, &[1])].concat(),
@@ -212,5 +223,5 @@ pub(super) fn hostile_seeds() -> Vec<Vec<u8>> {
         [step(3, &[0, 0]), told[3].clone(), told[1].clone(), told[4].clone()].concat(),
         told.concat(),
     ];
-    variants(&alone)
+    make_variants(&alone)
 }

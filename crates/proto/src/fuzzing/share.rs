@@ -4,44 +4,45 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
 
-use super::variants;
+use super::make_variants;
 use crate::id::ProcessId;
 use crate::limits::GROUPS_OF_KEY_MAX;
 use crate::mutant::Mutant;
-use crate::nics::Nics;
-use crate::pool::config::{Config, Sharing};
-use crate::pool::group::{GroupId, State};
-use crate::pool::key::{End, Key};
-use crate::pool::{Left, Pool, SeatId, Verdict};
-use crate::wire::cursor::Reader;
-use crate::wire::eager::{self, Eager};
+use crate::nics::NicList;
+use crate::pool::config::{PoolConfig, SharingMode};
+use crate::pool::group::{GroupId, GroupPhase};
+use crate::pool::key::{CommEnd, GroupKey};
+use crate::pool::{AcceptPlan, GroupPool, PoolMemberId, RemainingMembers};
+use crate::wire::cursor::FieldReader;
+use crate::wire::eager::{self, EagerHeader};
 use crate::wire::member::MemberId;
-use crate::wire::proof::{Epoch, Proof};
+use crate::wire::proof::{GroupEpoch, GroupProof};
 use crate::wire::share::{
-    ANSWER_BYTES, Answer, EAGER_BYTES, Given, MemberEager, Mode, Offer, REQUEST_BYTES, Request,
+    ANSWER_BYTES, EAGER_BYTES, MemberEager, REQUEST_BYTES, ShareAnswer, ShareMode, ShareOffer, ShareOutcome,
+    ShareRequest,
 };
 
 /// A byte that says what follows, and that.
-pub(super) fn words(bytes: &[u8]) {
+pub(super) fn check_words(bytes: &[u8]) {
     let Some((what, rest)) = bytes.split_first() else { return };
     match what % 4 {
         0 => {
-            let Ok(parsed) = Request::read(&mut Reader(rest)) else { return };
+            let Ok(parsed) = ShareRequest::from_reader(&mut FieldReader(rest)) else { return };
             assert_eq!(parsed.to_bytes(), rest[..REQUEST_BYTES]);
         }
         1 => {
-            let Ok(parsed) = Answer::read(&mut Reader(rest)) else { return };
+            let Ok(parsed) = ShareAnswer::from_reader(&mut FieldReader(rest)) else { return };
             assert_eq!(parsed.to_bytes(), rest[..ANSWER_BYTES]);
         }
         2 => {
             let Ok(parsed) = MemberEager::from_bytes(rest) else { return };
             assert_eq!(parsed.to_bytes(), rest[..EAGER_BYTES]);
-            assert!(Eager::from_bytes(rest).is_err());
+            assert!(EagerHeader::from_bytes(rest).is_err());
         }
         _ => {
-            let Ok(bits) = Reader(rest).u32() else { return };
-            let offer = Offer::from_bits(bits);
-            assert!(offer.groups <= GROUPS_OF_KEY_MAX && Offer::from_bits(offer.to_bits()) == offer);
+            let Ok(bits) = FieldReader(rest).u32() else { return };
+            let offer = ShareOffer::from_bits(bits);
+            assert!(offer.groups <= GROUPS_OF_KEY_MAX && ShareOffer::from_bits(offer.to_bits()) == offer);
             if let Some(member) = MemberId::from_bits(bits) {
                 assert_eq!((member.to_bits(), MemberId::of_wr_id(member.wr_id(7))), (bits, (bits, 7)));
             }
@@ -49,30 +50,31 @@ pub(super) fn words(bytes: &[u8]) {
     }
 }
 
-fn epoch(number: u64) -> Option<Epoch> {
-    NonZeroU64::new(number).map(Epoch)
+fn make_epoch(number: u64) -> Option<GroupEpoch> {
+    NonZeroU64::new(number).map(GroupEpoch)
 }
 
 pub(super) fn word_seeds() -> Vec<Vec<u8>> {
-    let (Some(epoch), Some(member)) = (epoch(0x1122_3344_5566_7788), MemberId::from_bits(0x00ab_cdef)) else {
+    let (Some(epoch), Some(member)) = (make_epoch(0x1122_3344_5566_7788), MemberId::from_bits(0x00ab_cdef))
+    else {
         return Vec::new();
     };
-    let request = |mode| [&[0], &Request { mode, turn: 3 }.to_bytes()[..]].concat();
-    let answer = |given| [&[1], &Answer { given, turn: 4 }.to_bytes()[..]].concat();
-    let eager = Eager { number: 5, base: 6, tag: 7, len: eager::LEN_MAX };
-    variants(&[
-        request(Mode::Join(epoch, Proof(9))),
-        answer(Given::Created { epoch, proof: Proof(8), member }),
+    let request = |mode| [&[0], &ShareRequest { mode, turn: 3 }.to_bytes()[..]].concat();
+    let answer = |given| [&[1], &ShareAnswer { given, turn: 4 }.to_bytes()[..]].concat();
+    let eager = EagerHeader { number: 5, base: 6, tag: 7, len: eager::LEN_MAX };
+    make_variants(&[
+        request(ShareMode::Join(epoch, GroupProof(9))),
+        answer(ShareOutcome::Created { epoch, proof: GroupProof(8), member }),
         [&[2], &MemberEager { member, eager }.to_bytes()[..]].concat(),
-        answer(Given::Joined { epoch, member }),
-        request(Mode::Create(epoch)),
-        request(Mode::First(epoch)),
+        answer(ShareOutcome::Joined { epoch, member }),
+        request(ShareMode::Create(epoch)),
+        request(ShareMode::First(epoch)),
         vec![3, 4, 0, 0, 0],
-        request(Mode::Alone),
-        request(Mode::Rather),
-        answer(Given::Alone),
-        answer(Given::Retry),
-        answer(Given::Full),
+        request(ShareMode::Alone),
+        request(ShareMode::Rather),
+        answer(ShareOutcome::Alone),
+        answer(ShareOutcome::Retry),
+        answer(ShareOutcome::Full),
     ])
 }
 
@@ -80,38 +82,38 @@ pub(super) fn word_seeds() -> Vec<Vec<u8>> {
 const BUDGET: u32 = 12;
 
 /// Four bytes a step: what happens, to which connection, and two numbers.
-pub(super) fn pool(bytes: &[u8]) {
-    let Ok(config) = Config::new(Sharing::On, 2, 1) else { return };
-    let mut pool = Pool::new(config, 7, Mutant::NONE);
+pub(super) fn check_pool(bytes: &[u8]) {
+    let Ok(config) = PoolConfig::new(SharingMode::On, 2, 1) else { return };
+    let mut pool = GroupPool::new(config, 7, Mutant::NONE);
     pool.set_budget(0, BUDGET);
-    let start = pool.usage();
-    let mut seats: Vec<SeatId> = Vec::new();
+    let start = pool.pool_usage();
+    let mut seats: Vec<PoolMemberId> = Vec::new();
     let mut leaving: Vec<GroupId> = Vec::new();
     for step in bytes.chunks_exact(4).take(256) {
         one_step(&mut pool, &mut seats, &mut leaving, [step[0], step[1], step[2], step[3]]);
-        let usage = pool.usage();
+        let usage = pool.pool_usage();
         assert!(usage.queue_pairs <= BUDGET.into() && usage.members == seats.len());
         assert_eq!(usage.conns, seats.len());
     }
     while let Some(seat) = seats.pop() {
-        leave(&mut pool, &mut leaving, seat);
+        leave_group(&mut pool, &mut leaving, seat);
     }
-    leaving.iter().for_each(|&group| assert!(pool.destroyed(group)));
-    assert_eq!(pool.usage(), start);
+    leaving.iter().for_each(|&group| assert!(pool.on_destroyed(group)));
+    assert_eq!(pool.pool_usage(), start);
 }
 
-fn leave(pool: &mut Pool, leaving: &mut Vec<GroupId>, seat: SeatId) {
-    match pool.leave(seat) {
-        Ok(Left::Last(teardown)) => leaving.push(teardown.group),
-        Ok(Left::Others) => {}
+fn leave_group(pool: &mut GroupPool, leaving: &mut Vec<GroupId>, seat: PoolMemberId) {
+    match pool.remove_member(seat) {
+        Ok(RemainingMembers::Last(teardown)) => leaving.push(teardown.group),
+        Ok(RemainingMembers::Others) => {}
         Err(_) => unreachable!("the seat was given and not left"),
     }
-    assert!(pool.leave(seat).is_err());
+    assert!(pool.remove_member(seat).is_err());
 }
 
 fn one_step(
-    pool: &mut Pool,
-    seats: &mut Vec<SeatId>,
+    pool: &mut GroupPool,
+    seats: &mut Vec<PoolMemberId>,
     leaving: &mut Vec<GroupId>,
     [what, which, one, two]: [u8; 4],
 ) {
@@ -120,57 +122,61 @@ fn one_step(
     match (what % 8, seat.zip(group)) {
         (0, Some((seat, _))) => {
             seats.retain(|&other| other != seat);
-            leave(pool, leaving, seat);
+            leave_group(pool, leaving, seat);
         }
-        (1, Some((seat, _))) => _ = pool.ready(seat),
-        (2, Some((_, group))) => _ = pool.wired(group, Proof(one.into())),
+        (1, Some((seat, _))) => _ = pool.on_ready(seat),
+        (2, Some((_, group))) => _ = pool.on_wired(group, GroupProof(one.into())),
         (3, Some((seat, group))) => {
             let told = pool.on_broken(group);
             assert!(told.is_empty() || told.contains(&seat));
-            assert!(pool.on_broken(group).is_empty() && pool.state(group) == Some(State::Broken));
+            assert!(pool.on_broken(group).is_empty() && pool.group_phase(group) == Some(GroupPhase::Broken));
         }
         (4, _) => {
             if let Some(group) = leaving.pop() {
-                assert!(pool.destroyed(group));
+                assert!(pool.on_destroyed(group));
             }
         }
-        _ => ask(pool, seats, leaving, [what, which, one, two]),
+        _ => ask_pool(pool, seats, leaving, [what, which, one, two]),
     }
 }
 
-fn ask(
-    pool: &mut Pool,
-    seats: &mut Vec<SeatId>,
+fn ask_pool(
+    pool: &mut GroupPool,
+    seats: &mut Vec<PoolMemberId>,
     leaving: &mut Vec<GroupId>,
     [what, which, one, two]: [u8; 4],
 ) {
-    let Some(local) = Nics::new(&[0]) else { return };
+    let Some(local) = NicList::new(&[0]) else { return };
     let peer = ProcessId([which >> 6; 16]);
-    let key = Key { peer, end: End::Receiving, local, remote: Nics::NONE };
-    let mode = match (what >> 3 & 3, epoch(u64::from(one & 7))) {
-        (0, _) => Mode::Alone,
-        (_, None) => Mode::Rather,
-        (1, Some(epoch)) => Mode::Create(epoch),
-        (2, Some(epoch)) => Mode::First(epoch),
-        (_, Some(epoch)) => Mode::Join(epoch, Proof(two.into())),
+    let key = GroupKey { peer, end: CommEnd::Receiving, local, remote: NicList::NONE };
+    let mode = match (what >> 3 & 3, make_epoch(u64::from(one & 7))) {
+        (0, _) => ShareMode::Alone,
+        (_, None) => ShareMode::Rather,
+        (1, Some(epoch)) => ShareMode::Create(epoch),
+        (2, Some(epoch)) => ShareMode::First(epoch),
+        (_, Some(epoch)) => ShareMode::Join(epoch, GroupProof(two.into())),
     };
     let conn = u64::from(which & 15);
     let links = what >> 5;
     let turn = u32::from(one >> 6);
-    let request = Request { mode, turn };
-    let Ok(verdict) = pool.asked(&key, conn, links, &request) else { return };
+    let request = ShareRequest { mode, turn };
+    let Ok(verdict) = pool.on_request(&key, conn, links, &request) else { return };
     match verdict {
-        Verdict::Created(place) | Verdict::Joined(place) | Verdict::Alone(place) => {
-            assert_eq!(pool.asked(&key, conn, links, &request), Ok(verdict));
+        AcceptPlan::Created(place) | AcceptPlan::Joined(place) | AcceptPlan::Alone(place) => {
+            assert_eq!(pool.on_request(&key, conn, links, &request), Ok(verdict));
             if !seats.contains(&place.seat) {
                 seats.push(place.seat);
             }
         }
-        Verdict::Stale(seat) => {
+        AcceptPlan::Stale(seat) => {
             seats.retain(|&other| other != seat);
-            leave(pool, leaving, seat);
+            leave_group(pool, leaving, seat);
         }
-        Verdict::Retry | Verdict::Full | Verdict::NoResources(_) | Verdict::Late | Verdict::Later => {}
+        AcceptPlan::Retry
+        | AcceptPlan::Full
+        | AcceptPlan::NoResources(_)
+        | AcceptPlan::Late
+        | AcceptPlan::Later => {}
     }
 }
 
@@ -221,5 +227,5 @@ pub(super) fn pool_seeds() -> Vec<Vec<u8>> {
         &[create(0, 1), join(1, 1, 0), leave, create(1, 1), destroyed, destroyed, join(0x80, 1, 0)],
         &[join(0, 1, 0), wire, ready, broken, leave, destroyed],
     ];
-    variants(&scripts.map(<[[u8; 4]]>::concat))
+    make_variants(&scripts.map(<[[u8; 4]]>::concat))
 }

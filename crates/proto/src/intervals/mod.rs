@@ -13,7 +13,7 @@ mod tests;
 use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
 
-pub use span::{END_MAX, Page, Span};
+pub use span::{ByteSpan, END_MAX, PageSize};
 
 use crate::mutant::Mutant;
 use crate::reserve::{OutOfMemory, try_grow};
@@ -23,8 +23,8 @@ const NONE: u32 = u32::MAX;
 
 /// Spans in groups `G`, each with a value.
 #[derive(Clone, Debug)]
-pub struct Intervals<G, V> {
-    nodes: Vec<Node<G, V>>,
+pub struct IntervalTree<G, V> {
+    nodes: Vec<IntervalNode<G, V>>,
     root: u32,
     /// The first of the nodes that are not in the tree; the next is to the left of each.
     free: u32,
@@ -33,9 +33,9 @@ pub struct Intervals<G, V> {
 }
 
 #[derive(Clone, Debug)]
-struct Node<G, V> {
+struct IntervalNode<G, V> {
     group: G,
-    span: Span,
+    span: ByteSpan,
     value: V,
     left: u32,
     right: u32,
@@ -46,13 +46,13 @@ struct Node<G, V> {
 }
 
 /// What is looked for: the last span of a group that begins at `start` or before and ends at `end` or behind.
-struct Wanted<'a, G> {
+struct SpanQuery<'a, G> {
     group: &'a G,
     start: u64,
     end: u64,
 }
 
-impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
+impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
     /// None.
     #[must_use]
     pub const fn new(mutant: Mutant) -> Self {
@@ -63,7 +63,7 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn reserve(&mut self, spans: usize) -> Result<(), OutOfMemory> {
+    pub fn reserve_nodes(&mut self, spans: usize) -> Result<(), OutOfMemory> {
         let more = spans.saturating_sub(self.nodes.len());
         try_grow(&mut self.nodes, more)
     }
@@ -89,23 +89,23 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
     /// Of the spans of a group that contain all of `span`, the one that begins last, and of several that begin there the
     /// shortest. Where spans nest, that is the smallest of all.
     #[must_use]
-    pub fn containing(&self, group: &G, span: Span) -> Option<(Span, V)> {
-        self.find(&Wanted { group, start: span.start(), end: span.end() }, &mut 0)
+    pub fn find_containing(&self, group: &G, span: ByteSpan) -> Option<(ByteSpan, V)> {
+        self.find_last(&SpanQuery { group, start: span.start(), end: span.end() }, &mut 0)
     }
 
     /// Of the spans of a group that have a byte of `span`, the one that begins last, and of several that begin there the
     /// shortest.
     #[must_use]
-    pub fn overlapping(&self, group: &G, span: Span) -> Option<(Span, V)> {
-        self.find(&Wanted { group, start: span.end() - 1, end: span.start() + 1 }, &mut 0)
+    pub fn find_overlapping(&self, group: &G, span: ByteSpan) -> Option<(ByteSpan, V)> {
+        self.find_last(&SpanQuery { group, start: span.end() - 1, end: span.start() + 1 }, &mut 0)
     }
 
     /// Of the spans of a group that begin at `start` or before, the one that begins last, and of several that begin there the
     /// shortest. Where no spans of the group overlap, no other can have that byte; and it is found in fewer steps than by
-    /// [`Intervals::containing`].
+    /// [`IntervalTree::find_containing`].
     #[inline]
     #[must_use]
-    pub fn last_from(&self, group: &G, start: u64) -> Option<(Span, V)> {
+    pub fn last_from(&self, group: &G, start: u64) -> Option<(ByteSpan, V)> {
         let mut at = self.root;
         let mut last = NONE;
         while let Some(node) = self.nodes.get(at as usize) {
@@ -122,7 +122,7 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
 
     /// The first span of that group, or of the first group behind it that has any.
     #[must_use]
-    pub fn first_from(&self, group: &G) -> Option<(G, Span, V)> {
+    pub fn first_from(&self, group: &G) -> Option<(G, ByteSpan, V)> {
         let mut at = self.root;
         let mut first = None;
         while let Some(node) = self.nodes.get(at as usize) {
@@ -138,20 +138,20 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
 
     /// Puts a span in; `false`, and nothing is changed, if the group has just that one.
     #[must_use]
-    pub fn insert(&mut self, group: G, span: Span, value: V) -> bool {
-        if self.holds(&group, span) {
+    pub fn insert(&mut self, group: G, span: ByteSpan, value: V) -> bool {
+        if self.has_span(&group, span) {
             return false;
         }
-        let node = Node { group, span, value, left: NONE, right: NONE, height: 1, reach: span.end() };
-        let new = self.place(node);
+        let node = IntervalNode { group, span, value, left: NONE, right: NONE, height: 1, reach: span.end() };
+        let new = self.place_node(node);
         self.root = self.insert_below(self.root, new);
         self.len += 1;
         true
     }
 
     /// Takes a span out; `false` if it was not there.
-    pub fn remove(&mut self, group: &G, span: Span) -> bool {
-        if !self.holds(group, span) {
+    pub fn remove(&mut self, group: &G, span: ByteSpan) -> bool {
+        if !self.has_span(group, span) {
             return false;
         }
         self.root = self.remove_below(self.root, group, span);
@@ -161,7 +161,7 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
 
     /// Goes down to the last span that begins early enough, and remembers the last place on the way that reaches far
     /// enough. `steps` counts the nodes looked at.
-    fn find(&self, wanted: &Wanted<'_, G>, steps: &mut u32) -> Option<(Span, V)> {
+    fn find_last(&self, wanted: &SpanQuery<'_, G>, steps: &mut u32) -> Option<(ByteSpan, V)> {
         let mut at = self.root;
         let mut best = NONE;
         // The first node of the group on the way: whatever is behind it on the way is of the group, too.
@@ -176,7 +176,7 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
                 continue;
             }
             if node.group == *wanted.group {
-                let below = top != NONE && self.reach(node.left) >= wanted.end;
+                let below = top != NONE && self.node_reach(node.left) >= wanted.end;
                 if below || node.span.end() >= wanted.end {
                     best = at;
                 }
@@ -192,7 +192,7 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
     }
 
     /// The last of this node and those to its left, all of the group and one of them long enough.
-    fn last_at(&self, at: u32, wanted: &Wanted<'_, G>, steps: &mut u32) -> Option<(Span, V)> {
+    fn last_at(&self, at: u32, wanted: &SpanQuery<'_, G>, steps: &mut u32) -> Option<(ByteSpan, V)> {
         let node = self.nodes.get(at as usize)?;
         if node.span.end() >= wanted.end {
             return Some((node.span, node.value));
@@ -201,11 +201,11 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
     }
 
     /// The last below here, where all are of the group and one is long enough.
-    fn last_below(&self, mut at: u32, wanted: &Wanted<'_, G>, steps: &mut u32) -> Option<(Span, V)> {
+    fn last_below(&self, mut at: u32, wanted: &SpanQuery<'_, G>, steps: &mut u32) -> Option<(ByteSpan, V)> {
         loop {
             *steps += 1;
             let node = self.nodes.get(at as usize)?;
-            if self.reach(node.right) >= wanted.end {
+            if self.node_reach(node.right) >= wanted.end {
                 at = node.right;
             } else if node.span.end() >= wanted.end {
                 return Some((node.span, node.value));
@@ -216,7 +216,7 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
     }
 
     /// The last below here, where all begin early enough and the first are of other groups.
-    fn last_before(&self, mut at: u32, wanted: &Wanted<'_, G>, steps: &mut u32) -> Option<(Span, V)> {
+    fn last_before(&self, mut at: u32, wanted: &SpanQuery<'_, G>, steps: &mut u32) -> Option<(ByteSpan, V)> {
         loop {
             *steps += 1;
             let node = self.nodes.get(at as usize)?;
@@ -225,7 +225,7 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
             }
             if node.group < *wanted.group {
                 at = node.right;
-            } else if self.reach(node.right) >= wanted.end {
+            } else if self.node_reach(node.right) >= wanted.end {
                 return self.last_below(node.right, wanted, steps);
             } else if node.span.end() >= wanted.end {
                 return Some((node.span, node.value));
@@ -235,10 +235,10 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
         }
     }
 
-    fn holds(&self, group: &G, span: Span) -> bool {
+    fn has_span(&self, group: &G, span: ByteSpan) -> bool {
         let mut at = self.root;
         while let Some(node) = self.nodes.get(at as usize) {
-            at = match order(group, span, node) {
+            at = match compare_span(group, span, node) {
                 Ordering::Less => node.left,
                 Ordering::Equal => return true,
                 Ordering::Greater => node.right,
@@ -247,7 +247,7 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
         false
     }
 
-    fn place(&mut self, node: Node<G, V>) -> u32 {
+    fn place_node(&mut self, node: IntervalNode<G, V>) -> u32 {
         let at = self.free;
         if let Some(place) = self.nodes.get_mut(at as usize) {
             self.free = place.left;
@@ -264,68 +264,72 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
         }
         let group = self.nodes[new as usize].group;
         let span = self.nodes[new as usize].span;
-        let Node { left, right, .. } = self.nodes[at as usize];
-        if order(&group, span, &self.nodes[at as usize]) == Ordering::Less {
+        let IntervalNode { left, right, .. } = self.nodes[at as usize];
+        if compare_span(&group, span, &self.nodes[at as usize]) == Ordering::Less {
             self.nodes[at as usize].left = self.insert_below(left, new);
         } else {
             self.nodes[at as usize].right = self.insert_below(right, new);
         }
-        self.balance(at)
+        self.balance_node(at)
     }
 
-    fn remove_below(&mut self, at: u32, group: &G, span: Span) -> u32 {
+    fn remove_below(&mut self, at: u32, group: &G, span: ByteSpan) -> u32 {
         if at == NONE {
             return NONE;
         }
-        let Node { left, right, .. } = self.nodes[at as usize];
-        match order(group, span, &self.nodes[at as usize]) {
+        let IntervalNode { left, right, .. } = self.nodes[at as usize];
+        match compare_span(group, span, &self.nodes[at as usize]) {
             Ordering::Less => self.nodes[at as usize].left = self.remove_below(left, group, span),
             Ordering::Greater => self.nodes[at as usize].right = self.remove_below(right, group, span),
             Ordering::Equal => {
                 self.nodes[at as usize].left = self.free;
                 self.free = at;
-                return self.join(left, right);
+                return self.join_subtrees(left, right);
             }
         }
-        self.balance(at)
+        self.balance_node(at)
     }
 
     /// One tree of two that were the sides of a node.
-    fn join(&mut self, left: u32, right: u32) -> u32 {
+    fn join_subtrees(&mut self, left: u32, right: u32) -> u32 {
         if right == NONE {
             return left;
         }
         let (first, rest) = self.take_first(right);
         let node = &mut self.nodes[first as usize];
         (node.left, node.right) = (left, rest);
-        self.balance(first)
+        self.balance_node(first)
     }
 
     /// The first node below here, which is at least one, and what is left without it.
     fn take_first(&mut self, at: u32) -> (u32, u32) {
-        let Node { left, right, .. } = self.nodes[at as usize];
+        let IntervalNode { left, right, .. } = self.nodes[at as usize];
         if left == NONE {
             return (at, right);
         }
         let (first, rest) = self.take_first(left);
         self.nodes[at as usize].left = rest;
-        (first, self.balance(at))
+        (first, self.balance_node(at))
     }
 
     /// What stands here once the two sides, whose heights differ by two at most, differ by one at most.
-    fn balance(&mut self, at: u32) -> u32 {
-        let Node { left, right, .. } = self.nodes[at as usize];
-        let to_left = self.height(left);
-        let to_right = self.height(right);
-        let stays = self.mutant.is("intervals-stay-unbalanced");
+    fn balance_node(&mut self, at: u32) -> u32 {
+        let IntervalNode { left, right, .. } = self.nodes[at as usize];
+        let to_left = self.node_height(left);
+        let to_right = self.node_height(right);
+        let stays = self.mutant.is_planted("intervals-stay-unbalanced");
         if to_left > to_right + 1 && !stays {
-            if self.height(self.nodes[left as usize].left) < self.height(self.nodes[left as usize].right) {
+            if self.node_height(self.nodes[left as usize].left)
+                < self.node_height(self.nodes[left as usize].right)
+            {
                 self.nodes[at as usize].left = self.rotate_left(left);
             }
             return self.rotate_right(at);
         }
         if to_right > to_left + 1 && !stays {
-            if self.height(self.nodes[right as usize].right) < self.height(self.nodes[right as usize].left) {
+            if self.node_height(self.nodes[right as usize].right)
+                < self.node_height(self.nodes[right as usize].left)
+            {
                 self.nodes[at as usize].right = self.rotate_right(right);
             }
             return self.rotate_left(at);
@@ -354,25 +358,25 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
 
     /// Writes down height and reach, from those of the two sides.
     fn sum_up(&mut self, at: u32) {
-        let Node { left, right, span, .. } = self.nodes[at as usize];
-        let height = self.height(left).max(self.height(right)) + 1;
-        let left = if self.mutant.is("intervals-forget-a-side") { 0 } else { self.reach(left) };
-        let reach = left.max(self.reach(right)).max(span.end());
+        let IntervalNode { left, right, span, .. } = self.nodes[at as usize];
+        let height = self.node_height(left).max(self.node_height(right)) + 1;
+        let left = if self.mutant.is_planted("intervals-forget-a-side") { 0 } else { self.node_reach(left) };
+        let reach = left.max(self.node_reach(right)).max(span.end());
         let node = &mut self.nodes[at as usize];
         (node.height, node.reach) = (height, reach);
     }
 
-    fn height(&self, at: u32) -> u8 {
+    fn node_height(&self, at: u32) -> u8 {
         self.nodes.get(at as usize).map_or(0, |node| node.height)
     }
 
-    fn reach(&self, at: u32) -> u64 {
+    fn node_reach(&self, at: u32) -> u64 {
         self.nodes.get(at as usize).map_or(0, |node| node.reach)
     }
 }
 
 /// Where a span of a group belongs, as seen from a node.
-fn order<G: Ord, V>(group: &G, span: Span, node: &Node<G, V>) -> Ordering {
+fn compare_span<G: Ord, V>(group: &G, span: ByteSpan, node: &IntervalNode<G, V>) -> Ordering {
     let places = (span.start(), Reverse(span.end())).cmp(&(node.span.start(), Reverse(node.span.end())));
     group.cmp(&node.group).then(places)
 }

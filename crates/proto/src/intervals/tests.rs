@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::mutant::planted;
 
-fn span(start: u64, len: u64) -> Span {
-    Span::new(start, len).unwrap()
+fn span(start: u64, len: u64) -> ByteSpan {
+    ByteSpan::new(start, len).unwrap()
 }
 
 /// The one that the index is to find: begins last, then ends first.
@@ -18,10 +18,12 @@ fn last<'a>(spans: impl Iterator<Item = &'a (u8, u64, u64)>) -> Option<&'a (u8, 
 }
 
 /// Heights, reaches and the order are what they are said to be.
-fn check<V: Copy>(all: &Intervals<u8, V>, at: u32) -> (u8, u64, usize) {
+fn check<V: Copy>(all: &IntervalTree<u8, V>, at: u32) -> (u8, u64, usize) {
     let Some(node) = all.nodes.get(at as usize) else { return (0, 0, 0) };
     let (left, right) = (check(all, node.left), check(all, node.right));
-    let before = |a: &Node<u8, V>, b: &Node<u8, V>| order(&a.group, a.span, b) == Ordering::Less;
+    let before = |a: &IntervalNode<u8, V>, b: &IntervalNode<u8, V>| {
+        compare_span(&a.group, a.span, b) == Ordering::Less
+    };
     assert!(node.left == NONE || before(&all.nodes[node.left as usize], node));
     assert!(node.right == NONE || before(node, &all.nodes[node.right as usize]));
     assert!(left.0.abs_diff(right.0) <= 1, "balanced");
@@ -38,7 +40,7 @@ proptest! {
     fn finds_what_a_list_would(
         steps in prop::collection::vec((0..3_u8, 0..40_u64, 1..24_u64, 0..3_u8), 1..200),
     ) {
-        let mut all = Intervals::new(planted());
+        let mut all = IntervalTree::new(planted());
         let mut list: BTreeSet<(u8, u64, u64)> = BTreeSet::new();
         for (group, start, len, what) in steps {
             let asked = span(start, len);
@@ -55,11 +57,11 @@ proptest! {
                 for (start, len) in [(start, len), (start + len / 2, 1), (start, 1), (start.saturating_sub(2), len + 3)] {
                     let asked = span(start, len);
                     let around = last(of().filter(|(_, start, end)| *start <= asked.start() && asked.end() <= *end));
-                    prop_assert_eq!(all.containing(&group, asked).map(|found| found.1), around.copied());
+                    prop_assert_eq!(all.find_containing(&group, asked).map(|found| found.1), around.copied());
                     let before = last(of().filter(|(_, start, _)| *start <= asked.start()));
                     prop_assert_eq!(all.last_from(&group, asked.start()).map(|found| found.1), before.copied());
                     let touching = last(of().filter(|(_, start, end)| *start < asked.end() && asked.start() < *end));
-                    prop_assert_eq!(all.overlapping(&group, asked).map(|found| found.1), touching.copied());
+                    prop_assert_eq!(all.find_overlapping(&group, asked).map(|found| found.1), touching.copied());
                 }
                 let first = list.iter().filter(|entry| entry.0 >= group).min_by_key(|(g, s, e)| (*g, *s, Reverse(*e)));
                 prop_assert_eq!(all.first_from(&group).map(|found| found.2), first.copied());
@@ -72,7 +74,7 @@ proptest! {
 #[test]
 fn ten_thousand_spans_take_a_few_dozen_steps() {
     const N: u64 = 10_000;
-    type Shape = fn(u64) -> Span;
+    type Shape = fn(u64) -> ByteSpan;
     let apart: Shape = |n| span(n * 10, 8);
     let nested: Shape = |n| span(n, 2 * (N - n));
     let overlapping: Shape = |n| span(n * 7, 1000);
@@ -80,7 +82,7 @@ fn ten_thousand_spans_take_a_few_dozen_steps() {
     for (name, shape) in
         [("apart", apart), ("nested", nested), ("overlapping", overlapping), ("mixed", mixed)]
     {
-        let mut all = Intervals::new(planted());
+        let mut all = IntervalTree::new(planted());
         // In no order: 7919 has no divisor of N.
         for n in (0..N).map(|n| n * 7919 % N) {
             let group = match n % 100 {
@@ -94,13 +96,13 @@ fn ten_thousand_spans_take_a_few_dozen_steps() {
         for n in 0..3 * N {
             let (start, len) = (n * 7 % (11 * N), 1 + n % 13);
             let mut steps = 0;
-            let wanted = Wanted { group: &1, start, end: start + len };
-            found += u32::from(all.find(&wanted, &mut steps).is_some());
+            let wanted = SpanQuery { group: &1, start, end: start + len };
+            found += u32::from(all.find_last(&wanted, &mut steps).is_some());
             most = most.max(steps);
         }
         std::println!(
             "{name}: {most} steps at most, height {}, {found} of {} found",
-            all.height(all.root),
+            all.node_height(all.root),
             3 * N
         );
         assert!(found > 0 && found < 3 * N as u32);
@@ -112,7 +114,7 @@ fn ten_thousand_spans_take_a_few_dozen_steps() {
 /// Nodes are used again.
 #[test]
 fn what_was_removed_leaves_its_place() {
-    let mut all = Intervals::new(planted());
+    let mut all = IntervalTree::new(planted());
     for round in 0..1000_u64 {
         for n in 0..8 {
             assert!(all.insert(0, span(n + round % 3, 3 + round % 5), ()));

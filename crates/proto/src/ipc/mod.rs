@@ -1,6 +1,6 @@
 //! Memory of devices that processes of one node share: what is exported, who has it mapped, and when that ends.
 //!
-//! For whoever moves messages inside a node, one [`exporter::Exporter`] and one [`importer::Importer`] a process, behind a lock of
+//! For whoever moves messages inside a node, one [`exporter::MemoryExporter`] and one [`importer::MemoryImporter`] a process, behind a lock of
 //! the caller's that is held for a call and never while a driver works. Nothing here exports, maps, sends, waits or reads a clock:
 //! what is to be done comes back as a value, is carried out without the lock, and is then told. The messages are
 //! [`crate::wire::ipc`]; handles, descriptors and addresses of drivers stay with the caller, beside the names.

@@ -7,11 +7,11 @@
 
 use alloc::vec::Vec;
 
-use crate::nics::Nics;
+use crate::nics::NicList;
 
 /// The queue pairs of one NIC.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Budget {
+pub struct NicBudget {
     /// Number of the NIC.
     pub nic: u16,
     /// Queue pairs that may be in use.
@@ -20,80 +20,80 @@ pub struct Budget {
     pub in_use: u32,
 }
 
-impl Budget {
-    const fn unlimited(nic: u16) -> Self {
+impl NicBudget {
+    const fn new_unlimited(nic: u16) -> Self {
         Self { nic, limit: u32::MAX, in_use: 0 }
     }
 
     /// Queue pairs that may be in use with one more group of a key that has so many.
-    fn beyond(&self, groups: usize) -> u32 {
+    fn limit_for_groups(&self, groups: usize) -> u32 {
         self.limit / (groups as u32).saturating_add(1)
     }
 }
 
 /// A NIC has none left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Short {
+pub(super) struct NicShortage {
     pub(super) nic: u16,
     pub(super) limit: u32,
 }
 
 /// The queue pairs of all NICs that were named: a handful.
 #[derive(Debug, Default)]
-pub(super) struct Budgets(Vec<Budget>);
+pub(super) struct NicBudgets(Vec<NicBudget>);
 
-impl Budgets {
-    pub(super) fn all(&self) -> &[Budget] {
+impl NicBudgets {
+    pub(super) fn as_slice(&self) -> &[NicBudget] {
         &self.0
     }
 
     pub(super) fn set_limit(&mut self, nic: u16, limit: u32) {
-        self.of(nic).limit = limit;
+        self.budget_mut(nic).limit = limit;
     }
 
-    fn of(&mut self, nic: u16) -> &mut Budget {
+    fn budget_mut(&mut self, nic: u16) -> &mut NicBudget {
         let at = self.0.iter().position(|budget| budget.nic == nic).unwrap_or_else(|| {
-            self.0.push(Budget::unlimited(nic));
+            self.0.push(NicBudget::new_unlimited(nic));
             self.0.len() - 1
         });
         &mut self.0[at]
     }
 
     /// Whether a group of `links` over these NICs may be made, for a key that has so many groups.
-    pub(super) fn fits(&self, nics: &Nics, links: u8, groups: usize) -> Result<(), Short> {
-        for (nic, need) in shares(nics, links) {
+    pub(super) fn check_fit(&self, nics: &NicList, links: u8, groups: usize) -> Result<(), NicShortage> {
+        for (nic, need) in links_per_nic(nics, links) {
             let budget = self.0.iter().find(|budget| budget.nic == nic);
             let Some(&budget) = budget else { continue };
-            if budget.in_use.saturating_add(need) > budget.beyond(groups) {
-                return Err(Short { nic, limit: budget.limit });
+            if budget.in_use.saturating_add(need) > budget.limit_for_groups(groups) {
+                return Err(NicShortage { nic, limit: budget.limit });
             }
         }
         Ok(())
     }
 
     /// Whether such a group would leave less than half of a NIC's queue pairs.
-    pub(super) fn are_short(&self, nics: &Nics, links: u8) -> bool {
-        shares(nics, links).any(|(nic, need)| {
+    pub(super) fn are_short(&self, nics: &NicList, links: u8) -> bool {
+        links_per_nic(nics, links).any(|(nic, need)| {
             let budget = self.0.iter().find(|budget| budget.nic == nic);
             budget.is_some_and(|budget| budget.in_use.saturating_add(need) > budget.limit / 2)
         })
     }
 
-    pub(super) fn take(&mut self, nics: &Nics, links: u8) {
-        shares(nics, links).for_each(|(nic, count)| self.of(nic).in_use += count);
+    pub(super) fn take_queue_pairs(&mut self, nics: &NicList, links: u8) {
+        links_per_nic(nics, links).for_each(|(nic, count)| self.budget_mut(nic).in_use += count);
     }
 
-    pub(super) fn give(&mut self, nics: &Nics, links: u8) {
-        shares(nics, links).for_each(|(nic, count)| self.of(nic).in_use -= count);
+    pub(super) fn return_queue_pairs(&mut self, nics: &NicList, links: u8) {
+        links_per_nic(nics, links).for_each(|(nic, count)| self.budget_mut(nic).in_use -= count);
     }
 }
 
 /// How many of the links of a group are on each NIC: link `k` is on NIC `k mod n` of the list.
-fn shares(nics: &Nics, links: u8) -> impl Iterator<Item = (u16, u32)> {
+fn links_per_nic(nics: &NicList, links: u8) -> impl Iterator<Item = (u16, u32)> {
     let count = u32::from(nics.len());
     let links = u32::from(links);
     let share = move |at: usize| links / count + u32::from((at as u32) < links % count);
-    nics.numbers().iter().enumerate().map(move |(at, &nic)| (nic, share(at)))
+    nics.nic_numbers().iter().enumerate().map(move |(at, &nic)| (nic, share(at)))
 }
 
 #[cfg(test)]
@@ -102,28 +102,28 @@ mod tests {
 
     #[test]
     fn a_further_group_needs_an_emptier_nic() {
-        let nics = Nics::new(&[5, 2]).unwrap();
-        let mut budgets = Budgets::default();
-        assert_eq!(budgets.fits(&nics, 4, 1000), Ok(()), "no limit");
+        let nics = NicList::new(&[5, 2]).unwrap();
+        let mut budgets = NicBudgets::default();
+        assert_eq!(budgets.check_fit(&nics, 4, 1000), Ok(()), "no limit");
         budgets.set_limit(5, 24);
         budgets.set_limit(2, 100);
-        let short = Err(Short { nic: 5, limit: 24 });
+        let short = Err(NicShortage { nic: 5, limit: 24 });
         for (takes, groups) in [(4, 2), (2, 1), (6, 0)] {
             for _ in 0..takes {
-                assert_eq!(budgets.fits(&nics, 3, groups), Ok(()));
-                budgets.take(&nics, 3);
+                assert_eq!(budgets.check_fit(&nics, 3, groups), Ok(()));
+                budgets.take_queue_pairs(&nics, 3);
             }
-            assert_eq!(budgets.fits(&nics, 3, groups), short, "{groups}");
+            assert_eq!(budgets.check_fit(&nics, 3, groups), short, "{groups}");
         }
-        assert_eq!(budgets.all().iter().map(|budget| budget.in_use).collect::<Vec<_>>(), [24, 12]);
-        (0..12).for_each(|_| budgets.give(&nics, 3));
-        assert!(budgets.all().iter().all(|budget| budget.in_use == 0));
+        assert_eq!(budgets.as_slice().iter().map(|budget| budget.in_use).collect::<Vec<_>>(), [24, 12]);
+        (0..12).for_each(|_| budgets.return_queue_pairs(&nics, 3));
+        assert!(budgets.as_slice().iter().all(|budget| budget.in_use == 0));
     }
 
     #[test]
     fn more_than_half_is_short() {
-        let nics = Nics::new(&[1]).unwrap();
-        let mut budgets = Budgets::default();
+        let nics = NicList::new(&[1]).unwrap();
+        let mut budgets = NicBudgets::default();
         assert!(!budgets.are_short(&nics, 4));
         budgets.set_limit(1, 8);
         assert!(!budgets.are_short(&nics, 4));

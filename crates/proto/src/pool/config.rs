@@ -1,11 +1,11 @@
 //! What users ask of sharing, and what one comm wishes. Read once, passed as values; decides nothing.
 
 use crate::limits::{GROUPS_ASKED_MAX, GROUPS_OF_KEY_MAX};
-use crate::wire::share::Offer;
+use crate::wire::share::ShareOffer;
 
 /// Whether comms share queue pairs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Sharing {
+pub enum SharingMode {
     /// Never: each comm has its own.
     Off,
     /// From the first comm of a key beyond the number of groups on.
@@ -17,15 +17,15 @@ pub enum Sharing {
 
 /// How this process shares.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Config {
-    sharing: Sharing,
+pub struct PoolConfig {
+    sharing: SharingMode,
     groups: u8,
     depth_multiplier: u8,
 }
 
 /// A parameter is out of its range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum ConfigError {
+pub enum PoolConfigError {
     /// The number of groups.
     #[error("{0} groups; 1 to {GROUPS_ASKED_MAX} are possible")]
     Groups(u8),
@@ -34,41 +34,45 @@ pub enum ConfigError {
     Depth,
 }
 
-impl Config {
+impl PoolConfig {
     /// Nobody shares.
-    pub const OFF: Self = Self { sharing: Sharing::Off, groups: 1, depth_multiplier: 1 };
+    pub const OFF: Self = Self { sharing: SharingMode::Off, groups: 1, depth_multiplier: 1 };
 
     /// Comms towards one peer on `groups` groups, 1 to [`GROUPS_ASKED_MAX`], whose queues are `depth_multiplier` times as
     /// deep as those of one comm, 1 to 255.
     ///
     /// # Errors
-    /// [`ConfigError`] names what is out of range.
-    pub const fn new(sharing: Sharing, groups: u8, depth_multiplier: u8) -> Result<Self, ConfigError> {
+    /// [`PoolConfigError`] names what is out of range.
+    pub const fn new(
+        sharing: SharingMode,
+        groups: u8,
+        depth_multiplier: u8,
+    ) -> Result<Self, PoolConfigError> {
         if groups == 0 || groups > GROUPS_ASKED_MAX {
-            return Err(ConfigError::Groups(groups));
+            return Err(PoolConfigError::Groups(groups));
         }
         if depth_multiplier == 0 {
-            return Err(ConfigError::Depth);
+            return Err(PoolConfigError::Depth);
         }
         Ok(Self { sharing, groups, depth_multiplier })
     }
 
     /// What HELLO tells the other process.
     #[must_use]
-    pub const fn offer(&self) -> Offer {
+    pub const fn sharing_offer(&self) -> ShareOffer {
         match self.sharing {
-            Sharing::Off => Offer::NONE,
-            Sharing::On => Offer { groups: self.groups },
-            Sharing::Auto => Offer { groups: GROUPS_OF_KEY_MAX },
+            SharingMode::Off => ShareOffer::NONE,
+            SharingMode::On => ShareOffer { groups: self.groups },
+            SharingMode::Auto => ShareOffer { groups: GROUPS_OF_KEY_MAX },
         }
     }
 
     /// Groups a key may have, if queue pairs are or are not short.
     #[must_use]
-    pub(super) const fn groups(&self, short: bool) -> u8 {
+    pub(super) const fn group_limit(&self, short: bool) -> u8 {
         match (self.sharing, short) {
-            (Sharing::Off, _) => 0,
-            (Sharing::Auto, false) => GROUPS_OF_KEY_MAX,
+            (SharingMode::Off, _) => 0,
+            (SharingMode::Auto, false) => GROUPS_OF_KEY_MAX,
             _ => self.groups,
         }
     }
@@ -76,7 +80,7 @@ impl Config {
     /// Depth of a queue of a group, in entries: `of_one`, what one comm alone needs, times the multiplier, but no more
     /// than the device has.
     #[must_use]
-    pub const fn depth(&self, of_one: u32, device_max: u32) -> u32 {
+    pub const fn queue_depth(&self, of_one: u32, device_max: u32) -> u32 {
         let wanted = of_one.saturating_mul(self.depth_multiplier as u32);
         if wanted < device_max { wanted } else { device_max }
     }
@@ -84,7 +88,7 @@ impl Config {
 
 /// What a caller knows of the traffic that a comm is part of; 0 where it knows nothing.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Traffic {
+pub struct TrafficHint {
     /// Peers that its like send to at one time, at most.
     pub peers: u32,
     /// Comms that are at work towards one of these at one time, at most.
@@ -98,7 +102,7 @@ const WEIGHT_MAX: u32 = 16;
 
 /// What one comm wishes of the pool.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Wish {
+pub struct GroupPreference {
     /// Links it has, 1 to 4.
     pub links: u8,
     /// It would rather not share. A hint: where more than half of the queue pairs are in use it shares all the same.
@@ -113,7 +117,7 @@ pub struct Wish {
     pub class: Option<u8>,
 }
 
-impl Wish {
+impl GroupPreference {
     /// The ordinary wish of a comm with that many links.
     #[must_use]
     pub const fn new(links: u8) -> Self {
@@ -123,7 +127,7 @@ impl Wish {
     /// The wish of a comm that is part of such traffic: it counts for as much as it will carry, so that those which carry
     /// most do not meet. Whoever shares the traffic with fifteen others or more, or says nothing, counts for 1.
     #[must_use]
-    pub const fn hinted(self, traffic: Traffic) -> Self {
+    pub const fn with_traffic(self, traffic: TrafficHint) -> Self {
         let class = traffic.class;
         if traffic.peers == 0 || traffic.flows == 0 {
             return Self { class, ..self };
@@ -135,16 +139,16 @@ impl Wish {
 
     /// The wish, as far as the other process goes along.
     #[must_use]
-    pub fn agreed(self, offer: Offer) -> Self {
+    pub fn with_offer(self, offer: ShareOffer) -> Self {
         Self { groups_at_most: self.groups_at_most.min(offer.groups), ..self }
     }
 
     /// The same wish, asked anew.
-    pub(super) const fn anew(self) -> Self {
+    pub(super) const fn next_turn(self) -> Self {
         Self { turn: self.turn.saturating_add(1), ..self }
     }
 
-    pub(super) const fn weighs(&self) -> u32 {
+    pub(super) const fn effective_weight(&self) -> u32 {
         if self.weight == 0 { 1 } else { self.weight as u32 }
     }
 }
@@ -156,30 +160,43 @@ mod tests {
     #[test]
     fn ranges_are_kept() {
         for groups in [0, GROUPS_ASKED_MAX + 1] {
-            assert_eq!(Config::new(Sharing::On, groups, 1), Err(ConfigError::Groups(groups)));
+            assert_eq!(PoolConfig::new(SharingMode::On, groups, 1), Err(PoolConfigError::Groups(groups)));
         }
-        assert_eq!(Config::new(Sharing::On, 1, 0), Err(ConfigError::Depth));
-        let config = Config::new(Sharing::On, 8, 4).unwrap();
+        assert_eq!(PoolConfig::new(SharingMode::On, 1, 0), Err(PoolConfigError::Depth));
+        let config = PoolConfig::new(SharingMode::On, 8, 4).unwrap();
         assert_eq!(
-            (config.depth(256, 4096), config.depth(256, 1000), config.depth(u32::MAX, 9)),
+            (config.queue_depth(256, 4096), config.queue_depth(256, 1000), config.queue_depth(u32::MAX, 9)),
             (1024, 1000, 9)
         );
     }
 
     #[test]
     fn what_is_offered_is_what_is_allowed() {
-        let offers = |sharing| Config::new(sharing, 4, 1).unwrap();
-        assert_eq!(offers(Sharing::Off).offer(), Offer { groups: 0 });
-        assert_eq!((offers(Sharing::On).offer().groups, offers(Sharing::On).groups(false)), (4, 4));
-        let auto = offers(Sharing::Auto);
-        assert_eq!((auto.offer().groups, auto.groups(false), auto.groups(true)), (64, 64, 4));
-        assert_eq!(Wish::new(1).agreed(Offer { groups: 0 }).groups_at_most, 0);
-        assert_eq!(Wish { groups_at_most: 2, ..Wish::new(1) }.agreed(Offer { groups: 3 }).groups_at_most, 2);
+        let offers = |sharing| PoolConfig::new(sharing, 4, 1).unwrap();
+        assert_eq!(offers(SharingMode::Off).sharing_offer(), ShareOffer { groups: 0 });
+        assert_eq!(
+            (offers(SharingMode::On).sharing_offer().groups, offers(SharingMode::On).group_limit(false)),
+            (4, 4)
+        );
+        let auto = offers(SharingMode::Auto);
+        assert_eq!(
+            (auto.sharing_offer().groups, auto.group_limit(false), auto.group_limit(true)),
+            (64, 64, 4)
+        );
+        assert_eq!(GroupPreference::new(1).with_offer(ShareOffer { groups: 0 }).groups_at_most, 0);
+        assert_eq!(
+            GroupPreference { groups_at_most: 2, ..GroupPreference::new(1) }
+                .with_offer(ShareOffer { groups: 3 })
+                .groups_at_most,
+            2
+        );
     }
 
     #[test]
     fn who_carries_more_counts_for_more() {
-        let weight = |peers, flows| Wish::new(1).hinted(Traffic { peers, flows, class: None }).weight;
+        let weight = |peers, flows| {
+            GroupPreference::new(1).with_traffic(TrafficHint { peers, flows, class: None }).weight
+        };
         assert_eq!([weight(1, 1), weight(1, 2), weight(2, 2), weight(1, 9)], [16, 8, 4, 1]);
         assert_eq!([weight(15, 1), weight(1000, 1000), weight(u32::MAX, u32::MAX)], [1, 1, 1]);
         assert_eq!([weight(0, 4), weight(4, 0), weight(0, 0)], [1, 1, 1], "nothing is known");

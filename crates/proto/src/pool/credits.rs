@@ -9,7 +9,7 @@ use crate::mutant::Mutant;
 
 /// A count that members take from and give back to. What each holds it counts by itself.
 #[derive(Debug)]
-pub struct Credits {
+pub struct GroupCredits {
     total: u32,
     used: u32,
     members: u32,
@@ -18,7 +18,7 @@ pub struct Credits {
     mutant: Mutant,
 }
 
-impl Credits {
+impl GroupCredits {
     /// So many, and no members.
     #[must_use]
     pub const fn new(total: u32, mutant: Mutant) -> Self {
@@ -26,13 +26,13 @@ impl Credits {
     }
 
     /// A member comes.
-    pub fn enter(&mut self) {
+    pub fn add_member(&mut self) {
         self.members += 1;
         self.share_out();
     }
 
     /// A member goes. What it holds stays taken until it is given back.
-    pub fn leave(&mut self) {
+    pub fn remove_member(&mut self) {
         self.members = self.members.saturating_sub(1);
         self.share_out();
     }
@@ -43,7 +43,7 @@ impl Credits {
 
     /// Takes one for a member that holds `held`, which it counts up then; or none: it is to try again later.
     #[inline]
-    pub fn take(&mut self, held: u32) -> bool {
+    pub fn try_take(&mut self, held: u32) -> bool {
         let may = self.may_take(held);
         self.used += u32::from(may);
         may
@@ -53,34 +53,35 @@ impl Credits {
     #[inline]
     #[must_use]
     pub fn may_take(&self, held: u32) -> bool {
-        let free = self.used < self.total || self.mutant.is("credits-overrun");
-        let fair = held < self.part || self.used < self.total / 2 || self.mutant.is("credits-ignore-parts");
+        let free = self.used < self.total || self.mutant.is_planted("credits-overrun");
+        let fair =
+            held < self.part || self.used < self.total / 2 || self.mutant.is_planted("credits-ignore-parts");
         free && fair
     }
 
     /// A member that held `held` holds `now`: at most one more, which it might take.
     #[inline]
-    pub fn settle(&mut self, held: u32, now: u32) {
+    pub fn update_held(&mut self, held: u32, now: u32) {
         debug_assert!(held <= self.used && now <= held + 1, "{held}, then {now}, of {}", self.used);
         self.used = self.used.wrapping_add(now).wrapping_sub(held);
     }
 
     /// So many come back.
     #[inline]
-    pub fn give(&mut self, count: u32) {
+    pub fn return_credits(&mut self, count: u32) {
         debug_assert!(count <= self.used, "{count} of {}", self.used);
         self.used = self.used.saturating_sub(count);
     }
 
     /// What members hold.
     #[must_use]
-    pub const fn used(&self) -> u32 {
+    pub const fn used_credits(&self) -> u32 {
         self.used
     }
 
     /// All there are.
     #[must_use]
-    pub const fn total(&self) -> u32 {
+    pub const fn total_credits(&self) -> u32 {
         self.total
     }
 }
@@ -97,29 +98,29 @@ mod tests {
 
     #[test]
     fn half_are_for_anybody_and_half_for_those_who_have_little() {
-        let mut credits = Credits::new(8, planted());
-        (0..4).for_each(|_| credits.enter());
-        let greedy = (0..8).take_while(|&held| credits.take(held)).count();
+        let mut credits = GroupCredits::new(8, planted());
+        (0..4).for_each(|_| credits.add_member());
+        let greedy = (0..8).take_while(|&held| credits.try_take(held)).count();
         assert_eq!(greedy, 4, "half, for its part is two");
-        assert!(credits.take(0) && credits.take(1) && !credits.take(2), "a part");
-        assert!(credits.take(0) && credits.take(0), "the others' first ones");
-        assert!(!credits.take(0), "there are none");
-        credits.give(3);
-        assert!(!credits.take(4), "more than half are out");
-        credits.give(2);
-        assert!(credits.take(4));
-        assert_eq!((credits.used(), credits.total()), (4, 8));
+        assert!(credits.try_take(0) && credits.try_take(1) && !credits.try_take(2), "a part");
+        assert!(credits.try_take(0) && credits.try_take(0), "the others' first ones");
+        assert!(!credits.try_take(0), "there are none");
+        credits.return_credits(3);
+        assert!(!credits.try_take(4), "more than half are out");
+        credits.return_credits(2);
+        assert!(credits.try_take(4));
+        assert_eq!((credits.used_credits(), credits.total_credits()), (4, 8));
     }
 
     #[test]
     fn alone_a_member_has_all() {
-        let mut credits = Credits::new(5, planted());
-        credits.enter();
-        assert_eq!((0..9).take_while(|&held| credits.take(held)).count(), 5);
-        credits.enter();
-        credits.leave();
-        credits.give(5);
-        assert_eq!((0..9).take_while(|&held| credits.take(held)).count(), 5);
+        let mut credits = GroupCredits::new(5, planted());
+        credits.add_member();
+        assert_eq!((0..9).take_while(|&held| credits.try_take(held)).count(), 5);
+        credits.add_member();
+        credits.remove_member();
+        credits.return_credits(5);
+        assert_eq!((0..9).take_while(|&held| credits.try_take(held)).count(), 5);
     }
 
     proptest! {
@@ -132,24 +133,24 @@ mod tests {
             members in 1..50_usize,
             steps in prop::collection::vec((0..50_usize, any::<bool>()), 1..400),
         ) {
-            let mut credits = Credits::new(total, planted());
+            let mut credits = GroupCredits::new(total, planted());
             let mut held: Vec<u32> = vec![0; members];
-            (0..members).for_each(|_| credits.enter());
+            (0..members).for_each(|_| credits.add_member());
             for (who, takes) in steps {
                 let mine = &mut held[who % members];
                 if takes {
-                    let free = credits.used() < total;
-                    let took = credits.take(*mine);
+                    let free = credits.used_credits() < total;
+                    let took = credits.try_take(*mine);
                     *mine += u32::from(took);
                     prop_assert!(took || *mine > 0 || !free, "the first one was refused");
                     let most = (total / members as u32).max(total.div_ceil(2)).max(1);
                     prop_assert!(*mine <= most.max(1), "{} of {total}", *mine);
                 } else if *mine > 0 {
                     *mine -= 1;
-                    credits.give(1);
+                    credits.return_credits(1);
                 }
-                prop_assert!(credits.used() <= total);
-                prop_assert_eq!(credits.used(), held.iter().sum::<u32>());
+                prop_assert!(credits.used_credits() <= total);
+                prop_assert_eq!(credits.used_credits(), held.iter().sum::<u32>());
             }
         }
     }

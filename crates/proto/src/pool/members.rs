@@ -6,35 +6,35 @@ use core::mem;
 
 use crate::limits::{MEMBER_QUARANTINE, MEMBERS_OF_GROUP_MAX};
 use crate::mutant::Mutant;
-use crate::slots::Slots;
+use crate::slots::SlotTable;
 use crate::wire::member::MemberId;
 
 /// The members of a group, with what the lane keeps for each.
 #[derive(Debug)]
-pub struct Members<T> {
+pub struct GroupMembers<T> {
     /// What the lane keeps for the member that it had to do with last: as a rule it is the next one, too.
     hand: Option<T>,
     /// The bits of that one's name; 0 with nothing in hand.
     in_hand: u32,
-    others: Others<T>,
+    others: OtherMembers<T>,
     dropped: u64,
 }
 
 /// All members of a group but the one in hand.
 #[derive(Debug)]
-pub struct Others<T> {
+pub struct OtherMembers<T> {
     /// Nothing where the member is in hand.
-    table: Slots<Option<T>>,
+    table: SlotTable<Option<T>>,
     /// The member in each slot: all that routing looks at.
     names: Vec<Option<MemberId>>,
     mutant: Mutant,
 }
 
-impl<T> Others<T> {
+impl<T> OtherMembers<T> {
     /// What is kept for the member in that slot, if it is one of the others.
     #[inline]
     pub fn at_mut(&mut self, slot: u32) -> Option<&mut T> {
-        self.table.at_mut(slot)?.as_mut()
+        self.table.entry_at_mut(slot)?.as_mut()
     }
 
     /// What is kept for each of them.
@@ -43,19 +43,19 @@ impl<T> Others<T> {
     }
 
     #[inline]
-    fn lookup(&self, bits: u32) -> Option<MemberId> {
+    fn find_member(&self, bits: u32) -> Option<MemberId> {
         let name = self.names.get(bits as usize & MemberId::SLOTS_MAX).copied().flatten()?;
-        (name.to_bits() == bits || self.mutant.is("members-ignore-generations")).then_some(name)
+        (name.to_bits() == bits || self.mutant.is_planted("members-ignore-generations")).then_some(name)
     }
 }
 
-impl<T> Members<T> {
+impl<T> GroupMembers<T> {
     /// No members.
     #[must_use]
     pub fn new(mutant: Mutant) -> Self {
-        let quarantine = if mutant.is("members-reuse-ids") { 0 } else { MEMBER_QUARANTINE };
-        let table = Slots::with_quarantine(MEMBERS_OF_GROUP_MAX + quarantine, quarantine);
-        let others = Others { table, names: Vec::new(), mutant };
+        let quarantine = if mutant.is_planted("members-reuse-ids") { 0 } else { MEMBER_QUARANTINE };
+        let table = SlotTable::with_quarantine(MEMBERS_OF_GROUP_MAX + quarantine, quarantine);
+        let others = OtherMembers { table, names: Vec::new(), mutant };
         Self { hand: None, in_hand: 0, others, dropped: 0 }
     }
 
@@ -64,8 +64,8 @@ impl<T> Members<T> {
     ///
     /// # Errors
     /// The value, when there are [`MEMBERS_OF_GROUP_MAX`] members.
-    pub fn enter(&mut self, value: T) -> Result<MemberId, T> {
-        let Others { table, names, .. } = &mut self.others;
+    pub fn add_member(&mut self, value: T) -> Result<MemberId, T> {
+        let OtherMembers { table, names, .. } = &mut self.others;
         if table.len() >= MEMBERS_OF_GROUP_MAX {
             return Err(value);
         }
@@ -73,36 +73,36 @@ impl<T> Members<T> {
         if let Some(place) = table.get_mut(id) {
             *place = Some(value);
         }
-        let member = MemberId::of(id);
-        if names.len() < table.places() {
-            names.resize(table.places(), None);
+        let member = MemberId::from_slot(id);
+        if names.len() < table.used_places() {
+            names.resize(table.used_places(), None);
         }
-        names[member.slot()] = Some(member);
+        names[member.slot_index()] = Some(member);
         Ok(member)
     }
 
     /// A member goes; what comes for it afterwards is dropped.
-    pub fn leave(&mut self, member: MemberId) -> Option<T> {
-        let name = self.others.lookup(member.to_bits())?;
+    pub fn remove_member(&mut self, member: MemberId) -> Option<T> {
+        let name = self.others.find_member(member.to_bits())?;
         self.put_back();
-        self.others.names[name.slot()] = None;
-        let (id, _) = self.others.table.at(name.slot() as u32)?;
+        self.others.names[name.slot_index()] = None;
+        let (id, _) = self.others.table.entry_at(name.slot_index() as u32)?;
         self.others.table.remove(id)?
     }
 
     /// Whose operation it was that completed with this `wr_id`, and what the member calls it. Of a member that has left, of
     /// none, or of nobody's: nothing, and it is counted.
     #[inline]
-    pub fn route(&mut self, wr_id: u64) -> Option<(MemberId, u64)> {
+    pub fn route_completion(&mut self, wr_id: u64) -> Option<(MemberId, u64)> {
         let (bits, low) = MemberId::of_wr_id(wr_id);
-        Some((self.named(bits)?, low))
+        Some((self.resolve_member(bits)?, low))
     }
 
     /// The member that a header or record of the other end names by these bits; nothing, and it is counted, if there is
     /// none.
     #[inline]
-    pub fn named(&mut self, bits: u32) -> Option<MemberId> {
-        let found = self.others.lookup(bits);
+    pub fn resolve_member(&mut self, bits: u32) -> Option<MemberId> {
+        let found = self.others.find_member(bits);
         self.dropped += u64::from(found.is_none());
         found
     }
@@ -110,17 +110,17 @@ impl<T> Members<T> {
     /// What the lane keeps for a member.
     #[must_use]
     pub fn get(&self, member: MemberId) -> Option<&T> {
-        let name = self.others.lookup(member.to_bits())?;
+        let name = self.others.find_member(member.to_bits())?;
         if self.in_hand == name.to_bits() {
             return self.hand.as_ref();
         }
-        self.others.table.at(name.slot() as u32)?.1.as_ref()
+        self.others.table.entry_at(name.slot_index() as u32)?.1.as_ref()
     }
 
     /// What the lane keeps for the member of these bits, which it then has in hand, and all others. Nothing is counted.
     #[inline]
-    pub fn split(&mut self, bits: u32) -> Option<(&mut T, &mut Others<T>)> {
-        let mistaken = self.hand.is_some() && self.others.mutant.is("members-mistake-who-is-in-hand");
+    pub fn split_member(&mut self, bits: u32) -> Option<(&mut T, &mut OtherMembers<T>)> {
+        let mistaken = self.hand.is_some() && self.others.mutant.is_planted("members-mistake-who-is-in-hand");
         if self.in_hand != bits && !mistaken {
             self.take_in_hand(bits)?;
         }
@@ -129,10 +129,10 @@ impl<T> Members<T> {
 
     #[inline(never)]
     fn take_in_hand(&mut self, bits: u32) -> Option<()> {
-        let name = self.others.lookup(bits)?;
+        let name = self.others.find_member(bits)?;
         self.put_back();
         // What changes places is not dropped, so nothing looks whether it is to be.
-        mem::swap(&mut self.hand, self.others.table.at_mut(name.slot() as u32)?);
+        mem::swap(&mut self.hand, self.others.table.entry_at_mut(name.slot_index() as u32)?);
         self.in_hand = name.to_bits();
         Some(())
     }
@@ -141,7 +141,7 @@ impl<T> Members<T> {
     fn put_back(&mut self) {
         let slot = self.in_hand & MemberId::SLOTS_MAX as u32;
         if self.hand.is_some()
-            && let Some(place) = self.others.table.at_mut(slot)
+            && let Some(place) = self.others.table.entry_at_mut(slot)
         {
             mem::swap(&mut self.hand, place);
         }
@@ -167,7 +167,7 @@ impl<T> Members<T> {
 
     /// Completions and messages that were nobody's.
     #[must_use]
-    pub const fn dropped(&self) -> u64 {
+    pub const fn dropped_count(&self) -> u64 {
         self.dropped
     }
 }
@@ -181,42 +181,48 @@ mod tests {
 
     #[test]
     fn completions_of_those_who_left_are_dropped_and_counted() {
-        let mut members = Members::new(planted());
-        let a = members.enter('a').unwrap();
-        let b = members.enter('b').unwrap();
-        assert_eq!((members.route(a.wr_id(9)), members.route(b.wr_id(8))), (Some((a, 9)), Some((b, 8))));
-        assert_eq!(members.leave(a), Some('a'));
-        assert_eq!((members.leave(a), members.get(a)), (None, None));
-        assert_eq!(members.split(a.to_bits()).map(|(a, _)| *a), None);
+        let mut members = GroupMembers::new(planted());
+        let a = members.add_member('a').unwrap();
+        let b = members.add_member('b').unwrap();
+        assert_eq!(
+            (members.route_completion(a.wr_id(9)), members.route_completion(b.wr_id(8))),
+            (Some((a, 9)), Some((b, 8)))
+        );
+        assert_eq!(members.remove_member(a), Some('a'));
+        assert_eq!((members.remove_member(a), members.get(a)), (None, None));
+        assert_eq!(members.split_member(a.to_bits()).map(|(a, _)| *a), None);
         let mut later = Vec::new();
         // As many come and go as it takes to use the same place again.
-        while later.last().is_none_or(|last: &MemberId| last.slot() != a.slot()) {
-            later.push(members.enter('c').unwrap());
-            members.leave(*later.last().unwrap()).unwrap();
+        while later.last().is_none_or(|last: &MemberId| last.slot_index() != a.slot_index()) {
+            later.push(members.add_member('c').unwrap());
+            members.remove_member(*later.last().unwrap()).unwrap();
         }
-        let late = members.enter('d').unwrap();
-        assert_eq!(members.dropped(), 0);
+        let late = members.add_member('d').unwrap();
+        assert_eq!(members.dropped_count(), 0);
         for wr_id in [a.wr_id(9), 0, u64::MAX, u64::MAX - 2, late.wr_id(0) ^ 1 << 63, 900 << 40 | 1 << 50] {
-            assert_eq!(members.route(wr_id), None, "{wr_id:#x}");
+            assert_eq!(members.route_completion(wr_id), None, "{wr_id:#x}");
         }
-        assert_eq!((members.named(a.to_bits()), members.named(0)), (None, None));
-        assert_eq!(members.dropped(), 8);
-        assert_eq!((members.named(b.to_bits()), members.get(b), members.dropped()), (Some(b), Some(&'b'), 8));
+        assert_eq!((members.resolve_member(a.to_bits()), members.resolve_member(0)), (None, None));
+        assert_eq!(members.dropped_count(), 8);
+        assert_eq!(
+            (members.resolve_member(b.to_bits()), members.get(b), members.dropped_count()),
+            (Some(b), Some(&'b'), 8)
+        );
     }
 
     #[test]
     fn a_name_is_given_again_after_64_others_at_the_earliest() {
-        let mut members = Members::new(planted());
+        let mut members = GroupMembers::new(planted());
         let mut left = Vec::new();
         for _ in 0..10_000 {
-            let member = members.enter(()).unwrap();
+            let member = members.add_member(()).unwrap();
             let recent = &left[left.len().saturating_sub(MEMBER_QUARANTINE)..];
-            assert!(recent.iter().all(|old: &MemberId| old.slot() != member.slot()));
-            members.leave(member).unwrap();
+            assert!(recent.iter().all(|old: &MemberId| old.slot_index() != member.slot_index()));
+            members.remove_member(member).unwrap();
             left.push(member);
         }
         assert_eq!(
-            members.others.table.places(),
+            members.others.table.used_places(),
             MEMBER_QUARANTINE + 1,
             "and no more places are used than that takes"
         );
@@ -224,26 +230,27 @@ mod tests {
 
     #[test]
     fn there_is_a_limit_that_leaving_lifts() {
-        let mut members = Members::new(planted());
-        let mut all: VecDeque<_> = (0..MEMBERS_OF_GROUP_MAX).map(|n| members.enter(n).unwrap()).collect();
-        assert_eq!((members.enter(0), members.len()), (Err(0), MEMBERS_OF_GROUP_MAX));
+        let mut members = GroupMembers::new(planted());
+        let mut all: VecDeque<_> =
+            (0..MEMBERS_OF_GROUP_MAX).map(|n| members.add_member(n).unwrap()).collect();
+        assert_eq!((members.add_member(0), members.len()), (Err(0), MEMBERS_OF_GROUP_MAX));
         for round in 0..3 {
             (0..MEMBERS_OF_GROUP_MAX).for_each(|_| {
-                members.leave(all.pop_front().unwrap()).unwrap();
-                all.push_back(members.enter(usize::MAX - round).unwrap());
-                assert_eq!(members.enter(0), Err(0));
+                members.remove_member(all.pop_front().unwrap()).unwrap();
+                all.push_back(members.add_member(usize::MAX - round).unwrap());
+                assert_eq!(members.add_member(0), Err(0));
             });
         }
     }
 
     #[test]
     fn one_is_in_hand_and_the_others_are_where_they_were() {
-        let mut members = Members::new(planted());
-        let all = ['a', 'b', 'c'].map(|value| (members.enter(value).unwrap(), value));
-        let slot = |member: MemberId| member.slot() as u32;
+        let mut members = GroupMembers::new(planted());
+        let all = ['a', 'b', 'c'].map(|value| (members.add_member(value).unwrap(), value));
+        let slot = |member: MemberId| member.slot_index() as u32;
         for (member, value) in all.iter().chain(&all).chain(all.iter().rev()).copied() {
             for _ in 0..2 {
-                let (own, others) = members.split(member.to_bits()).unwrap();
+                let (own, others) = members.split_member(member.to_bits()).unwrap();
                 assert_eq!(*own, value);
                 for (other, value) in all {
                     let there = others.at_mut(slot(other)).copied();
@@ -255,9 +262,13 @@ mod tests {
             assert_eq!((members.iter().count(), members.len()), (3, 3));
         }
         let [(a, _), (b, _), (c, _)] = all;
-        assert_eq!((members.leave(a), members.split(a.to_bits()).is_none()), (Some('a'), true), "in hand");
-        assert_eq!((members.leave(b), members.leave(b), members.len()), (Some('b'), None, 1));
-        let (own, others) = members.split(c.to_bits()).unwrap();
+        assert_eq!(
+            (members.remove_member(a), members.split_member(a.to_bits()).is_none()),
+            (Some('a'), true),
+            "in hand"
+        );
+        assert_eq!((members.remove_member(b), members.remove_member(b), members.len()), (Some('b'), None, 1));
+        let (own, others) = members.split_member(c.to_bits()).unwrap();
         assert_eq!((*own, others.iter_mut().count(), others.at_mut(slot(a))), ('c', 0, None));
     }
 }

@@ -4,10 +4,10 @@
 //! the pool says; [`members`], [`ranges`] and [`credits`] are for the lanes of a group, for each message. Nothing here makes
 //! or destroys a queue pair, sends a frame, or knows a clock: what is to be done comes back as a value.
 //!
-//! The sending end asks and decides ([`Pool::ask`], [`Pool::answered`]), because it alone sees all its comms towards a
-//! process; the receiving end checks and answers ([`Pool::asked`], [`Pool::ready`]). Both say when their links are wired
-//! ([`Pool::wired`]), when a group broke ([`Pool::on_broken`]), when a comm is gone ([`Pool::leave`]), and when the last
-//! one's queue pairs are ([`Pool::destroyed`]). A comm that shares nothing is a group of one that nobody joins, so that
+//! The sending end asks and decides ([`GroupPool::plan_connect`], [`GroupPool::on_answer`]), because it alone sees all its comms towards a
+//! process; the receiving end checks and answers ([`GroupPool::on_request`], [`GroupPool::on_ready`]). Both say when their links are wired
+//! ([`GroupPool::on_wired`]), when a group broke ([`GroupPool::on_broken`]), when a comm is gone ([`GroupPool::remove_member`]), and when the last
+//! one's queue pairs are ([`GroupPool::on_destroyed`]). A comm that shares nothing is a group of one that nobody joins, so that
 //! queue pairs are counted in one place.
 //!
 //! docs/wire.md, "Sharing", has the words that the ends exchange.
@@ -30,51 +30,51 @@ mod usage;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-pub use answer::Verdict;
-pub use ask::{AnswerFault, Ask, AskError, Next};
-pub use budget::Budget;
-pub use seat::SeatId;
-pub use usage::{GroupUsage, Usage};
+pub use answer::AcceptPlan;
+pub use ask::{AnswerFault, AnswerStep, ConnectPlan, PlacementError};
+pub use budget::NicBudget;
+pub use seat::PoolMemberId;
+pub use usage::{GroupUsage, PoolUsage};
 
-use self::budget::Budgets;
-use self::config::Config;
-use self::epochs::Epochs;
-use self::group::{Group, GroupId, State, Teardown};
-use self::key::{End, Key};
-use self::seat::{Comer, How, Seat, Stage};
+use self::budget::NicBudgets;
+use self::config::PoolConfig;
+use self::epochs::EpochSource;
+use self::group::{GroupId, GroupPhase, GroupTeardown, PoolGroup};
+use self::key::{CommEnd, GroupKey};
+use self::seat::{HandshakeStage, JoiningMember, MemberOrigin, PoolMember};
 use crate::id::ProcessId;
 use crate::limits::{GROUPS_MAX, MEMBERS_MAX, POOL_QUARANTINE};
 use crate::mutant::Mutant;
-use crate::slots::Slots;
-use crate::wire::proof::{Epoch, Proof};
+use crate::slots::SlotTable;
+use crate::wire::proof::{GroupEpoch, GroupProof};
 
 /// All groups of a process, of both directions.
 #[derive(Debug)]
-pub struct Pool {
-    config: Config,
-    epochs: Epochs,
-    groups: Slots<Group>,
-    seats: Slots<Seat>,
+pub struct GroupPool {
+    config: PoolConfig,
+    epochs: EpochSource,
+    groups: SlotTable<PoolGroup>,
+    seats: SlotTable<PoolMember>,
     /// The shared groups of each key, until they are destroyed.
-    keys: BTreeMap<Key, Vec<GroupId>>,
+    keys: BTreeMap<GroupKey, Vec<GroupId>>,
     /// The seats given to connections of other processes.
-    conns: BTreeMap<(ProcessId, u64), SeatId>,
-    budgets: Budgets,
+    conns: BTreeMap<(ProcessId, u64), PoolMemberId>,
+    budgets: NicBudgets,
     mutant: Mutant,
 }
 
 /// A place in a group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct GroupPlace {
     /// The group.
     pub group: GroupId,
     /// The seat in it.
-    pub seat: SeatId,
+    pub seat: PoolMemberId,
 }
 
 /// Something has run out.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Limit {
+pub enum PoolLimit {
     /// Queue pairs of a NIC.
     #[error("NIC {nic} has no queue pairs left of {limit}")]
     QueuePairs {
@@ -97,15 +97,15 @@ pub enum Limit {
 /// There is no such seat any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("no seat of a group has that name")]
-pub struct NoSeat;
+pub struct UnknownMember;
 
 /// Who is left in a group after a member has left.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Left {
+pub enum RemainingMembers {
     /// Others.
     Others,
-    /// Nobody: destroy this, then say [`Pool::destroyed`].
-    Last(Teardown),
+    /// Nobody: destroy this, then say [`GroupPool::on_destroyed`].
+    Last(GroupTeardown),
 }
 
 /// A group cannot be wired now.
@@ -122,26 +122,26 @@ pub enum WiredError {
     Proof,
 }
 
-impl Pool {
+impl GroupPool {
     /// An empty pool. `base` is a random number, for the epochs.
     #[must_use]
-    pub fn new(config: Config, base: u64, mutant: Mutant) -> Self {
-        let quarantine = if mutant.is("pool-reuses-ids") { 0 } else { POOL_QUARANTINE };
+    pub fn new(config: PoolConfig, base: u64, mutant: Mutant) -> Self {
+        let quarantine = if mutant.is_planted("pool-reuses-ids") { 0 } else { POOL_QUARANTINE };
         Self {
             config,
-            epochs: Epochs::from(base),
-            groups: Slots::with_quarantine(GROUPS_MAX, quarantine),
-            seats: Slots::with_quarantine(MEMBERS_MAX, quarantine),
+            epochs: EpochSource::from(base),
+            groups: SlotTable::with_quarantine(GROUPS_MAX, quarantine),
+            seats: SlotTable::with_quarantine(MEMBERS_MAX, quarantine),
             keys: BTreeMap::new(),
             conns: BTreeMap::new(),
-            budgets: Budgets::default(),
+            budgets: NicBudgets::default(),
             mutant,
         }
     }
 
     /// How this process shares.
     #[must_use]
-    pub const fn config(&self) -> Config {
+    pub const fn config(&self) -> PoolConfig {
         self.config
     }
 
@@ -159,33 +159,33 @@ impl Pool {
     }
 
     /// The groups of a key, in whatever state.
-    pub fn of_key(&self, key: &Key) -> impl Iterator<Item = GroupId> {
-        self.keys.get(&key.listed(self.mutant)).map_or(&[][..], Vec::as_slice).iter().copied()
+    pub fn of_key(&self, key: &GroupKey) -> impl Iterator<Item = GroupId> {
+        self.keys.get(&key.listing_key(self.mutant)).map_or(&[][..], Vec::as_slice).iter().copied()
     }
 
     /// Where a group stands; `None` if it is gone.
     #[must_use]
-    pub fn state(&self, group: GroupId) -> Option<State> {
+    pub fn group_phase(&self, group: GroupId) -> Option<GroupPhase> {
         self.groups.get(group.0).map(|group| group.state)
     }
 
     /// Which of the pipelines of its first NIC a new group goes on, by what the other groups of that NIC count for and have to
     /// do; nothing where there is no choice. Further queue pairs go on the pipelines after it.
     pub fn place_on_pipeline(&mut self, id: GroupId, pipelines: u32) -> Option<u32> {
-        let nic = self.groups.get(id.0)?.key.local.numbers().first().copied()?;
+        let nic = self.groups.get(id.0)?.key.local.nic_numbers().first().copied()?;
         if pipelines < 2 {
             return None;
         }
         let others = || self.groups.iter().filter(|&(other, _)| other != id.0).map(|(_, group)| group);
         let on = |pipeline| {
-            let here = |group: &&Group| {
-                group.pipeline == pipeline && group.key.local.numbers().first() == Some(&nic)
+            let here = |group: &&PoolGroup| {
+                group.pipeline == pipeline && group.key.local.nic_numbers().first() == Some(&nic)
             };
             others().filter(here).fold((0_u32, 0_u64), |(weight, load), group| {
                 (weight.saturating_add(group.weight), load.saturating_add(group.load))
             })
         };
-        let pipeline = match self.mutant.is("pool-first-pipeline") {
+        let pipeline = match self.mutant.is_planted("pool-first-pipeline") {
             true => 0,
             false => (0..pipelines).min_by_key(|&pipeline| on(pipeline))?,
         };
@@ -201,39 +201,40 @@ impl Pool {
 
     /// The queue pairs of a group.
     #[must_use]
-    pub fn slots(&self, group: GroupId) -> Option<u8> {
+    pub fn queue_pair_count(&self, group: GroupId) -> Option<u8> {
         self.groups.get(group.0).map(|group| group.slots)
     }
 
     /// The group of a seat.
     #[must_use]
-    pub fn group_of(&self, seat: SeatId) -> Option<GroupId> {
+    pub fn group_of(&self, seat: PoolMemberId) -> Option<GroupId> {
         self.seats.get(seat.0).map(|seat| seat.group)
     }
 
     /// All links of a group that is being created are connected at this end. At the sending end, which wires after the
     /// answer, the group is up then, if the other end knows the links by the same addresses; at the receiving end it waits
-    /// for [`Pool::ready`], or for a comm that joins and so shows that the other end is up.
+    /// for [`GroupPool::on_ready`], or for a comm that joins and so shows that the other end is up.
     ///
     /// # Errors
     /// [`WiredError`]; the group stays as it is, and is of no use if the proofs differ.
-    pub fn wired(&mut self, id: GroupId, proof: Proof) -> Result<State, WiredError> {
-        let Some(group) = self.groups.get_mut(id.0).filter(|group| group.state == State::Creating) else {
+    pub fn on_wired(&mut self, id: GroupId, proof: GroupProof) -> Result<GroupPhase, WiredError> {
+        let Some(group) = self.groups.get_mut(id.0).filter(|group| group.state == GroupPhase::Creating)
+        else {
             return Err(WiredError::NotCreating);
         };
-        if group.key.end == End::Sending {
+        if group.key.end == CommEnd::Sending {
             let answered = group
                 .seats
                 .iter()
-                .all(|&seat| self.seats.get(seat.0).is_some_and(|s| s.stage == Stage::Agreed));
+                .all(|&seat| self.seats.get(seat.0).is_some_and(|s| s.stage == HandshakeStage::Agreed));
             if !answered {
                 return Err(WiredError::Unanswered);
             }
             let unlike = group.told.is_some_and(|told| told != proof);
-            if unlike && !self.mutant.is("pool-believes-creator") {
+            if unlike && !self.mutant.is_planted("pool-believes-creator") {
                 return Err(WiredError::Proof);
             }
-            group.go(State::Up);
+            group.advance_to(GroupPhase::Up);
         }
         group.proof = Some(proof);
         Ok(group.state)
@@ -241,9 +242,9 @@ impl Pool {
 
     /// The queue pairs of a group are in error, at this end or as the other one says. Gives each member that there is,
     /// once, however often and from whomever the news comes.
-    pub fn on_broken(&mut self, id: GroupId) -> Vec<SeatId> {
+    pub fn on_broken(&mut self, id: GroupId) -> Vec<PoolMemberId> {
         let Some(group) = self.groups.get_mut(id.0) else { return Vec::new() };
-        if group.go(State::Broken) || self.mutant.is("pool-tells-twice") {
+        if group.advance_to(GroupPhase::Broken) || self.mutant.is_planted("pool-tells-twice") {
             return group.seats.clone();
         }
         Vec::new()
@@ -252,40 +253,45 @@ impl Pool {
     /// A comm is gone from its group, or its attempt is: for whatever reason, in any order.
     ///
     /// # Errors
-    /// [`NoSeat`] if it had left.
-    pub fn leave(&mut self, id: SeatId) -> Result<Left, NoSeat> {
-        let seat = self.seats.remove(id.0).ok_or(NoSeat)?;
-        let Some(group) = self.groups.get_mut(seat.group.0) else { return Err(NoSeat) };
+    /// [`UnknownMember`] if it had left.
+    pub fn remove_member(&mut self, id: PoolMemberId) -> Result<RemainingMembers, UnknownMember> {
+        let seat = self.seats.remove(id.0).ok_or(UnknownMember)?;
+        let Some(group) = self.groups.get_mut(seat.group.0) else { return Err(UnknownMember) };
         if let Some(conn) = seat.conn {
             self.conns.remove(&(group.key.peer, conn));
         }
-        let last = group.quit(id, seat.wish.links, seat.wish.weighs());
-        let early = self.mutant.is("pool-destroys-early") && seat.how == How::Created;
+        let last = group.remove_member(id, seat.wish.links, seat.wish.effective_weight());
+        let early = self.mutant.is_planted("pool-destroys-early") && seat.how == MemberOrigin::Created;
         if !last && !early {
-            return Ok(Left::Others);
+            return Ok(RemainingMembers::Others);
         }
-        group.go(State::Leaving);
-        if self.mutant.is("pool-gives-back-early") {
-            self.budgets.give(&group.key.local, group.slots);
+        group.advance_to(GroupPhase::Leaving);
+        if self.mutant.is_planted("pool-gives-back-early") {
+            self.budgets.return_queue_pairs(&group.key.local, group.slots);
         }
-        Ok(Left::Last(Teardown { group: seat.group, slots: group.slots, rails: group.rails(), done: 0 }))
+        Ok(RemainingMembers::Last(GroupTeardown {
+            group: seat.group,
+            slots: group.slots,
+            rails: group.rail_count(),
+            done: 0,
+        }))
     }
 
     /// The queue pairs and completion queues of a group whose last member left are destroyed; only now they are not in use
     /// any more. Whether there was such a group.
-    pub fn destroyed(&mut self, id: GroupId) -> bool {
-        if self.state(id) != Some(State::Leaving) {
+    pub fn on_destroyed(&mut self, id: GroupId) -> bool {
+        if self.group_phase(id) != Some(GroupPhase::Leaving) {
             return false;
         }
         let Some(group) = self.groups.remove(id.0) else { return false };
-        self.budgets.give(&group.key.local, group.slots);
-        self.unlist(&group.key, id);
+        self.budgets.return_queue_pairs(&group.key.local, group.slots);
+        self.unlist_group(&group.key, id);
         true
     }
 
     /// A group is none of its key any more.
-    fn unlist(&mut self, key: &Key, id: GroupId) {
-        let key = key.listed(self.mutant);
+    fn unlist_group(&mut self, key: &GroupKey, id: GroupId) {
+        let key = key.listing_key(self.mutant);
         if let Some(of_key) = self.keys.get_mut(&key) {
             of_key.retain(|&other| other != id);
             if of_key.is_empty() {
@@ -295,54 +301,66 @@ impl Pool {
     }
 
     /// The groups of a key that are joined, or will be.
-    fn counting(&self, key: &Key) -> impl Iterator<Item = (GroupId, &Group)> {
+    fn joinable_groups(&self, key: &GroupKey) -> impl Iterator<Item = (GroupId, &PoolGroup)> {
         self.of_key(key)
             .filter_map(|id| Some((id, self.groups.get(id.0)?)))
-            .filter(|(_, group)| group.counts())
+            .filter(|(_, group)| group.is_joinable())
     }
 
     /// Whether a group of a key may be made besides so many others.
-    fn fits(&self, key: &Key, links: u8, others: usize) -> Result<(), Limit> {
-        if self.mutant.is("pool-ignores-budget") {
+    fn check_budget(&self, key: &GroupKey, links: u8, others: usize) -> Result<(), PoolLimit> {
+        if self.mutant.is_planted("pool-ignores-budget") {
             return Ok(());
         }
-        let short = |short: budget::Short| Limit::QueuePairs { nic: short.nic, limit: short.limit };
-        self.budgets.fits(&key.local, links, others).map_err(short)
+        let short = |short: budget::NicShortage| PoolLimit::QueuePairs { nic: short.nic, limit: short.limit };
+        self.budgets.check_fit(&key.local, links, others).map_err(short)
     }
 
     /// Makes a group with its first member.
-    fn make(&mut self, key: &Key, epoch: Option<Epoch>, comer: Comer) -> Result<Place, Limit> {
-        let used =
-            self.counting(key).fold(0_u64, |used, (_, group)| used | 1_u64.wrapping_shl(group.index.into()));
-        let group = Group::new(*key, epoch, used.trailing_ones() as u8, comer.wish.links);
-        let id = self.groups.insert(group).map(GroupId).map_err(|_| Limit::Groups(GROUPS_MAX))?;
-        let Ok(place) = self.enter(id, comer) else {
+    fn make_group(
+        &mut self,
+        key: &GroupKey,
+        epoch: Option<GroupEpoch>,
+        comer: JoiningMember,
+    ) -> Result<GroupPlace, PoolLimit> {
+        let used = self
+            .joinable_groups(key)
+            .fold(0_u64, |used, (_, group)| used | 1_u64.wrapping_shl(group.index.into()));
+        let group = PoolGroup::new(*key, epoch, used.trailing_ones() as u8, comer.wish.links);
+        let id = self.groups.insert(group).map(GroupId).map_err(|_| PoolLimit::Groups(GROUPS_MAX))?;
+        let Ok(place) = self.add_member(id, comer) else {
             self.groups.remove(id.0);
-            return Err(Limit::Members(MEMBERS_MAX));
+            return Err(PoolLimit::Members(MEMBERS_MAX));
         };
-        self.budgets.take(&key.local, comer.wish.links);
+        self.budgets.take_queue_pairs(&key.local, comer.wish.links);
         if epoch.is_some() {
-            self.keys.entry(key.listed(self.mutant)).or_default().push(id);
+            self.keys.entry(key.listing_key(self.mutant)).or_default().push(id);
         }
         Ok(place)
     }
 
     /// Puts a member into a group.
-    fn enter(&mut self, id: GroupId, Comer { how, wish, conn }: Comer) -> Result<Place, Limit> {
-        let Some(group) = self.groups.get_mut(id.0) else { return Err(Limit::Groups(GROUPS_MAX)) };
-        let seat = Seat { group: id, how, stage: Stage::Asking, wish, conn };
-        let seat = self.seats.insert(seat).map(SeatId).map_err(|_| Limit::Members(MEMBERS_MAX))?;
-        group.enter(seat, wish.links, wish.weighs());
+    fn add_member(
+        &mut self,
+        id: GroupId,
+        JoiningMember { how, wish, conn }: JoiningMember,
+    ) -> Result<GroupPlace, PoolLimit> {
+        let Some(group) = self.groups.get_mut(id.0) else { return Err(PoolLimit::Groups(GROUPS_MAX)) };
+        let seat = PoolMember { group: id, how, stage: HandshakeStage::Asking, wish, conn };
+        let seat = self.seats.insert(seat).map(PoolMemberId).map_err(|_| PoolLimit::Members(MEMBERS_MAX))?;
+        group.add_member(seat, wish.links, wish.effective_weight());
         if let Some(conn) = conn {
             self.conns.insert((group.key.peer, conn), seat);
         }
-        Ok(Place { group: id, seat })
+        Ok(GroupPlace { group: id, seat })
     }
 
     /// Whether what has run out comes back soon: a group that had some of it is being destroyed.
-    fn comes_back(&self, limit: Limit) -> bool {
-        let Limit::QueuePairs { nic, .. } = limit else { return false };
-        let ends = |group: &Group| group.state == State::Leaving && group.key.local.numbers().contains(&nic);
+    fn comes_back(&self, limit: PoolLimit) -> bool {
+        let PoolLimit::QueuePairs { nic, .. } = limit else { return false };
+        let ends = |group: &PoolGroup| {
+            group.state == GroupPhase::Leaving && group.key.local.nic_numbers().contains(&nic)
+        };
         self.groups.iter().any(|(_, group)| ends(group))
     }
 }

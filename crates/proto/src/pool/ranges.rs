@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use crate::comm::table;
 use crate::limits::{GROUP_TOKENS_MAX, MEMBERS_OF_GROUP_MAX, RANGE_RECVS, RECV_BUFFERS_MAX};
 use crate::mutant::Mutant;
-use crate::wire::imm::Token;
+use crate::wire::imm::BufferToken;
 use crate::wire::member::MemberId;
 
 /// Slots of a range: a power of two, so that each range begins at a multiple of it.
@@ -21,11 +21,11 @@ const _: () = assert!(SLOTS.is_power_of_two());
 const _: () = assert!(SLOTS * MEMBERS_OF_GROUP_MAX <= GROUP_TOKENS_MAX);
 
 /// By how many uses the tokens of a range are ahead of those of the member before.
-const AHEAD: u16 = 1 << (Token::GENERATION_BITS - 1);
+const AHEAD: u16 = 1 << (BufferToken::GENERATION_BITS - 1);
 
 /// A member's range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Range {
+pub struct TokenRange {
     number: u16,
     /// The first use of each of its tokens.
     pub generation: u16,
@@ -33,8 +33,8 @@ pub struct Range {
 
 /// The ranges of a group.
 #[derive(Debug)]
-pub struct Ranges {
-    entries: Vec<Entry>,
+pub struct TokenRanges {
+    entries: Vec<RangeEntry>,
     /// Those of nobody, in the order in which they became so.
     free: VecDeque<u16>,
     dropped: u64,
@@ -42,38 +42,38 @@ pub struct Ranges {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct RangeEntry {
     member: Option<MemberId>,
     generation: u16,
 }
 
-impl Range {
+impl TokenRange {
     /// The token that the peer is told for a member's own.
     #[inline]
     #[must_use]
-    pub const fn to_wire(self, token: Token) -> Token {
-        let slot = self.number as usize * SLOTS + place(token);
-        Token::new(slot as u16, token.generation())
+    pub const fn to_wire(self, token: BufferToken) -> BufferToken {
+        let slot = self.number as usize * SLOTS + token_place(token);
+        BufferToken::new(slot as u16, token.generation())
     }
 }
 
 /// The place of a member's token in its range, and of its fin record in the member's fin mailbox.
 #[inline]
 #[must_use]
-pub const fn place(token: Token) -> usize {
-    table::index(token.slot()) * RANGE_RECVS + table::receive(token.slot()) % RANGE_RECVS
+pub const fn token_place(token: BufferToken) -> usize {
+    table::index(token.slot()) * RANGE_RECVS + table::receive_of_slot(token.slot()) % RANGE_RECVS
 }
 
 /// What a member calls a token that the peer was told.
 #[inline]
 #[must_use]
-pub const fn to_member(token: Token) -> Token {
+pub const fn to_member(token: BufferToken) -> BufferToken {
     let place = token.slot() % SLOTS;
-    let slot = table::slot(place % RANGE_RECVS, place / RANGE_RECVS);
-    Token::new(slot as u16, token.generation())
+    let slot = table::slot_of_buffer(place % RANGE_RECVS, place / RANGE_RECVS);
+    BufferToken::new(slot as u16, token.generation())
 }
 
-impl Ranges {
+impl TokenRanges {
     /// Nobody has any yet.
     #[must_use]
     pub const fn new(mutant: Mutant) -> Self {
@@ -81,32 +81,33 @@ impl Ranges {
     }
 
     /// A member comes; `None` if all ranges are in use.
-    pub fn enter(&mut self, member: MemberId) -> Option<Range> {
-        let fresh = self.entries.len() < MEMBERS_OF_GROUP_MAX && !self.mutant.is("ranges-reuse-at-once");
+    pub fn assign_range(&mut self, member: MemberId) -> Option<TokenRange> {
+        let fresh =
+            self.entries.len() < MEMBERS_OF_GROUP_MAX && !self.mutant.is_planted("ranges-reuse-at-once");
         let number = if fresh {
-            self.entries.push(Entry { member: None, generation: 0 });
+            self.entries.push(RangeEntry { member: None, generation: 0 });
             self.entries.len() as u16 - 1
         } else {
             self.free.pop_front()?
         };
         let entry = &mut self.entries[usize::from(number)];
         entry.member = Some(member);
-        Some(Range { number, generation: entry.generation })
+        Some(TokenRange { number, generation: entry.generation })
     }
 
     /// A member goes, and nothing more can come for it.
-    pub fn leave(&mut self, range: Range) {
+    pub fn release_range(&mut self, range: TokenRange) {
         let Some(entry) = self.entries.get_mut(usize::from(range.number)) else { return };
         entry.member = None;
-        if !self.mutant.is("ranges-repeat-generations") {
-            entry.generation = entry.generation.wrapping_add(AHEAD) % (1 << Token::GENERATION_BITS);
+        if !self.mutant.is_planted("ranges-repeat-generations") {
+            entry.generation = entry.generation.wrapping_add(AHEAD) % (1 << BufferToken::GENERATION_BITS);
         }
         self.free.push_back(range.number);
     }
 
     /// Whose token the peer names. Of nobody: nothing, and it is counted.
     #[inline]
-    pub fn owner(&mut self, token: Token) -> Option<MemberId> {
+    pub fn resolve_owner(&mut self, token: BufferToken) -> Option<MemberId> {
         let found = self.entries.get(token.slot() / SLOTS).and_then(|entry| entry.member);
         self.dropped += u64::from(found.is_none());
         found
@@ -114,13 +115,13 @@ impl Ranges {
 
     /// Ranges that are somebody's.
     #[must_use]
-    pub fn used(&self) -> usize {
+    pub fn used_ranges(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
     /// Tokens that were nobody's.
     #[must_use]
-    pub const fn dropped(&self) -> u64 {
+    pub const fn dropped_tokens(&self) -> u64 {
         self.dropped
     }
 }
@@ -132,37 +133,37 @@ mod tests {
 
     #[test]
     fn tokens_of_all_members_differ_and_read_back() {
-        let mut ranges = Ranges::new(planted());
+        let mut ranges = TokenRanges::new(planted());
         let mut seen = std::collections::BTreeSet::new();
         for slot in 0..MEMBERS_OF_GROUP_MAX as u32 {
-            let range = ranges.enter(member(slot)).unwrap();
+            let range = ranges.assign_range(member(slot)).unwrap();
             for (receive, index) in (0..RANGE_RECVS).flat_map(|r| (0..RECV_BUFFERS_MAX).map(move |i| (r, i)))
             {
-                let own = Token::new(table::slot(receive, index) as u16, 7);
+                let own = BufferToken::new(table::slot_of_buffer(receive, index) as u16, 7);
                 let wire = range.to_wire(own);
                 assert!(seen.insert(wire.to_bits()));
-                assert_eq!((ranges.owner(wire), to_member(wire)), (Some(member(slot)), own));
-                assert_eq!(wire.slot() % SLOTS, place(own));
+                assert_eq!((ranges.resolve_owner(wire), to_member(wire)), (Some(member(slot)), own));
+                assert_eq!(wire.slot() % SLOTS, token_place(own));
             }
         }
-        assert_eq!(ranges.enter(member(900)), None);
-        assert_eq!((seen.len(), ranges.dropped()), (GROUP_TOKENS_MAX, 0));
+        assert_eq!(ranges.assign_range(member(900)), None);
+        assert_eq!((seen.len(), ranges.dropped_tokens()), (GROUP_TOKENS_MAX, 0));
     }
 
     #[test]
     fn a_range_is_used_again_after_all_others_and_with_other_tokens() {
-        let mut ranges = Ranges::new(planted());
-        let first = ranges.enter(member(0)).unwrap();
-        let own = |range: Range| range.to_wire(Token::new(3, range.generation));
-        ranges.leave(first);
-        assert_eq!(ranges.owner(own(first)), None);
-        assert_eq!(ranges.dropped(), 1);
+        let mut ranges = TokenRanges::new(planted());
+        let first = ranges.assign_range(member(0)).unwrap();
+        let own = |range: TokenRange| range.to_wire(BufferToken::new(3, range.generation));
+        ranges.release_range(first);
+        assert_eq!(ranges.resolve_owner(own(first)), None);
+        assert_eq!(ranges.dropped_tokens(), 1);
         for slot in 1..MEMBERS_OF_GROUP_MAX as u32 {
-            let other = ranges.enter(member(slot)).unwrap();
+            let other = ranges.assign_range(member(slot)).unwrap();
             assert_ne!(own(other).slot(), own(first).slot());
-            ranges.leave(other);
+            ranges.release_range(other);
         }
-        let again = ranges.enter(member(1)).unwrap();
+        let again = ranges.assign_range(member(1)).unwrap();
         assert_eq!(own(again).slot(), own(first).slot());
         assert_ne!(own(again), own(first));
     }

@@ -1,16 +1,16 @@
 //! A comm's seat in a group: what the pool knows of a member. Owned by the pool; the member's own state is elsewhere.
 
-use super::config::Wish;
+use super::config::GroupPreference;
 use super::group::GroupId;
 use crate::slots::SlotId;
 
 /// The name of a seat at one end.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct SeatId(pub SlotId);
+pub struct PoolMemberId(pub SlotId);
 
 /// How a seat came to be.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum How {
+pub(super) enum MemberOrigin {
     /// With links of its own.
     Alone,
     /// With the group.
@@ -21,7 +21,7 @@ pub(super) enum How {
 
 /// How far the handshake is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Stage {
+pub(super) enum HandshakeStage {
     /// The other end was asked.
     Asking,
     /// Both ends agree.
@@ -30,20 +30,20 @@ pub(super) enum Stage {
 
 /// Who takes a seat.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Comer {
-    pub(super) how: How,
-    pub(super) wish: Wish,
+pub(super) struct JoiningMember {
+    pub(super) how: MemberOrigin,
+    pub(super) wish: GroupPreference,
     /// The asking side's id of the connection, at the end that was asked.
     pub(super) conn: Option<u64>,
 }
 
 /// One seat.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct PoolMember {
     pub(super) group: GroupId,
-    pub(super) how: How,
-    pub(super) stage: Stage,
-    pub(super) wish: Wish,
+    pub(super) how: MemberOrigin,
+    pub(super) stage: HandshakeStage,
+    pub(super) wish: GroupPreference,
     /// The asking side's id of the connection, at the end that was asked.
     pub(super) conn: Option<u64>,
 }

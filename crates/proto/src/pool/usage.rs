@@ -2,15 +2,15 @@
 
 use alloc::vec::Vec;
 
-use super::Pool;
-use super::budget::Budget;
-use super::group::{GroupId, State};
-use super::key::End;
+use super::GroupPool;
+use super::budget::NicBudget;
+use super::group::{GroupId, GroupPhase};
+use super::key::CommEnd;
 use crate::id::ProcessId;
 
 /// All of it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Usage {
+pub struct PoolUsage {
     /// Groups that comms share, whatever their state.
     pub groups: usize,
     /// Comms with links of their own.
@@ -26,7 +26,7 @@ pub struct Usage {
     /// Connections of other processes that have a seat.
     pub conns: usize,
     /// Of each NIC that was named.
-    pub budgets: Vec<Budget>,
+    pub budgets: Vec<NicBudget>,
 }
 
 /// One group.
@@ -37,9 +37,9 @@ pub struct GroupUsage {
     /// The process at the other end.
     pub peer: ProcessId,
     /// Which end this is.
-    pub end: End,
+    pub end: CommEnd,
     /// Where it stands.
-    pub state: State,
+    pub state: GroupPhase,
     /// Whether comms share it.
     pub shared: bool,
     /// Its number among those of its key.
@@ -52,30 +52,30 @@ pub struct GroupUsage {
     pub completion_queue_users: Vec<u32>,
 }
 
-impl Pool {
+impl GroupPool {
     /// What is in use.
     #[must_use]
-    pub fn usage(&self) -> Usage {
-        let start = Usage {
+    pub fn pool_usage(&self) -> PoolUsage {
+        let start = PoolUsage {
             members: self.seats.len(),
             keys: self.keys.len(),
             conns: self.conns.len(),
-            budgets: self.budgets.all().to_vec(),
-            ..Usage::default()
+            budgets: self.budgets.as_slice().to_vec(),
+            ..PoolUsage::default()
         };
         self.groups.iter().fold(start, |mut sum, (_, group)| {
             sum.groups += usize::from(group.is_shared());
             sum.alone += usize::from(!group.is_shared());
             sum.queue_pairs += u64::from(group.slots);
-            sum.completion_queues += u64::from(group.rails());
+            sum.completion_queues += u64::from(group.rail_count());
             sum
         })
     }
 
     /// Each group.
-    pub fn groups(&self) -> impl Iterator<Item = GroupUsage> {
+    pub fn group_usages(&self) -> impl Iterator<Item = GroupUsage> {
         self.groups.iter().map(|(id, group)| {
-            let (queue_pairs, completion_queues) = group.users();
+            let (queue_pairs, completion_queues) = group.user_counts();
             GroupUsage {
                 id: GroupId(id),
                 peer: group.key.peer,
@@ -92,7 +92,7 @@ impl Pool {
 
     /// Places of groups and of seats that were ever used: what the tables take of memory.
     #[must_use]
-    pub fn places(&self) -> (usize, usize) {
-        (self.groups.places(), self.seats.places())
+    pub fn used_places(&self) -> (usize, usize) {
+        (self.groups.used_places(), self.seats.used_places())
     }
 }

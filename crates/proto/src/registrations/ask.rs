@@ -1,43 +1,43 @@
 //! Requests: who asks for a registration, who is to make one, and who waits for it.
 
-use super::entry::{Entry, EntryId, Pin, State, Wait};
-use super::key::{Key, Memory, Scope};
-use super::{NewsError, Registrations};
-use crate::intervals::Span;
+use super::entry::{EntryId, RegistrationEntry, RegistrationPhase, RegistrationPin, RegistrationWait};
+use super::key::{MemorySpace, RegistrationKey, RegistrationScope};
+use super::{PinDownCache, RegistrationEventError};
+use crate::intervals::ByteSpan;
 use crate::limits::REGISTRATION_PINS_MAX;
 
 /// What becomes of a request.
 #[derive(Debug, Eq, PartialEq)]
 #[must_use]
-pub enum Asked {
+pub enum RegistrationLookup {
     /// Here is one.
-    Hit(Pin),
-    /// Another one is making one; ask [`Registrations::settle`] when told so.
-    Pending(Wait),
-    /// Carry this out, without the cache's lock; then say [`Registrations::registered`] or [`Registrations::failed`], one of
+    Hit(RegistrationPin),
+    /// Another one is making one; ask [`PinDownCache::settle_wait`] when told so.
+    Pending(RegistrationWait),
+    /// Carry this out, without the cache's lock; then say [`PinDownCache::on_registered`] or [`PinDownCache::on_failed`], one of
     /// the two for certain: others may wait.
-    Register(Register),
-    /// Room is being made: carry out what [`Registrations::poll`] says, or let others do, and ask again.
+    Register(RegisterCommand),
+    /// Room is being made: carry out what [`PinDownCache::poll`] says, or let others do, and ask again.
     Later,
 }
 
 /// What is to be registered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Register {
+pub struct RegisterCommand {
     /// What the registration will be called.
     pub id: EntryId,
     /// Where, whose bytes, and what for.
-    pub key: Key,
+    pub key: RegistrationKey,
     /// Exactly these, no more and no fewer: they are what hits are measured by.
-    pub span: Span,
+    pub span: ByteSpan,
 }
 
 /// A request cannot be served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum AskError {
+pub enum RegistrationError {
     /// Its endpoint or domain has ended.
     #[error("the scope of the registration has ended")]
-    Ended(Scope),
+    Ended(RegistrationScope),
     /// There are as many registrations as there may be, and all are in use: register without the cache, or fail.
     #[error("all {0} registrations are in use")]
     Full(usize),
@@ -49,102 +49,122 @@ pub enum AskError {
 /// What has become of a registration that was waited for.
 #[derive(Debug, Eq, PartialEq)]
 #[must_use]
-pub enum Settled {
+pub enum RegistrationOutcome {
     /// Here it is.
-    Ready(Pin),
+    Ready(RegistrationPin),
     /// It could not be made.
     Failed,
     /// Nothing yet.
-    NotYet(Wait),
+    NotYet(RegistrationWait),
 }
 
-impl Registrations {
+impl PinDownCache {
     /// Asks for a registration of these bytes. Among those that serve the request one that stands is preferred to one that
     /// is being made, then one with just the rights asked for, then the one that begins last and is the shortest.
     ///
     /// # Errors
-    /// [`AskError`]; nothing was changed.
-    pub fn ask(&mut self, key: &Key, span: Span) -> Result<Asked, AskError> {
+    /// [`RegistrationError`]; nothing was changed.
+    pub fn request_registration(
+        &mut self,
+        key: &RegistrationKey,
+        span: ByteSpan,
+    ) -> Result<RegistrationLookup, RegistrationError> {
         if !self.scopes.is_open(key.scope) {
-            return Err(AskError::Ended(key.scope));
+            return Err(RegistrationError::Ended(key.scope));
         }
-        if let Some(id) = self.ready.find(key, span) {
-            if !self.mutant.is("registrations-forget-hits") {
-                self.pin(id)?;
+        if let Some(id) = self.ready.find_serving(key, span) {
+            if !self.mutant.is_planted("registrations-forget-hits") {
+                self.pin_entry(id)?;
             }
             self.counts.hits += 1;
-            return Ok(Asked::Hit(Pin(id)));
+            return Ok(RegistrationLookup::Hit(RegistrationPin(id)));
         }
-        if let Some(id) = self.coming.find(key, span) {
-            self.pin(id)?;
+        if let Some(id) = self.coming.find_serving(key, span) {
+            self.pin_entry(id)?;
             if let Some(entry) = self.entries.get_mut(id.0) {
                 entry.waiting += 1;
             }
             self.counts.joined += 1;
-            return Ok(Asked::Pending(Wait(id)));
+            return Ok(RegistrationLookup::Pending(RegistrationWait(id)));
         }
-        self.begin(key, span)
+        self.begin_registration(key, span)
     }
 
     /// One more uses it.
-    fn pin(&mut self, id: EntryId) -> Result<(), AskError> {
+    fn pin_entry(&mut self, id: EntryId) -> Result<(), RegistrationError> {
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
         if entry.pins >= REGISTRATION_PINS_MAX {
-            return Err(AskError::Pins(entry.pins));
+            return Err(RegistrationError::Pins(entry.pins));
         }
         entry.pins += 1;
         if entry.pins == 1 {
-            self.unrest(id);
+            self.remove_idle(id);
         }
         Ok(())
     }
 
-    fn begin(&mut self, key: &Key, span: Span) -> Result<Asked, AskError> {
-        let past = if self.mutant.is("registrations-count-nothing-closing") { self.closing } else { 0 };
-        if self.entries.len() - past >= self.limit() {
+    fn begin_registration(
+        &mut self,
+        key: &RegistrationKey,
+        span: ByteSpan,
+    ) -> Result<RegistrationLookup, RegistrationError> {
+        let past =
+            if self.mutant.is_planted("registrations-count-nothing-closing") { self.closing } else { 0 };
+        if self.entries.len() - past >= self.entry_limit() {
             return self.make_room();
         }
         let span = match (key.memory, self.config.widen) {
-            (Memory::Host, Some(page)) => span.widened(page),
+            (MemorySpace::Host, Some(page)) => span.widened_to(page),
             _ => span,
         };
-        let entry = Entry::new(*key, span);
-        let id = EntryId(self.entries.insert(entry).map_err(|_| AskError::Full(self.limit()))?);
+        let entry = RegistrationEntry::new(*key, span);
+        let id =
+            EntryId(self.entries.insert(entry).map_err(|_| RegistrationError::Full(self.entry_limit()))?);
         self.coming.insert(*key, self.listed_span(span), id);
-        self.scopes.enter(key.scope);
+        self.scopes.add_entry(key.scope);
         self.counts.misses += 1;
-        Ok(Asked::Register(Register { id, key: *key, span }))
+        Ok(RegistrationLookup::Register(RegisterCommand { id, key: *key, span }))
     }
 
     /// What has become of a registration that was waited for.
     ///
     /// # Errors
-    /// [`NewsError`] if the token is of another cache.
-    pub fn settle(&mut self, wait: Wait) -> Result<Settled, NewsError> {
+    /// [`RegistrationEventError`] if the token is of another cache.
+    pub fn settle_wait(
+        &mut self,
+        wait: RegistrationWait,
+    ) -> Result<RegistrationOutcome, RegistrationEventError> {
         let id = wait.0;
-        let entry = self.entries.get_mut(id.0).filter(|entry| entry.waiting > 0).ok_or(NewsError::NoEntry)?;
+        let entry = self
+            .entries
+            .get_mut(id.0)
+            .filter(|entry| entry.waiting > 0)
+            .ok_or(RegistrationEventError::NoEntry)?;
         match entry.state {
-            State::Registering => Ok(Settled::NotYet(wait)),
-            State::Ready => {
+            RegistrationPhase::Registering => Ok(RegistrationOutcome::NotYet(wait)),
+            RegistrationPhase::Ready => {
                 entry.waiting -= 1;
-                Ok(Settled::Ready(Pin(id)))
+                Ok(RegistrationOutcome::Ready(RegistrationPin(id)))
             }
-            State::Failed => {
+            RegistrationPhase::Failed => {
                 entry.waiting -= 1;
                 self.let_go(id);
-                Ok(Settled::Failed)
+                Ok(RegistrationOutcome::Failed)
             }
-            state => Err(NewsError::State(state)),
+            state => Err(RegistrationEventError::State(state)),
         }
     }
 
     /// Waits no more.
     ///
     /// # Errors
-    /// [`NewsError`] if the token is of another cache.
-    pub fn give_up(&mut self, wait: Wait) -> Result<(), NewsError> {
-        let entry =
-            self.entries.get_mut(wait.0.0).filter(|entry| entry.waiting > 0).ok_or(NewsError::NoEntry)?;
+    /// [`RegistrationEventError`] if the token is of another cache.
+    pub fn give_up(&mut self, wait: RegistrationWait) -> Result<(), RegistrationEventError> {
+        let entry = self
+            .entries
+            .get_mut(wait.0.0)
+            .filter(|entry| entry.waiting > 0)
+            .ok_or(RegistrationEventError::NoEntry)?;
         entry.waiting -= 1;
         self.let_go(wait.0);
         Ok(())

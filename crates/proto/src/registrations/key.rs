@@ -7,13 +7,13 @@ use core::num::NonZeroU64;
 /// a number that no other has had or will have; so it cannot be mistaken for another, as the address of an endpoint can
 /// that is made where an older one was.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Scope(pub(super) NonZeroU64);
+pub struct RegistrationScope(pub(super) NonZeroU64);
 
 /// What a registration allows, as a set. One that allows more serves who asks for less.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Rights(u8);
+pub struct RegistrationRights(u8);
 
-impl Rights {
+impl RegistrationRights {
     /// Only this side uses it.
     pub const LOCAL: Self = Self(0);
     /// Peers may write.
@@ -31,13 +31,13 @@ impl Rights {
 
     /// These and those.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn with_rights(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
     /// Whether all of the other are among these.
     #[must_use]
-    pub const fn cover(self, other: Self) -> bool {
+    pub const fn contains_all(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
@@ -47,14 +47,14 @@ impl Rights {
     }
 
     /// All sets that cover this one: itself first, then larger numbers.
-    pub(super) fn covering(self) -> impl Iterator<Item = Self> {
-        (self.0..=Self::ALL.0).map(Self).filter(move |set| set.cover(self))
+    pub(super) fn covering_sets(self) -> impl Iterator<Item = Self> {
+        (self.0..=Self::ALL.0).map(Self).filter(move |set| set.contains_all(self))
     }
 }
 
 /// Whose bytes a span counts, and from where. Equal spans of different memory have nothing to do with each other.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Memory {
+pub enum MemorySpace {
     /// Of the host: spans are addresses of this process.
     Host,
     /// Of a device, found by its address: spans are addresses of this process.
@@ -62,7 +62,7 @@ pub enum Memory {
         /// Which, by a number that no other device of the process has.
         device: u32,
         /// What its driver calls the allocation, if it has a name for each that is not used again: then a new allocation
-        /// at the same address is other memory. Otherwise [`Registrations::forget`](super::Registrations::forget) must be
+        /// at the same address is other memory. Otherwise [`PinDownCache::forget_memory`](super::PinDownCache::forget_memory) must be
         /// told when memory is freed.
         allocation: Option<u64>,
     },
@@ -79,34 +79,39 @@ pub enum Memory {
 /// What operations use a registration: where registrations are bound to endpoints, each of the two has one of its own. One
 /// for the one never serves the other, wherever it is bound.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Purpose {
+pub enum RegistrationPurpose {
     /// Those with payload: of users, or in our own buffers.
     Payload,
     /// Those that write records: into mailboxes and signals.
     Records,
 }
 
-impl Purpose {
+impl RegistrationPurpose {
     pub(super) const BOTH: [Self; 2] = [Self::Payload, Self::Records];
 }
 
 /// A registration is found by who asks for the same scope, memory and purpose, and for no more rights.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Key {
+pub struct RegistrationKey {
     /// Where it holds.
-    pub scope: Scope,
+    pub scope: RegistrationScope,
     /// Whose bytes they are.
-    pub memory: Memory,
+    pub memory: MemorySpace,
     /// What uses it.
-    pub purpose: Purpose,
+    pub purpose: RegistrationPurpose,
     /// What it allows.
-    pub rights: Rights,
+    pub rights: RegistrationRights,
 }
 
-impl Key {
+impl RegistrationKey {
     /// Before all keys of that scope.
-    pub(super) const fn first_of(scope: Scope) -> Self {
-        Self { scope, memory: Memory::Host, purpose: Purpose::Payload, rights: Rights::LOCAL }
+    pub(super) const fn first_of(scope: RegistrationScope) -> Self {
+        Self {
+            scope,
+            memory: MemorySpace::Host,
+            purpose: RegistrationPurpose::Payload,
+            rights: RegistrationRights::LOCAL,
+        }
     }
 }
 
@@ -118,24 +123,35 @@ mod tests {
 
     #[test]
     fn rights_are_covered_by_those_that_have_them_all() {
-        let both = Rights::WRITE.and(Rights::READ);
-        assert!(both.cover(Rights::READ) && both.cover(both) && both.cover(Rights::LOCAL));
-        assert!(!both.cover(Rights::ATOMIC) && !Rights::LOCAL.cover(Rights::READ));
-        let sets: Vec<_> = Rights::WRITE.and(Rights::ATOMIC).covering().collect();
-        assert_eq!(sets, [Rights(5), Rights(7), Rights(13), Rights(15)]);
-        assert_eq!(Rights::LOCAL.covering().count(), Rights::SETS);
-        assert_eq!(Rights::ALL.covering().count(), 1);
+        let both = RegistrationRights::WRITE.with_rights(RegistrationRights::READ);
+        assert!(
+            both.contains_all(RegistrationRights::READ)
+                && both.contains_all(both)
+                && both.contains_all(RegistrationRights::LOCAL)
+        );
+        assert!(
+            !both.contains_all(RegistrationRights::ATOMIC)
+                && !RegistrationRights::LOCAL.contains_all(RegistrationRights::READ)
+        );
+        let sets: Vec<_> =
+            RegistrationRights::WRITE.with_rights(RegistrationRights::ATOMIC).covering_sets().collect();
+        assert_eq!(
+            sets,
+            [RegistrationRights(5), RegistrationRights(7), RegistrationRights(13), RegistrationRights(15)]
+        );
+        assert_eq!(RegistrationRights::LOCAL.covering_sets().count(), RegistrationRights::SETS);
+        assert_eq!(RegistrationRights::ALL.covering_sets().count(), 1);
     }
 
     #[test]
     fn nothing_of_a_scope_is_before_its_first_key() {
-        let scope = Scope(NonZeroU64::MIN);
-        let first = Key::first_of(scope);
-        let device = Memory::Device { device: 0, allocation: None };
-        for memory in [Memory::Host, device, Memory::DmaBuf { dev: 0, inode: 0 }] {
-            for purpose in Purpose::BOTH {
-                for rights in Rights::LOCAL.covering() {
-                    assert!(first <= Key { scope, memory, purpose, rights });
+        let scope = RegistrationScope(NonZeroU64::MIN);
+        let first = RegistrationKey::first_of(scope);
+        let device = MemorySpace::Device { device: 0, allocation: None };
+        for memory in [MemorySpace::Host, device, MemorySpace::DmaBuf { dev: 0, inode: 0 }] {
+            for purpose in RegistrationPurpose::BOTH {
+                for rights in RegistrationRights::LOCAL.covering_sets() {
+                    assert!(first <= RegistrationKey { scope, memory, purpose, rights });
                 }
             }
         }

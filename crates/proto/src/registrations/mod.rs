@@ -4,17 +4,17 @@
 //! call and never while a NIC registers or closes. Nothing here registers, closes, waits or wakes: what is to be done comes
 //! back as a value, is carried out without the lock, and is then told.
 //!
-//! - [`Registrations::ask`]: a registration that contains the bytes asked for and allows what is asked for is pinned
-//!   ([`Asked::Hit`]), or one that another is making is waited for ([`Asked::Pending`]), or the caller is to make one
-//!   ([`Asked::Register`], then [`Registrations::registered`] or [`Registrations::failed`]). What a NIC has registered is what
+//! - [`PinDownCache::request_registration`]: a registration that contains the bytes asked for and allows what is asked for is pinned
+//!   ([`RegistrationLookup::Hit`]), or one that another is making is waited for ([`RegistrationLookup::Pending`]), or the caller is to make one
+//!   ([`RegistrationLookup::Register`], then [`PinDownCache::on_registered`] or [`PinDownCache::on_failed`]). What a NIC has registered is what
 //!   is compared, to the byte: nothing is rounded, so a hit is never outside of what was registered.
-//! - [`Registrations::unpin`]: a registration that nobody uses is closed, or kept for later as far as [`Idle`] allows; the one
+//! - [`PinDownCache::release_pin`]: a registration that nobody uses is closed, or kept for later as far as [`IdleLimit`] allows; the one
 //!   that was used least recently goes first. One in use is never closed.
-//! - [`Registrations::poll`], after any call: what is to be closed now; then [`Registrations::closed`].
-//! - [`Registrations::end`]: an endpoint or domain goes. Nothing of it is found again, and [`Registrations::is_gone`] says when
+//! - [`PinDownCache::poll`], after any call: what is to be closed now; then [`PinDownCache::on_closed`].
+//! - [`PinDownCache::close_scope`]: an endpoint or domain goes. Nothing of it is found again, and [`PinDownCache::is_gone`] says when
 //!   all its registrations are closed, before which it must not be.
-//! - [`Registrations::forget`]: memory is freed or mapped anew. Who keeps idle registrations must say so.
-//! - [`Registrations::hide`]: one registration is found no more. For who knows that only parts of its memory are still held.
+//! - [`PinDownCache::forget_memory`]: memory is freed or mapped anew. Who keeps idle registrations must say so.
+//! - [`PinDownCache::hide_entry`]: one registration is found no more. For who knows that only parts of its memory are still held.
 //!
 //! A hit changes the number of pins and whether an entry counts as idle, and nothing else: nothing is closed by it, and it
 //! allocates nothing. It takes as many steps as the logarithm of the number of registrations, for each set of rights that
@@ -32,56 +32,56 @@ mod scopes;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{AskError, Asked, Register, Settled};
-pub use entry::{EntryId, Pin, State, Wait};
-pub use events::{Close, NewsError, Registered};
-pub use keep::Idle;
+pub use ask::{RegisterCommand, RegistrationError, RegistrationLookup, RegistrationOutcome};
+pub use entry::{EntryId, RegistrationPhase, RegistrationPin, RegistrationWait};
+pub use events::{DeregisterCommand, ReadyRegistration, RegistrationEventError};
+pub use keep::IdleLimit;
 
-use self::entry::Entry;
-use self::index::Index;
-use self::key::{Memory, Scope};
-use self::scopes::Scopes;
-use crate::intervals::{Page, Span};
+use self::entry::RegistrationEntry;
+use self::index::RegistrationIndex;
+use self::key::{MemorySpace, RegistrationScope};
+use self::scopes::ScopeTable;
+use crate::intervals::{ByteSpan, PageSize};
 use crate::limits::{REGISTRATION_SCOPES_MAX, REGISTRATIONS_MAX};
 use crate::mutant::Mutant;
-use crate::queue::Queue;
-use crate::slots::Slots;
+use crate::queue::LinkedQueue;
+use crate::slots::SlotTable;
 
 /// What a cache may hold.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Config {
+pub struct RegistrationConfig {
     /// Registrations at once, of any state; more than [`REGISTRATIONS_MAX`] is as much as that.
     pub entries: usize,
     /// Of them, those that nobody uses.
-    pub idle: Idle,
+    pub idle: IdleLimit,
     /// Registrations of memory of the host are of whole pages of that size, for a kernel whose forks would take pages away
     /// from a NIC that has parts of them; `None`: of the bytes that are asked for. Other memory is never widened.
-    pub widen: Option<Page>,
+    pub widen: Option<PageSize>,
 }
 
 /// A cache of registrations.
 #[derive(Clone, Debug)]
-pub struct Registrations {
-    config: Config,
-    entries: Slots<Entry>,
-    ready: Index,
+pub struct PinDownCache {
+    config: RegistrationConfig,
+    entries: SlotTable<RegistrationEntry>,
+    ready: RegistrationIndex,
     /// Those that are being made.
-    coming: Index,
-    scopes: Scopes,
+    coming: RegistrationIndex,
+    scopes: ScopeTable,
     /// Those that are ready and have no pins, the least recently used in front.
-    idle: Queue,
+    idle: LinkedQueue,
     idle_bytes: u64,
     /// Those to be closed that nobody has been told of.
-    leaving: Queue,
+    leaving: LinkedQueue,
     /// Those to be closed, whether or not somebody has been told.
     closing: usize,
-    counts: Counts,
+    counts: RegistrationCounts,
     mutant: Mutant,
 }
 
 /// What happened so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counts {
+pub struct RegistrationCounts {
     /// Requests that a registration served.
     pub hits: u64,
     /// Requests that waited for one.
@@ -94,7 +94,7 @@ pub struct Counts {
 
 /// What there is.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Usage {
+pub struct RegistrationUsage {
     /// Registrations of any state: those being made and closed, and failed ones that somebody has to be told of, included.
     pub entries: usize,
     /// Of them, those that can be found.
@@ -119,21 +119,21 @@ pub struct TooManyScopes;
 #[error("the scope of the registration has ended")]
 pub struct NoScope;
 
-impl Registrations {
+impl PinDownCache {
     /// An empty cache.
     #[must_use]
-    pub const fn new(config: Config, mutant: Mutant) -> Self {
+    pub const fn new(config: RegistrationConfig, mutant: Mutant) -> Self {
         Self {
             config,
-            entries: Slots::new(REGISTRATIONS_MAX),
-            ready: Index::new(mutant),
-            coming: Index::new(mutant),
-            scopes: Scopes::new(mutant),
-            idle: Queue::new(),
+            entries: SlotTable::new(REGISTRATIONS_MAX),
+            ready: RegistrationIndex::new(mutant),
+            coming: RegistrationIndex::new(mutant),
+            scopes: ScopeTable::new(mutant),
+            idle: LinkedQueue::new(),
             idle_bytes: 0,
-            leaving: Queue::new(),
+            leaving: LinkedQueue::new(),
             closing: 0,
-            counts: Counts { hits: 0, joined: 0, misses: 0, evicted: 0 },
+            counts: RegistrationCounts { hits: 0, joined: 0, misses: 0, evicted: 0 },
             mutant,
         }
     }
@@ -142,8 +142,8 @@ impl Registrations {
     ///
     /// # Errors
     /// [`TooManyScopes`].
-    pub fn open(&mut self) -> Result<Scope, TooManyScopes> {
-        self.scopes.open().ok_or(TooManyScopes)
+    pub fn open_scope(&mut self) -> Result<RegistrationScope, TooManyScopes> {
+        self.scopes.open_scope().ok_or(TooManyScopes)
     }
 
     /// A domain or an endpoint ends: its idle registrations are to be closed, those in use as soon as they are not, and none
@@ -151,76 +151,83 @@ impl Registrations {
     ///
     /// # Errors
     /// [`NoScope`].
-    pub fn end(&mut self, scope: Scope) -> Result<(), NoScope> {
-        if !self.scopes.end(scope) {
+    pub fn close_scope(&mut self, scope: RegistrationScope) -> Result<(), NoScope> {
+        if !self.scopes.close_scope(scope) {
             return Err(NoScope);
         }
-        let pinned_stay = self.mutant.is("registrations-find-the-ended");
+        let pinned_stay = self.mutant.is_planted("registrations-find-the-ended");
         while let Some(id) = self.ready.any_of(scope).or_else(|| self.coming.any_of(scope)) {
             if pinned_stay && self.entries.get(id.0).is_some_and(|entry| entry.pins > 0) {
                 break;
             }
-            self.disown(id);
+            self.withdraw_entry(id);
         }
         Ok(())
     }
 
     /// Whether nothing is left of a scope that was ended: only then may its endpoint or domain be closed.
     #[must_use]
-    pub fn is_gone(&self, scope: Scope) -> bool {
+    pub fn is_gone(&self, scope: RegistrationScope) -> bool {
         self.scopes.is_gone(scope)
     }
 
     /// Those bytes are freed, or are others from now on: no registration that has any of them is found any more; idle ones are
     /// to be closed, those in use as soon as they are not. Of all scopes; takes a look at each.
-    pub fn forget(&mut self, memory: Memory, span: Span) {
+    pub fn forget_memory(&mut self, memory: MemorySpace, span: ByteSpan) {
         let mut at = self.scopes.next(None);
         while let Some(scope) = at {
-            while let Some(id) = self.touching(scope, memory, span) {
-                self.disown(id);
+            while let Some(id) = self.find_overlapping(scope, memory, span) {
+                self.withdraw_entry(id);
             }
             at = self.scopes.next(Some(scope));
         }
     }
 
-    fn touching(&self, scope: Scope, memory: Memory, span: Span) -> Option<EntryId> {
-        self.ready.touching(scope, memory, span).or_else(|| self.coming.touching(scope, memory, span))
+    fn find_overlapping(
+        &self,
+        scope: RegistrationScope,
+        memory: MemorySpace,
+        span: ByteSpan,
+    ) -> Option<EntryId> {
+        self.ready
+            .find_overlapping(scope, memory, span)
+            .or_else(|| self.coming.find_overlapping(scope, memory, span))
     }
 
     /// One registration is of no more use to who comes now: part of its memory may be gone, or its NIC closes it under those who
     /// use it. Nobody finds it any more; it is closed as soon as nobody uses it. Nothing, where there is none of that name.
-    pub fn hide(&mut self, id: EntryId) {
-        if !self.mutant.is("registrations-show-the-hidden") {
-            self.disown(id);
+    pub fn hide_entry(&mut self, id: EntryId) {
+        if !self.mutant.is_planted("registrations-show-the-hidden") {
+            self.withdraw_entry(id);
         }
     }
 
     /// Nobody finds it any more; it is closed as soon as nobody uses it.
-    fn disown(&mut self, id: EntryId) {
-        self.unlist(id);
-        let is_idle = |entry: &Entry| entry.state == State::Ready && entry.pins == 0;
+    fn withdraw_entry(&mut self, id: EntryId) {
+        self.unlist_entry(id);
+        let is_idle = |entry: &RegistrationEntry| entry.state == RegistrationPhase::Ready && entry.pins == 0;
         if self.entries.get(id.0).is_some_and(is_idle) {
-            self.unrest(id);
-            self.leave(id);
+            self.remove_idle(id);
+            self.queue_close(id);
         }
     }
 
     /// How this cache is limited.
     #[must_use]
-    pub const fn config(&self) -> Config {
+    pub const fn config(&self) -> RegistrationConfig {
         self.config
     }
 
     /// What happened so far.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
+    pub const fn event_counts(&self) -> RegistrationCounts {
         self.counts
     }
 
     /// What there is.
     #[must_use]
-    pub fn usage(&self) -> Usage {
-        Usage {
+    pub fn current_usage(&self) -> RegistrationUsage {
+        RegistrationUsage {
             entries: self.entries.len(),
             listed: self.ready.len() + self.coming.len(),
             idle: self.idle.len(),
@@ -232,13 +239,13 @@ impl Registrations {
 
     /// What is registered under that name, exactly, and where it stands.
     #[must_use]
-    pub fn get(&self, id: EntryId) -> Option<(Span, State)> {
+    pub fn get(&self, id: EntryId) -> Option<(ByteSpan, RegistrationPhase)> {
         self.entries.get(id.0).map(|entry| (entry.span, entry.state))
     }
 
     /// Those who use it, will or wait for it.
     #[must_use]
-    pub fn pins(&self, id: EntryId) -> Option<u32> {
+    pub fn pin_count(&self, id: EntryId) -> Option<u32> {
         self.entries.get(id.0).map(|entry| entry.pins)
     }
 }

@@ -2,12 +2,12 @@
 //! here and stores, with nobody in between.
 
 use crate::mutant::Mutant;
-use crate::wire::rma::signal::{SignalOp, Update};
-use crate::wire::rma::word::Width;
+use crate::wire::rma::signal::{SignalUpdate, UpdateOp};
+use crate::wire::rma::word::WordWidth;
 
 /// The type of a word. C's types are one of these: `int`, `long`, `size_t` and the like by size and sign.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Type {
+pub enum AtomicType {
     /// Signed, 4 bytes.
     I32,
     /// Signed, 8 bytes.
@@ -22,21 +22,21 @@ pub enum Type {
     F64,
 }
 
-impl Type {
+impl AtomicType {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::I32, Self::I64, Self::U32, Self::U64, Self::F32, Self::F64];
 
     /// How wide.
     #[must_use]
-    pub const fn width(self) -> Width {
+    pub const fn word_width(self) -> WordWidth {
         match self {
-            Self::I32 | Self::U32 | Self::F32 => Width::Four,
-            Self::I64 | Self::U64 | Self::F64 => Width::Eight,
+            Self::I32 | Self::U32 | Self::F32 => WordWidth::Four,
+            Self::I64 | Self::U64 | Self::F64 => WordWidth::Eight,
         }
     }
 
     /// The bits of a sum, by those of what is added.
-    fn sum(self, a: u64, b: u64) -> u64 {
+    fn sum_bits(self, a: u64, b: u64) -> u64 {
         match self {
             Self::F32 => (f32::from_bits(a as u32) + f32::from_bits(b as u32)).to_bits().into(),
             Self::F64 => (f64::from_bits(a) + f64::from_bits(b)).to_bits(),
@@ -53,7 +53,7 @@ impl Type {
 
 /// What to do with a word; operands are its bits, with none beyond its width.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Action {
+pub enum AtomicAction {
     /// Reads it.
     Fetch,
     /// Replaces it; where it fetches, a swap.
@@ -77,26 +77,26 @@ pub enum Action {
 
 /// An atomic that there is.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Atomic {
-    kind: Type,
-    action: Action,
+pub struct TypedAtomic {
+    kind: AtomicType,
+    action: AtomicAction,
     fetches: bool,
 }
 
-impl Atomic {
+impl TypedAtomic {
     /// `None` if there is no such atomic: a floating-point number can only be fetched, set, swapped and added to, a fetch and a
     /// compare-and-swap always fetch, and no operand is wider than its type.
     #[must_use]
-    pub fn new(kind: Type, action: Action, fetches: bool) -> Option<Self> {
-        let width = kind.width();
+    pub fn new(kind: AtomicType, action: AtomicAction, fetches: bool) -> Option<Self> {
+        let width = kind.word_width();
         let exists = match action {
-            Action::Fetch => fetches,
-            Action::Set(value) | Action::Add(value) => width.holds(value),
-            Action::And(value) | Action::Or(value) | Action::Xor(value) => {
-                kind.is_integer() && width.holds(value)
+            AtomicAction::Fetch => fetches,
+            AtomicAction::Set(value) | AtomicAction::Add(value) => width.can_hold(value),
+            AtomicAction::And(value) | AtomicAction::Or(value) | AtomicAction::Xor(value) => {
+                kind.is_integer() && width.can_hold(value)
             }
-            Action::CompareSwap { expect, swap } => {
-                fetches && kind.is_integer() && width.holds(expect) && width.holds(swap)
+            AtomicAction::CompareSwap { expect, swap } => {
+                fetches && kind.is_integer() && width.can_hold(expect) && width.can_hold(swap)
             }
         };
         exists.then_some(Self { kind, action, fetches })
@@ -104,19 +104,19 @@ impl Atomic {
 
     /// On what.
     #[must_use]
-    pub const fn kind(self) -> Type {
+    pub const fn atomic_type(self) -> AtomicType {
         self.kind
     }
 
     /// What.
     #[must_use]
-    pub const fn action(self) -> Action {
+    pub const fn action(self) -> AtomicAction {
         self.action
     }
 
     /// Whether the value before is asked for.
     #[must_use]
-    pub const fn fetches(self) -> bool {
+    pub const fn is_fetching(self) -> bool {
         self.fetches
     }
 
@@ -124,41 +124,41 @@ impl Atomic {
     /// nothing is to be stored. The result has no bits beyond the width.
     #[inline]
     #[must_use]
-    pub fn apply(self, old: u64, mutant: Mutant) -> Option<u64> {
-        let mask = self.kind.width().mask();
+    pub fn apply_to(self, old: u64, mutant: Mutant) -> Option<u64> {
+        let mask = self.kind.word_width().bit_mask();
         let old = old & mask;
         let new = match self.action {
-            Action::Fetch => return None,
-            Action::Set(value) => value,
-            Action::Add(value) => self.kind.sum(old, value),
-            Action::And(value) => old & value,
-            Action::Or(value) => old | value,
-            Action::Xor(value) => old ^ value,
-            Action::CompareSwap { expect, swap } if old == expect => swap,
-            Action::CompareSwap { .. } => return None,
+            AtomicAction::Fetch => return None,
+            AtomicAction::Set(value) => value,
+            AtomicAction::Add(value) => self.kind.sum_bits(old, value),
+            AtomicAction::And(value) => old & value,
+            AtomicAction::Or(value) => old | value,
+            AtomicAction::Xor(value) => old ^ value,
+            AtomicAction::CompareSwap { expect, swap } if old == expect => swap,
+            AtomicAction::CompareSwap { .. } => return None,
         };
-        Some(if mutant.is("rma-sums-are-wide") { new } else { new & mask })
+        Some(if mutant.is_planted("rma-sums-are-wide") { new } else { new & mask })
     }
 }
 
-impl Update {
-    /// What a signal makes of a word that is `old`: as [`Atomic::apply`].
+impl SignalUpdate {
+    /// What a signal makes of a word that is `old`: as [`TypedAtomic::apply_to`].
     #[inline]
     #[must_use]
-    pub const fn apply(self, old: u64) -> Option<u64> {
-        let mask = self.word().width().mask();
+    pub const fn apply_to(self, old: u64) -> Option<u64> {
+        let mask = self.word().width().bit_mask();
         let old = old & mask;
         match self.op() {
-            SignalOp::Set => Some(self.value()),
-            SignalOp::Add => Some(old.wrapping_add(self.value()) & mask),
-            SignalOp::Max if self.value() > old => Some(self.value()),
-            SignalOp::Max => None,
+            UpdateOp::Set => Some(self.value()),
+            UpdateOp::Add => Some(old.wrapping_add(self.value()) & mask),
+            UpdateOp::Max if self.value() > old => Some(self.value()),
+            UpdateOp::Max => None,
         }
     }
 
     /// Whether the word has to be read for that.
     #[must_use]
-    pub const fn reads(self) -> bool {
-        !matches!(self.op(), SignalOp::Set)
+    pub const fn needs_old_word(self) -> bool {
+        !matches!(self.op(), UpdateOp::Set)
     }
 }

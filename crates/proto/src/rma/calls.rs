@@ -9,15 +9,15 @@
 
 use crate::limits::RMA_CALLS_MAX;
 use crate::mutant::Mutant;
-use crate::rma::Fault;
-use crate::rma::atomic::Atomic;
-use crate::wire::rma::Stream;
-use crate::wire::rma::atomic::{Outcome, Reply, Request, Slot};
-use crate::wire::rma::word::Word;
+use crate::rma::ProtocolFault;
+use crate::rma::atomic::TypedAtomic;
+use crate::wire::rma::RmaStream;
+use crate::wire::rma::atomic::{AtomicOutcome, AtomicReply, AtomicRequest, ReplySlot};
+use crate::wire::rma::word::SymmetricWord;
 
 /// Why a request cannot begin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Refused {
+pub enum RequestRefusal {
     /// [`RMA_CALLS_MAX`] are under way, or have values that nobody has collected.
     Busy,
     /// The word is not as wide as the type.
@@ -26,23 +26,23 @@ pub enum Refused {
 
 /// What a reply has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Answer {
+pub enum ReplyEffect {
     /// This request, for the first time.
-    First(Request, Outcome),
+    First(AtomicRequest, AtomicOutcome),
     /// One whose reply has come before: nothing is to be done.
     Again,
 }
 
 /// The requests of a stream towards one peer.
 #[derive(Debug)]
-pub struct Calls {
-    stream: Stream,
+pub struct AtomicRequests {
+    stream: RmaStream,
     /// Free slots, by number.
     free: u64,
     /// Those whose value somebody wants, and of these the ones that are kept for nothing else any more.
     wanted: u64,
     kept: u64,
-    requests: [Option<Request>; RMA_CALLS_MAX],
+    requests: [Option<AtomicRequest>; RMA_CALLS_MAX],
     /// The last use of each slot.
     generations: [u16; RMA_CALLS_MAX],
     /// Messages with its request that were sent again and are under way.
@@ -50,10 +50,10 @@ pub struct Calls {
     mutant: Mutant,
 }
 
-impl Calls {
+impl AtomicRequests {
     /// None so far.
     #[must_use]
-    pub const fn new(stream: Stream, mutant: Mutant) -> Self {
+    pub const fn new(stream: RmaStream, mutant: Mutant) -> Self {
         let requests = [None; RMA_CALLS_MAX];
         let generations = [0; RMA_CALLS_MAX];
         let copies = [0; RMA_CALLS_MAX];
@@ -63,18 +63,22 @@ impl Calls {
     /// A request is about to be sent.
     ///
     /// # Errors
-    /// [`Refused`] says why not.
-    pub fn begin(&mut self, word: Word, atomic: Atomic) -> Result<Request, Refused> {
+    /// [`RequestRefusal`] says why not.
+    pub fn begin_request(
+        &mut self,
+        word: SymmetricWord,
+        atomic: TypedAtomic,
+    ) -> Result<AtomicRequest, RequestRefusal> {
         if self.free == 0 {
-            return Err(Refused::Busy);
+            return Err(RequestRefusal::Busy);
         }
         let at = self.free.trailing_zeros() as usize & (RMA_CALLS_MAX - 1);
         let generation = self.generations[at].wrapping_add(1);
-        let request = Slot::new(at as u8, generation)
-            .and_then(|slot| Request::new(self.stream, slot, word, atomic))
-            .ok_or(Refused::Width)?;
+        let request = ReplySlot::new(at as u8, generation)
+            .and_then(|slot| AtomicRequest::new(self.stream, slot, word, atomic))
+            .ok_or(RequestRefusal::Width)?;
         self.free &= self.free - 1;
-        let wants = atomic.fetches() && !self.mutant.is("rma-values-lose-their-places");
+        let wants = atomic.is_fetching() && !self.mutant.is_planted("rma-values-lose-their-places");
         self.wanted |= u64::from(wants) << at;
         self.generations[at] = generation;
         self.requests[at] = Some(request);
@@ -84,32 +88,33 @@ impl Calls {
     /// A reply has come.
     ///
     /// # Errors
-    /// [`Fault`] if nobody asked for it.
-    pub fn on_reply(&mut self, reply: &Reply) -> Result<Answer, Fault> {
+    /// [`ProtocolFault`] if nobody asked for it.
+    pub fn on_reply(&mut self, reply: &AtomicReply) -> Result<ReplyEffect, ProtocolFault> {
         let at = reply.slot.index();
         let generation = reply.slot.generation();
         let behind = self.generations[at].wrapping_sub(generation);
         if behind >= 1 << 15 {
-            return Err(Fault::Slot { slot: reply.slot.number(), generation });
+            return Err(ProtocolFault::Slot { slot: reply.slot.number(), generation });
         }
-        if behind > 0 && !self.mutant.is("rma-replies-meet-strangers") {
-            return Ok(Answer::Again);
+        if behind > 0 && !self.mutant.is_planted("rma-replies-meet-strangers") {
+            return Ok(ReplyEffect::Again);
         }
-        let Some(request) = self.requests[at] else { return Ok(Answer::Again) };
-        if let Outcome::Done(value) = reply.outcome {
-            let holds =
-                request.atomic().fetches() && request.atomic().kind().width().holds(value) || value == 0;
+        let Some(request) = self.requests[at] else { return Ok(ReplyEffect::Again) };
+        if let AtomicOutcome::Done(value) = reply.outcome {
+            let holds = request.atomic().is_fetching()
+                && request.atomic().atomic_type().word_width().can_hold(value)
+                || value == 0;
             if !holds {
-                return Err(Fault::Reply(value));
+                return Err(ProtocolFault::Reply(value));
             }
         }
         self.requests[at] = None;
-        self.release(at);
-        Ok(Answer::First(request, reply.outcome))
+        self.release_slot(at);
+        Ok(ReplyEffect::First(request, reply.outcome))
     }
 
-    fn release(&mut self, at: usize) {
-        let is_idle = self.copies[at] == 0 || self.mutant.is("rma-slots-ignore-copies");
+    fn release_slot(&mut self, at: usize) {
+        let is_idle = self.copies[at] == 0 || self.mutant.is_planted("rma-slots-ignore-copies");
         if self.requests[at].is_none() && is_idle {
             let kept = self.wanted & (1 << at);
             self.kept |= kept;
@@ -118,7 +123,7 @@ impl Calls {
     }
 
     /// Nobody wants the value of that request any more: it has been collected, or was given up.
-    pub fn collected(&mut self, slot: Slot) {
+    pub fn release_value(&mut self, slot: ReplySlot) {
         let at = slot.index();
         let bit = 1 << slot.index();
         if self.wanted & bit != 0 && self.generations[at] == slot.generation() {
@@ -130,7 +135,7 @@ impl Calls {
 
     /// The request in that slot is about to be sent again: because its message has not completed and never will, or has, and the
     /// reply may be lost. `None` if it is answered, or was sent again too often.
-    pub fn again(&mut self, slot: Slot) -> Option<Request> {
+    pub fn resend_request(&mut self, slot: ReplySlot) -> Option<AtomicRequest> {
         let request = self.requests[slot.index()].filter(|request| request.slot == slot)?;
         let copies = &mut self.copies[slot.index()];
         *copies = copies.checked_add(1)?;
@@ -138,20 +143,20 @@ impl Calls {
     }
 
     /// A message with a request that was sent again has arrived or is lost.
-    pub fn on_copy_gone(&mut self, slot: Slot) {
+    pub fn on_copy_gone(&mut self, slot: ReplySlot) {
         let copies = &mut self.copies[slot.index()];
         *copies = copies.saturating_sub(1);
-        self.release(slot.index());
+        self.release_slot(slot.index());
     }
 
     /// The request in that slot, if it is not answered.
     #[must_use]
-    pub fn get(&self, slot: Slot) -> Option<&Request> {
+    pub fn get(&self, slot: ReplySlot) -> Option<&AtomicRequest> {
         self.requests[slot.index()].as_ref().filter(|request| request.slot == slot)
     }
 
     /// What has not been answered.
-    pub fn iter(&self) -> impl Iterator<Item = &Request> {
+    pub fn iter(&self) -> impl Iterator<Item = &AtomicRequest> {
         self.requests.iter().flatten()
     }
 

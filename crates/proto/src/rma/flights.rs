@@ -12,21 +12,21 @@ const NONE: u32 = u32::MAX;
 
 /// Operations, each with what is known of it.
 #[derive(Debug)]
-pub struct Flights<T> {
-    entries: Vec<Entry<T>>,
+pub struct InFlightTable<T> {
+    entries: Vec<InFlightEntry<T>>,
     free: u32,
     flying: u32,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct InFlightEntry<T> {
     generation: u32,
     /// The free place after this one, while it is free.
     next: u32,
     note: Option<T>,
 }
 
-impl<T> Flights<T> {
+impl<T> InFlightTable<T> {
     /// No room yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -37,12 +37,12 @@ impl<T> Flights<T> {
     ///
     /// # Errors
     /// [`OutOfMemory`]; there is as much room as before.
-    pub fn grow(&mut self, more: u32) -> Result<(), OutOfMemory> {
+    pub fn grow_capacity(&mut self, more: u32) -> Result<(), OutOfMemory> {
         let from = self.entries.len() as u32;
         let until = from.saturating_add(more);
         try_grow(&mut self.entries, (until - from) as usize)?;
         for at in from..until {
-            self.entries.push(Entry { generation: 1, next: self.free, note: None });
+            self.entries.push(InFlightEntry { generation: 1, next: self.free, note: None });
             self.free = at;
         }
         Ok(())
@@ -59,7 +59,7 @@ impl<T> Flights<T> {
     /// # Errors
     /// The note, where there is no room.
     #[inline]
-    pub fn begin(&mut self, note: T) -> Result<SlotId, T> {
+    pub fn begin_operation(&mut self, note: T) -> Result<SlotId, T> {
         let slot = self.free;
         let Some(entry) = self.entries.get_mut(slot as usize) else { return Err(note) };
         self.free = entry.next;
@@ -77,7 +77,7 @@ impl<T> Flights<T> {
 
     /// An operation has ended. `None` if none of that name is under way.
     #[inline]
-    pub fn end(&mut self, id: SlotId) -> Option<T> {
+    pub fn end_operation(&mut self, id: SlotId) -> Option<T> {
         let entry = self.entries.get_mut(id.slot as usize)?;
         if entry.generation != id.generation {
             return None;
@@ -92,13 +92,13 @@ impl<T> Flights<T> {
 
     /// Places there are.
     #[must_use]
-    pub fn places(&self) -> u32 {
+    pub fn slot_count(&self) -> u32 {
         self.entries.len() as u32
     }
 
     /// The name of the operation in that place, if there is one that `is` so.
     #[must_use]
-    pub fn at(&self, slot: u32, is: impl Fn(&T) -> bool) -> Option<SlotId> {
+    pub fn id_at(&self, slot: u32, is: impl Fn(&T) -> bool) -> Option<SlotId> {
         let entry = self.entries.get(slot as usize)?;
         let generation = entry.generation;
         entry.note.as_ref().filter(|note| is(note)).map(|_| SlotId { slot, generation })
@@ -125,7 +125,7 @@ impl<T> Flights<T> {
     }
 }
 
-impl<T> Default for Flights<T> {
+impl<T> Default for InFlightTable<T> {
     fn default() -> Self {
         Self::new()
     }
@@ -137,19 +137,22 @@ mod tests {
 
     #[test]
     fn a_name_ends_once() {
-        let mut flights = Flights::new();
-        assert_eq!(flights.begin('x'), Err('x'), "no room before it was grown");
-        flights.grow(2).unwrap();
-        let [one, two] = ['a', 'b'].map(|note| flights.begin(note).unwrap());
+        let mut flights = InFlightTable::new();
+        assert_eq!(flights.begin_operation('x'), Err('x'), "no room before it was grown");
+        flights.grow_capacity(2).unwrap();
+        let [one, two] = ['a', 'b'].map(|note| flights.begin_operation(note).unwrap());
         assert!(!flights.has_room());
-        assert_eq!(flights.begin('c'), Err('c'));
-        assert_eq!(flights.end(one), Some('a'));
-        assert_eq!((flights.end(one), flights.get_mut(one)), (None, None));
-        let three = flights.begin('d').unwrap();
-        assert_eq!((three.slot, flights.end(one)), (one.slot, None), "the place has another name");
+        assert_eq!(flights.begin_operation('c'), Err('c'));
+        assert_eq!(flights.end_operation(one), Some('a'));
+        assert_eq!((flights.end_operation(one), flights.get_mut(one)), (None, None));
+        let three = flights.begin_operation('d').unwrap();
+        assert_eq!((three.slot, flights.end_operation(one)), (one.slot, None), "the place has another name");
         assert_eq!(flights.iter().count(), 2);
-        flights.grow(1).unwrap();
+        flights.grow_capacity(1).unwrap();
         assert!(flights.has_room());
-        assert_eq!((flights.end(two), flights.end(three), flights.len()), (Some('b'), Some('d'), 0));
+        assert_eq!(
+            (flights.end_operation(two), flights.end_operation(three), flights.len()),
+            (Some('b'), Some('d'), 0)
+        );
     }
 }

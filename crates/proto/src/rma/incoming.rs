@@ -7,14 +7,14 @@ use alloc::vec::Vec;
 use crate::limits::LINKS_MAX;
 use crate::mutant::Mutant;
 use crate::reserve::{OutOfMemory, try_filled};
-use crate::rma::shape::Shape;
-use crate::rma::{Fault, Path, low, whole};
-use crate::wire::rma::Stream;
-use crate::wire::rma::signal::{Ask, Signal, Update};
+use crate::rma::shape::EpochShape;
+use crate::rma::{PathId, ProtocolFault, extend_number, truncate_number};
+use crate::wire::rma::RmaStream;
+use crate::wire::rma::signal::{AckRequest, SignalMessage, SignalUpdate};
 
 /// What a target has counted on a path that was lost. Of a stream that it does not know, nothing: the default.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Standing {
+pub struct PathDeliveryReport {
     /// Epochs that were applied; the lowest 48 bits.
     pub applied: u64,
     /// Of each live epoch that had some: its number on the wire and how many; oldest first.
@@ -27,7 +27,7 @@ pub struct Standing {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MakeUp {
     /// Of which stream of the sender.
-    pub stream: Stream,
+    pub stream: RmaStream,
     /// Of which epoch: its number on the wire.
     pub epoch: u16,
     /// How many.
@@ -36,7 +36,7 @@ pub struct MakeUp {
 
 /// Whether a signal that came was one before.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Arrival {
+pub enum SignalArrival {
     /// It is new.
     New,
     /// It came before.
@@ -45,44 +45,45 @@ pub enum Arrival {
 
 /// A live epoch: a line of the cache.
 #[derive(Clone, Copy, Debug, Default)]
-struct Epoch {
+struct LiveEpoch {
     arrived: u32,
     /// How many there are, once its signal has come.
     count: u32,
     /// What its signal does, once it has come.
-    update: Option<Update>,
+    update: Option<SignalUpdate>,
     at_once: bool,
     /// Of those that arrived, by path.
     seen: [u32; LINKS_MAX],
 }
 
-const _: () = assert!(size_of::<Epoch>() == 64);
+const _: () = assert!(size_of::<LiveEpoch>() == 64);
 
-impl Epoch {
+impl LiveEpoch {
     #[inline]
     fn is_complete(&self, mutant: Mutant) -> bool {
-        self.update.is_some() && (self.count == self.arrived || mutant.is("rma-signals-wait-for-nothing"))
+        self.update.is_some()
+            && (self.count == self.arrived || mutant.is_planted("rma-signals-wait-for-nothing"))
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    fn check_count(&self) -> Result<(), ProtocolFault> {
         let arrived = self.arrived;
         let count = self.count;
         let fits = self.update.is_none() || arrived <= count;
-        if fits { Ok(()) } else { Err(Fault::Count { arrived, count }) }
+        if fits { Ok(()) } else { Err(ProtocolFault::Count { arrived, count }) }
     }
 
-    fn is_of(&self, signal: &Signal) -> bool {
+    fn is_of(&self, signal: &SignalMessage) -> bool {
         (self.update, self.count, self.at_once) == (Some(signal.update), signal.count, signal.at_once)
     }
 }
 
 /// The stream.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct IncomingStream {
     /// The oldest live epoch: so many were applied.
     applied: u64,
-    epochs: Box<[Epoch]>,
-    shape: Shape,
+    epochs: Box<[LiveEpoch]>,
+    shape: EpochShape,
     /// The initiator was told that so many were applied.
     told: u64,
     /// It was told anything.
@@ -92,27 +93,27 @@ pub struct Incoming {
     mutant: Mutant,
 }
 
-impl Incoming {
+impl IncomingStream {
     /// A stream that has carried nothing. Allocates for as many epochs as may be live.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new(shape: Shape, mutant: Mutant) -> Result<Self, OutOfMemory> {
+    pub fn new(shape: EpochShape, mutant: Mutant) -> Result<Self, OutOfMemory> {
         Self::from_number(0, shape, mutant)
     }
 
     /// The same, with the number of its first epoch.
-    pub(super) fn from_number(from: u64, shape: Shape, mutant: Mutant) -> Result<Self, OutOfMemory> {
-        let epochs = try_filled(Epoch::default(), shape.window() as usize)?;
+    pub(super) fn from_number(from: u64, shape: EpochShape, mutant: Mutant) -> Result<Self, OutOfMemory> {
+        let epochs = try_filled(LiveEpoch::default(), shape.epoch_window() as usize)?;
         Ok(Self { applied: from, epochs, shape, told: from, has_told: false, wanted: from, mutant })
     }
 
     /// The number of a live epoch.
     #[inline]
-    fn live(&self, epoch: u16) -> Result<u64, Fault> {
-        let ahead = self.shape.ahead(epoch, self.applied);
-        if ahead >= self.shape.window() || !self.shape.holds(epoch) {
-            return Err(Fault::Epoch(epoch.into()));
+    fn live_number(&self, epoch: u16) -> Result<u64, ProtocolFault> {
+        let ahead = self.shape.epochs_ahead(epoch, self.applied);
+        if ahead >= self.shape.epoch_window() || !self.shape.is_valid_epoch(epoch) {
+            return Err(ProtocolFault::Epoch(epoch.into()));
         }
         Ok(self.applied.wrapping_add(ahead))
     }
@@ -120,72 +121,72 @@ impl Incoming {
     /// Counts a write of that epoch that came over `path`. True if there may be a signal to apply.
     ///
     /// # Errors
-    /// [`Fault`] if it cannot be.
+    /// [`ProtocolFault`] if it cannot be.
     #[inline]
-    pub fn count(&mut self, epoch: u16, path: Path) -> Result<bool, Fault> {
-        let number = self.live(epoch)?;
-        let slot = &mut self.epochs[self.shape.place(number)];
+    pub fn count_write(&mut self, epoch: u16, path: PathId) -> Result<bool, ProtocolFault> {
+        let number = self.live_number(epoch)?;
+        let slot = &mut self.epochs[self.shape.ring_index(number)];
         slot.arrived = slot.arrived.wrapping_add(1);
         slot.seen[path.index()] = slot.seen[path.index()].wrapping_add(1);
         if slot.update.is_none() {
             return Ok(false);
         }
-        slot.check()?;
+        slot.check_count()?;
         Ok(self.is_ready())
     }
 
     /// A signal has come.
     ///
     /// # Errors
-    /// [`Fault`] if it cannot be.
-    pub fn on_signal(&mut self, signal: &Signal) -> Result<Arrival, Fault> {
-        let Ok(number) = self.live(signal.epoch) else {
+    /// [`ProtocolFault`] if it cannot be.
+    pub fn on_signal(&mut self, signal: &SignalMessage) -> Result<SignalArrival, ProtocolFault> {
+        let Ok(number) = self.live_number(signal.epoch) else {
             return self.on_repeated(signal);
         };
-        let slot = &mut self.epochs[self.shape.place(number)];
+        let slot = &mut self.epochs[self.shape.ring_index(number)];
         if slot.update.is_some() {
-            let contradicts = Fault::Contradiction(signal.epoch);
-            return if slot.is_of(signal) { Ok(Arrival::Repeated) } else { Err(contradicts) };
+            let contradicts = ProtocolFault::Contradiction(signal.epoch);
+            return if slot.is_of(signal) { Ok(SignalArrival::Repeated) } else { Err(contradicts) };
         }
         (slot.update, slot.count, slot.at_once) = (Some(signal.update), signal.count, signal.at_once);
-        slot.check()?;
+        slot.check_count()?;
         if signal.at_once {
-            self.want(number.wrapping_add(1));
+            self.request_ack(number.wrapping_add(1));
         }
-        Ok(Arrival::New)
+        Ok(SignalArrival::New)
     }
 
     /// One that was applied: its initiator does not know, or its path was lost too early to tell.
-    fn on_repeated(&mut self, signal: &Signal) -> Result<Arrival, Fault> {
-        let behind = self.shape.ahead(self.shape.wire(self.applied), signal.epoch.into());
-        if behind > self.shape.window() || !self.shape.holds(signal.epoch) {
-            return Err(Fault::Epoch(signal.epoch.into()));
+    fn on_repeated(&mut self, signal: &SignalMessage) -> Result<SignalArrival, ProtocolFault> {
+        let behind = self.shape.epochs_ahead(self.shape.wire_epoch(self.applied), signal.epoch.into());
+        if behind > self.shape.epoch_window() || !self.shape.is_valid_epoch(signal.epoch) {
+            return Err(ProtocolFault::Epoch(signal.epoch.into()));
         }
         self.tell_again();
-        Ok(Arrival::Repeated)
+        Ok(SignalArrival::Repeated)
     }
 
     /// Whether a signal is to be applied.
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.epochs[self.shape.place(self.applied)].is_complete(self.mutant)
+        self.epochs[self.shape.ring_index(self.applied)].is_complete(self.mutant)
     }
 
     /// What the next signal does, if it is its turn: everything before it in its stream is there. To be applied before anything
     /// else of this stream is asked for.
-    pub fn take(&mut self) -> Option<Update> {
+    pub fn take_signal(&mut self) -> Option<SignalUpdate> {
         let mut at = self.applied;
-        if self.mutant.is("rma-signals-overtake") {
+        if self.mutant.is_planted("rma-signals-overtake") {
             let later = |&ahead: &u64| self.complete_at(self.applied.wrapping_add(ahead));
-            at = self.applied.wrapping_add((0..self.shape.window()).rev().find(later)?);
+            at = self.applied.wrapping_add((0..self.shape.epoch_window()).rev().find(later)?);
         }
-        let slot = &mut self.epochs[self.shape.place(at)];
+        let slot = &mut self.epochs[self.shape.ring_index(at)];
         if !slot.is_complete(self.mutant) {
             return None;
         }
         let update = slot.update.take();
-        if !self.mutant.is("rma-arrivals-stay") {
+        if !self.mutant.is_planted("rma-arrivals-stay") {
             slot.arrived = 0;
         }
         slot.seen = [0; LINKS_MAX];
@@ -199,27 +200,27 @@ impl Incoming {
     }
 
     fn complete_at(&self, number: u64) -> bool {
-        self.epochs[self.shape.place(number)].is_complete(self.mutant)
+        self.epochs[self.shape.ring_index(number)].is_complete(self.mutant)
     }
 
     /// The initiator wants to know when epochs before that were applied.
     ///
     /// # Errors
-    /// [`Fault::Epoch`] if there can be none such.
-    pub fn on_ask(&mut self, ask: &Ask) -> Result<(), Fault> {
-        let number = whole(ask.number, self.applied);
+    /// [`ProtocolFault::Epoch`] if there can be none such.
+    pub fn on_ask(&mut self, ask: &AckRequest) -> Result<(), ProtocolFault> {
+        let number = extend_number(ask.number, self.applied);
         let ahead = number.wrapping_sub(self.applied) as i64;
-        if ahead > self.shape.window() as i64 {
-            return Err(Fault::Epoch(ask.number));
+        if ahead > self.shape.epoch_window() as i64 {
+            return Err(ProtocolFault::Epoch(ask.number));
         }
         if ahead <= 0 {
             self.tell_again();
         }
-        self.want(number);
+        self.request_ack(number);
         Ok(())
     }
 
-    fn want(&mut self, number: u64) {
+    fn request_ack(&mut self, number: u64) {
         if number.wrapping_sub(self.wanted) as i64 > 0 {
             self.wanted = number;
         }
@@ -231,10 +232,10 @@ impl Incoming {
             return;
         }
         self.told = self.applied.wrapping_sub(1);
-        if self.mutant.is("rma-late-asks-win") {
+        if self.mutant.is_planted("rma-late-asks-win") {
             self.wanted = self.applied;
         }
-        self.want(self.applied);
+        self.request_ack(self.applied);
     }
 
     /// Whether anything was applied that the initiator was not told of.
@@ -248,51 +249,51 @@ impl Incoming {
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {
-        if self.mutant.is("rma-acks-only-ride") {
+        if self.mutant.is_planted("rma-acks-only-ride") {
             return false;
         }
         let owed = self.applied.wrapping_sub(self.told);
         let wanted = self.wanted.wrapping_sub(self.told) as i64;
         let is_wanted = wanted > 0 && wanted as u64 <= owed;
-        let each = self.mutant.is("rma-each-signal-is-acknowledged");
+        let each = self.mutant.is_planted("rma-each-signal-is-acknowledged");
         owed >= self.shape.acknowledge_after() || is_wanted || each && owed > 0
     }
 
     /// The lowest 48 bits of how many were applied; the initiator is being told, so that nothing is owed any more. Only when
     /// the message that carries it is certain to be taken.
     #[inline]
-    pub fn tell(&mut self) -> u64 {
+    pub fn acknowledge_applied(&mut self) -> u64 {
         (self.told, self.has_told) = (self.applied, true);
-        low(self.applied)
+        truncate_number(self.applied)
     }
 
     /// What was counted on a path that was lost, after the last of it has come. Counts on it begin anew.
-    pub fn leave(&mut self, path: Path) -> Standing {
+    pub fn close_path(&mut self, path: PathId) -> PathDeliveryReport {
         let mut seen = Vec::new();
         let mut signals = Vec::new();
-        for ahead in 0..self.shape.window() {
+        for ahead in 0..self.shape.epoch_window() {
             let number = self.applied.wrapping_add(ahead);
-            let slot = &mut self.epochs[self.shape.place(number)];
+            let slot = &mut self.epochs[self.shape.ring_index(number)];
             let count = core::mem::take(&mut slot.seen[path.index()]);
             if count > 0 {
-                seen.push((self.shape.wire(number), count));
+                seen.push((self.shape.wire_epoch(number), count));
             }
             if slot.update.is_some() {
-                signals.push(self.shape.wire(number));
+                signals.push(self.shape.wire_epoch(number));
             }
         }
-        Standing { applied: low(self.applied), seen, signals }
+        PathDeliveryReport { applied: truncate_number(self.applied), seen, signals }
     }
 
     /// Writes of a lost path were written again. True if there may be a signal to apply.
     ///
     /// # Errors
-    /// [`Fault`] if that cannot be.
-    pub fn make_up(&mut self, lost: &MakeUp) -> Result<bool, Fault> {
-        let number = self.live(lost.epoch)?;
-        let slot = &mut self.epochs[self.shape.place(number)];
+    /// [`ProtocolFault`] if that cannot be.
+    pub fn make_up(&mut self, lost: &MakeUp) -> Result<bool, ProtocolFault> {
+        let number = self.live_number(lost.epoch)?;
+        let slot = &mut self.epochs[self.shape.ring_index(number)];
         slot.arrived = slot.arrived.wrapping_add(lost.count);
-        slot.check()?;
+        slot.check_count()?;
         Ok(self.is_ready())
     }
 }

@@ -36,9 +36,9 @@ use crate::limits::LINKS_MAX;
 
 /// A link to a peer, by its place among those in use, at each end by its own count: below [`LINKS_MAX`].
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Path(u8);
+pub struct PathId(u8);
 
-impl Path {
+impl PathId {
     /// The path of that place.
     #[must_use]
     pub const fn new(place: u8) -> Option<Self> {
@@ -55,7 +55,7 @@ impl Path {
 
 /// The peer broke the protocol; its streams cannot be used any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Fault {
+pub enum ProtocolFault {
     /// The immediate is none of a counted write.
     #[error("immediate {0:#x} is none of a counted write")]
     Immediate(u32),
@@ -98,14 +98,14 @@ pub enum Fault {
 }
 
 /// A number whose lowest 48 bits are `bits`: the one nearest to `near`.
-fn whole(bits: u64, near: u64) -> u64 {
+fn extend_number(bits: u64, near: u64) -> u64 {
     const UNUSED: u32 = 64 - crate::wire::rma::signal::NUMBER_BITS;
     let ahead = (bits.wrapping_sub(near) << UNUSED) as i64 >> UNUSED;
     near.wrapping_add(ahead as u64)
 }
 
 /// What a message carries of a number.
-const fn low(number: u64) -> u64 {
+const fn truncate_number(number: u64) -> u64 {
     number & ((1 << crate::wire::rma::signal::NUMBER_BITS) - 1)
 }
 

@@ -13,16 +13,16 @@ use alloc::vec::Vec;
 use crate::limits::{LINKS_MAX, RMA_EPOCH_WRITES_MAX};
 use crate::mutant::Mutant;
 use crate::reserve::{OutOfMemory, try_filled};
-use crate::rma::incoming::{MakeUp, Standing};
-use crate::rma::shape::Shape;
-use crate::rma::{Fault, Path, low, whole};
-use crate::wire::imm::Counted;
-use crate::wire::rma::Stream;
-use crate::wire::rma::signal::{Ack, Ask, Signal, Update};
+use crate::rma::incoming::{MakeUp, PathDeliveryReport};
+use crate::rma::shape::EpochShape;
+use crate::rma::{PathId, ProtocolFault, extend_number, truncate_number};
+use crate::wire::imm::CountedImmediate;
+use crate::wire::rma::RmaStream;
+use crate::wire::rma::signal::{AckRequest, SignalAck, SignalMessage, SignalUpdate};
 
 /// How signals come after the puts before them. Chosen from what the NICs of both ends can do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Order {
+pub enum SignalOrdering {
     /// Writes bring immediates, and the target counts them.
     Counted {
         /// Counted writes without a signal after which writes are not counted any more; at least 1.
@@ -34,8 +34,8 @@ pub enum Order {
 
 /// What a put carries.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Tag {
-    /// No immediate. [`Outgoing::on_plain_done`] is to be told when it is complete at the target.
+pub enum PutTag {
+    /// No immediate. [`OutgoingStream::on_plain_done`] is to be told when it is complete at the target.
     Plain,
     /// This immediate.
     Counted(u32),
@@ -43,7 +43,7 @@ pub enum Tag {
 
 /// Not now; nothing was taken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Busy {
+pub enum StreamBusy {
     /// As many epochs as may be live wait for their acknowledgement, which comes without being asked for.
     Acknowledgement,
     /// Puts that were not counted are not yet complete at the target: quiet this peer, so far as they go.
@@ -55,35 +55,35 @@ pub enum Busy {
 /// A signal, or a put with signal, that has begun: no other signal ends its epoch.
 #[derive(Debug)]
 #[must_use = "no signal of the stream goes until it has ended"]
-pub struct Batch(());
+pub struct SignalBatch(());
 
 /// What a quiet of this stream waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Quiet {
+pub enum QuietStep {
     /// All signals were applied.
     Applied,
     /// This message is to be sent, over any path, and then the answer awaited.
-    Ask(Ask),
+    Ask(AckRequest),
     /// The answer will come.
     Wait,
 }
 
 /// A signal that was sent and is not acknowledged: a line of the cache.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sent {
-    update: Option<Update>,
+struct SentSignal {
+    update: Option<SignalUpdate>,
     count: u32,
     at_once: bool,
     posted: [u32; LINKS_MAX],
     /// The path that its message went over last, while that is not lost.
-    over: Option<Path>,
+    over: Option<PathId>,
 }
 
-const _: () = assert!(size_of::<Sent>() <= 64);
+const _: () = assert!(size_of::<SentSignal>() <= 64);
 
 /// The stream.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingStream {
     /// Writes of the open epoch.
     count: u32,
     /// Counted puts end when there are so many; 0 while none is counted.
@@ -102,35 +102,40 @@ pub struct Outgoing {
     acked: u64,
     /// An acknowledgement of all epochs before this was asked for.
     asked: u64,
-    sent: Box<[Sent]>,
-    order: Order,
-    shape: Shape,
-    stream: Stream,
+    sent: Box<[SentSignal]>,
+    order: SignalOrdering,
+    shape: EpochShape,
+    stream: RmaStream,
     mutant: Mutant,
 }
 
-impl Outgoing {
+impl OutgoingStream {
     /// A stream that has carried nothing. Allocates for as many signals as may be live.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new(stream: Stream, order: Order, shape: Shape, mutant: Mutant) -> Result<Self, OutOfMemory> {
+    pub fn new(
+        stream: RmaStream,
+        order: SignalOrdering,
+        shape: EpochShape,
+        mutant: Mutant,
+    ) -> Result<Self, OutOfMemory> {
         Self::from_number(0, stream, order, shape, mutant)
     }
 
     /// The same, with the number of its first epoch.
     pub(super) fn from_number(
         from: u64,
-        stream: Stream,
-        order: Order,
-        shape: Shape,
+        stream: RmaStream,
+        order: SignalOrdering,
+        shape: EpochShape,
         mutant: Mutant,
     ) -> Result<Self, OutOfMemory> {
-        let sent = try_filled(Sent::default(), shape.window() as usize)?;
+        let sent = try_filled(SentSignal::default(), shape.epoch_window() as usize)?;
         Ok(Self {
             count: 0,
             limit: 0,
-            imm: Counted::new(stream, shape.wire(from)).to_bits(),
+            imm: CountedImmediate::new(stream, shape.wire_epoch(from)).to_bits(),
             counting: false,
             held: false,
             plain: 0,
@@ -150,50 +155,51 @@ impl Outgoing {
     /// several pieces takes each of them.
     ///
     /// # Errors
-    /// [`Busy`] says what is waited for.
+    /// [`StreamBusy`] says what is waited for.
     #[inline]
-    pub fn put(&mut self, path: Path) -> Result<Tag, Busy> {
+    pub fn tag_put(&mut self, path: PathId) -> Result<PutTag, StreamBusy> {
         if self.count < self.limit {
-            return Ok(Tag::Counted(self.counted(path)));
+            return Ok(PutTag::Counted(self.count_write(path)));
         }
-        if self.counting || self.mutant.is("rma-counts-from-the-start") {
+        if self.counting || self.mutant.is_planted("rma-counts-from-the-start") {
             return self.at_limit();
         }
         self.plain += 1;
-        Ok(Tag::Plain)
+        Ok(PutTag::Plain)
     }
 
     #[inline]
-    fn counted(&mut self, path: Path) -> u32 {
+    fn count_write(&mut self, path: PathId) -> u32 {
         self.count += 1;
         self.posted[path.index()] += 1;
         self.imm
     }
 
     #[cold]
-    fn at_limit(&mut self) -> Result<Tag, Busy> {
+    fn at_limit(&mut self) -> Result<PutTag, StreamBusy> {
         if self.is_full() {
-            return Err(Busy::Acknowledgement);
+            return Err(StreamBusy::Acknowledgement);
         }
         if self.held {
-            return Err(Busy::Held);
+            return Err(StreamBusy::Held);
         }
-        if self.mutant.is("rma-counts-from-the-start") {
+        if self.mutant.is_planted("rma-counts-from-the-start") {
             self.counting = true;
             self.limit = RMA_EPOCH_WRITES_MAX;
-            return self.put(Path(0));
+            return self.tag_put(PathId(0));
         }
         self.counting = false;
         self.limit = 0;
-        if self.mutant.is("rma-reverting-forgets") {
+        if self.mutant.is_planted("rma-reverting-forgets") {
             self.count = 0;
         }
         self.plain += 1;
-        Ok(Tag::Plain)
+        Ok(PutTag::Plain)
     }
 
     fn is_full(&self) -> bool {
-        self.unacknowledged() >= self.shape.window() && !self.mutant.is("rma-window-has-no-end")
+        self.unacknowledged_signals() >= self.shape.epoch_window()
+            && !self.mutant.is_planted("rma-window-has-no-end")
     }
 
     /// A write that was not counted is complete at the target. False if there was none: it was told twice.
@@ -208,102 +214,111 @@ impl Outgoing {
     /// Begins a signal, with or without writes of its own.
     ///
     /// # Errors
-    /// [`Busy`] says what is waited for.
-    pub fn begin(&mut self) -> Result<Batch, Busy> {
-        if self.held && !self.mutant.is("rma-batches-mix") {
-            return Err(Busy::Held);
+    /// [`StreamBusy`] says what is waited for.
+    pub fn begin_signal(&mut self) -> Result<SignalBatch, StreamBusy> {
+        if self.held && !self.mutant.is_planted("rma-batches-mix") {
+            return Err(StreamBusy::Held);
         }
         if self.is_full() {
-            return Err(Busy::Acknowledgement);
+            return Err(StreamBusy::Acknowledgement);
         }
         self.held = true;
-        self.counting = matches!(self.order, Order::Counted { .. });
-        self.renew();
-        Ok(Batch(()))
+        self.counting = matches!(self.order, SignalOrdering::Counted { .. });
+        self.renew_limit();
+        Ok(SignalBatch(()))
     }
 
-    /// Takes one write of a put with signal, as [`Outgoing::put`] does.
+    /// Takes one write of a put with signal, as [`OutgoingStream::tag_put`] does.
     ///
     /// # Errors
-    /// [`Busy::Held`] if the epoch has as many writes as a signal can tell; the batch can only end.
+    /// [`StreamBusy::Held`] if the epoch has as many writes as a signal can tell; the batch can only end.
     #[inline]
-    pub fn piece(&mut self, _batch: &Batch, path: Path) -> Result<Tag, Busy> {
-        self.put(path)
+    pub fn tag_piece(&mut self, _batch: &SignalBatch, path: PathId) -> Result<PutTag, StreamBusy> {
+        self.tag_put(path)
     }
 
     /// Ends a batch: the signal is to be sent, over any path. `at_once` asks for an acknowledgement as soon as the signal was applied: for a signal that is waited for.
     ///
     /// # Errors
-    /// The batch and [`Busy::Plain`]: puts before the signal that are not counted have not completed.
-    pub fn end(&mut self, batch: Batch, update: Update, at_once: bool) -> Result<Signal, (Batch, Busy)> {
-        if self.plain > 0 && !self.mutant.is("rma-turns-without-quiet") {
-            return Err((batch, Busy::Plain));
+    /// The batch and [`StreamBusy::Plain`]: puts before the signal that are not counted have not completed.
+    pub fn end_signal(
+        &mut self,
+        batch: SignalBatch,
+        update: SignalUpdate,
+        at_once: bool,
+    ) -> Result<SignalMessage, (SignalBatch, StreamBusy)> {
+        if self.plain > 0 && !self.mutant.is_planted("rma-turns-without-quiet") {
+            return Err((batch, StreamBusy::Plain));
         }
         let number = self.sealed;
         let count = self.count;
         let posted = self.posted;
-        let sent = Sent { update: Some(update), count, at_once, posted, over: None };
-        self.sent[self.shape.place(number)] = sent;
+        let sent = SentSignal { update: Some(update), count, at_once, posted, over: None };
+        self.sent[self.shape.ring_index(number)] = sent;
         self.sealed = self.sealed.wrapping_add(1);
         if at_once {
             self.asked = self.sealed;
         }
         (self.count, self.posted) = (0, [0; LINKS_MAX]);
-        if !self.mutant.is("rma-epoch-stands-still") {
-            self.imm = Counted::new(self.stream, self.shape.wire(self.sealed)).to_bits();
+        if !self.mutant.is_planted("rma-epoch-stands-still") {
+            self.imm = CountedImmediate::new(self.stream, self.shape.wire_epoch(self.sealed)).to_bits();
         }
-        self.abandon(batch);
+        self.abandon_signal(batch);
         let stream = self.stream;
-        let epoch = self.shape.wire(number);
-        Ok(Signal { stream, epoch, count, update, at_once, ack: None })
+        let epoch = self.shape.wire_epoch(number);
+        Ok(SignalMessage { stream, epoch, count, update, at_once, ack: None })
     }
 
     /// Gives a batch up. The writes it took belong to the epoch that the next signal ends.
-    pub fn abandon(&mut self, _batch: Batch) {
+    pub fn abandon_signal(&mut self, _batch: SignalBatch) {
         self.held = false;
-        self.renew();
+        self.renew_limit();
     }
 
     /// How many writes the open epoch may have now.
-    fn renew(&mut self) {
+    fn renew_limit(&mut self) {
         self.limit = match self.order {
-            Order::Counted { .. } if !self.counting || self.is_full() => 0,
-            Order::Counted { .. } if self.held => RMA_EPOCH_WRITES_MAX,
-            Order::Counted { revert_after } => revert_after.min(RMA_EPOCH_WRITES_MAX),
-            Order::Completed => 0,
+            SignalOrdering::Counted { .. } if !self.counting || self.is_full() => 0,
+            SignalOrdering::Counted { .. } if self.held => RMA_EPOCH_WRITES_MAX,
+            SignalOrdering::Counted { revert_after } => revert_after.min(RMA_EPOCH_WRITES_MAX),
+            SignalOrdering::Completed => 0,
         };
     }
 
     /// An acknowledgement has come: how many signals it tells of that none told of before.
     ///
     /// # Errors
-    /// [`Fault::Acknowledged`] if it tells of some that were not sent.
-    pub fn on_ack(&mut self, ack: Ack) -> Result<u64, Fault> {
-        let number = self.told(ack.number);
+    /// [`ProtocolFault::Acknowledged`] if it tells of some that were not sent.
+    pub fn on_ack(&mut self, ack: SignalAck) -> Result<u64, ProtocolFault> {
+        let number = self.extend_acked(ack.number);
         let news = number.wrapping_sub(self.acked) as i64;
         if news <= 0 {
             return Ok(0);
         }
-        if news as u64 > self.unacknowledged() {
-            return Err(Fault::Acknowledged(ack.number));
+        if news as u64 > self.unacknowledged_signals() {
+            return Err(ProtocolFault::Acknowledged(ack.number));
         }
         self.acked = number;
-        self.renew();
+        self.renew_limit();
         Ok(news as u64)
     }
 
-    fn told(&self, number: u64) -> u64 {
-        if self.mutant.is("rma-acks-are-narrow") {
-            let ahead = self.shape.ahead(self.shape.wire(number), self.acked);
-            return if ahead > self.unacknowledged() { self.acked } else { self.acked.wrapping_add(ahead) };
+    fn extend_acked(&self, number: u64) -> u64 {
+        if self.mutant.is_planted("rma-acks-are-narrow") {
+            let ahead = self.shape.epochs_ahead(self.shape.wire_epoch(number), self.acked);
+            return if ahead > self.unacknowledged_signals() {
+                self.acked
+            } else {
+                self.acked.wrapping_add(ahead)
+            };
         }
-        whole(number, self.acked)
+        extend_number(number, self.acked)
     }
 
     /// Signals that were sent and are not acknowledged.
     #[inline]
     #[must_use]
-    pub fn unacknowledged(&self) -> u64 {
+    pub fn unacknowledged_signals(&self) -> u64 {
         self.sealed.wrapping_sub(self.acked)
     }
 
@@ -311,37 +326,37 @@ impl Outgoing {
     #[inline]
     #[must_use]
     pub fn is_told_unasked(&self) -> bool {
-        self.unacknowledged() >= self.shape.acknowledge_after()
+        self.unacknowledged_signals() >= self.shape.acknowledge_after()
     }
 
     /// What a quiet of this stream has to do for its signals. Of two that come after the same signal the second asks nothing.
-    pub fn quiet(&mut self) -> Quiet {
-        if self.unacknowledged() == 0 {
-            return Quiet::Applied;
+    pub fn quiet(&mut self) -> QuietStep {
+        if self.unacknowledged_signals() == 0 {
+            return QuietStep::Applied;
         }
-        let has_asked = self.asked == self.sealed && !self.mutant.is("rma-quiet-asks-each-time");
-        if has_asked || self.mutant.is("rma-quiet-asks-nobody") {
-            return Quiet::Wait;
+        let has_asked = self.asked == self.sealed && !self.mutant.is_planted("rma-quiet-asks-each-time");
+        if has_asked || self.mutant.is_planted("rma-quiet-asks-nobody") {
+            return QuietStep::Wait;
         }
         self.asked = self.sealed;
-        Quiet::Ask(Ask { stream: self.stream, number: low(self.sealed) })
+        QuietStep::Ask(AckRequest { stream: self.stream, number: truncate_number(self.sealed) })
     }
 
     /// The message of the signal of that number is sent, for the first time or again, over that path.
     #[inline]
-    pub fn sent_over(&mut self, number: u64, path: Path) {
-        self.sent[self.shape.place(number)].over = Some(path);
+    pub fn sent_over(&mut self, number: u64, path: PathId) {
+        self.sent[self.shape.ring_index(number)].over = Some(path);
     }
 
     /// The signals whose messages went over a path that is lost, and have not come, as the target says: they are to be sent again.
-    pub fn lost_signals(&mut self, path: Path, standing: &Standing) -> Vec<(u64, Signal)> {
+    pub fn lost_signals(&mut self, path: PathId, standing: &PathDeliveryReport) -> Vec<(u64, SignalMessage)> {
         let mut lost = Vec::new();
-        for back in (1..=self.unacknowledged()).rev() {
+        for back in (1..=self.unacknowledged_signals()).rev() {
             let number = self.sealed.wrapping_sub(back);
-            let sent = &mut self.sent[self.shape.place(number)];
-            if sent.over == Some(path) && !self.mutant.is("rma-lost-signals-stay-lost") {
+            let sent = &mut self.sent[self.shape.ring_index(number)];
+            if sent.over == Some(path) && !self.mutant.is_planted("rma-lost-signals-stay-lost") {
                 sent.over = None;
-                lost.extend(self.again(number, standing).map(|signal| (number, signal)));
+                lost.extend(self.resend_signal(number, standing).map(|signal| (number, signal)));
             }
         }
         lost
@@ -352,26 +367,26 @@ impl Outgoing {
     #[must_use]
     pub fn is_missing(&self, number: u64, lost: &[MakeUp]) -> bool {
         let is_live = number.wrapping_sub(self.acked) as i64 >= 0;
-        is_live && lost.iter().any(|one| one.epoch == self.shape.wire(number))
+        is_live && lost.iter().any(|one| one.epoch == self.shape.wire_epoch(number))
     }
 
     /// The signal of that number, to be sent again as its message went over a path that was lost; `None` if it has come all the
     /// same, as the target says. So no message is sent again while one like it may still come, and none that comes late meets a
     /// later epoch of its number.
     #[must_use]
-    pub fn again(&self, number: u64, standing: &Standing) -> Option<Signal> {
+    pub fn resend_signal(&self, number: u64, standing: &PathDeliveryReport) -> Option<SignalMessage> {
         let back = self.sealed.wrapping_sub(number);
-        if back == 0 || back > self.unacknowledged() {
+        if back == 0 || back > self.unacknowledged_signals() {
             return None;
         }
-        let epoch = self.shape.wire(number);
-        let applied = whole(standing.applied, self.acked);
+        let epoch = self.shape.wire_epoch(number);
+        let applied = extend_number(standing.applied, self.acked);
         let has_come = (number.wrapping_sub(applied) as i64) < 0 || standing.signals.contains(&epoch);
-        if has_come && !self.mutant.is("rma-signals-come-twice") {
+        if has_come && !self.mutant.is_planted("rma-signals-come-twice") {
             return None;
         }
-        let Sent { update, count, at_once, .. } = self.sent[self.shape.place(number)];
-        Some(Signal { stream: self.stream, epoch, count, update: update?, at_once, ack: None })
+        let SentSignal { update, count, at_once, .. } = self.sent[self.shape.ring_index(number)];
+        Some(SignalMessage { stream: self.stream, epoch, count, update: update?, at_once, ack: None })
     }
 
     /// The number of the open epoch, and of the next signal.
@@ -383,7 +398,7 @@ impl Outgoing {
 
     /// Which stream it is.
     #[must_use]
-    pub const fn stream(&self) -> Stream {
+    pub const fn stream(&self) -> RmaStream {
         self.stream
     }
 
@@ -392,36 +407,40 @@ impl Outgoing {
     /// have failed for good, which a quiet tells. A later quiet asks again.
     ///
     /// # Errors
-    /// [`Fault`] if what it says cannot be.
-    pub fn lose(&mut self, path: Path, standing: &Standing) -> Result<Vec<MakeUp>, Fault> {
-        let applied = whole(standing.applied, self.acked);
+    /// [`ProtocolFault`] if what it says cannot be.
+    pub fn lose_path(
+        &mut self,
+        path: PathId,
+        standing: &PathDeliveryReport,
+    ) -> Result<Vec<MakeUp>, ProtocolFault> {
+        let applied = extend_number(standing.applied, self.acked);
         // What it tells of may have been acknowledged since: no epoch that was lacks a write.
         let known = (self.acked.wrapping_sub(applied) as i64).max(0) as u64;
         let start = applied.wrapping_add(known);
-        if self.sealed.wrapping_sub(start) > self.unacknowledged() {
-            return Err(Fault::Acknowledged(standing.applied));
+        if self.sealed.wrapping_sub(start) > self.unacknowledged_signals() {
+            return Err(ProtocolFault::Acknowledged(standing.applied));
         }
         self.asked = self.acked;
-        let seen = standing.seen.iter().map(|&(epoch, seen)| (self.shape.ahead(epoch, applied), seen));
+        let seen = standing.seen.iter().map(|&(epoch, seen)| (self.shape.epochs_ahead(epoch, applied), seen));
         let mut seen = seen.skip_while(|&(ahead, _)| ahead < known).peekable();
         let mut lost = Vec::new();
         for back in (0..=self.sealed.wrapping_sub(start)).rev() {
             let number = self.sealed.wrapping_sub(back);
-            let epoch = self.shape.wire(number);
+            let epoch = self.shape.wire_epoch(number);
             let ahead = number.wrapping_sub(applied);
             let seen = seen.next_if(|&(of, _)| of == ahead).map_or(0, |(_, seen)| seen);
             let posted = match back {
                 0 => &mut self.posted,
-                _ => &mut self.sent[self.shape.place(number)].posted,
+                _ => &mut self.sent[self.shape.ring_index(number)].posted,
             };
             let posted = core::mem::take(&mut posted[path.index()]);
-            let missing = posted.checked_sub(seen).ok_or(Fault::Standing { seen, posted })?;
-            let count = if self.mutant.is("rma-standings-are-not-read") { posted } else { missing };
+            let missing = posted.checked_sub(seen).ok_or(ProtocolFault::Standing { seen, posted })?;
+            let count = if self.mutant.is_planted("rma-standings-are-not-read") { posted } else { missing };
             if count > 0 {
                 lost.push(MakeUp { stream: self.stream, epoch, count });
             }
         }
-        seen.next().map_or(Ok(lost), |(ahead, _)| Err(Fault::Epoch(applied.wrapping_add(ahead))))
+        seen.next().map_or(Ok(lost), |(ahead, _)| Err(ProtocolFault::Epoch(applied.wrapping_add(ahead))))
     }
 }
 
@@ -429,24 +448,24 @@ impl Outgoing {
 mod tests {
     use super::*;
     use crate::mutant::planted;
-    use crate::wire::rma::signal::SignalOp;
-    use crate::wire::rma::word::{Width, Word};
+    use crate::wire::rma::signal::UpdateOp;
+    use crate::wire::rma::word::{SymmetricWord, WordWidth};
 
     #[test]
     fn an_epoch_has_as_many_writes_as_a_signal_can_tell() {
-        let stream = Stream::new(0).unwrap();
-        let order = Order::Counted { revert_after: u32::MAX };
-        let mut out = Outgoing::new(stream, order, Shape::WIRE, planted()).unwrap();
-        let path = Path::new(0).unwrap();
-        let word = Word::new(0, 0, Width::Eight).unwrap();
-        let batch = out.begin().unwrap();
+        let stream = RmaStream::new(0).unwrap();
+        let order = SignalOrdering::Counted { revert_after: u32::MAX };
+        let mut out = OutgoingStream::new(stream, order, EpochShape::WIRE, planted()).unwrap();
+        let path = PathId::new(0).unwrap();
+        let word = SymmetricWord::new(0, 0, WordWidth::Eight).unwrap();
+        let batch = out.begin_signal().unwrap();
         out.count = RMA_EPOCH_WRITES_MAX - 1;
-        assert!(matches!(out.piece(&batch, path), Ok(Tag::Counted(_))));
-        assert_eq!(out.piece(&batch, path), Err(Busy::Held));
-        let update = Update::new(SignalOp::Set, word, 0).unwrap();
-        let Ok(signal) = out.end(batch, update, false) else { panic!("nothing is in its way") };
+        assert!(matches!(out.tag_piece(&batch, path), Ok(PutTag::Counted(_))));
+        assert_eq!(out.tag_piece(&batch, path), Err(StreamBusy::Held));
+        let update = SignalUpdate::new(UpdateOp::Set, word, 0).unwrap();
+        let Ok(signal) = out.end_signal(batch, update, false) else { panic!("nothing is in its way") };
         assert_eq!(signal.count, RMA_EPOCH_WRITES_MAX);
         out.count = RMA_EPOCH_WRITES_MAX;
-        assert_eq!(out.put(path), Ok(Tag::Plain), "and goes on without being counted");
+        assert_eq!(out.tag_put(path), Ok(PutTag::Plain), "and goes on without being counted");
     }
 }

@@ -5,12 +5,12 @@
 
 use crate::limits::LINKS_MAX;
 use crate::mutant::Mutant;
-use crate::rma::Path;
-use crate::rma::incoming::Standing;
+use crate::rma::PathId;
+use crate::rma::incoming::PathDeliveryReport;
 
 /// How far a path is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Stage {
+pub enum PathStage {
     /// The other end is asked for.
     Asked,
     /// Both ends are made; what is posted waits until they are up.
@@ -25,10 +25,10 @@ pub enum Stage {
 
 /// What to do about a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Step {
+pub enum PathStep {
     /// Nothing.
     Nothing,
-    /// Put the link into error, and tell the target if `say`. Work waits for [`Paths::settle`].
+    /// Put the link into error, and tell the target if `say`. Work waits for [`PeerPaths::take_delivery_report`].
     Leave {
         /// The target does not know.
         say: bool,
@@ -38,127 +38,127 @@ pub enum Step {
 }
 
 #[derive(Clone, Debug)]
-struct Way {
-    stage: Stage,
-    standing: Option<Standing>,
+struct PathRecord {
+    stage: PathStage,
+    standing: Option<PathDeliveryReport>,
 }
 
 /// All paths to a peer.
 #[derive(Clone, Debug)]
-pub struct Paths {
-    ways: [Way; LINKS_MAX],
+pub struct PeerPaths {
+    ways: [PathRecord; LINKS_MAX],
     mutant: Mutant,
 }
 
-impl Paths {
+impl PeerPaths {
     /// So many, asked for; at most [`LINKS_MAX`].
     #[must_use]
     pub fn new(count: usize, mutant: Mutant) -> Self {
-        let stage = |at| if at < count { Stage::Asked } else { Stage::Gone };
-        let ways = core::array::from_fn(|at| Way { stage: stage(at), standing: None });
+        let stage = |at| if at < count { PathStage::Asked } else { PathStage::Gone };
+        let ways = core::array::from_fn(|at| PathRecord { stage: stage(at), standing: None });
         Self { ways, mutant }
     }
 
     /// How far a path is.
     #[inline]
     #[must_use]
-    pub const fn stage(&self, path: Path) -> Stage {
+    pub const fn path_stage(&self, path: PathId) -> PathStage {
         self.ways[path.index()].stage
     }
 
     /// Whether a path carries.
     #[inline]
     #[must_use]
-    pub fn carries(&self, path: Path) -> bool {
-        self.stage(path) == Stage::Up
+    pub fn is_up(&self, path: PathId) -> bool {
+        self.path_stage(path) == PathStage::Up
     }
 
     /// How many paths are so far.
     #[must_use]
-    pub fn count(&self, stage: Stage) -> usize {
+    pub fn count_in_stage(&self, stage: PathStage) -> usize {
         self.ways.iter().filter(|way| way.stage == stage).count()
     }
 
     /// Whether there is nothing to be posted on and may be soon: some path is being made, and none carries.
     #[must_use]
     pub fn are_coming(&self) -> bool {
-        self.count(Stage::Up) == 0 && !self.are_gone()
+        self.count_in_stage(PathStage::Up) == 0 && !self.are_gone()
     }
 
     /// Whether no path carries or is being made.
     #[must_use]
     pub fn are_gone(&self) -> bool {
-        self.ways.iter().all(|way| matches!(way.stage, Stage::Leaving | Stage::Gone))
+        self.ways.iter().all(|way| matches!(way.stage, PathStage::Leaving | PathStage::Gone))
     }
 
     /// The other end is there. False if nobody waited for it.
     #[must_use]
-    pub fn on_taken(&mut self, path: Path) -> bool {
+    pub fn on_taken(&mut self, path: PathId) -> bool {
         let way = &mut self.ways[path.index()];
-        let waits = way.stage == Stage::Asked;
+        let waits = way.stage == PathStage::Asked;
         if waits {
-            way.stage = Stage::Made;
+            way.stage = PathStage::Made;
         }
         waits
     }
 
     /// Both ends are up.
-    pub fn on_up(&mut self, path: Path) {
+    pub fn on_up(&mut self, path: PathId) {
         let way = &mut self.ways[path.index()];
-        if way.stage == Stage::Made {
-            way.stage = Stage::Up;
+        if way.stage == PathStage::Made {
+            way.stage = PathStage::Up;
         }
     }
 
-    /// There is no other end: [`Step::Leave`] means that nothing was posted and nobody is to be waited for.
-    pub fn on_refused(&mut self, path: Path) -> Step {
-        if self.stage(path) != Stage::Asked {
-            return Step::Nothing;
+    /// There is no other end: [`PathStep::Leave`] means that nothing was posted and nobody is to be waited for.
+    pub fn on_refused(&mut self, path: PathId) -> PathStep {
+        if self.path_stage(path) != PathStage::Asked {
+            return PathStep::Nothing;
         }
-        self.ways[path.index()].stage = Stage::Gone;
-        if self.are_gone() { Step::Last } else { Step::Leave { say: false } }
+        self.ways[path.index()].stage = PathStage::Gone;
+        if self.are_gone() { PathStep::Last } else { PathStep::Leave { say: false } }
     }
 
     /// The link has failed at this end, or is of no use. Only a path whose other end was taken.
-    pub fn on_failed(&mut self, path: Path) -> Step {
-        self.leave(path, true)
+    pub fn on_failed(&mut self, path: PathId) -> PathStep {
+        self.leave_path(path, true)
     }
 
-    fn leave(&mut self, path: Path, say: bool) -> Step {
+    fn leave_path(&mut self, path: PathId, say: bool) -> PathStep {
         let way = &mut self.ways[path.index()];
-        if matches!(way.stage, Stage::Leaving | Stage::Gone) {
-            return Step::Nothing;
+        if matches!(way.stage, PathStage::Leaving | PathStage::Gone) {
+            return PathStep::Nothing;
         }
-        way.stage = Stage::Leaving;
-        match self.are_gone() && !self.mutant.is("rma-waits-without-a-path") {
-            true => Step::Last,
-            false => Step::Leave { say },
+        way.stage = PathStage::Leaving;
+        match self.are_gone() && !self.mutant.is_planted("rma-waits-without-a-path") {
+            true => PathStep::Last,
+            false => PathStep::Leave { say },
         }
     }
 
     /// The target has left the path, and says what it has counted there.
-    pub fn on_standing(&mut self, path: Path, standing: Standing) -> Step {
+    pub fn on_delivery_report(&mut self, path: PathId, standing: PathDeliveryReport) -> PathStep {
         let way = &mut self.ways[path.index()];
-        if way.stage == Stage::Gone || way.standing.is_some() {
-            return Step::Nothing;
+        if way.stage == PathStage::Gone || way.standing.is_some() {
+            return PathStep::Nothing;
         }
         way.standing = Some(standing);
-        self.leave(path, false)
+        self.leave_path(path, false)
     }
 
     /// What the target has counted on a path that both ends have left: once, as soon as `is_quiet`: the link here is in error and
     /// has told all.
-    pub fn settle(&mut self, path: Path, is_quiet: bool) -> Option<Standing> {
-        let is_quiet = is_quiet || self.mutant.is("rma-redoes-before-its-end-has-told-all");
-        let hears = !self.mutant.is("rma-redoes-before-the-target-has-left")
-            && !self.mutant.is("job-redoes-before-the-target-has-left");
+    pub fn take_delivery_report(&mut self, path: PathId, is_quiet: bool) -> Option<PathDeliveryReport> {
+        let is_quiet = is_quiet || self.mutant.is_planted("rma-redoes-before-its-end-has-told-all");
+        let hears = !self.mutant.is_planted("rma-redoes-before-the-target-has-left")
+            && !self.mutant.is_planted("job-redoes-before-the-target-has-left");
         let way = &mut self.ways[path.index()];
-        if way.stage != Stage::Leaving || !is_quiet {
+        if way.stage != PathStage::Leaving || !is_quiet {
             return None;
         }
         let standing = way.standing.take();
         let standing = if hears { standing } else { Some(standing.unwrap_or_default()) }?;
-        way.stage = Stage::Gone;
+        way.stage = PathStage::Gone;
         Some(standing)
     }
 }
@@ -168,59 +168,66 @@ mod tests {
     use super::*;
     use crate::mutant::planted;
 
-    fn path(place: u8) -> Path {
-        Path::new(place).unwrap()
+    fn path(place: u8) -> PathId {
+        PathId::new(place).unwrap()
     }
 
-    fn up(count: u8) -> Paths {
-        let mut paths = Paths::new(count.into(), planted());
+    fn up(count: u8) -> PeerPaths {
+        let mut paths = PeerPaths::new(count.into(), planted());
         for at in (0..count).map(path) {
             assert!(paths.on_taken(at) && !paths.on_taken(at));
             paths.on_up(at);
-            assert!(paths.carries(at));
+            assert!(paths.is_up(at));
         }
         paths
     }
 
-    fn standing(applied: u64) -> Standing {
-        Standing { applied, ..Standing::default() }
+    fn standing(applied: u64) -> PathDeliveryReport {
+        PathDeliveryReport { applied, ..PathDeliveryReport::default() }
     }
 
     #[test]
     fn a_path_that_fails_waits_for_both_ends() {
         let mut paths = up(2);
-        assert_eq!(paths.on_failed(path(0)), Step::Leave { say: true });
-        assert_eq!(paths.on_failed(path(0)), Step::Nothing, "one word is enough");
-        assert_eq!(paths.settle(path(0), true), None, "the target may still take what comes late");
-        assert_eq!(paths.on_standing(path(0), standing(1)), Step::Nothing);
-        assert_eq!(paths.settle(path(0), false), None, "completions may still come");
-        assert_eq!(paths.settle(path(0), true), Some(standing(1)));
-        assert_eq!((paths.settle(path(0), true), paths.stage(path(0))), (None, Stage::Gone));
-        assert_eq!(paths.on_standing(path(0), standing(2)), Step::Nothing, "it is over");
-        assert!(paths.carries(path(1)) && !paths.are_coming());
+        assert_eq!(paths.on_failed(path(0)), PathStep::Leave { say: true });
+        assert_eq!(paths.on_failed(path(0)), PathStep::Nothing, "one word is enough");
+        assert_eq!(
+            paths.take_delivery_report(path(0), true),
+            None,
+            "the target may still take what comes late"
+        );
+        assert_eq!(paths.on_delivery_report(path(0), standing(1)), PathStep::Nothing);
+        assert_eq!(paths.take_delivery_report(path(0), false), None, "completions may still come");
+        assert_eq!(paths.take_delivery_report(path(0), true), Some(standing(1)));
+        assert_eq!(
+            (paths.take_delivery_report(path(0), true), paths.path_stage(path(0))),
+            (None, PathStage::Gone)
+        );
+        assert_eq!(paths.on_delivery_report(path(0), standing(2)), PathStep::Nothing, "it is over");
+        assert!(paths.is_up(path(1)) && !paths.are_coming());
     }
 
     #[test]
     fn a_target_may_be_the_first_to_know() {
         let mut paths = up(3);
-        assert_eq!(paths.on_standing(path(2), standing(4)), Step::Leave { say: false });
-        assert_eq!(paths.on_standing(path(2), standing(5)), Step::Nothing, "it is said once");
-        assert_eq!(paths.on_failed(path(2)), Step::Nothing);
-        assert_eq!(paths.settle(path(2), true), Some(standing(4)));
+        assert_eq!(paths.on_delivery_report(path(2), standing(4)), PathStep::Leave { say: false });
+        assert_eq!(paths.on_delivery_report(path(2), standing(5)), PathStep::Nothing, "it is said once");
+        assert_eq!(paths.on_failed(path(2)), PathStep::Nothing);
+        assert_eq!(paths.take_delivery_report(path(2), true), Some(standing(4)));
     }
 
     #[test]
     fn the_last_path_is_the_last() {
         let mut paths = up(2);
-        assert_eq!(paths.on_failed(path(1)), Step::Leave { say: true });
-        assert_eq!(paths.on_failed(path(0)), Step::Last, "one that is left carries nothing more");
-        let mut paths = Paths::new(3, planted());
+        assert_eq!(paths.on_failed(path(1)), PathStep::Leave { say: true });
+        assert_eq!(paths.on_failed(path(0)), PathStep::Last, "one that is left carries nothing more");
+        let mut paths = PeerPaths::new(3, planted());
         assert!(paths.are_coming() && paths.on_taken(path(0)) && paths.are_coming());
-        assert_eq!(paths.on_refused(path(1)), Step::Leave { say: false });
-        assert_eq!(paths.on_refused(path(0)), Step::Nothing, "it was taken");
-        assert_eq!(paths.on_failed(path(0)), Step::Leave { say: true }, "another is being made");
+        assert_eq!(paths.on_refused(path(1)), PathStep::Leave { say: false });
+        assert_eq!(paths.on_refused(path(0)), PathStep::Nothing, "it was taken");
+        assert_eq!(paths.on_failed(path(0)), PathStep::Leave { say: true }, "another is being made");
         assert!(paths.are_coming() && !paths.are_gone());
-        assert_eq!(paths.on_refused(path(2)), Step::Last);
+        assert_eq!(paths.on_refused(path(2)), PathStep::Last);
         assert!(!paths.are_coming() && paths.are_gone());
     }
 }

@@ -5,16 +5,16 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::mutant::Mutant;
-use crate::rma::incoming::{MakeUp, Standing};
-use crate::rma::ledger::Ledger;
-use crate::rma::outgoing::Outgoing;
-use crate::rma::{Fault, Path};
+use crate::rma::incoming::{MakeUp, PathDeliveryReport};
+use crate::rma::ledger::OperationLedger;
+use crate::rma::outgoing::OutgoingStream;
+use crate::rma::{PathId, ProtocolFault};
 use crate::slots::SlotId;
-use crate::wire::rma::signal::{Ack, Signal};
+use crate::wire::rma::signal::{SignalAck, SignalMessage};
 
 /// What an operation in the ledger is, when its path is lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum RedoKind {
     /// A write that was counted in the epoch of that number.
     Counted(u64),
     /// A counted write that was written again, without its immediate.
@@ -25,24 +25,24 @@ pub enum Kind {
 
 /// What is to be posted again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Again {
+pub enum RedoWork {
     /// An operation of the ledger: a write without an immediate, a read, or a request in its slot.
     Op(SlotId),
     /// The signal of that number.
-    Signal(u64, Signal),
+    Signal(u64, SignalMessage),
 }
 
 /// Work of lost paths.
 #[derive(Debug)]
-pub struct Redo {
-    due: VecDeque<Again>,
+pub struct RedoQueue {
+    due: VecDeque<RedoWork>,
     /// Counted writes that are not complete without their immediates.
     rewriting: u32,
     make_up: Vec<MakeUp>,
     mutant: Mutant,
 }
 
-impl Redo {
+impl RedoQueue {
     /// Nothing is lost so far.
     #[must_use]
     pub const fn new(mutant: Mutant) -> Self {
@@ -52,36 +52,39 @@ impl Redo {
     /// Both ends have left a path. Operations that have come are ended, the others are due; which is said by `kind`.
     ///
     /// # Errors
-    /// [`Fault`] if what the target says cannot be.
-    pub fn settle<T: Copy>(
+    /// [`ProtocolFault`] if what the target says cannot be.
+    pub fn queue_lost_work<T: Copy>(
         &mut self,
-        (peer, path): (u32, Path),
-        standing: &Standing,
-        outgoing: &mut Outgoing,
-        ledger: &mut Ledger<T>,
-        kind: impl Fn(&T) -> Kind,
-    ) -> Result<(), Fault> {
-        let signals = outgoing.on_ack(Ack { stream: outgoing.stream(), number: standing.applied })?;
-        ledger.acknowledged(peer, signals as u32).map_err(|_| Fault::Acknowledged(standing.applied))?;
+        (peer, path): (u32, PathId),
+        standing: &PathDeliveryReport,
+        outgoing: &mut OutgoingStream,
+        ledger: &mut OperationLedger<T>,
+        kind: impl Fn(&T) -> RedoKind,
+    ) -> Result<(), ProtocolFault> {
+        let signals = outgoing.on_ack(SignalAck { stream: outgoing.stream(), number: standing.applied })?;
+        ledger
+            .complete_signals(peer, signals as u32)
+            .map_err(|_| ProtocolFault::Acknowledged(standing.applied))?;
         let signals = outgoing.lost_signals(path, standing);
-        let lost = outgoing.lose(path, standing)?;
-        let ops = ledger.ops().filter(|(_, op)| op.peer == peer && op.path == path);
+        let lost = outgoing.lose_path(path, standing)?;
+        let ops = ledger.pending_ops().filter(|(_, op)| op.peer == peer && op.path == path);
         let ops: Vec<_> = ops.map(|(id, op)| (id, kind(&op.note))).collect();
         for (id, kind) in ops {
             match kind {
-                Kind::Counted(number)
-                    if !outgoing.is_missing(number, &lost) && !self.mutant.is("rma-redoes-what-came") =>
+                RedoKind::Counted(number)
+                    if !outgoing.is_missing(number, &lost)
+                        && !self.mutant.is_planted("rma-redoes-what-came") =>
                 {
                     // It is under way: it was found there.
-                    let _ = ledger.done(id);
+                    let _ = ledger.complete_operation(id);
                     continue;
                 }
-                Kind::Counted(_) => self.rewriting += 1,
-                Kind::Rewritten | Kind::Other => {}
+                RedoKind::Counted(_) => self.rewriting += 1,
+                RedoKind::Rewritten | RedoKind::Other => {}
             }
-            self.due.push_back(Again::Op(id));
+            self.due.push_back(RedoWork::Op(id));
         }
-        self.due.extend(signals.into_iter().map(|(number, signal)| Again::Signal(number, signal)));
+        self.due.extend(signals.into_iter().map(|(number, signal)| RedoWork::Signal(number, signal)));
         self.make_up.extend(lost);
         Ok(())
     }
@@ -89,23 +92,23 @@ impl Redo {
     /// What is next, if there is anything. To be taken when it was posted.
     #[inline]
     #[must_use]
-    pub fn next(&self) -> Option<Again> {
+    pub fn next(&self) -> Option<RedoWork> {
         self.due.front().copied()
     }
 
     /// The next was posted, over a path whose loss will be told as any other's.
-    pub fn took(&mut self) {
+    pub fn pop_posted(&mut self) {
         self.due.pop_front();
     }
 
-    /// A write of the kind [`Kind::Rewritten`] is complete.
+    /// A write of the kind [`RedoKind::Rewritten`] is complete.
     pub fn on_rewritten(&mut self) {
         self.rewriting = self.rewriting.saturating_sub(1);
     }
 
     /// What the target is to take for counted: at most `most` at once, and all that are due if it is called until there are none.
     pub fn make_up(&mut self, most: usize) -> Option<Vec<MakeUp>> {
-        let waits = self.rewriting > 0 && !self.mutant.is("rma-makes-up-early");
+        let waits = self.rewriting > 0 && !self.mutant.is_planted("rma-makes-up-early");
         if self.make_up.is_empty() || waits {
             return None;
         }

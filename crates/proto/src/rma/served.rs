@@ -6,40 +6,40 @@ use alloc::boxed::Box;
 
 use crate::limits::RMA_CALLS_MAX;
 use crate::mutant::Mutant;
-use crate::rma::Fault;
-use crate::wire::rma::atomic::{Outcome, Reply, Request};
+use crate::rma::ProtocolFault;
+use crate::wire::rma::atomic::{AtomicOutcome, AtomicReply, AtomicRequest};
 
 /// What was kept of the last use of a slot.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+struct SlotUse {
     generation: u16,
-    outcome: Outcome,
+    outcome: AtomicOutcome,
 }
 
 /// How a request was answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Service {
+pub enum ServedReply {
     /// It was executed now; this is the reply.
-    Now(Reply),
+    Now(AtomicReply),
     /// It was executed before; this was the reply.
-    Again(Reply),
+    Again(AtomicReply),
     /// It was executed before, and the peer has had the reply.
     Past,
 }
 
 /// The last uses of a stream's slots.
 #[derive(Debug)]
-pub struct Served {
-    last: Box<[Last; RMA_CALLS_MAX]>,
+pub struct ServedSlots {
+    last: Box<[SlotUse; RMA_CALLS_MAX]>,
     mutant: Mutant,
 }
 
-impl Served {
+impl ServedSlots {
     /// None so far. Allocates.
     #[must_use]
     pub fn new(mutant: Mutant) -> Self {
         // Use 0 comes first only after the last one: who begins with it is answered, and nothing is executed.
-        let none = Last { generation: 0, outcome: Outcome::Refused };
+        let none = SlotUse { generation: 0, outcome: AtomicOutcome::Refused };
         Self { last: Box::new([none; RMA_CALLS_MAX]), mutant }
     }
 
@@ -47,27 +47,29 @@ impl Served {
     /// no such word.
     ///
     /// # Errors
-    /// [`Fault::Slot`] if it cannot come yet.
-    pub fn serve(
+    /// [`ProtocolFault::Slot`] if it cannot come yet.
+    pub fn serve_request(
         &mut self,
-        request: &Request,
-        execute: impl FnOnce(&Request) -> Outcome,
-    ) -> Result<Service, Fault> {
+        request: &AtomicRequest,
+        execute: impl FnOnce(&AtomicRequest) -> AtomicOutcome,
+    ) -> Result<ServedReply, ProtocolFault> {
         let last = &mut self.last[request.slot.index()];
         let (slot, generation) = (request.slot.number(), request.slot.generation());
-        let reply = |outcome| Reply { stream: request.stream, slot: request.slot, outcome };
+        let reply = |outcome| AtomicReply { stream: request.stream, slot: request.slot, outcome };
         match generation.wrapping_sub(last.generation) {
-            0 if !self.mutant.is("rma-requests-run-again") => Ok(Service::Again(reply(last.outcome))),
+            0 if !self.mutant.is_planted("rma-requests-run-again") => {
+                Ok(ServedReply::Again(reply(last.outcome)))
+            }
             0 | 1 => {
                 let outcome = match execute(request) {
-                    Outcome::Done(_) if !request.atomic().fetches() => Outcome::Done(0),
+                    AtomicOutcome::Done(_) if !request.atomic().is_fetching() => AtomicOutcome::Done(0),
                     outcome => outcome,
                 };
-                *last = Last { generation, outcome };
-                Ok(Service::Now(reply(outcome)))
+                *last = SlotUse { generation, outcome };
+                Ok(ServedReply::Now(reply(outcome)))
             }
-            ahead if ahead >= 1 << 15 => Ok(Service::Past),
-            _ => Err(Fault::Slot { slot, generation }),
+            ahead if ahead >= 1 << 15 => Ok(ServedReply::Past),
+            _ => Err(ProtocolFault::Slot { slot, generation }),
         }
     }
 }

@@ -1,16 +1,16 @@
 //! How wide the numbers of epochs are on the wire, and how many epochs may be live. Both ends of a stream have the same.
 
-use crate::wire::imm::Counted;
+use crate::wire::imm::CountedImmediate;
 
 /// Checked numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Shape {
+pub struct EpochShape {
     mask: u64,
     window: u64,
     acknowledge_after: u64,
 }
 
-impl Shape {
+impl EpochShape {
     /// What docs/wire.md says: epochs of 16 bits, of which 128 may be live, and an acknowledgement after 32.
     pub const WIRE: Self = Self { mask: 0xffff, window: 128, acknowledge_after: 32 };
 
@@ -19,7 +19,9 @@ impl Shape {
     /// both ends would wait for each other. `None` if one of that is not so.
     #[must_use]
     pub const fn new(bits: u32, window: u32, acknowledge_after: u32) -> Option<Self> {
-        let fits = bits <= Counted::EPOCH_BITS && window.is_power_of_two() && window as u64 * 2 <= 1 << bits;
+        let fits = bits <= CountedImmediate::EPOCH_BITS
+            && window.is_power_of_two()
+            && window as u64 * 2 <= 1 << bits;
         if !fits || acknowledge_after == 0 || acknowledge_after > window {
             return None;
         }
@@ -30,7 +32,7 @@ impl Shape {
 
     /// Epochs that may be live at once.
     #[must_use]
-    pub const fn window(self) -> u64 {
+    pub const fn epoch_window(self) -> u64 {
         self.window
     }
 
@@ -43,27 +45,27 @@ impl Shape {
     /// What the wire carries of an epoch's number. No value is reserved.
     #[inline]
     #[must_use]
-    pub const fn wire(self, number: u64) -> u16 {
+    pub const fn wire_epoch(self, number: u64) -> u16 {
         (number & self.mask) as u16
     }
 
     /// How far the epoch with that number on the wire is ahead of `number`.
     #[inline]
     #[must_use]
-    pub const fn ahead(self, wire: u16, number: u64) -> u64 {
+    pub const fn epochs_ahead(self, wire: u16, number: u64) -> u64 {
         (wire as u64).wrapping_sub(number) & self.mask
     }
 
     /// Whether a number on the wire can be.
     #[must_use]
-    pub const fn holds(self, wire: u16) -> bool {
+    pub const fn is_valid_epoch(self, wire: u16) -> bool {
         wire as u64 & !self.mask == 0
     }
 
-    /// An epoch's place in a ring of [`Shape::window`].
+    /// An epoch's place in a ring of [`EpochShape::epoch_window`].
     #[inline]
     #[must_use]
-    pub const fn place(self, number: u64) -> usize {
+    pub const fn ring_index(self, number: u64) -> usize {
         (number & (self.window - 1)) as usize
     }
 }
@@ -77,25 +79,25 @@ mod tests {
         for (bits, window, after) in
             [(17, 8, 1), (4, 16, 1), (4, 6, 1), (4, 0, 1), (4, 8, 0), (4, 8, 9), (0, 1, 1)]
         {
-            assert_eq!(Shape::new(bits, window, after), None, "{bits} {window} {after}");
+            assert_eq!(EpochShape::new(bits, window, after), None, "{bits} {window} {after}");
         }
-        assert_eq!(Shape::new(16, 128, 32), Some(Shape::WIRE));
-        assert!(Shape::new(4, 8, 8).is_some() && Shape::new(1, 1, 1).is_some());
+        assert_eq!(EpochShape::new(16, 128, 32), Some(EpochShape::WIRE));
+        assert!(EpochShape::new(4, 8, 8).is_some() && EpochShape::new(1, 1, 1).is_some());
     }
 
     #[test]
     fn both_ends_go_through_all_values_alike() {
-        let shape = Shape::new(4, 8, 2).unwrap();
+        let shape = EpochShape::new(4, 8, 2).unwrap();
         let mut seen = [0; 16];
         for number in 1000_u64..1032 {
-            let wire = shape.wire(number);
+            let wire = shape.wire_epoch(number);
             seen[usize::from(wire)] += 1;
             for behind in 0..8 {
-                assert_eq!(shape.ahead(wire, number - behind), behind);
-                assert_eq!(shape.ahead(shape.wire(number - behind), number), (16 - behind) % 16);
+                assert_eq!(shape.epochs_ahead(wire, number - behind), behind);
+                assert_eq!(shape.epochs_ahead(shape.wire_epoch(number - behind), number), (16 - behind) % 16);
             }
         }
         assert_eq!(seen, [2; 16], "none is reserved");
-        assert!(shape.holds(15) && !shape.holds(16));
+        assert!(shape.is_valid_epoch(15) && !shape.is_valid_epoch(16));
     }
 }

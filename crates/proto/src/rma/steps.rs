@@ -3,11 +3,11 @@
 //! with every round. Called by the engine for each answer of a NIC.
 
 use crate::mutant::Mutant;
-use crate::rma::atomic::{Action, Atomic};
+use crate::rma::atomic::{AtomicAction, TypedAtomic};
 
 /// What a NIC is to do with a word. It brings back what that was.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Step {
+pub enum AtomicStep {
     /// Adds to it, wrapping.
     Add(u64),
     /// Replaces it by `swap` if it is `expect`.
@@ -22,14 +22,14 @@ pub enum Step {
 /// What is to be asked next of an atomic on 8 bytes whose word was `before`, as far as that is known.
 #[inline]
 #[must_use]
-pub fn next(atomic: Atomic, before: Option<u64>) -> Step {
+pub fn next(atomic: TypedAtomic, before: Option<u64>) -> AtomicStep {
     match (atomic.action(), before) {
-        (Action::Add(value), _) if atomic.kind().is_integer() => Step::Add(value),
-        (Action::CompareSwap { expect, swap }, _) => Step::CompareSwap { expect, swap },
-        (Action::Fetch, _) | (_, None) => Step::Add(0),
+        (AtomicAction::Add(value), _) if atomic.atomic_type().is_integer() => AtomicStep::Add(value),
+        (AtomicAction::CompareSwap { expect, swap }, _) => AtomicStep::CompareSwap { expect, swap },
+        (AtomicAction::Fetch, _) | (_, None) => AtomicStep::Add(0),
         (_, Some(expect)) => {
-            let swap = atomic.apply(expect, Mutant::NONE).unwrap_or(expect);
-            Step::CompareSwap { expect, swap }
+            let swap = atomic.apply_to(expect, Mutant::NONE).unwrap_or(expect);
+            AtomicStep::CompareSwap { expect, swap }
         }
     }
 }
@@ -37,14 +37,14 @@ pub fn next(atomic: Atomic, before: Option<u64>) -> Step {
 /// What the word was when the step after `before` came, and so what the next one is to follow; `None` if the atomic is done.
 #[inline]
 #[must_use]
-pub fn follows(atomic: Atomic, before: Option<u64>, found: u64, mutant: Mutant) -> Option<u64> {
+pub fn next_expected(atomic: TypedAtomic, before: Option<u64>, found: u64, mutant: Mutant) -> Option<u64> {
     match (atomic.action(), before) {
-        (Action::Add(_), _) if atomic.kind().is_integer() => None,
-        (Action::CompareSwap { .. } | Action::Fetch, _) => None,
-        (_, Some(_)) if mutant.is("rma-steps-once") => None,
+        (AtomicAction::Add(_), _) if atomic.atomic_type().is_integer() => None,
+        (AtomicAction::CompareSwap { .. } | AtomicAction::Fetch, _) => None,
+        (_, Some(_)) if mutant.is_planted("rma-steps-once") => None,
         (_, Some(before)) if before == found => None,
         // What would not change it has happened with the look.
-        _ => atomic.apply(found, Mutant::NONE).filter(|&new| new != found).map(|_| found),
+        _ => atomic.apply_to(found, Mutant::NONE).filter(|&new| new != found).map(|_| found),
     }
 }
 
@@ -56,32 +56,38 @@ mod tests {
 
     use super::*;
     use crate::mutant::planted;
-    use crate::rma::atomic::Type;
+    use crate::rma::atomic::AtomicType;
 
-    fn execute(word: &mut u64, step: Step) -> u64 {
+    fn execute(word: &mut u64, step: AtomicStep) -> u64 {
         let old = *word;
         match step {
-            Step::Add(value) => *word = old.wrapping_add(value),
-            Step::CompareSwap { expect, swap } if old == expect => *word = swap,
-            Step::CompareSwap { .. } => {}
+            AtomicStep::Add(value) => *word = old.wrapping_add(value),
+            AtomicStep::CompareSwap { expect, swap } if old == expect => *word = swap,
+            AtomicStep::CompareSwap { .. } => {}
         }
         old
     }
 
-    fn atomics() -> impl Strategy<Value = Atomic> {
+    fn atomics() -> impl Strategy<Value = TypedAtomic> {
         let small = 0..4_u64;
         (0..8_u8, small.clone(), small).prop_filter_map("there is such an atomic", |(what, a, b)| {
             let action = match what {
-                0 => Action::Fetch,
-                1 => Action::Set(a),
-                2 => Action::Add(a),
-                3 => Action::And(a),
-                4 => Action::Or(a),
-                5 => Action::Xor(a),
-                6 => return Atomic::new(Type::F64, Action::Add((a as f64 + 0.5).to_bits()), true),
-                _ => Action::CompareSwap { expect: a, swap: b },
+                0 => AtomicAction::Fetch,
+                1 => AtomicAction::Set(a),
+                2 => AtomicAction::Add(a),
+                3 => AtomicAction::And(a),
+                4 => AtomicAction::Or(a),
+                5 => AtomicAction::Xor(a),
+                6 => {
+                    return TypedAtomic::new(
+                        AtomicType::F64,
+                        AtomicAction::Add((a as f64 + 0.5).to_bits()),
+                        true,
+                    );
+                }
+                _ => AtomicAction::CompareSwap { expect: a, swap: b },
             };
-            Atomic::new(Type::U64, action, true)
+            TypedAtomic::new(AtomicType::U64, action, true)
         })
     }
 
@@ -93,16 +99,16 @@ mod tests {
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
         ) {
             let (mut word, mut model) = (1_u64, 1_u64);
-            let mut open: Vec<(Atomic, Option<u64>)> = all.into_iter().map(|atomic| (atomic, None)).collect();
+            let mut open: Vec<(TypedAtomic, Option<u64>)> = all.into_iter().map(|atomic| (atomic, None)).collect();
             let mut order = order.into_iter();
             while !open.is_empty() {
                 let at = order.next().map_or(0, |index| index.index(open.len()));
                 let (atomic, before) = open[at];
                 let found = execute(&mut word, next(atomic, before));
-                match follows(atomic, before, found, planted()) {
+                match next_expected(atomic, before, found, planted()) {
                     None => {
                         prop_assert_eq!(found, model);
-                        model = atomic.apply(model, Mutant::NONE).unwrap_or(model);
+                        model = atomic.apply_to(model, Mutant::NONE).unwrap_or(model);
                         open.remove(at);
                     }
                     following => open[at].1 = following,
@@ -115,21 +121,21 @@ mod tests {
     #[test]
     fn most_take_one_step_and_none_that_nobody_disturbs_more_than_two() {
         for (action, steps) in [
-            (Action::Fetch, 1),
-            (Action::Add(3), 1),
-            (Action::CompareSwap { expect: 1, swap: 2 }, 1),
-            (Action::Set(9), 2),
-            (Action::Xor(1), 2),
-            (Action::Or(1), 1),
+            (AtomicAction::Fetch, 1),
+            (AtomicAction::Add(3), 1),
+            (AtomicAction::CompareSwap { expect: 1, swap: 2 }, 1),
+            (AtomicAction::Set(9), 2),
+            (AtomicAction::Xor(1), 2),
+            (AtomicAction::Or(1), 1),
         ] {
-            let atomic = Atomic::new(Type::U64, action, true).unwrap();
+            let atomic = TypedAtomic::new(AtomicType::U64, action, true).unwrap();
             let mut word = 1;
             let mut before = None;
             let mut taken = 0;
             loop {
                 let found = execute(&mut word, next(atomic, before));
                 taken += 1;
-                before = follows(atomic, before, found, Mutant::NONE);
+                before = next_expected(atomic, before, found, Mutant::NONE);
                 if before.is_none() {
                     break;
                 }

@@ -3,13 +3,13 @@
 use alloc::vec::Vec;
 
 use crate::mutant::Mutant;
-use crate::queue::{Linked, Links, Queue};
+use crate::queue::{LinkedEntry, LinkedQueue, QueueLinks};
 use crate::reserve::{OutOfMemory, try_grow};
-use crate::slots::{SlotId, Slots};
+use crate::slots::{SlotId, SlotTable};
 
 /// What a receive fits: messages of one source or of any, whose tags agree with `tag` in the bits of `mask`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Pattern {
+pub struct TagPattern {
     /// The source; `None`: any.
     pub source: Option<u32>,
     /// The tag.
@@ -24,16 +24,16 @@ pub struct ReceiveId(SlotId);
 
 /// There is no room; the value comes back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Full<T>(pub T);
+pub struct MatcherFull<T>(pub T);
 
 /// Posted receives `R`, and messages `M` that no receive fitted when they came. Both are bounded.
 #[derive(Clone, Debug)]
-pub struct Matcher<R, M> {
-    posted: Slots<Posted<R>>,
-    kept: Slots<Kept<M>>,
-    sources: Vec<Source>,
+pub struct TagMatcher<R, M> {
+    posted: SlotTable<PostedEntry<R>>,
+    kept: SlotTable<UnexpectedEntry<M>>,
+    sources: Vec<SourceQueues>,
     /// Receives for any source.
-    any: Queue,
+    any: LinkedQueue,
     /// The number of the next of either.
     next: u64,
     /// Messages of one source that are kept, at most.
@@ -42,67 +42,68 @@ pub struct Matcher<R, M> {
 }
 
 #[derive(Clone, Debug)]
-struct Source {
-    posted: Queue,
-    kept: Queue,
+struct SourceQueues {
+    posted: LinkedQueue,
+    kept: LinkedQueue,
 }
 
 #[derive(Clone, Debug)]
-struct Posted<R> {
-    pattern: Pattern,
+struct PostedEntry<R> {
+    pattern: TagPattern,
     number: u64,
     receive: R,
-    links: Links,
+    links: QueueLinks,
 }
 
 #[derive(Clone, Debug)]
-struct Kept<M> {
+struct UnexpectedEntry<M> {
     tag: u64,
     number: u64,
     message: M,
-    links: Links,
+    links: QueueLinks,
 }
 
-impl<R> Linked for Posted<R> {
-    fn links(&mut self) -> &mut Links {
+impl<R> LinkedEntry for PostedEntry<R> {
+    fn queue_links(&mut self) -> &mut QueueLinks {
         &mut self.links
     }
 }
 
-impl<M> Linked for Kept<M> {
-    fn links(&mut self) -> &mut Links {
+impl<M> LinkedEntry for UnexpectedEntry<M> {
+    fn queue_links(&mut self) -> &mut QueueLinks {
         &mut self.links
     }
 }
 
-impl Pattern {
+impl TagPattern {
     /// Whether it fits a tag.
     #[inline]
     #[must_use]
-    pub const fn fits(&self, tag: u64) -> bool {
+    pub const fn fits_tag(&self, tag: u64) -> bool {
         (self.tag ^ tag) & self.mask == 0
     }
 }
 
-impl<R, M> Matcher<R, M> {
+impl<R, M> TagMatcher<R, M> {
     /// An empty one, with room for that many receives, and for that many messages of each source.
     #[must_use]
     pub fn new(posted_max: usize, kept_max: usize, mutant: Mutant) -> Self {
-        let posted = Slots::new(posted_max);
-        let kept = Slots::new(0);
-        Self { posted, kept, sources: Vec::new(), any: Queue::new(), next: 0, kept_max, mutant }
+        let posted = SlotTable::new(posted_max);
+        let kept = SlotTable::new(0);
+        Self { posted, kept, sources: Vec::new(), any: LinkedQueue::new(), next: 0, kept_max, mutant }
     }
 
     /// There are sources up to that number. Allocates what they take.
     ///
     /// # Errors
     /// [`OutOfMemory`]; there are as many as before.
-    pub fn grow(&mut self, sources: usize) -> Result<(), OutOfMemory> {
+    pub fn grow_sources(&mut self, sources: usize) -> Result<(), OutOfMemory> {
         if sources > self.sources.len() {
             let more = sources - self.sources.len();
             try_grow(&mut self.sources, more)?;
             self.kept.set_capacity(sources.saturating_mul(self.kept_max))?;
-            self.sources.resize(sources, Source { posted: Queue::new(), kept: Queue::new() });
+            self.sources
+                .resize(sources, SourceQueues { posted: LinkedQueue::new(), kept: LinkedQueue::new() });
         }
         Ok(())
     }
@@ -111,10 +112,10 @@ impl<R, M> Matcher<R, M> {
     #[inline]
     pub fn take_posted(&mut self, source: u32, tag: u64) -> Option<R> {
         let own = self.sources.get(source as usize)?.posted.front();
-        let own = self.fitting(own, tag);
-        let any = self.fitting(self.any.front(), tag);
+        let own = self.first_fitting(own, tag);
+        let any = self.first_fitting(self.any.front(), tag);
         let id = match (own, any) {
-            (Some((own, _)), Some(_)) if self.mutant.is("tagged-prefers-sources") => own,
+            (Some((own, _)), Some(_)) if self.mutant.is_planted("tagged-prefers-sources") => own,
             (Some((own, early)), Some((any, late))) => {
                 if early < late {
                     own
@@ -130,14 +131,14 @@ impl<R, M> Matcher<R, M> {
 
     /// The first receive from there on that fits, and its number.
     #[inline]
-    fn fitting(&self, first: Option<SlotId>, tag: u64) -> Option<(SlotId, u64)> {
+    fn first_fitting(&self, first: Option<SlotId>, tag: u64) -> Option<(SlotId, u64)> {
         let mut at = first;
         while let Some(id) = at {
             let posted = self.posted.get(id)?;
-            if posted.pattern.fits(tag) || self.mutant.is("tagged-ignores-tags") {
+            if posted.pattern.fits_tag(tag) || self.mutant.is_planted("tagged-ignores-tags") {
                 return Some((id, posted.number));
             }
-            at = posted.links.behind();
+            at = posted.links.next_entry();
         }
         None
     }
@@ -147,14 +148,14 @@ impl<R, M> Matcher<R, M> {
             Some(source) => &mut self.sources.get_mut(source as usize)?.posted,
             None => &mut self.any,
         };
-        queue.take(&mut self.posted, id);
+        queue.unlink_entry(&mut self.posted, id);
         self.posted.remove(id).map(|posted| posted.receive)
     }
 
     /// Whether a receive is posted that a message of that source could be for.
     #[inline]
     #[must_use]
-    pub fn wants(&self, source: u32) -> bool {
+    pub fn has_posted_for(&self, source: u32) -> bool {
         self.any.len() > 0 || self.sources.get(source as usize).is_some_and(|of| of.posted.len() > 0)
     }
 
@@ -168,14 +169,14 @@ impl<R, M> Matcher<R, M> {
     /// Keeps a message that no receive fitted.
     ///
     /// # Errors
-    /// [`Full`], if there is no such source or there are too many messages of it.
-    pub fn keep(&mut self, source: u32, tag: u64, message: M) -> Result<(), Full<M>> {
+    /// [`MatcherFull`], if there is no such source or there are too many messages of it.
+    pub fn keep_unexpected(&mut self, source: u32, tag: u64, message: M) -> Result<(), MatcherFull<M>> {
         if !self.has_room(source) {
-            return Err(Full(message));
+            return Err(MatcherFull(message));
         }
-        let number = self.number();
-        let kept = Kept { tag, number, message, links: Links::NONE };
-        let id = self.kept.insert(kept).map_err(|kept| Full(kept.message))?;
+        let number = self.take_number();
+        let kept = UnexpectedEntry { tag, number, message, links: QueueLinks::NONE };
+        let id = self.kept.insert(kept).map_err(|kept| MatcherFull(kept.message))?;
         if let Some(of) = self.sources.get_mut(source as usize) {
             of.kept.push(&mut self.kept, id);
         }
@@ -185,60 +186,64 @@ impl<R, M> Matcher<R, M> {
     /// Takes the message that a receive would be for: the earliest of a source that fits, of any source the one that came first. Its
     /// source and tag come along.
     #[inline]
-    pub fn take_kept(&mut self, pattern: &Pattern) -> Option<(u32, u64, M)> {
-        let (source, id) = self.find_kept(pattern)?;
-        self.sources.get_mut(source as usize)?.kept.take(&mut self.kept, id);
+    pub fn take_unexpected(&mut self, pattern: &TagPattern) -> Option<(u32, u64, M)> {
+        let (source, id) = self.find_unexpected(pattern)?;
+        self.sources.get_mut(source as usize)?.kept.unlink_entry(&mut self.kept, id);
         self.kept.remove(id).map(|kept| (source, kept.tag, kept.message))
     }
 
-    /// The message that [`Matcher::take_kept`] would take: its source, its tag, and itself.
+    /// The message that [`TagMatcher::take_unexpected`] would take: its source, its tag, and itself.
     #[must_use]
-    pub fn look(&self, pattern: &Pattern) -> Option<(u32, u64, &M)> {
-        let (source, id) = self.find_kept(pattern)?;
+    pub fn probe_unexpected(&self, pattern: &TagPattern) -> Option<(u32, u64, &M)> {
+        let (source, id) = self.find_unexpected(pattern)?;
         self.kept.get(id).map(|kept| (source, kept.tag, &kept.message))
     }
 
     #[inline]
-    fn find_kept(&self, pattern: &Pattern) -> Option<(u32, SlotId)> {
+    fn find_unexpected(&self, pattern: &TagPattern) -> Option<(u32, SlotId)> {
         if let Some(source) = pattern.source {
-            return self.first_kept(source, pattern).map(|(id, _)| (source, id));
+            return self.first_unexpected(source, pattern).map(|(id, _)| (source, id));
         }
         let all = (0..self.sources.len() as u32).filter_map(|source| {
-            let (id, number) = self.first_kept(source, pattern)?;
+            let (id, number) = self.first_unexpected(source, pattern)?;
             Some((number, source, id))
         });
         all.min_by_key(|(number, ..)| *number).map(|(_, source, id)| (source, id))
     }
 
     #[inline]
-    fn first_kept(&self, source: u32, pattern: &Pattern) -> Option<(SlotId, u64)> {
+    fn first_unexpected(&self, source: u32, pattern: &TagPattern) -> Option<(SlotId, u64)> {
         let of = self.sources.get(source as usize)?;
-        if self.mutant.is("tagged-overtakes") {
+        if self.mutant.is_planted("tagged-overtakes") {
             let last = of.kept.back()?;
-            return self.kept.get(last).filter(|kept| pattern.fits(kept.tag)).map(|kept| (last, kept.number));
+            return self
+                .kept
+                .get(last)
+                .filter(|kept| pattern.fits_tag(kept.tag))
+                .map(|kept| (last, kept.number));
         }
         let mut at = of.kept.front();
         while let Some(id) = at {
             let kept = self.kept.get(id)?;
-            if pattern.fits(kept.tag) {
+            if pattern.fits_tag(kept.tag) {
                 return Some((id, kept.number));
             }
-            at = kept.links.behind();
+            at = kept.links.next_entry();
         }
         None
     }
 
-    /// Posts a receive, for which [`Matcher::take_kept`] has found nothing.
+    /// Posts a receive, for which [`TagMatcher::take_unexpected`] has found nothing.
     ///
     /// # Errors
-    /// [`Full`], if there are too many or there is no such source.
-    pub fn post(&mut self, pattern: Pattern, receive: R) -> Result<ReceiveId, Full<R>> {
+    /// [`MatcherFull`], if there are too many or there is no such source.
+    pub fn post_receive(&mut self, pattern: TagPattern, receive: R) -> Result<ReceiveId, MatcherFull<R>> {
         if pattern.source.is_some_and(|source| self.sources.len() <= source as usize) {
-            return Err(Full(receive));
+            return Err(MatcherFull(receive));
         }
-        let number = self.number();
-        let posted = Posted { pattern, number, receive, links: Links::NONE };
-        let id = self.posted.insert(posted).map_err(|posted| Full(posted.receive))?;
+        let number = self.take_number();
+        let posted = PostedEntry { pattern, number, receive, links: QueueLinks::NONE };
+        let id = self.posted.insert(posted).map_err(|posted| MatcherFull(posted.receive))?;
         let of = pattern.source.and_then(|source| self.sources.get_mut(source as usize));
         let queue = of.map_or(&mut self.any, |of| &mut of.posted);
         queue.push(&mut self.posted, id);
@@ -246,29 +251,29 @@ impl<R, M> Matcher<R, M> {
     }
 
     /// Takes a receive back, unless a message has it.
-    pub fn cancel(&mut self, receive: ReceiveId) -> Option<R> {
+    pub fn cancel_receive(&mut self, receive: ReceiveId) -> Option<R> {
         self.remove_posted(receive.0)
     }
 
     /// A source is gone: a receive that was for it alone, which nothing will come for. Again until there is none.
-    pub fn orphan(&mut self, source: u32) -> Option<R> {
+    pub fn take_orphan(&mut self, source: u32) -> Option<R> {
         let id = self.sources.get(source as usize)?.posted.front()?;
         self.remove_posted(id)
     }
 
     /// Receives that are posted.
     #[must_use]
-    pub fn posted(&self) -> usize {
+    pub fn posted_count(&self) -> usize {
         self.posted.len()
     }
 
     /// Messages that are kept.
     #[must_use]
-    pub fn kept(&self) -> usize {
+    pub fn unexpected_count(&self) -> usize {
         self.kept.len()
     }
 
-    fn number(&mut self) -> u64 {
+    fn take_number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
@@ -285,89 +290,92 @@ mod tests {
 
     const ALL: u64 = u64::MAX;
 
-    fn matcher() -> Matcher<u32, u32> {
-        let mut matcher = Matcher::new(8, 4, planted());
-        matcher.grow(3).unwrap();
+    fn matcher() -> TagMatcher<u32, u32> {
+        let mut matcher = TagMatcher::new(8, 4, planted());
+        matcher.grow_sources(3).unwrap();
         matcher
     }
 
-    fn of(source: impl Into<Option<u32>>, tag: u64, mask: u64) -> Pattern {
-        Pattern { source: source.into(), tag, mask }
+    fn of(source: impl Into<Option<u32>>, tag: u64, mask: u64) -> TagPattern {
+        TagPattern { source: source.into(), tag, mask }
     }
 
     #[test]
     fn messages_of_a_source_are_not_overtaken() {
         let mut matcher = matcher();
         for (message, tag) in [(1, 5), (2, 6), (3, 5)] {
-            matcher.keep(1, tag, message).unwrap();
+            matcher.keep_unexpected(1, tag, message).unwrap();
         }
-        matcher.keep(0, 6, 4).unwrap();
-        assert_eq!(matcher.take_kept(&of(2, 5, ALL)), None);
-        assert_eq!(matcher.look(&of(None, 6, ALL)), Some((1, 6, &2)), "it came before the other");
-        assert_eq!(matcher.take_kept(&of(1, 0, 0)), Some((1, 5, 1)));
-        assert_eq!(matcher.take_kept(&of(None, 5, ALL)), Some((1, 5, 3)));
-        assert_eq!(matcher.take_kept(&of(None, 0, 0)), Some((1, 6, 2)));
-        assert_eq!((matcher.take_kept(&of(None, 0, 0)), matcher.kept()), (Some((0, 6, 4)), 0));
+        matcher.keep_unexpected(0, 6, 4).unwrap();
+        assert_eq!(matcher.take_unexpected(&of(2, 5, ALL)), None);
+        assert_eq!(matcher.probe_unexpected(&of(None, 6, ALL)), Some((1, 6, &2)), "it came before the other");
+        assert_eq!(matcher.take_unexpected(&of(1, 0, 0)), Some((1, 5, 1)));
+        assert_eq!(matcher.take_unexpected(&of(None, 5, ALL)), Some((1, 5, 3)));
+        assert_eq!(matcher.take_unexpected(&of(None, 0, 0)), Some((1, 6, 2)));
+        assert_eq!(
+            (matcher.take_unexpected(&of(None, 0, 0)), matcher.unexpected_count()),
+            (Some((0, 6, 4)), 0)
+        );
     }
 
     #[test]
     fn receives_are_taken_as_they_were_posted() {
         let mut matcher = matcher();
-        matcher.post(of(1, 5, ALL), 1).unwrap();
-        matcher.post(of(None, 5, 7), 2).unwrap();
-        matcher.post(of(1, 0, 0), 3).unwrap();
+        matcher.post_receive(of(1, 5, ALL), 1).unwrap();
+        matcher.post_receive(of(None, 5, 7), 2).unwrap();
+        matcher.post_receive(of(1, 0, 0), 3).unwrap();
         assert_eq!(matcher.take_posted(0, 13), Some(2), "13 is 5 in the bits that count");
         assert_eq!([matcher.take_posted(1, 13), matcher.take_posted(1, 13)], [Some(3), None]);
-        let again = matcher.post(of(None, 5, ALL), 4).unwrap();
-        matcher.post(of(1, 5, ALL), 5).unwrap();
+        let again = matcher.post_receive(of(None, 5, ALL), 4).unwrap();
+        matcher.post_receive(of(1, 5, ALL), 5).unwrap();
         assert_eq!([matcher.take_posted(1, 5), matcher.take_posted(1, 5)], [Some(1), Some(4)]);
-        assert_eq!((matcher.cancel(again), matcher.posted()), (None, 1));
+        assert_eq!((matcher.cancel_receive(again), matcher.posted_count()), (None, 1));
     }
 
     #[test]
     fn both_are_bounded() {
         let mut matcher = matcher();
         for message in 0..4 {
-            matcher.keep(2, 0, message).unwrap();
+            matcher.keep_unexpected(2, 0, message).unwrap();
         }
-        assert_eq!((matcher.keep(2, 0, 9), matcher.has_room(2)), (Err(Full(9)), false));
+        assert_eq!((matcher.keep_unexpected(2, 0, 9), matcher.has_room(2)), (Err(MatcherFull(9)), false));
         assert!(matcher.has_room(0) && !matcher.has_room(3), "sources hold up no other");
-        assert_eq!(matcher.keep(3, 0, 9), Err(Full(9)));
+        assert_eq!(matcher.keep_unexpected(3, 0, 9), Err(MatcherFull(9)));
         for receive in 0..8 {
-            matcher.post(of(None, 0, 0), receive).unwrap();
+            matcher.post_receive(of(None, 0, 0), receive).unwrap();
         }
-        assert_eq!(matcher.post(of(1, 0, 0), 9), Err(Full(9)));
-        assert_eq!(matcher.post(of(3, 0, 0), 9), Err(Full(9)));
+        assert_eq!(matcher.post_receive(of(1, 0, 0), 9), Err(MatcherFull(9)));
+        assert_eq!(matcher.post_receive(of(3, 0, 0), 9), Err(MatcherFull(9)));
     }
 
     #[test]
     fn a_source_that_goes_leaves_its_receives_and_what_it_sent() {
         let mut matcher = matcher();
-        matcher.post(of(1, 0, 0), 1).unwrap();
-        matcher.post(of(None, 0, 0), 2).unwrap();
-        let kept = matcher.post(of(1, 0, 0), 3).unwrap();
-        matcher.keep(1, 9, 7).unwrap();
-        assert_eq!((matcher.orphan(1), matcher.cancel(kept)), (Some(1), Some(3)));
-        assert_eq!((matcher.orphan(1), matcher.posted()), (None, 1));
-        assert_eq!(matcher.take_kept(&of(1, 9, ALL)), Some((1, 9, 7)), "what came is there");
+        matcher.post_receive(of(1, 0, 0), 1).unwrap();
+        matcher.post_receive(of(None, 0, 0), 2).unwrap();
+        let kept = matcher.post_receive(of(1, 0, 0), 3).unwrap();
+        matcher.keep_unexpected(1, 9, 7).unwrap();
+        assert_eq!((matcher.take_orphan(1), matcher.cancel_receive(kept)), (Some(1), Some(3)));
+        assert_eq!((matcher.take_orphan(1), matcher.posted_count()), (None, 1));
+        assert_eq!(matcher.take_unexpected(&of(1, 9, ALL)), Some((1, 9, 7)), "what came is there");
     }
 
     /// As the rules say, without any queue.
     #[derive(Default)]
     struct Naive {
-        posted: Vec<(Pattern, u32)>,
+        posted: Vec<(TagPattern, u32)>,
         kept: Vec<(u32, u64, u32)>,
     }
 
     impl Naive {
-        fn fits(pattern: &Pattern, source: u32, tag: u64) -> bool {
-            pattern.source.is_none_or(|of| of == source) && pattern.fits(tag)
+        fn fits(pattern: &TagPattern, source: u32, tag: u64) -> bool {
+            pattern.source.is_none_or(|of| of == source) && pattern.fits_tag(tag)
         }
     }
 
     #[derive(Clone, Debug)]
     enum Step {
-        Post(Pattern),
+        Post(TagPattern),
         Come(u32, u64),
         Cancel(prop::sample::Index),
     }
@@ -376,7 +384,7 @@ mod tests {
         let source = prop::option::of(0u32..3);
         prop_oneof![
             (source, 0u64..4, prop_oneof![Just(ALL), Just(1), Just(0)])
-                .prop_map(|(source, tag, mask)| Step::Post(Pattern { source, tag, mask })),
+                .prop_map(|(source, tag, mask)| Step::Post(TagPattern { source, tag, mask })),
             (0u32..3, 0u64..4).prop_map(|(source, tag)| Step::Come(source, tag)),
             any::<prop::sample::Index>().prop_map(Step::Cancel),
         ]
@@ -385,17 +393,17 @@ mod tests {
     proptest! {
         #[test]
         fn it_matches_as_a_list_does(steps in prop::collection::vec(steps(), 1..200)) {
-            let mut matcher = Matcher::new(1000, 1000, planted());
-            matcher.grow(3).unwrap();
+            let mut matcher = TagMatcher::new(1000, 1000, planted());
+            matcher.grow_sources(3).unwrap();
             let (mut naive, mut ids) = (Naive::default(), Vec::new());
             for (number, step) in (0..).zip(steps) {
                 match step {
                     Step::Post(pattern) => {
                         let at = naive.kept.iter().position(|(source, tag, _)| Naive::fits(&pattern, *source, *tag));
                         let expected = at.map(|at| naive.kept.remove(at));
-                        prop_assert_eq!(matcher.take_kept(&pattern), expected);
+                        prop_assert_eq!(matcher.take_unexpected(&pattern), expected);
                         if expected.is_none() {
-                            ids.push((number, matcher.post(pattern, number).unwrap()));
+                            ids.push((number, matcher.post_receive(pattern, number).unwrap()));
                             naive.posted.push((pattern, number));
                         }
                     }
@@ -404,18 +412,18 @@ mod tests {
                         let expected = at.map(|at| naive.posted.remove(at).1);
                         prop_assert_eq!(matcher.take_posted(source, tag), expected);
                         if expected.is_none() {
-                            matcher.keep(source, tag, number).unwrap();
+                            matcher.keep_unexpected(source, tag, number).unwrap();
                             naive.kept.push((source, tag, number));
                         }
                     }
                     Step::Cancel(index) if !ids.is_empty() => {
                         let (number, id) = ids.swap_remove(index.index(ids.len()));
                         let at = naive.posted.iter().position(|(_, posted)| *posted == number);
-                        prop_assert_eq!(matcher.cancel(id), at.map(|at| naive.posted.remove(at).1));
+                        prop_assert_eq!(matcher.cancel_receive(id), at.map(|at| naive.posted.remove(at).1));
                     }
                     Step::Cancel(_) => {}
                 }
-                prop_assert_eq!((matcher.posted(), matcher.kept()), (naive.posted.len(), naive.kept.len()));
+                prop_assert_eq!((matcher.posted_count(), matcher.unexpected_count()), (naive.posted.len(), naive.kept.len()));
             }
         }
     }

@@ -2,14 +2,14 @@
 
 /// How bytes stand.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Rows {
+pub struct StridedRows {
     /// Bytes of a row; of all in one row the most that there can be.
     block: u64,
     /// From the begin of a row to that of the next.
     stride: u64,
 }
 
-impl Rows {
+impl StridedRows {
     /// All in one row.
     pub const WHOLE: Self = Self { block: u64::MAX, stride: u64::MAX };
 
@@ -41,7 +41,7 @@ impl Rows {
     /// How far from the first byte the byte number `at` is.
     #[inline]
     #[must_use]
-    pub const fn place(&self, at: u64) -> u64 {
+    pub const fn offset_of(&self, at: u64) -> u64 {
         if self.is_whole() {
             return at;
         }
@@ -50,13 +50,13 @@ impl Rows {
 
     /// Bytes of its row from the byte number `at` on.
     #[inline]
-    const fn left(&self, at: u64) -> u64 {
+    const fn left_in_row(&self, at: u64) -> u64 {
         if self.is_whole() { u64::MAX } else { self.block - at % self.block }
     }
 
     /// Bytes from the first to the last of `len`, what is between rows included; at least one. `None` if no address space is that large.
     #[must_use]
-    pub const fn span(&self, len: u64) -> Option<u64> {
+    pub const fn spanned_bytes(&self, len: u64) -> Option<u64> {
         if self.is_whole() || len == 0 {
             return Some(len);
         }
@@ -68,7 +68,7 @@ impl Rows {
 
     /// How many bytes stand in that many, which end with a whole row; `None` if they do not.
     #[must_use]
-    pub const fn packed(&self, span: u64) -> Option<u64> {
+    pub const fn packed_bytes(&self, span: u64) -> Option<u64> {
         if self.is_whole() {
             return Some(span);
         }
@@ -95,32 +95,32 @@ impl Rows {
 
 /// The parts of some bytes that stand in one row at both of two ends: where at each, and how many.
 #[derive(Clone, Copy, Debug)]
-pub struct Runs {
-    ends: [Rows; 2],
+pub struct RowRuns {
+    ends: [StridedRows; 2],
     at: u64,
     left: u64,
 }
 
-impl Runs {
+impl RowRuns {
     /// Of `len` bytes from number `at` on.
     #[inline]
     #[must_use]
-    pub const fn new(ends: [Rows; 2], at: u64, len: u64) -> Self {
+    pub const fn new(ends: [StridedRows; 2], at: u64, len: u64) -> Self {
         Self { ends, at, left: len }
     }
 }
 
-impl Iterator for Runs {
+impl Iterator for RowRuns {
     type Item = ([u64; 2], u64);
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let [one, other] = self.ends;
-        let len = self.left.min(one.left(self.at)).min(other.left(self.at));
+        let len = self.left.min(one.left_in_row(self.at)).min(other.left_in_row(self.at));
         if len == 0 {
             return None;
         }
-        let run = ([one.place(self.at), other.place(self.at)], len);
+        let run = ([one.offset_of(self.at), other.offset_of(self.at)], len);
         self.at += len;
         self.left -= len;
         Some(run)
@@ -137,15 +137,24 @@ mod tests {
 
     #[test]
     fn rows_are_counted_as_if_they_stood_in_one() {
-        let rows = Rows::new(3, 10).unwrap();
-        assert_eq!([0, 2, 3, 5, 6].map(|at| rows.place(at)), [0, 2, 10, 12, 20]);
-        assert_eq!([1, 3, 4, 6].map(|len| rows.span(len)), [1, 3, 11, 13].map(Some));
-        assert_eq!([3, 13, 23, 12, 2].map(|span| rows.packed(span)), [Some(3), Some(6), Some(9), None, None]);
+        let rows = StridedRows::new(3, 10).unwrap();
+        assert_eq!([0, 2, 3, 5, 6].map(|at| rows.offset_of(at)), [0, 2, 10, 12, 20]);
+        assert_eq!([1, 3, 4, 6].map(|len| rows.spanned_bytes(len)), [1, 3, 11, 13].map(Some));
+        assert_eq!(
+            [3, 13, 23, 12, 2].map(|span| rows.packed_bytes(span)),
+            [Some(3), Some(6), Some(9), None, None]
+        );
         assert_eq!([2, 3, 12, 13, 22].map(|span| rows.whole_in(span)), [0, 3, 3, 6, 6]);
-        assert_eq!((Rows::new(0, 5), Rows::new(6, 5), Rows::new(1, u64::MAX)), (None, None, None));
-        assert_eq!(Rows::of_words([0, 0]), Some(Rows::WHOLE));
-        assert_eq!((Rows::of_words([0, 1]), Rows::of_words(rows.to_words())), (None, Some(rows)));
-        assert_eq!(Rows::new(2, 1 << 62).unwrap().span(100), None);
+        assert_eq!(
+            (StridedRows::new(0, 5), StridedRows::new(6, 5), StridedRows::new(1, u64::MAX)),
+            (None, None, None)
+        );
+        assert_eq!(StridedRows::of_words([0, 0]), Some(StridedRows::WHOLE));
+        assert_eq!(
+            (StridedRows::of_words([0, 1]), StridedRows::of_words(rows.to_words())),
+            (None, Some(rows))
+        );
+        assert_eq!(StridedRows::new(2, 1 << 62).unwrap().spanned_bytes(100), None);
     }
 
     proptest! {
@@ -154,14 +163,14 @@ mod tests {
             blocks in (1u64..40, 1u64..40), gaps in (0u64..9, 0u64..9), at in 0u64..100, len in 0u64..200
         ) {
             let ends = [(blocks.0, gaps.0), (blocks.1, gaps.1)]
-                .map(|(block, gap)| Rows::new(block, block + gap).unwrap());
-            for ends in [ends, [ends[0], Rows::WHOLE], [Rows::WHOLE; 2]] {
+                .map(|(block, gap)| StridedRows::new(block, block + gap).unwrap());
+            for ends in [ends, [ends[0], StridedRows::WHOLE], [StridedRows::WHOLE; 2]] {
                 let mut found = Vec::new();
-                for (places, run) in Runs::new(ends, at, len) {
+                for (places, run) in RowRuns::new(ends, at, len) {
                     prop_assert!(run > 0);
                     found.extend((0..run).map(|more| places.map(|place| place + more)));
                 }
-                let expected: Vec<_> = (at..at + len).map(|at| ends.map(|rows| rows.place(at))).collect();
+                let expected: Vec<_> = (at..at + len).map(|at| ends.map(|rows| rows.offset_of(at))).collect();
                 prop_assert_eq!(found, expected);
             }
         }

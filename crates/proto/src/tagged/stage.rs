@@ -6,7 +6,7 @@ const ALIGN: u64 = 64;
 
 /// The writer's view of a stage.
 #[derive(Clone, Copy, Debug)]
-pub struct Stage {
+pub struct StageWriter {
     size: u64,
     head: u64,
     freed: u64,
@@ -14,7 +14,7 @@ pub struct Stage {
 
 /// Bytes of the stage that the writer may fill.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Piece {
+pub struct StagePiece {
     /// Their position.
     pub position: u64,
     /// How many.
@@ -24,9 +24,9 @@ pub struct Piece {
 /// A reader said that it consumed what was not there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0} bytes of the stage were consumed, which were never there")]
-pub struct NeverThere(pub u64);
+pub struct UnstagedPosition(pub u64);
 
-impl Stage {
+impl StageWriter {
     /// An empty one of so many bytes, a power of two.
     #[must_use]
     pub const fn new(size: u64) -> Self {
@@ -35,13 +35,13 @@ impl Stage {
 
     /// Where a position is.
     #[must_use]
-    pub const fn place(size: u64, position: u64) -> u64 {
+    pub const fn offset_of(size: u64, position: u64) -> u64 {
         position & (size - 1)
     }
 
     /// Room for at least one and at most `want` bytes in one piece; it is taken. `None` while there is not half of that many.
-    pub const fn take(&mut self, want: u32) -> Option<Piece> {
-        let place = Self::place(self.size, self.head);
+    pub const fn take_piece(&mut self, want: u32) -> Option<StagePiece> {
+        let place = Self::offset_of(self.size, self.head);
         let to_end = self.size - place;
         let free = self.size - (self.head - self.freed);
         let most = if to_end < free { to_end } else { free };
@@ -49,7 +49,7 @@ impl Stage {
         if len == 0 || len < want as u64 / 2 && len < to_end {
             return None;
         }
-        let piece = Piece { position: self.head, len: len as u32 };
+        let piece = StagePiece { position: self.head, len: len as u32 };
         // Places and sizes are of whole lines, so what is left of the last one is free, too.
         self.head += len.next_multiple_of(ALIGN);
         Some(piece)
@@ -59,8 +59,8 @@ impl Stage {
     /// all positions that there are.
     #[inline]
     #[must_use]
-    pub const fn hold(size: u64, piece: Piece) -> Option<u64> {
-        let place = Self::place(size, piece.position);
+    pub const fn locate_piece(size: u64, piece: StagePiece) -> Option<u64> {
+        let place = Self::offset_of(size, piece.position);
         let len = piece.len as u64;
         let is_there = len > 0 && len <= size / 2 && place + len <= size;
         if is_there && piece.position.checked_add(len.next_multiple_of(ALIGN)).is_some() {
@@ -72,17 +72,17 @@ impl Stage {
 
     /// Where the reader is behind that piece.
     #[must_use]
-    pub const fn behind(piece: Piece) -> u64 {
+    pub const fn end_position(piece: StagePiece) -> u64 {
         piece.position.wrapping_add((piece.len as u64).next_multiple_of(ALIGN))
     }
 
     /// The reader has consumed everything before that position.
     ///
     /// # Errors
-    /// [`NeverThere`].
-    pub const fn freed(&mut self, position: u64) -> Result<(), NeverThere> {
+    /// [`UnstagedPosition`].
+    pub const fn free_until(&mut self, position: u64) -> Result<(), UnstagedPosition> {
         if position < self.freed || position > self.head {
-            return Err(NeverThere(position));
+            return Err(UnstagedPosition(position));
         }
         self.freed = position;
         Ok(())
@@ -90,7 +90,7 @@ impl Stage {
 
     /// Up to where it was filled.
     #[must_use]
-    pub const fn head(&self) -> u64 {
+    pub const fn head_position(&self) -> u64 {
         self.head
     }
 
@@ -118,22 +118,22 @@ mod tests {
 
     #[test]
     fn a_full_stage_has_no_room_until_it_is_consumed() {
-        let mut stage = Stage::new(1 << 16);
-        let first = stage.take(1 << 15).unwrap();
-        let second = stage.take(1 << 15).unwrap();
-        assert_eq!((second, stage.take(1)), (Piece { position: 1 << 15, len: 1 << 15 }, None));
-        stage.freed(Stage::behind(first)).unwrap();
-        assert_eq!(stage.take(100), Some(Piece { position: 1 << 16, len: 100 }));
-        assert_eq!(stage.freed((1 << 16) + 129), Err(NeverThere((1 << 16) + 129)));
-        assert_eq!(stage.freed(0), Err(NeverThere(0)));
-        stage.freed((1 << 16) + 128).unwrap();
+        let mut stage = StageWriter::new(1 << 16);
+        let first = stage.take_piece(1 << 15).unwrap();
+        let second = stage.take_piece(1 << 15).unwrap();
+        assert_eq!((second, stage.take_piece(1)), (StagePiece { position: 1 << 15, len: 1 << 15 }, None));
+        stage.free_until(StageWriter::end_position(first)).unwrap();
+        assert_eq!(stage.take_piece(100), Some(StagePiece { position: 1 << 16, len: 100 }));
+        assert_eq!(stage.free_until((1 << 16) + 129), Err(UnstagedPosition((1 << 16) + 129)));
+        assert_eq!(stage.free_until(0), Err(UnstagedPosition(0)));
+        stage.free_until((1 << 16) + 128).unwrap();
         assert!(stage.is_empty());
     }
 
     #[test]
     fn no_writer_has_a_piece_that_cannot_be() {
         const SIZE: u64 = 1 << 16;
-        let hold = |position, len| Stage::hold(SIZE, Piece { position, len });
+        let hold = |position, len| StageWriter::locate_piece(SIZE, StagePiece { position, len });
         assert_eq!([hold(0, 1 << 15), hold(5 * SIZE + 64, 9)], [Some(0), Some(64)]);
         assert_eq!(hold(SIZE - 64, 64), Some(SIZE - 64));
         for (position, len) in
@@ -141,34 +141,38 @@ mod tests {
         {
             assert_eq!(hold(position, len), None, "{position:#x} {len:#x}");
         }
-        assert_eq!(Stage::behind(Piece { position: u64::MAX, len: 1 }), 63, "whatever a peer says");
+        assert_eq!(
+            StageWriter::end_position(StagePiece { position: u64::MAX, len: 1 }),
+            63,
+            "whatever a peer says"
+        );
     }
 
     proptest! {
         #[test]
         fn no_byte_is_in_two_pieces(asks in prop::collection::vec((1u32..40_000, any::<bool>()), 1..300)) {
             const SIZE: u64 = 1 << 16;
-            let mut stage = Stage::new(SIZE);
+            let mut stage = StageWriter::new(SIZE);
             let mut used = vec![false; SIZE as usize];
             let mut pieces = VecDeque::new();
-            let range = |piece: Piece| {
-                let start = Stage::place(SIZE, piece.position) as usize;
+            let range = |piece: StagePiece| {
+                let start = StageWriter::offset_of(SIZE, piece.position) as usize;
                 start..start + piece.len as usize
             };
             for (want, take) in asks {
                 if take {
-                    let Some(piece) = stage.take(want) else {
+                    let Some(piece) = stage.take_piece(want) else {
                         prop_assert!(!pieces.is_empty(), "an empty stage has room");
                         continue;
                     };
-                    let held = piece.len > 1 << 15 || Stage::hold(SIZE, piece).is_some();
+                    let held = piece.len > 1 << 15 || StageWriter::locate_piece(SIZE, piece).is_some();
                     prop_assert!(held && piece.len <= want && range(piece).end <= used.len());
                     prop_assert!(used[range(piece)].iter().all(|used| !used));
                     used[range(piece)].fill(true);
                     pieces.push_back(piece);
                 } else if let Some(piece) = pieces.pop_front() {
                     used[range(piece)].fill(false);
-                    stage.freed(Stage::behind(piece)).unwrap();
+                    stage.free_until(StageWriter::end_position(piece)).unwrap();
                 }
             }
         }

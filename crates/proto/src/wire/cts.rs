@@ -3,8 +3,8 @@
 //! follows each record and says where the buffer lies for those after the first.
 
 use crate::limits::{LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX};
-use crate::wire::frame::Region;
-use crate::wire::imm::Token;
+use crate::wire::frame::RemoteRegion;
+use crate::wire::imm::BufferToken;
 
 /// Words of a line.
 pub const WORDS: usize = 8;
@@ -14,22 +14,22 @@ pub const BYTES: usize = WORDS * 8;
 
 /// Lines of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Lines {
+pub enum RecordLines {
     /// The comm has one link.
     One,
     /// It has several.
     Two,
 }
 
-impl Lines {
+impl RecordLines {
     /// The lines of a comm with that many links.
     #[must_use]
-    pub const fn of(links: usize) -> Self {
+    pub const fn for_links(links: usize) -> Self {
         if links > 1 { Self::Two } else { Self::One }
     }
 
     #[inline]
-    const fn shift(self) -> u32 {
+    const fn line_shift(self) -> u32 {
         match self {
             Self::One => 0,
             Self::Two => 1,
@@ -39,7 +39,7 @@ impl Lines {
     /// Bytes of a record.
     #[must_use]
     pub const fn record_bytes(self) -> usize {
-        BYTES << self.shift()
+        BYTES << self.line_shift()
     }
 
     /// Bytes of the mailbox of a comm by itself.
@@ -64,7 +64,7 @@ const SALT: [u64; WORDS] = [
 
 /// A clear-to-send record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Cts {
+pub struct CtsRecord {
     /// The receive's number.
     pub number: u32,
     /// Which of its buffers, below `count`.
@@ -78,20 +78,20 @@ pub struct Cts {
     /// Its tag.
     pub tag: u32,
     /// What the immediate must name.
-    pub token: Token,
+    pub token: BufferToken,
     /// Remote key of the buffer.
     pub key: u64,
 }
 
 /// The second line of a record: where the buffer lies for the links after the first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Others {
+pub struct CtsSecondLine {
     /// The receive's number.
     pub number: u32,
     /// Which of its buffers.
     pub index: u8,
     /// Key and address for links 1, 2 and 3; zeros for those there are not.
-    pub places: [Region; LINKS_MAX - 1],
+    pub places: [RemoteRegion; LINKS_MAX - 1],
 }
 
 /// Set in the first word of a second line, so that no line is taken for one of the other kind.
@@ -101,18 +101,18 @@ const SECOND: u64 = 1 << 40;
 /// most receives have no other, and a mailbox takes a few pages then.
 #[inline]
 #[must_use]
-pub const fn offset(number: u32, index: usize, lines: Lines) -> u64 {
-    ((index * MAILBOX_SLOTS + number as usize % MAILBOX_SLOTS) as u64 * BYTES as u64) << lines.shift()
+pub const fn record_offset(number: u32, index: usize, lines: RecordLines) -> u64 {
+    ((index * MAILBOX_SLOTS + number as usize % MAILBOX_SLOTS) as u64 * BYTES as u64) << lines.line_shift()
 }
 
 /// The receive number in a record's first word, valid or not: the one load of a send that is not clear.
 #[inline]
 #[must_use]
-pub const fn head(word: u64) -> u32 {
+pub const fn head_number(word: u64) -> u32 {
     word as u32
 }
 
-impl Cts {
+impl CtsRecord {
     /// The record's words.
     #[inline]
     #[must_use]
@@ -122,7 +122,7 @@ impl Cts {
             | u64::from((self.count.wrapping_sub(1)) & 7) << 36;
         let place = u64::from(self.tag) | u64::from(self.token.to_bits()) << 32;
         let mut words = [head, self.addr, self.len, place, self.key, 0, 0, 0];
-        words[7] = tail(&words, self.number);
+        words[7] = tail_word(&words, self.number);
         words
     }
 
@@ -138,18 +138,18 @@ impl Cts {
     #[must_use]
     pub fn from_words(words: &[u64; WORDS], number: u32, index: u8) -> Option<Self> {
         let head = words[0];
-        if head as u32 != number || words[7] != tail(words, number) {
+        if head as u32 != number || words[7] != tail_word(words, number) {
             return None;
         }
         let at = (head >> 32 & 15) as u8;
         let count = (head >> 36 & 15) as u8 + 1;
         let sound = head >> 40 == 0 && at == index && at < count && usize::from(count) <= RECV_BUFFERS_MAX;
-        sound.then(|| Self::unchecked(words, number, index))
+        sound.then(|| Self::from_unchecked_words(words, number, index))
     }
 
     /// What the words say, arrived whole or not.
     #[inline]
-    pub(crate) fn unchecked(words: &[u64; WORDS], number: u32, index: u8) -> Self {
+    pub(crate) fn from_unchecked_words(words: &[u64; WORDS], number: u32, index: u8) -> Self {
         Self {
             number,
             index,
@@ -157,20 +157,20 @@ impl Cts {
             addr: words[1],
             len: words[2],
             tag: words[3] as u32,
-            token: Token::from_bits((words[3] >> 32) as u32),
+            token: BufferToken::from_bits((words[3] >> 32) as u32),
             key: words[4],
         }
     }
 }
 
-impl Others {
+impl CtsSecondLine {
     /// The line's words.
     #[must_use]
     pub fn to_words(&self) -> [u64; WORDS] {
         let head = u64::from(self.number) | u64::from(self.index & 7) << 32 | SECOND;
         let [one, two, three] = self.places;
         let mut words = [head, one.key, one.addr, two.key, two.addr, three.key, three.addr, 0];
-        words[7] = tail(&words, self.number);
+        words[7] = tail_word(&words, self.number);
         words
     }
 
@@ -184,10 +184,10 @@ impl Others {
     #[must_use]
     pub fn from_words(words: &[u64; WORDS], number: u32, index: u8) -> Option<Self> {
         let head = u64::from(number) | u64::from(index) << 32 | SECOND;
-        if words[0] != head || words[7] != tail(words, number) {
+        if words[0] != head || words[7] != tail_word(words, number) {
             return None;
         }
-        let place = |at: usize| Region { key: words[at], addr: words[at + 1] };
+        let place = |at: usize| RemoteRegion { key: words[at], addr: words[at + 1] };
         Some(Self { number, index, places: [place(1), place(3), place(5)] })
     }
 }
@@ -203,7 +203,7 @@ fn bytes_of(words: &[u64; WORDS]) -> [u8; BYTES] {
 /// The last word. Words of records that follow each other in a slot differ in few bits, so that no sum of them will do:
 /// each pair is multiplied.
 #[inline]
-fn tail(words: &[u64; WORDS], number: u32) -> u64 {
+fn tail_word(words: &[u64; WORDS], number: u32) -> u64 {
     let fold = |a: u64, b: u64| {
         let product = u128::from(a) * u128::from(b);
         product as u64 ^ (product >> 64) as u64
@@ -223,9 +223,9 @@ mod tests {
 
     use super::*;
 
-    fn record(number: u32, addr: u64, len: u64) -> Cts {
-        let token = Token::new(77, 3);
-        Cts { number, index: 1, count: 2, addr, len, tag: 9, token, key: 5 }
+    fn record(number: u32, addr: u64, len: u64) -> CtsRecord {
+        let token = BufferToken::new(77, 3);
+        CtsRecord { number, index: 1, count: 2, addr, len, tag: 9, token, key: 5 }
     }
 
     #[test]
@@ -237,16 +237,16 @@ mod tests {
 
     #[test]
     fn each_record_has_a_place_and_those_of_first_buffers_lie_together() {
-        for lines in [Lines::One, Lines::Two] {
+        for lines in [RecordLines::One, RecordLines::Two] {
             let slots = 0..MAILBOX_SLOTS as u32;
             let record = lines.mailbox_bytes() / (MAILBOX_SLOTS * RECV_BUFFERS_MAX);
             let all = (0..RECV_BUFFERS_MAX).flat_map(|index| slots.clone().map(move |slot| (slot, index)));
-            let mut places: Vec<_> = all.map(|(slot, index)| offset(slot, index, lines)).collect();
+            let mut places: Vec<_> = all.map(|(slot, index)| record_offset(slot, index, lines)).collect();
             assert_eq!(places[..MAILBOX_SLOTS].iter().max(), Some(&(((MAILBOX_SLOTS - 1) * record) as u64)));
             places.sort_unstable();
             let every = (0..lines.mailbox_bytes() as u64).step_by(record);
             assert!(places.into_iter().eq(every));
-            assert_eq!(offset(u32::MAX, 7, lines), offset(127, 7, lines));
+            assert_eq!(record_offset(u32::MAX, 7, lines), record_offset(127, 7, lines));
         }
     }
 
@@ -260,7 +260,7 @@ mod tests {
                 words[i] = new[i];
             }
             if words != new {
-                assert_eq!(Cts::from_words(&words, 7 + MAILBOX_SLOTS as u32, 1), None, "{arrived:08b}");
+                assert_eq!(CtsRecord::from_words(&words, 7 + MAILBOX_SLOTS as u32, 1), None, "{arrived:08b}");
             }
         }
     }
@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn mixtures_of_an_old_and_a_new_second_line_are_not_valid() {
         let line = |number: u32, key: u64, addr: u64| {
-            let at = |rail: u64| Region { key: key + rail, addr: addr + rail * 0x1000 };
-            Others { number, index: 1, places: [at(0), at(1), at(2)] }.to_words()
+            let at = |rail: u64| RemoteRegion { key: key + rail, addr: addr + rail * 0x1000 };
+            CtsSecondLine { number, index: 1, places: [at(0), at(1), at(2)] }.to_words()
         };
         let old = line(7, 0x900a_87d3, 0x7000_0000);
         let new = line(7 + MAILBOX_SLOTS as u32, 0x900a_87d4, 0x7000_2000);
@@ -278,7 +278,7 @@ mod tests {
             for i in (0..WORDS).filter(|i| arrived >> i & 1 == 1) {
                 words[i] = new[i];
             }
-            assert_eq!(Others::from_words(&words, 7 + MAILBOX_SLOTS as u32, 1), None, "{arrived:08b}");
+            assert_eq!(CtsSecondLine::from_words(&words, 7 + MAILBOX_SLOTS as u32, 1), None, "{arrived:08b}");
         }
     }
 
@@ -293,14 +293,14 @@ mod tests {
         };
         for _ in 0..40_000 {
             let base = [0, 0x1000, 0x7f00_0000_0000][draw(3) as usize];
-            let mut make = |number: u32| Cts {
+            let mut make = |number: u32| CtsRecord {
                 number,
                 index: 0,
                 count: 1,
                 addr: base + draw(64) * [1, 8, 4096][draw(3) as usize],
                 len: draw(64) * [1, 64, 4096][draw(3) as usize],
                 tag: draw(4) as u32,
-                token: Token::new(80 + draw(3) as u16, draw(6) as u16),
+                token: BufferToken::new(80 + draw(3) as u16, draw(6) as u16),
                 key: 0x900a_87d3_cf90_890a + draw(3),
             };
             let old = make(138).to_words();
@@ -312,7 +312,7 @@ mod tests {
                     words[i] = new[i];
                 }
                 assert!(
-                    words == new || Cts::from_words(&words, next, 0).is_none(),
+                    words == new || CtsRecord::from_words(&words, next, 0).is_none(),
                     "{arrived:08b} of {new:x?} over {old:x?}"
                 );
             }
@@ -321,28 +321,28 @@ mod tests {
 
     #[test]
     fn a_mailbox_that_was_never_written_holds_nothing() {
-        assert_eq!(Cts::from_words(&[0; WORDS], 0, 0), None);
-        assert_eq!(Others::from_words(&[0; WORDS], 0, 0), None);
+        assert_eq!(CtsRecord::from_words(&[0; WORDS], 0, 0), None);
+        assert_eq!(CtsSecondLine::from_words(&[0; WORDS], 0, 0), None);
     }
 
     proptest! {
         #[test]
         fn reads_back(number: u32, addr: u64, len: u64, tag: u32, index in 0..8_u8, bits: u32, key: u64) {
-            let token = Token::from_bits(bits);
-            let cts = Cts { number, index, count: 8, addr, len, tag, token, key };
-            prop_assert_eq!(Cts::from_words(&cts.to_words(), number, index), Some(cts));
-            prop_assert_eq!(Cts::from_words(&cts.to_words(), number.wrapping_add(1), index), None);
-            prop_assert_eq!(Others::from_words(&cts.to_words(), number, index), None);
+            let token = BufferToken::from_bits(bits);
+            let cts = CtsRecord { number, index, count: 8, addr, len, tag, token, key };
+            prop_assert_eq!(CtsRecord::from_words(&cts.to_words(), number, index), Some(cts));
+            prop_assert_eq!(CtsRecord::from_words(&cts.to_words(), number.wrapping_add(1), index), None);
+            prop_assert_eq!(CtsSecondLine::from_words(&cts.to_words(), number, index), None);
         }
 
         #[test]
         fn second_lines_read_back(number: u32, index in 0..8_u8, words: [u64; 6]) {
-            let place = |at: usize| Region { key: words[at], addr: words[at + 1] };
-            let others = Others { number, index, places: [place(0), place(2), place(4)] };
+            let place = |at: usize| RemoteRegion { key: words[at], addr: words[at + 1] };
+            let others = CtsSecondLine { number, index, places: [place(0), place(2), place(4)] };
             let line = others.to_words();
-            prop_assert_eq!(Others::from_words(&line, number, index), Some(others));
-            prop_assert_eq!(Others::from_words(&line, number, index ^ 1), None);
-            prop_assert_eq!(Cts::from_words(&line, number, index), None);
+            prop_assert_eq!(CtsSecondLine::from_words(&line, number, index), Some(others));
+            prop_assert_eq!(CtsSecondLine::from_words(&line, number, index ^ 1), None);
+            prop_assert_eq!(CtsRecord::from_words(&line, number, index), None);
         }
     }
 }

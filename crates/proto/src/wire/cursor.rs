@@ -5,20 +5,20 @@ use alloc::vec::Vec;
 /// The bytes ended before the field did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the message is cut short")]
-pub struct Short;
+pub struct ShortInput;
 
 /// Reads fields from the front of a slice.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a>(pub &'a [u8]);
+pub struct FieldReader<'a>(pub &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     /// The next `N` bytes.
     ///
     /// # Errors
-    /// [`Short`] if there are fewer.
+    /// [`ShortInput`] if there are fewer.
     #[inline]
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Short> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Short)?;
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], ShortInput> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(ShortInput)?;
         self.0 = rest;
         Ok(*head)
     }
@@ -26,9 +26,9 @@ impl<'a> Reader<'a> {
     /// The next `len` bytes.
     ///
     /// # Errors
-    /// [`Short`] if there are fewer.
-    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Short> {
-        let (head, rest) = self.0.split_at_checked(len).ok_or(Short)?;
+    /// [`ShortInput`] if there are fewer.
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], ShortInput> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(ShortInput)?;
         self.0 = rest;
         Ok(head)
     }
@@ -36,43 +36,43 @@ impl<'a> Reader<'a> {
     /// One byte.
     ///
     /// # Errors
-    /// [`Short`] at the end.
-    pub fn u8(&mut self) -> Result<u8, Short> {
+    /// [`ShortInput`] at the end.
+    pub fn u8(&mut self) -> Result<u8, ShortInput> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
     /// Two bytes.
     ///
     /// # Errors
-    /// [`Short`] at the end.
-    pub fn u16(&mut self) -> Result<u16, Short> {
+    /// [`ShortInput`] at the end.
+    pub fn u16(&mut self) -> Result<u16, ShortInput> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
     /// Four bytes.
     ///
     /// # Errors
-    /// [`Short`] at the end.
+    /// [`ShortInput`] at the end.
     #[inline]
-    pub fn u32(&mut self) -> Result<u32, Short> {
+    pub fn u32(&mut self) -> Result<u32, ShortInput> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
     /// Eight bytes.
     ///
     /// # Errors
-    /// [`Short`] at the end.
+    /// [`ShortInput`] at the end.
     #[inline]
-    pub fn u64(&mut self) -> Result<u64, Short> {
+    pub fn u64(&mut self) -> Result<u64, ShortInput> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 }
 
 /// Appends fields to a vector.
 #[derive(Debug, Default)]
-pub struct Writer(pub Vec<u8>);
+pub struct FieldWriter(pub Vec<u8>);
 
-impl Writer {
+impl FieldWriter {
     /// Appends bytes as they are.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);

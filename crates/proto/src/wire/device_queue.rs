@@ -14,17 +14,23 @@ mod tests;
 mod window;
 
 pub use card::{CARD_WORDS, CONFIG_WORDS, CardError, PartLengths, WindowCard, WordsCard};
-pub use completion::{Completion, Owner};
-pub use entry::{Atomic, Count, Entry, EntryError, Fence, LENGTH_MAX, Local, Remote, Work};
-pub use guest::{GUEST_RANKS_MAX, GuestCard, GuestCardError, GuestFile};
-pub use inline::{INLINE_BYTES_MAX, Inline};
-pub use layout::{
-    BELLS_MAX, Bells, COMPLETION_BYTES, Companion, DEPTH_MAX, DEPTH_MIN, ENTRY_BYTES, Frontier, LINE_BYTES,
-    Shape, ShapeError, VERSION, at,
+pub use completion::{CompletionOwner, EntryCompletion};
+pub use entry::{
+    AtomicChange, CounterUpdate, EntryFence, EntryWork, LENGTH_MAX, LocalAddress, PeerAddress, QueueEntry,
+    QueueEntryError,
 };
-pub use post::{Ask, BOX_BYTES, POST_PLACES, PostBox, PostRooms, REPLY_BYTES, REQUEST_BYTES, Reply, Request};
+pub use guest::{GUEST_RANKS_MAX, GuestCardError, GuestChannelCard, GuestFile};
+pub use inline::{INLINE_BYTES_MAX, InlineBytes};
+pub use layout::{
+    BELLS_MAX, COMPLETION_BYTES, CompanionWord, DEPTH_MAX, DEPTH_MIN, DoorbellLayout, ENTRY_BYTES,
+    FrontierWord, LINE_BYTES, QueueShape, ShapeError, VERSION, at,
+};
+pub use post::{
+    BOX_BYTES, OwnerAction, POST_PLACES, PostBox, PostReply, PostRequest, PostRooms, REPLY_BYTES,
+    REQUEST_BYTES,
+};
 pub use report::{MakingReport, REPORT_WORDS, ReportError};
-pub use status::{Aborted, Poison, Status};
+pub use status::{AbortWord, EntryStatus, PoisonWord};
 pub use window::{
     GRANULE, SLOT_BYTES, StreamLayout, WINDOW_BYTES_MAX, WINDOW_LANES_MAX, WindowLayout, WindowShape,
     WindowShapeError, stream_at,
@@ -39,12 +45,12 @@ pub const fn is_before(a: u64, b: u64) -> bool {
 
 /// A word of two halves.
 #[inline]
-const fn word(low: u32, high: u32) -> u64 {
+const fn join_halves(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
 /// The halves of a word.
 #[inline]
-const fn halves(word: u64) -> (u32, u32) {
+const fn split_halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }

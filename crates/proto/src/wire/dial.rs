@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 
 use crate::id::ProcessId;
 use crate::limits::{LINKS_MAX, RAILS_MAX, RMA_HEAPS_TOLD_MAX};
-use crate::rma::incoming::{MakeUp, Standing};
-use crate::rma::shape::Shape;
-use crate::wire::cursor::{Reader, Short, Writer};
+use crate::rma::incoming::{MakeUp, PathDeliveryReport};
+use crate::rma::shape::EpochShape;
+use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::fabric::{ChosenFabric, FABRIC_BYTES};
-use crate::wire::frame::Region;
+use crate::wire::frame::RemoteRegion;
 use crate::wire::handle::ADDRESS_MAX;
-use crate::wire::rma::Stream;
+use crate::wire::rma::RmaStream;
 
 /// Bytes of a card.
 pub const CARD_BYTES: usize = 112;
@@ -26,22 +26,22 @@ const WORDS: u8 = 2;
 const FLAGS: usize = 104;
 /// Where the fabric of a card is.
 const FABRIC: usize = 105;
-/// Flag: [`Card::executes`].
+/// Flag: [`ProcessCard::executes`].
 const EXECUTES: u8 = 1;
 /// Most bytes of the address of a link.
 const LINK_MAX: usize = 256;
-/// Most epochs that a standing tells of, and that a [`Word::MakeUp`] does.
-pub const EPOCHS_MAX: usize = Shape::WIRE.window() as usize;
+/// Most epochs that a standing tells of, and that a [`DialMessage::MakeUp`] does.
+pub const EPOCHS_MAX: usize = EpochShape::WIRE.epoch_window() as usize;
 
 /// A member's public key (X25519, RFC 7748).
 pub type PublicKey = [u8; 32];
 
 /// A proof to one member that a word is from another one: only the two can make it.
-pub type Proof = [u8; 16];
+pub type MemberProof = [u8; 16];
 
 /// How a process is reached.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Card {
+pub struct ProcessCard {
     /// It.
     pub process: ProcessId,
     /// By which members show each other who they are.
@@ -58,16 +58,16 @@ pub struct Card {
 
 /// A heap as peers reach it over one link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Heap {
+pub struct RemoteHeap {
     /// Bytes.
     pub len: u64,
     /// Its key, and where it begins.
-    pub region: Region,
+    pub region: RemoteRegion,
 }
 
 /// Why a link is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Refusal {
+pub enum DialRefusal {
     /// The proof is not that member's, or the job has no such member.
     Stranger,
     /// The process has run out of something.
@@ -80,17 +80,17 @@ pub enum Refusal {
 
 /// A word about a link from a context to the process that serves it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Word {
+pub enum DialMessage {
     /// Asks for the other end.
     Dial {
         /// What the asking side calls the link.
         id: u64,
         /// Shows that the member asks this process.
-        proof: Proof,
+        proof: MemberProof,
         /// Which member of the job asks.
         member: u32,
         /// Which context of it.
-        stream: Stream,
+        stream: RmaStream,
         /// Which of the context's links to this process, below [`LINKS_MAX`].
         path: u8,
         /// This end of the link.
@@ -105,7 +105,7 @@ pub enum Word {
         /// Messages that may be under way to it over this link, at least 2.
         receives: u32,
         /// Its heaps, by number.
-        heaps: Vec<Heap>,
+        heaps: Vec<RemoteHeap>,
         /// That end of the link.
         link: Vec<u8>,
     },
@@ -114,12 +114,12 @@ pub enum Word {
         /// What the asking side calls the link.
         id: u64,
         /// Why.
-        why: Refusal,
+        why: DialRefusal,
     },
     /// The asking side is done with a stream, and all links of it.
     Leave {
         /// Which.
-        stream: Stream,
+        stream: RmaStream,
     },
     /// A link is lost at the asking side.
     Down {
@@ -131,19 +131,19 @@ pub enum Word {
         /// What the asking side calls it.
         id: u64,
         /// What was counted on it.
-        standing: Standing,
+        standing: PathDeliveryReport,
     },
     /// Counted writes that were lost with a link were written again.
     MakeUp {
         /// Of which stream.
-        stream: Stream,
+        stream: RmaStream,
         /// Which of them, 1 to [`EPOCHS_MAX`] epochs of that stream.
         lost: Vec<MakeUp>,
     },
     /// What was to change a word will not: an error word beside it is to say so, unless it says something already.
     Spoil {
         /// Shows that a member says it to this process.
-        proof: Proof,
+        proof: MemberProof,
         /// Which heap of whom it is said to.
         heap: u8,
         /// Where in it the error word is.
@@ -158,7 +158,7 @@ pub enum Word {
 pub enum DialError {
     /// It ends too early.
     #[error(transparent)]
-    Short(#[from] Short),
+    Short(#[from] ShortInput),
     /// It is not one of Trunkline's.
     #[error("not a card of Trunkline")]
     Foreign,
@@ -184,11 +184,11 @@ pub enum DialError {
     Length,
 }
 
-impl Card {
+impl ProcessCard {
     /// The card's bytes. An address that is too long is cut, which no reader accepts.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; CARD_BYTES] {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         out.bytes(&MAGIC).u16(CARD).u8(self.rails).u8(u8::try_from(self.address.len()).unwrap_or(u8::MAX));
         out.bytes(&self.process.0).bytes(&self.key);
         out.bytes(&self.address[..self.address.len().min(ADDRESS_MAX)]);
@@ -204,7 +204,7 @@ impl Card {
     /// # Errors
     /// [`DialError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8; CARD_BYTES]) -> Result<Self, DialError> {
-        let mut reader = Reader(bytes);
+        let mut reader = FieldReader(bytes);
         if reader.array::<4>()? != MAGIC {
             return Err(DialError::Foreign);
         }
@@ -214,31 +214,31 @@ impl Card {
         }
         let rails = reader.u8()?;
         let used = reader.u8()?;
-        within("rails", rails.into(), 1, RAILS_MAX)?;
-        within("bytes of an address", used.into(), 1, ADDRESS_MAX)?;
+        check_range("rails", rails.into(), 1, RAILS_MAX)?;
+        check_range("bytes of an address", used.into(), 1, ADDRESS_MAX)?;
         let process = ProcessId(reader.array()?);
         let key = reader.array()?;
         let address = reader.bytes(ADDRESS_MAX)?[..usize::from(used)].to_vec();
         // Atomics of several NICs would not see each other.
         let flags = reader.u8()?;
-        within("flags", flags.into(), 0, usize::from(if rails == 1 { EXECUTES } else { 0 }))?;
+        check_range("flags", flags.into(), 0, usize::from(if rails == 1 { EXECUTES } else { 0 }))?;
         let fabric = ChosenFabric::from_bytes(reader.array()?).ok_or(DialError::Fabric)?;
         Ok(Self { process, key, rails, address, executes: flags == EXECUTES, fabric })
     }
 }
 
-fn within(what: &'static str, value: u32, least: usize, most: usize) -> Result<(), DialError> {
+fn check_range(what: &'static str, value: u32, least: usize, most: usize) -> Result<(), DialError> {
     let fits = (least..=most).contains(&(value as usize));
     if fits { Ok(()) } else { Err(DialError::Value { what, value }) }
 }
 
-fn write_link(out: &mut Writer, link: &[u8]) {
+fn write_link(out: &mut FieldWriter, link: &[u8]) {
     let used = link.len().min(LINK_MAX);
     out.u16(used as u16).bytes(&link[..used]);
 }
 
-fn write_standing(out: &mut Writer, id: u64, standing: &Standing) {
-    let Standing { applied, seen, signals } = standing;
+fn write_standing(out: &mut FieldWriter, id: u64, standing: &PathDeliveryReport) {
+    let PathDeliveryReport { applied, seen, signals } = standing;
     let seen = &seen[..seen.len().min(EPOCHS_MAX)];
     let signals = &signals[..signals.len().min(EPOCHS_MAX)];
     out.u8(6).u8(WORDS).u8(seen.len() as u8).u8(signals.len() as u8).u32(*applied as u32);
@@ -252,48 +252,48 @@ fn write_standing(out: &mut Writer, id: u64, standing: &Standing) {
 }
 
 fn read_standing(
-    reader: &mut Reader<'_>,
+    reader: &mut FieldReader<'_>,
     (seen, signals): (u8, u8),
     applied: u32,
-) -> Result<Standing, DialError> {
-    within("epochs with writes", seen.into(), 0, EPOCHS_MAX)?;
-    within("epochs with signals", signals.into(), 0, EPOCHS_MAX)?;
+) -> Result<PathDeliveryReport, DialError> {
+    check_range("epochs with writes", seen.into(), 0, EPOCHS_MAX)?;
+    check_range("epochs with signals", signals.into(), 0, EPOCHS_MAX)?;
     let applied = u64::from(applied) | u64::from(reader.u16()?) << 32;
     let seen = (0..seen).map(|_| Ok((reader.u16()?, reader.u32()?))).collect::<Result<_, DialError>>()?;
     let signals = (0..signals).map(|_| Ok(reader.u16()?)).collect::<Result<_, DialError>>()?;
-    Ok(Standing { applied, seen, signals })
+    Ok(PathDeliveryReport { applied, seen, signals })
 }
 
-fn read_lost(reader: &mut Reader<'_>, stream: Stream, count: u8) -> Result<Vec<MakeUp>, DialError> {
-    within("epochs to make up for", count.into(), 1, EPOCHS_MAX)?;
+fn read_lost(reader: &mut FieldReader<'_>, stream: RmaStream, count: u8) -> Result<Vec<MakeUp>, DialError> {
+    check_range("epochs to make up for", count.into(), 1, EPOCHS_MAX)?;
     let mut one = || -> Result<MakeUp, DialError> {
         let epoch = reader.u16()?;
         let count = reader.u32()?;
-        within("writes to make up for", count, 1, u32::MAX as usize)?;
+        check_range("writes to make up for", count, 1, u32::MAX as usize)?;
         Ok(MakeUp { stream, epoch, count })
     };
     (0..count).map(|_| one()).collect()
 }
 
-fn stream(number: u8) -> Result<Stream, DialError> {
-    Stream::new(number).ok_or(DialError::Value { what: "stream", value: number.into() })
+fn parse_stream(number: u8) -> Result<RmaStream, DialError> {
+    RmaStream::new(number).ok_or(DialError::Value { what: "stream", value: number.into() })
 }
 
-fn spoiled(value: u64) -> Result<u64, DialError> {
+fn check_error_word(value: u64) -> Result<u64, DialError> {
     if value == 0 { Err(DialError::Value { what: "an error word", value: 0 }) } else { Ok(value) }
 }
 
-fn read_link(reader: &mut Reader<'_>) -> Result<Vec<u8>, DialError> {
+fn read_link(reader: &mut FieldReader<'_>) -> Result<Vec<u8>, DialError> {
     let used = reader.u16()?;
-    within("bytes of a link", used.into(), 1, LINK_MAX)?;
+    check_range("bytes of a link", used.into(), 1, LINK_MAX)?;
     Ok(reader.bytes(used.into())?.to_vec())
 }
 
-impl Word {
+impl DialMessage {
     /// The word's bytes. Heaps beyond [`RMA_HEAPS_TOLD_MAX`] and epochs beyond [`EPOCHS_MAX`] are left out.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         match self {
             Self::Dial { id, proof, member, stream, path, link } => {
                 out.u8(1).u8(WORDS).u8(stream.number()).u8(*path).u32(*member).u64(*id).bytes(proof);
@@ -309,10 +309,10 @@ impl Word {
             }
             Self::Refused { id, why } => {
                 let why = match why {
-                    Refusal::Stranger => 1,
-                    Refusal::NoResources => 2,
-                    Refusal::Protocol => 3,
-                    Refusal::Other(number) => *number,
+                    DialRefusal::Stranger => 1,
+                    DialRefusal::NoResources => 2,
+                    DialRefusal::Protocol => 3,
+                    DialRefusal::Other(number) => *number,
                 };
                 out.u8(3).u8(WORDS).u8(why).bytes(&[0; 5]).u64(*id);
             }
@@ -342,7 +342,7 @@ impl Word {
     /// # Errors
     /// [`DialError`] says what is wrong; the stream it came on cannot be trusted any more.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DialError> {
-        let mut reader = Reader(bytes);
+        let mut reader = FieldReader(bytes);
         let [kind, version, first, second] = reader.array()?;
         if version != WORDS {
             return Err(DialError::Version(version.into()));
@@ -351,45 +351,45 @@ impl Word {
         let id = reader.u64()?;
         let word = match kind {
             1 => {
-                let stream = stream(first)?;
-                within("path", second.into(), 0, LINKS_MAX - 1)?;
+                let stream = parse_stream(first)?;
+                check_range("path", second.into(), 0, LINKS_MAX - 1)?;
                 let proof = reader.array()?;
                 Self::Dial { id, proof, member: number, stream, path: second, link: read_link(&mut reader)? }
             }
             2 => {
-                within("heaps", first.into(), 0, RMA_HEAPS_TOLD_MAX)?;
-                within("receives", number, 2, u32::MAX as usize)?;
+                check_range("heaps", first.into(), 0, RMA_HEAPS_TOLD_MAX)?;
+                check_range("receives", number, 2, u32::MAX as usize)?;
                 let served = reader.u64()?;
-                let mut heap = || -> Result<Heap, DialError> {
+                let mut heap = || -> Result<RemoteHeap, DialError> {
                     let len = reader.u64()?;
                     let key = reader.u64()?;
                     let addr = reader.u64()?;
-                    Ok(Heap { len, region: Region { key, addr } })
+                    Ok(RemoteHeap { len, region: RemoteRegion { key, addr } })
                 };
                 let heaps = (0..first).map(|_| heap()).collect::<Result<_, _>>()?;
                 Self::Taken { id, served, receives: number, heaps, link: read_link(&mut reader)? }
             }
             3 => {
                 let why = match first {
-                    1 => Refusal::Stranger,
-                    2 => Refusal::NoResources,
-                    3 => Refusal::Protocol,
-                    number => Refusal::Other(number),
+                    1 => DialRefusal::Stranger,
+                    2 => DialRefusal::NoResources,
+                    3 => DialRefusal::Protocol,
+                    number => DialRefusal::Other(number),
                 };
                 Self::Refused { id, why }
             }
-            4 => Self::Leave { stream: stream(first)? },
+            4 => Self::Leave { stream: parse_stream(first)? },
             5 => Self::Down { served: id },
             6 => Self::Standing { id, standing: read_standing(&mut reader, (first, second), number)? },
             7 => {
-                let stream = stream(first)?;
+                let stream = parse_stream(first)?;
                 Self::MakeUp { stream, lost: read_lost(&mut reader, stream, second)? }
             }
             8 => Self::Spoil {
                 proof: reader.array()?,
                 heap: first,
                 offset: id,
-                value: spoiled(reader.u64()?)?,
+                value: check_error_word(reader.u64()?)?,
             },
             kind => return Err(DialError::Kind(kind)),
         };
@@ -405,12 +405,12 @@ mod tests {
 
     use super::*;
 
-    fn card() -> Card {
+    fn card() -> ProcessCard {
         let fabric = ChosenFabric::new("soft", "tcp");
         let process = ProcessId([1; 16]);
         let key = [2; 32];
         let address = vec![3; 7];
-        Card { process, key, rails: 2, address, executes: false, fabric }
+        ProcessCard { process, key, rails: 2, address, executes: false, fabric }
     }
 
     #[test]
@@ -418,11 +418,11 @@ mod tests {
         let bytes = card().to_bytes();
         assert_eq!(bytes[..8], [b'T', b'R', b'K', b'R', 4, 0, 2, 7]);
         assert_eq!((bytes[8], bytes[24], bytes[55], bytes[56], bytes[63]), (1, 2, 2, 3, 0));
-        assert_eq!(Card::from_bytes(&bytes), Ok(card()));
-        let executes = Card { executes: true, rails: 1, ..card() };
+        assert_eq!(ProcessCard::from_bytes(&bytes), Ok(card()));
+        let executes = ProcessCard { executes: true, rails: 1, ..card() };
         let bytes = executes.to_bytes();
         assert_eq!((bytes[104], &bytes[105..]), (1, &b"\x01tcp\0\0\0"[..]));
-        assert_eq!(Card::from_bytes(&bytes), Ok(executes));
+        assert_eq!(ProcessCard::from_bytes(&bytes), Ok(executes));
     }
 
     #[test]
@@ -443,58 +443,69 @@ mod tests {
         ] {
             let mut bytes = card().to_bytes();
             bytes[at] = value;
-            assert_eq!(Card::from_bytes(&bytes), Err(error));
+            assert_eq!(ProcessCard::from_bytes(&bytes), Err(error));
         }
     }
 
-    fn heaps(count: usize) -> Vec<Heap> {
-        (0..count as u64).map(|n| Heap { len: n, region: Region { key: !n, addr: n << 40 } }).collect()
+    fn heaps(count: usize) -> Vec<RemoteHeap> {
+        (0..count as u64)
+            .map(|n| RemoteHeap { len: n, region: RemoteRegion { key: !n, addr: n << 40 } })
+            .collect()
     }
 
-    fn words() -> Vec<Word> {
-        let stream = Stream::new(63).unwrap();
-        let dial = |link| Word::Dial { id: u64::MAX, proof: [9; 16], member: 7, stream, path: 3, link };
-        let taken = |count, link| Word::Taken { id: 1, served: 2, receives: 3, heaps: heaps(count), link };
+    fn words() -> Vec<DialMessage> {
+        let stream = RmaStream::new(63).unwrap();
+        let dial =
+            |link| DialMessage::Dial { id: u64::MAX, proof: [9; 16], member: 7, stream, path: 3, link };
+        let taken =
+            |count, link| DialMessage::Taken { id: 1, served: 2, receives: 3, heaps: heaps(count), link };
         vec![
             dial(vec![5]),
             dial(vec![6; LINK_MAX]),
             taken(0, vec![7]),
             taken(RMA_HEAPS_TOLD_MAX, vec![8; LINK_MAX]),
-            Word::Refused { id: 3, why: Refusal::Stranger },
-            Word::Refused { id: 3, why: Refusal::NoResources },
-            Word::Refused { id: 3, why: Refusal::Other(200) },
-            Word::Leave { stream },
-            Word::Refused { id: 3, why: Refusal::Protocol },
-            Word::Down { served: 5 },
-            Word::Standing { id: 6, standing: Standing::default() },
-            Word::Standing { id: u64::MAX, standing: standing(EPOCHS_MAX as u16) },
-            Word::MakeUp { stream, lost: made_up(stream, 1) },
-            Word::MakeUp { stream, lost: made_up(stream, EPOCHS_MAX as u16) },
-            Word::Spoil { proof: [4; 16], heap: 255, offset: u64::MAX, value: 1 },
+            DialMessage::Refused { id: 3, why: DialRefusal::Stranger },
+            DialMessage::Refused { id: 3, why: DialRefusal::NoResources },
+            DialMessage::Refused { id: 3, why: DialRefusal::Other(200) },
+            DialMessage::Leave { stream },
+            DialMessage::Refused { id: 3, why: DialRefusal::Protocol },
+            DialMessage::Down { served: 5 },
+            DialMessage::Standing { id: 6, standing: PathDeliveryReport::default() },
+            DialMessage::Standing { id: u64::MAX, standing: standing(EPOCHS_MAX as u16) },
+            DialMessage::MakeUp { stream, lost: made_up(stream, 1) },
+            DialMessage::MakeUp { stream, lost: made_up(stream, EPOCHS_MAX as u16) },
+            DialMessage::Spoil { proof: [4; 16], heap: 255, offset: u64::MAX, value: 1 },
         ]
     }
 
-    fn standing(epochs: u16) -> Standing {
+    fn standing(epochs: u16) -> PathDeliveryReport {
         let seen = (0..epochs).map(|epoch| (epoch, u32::from(epoch) << 20)).collect();
-        Standing { applied: 0xaabb_0102_0304, seen, signals: (0..epochs).map(|epoch| !epoch).collect() }
+        PathDeliveryReport {
+            applied: 0xaabb_0102_0304,
+            seen,
+            signals: (0..epochs).map(|epoch| !epoch).collect(),
+        }
     }
 
-    fn made_up(stream: Stream, epochs: u16) -> Vec<MakeUp> {
+    fn made_up(stream: RmaStream, epochs: u16) -> Vec<MakeUp> {
         (0..epochs).map(|epoch| MakeUp { stream, epoch, count: u32::from(epoch) + 1 }).collect()
     }
 
     #[test]
     fn standings_are_laid_out_as_documented() {
-        let bytes = Word::Standing { id: 0x0807_0605_0403_0201, standing: standing(1) }.to_bytes();
+        let bytes = DialMessage::Standing { id: 0x0807_0605_0403_0201, standing: standing(1) }.to_bytes();
         assert_eq!(bytes[..8], [6, 2, 1, 1, 4, 3, 2, 1]);
         assert_eq!(bytes[8..18], [1, 2, 3, 4, 5, 6, 7, 8, 0xbb, 0xaa]);
         assert_eq!(bytes[18..], [0, 0, 0, 0, 0, 0, 0xff, 0xff]);
-        let stream = Stream::new(9).unwrap();
-        let bytes = Word::MakeUp { stream, lost: made_up(stream, 1) }.to_bytes();
+        let stream = RmaStream::new(9).unwrap();
+        let bytes = DialMessage::MakeUp { stream, lost: made_up(stream, 1) }.to_bytes();
         assert_eq!(bytes[..4], [7, 2, 9, 1]);
         assert_eq!(bytes[16..], [0, 0, 1, 0, 0, 0]);
-        assert_eq!(Word::Leave { stream }.to_bytes(), [4, 2, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        let longest = Word::Standing { id: 0, standing: standing(EPOCHS_MAX as u16) }.to_bytes();
+        assert_eq!(
+            DialMessage::Leave { stream }.to_bytes(),
+            [4, 2, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+        let longest = DialMessage::Standing { id: 0, standing: standing(EPOCHS_MAX as u16) }.to_bytes();
         assert!(longest.len() <= 4096, "a frame of a control stream");
     }
 
@@ -502,12 +513,12 @@ mod tests {
     fn what_is_said_is_heard_and_nothing_shorter_or_longer() {
         for word in words() {
             let mut bytes = word.to_bytes();
-            assert_eq!(Word::from_bytes(&bytes), Ok(word));
+            assert_eq!(DialMessage::from_bytes(&bytes), Ok(word));
             for len in 0..bytes.len() {
-                assert!(Word::from_bytes(&bytes[..len]).is_err());
+                assert!(DialMessage::from_bytes(&bytes[..len]).is_err());
             }
             bytes.push(0);
-            assert_eq!(Word::from_bytes(&bytes), Err(DialError::Length));
+            assert_eq!(DialMessage::from_bytes(&bytes), Err(DialError::Length));
         }
     }
 
@@ -516,7 +527,7 @@ mod tests {
         let refused = |word: usize, at: usize, value: u8| {
             let mut bytes = words()[word].to_bytes();
             bytes[at] = value;
-            Word::from_bytes(&bytes).unwrap_err()
+            DialMessage::from_bytes(&bytes).unwrap_err()
         };
         assert_eq!(refused(0, 0, 9), DialError::Kind(9));
         assert_eq!(refused(0, 1, 1), DialError::Version(1));
@@ -534,14 +545,17 @@ mod tests {
         let mut bytes = words()[2].to_bytes();
         let at = bytes.len() - 3;
         bytes[at..at + 2].copy_from_slice(&0_u16.to_le_bytes());
-        assert_eq!(Word::from_bytes(&bytes), Err(DialError::Value { what: "bytes of a link", value: 0 }));
+        assert_eq!(
+            DialMessage::from_bytes(&bytes),
+            Err(DialError::Value { what: "bytes of a link", value: 0 })
+        );
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            if let Ok(word) = Word::from_bytes(&bytes) {
-                prop_assert_eq!(Word::from_bytes(&word.to_bytes()), Ok(word));
+            if let Ok(word) = DialMessage::from_bytes(&bytes) {
+                prop_assert_eq!(DialMessage::from_bytes(&word.to_bytes()), Ok(word));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The header of an eager message: what the receiver needs to find the buffer by itself.
 
-use crate::wire::cursor::{Reader, Short};
+use crate::wire::cursor::{FieldReader, ShortInput};
 
 /// Bytes of the header.
 pub const BYTES: usize = 16;
@@ -10,7 +10,7 @@ pub const LEN_MAX: u32 = (1 << 28) - 1;
 
 /// An eager message's header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Eager {
+pub struct EagerHeader {
     /// Counts eager messages of the comm, wrapping.
     pub number: u32,
     /// First receive number the sender had not seen.
@@ -26,13 +26,13 @@ pub struct Eager {
 pub enum EagerError {
     /// It ends too early.
     #[error(transparent)]
-    Short(#[from] Short),
+    Short(#[from] ShortInput),
     /// It is of an unknown kind.
     #[error("unknown kind of eager message {0}")]
     Kind(u8),
 }
 
-impl Eager {
+impl EagerHeader {
     /// The header's bytes; a length beyond [`LEN_MAX`] is cut, which no sender asks for.
     #[inline]
     #[must_use]
@@ -57,7 +57,7 @@ impl Eager {
     /// Reads a header of that kind.
     #[inline]
     pub(crate) fn of_kind(wanted: u32, bytes: &[u8]) -> Result<Self, EagerError> {
-        let mut reader = Reader(bytes);
+        let mut reader = FieldReader(bytes);
         let first = reader.u32()?;
         let number = reader.u32()?;
         let base = reader.u32()?;
@@ -78,9 +78,9 @@ mod tests {
     proptest! {
         #[test]
         fn reads_back(number: u32, base: u32, tag: u32, len in 0..=LEN_MAX) {
-            let header = Eager { number, base, tag, len };
-            prop_assert_eq!(Eager::from_bytes(&header.to_bytes()), Ok(header));
-            prop_assert_eq!(Eager::from_bytes(&header.to_bytes()[..15]), Err(EagerError::Short(Short)));
+            let header = EagerHeader { number, base, tag, len };
+            prop_assert_eq!(EagerHeader::from_bytes(&header.to_bytes()), Ok(header));
+            prop_assert_eq!(EagerHeader::from_bytes(&header.to_bytes()[..15]), Err(EagerError::Short(ShortInput)));
         }
     }
 }

@@ -35,7 +35,7 @@ impl ChosenFabric {
     /// Whether a process that chose this can be connected to one that chose `other`: both chose the same fabric, and no two
     /// different qualifiers. (`soft` takes whichever wire the other process has, so it meets `soft:shm` and `soft:tcp`.)
     #[must_use]
-    pub fn meets(&self, other: &Self) -> bool {
+    pub fn can_connect(&self, other: &Self) -> bool {
         let same = self.qualifier == other.qualifier;
         self.number == other.number && (same || self.qualifier().is_empty() || other.qualifier().is_empty())
     }
@@ -135,8 +135,8 @@ mod tests {
             ("sim", "sim", true),
             ("sim", "soft", false),
         ] {
-            assert_eq!(chosen(one).meets(&chosen(other)), meets, "{one} and {other}");
-            assert_eq!(chosen(other).meets(&chosen(one)), meets, "{other} and {one}");
+            assert_eq!(chosen(one).can_connect(&chosen(other)), meets, "{one} and {other}");
+            assert_eq!(chosen(other).can_connect(&chosen(one)), meets, "{other} and {one}");
         }
     }
 }

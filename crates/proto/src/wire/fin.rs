@@ -2,8 +2,8 @@
 //! itself.
 
 use crate::limits::STRIPES_MAX;
-use crate::wire::cursor::{Reader, Short};
-use crate::wire::imm::Token;
+use crate::wire::cursor::{FieldReader, ShortInput};
+use crate::wire::imm::BufferToken;
 
 /// Bytes of a record.
 pub const BYTES: usize = 32;
@@ -16,13 +16,13 @@ const KIND: u32 = 3 << 28;
 
 /// A fin record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Fin {
+pub struct FinRecord {
     /// The message's length in bytes.
     pub len: u64,
     /// Stripes announced by immediates; 0 when all bytes are placed.
     pub stripes: u8,
     /// Whose buffer.
-    pub token: Token,
+    pub token: BufferToken,
 }
 
 /// A record could not be read.
@@ -30,7 +30,7 @@ pub struct Fin {
 pub enum FinError {
     /// It ends too early.
     #[error(transparent)]
-    Short(#[from] Short),
+    Short(#[from] ShortInput),
     /// It announces more stripes than there can be.
     #[error("{0} stripes in one message")]
     Stripes(u32),
@@ -42,7 +42,7 @@ pub enum FinError {
     Reserved(u64),
 }
 
-impl Fin {
+impl FinRecord {
     /// The record's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
@@ -68,7 +68,7 @@ impl Fin {
     /// # Errors
     /// [`FinError`] says what is wrong.
     pub fn from_message(bytes: &[u8]) -> Result<Self, FinError> {
-        let mut reader = Reader(bytes);
+        let mut reader = FieldReader(bytes);
         let kind = reader.u32()?;
         let token = reader.u32()?;
         let reserved = reader.u64()?;
@@ -88,13 +88,13 @@ impl Fin {
     /// # Errors
     /// [`FinError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FinError> {
-        let mut reader = Reader(bytes);
+        let mut reader = FieldReader(bytes);
         let len = reader.u64()?;
         let stripes = reader.u32()?;
         let token = reader.u32()?;
         match u8::try_from(stripes) {
             Ok(stripes) if usize::from(stripes) <= STRIPES_MAX => {
-                Ok(Self { len, stripes, token: Token::from_bits(token) })
+                Ok(Self { len, stripes, token: BufferToken::from_bits(token) })
             }
             _ => Err(FinError::Stripes(stripes)),
         }
@@ -107,14 +107,14 @@ mod tests {
 
     #[test]
     fn a_record_is_a_message_only_as_it_was_made() {
-        let record = Fin { len: 1 << 40, stripes: 0, token: Token::new(5, 7) };
+        let record = FinRecord { len: 1 << 40, stripes: 0, token: BufferToken::new(5, 7) };
         let message = record.to_message();
-        assert_eq!(Fin::from_message(&message), Ok(record));
-        assert!(matches!(Fin::from_message(&message[..MESSAGE_BYTES - 20]), Err(FinError::Short(_))));
+        assert_eq!(FinRecord::from_message(&message), Ok(record));
+        assert!(matches!(FinRecord::from_message(&message[..MESSAGE_BYTES - 20]), Err(FinError::Short(_))));
         let with = |at: usize, byte: u8| {
             let mut bytes = message;
             bytes[at] = byte;
-            Fin::from_message(&bytes)
+            FinRecord::from_message(&bytes)
         };
         assert_eq!(with(3, 0x10), Err(FinError::Kind(0x1000_0000)), "that is an eager message");
         assert_eq!(with(0, 1), Err(FinError::Kind(0x3000_0001)));

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use crate::id::ProcessId;
 use crate::limits::LINKS_MAX;
 use crate::mutant::Mutant;
-use crate::wire::cursor::{Reader, Short, Writer};
-use crate::wire::share::{self, Given, Mode, Offer, Request, ShareError};
-use crate::wire::standing::{Standing, StandingError};
+use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
+use crate::wire::share::{self, ShareError, ShareMode, ShareOffer, ShareOutcome, ShareRequest};
+use crate::wire::standing::{DeliveryReport, DeliveryReportError};
 
 /// The version of everything behind a HELLO that this code speaks.
 pub const VERSION: u16 = 5;
@@ -17,8 +17,8 @@ const LINK_MAX: usize = 256;
 
 /// How an OPEN was answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Answer {
-    /// The comm exists, unless what is said of sharing is [`Given::Retry`] or [`Given::Full`].
+pub enum OpenAnswer {
+    /// The comm exists, unless what is said of sharing is [`ShareOutcome::Retry`] or [`ShareOutcome::Full`].
     Accepted,
     /// There is no such listener, or the nonce is not its own.
     Refused,
@@ -30,7 +30,7 @@ pub enum Answer {
 
 /// A remote region, by key and address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Region {
+pub struct RemoteRegion {
     /// Its remote key.
     pub key: u64,
     /// Address of its first byte.
@@ -39,7 +39,7 @@ pub struct Region {
 
 /// Asks for a comm.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Open {
+pub struct OpenFrame {
     /// The asking side's id of the connection.
     pub conn: u64,
     /// The listener.
@@ -53,20 +53,20 @@ pub struct Open {
     /// Links the comm is to have, 1 to [`LINKS_MAX`]; this frame brings the first.
     pub links: u8,
     /// Where clear-to-send records go.
-    pub mailbox: Region,
-    /// The asking side's link; empty with [`Mode::Join`], and never otherwise.
+    pub mailbox: RemoteRegion,
+    /// The asking side's link; empty with [`ShareMode::Join`], and never otherwise.
     pub link: Vec<u8>,
     /// On what links the comm is to be.
-    pub share: Request,
+    pub share: ShareRequest,
 }
 
 /// Answers an OPEN.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Reply {
+pub struct ResultFrame {
     /// The asking side's id of the connection.
     pub conn: u64,
     /// How it went; all that follows, but the turn, is meaningful only if accepted.
-    pub answer: Answer,
+    pub answer: OpenAnswer,
     /// Match by NIC.
     pub matched: bool,
     /// The answering NIC vouches for the length of a remote write.
@@ -74,15 +74,15 @@ pub struct Reply {
     /// The answering side's id.
     pub comm: u64,
     /// Where fin records go.
-    pub fins: Region,
+    pub fins: RemoteRegion,
     /// Largest eager payload it takes, 0 for none.
     pub eager_max: u32,
     /// Eager messages it takes before they are matched.
     pub eager_credits: u32,
     /// The answering side's link; empty if nobody is accepted or the comm has no links of its own, and never otherwise.
     pub link: Vec<u8>,
-    /// On what links the comm is; [`Given::Alone`] if nobody is accepted.
-    pub share: share::Answer,
+    /// On what links the comm is; [`ShareOutcome::Alone`] if nobody is accepted.
+    pub share: share::ShareAnswer,
 }
 
 /// A link is of no more use: the speaker's end is in error, and nothing the peer posted lands there any more.
@@ -99,7 +99,7 @@ pub struct LinkDown {
     /// The first receive whose record the speaker has not read, if it sends; 0 if it receives.
     pub next: u32,
     /// What has arrived, if the speaker receives.
-    pub standing: Option<Standing>,
+    pub standing: Option<DeliveryReport>,
 }
 
 /// Asks for a link of a comm that exists; the sending end does.
@@ -112,7 +112,7 @@ pub struct LinkOpen {
     /// Which connection of that link.
     pub epoch: u32,
     /// Where clear-to-send records go over this link.
-    pub mailbox: Region,
+    pub mailbox: RemoteRegion,
     /// The asking side's link.
     pub address: Vec<u8>,
 }
@@ -127,14 +127,14 @@ pub struct LinkResult {
     /// Which connection of that link.
     pub epoch: u32,
     /// Where fin records go over this link.
-    pub fins: Region,
+    pub fins: RemoteRegion,
     /// The answering side's link.
     pub address: Vec<u8>,
 }
 
 /// One control frame.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Frame {
+pub enum ControlFrame {
     /// Who speaks, and which versions.
     Hello {
         /// Lowest version spoken.
@@ -142,14 +142,14 @@ pub enum Frame {
         /// Highest version spoken.
         max: u16,
         /// Of sharing.
-        offer: Offer,
+        offer: ShareOffer,
         /// The speaker.
         process: ProcessId,
     },
     /// Asks for a comm.
-    Open(Open),
+    Open(OpenFrame),
     /// Answers.
-    Result(Reply),
+    Result(ResultFrame),
     /// The asking side's link works.
     Ready {
         /// The answering side's id.
@@ -185,7 +185,7 @@ pub enum Frame {
         /// The listener's own id of its end.
         id: u64,
     },
-    /// The speaker ends a comm that shares queue pairs. The other end shall post nothing more, and say [`Frame::Gone`] when
+    /// The speaker ends a comm that shares queue pairs. The other end shall post nothing more, and say [`ControlFrame::Gone`] when
     /// all that it posted has completed.
     Stop {
         /// The listener's own id of its end.
@@ -198,7 +198,7 @@ pub enum Frame {
 pub enum FrameError {
     /// It ends too early.
     #[error(transparent)]
-    Short(#[from] Short),
+    Short(#[from] ShortInput),
     /// It is not from Trunkline.
     #[error("wrong magic {0:#x}")]
     Magic(u64),
@@ -216,7 +216,7 @@ pub enum FrameError {
     Link(u8),
     /// What it says has arrived cannot be read.
     #[error(transparent)]
-    Standing(#[from] StandingError),
+    Standing(#[from] DeliveryReportError),
     /// What it says of sharing cannot be read.
     #[error("sharing: {0}")]
     Share(#[from] ShareError),
@@ -228,11 +228,11 @@ pub enum FrameError {
     Nobody,
 }
 
-impl Frame {
+impl ControlFrame {
     /// The frame's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         let kind = match self {
             Self::Hello { .. } => 1,
             Self::Open(_) => 2,
@@ -263,7 +263,7 @@ impl Frame {
                 write_which(&mut out, down.id, down.link, down.epoch);
                 out.u32(u32::from(down.answer) | u32::from(down.standing.is_some()) << 1).u32(down.next);
                 if let Some(standing) = &down.standing {
-                    standing.write(&mut out);
+                    standing.write_to(&mut out);
                 }
             }
             Self::LinkOpen(open) => {
@@ -307,11 +307,11 @@ impl Frame {
     /// # Errors
     /// [`FrameError`] says what is wrong; the stream it came on cannot be trusted any more.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FrameError> {
-        Self::read(bytes, Mutant::NONE)
+        Self::parse_frame(bytes, Mutant::NONE)
     }
 
-    fn read(bytes: &[u8], mutant: Mutant) -> Result<Self, FrameError> {
-        let mut reader = Reader(bytes);
+    fn parse_frame(bytes: &[u8], mutant: Mutant) -> Result<Self, FrameError> {
+        let mut reader = FieldReader(bytes);
         let [kind, version, ..] = reader.array::<4>()?;
         if version != 1 {
             return Err(FrameError::Version(version));
@@ -347,23 +347,23 @@ impl Frame {
     }
 }
 
-fn read_hello(reader: &mut Reader<'_>) -> Result<Frame, FrameError> {
+fn read_hello(reader: &mut FieldReader<'_>) -> Result<ControlFrame, FrameError> {
     let magic = reader.u64()?;
     if magic != MAGIC {
         return Err(FrameError::Magic(magic));
     }
     let min = reader.u16()?;
     let max = reader.u16()?;
-    let offer = Offer::from_bits(reader.u32()?);
-    Ok(Frame::Hello { min, max, offer, process: ProcessId(reader.array()?) })
+    let offer = ShareOffer::from_bits(reader.u32()?);
+    Ok(ControlFrame::Hello { min, max, offer, process: ProcessId(reader.array()?) })
 }
 
-fn write_link(out: &mut Writer, link: &[u8]) {
+fn write_link(out: &mut FieldWriter, link: &[u8]) {
     let used = link.len().min(LINK_MAX);
     out.u16(used as u16).bytes(&link[..used]);
 }
 
-fn read_link(reader: &mut Reader<'_>) -> Result<Vec<u8>, FrameError> {
+fn read_link(reader: &mut FieldReader<'_>) -> Result<Vec<u8>, FrameError> {
     let used = usize::from(reader.u16()?);
     if used > LINK_MAX {
         return Err(FrameError::Length);
@@ -373,36 +373,36 @@ fn read_link(reader: &mut Reader<'_>) -> Result<Vec<u8>, FrameError> {
 
 /// Refuses an address where there must be none, and none where there must be one.
 fn check_link(link: &[u8], needed: bool, mutant: Mutant) -> Result<(), FrameError> {
-    if link.is_empty() != needed || mutant.is("frame-takes-any-address") {
+    if link.is_empty() != needed || mutant.is_planted("frame-takes-any-address") {
         return Ok(());
     }
     Err(FrameError::Address(link.len() as u16))
 }
 
-fn read_region(reader: &mut Reader<'_>) -> Result<Region, FrameError> {
-    Ok(Region { key: reader.u64()?, addr: reader.u64()? })
+fn read_region(reader: &mut FieldReader<'_>) -> Result<RemoteRegion, FrameError> {
+    Ok(RemoteRegion { key: reader.u64()?, addr: reader.u64()? })
 }
 
-fn write_which(out: &mut Writer, id: u64, link: u8, epoch: u32) {
+fn write_which(out: &mut FieldWriter, id: u64, link: u8, epoch: u32) {
     out.u64(id).u32(u32::from(link)).u32(epoch);
 }
 
-fn read_which(reader: &mut Reader<'_>) -> Result<(u64, u8, u32), FrameError> {
+fn read_which(reader: &mut FieldReader<'_>) -> Result<(u64, u8, u32), FrameError> {
     let id = reader.u64()?;
     let link = reader.u32()? as u8;
     let epoch = reader.u32()?;
     if usize::from(link) < LINKS_MAX { Ok((id, link, epoch)) } else { Err(FrameError::Link(link)) }
 }
 
-fn read_down(reader: &mut Reader<'_>) -> Result<LinkDown, FrameError> {
+fn read_down(reader: &mut FieldReader<'_>) -> Result<LinkDown, FrameError> {
     let (id, link, epoch) = read_which(reader)?;
     let flags = reader.u32()?;
     let next = reader.u32()?;
-    let standing = if flags & 2 != 0 { Some(Standing::read(reader)?) } else { None };
+    let standing = if flags & 2 != 0 { Some(DeliveryReport::from_reader(reader)?) } else { None };
     Ok(LinkDown { id, link, epoch, answer: flags & 1 != 0, next, standing })
 }
 
-fn write_open(out: &mut Writer, open: &Open) {
+fn write_open(out: &mut FieldWriter, open: &OpenFrame) {
     out.u64(open.conn).u64(open.listen).bytes(&open.nonce);
     out.u32(u32::from(open.matched) | u32::from(open.near) << 1 | u32::from(open.links) << 8);
     out.u64(open.mailbox.key).u64(open.mailbox.addr);
@@ -410,7 +410,7 @@ fn write_open(out: &mut Writer, open: &Open) {
     out.bytes(&open.share.to_bytes());
 }
 
-fn read_open(reader: &mut Reader<'_>, mutant: Mutant) -> Result<Open, FrameError> {
+fn read_open(reader: &mut FieldReader<'_>, mutant: Mutant) -> Result<OpenFrame, FrameError> {
     let conn = reader.u64()?;
     let listen = reader.u64()?;
     let nonce = reader.array()?;
@@ -423,17 +423,17 @@ fn read_open(reader: &mut Reader<'_>, mutant: Mutant) -> Result<Open, FrameError
     }
     let mailbox = read_region(reader)?;
     let link = read_link(reader)?;
-    let share = Request::read(reader)?;
-    check_link(&link, !matches!(share.mode, Mode::Join(..)), mutant)?;
-    Ok(Open { conn, listen, nonce, matched, near, links, mailbox, link, share })
+    let share = ShareRequest::from_reader(reader)?;
+    check_link(&link, !matches!(share.mode, ShareMode::Join(..)), mutant)?;
+    Ok(OpenFrame { conn, listen, nonce, matched, near, links, mailbox, link, share })
 }
 
-fn write_reply(out: &mut Writer, reply: &Reply) {
+fn write_reply(out: &mut FieldWriter, reply: &ResultFrame) {
     let answer = match reply.answer {
-        Answer::Accepted => 0,
-        Answer::Refused => 1,
-        Answer::NoResources => 2,
-        Answer::Other(n) => n,
+        OpenAnswer::Accepted => 0,
+        OpenAnswer::Refused => 1,
+        OpenAnswer::NoResources => 2,
+        OpenAnswer::Other(n) => n,
     };
     out.u64(reply.conn).u8(answer).bytes(&[0; 3]);
     out.u32(u32::from(reply.matched) | u32::from(reply.remote_len) << 1).u64(reply.comm);
@@ -442,17 +442,17 @@ fn write_reply(out: &mut Writer, reply: &Reply) {
     out.bytes(&reply.share.to_bytes());
 }
 
-fn read_reply(reader: &mut Reader<'_>, mutant: Mutant) -> Result<Reply, FrameError> {
+fn read_reply(reader: &mut FieldReader<'_>, mutant: Mutant) -> Result<ResultFrame, FrameError> {
     let conn = reader.u64()?;
     let [answer, ..] = reader.array::<4>()?;
     let answer = match answer {
-        0 => Answer::Accepted,
-        1 => Answer::Refused,
-        2 => Answer::NoResources,
-        n => Answer::Other(n),
+        0 => OpenAnswer::Accepted,
+        1 => OpenAnswer::Refused,
+        2 => OpenAnswer::NoResources,
+        n => OpenAnswer::Other(n),
     };
     let flags = reader.u32()?;
-    let reply = Reply {
+    let reply = ResultFrame {
         conn,
         answer,
         matched: flags & 1 != 0,
@@ -462,13 +462,14 @@ fn read_reply(reader: &mut Reader<'_>, mutant: Mutant) -> Result<Reply, FrameErr
         eager_max: reader.u32()?,
         eager_credits: reader.u32()?,
         link: read_link(reader)?,
-        share: share::Answer::read(reader)?,
+        share: share::ShareAnswer::from_reader(reader)?,
     };
-    let accepted = answer == Answer::Accepted;
-    if !accepted && reply.share.given != Given::Alone && !mutant.is("frame-shares-with-nobody") {
+    let accepted = answer == OpenAnswer::Accepted;
+    if !accepted && reply.share.given != ShareOutcome::Alone && !mutant.is_planted("frame-shares-with-nobody")
+    {
         return Err(FrameError::Nobody);
     }
-    let own = matches!(reply.share.given, Given::Alone | Given::Created { .. });
+    let own = matches!(reply.share.given, ShareOutcome::Alone | ShareOutcome::Created { .. });
     check_link(&reply.link, accepted && own, mutant)?;
     Ok(reply)
 }
@@ -481,31 +482,31 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::wire::imm::Token;
+    use crate::wire::imm::BufferToken;
     use crate::wire::member::MemberId;
-    use crate::wire::proof::{Epoch, Proof};
+    use crate::wire::proof::{GroupEpoch, GroupProof};
     use crate::wire::share::{ANSWER_BYTES, REQUEST_BYTES};
-    use crate::wire::standing::Waiting;
+    use crate::wire::standing::WaitingBuffer;
 
     /// The bug that `cargo xtask mutants` asks for, if any.
     fn planted() -> Mutant {
         #[cfg(feature = "mutants")]
         if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::named(std::string::String::leak(name));
+            return Mutant::with_name(std::string::String::leak(name));
         }
         Mutant::NONE
     }
 
-    const EPOCH: Epoch = Epoch(NonZeroU64::MAX);
+    const EPOCH: GroupEpoch = GroupEpoch(NonZeroU64::MAX);
 
     fn member() -> MemberId {
         MemberId::from_bits(1 << 10 | 5).unwrap()
     }
 
-    fn open(mode: Mode, turn: u32, link: Vec<u8>) -> Frame {
-        let share = Request { mode, turn };
-        let mailbox = Region { key: 1, addr: 2 };
-        Frame::Open(Open {
+    fn open(mode: ShareMode, turn: u32, link: Vec<u8>) -> ControlFrame {
+        let share = ShareRequest { mode, turn };
+        let mailbox = RemoteRegion { key: 1, addr: 2 };
+        ControlFrame::Open(OpenFrame {
             conn: 1,
             listen: 2,
             nonce: [3; 16],
@@ -518,70 +519,98 @@ mod tests {
         })
     }
 
-    fn result(answer: Answer, given: Given, turn: u32, link: Vec<u8>) -> Frame {
-        Frame::Result(Reply {
+    fn result(answer: OpenAnswer, given: ShareOutcome, turn: u32, link: Vec<u8>) -> ControlFrame {
+        ControlFrame::Result(ResultFrame {
             conn: 1,
             answer,
             matched: false,
             remote_len: true,
             comm: 2,
-            fins: Region { key: 1, addr: 2 },
+            fins: RemoteRegion { key: 1, addr: 2 },
             eager_max: 3,
             eager_credits: 4,
             link,
-            share: share::Answer { given, turn },
+            share: share::ShareAnswer { given, turn },
         })
     }
 
     /// All ways of asking, and whether links of one's own come with them.
-    fn modes() -> [(Mode, bool); 5] {
-        let join = Mode::Join(EPOCH, Proof(0));
+    fn modes() -> [(ShareMode, bool); 5] {
+        let join = ShareMode::Join(EPOCH, GroupProof(0));
         [
-            (Mode::Alone, true),
-            (Mode::Rather, true),
-            (Mode::Create(EPOCH), true),
-            (Mode::First(EPOCH), true),
+            (ShareMode::Alone, true),
+            (ShareMode::Rather, true),
+            (ShareMode::Create(EPOCH), true),
+            (ShareMode::First(EPOCH), true),
             (join, false),
         ]
     }
 
     /// All answers, and whether links of one's own come with them.
-    fn givens() -> [(Given, bool); 5] {
-        let created = Given::Created { epoch: EPOCH, proof: Proof(1), member: member() };
-        let joined = Given::Joined { epoch: EPOCH, member: member() };
-        [(Given::Alone, true), (created, true), (joined, false), (Given::Retry, false), (Given::Full, false)]
+    fn givens() -> [(ShareOutcome, bool); 5] {
+        let created = ShareOutcome::Created { epoch: EPOCH, proof: GroupProof(1), member: member() };
+        let joined = ShareOutcome::Joined { epoch: EPOCH, member: member() };
+        [
+            (ShareOutcome::Alone, true),
+            (created, true),
+            (joined, false),
+            (ShareOutcome::Retry, false),
+            (ShareOutcome::Full, false),
+        ]
     }
 
-    fn frames() -> Vec<Frame> {
-        let region = Region { key: 1, addr: 2 };
+    fn frames() -> Vec<ControlFrame> {
+        let region = RemoteRegion { key: 1, addr: 2 };
         vec![
-            Frame::Hello { min: 1, max: 3, offer: Offer { groups: 64 }, process: ProcessId([7; 16]) },
-            open(Mode::Alone, 0, vec![4; 256]),
-            open(Mode::Join(EPOCH, Proof(7)), u32::MAX, vec![]),
-            result(Answer::Other(9), Given::Alone, 5, vec![]),
-            result(Answer::Accepted, Given::Alone, 0, vec![6; 120]),
-            result(Answer::Accepted, Given::Retry, 1, vec![]),
-            Frame::Gone { id: 9 },
-            Frame::Stop { id: u64::MAX },
-            Frame::Ready { comm: 1, conn: 2 },
-            Frame::Close { id: 3, messages: 4 },
-            Frame::LinkDown(LinkDown {
+            ControlFrame::Hello {
+                min: 1,
+                max: 3,
+                offer: ShareOffer { groups: 64 },
+                process: ProcessId([7; 16]),
+            },
+            open(ShareMode::Alone, 0, vec![4; 256]),
+            open(ShareMode::Join(EPOCH, GroupProof(7)), u32::MAX, vec![]),
+            result(OpenAnswer::Other(9), ShareOutcome::Alone, 5, vec![]),
+            result(OpenAnswer::Accepted, ShareOutcome::Alone, 0, vec![6; 120]),
+            result(OpenAnswer::Accepted, ShareOutcome::Retry, 1, vec![]),
+            ControlFrame::Gone { id: 9 },
+            ControlFrame::Stop { id: u64::MAX },
+            ControlFrame::Ready { comm: 1, conn: 2 },
+            ControlFrame::Close { id: 3, messages: 4 },
+            ControlFrame::LinkDown(LinkDown {
                 id: 1,
                 link: 3,
                 epoch: u32::MAX,
                 answer: true,
                 next: 0,
-                standing: Some(Standing {
+                standing: Some(DeliveryReport {
                     next: 7,
                     frontier: 8,
                     ahead: 1 << 127 | 1,
-                    waiting: vec![Waiting { token: Token::new(5, 6), stripes: 0x8001, fin: true }],
+                    waiting: vec![WaitingBuffer {
+                        token: BufferToken::new(5, 6),
+                        stripes: 0x8001,
+                        fin: true,
+                    }],
                 }),
             }),
-            Frame::LinkDown(LinkDown { id: 1, link: 0, epoch: 0, answer: false, next: 9, standing: None }),
-            Frame::LinkOpen(LinkOpen { id: 1, link: 2, epoch: 3, mailbox: region, address: vec![9; 120] }),
-            Frame::LinkResult(LinkResult { id: 1, link: 2, epoch: 3, fins: region, address: vec![] }),
-            Frame::LinkReady { id: 1, link: 1, epoch: 3 },
+            ControlFrame::LinkDown(LinkDown {
+                id: 1,
+                link: 0,
+                epoch: 0,
+                answer: false,
+                next: 9,
+                standing: None,
+            }),
+            ControlFrame::LinkOpen(LinkOpen {
+                id: 1,
+                link: 2,
+                epoch: 3,
+                mailbox: region,
+                address: vec![9; 120],
+            }),
+            ControlFrame::LinkResult(LinkResult { id: 1, link: 2, epoch: 3, fins: region, address: vec![] }),
+            ControlFrame::LinkReady { id: 1, link: 1, epoch: 3 },
         ]
     }
 
@@ -589,56 +618,65 @@ mod tests {
     fn every_frame_reads_back_and_every_cut_is_refused() {
         for frame in frames() {
             let mut bytes = frame.to_bytes();
-            assert_eq!(Frame::from_bytes(&bytes).as_ref(), Ok(&frame));
+            assert_eq!(ControlFrame::from_bytes(&bytes).as_ref(), Ok(&frame));
             for len in 0..bytes.len() {
-                assert!(Frame::from_bytes(&bytes[..len]).is_err(), "{frame:?} cut to {len}");
+                assert!(ControlFrame::from_bytes(&bytes[..len]).is_err(), "{frame:?} cut to {len}");
             }
             bytes.push(0);
-            assert_eq!(Frame::from_bytes(&bytes), Err(FrameError::Length));
+            assert_eq!(ControlFrame::from_bytes(&bytes), Err(FrameError::Length));
         }
     }
 
     #[test]
     fn layout_is_the_documented_one() {
-        let hello = Frame::Hello { min: 3, max: 4, offer: Offer { groups: 8 }, process: ProcessId([7; 16]) };
+        let hello = ControlFrame::Hello {
+            min: 3,
+            max: 4,
+            offer: ShareOffer { groups: 8 },
+            process: ProcessId([7; 16]),
+        };
         assert_eq!(hello.to_bytes()[12..20], [3, 0, 4, 0, 8, 0, 0, 0]);
-        let request = Request { mode: Mode::Create(EPOCH), turn: 6 };
+        let request = ShareRequest { mode: ShareMode::Create(EPOCH), turn: 6 };
         let bytes = open(request.mode, 6, vec![9; 20]).to_bytes();
         assert_eq!(bytes.len(), 4 + 52 + 2 + 20 + REQUEST_BYTES);
         assert_eq!(bytes[bytes.len() - REQUEST_BYTES..], request.to_bytes());
-        let answer = share::Answer { given: givens()[1].0, turn: 7 };
-        let bytes = result(Answer::Accepted, answer.given, 7, vec![9; 20]).to_bytes();
+        let answer = share::ShareAnswer { given: givens()[1].0, turn: 7 };
+        let bytes = result(OpenAnswer::Accepted, answer.given, 7, vec![9; 20]).to_bytes();
         assert_eq!(bytes.len(), 4 + 48 + 2 + 20 + ANSWER_BYTES);
         assert_eq!(bytes[bytes.len() - ANSWER_BYTES..], answer.to_bytes());
-        assert_eq!(Frame::Gone { id: 5 }.to_bytes(), [10, 1, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Frame::Stop { id: 6 }.to_bytes(), [11, 1, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ControlFrame::Gone { id: 5 }.to_bytes(), [10, 1, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ControlFrame::Stop { id: 6 }.to_bytes(), [11, 1, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
     fn only_links_of_ones_own_have_an_address() {
-        let read = |frame: Frame| Frame::read(&frame.to_bytes(), planted()).err();
+        let read = |frame: ControlFrame| ControlFrame::parse_frame(&frame.to_bytes(), planted()).err();
         let wrong = |len: u16| Some(FrameError::Address(len));
         for (mode, own) in modes() {
             assert_eq!(read(open(mode, 0, vec![1])), if own { None } else { wrong(1) }, "{mode:?}");
             assert_eq!(read(open(mode, 0, vec![])), if own { wrong(0) } else { None }, "{mode:?}");
         }
         for (given, own) in givens() {
-            let accepted = |link| read(result(Answer::Accepted, given, 0, link));
+            let accepted = |link| read(result(OpenAnswer::Accepted, given, 0, link));
             assert_eq!(accepted(vec![1; 256]), if own { None } else { wrong(256) }, "{given:?}");
             assert_eq!(accepted(vec![]), if own { wrong(0) } else { None }, "{given:?}");
         }
-        for answer in [Answer::Refused, Answer::NoResources, Answer::Other(3)] {
-            assert_eq!(read(result(answer, Given::Alone, 0, vec![])), None);
-            assert_eq!(read(result(answer, Given::Alone, 0, vec![1])), wrong(1), "{answer:?}");
+        for answer in [OpenAnswer::Refused, OpenAnswer::NoResources, OpenAnswer::Other(3)] {
+            assert_eq!(read(result(answer, ShareOutcome::Alone, 0, vec![])), None);
+            assert_eq!(read(result(answer, ShareOutcome::Alone, 0, vec![1])), wrong(1), "{answer:?}");
         }
     }
 
     #[test]
     fn who_is_not_accepted_is_in_no_group() {
         for (given, _) in &givens()[1..] {
-            for answer in [Answer::Refused, Answer::NoResources, Answer::Other(3)] {
+            for answer in [OpenAnswer::Refused, OpenAnswer::NoResources, OpenAnswer::Other(3)] {
                 let bytes = result(answer, *given, 0, vec![]).to_bytes();
-                assert_eq!(Frame::read(&bytes, planted()), Err(FrameError::Nobody), "{answer:?} {given:?}");
+                assert_eq!(
+                    ControlFrame::parse_frame(&bytes, planted()),
+                    Err(FrameError::Nobody),
+                    "{answer:?} {given:?}"
+                );
             }
         }
     }
@@ -648,13 +686,13 @@ mod tests {
         let refused = |mut bytes: Vec<u8>, tail: usize, at: usize, error| {
             let at = bytes.len() - tail + at;
             bytes[at] ^= 0x41;
-            assert_eq!(Frame::from_bytes(&bytes), Err(FrameError::Share(error)));
+            assert_eq!(ControlFrame::from_bytes(&bytes), Err(FrameError::Share(error)));
         };
-        let bytes = open(Mode::Alone, 0, vec![1]).to_bytes();
+        let bytes = open(ShareMode::Alone, 0, vec![1]).to_bytes();
         refused(bytes.clone(), REQUEST_BYTES, 0, ShareError::Kind(0x41));
         refused(bytes.clone(), REQUEST_BYTES, 3, ShareError::Reserved);
         refused(bytes.clone(), REQUEST_BYTES, 8, ShareError::Reserved);
-        let bytes = result(Answer::Accepted, Given::Alone, 0, vec![1]).to_bytes();
+        let bytes = result(OpenAnswer::Accepted, ShareOutcome::Alone, 0, vec![1]).to_bytes();
         refused(bytes.clone(), ANSWER_BYTES, 0, ShareError::Kind(0x41));
         refused(bytes.clone(), ANSWER_BYTES, 12, ShareError::Reserved);
         refused(bytes, ANSWER_BYTES, 31, ShareError::Reserved);
@@ -663,35 +701,35 @@ mod tests {
     /// As a process of an older version, which knows no tails.
     #[test]
     fn without_its_tail_an_open_or_a_result_is_cut_short() {
-        let short = Err(FrameError::Share(ShareError::Short(Short)));
-        let bytes = open(Mode::Alone, 0, vec![1; 20]).to_bytes();
-        assert_eq!(Frame::from_bytes(&bytes[..bytes.len() - REQUEST_BYTES]), short);
-        let bytes = result(Answer::Accepted, Given::Alone, 0, vec![1; 20]).to_bytes();
-        assert_eq!(Frame::from_bytes(&bytes[..bytes.len() - ANSWER_BYTES]), short);
+        let short = Err(FrameError::Share(ShareError::Short(ShortInput)));
+        let bytes = open(ShareMode::Alone, 0, vec![1; 20]).to_bytes();
+        assert_eq!(ControlFrame::from_bytes(&bytes[..bytes.len() - REQUEST_BYTES]), short);
+        let bytes = result(OpenAnswer::Accepted, ShareOutcome::Alone, 0, vec![1; 20]).to_bytes();
+        assert_eq!(ControlFrame::from_bytes(&bytes[..bytes.len() - ANSWER_BYTES]), short);
     }
 
-    fn mode() -> impl Strategy<Value = Mode> {
-        let epoch = any::<NonZeroU64>().prop_map(Epoch);
+    fn mode() -> impl Strategy<Value = ShareMode> {
+        let epoch = any::<NonZeroU64>().prop_map(GroupEpoch);
         prop_oneof![
-            Just(Mode::Alone),
-            Just(Mode::Rather),
-            epoch.clone().prop_map(Mode::Create),
-            epoch.clone().prop_map(Mode::First),
-            (epoch, any::<u64>()).prop_map(|(epoch, proof)| Mode::Join(epoch, Proof(proof))),
+            Just(ShareMode::Alone),
+            Just(ShareMode::Rather),
+            epoch.clone().prop_map(ShareMode::Create),
+            epoch.clone().prop_map(ShareMode::First),
+            (epoch, any::<u64>()).prop_map(|(epoch, proof)| ShareMode::Join(epoch, GroupProof(proof))),
         ]
     }
 
-    fn given() -> impl Strategy<Value = Given> {
+    fn given() -> impl Strategy<Value = ShareOutcome> {
         let member = (0..MemberId::SLOTS_MAX as u32, 1_u32..1 << MemberId::GENERATION_BITS)
-            .prop_map(|(slot, generation)| MemberId::of(crate::slots::SlotId { slot, generation }));
-        let group = (any::<NonZeroU64>().prop_map(Epoch), member);
+            .prop_map(|(slot, generation)| MemberId::from_slot(crate::slots::SlotId { slot, generation }));
+        let group = (any::<NonZeroU64>().prop_map(GroupEpoch), member);
         prop_oneof![
-            Just(Given::Alone),
-            Just(Given::Retry),
-            Just(Given::Full),
-            group.clone().prop_map(|(epoch, member)| Given::Joined { epoch, member }),
+            Just(ShareOutcome::Alone),
+            Just(ShareOutcome::Retry),
+            Just(ShareOutcome::Full),
+            group.clone().prop_map(|(epoch, member)| ShareOutcome::Joined { epoch, member }),
             (group, any::<u64>()).prop_map(|((epoch, member), proof)| {
-                Given::Created { epoch, proof: Proof(proof), member }
+                ShareOutcome::Created { epoch, proof: GroupProof(proof), member }
             }),
         ]
     }
@@ -704,16 +742,16 @@ mod tests {
             link in prop::collection::vec(any::<u8>(), 1..=LINK_MAX),
         ) {
             let own = |own: bool| if own { link.clone() } else { vec![] };
-            let asked = open(mode, turn, own(!matches!(mode, Mode::Join(..))));
-            prop_assert_eq!(Frame::from_bytes(&asked.to_bytes()), Ok(asked));
-            let links = matches!(given, Given::Alone | Given::Created { .. });
-            let answered = result(Answer::Accepted, given, turn, own(links));
-            prop_assert_eq!(Frame::from_bytes(&answered.to_bytes()), Ok(answered));
+            let asked = open(mode, turn, own(!matches!(mode, ShareMode::Join(..))));
+            prop_assert_eq!(ControlFrame::from_bytes(&asked.to_bytes()), Ok(asked));
+            let links = matches!(given, ShareOutcome::Alone | ShareOutcome::Created { .. });
+            let answered = result(OpenAnswer::Accepted, given, turn, own(links));
+            prop_assert_eq!(ControlFrame::from_bytes(&answered.to_bytes()), Ok(answered));
         }
 
         #[test]
         fn any_bytes_are_a_frame_or_an_error(bytes: Vec<u8>) {
-            let _ = Frame::from_bytes(&bytes);
+            let _ = ControlFrame::from_bytes(&bytes);
         }
 
         #[test]
@@ -721,7 +759,7 @@ mod tests {
             let mut bytes = frames()[which].to_bytes();
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
-            let _ = Frame::from_bytes(&bytes);
+            let _ = ControlFrame::from_bytes(&bytes);
         }
     }
 }

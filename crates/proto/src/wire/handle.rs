@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use crate::id::ProcessId;
 use crate::limits::RAILS_MAX;
 use crate::mutant::Mutant;
-use crate::nics::Nics;
-use crate::wire::cursor::{Reader, Short, Writer};
+use crate::nics::NicList;
+use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::fabric::{ChosenFabric, FABRIC_BYTES};
 
 /// Bytes of a handle (`NCCL_NET_HANDLE_MAXSIZE`).
@@ -23,13 +23,13 @@ const FABRIC: usize = 120;
 
 /// A listener, as the connecting process needs it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Handle {
+pub struct ConnectionHandle {
     /// The listening process.
     pub process: ProcessId,
     /// Proves that a connecting process was given this handle.
     pub nonce: [u8; 16],
     /// NICs the listening process takes for the comm, at least one: a rail each.
-    pub nics: Nics,
+    pub nics: NicList,
     /// Which listener.
     pub listen: u64,
     /// Where its control streams are accepted, at most [`ADDRESS_MAX`] bytes.
@@ -46,7 +46,7 @@ pub struct Handle {
 
 /// A handle could not be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum HandleError {
+pub enum ConnectionHandleError {
     /// It was not made by Trunkline.
     #[error("not a handle of this plugin")]
     Foreign,
@@ -58,17 +58,17 @@ pub enum HandleError {
     Malformed,
 }
 
-impl From<Short> for HandleError {
-    fn from(_: Short) -> Self {
+impl From<ShortInput> for ConnectionHandleError {
+    fn from(_: ShortInput) -> Self {
         Self::Malformed
     }
 }
 
-impl Handle {
+impl ConnectionHandle {
     /// The handle's bytes. An address that is too long is cut, which no reader accepts, nor a handle without NICs.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         out.bytes(&MAGIC).u16(VERSION).u16(u16::try_from(self.address.len()).unwrap_or(u16::MAX));
         out.bytes(&self.process.0).bytes(&self.nonce).u32(self.p2p.into()).u8(self.nics.len());
         out.u8(self.near.into()).bytes(&[0; 2]);
@@ -77,7 +77,7 @@ impl Handle {
         let mut bytes = [0; BYTES];
         bytes[..out.0.len()].copy_from_slice(&out.0);
         for at in 0..RAILS_MAX {
-            let nic = self.nics.numbers().get(at).copied().unwrap_or(Nics::NOBODY);
+            let nic = self.nics.nic_numbers().get(at).copied().unwrap_or(NicList::NOBODY);
             bytes[NICS + 2 * at..][..2].copy_from_slice(&nic.to_le_bytes());
         }
         bytes[FABRIC..][..FABRIC_BYTES].copy_from_slice(&self.fabric.to_bytes());
@@ -87,23 +87,23 @@ impl Handle {
     /// Reads a handle. Whatever else than 0 is in bytes 40 to 43 is RCCL's flag.
     ///
     /// # Errors
-    /// [`HandleError`] says what is wrong.
-    pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<Self, HandleError> {
-        Self::read(bytes, Mutant::NONE)
+    /// [`ConnectionHandleError`] says what is wrong.
+    pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<Self, ConnectionHandleError> {
+        Self::parse_handle(bytes, Mutant::NONE)
     }
 
-    fn read(bytes: &[u8; BYTES], mutant: Mutant) -> Result<Self, HandleError> {
-        let mut reader = Reader(bytes);
+    fn parse_handle(bytes: &[u8; BYTES], mutant: Mutant) -> Result<Self, ConnectionHandleError> {
+        let mut reader = FieldReader(bytes);
         if reader.array::<4>()? != MAGIC {
-            return Err(HandleError::Foreign);
+            return Err(ConnectionHandleError::Foreign);
         }
         let version = reader.u16()?;
         if version != VERSION {
-            return Err(HandleError::Version(version));
+            return Err(ConnectionHandleError::Version(version));
         }
         let used = usize::from(reader.u16()?);
         if used == 0 || used > ADDRESS_MAX {
-            return Err(HandleError::Malformed);
+            return Err(ConnectionHandleError::Malformed);
         }
         let process = ProcessId(reader.array()?);
         let nonce = reader.array()?;
@@ -113,7 +113,7 @@ impl Handle {
         let attempt = reader.u64()?;
         let address = reader.bytes(ADDRESS_MAX)?[..used].to_vec();
         let nics = read_nics(&mut reader, rails, mutant)?;
-        let fabric = ChosenFabric::from_bytes(reader.array()?).ok_or(HandleError::Malformed)?;
+        let fabric = ChosenFabric::from_bytes(reader.array()?).ok_or(ConnectionHandleError::Malformed)?;
         Ok(Self { process, nonce, nics, listen, address, attempt, p2p, near: near == 1, fabric })
     }
 
@@ -124,15 +124,20 @@ impl Handle {
 }
 
 /// As many NICs as there are rails, none of them twice, and nobody behind them.
-fn read_nics(reader: &mut Reader<'_>, rails: u8, mutant: Mutant) -> Result<Nics, HandleError> {
+fn read_nics(
+    reader: &mut FieldReader<'_>,
+    rails: u8,
+    mutant: Mutant,
+) -> Result<NicList, ConnectionHandleError> {
     let mut numbers = [0; RAILS_MAX];
     for number in &mut numbers {
         *number = reader.u16()?;
     }
-    let named = if mutant.is("handle-reads-one-nic") { 1 } else { usize::from(rails) };
-    let (named, behind) = numbers.split_at_checked(named).ok_or(HandleError::Malformed)?;
-    let ends = behind.iter().all(|&nic| nic == Nics::NOBODY) || mutant.is("handle-ignores-further-nics");
-    Nics::new(named).filter(|nics| !nics.is_empty() && ends).ok_or(HandleError::Malformed)
+    let named = if mutant.is_planted("handle-reads-one-nic") { 1 } else { usize::from(rails) };
+    let (named, behind) = numbers.split_at_checked(named).ok_or(ConnectionHandleError::Malformed)?;
+    let ends =
+        behind.iter().all(|&nic| nic == NicList::NOBODY) || mutant.is_planted("handle-ignores-further-nics");
+    NicList::new(named).filter(|nics| !nics.is_empty() && ends).ok_or(ConnectionHandleError::Malformed)
 }
 
 #[cfg(test)]
@@ -147,17 +152,27 @@ mod tests {
     fn planted() -> Mutant {
         #[cfg(feature = "mutants")]
         if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::named(std::string::String::leak(name));
+            return Mutant::with_name(std::string::String::leak(name));
         }
         Mutant::NONE
     }
 
-    fn handle(nics: &[u16], address: Vec<u8>) -> Handle {
+    fn handle(nics: &[u16], address: Vec<u8>) -> ConnectionHandle {
         let process = ProcessId([1; 16]);
         let nonce = [2; 16];
-        let nics = Nics::new(nics).unwrap();
+        let nics = NicList::new(nics).unwrap();
         let fabric = ChosenFabric::new("ofi", "efa");
-        Handle { process, nonce, nics, listen: 3, address, attempt: 4, p2p: false, near: true, fabric }
+        ConnectionHandle {
+            process,
+            nonce,
+            nics,
+            listen: 3,
+            address,
+            attempt: 4,
+            p2p: false,
+            near: true,
+            fabric,
+        }
     }
 
     #[test]
@@ -174,10 +189,10 @@ mod tests {
     fn a_fabric_that_is_no_text_is_refused() {
         let mut bytes = handle(&[0], vec![9]).to_bytes();
         bytes[121] = 0x1b;
-        assert_eq!(Handle::from_bytes(&bytes), Err(HandleError::Malformed));
+        assert_eq!(ConnectionHandle::from_bytes(&bytes), Err(ConnectionHandleError::Malformed));
         // A newer version's fabric is read: the error names it.
         bytes[120..127].copy_from_slice(&[9, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Handle::from_bytes(&bytes).unwrap().fabric.to_bytes()[0], 9);
+        assert_eq!(ConnectionHandle::from_bytes(&bytes).unwrap().fabric.to_bytes()[0], 9);
     }
 
     #[test]
@@ -185,7 +200,10 @@ mod tests {
         let mut bytes = handle(&[0], vec![9]).to_bytes();
         for version in [1, 2, 4] {
             bytes[4] = version;
-            assert_eq!(Handle::from_bytes(&bytes), Err(HandleError::Version(version.into())));
+            assert_eq!(
+                ConnectionHandle::from_bytes(&bytes),
+                Err(ConnectionHandleError::Version(version.into()))
+            );
         }
     }
 
@@ -198,9 +216,9 @@ mod tests {
             for (at, number) in numbers.iter().enumerate() {
                 bytes[NICS + 2 * at..][..2].copy_from_slice(&number.to_le_bytes());
             }
-            Handle::read(&bytes, planted()).map(|handle| handle.nics.numbers().to_vec())
+            ConnectionHandle::parse_handle(&bytes, planted()).map(|handle| handle.nics.nic_numbers().to_vec())
         };
-        let none = Nics::NOBODY;
+        let none = NicList::NOBODY;
         for (rails, numbers) in [
             (0, [none; 4]),
             (0, [1, none, none, none]),
@@ -216,7 +234,11 @@ mod tests {
             (4, [3, 1, 2, 1]),
             (1, [none - 1, none, none, none]),
         ] {
-            assert_eq!(read(rails, numbers), Err(HandleError::Malformed), "{rails} rails: {numbers:?}");
+            assert_eq!(
+                read(rails, numbers),
+                Err(ConnectionHandleError::Malformed),
+                "{rails} rails: {numbers:?}"
+            );
         }
         assert_eq!(read(1, [0, none, none, none]), Ok(vec![0]));
         assert_eq!(read(2, [3, 1, none, none]), Ok(vec![3, 1]));
@@ -225,10 +247,13 @@ mod tests {
 
     #[test]
     fn a_handle_without_nics_or_address_is_none() {
-        assert_eq!(Handle::from_bytes(&handle(&[], vec![9]).to_bytes()), Err(HandleError::Malformed));
+        assert_eq!(
+            ConnectionHandle::from_bytes(&handle(&[], vec![9]).to_bytes()),
+            Err(ConnectionHandleError::Malformed)
+        );
         for len in [0, ADDRESS_MAX + 1] {
             let bytes = handle(&[0], vec![9; len]).to_bytes();
-            assert_eq!(Handle::from_bytes(&bytes), Err(HandleError::Malformed), "{len}");
+            assert_eq!(ConnectionHandle::from_bytes(&bytes), Err(ConnectionHandleError::Malformed), "{len}");
         }
     }
 
@@ -236,7 +261,7 @@ mod tests {
         #[test]
         fn reads_back(
             names: ([u8; 16], [u8; 16]),
-            numbers in prop::collection::btree_set(0..Nics::NOBODY - 1, 1..=RAILS_MAX),
+            numbers in prop::collection::btree_set(0..NicList::NOBODY - 1, 1..=RAILS_MAX),
             turned: bool,
             address in prop::collection::vec(any::<u8>(), 1..=ADDRESS_MAX),
             ids: (u64, u64),
@@ -247,15 +272,15 @@ mod tests {
             if turned {
                 numbers.reverse();
             }
-            let (process, nonce, nics) = (ProcessId(names.0), names.1, Nics::new(&numbers).unwrap());
+            let (process, nonce, nics) = (ProcessId(names.0), names.1, NicList::new(&numbers).unwrap());
             let fabric = ChosenFabric::new("soft", &qualifier);
             let handle =
-                Handle { process, nonce, nics, listen: ids.0, address, attempt: ids.1, p2p: false, near, fabric };
+                ConnectionHandle { process, nonce, nics, listen: ids.0, address, attempt: ids.1, p2p: false, near, fabric };
             let mut bytes = handle.to_bytes();
-            prop_assert_eq!(Handle::from_bytes(&bytes), Ok(handle.clone()));
-            Handle::set_attempt(&mut bytes, !ids.1);
+            prop_assert_eq!(ConnectionHandle::from_bytes(&bytes), Ok(handle.clone()));
+            ConnectionHandle::set_attempt(&mut bytes, !ids.1);
             bytes[40..44].fill(0xa5);
-            prop_assert_eq!(Handle::from_bytes(&bytes), Ok(Handle { attempt: !ids.1, p2p: true, ..handle }));
+            prop_assert_eq!(ConnectionHandle::from_bytes(&bytes), Ok(ConnectionHandle { attempt: !ids.1, p2p: true, ..handle }));
         }
     }
 }

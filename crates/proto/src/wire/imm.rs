@@ -1,16 +1,16 @@
 //! The 32-bit immediate that tells a receiver what a write was. One layout for the whole project.
 
 use crate::limits::RMA_STREAMS_MAX;
-use crate::wire::rma::Stream;
+use crate::wire::rma::RmaStream;
 
 /// Names one buffer of one outstanding receive at the receiver.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Token {
+pub struct BufferToken {
     slot: u16,
     generation: u16,
 }
 
-impl Token {
+impl BufferToken {
     /// Bits of a slot.
     pub const SLOT_BITS: u32 = 15;
     /// Bits of a generation.
@@ -59,18 +59,18 @@ impl Token {
 
 /// What a write with immediate was.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Imm {
+pub enum WriteImmediate {
     /// The whole message, exactly as long as the buffer.
-    Full(Token),
+    Full(BufferToken),
     /// The whole message; its length is the write's.
-    Whole(Token),
+    Whole(BufferToken),
     /// One of several writes, by index.
-    Stripe(Token, u8),
+    Stripe(BufferToken, u8),
     /// A fin record.
-    Fin(Token),
+    Fin(BufferToken),
 }
 
-impl Imm {
+impl WriteImmediate {
     /// The immediate's bits.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
@@ -86,7 +86,7 @@ impl Imm {
     /// What the bits mean; `None` for reserved ones.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Option<Self> {
-        let token = Token::from_bits(bits);
+        let token = BufferToken::from_bits(bits);
         let stripe = (bits >> 24 & 15) as u8;
         match (bits >> 28, stripe) {
             (1, 0) => Some(Self::Full(token)),
@@ -99,21 +99,21 @@ impl Imm {
 
     /// Whose buffer.
     #[must_use]
-    pub const fn token(self) -> Token {
+    pub const fn buffer_token(self) -> BufferToken {
         match self {
             Self::Full(token) | Self::Whole(token) | Self::Stripe(token, _) | Self::Fin(token) => token,
         }
     }
 }
 
-/// That a write is one of those that a stream's signals count (kind 5). Parses from no bits that an [`Imm`] parses from.
+/// That a write is one of those that a stream's signals count (kind 5). Parses from no bits that an [`WriteImmediate`] parses from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Counted {
-    stream: Stream,
+pub struct CountedImmediate {
+    stream: RmaStream,
     epoch: u16,
 }
 
-impl Counted {
+impl CountedImmediate {
     /// Bits of an epoch.
     pub const EPOCH_BITS: u32 = 16;
 
@@ -121,7 +121,7 @@ impl Counted {
 
     /// A write of that epoch of that stream.
     #[must_use]
-    pub const fn new(stream: Stream, epoch: u16) -> Self {
+    pub const fn new(stream: RmaStream, epoch: u16) -> Self {
         Self { stream, epoch }
     }
 
@@ -139,7 +139,7 @@ impl Counted {
         if rest >= (RMA_STREAMS_MAX as u32) << Self::EPOCH_BITS {
             return None;
         }
-        match Stream::new((rest >> Self::EPOCH_BITS) as u8) {
+        match RmaStream::new((rest >> Self::EPOCH_BITS) as u8) {
             Some(stream) => Some(Self { stream, epoch: rest as u16 }),
             None => None,
         }
@@ -148,7 +148,7 @@ impl Counted {
     /// Of which stream.
     #[inline]
     #[must_use]
-    pub const fn stream(self) -> Stream {
+    pub const fn stream(self) -> RmaStream {
         self.stream
     }
 
@@ -168,16 +168,16 @@ mod tests {
 
     #[test]
     fn layout_is_the_documented_one() {
-        assert_eq!(Imm::Full(Token::new(0x7fff, 0)).to_bits(), 0x1000_7fff);
-        assert_eq!(Imm::Stripe(Token::new(1, 0x1ff), 15).to_bits(), 0x3fff_8001);
-        assert_eq!(Token::new(5, 511).next(), Token::new(5, 0));
-        assert_eq!(Counted::new(Stream::new(63).unwrap(), 0x1234).to_bits(), 0x503f_1234);
+        assert_eq!(WriteImmediate::Full(BufferToken::new(0x7fff, 0)).to_bits(), 0x1000_7fff);
+        assert_eq!(WriteImmediate::Stripe(BufferToken::new(1, 0x1ff), 15).to_bits(), 0x3fff_8001);
+        assert_eq!(BufferToken::new(5, 511).next(), BufferToken::new(5, 0));
+        assert_eq!(CountedImmediate::new(RmaStream::new(63).unwrap(), 0x1234).to_bits(), 0x503f_1234);
     }
 
     proptest! {
         #[test]
         fn any_bits_parse_to_what_prints_them(bits: u32) {
-            if let Some(imm) = Imm::from_bits(bits) {
+            if let Some(imm) = WriteImmediate::from_bits(bits) {
                 prop_assert_eq!(imm.to_bits(), bits);
             }
         }
@@ -185,12 +185,12 @@ mod tests {
         #[test]
         fn counted_writes_parse_to_what_prints_them(bits: u32, low: u32) {
             for bits in [bits, 5 << 28 | low & 0xff_ffff] {
-                if let Some(counted) = Counted::from_bits(bits) {
-                    prop_assert_eq!((counted.to_bits(), Imm::from_bits(bits)), (bits, None));
+                if let Some(counted) = CountedImmediate::from_bits(bits) {
+                    prop_assert_eq!((counted.to_bits(), WriteImmediate::from_bits(bits)), (bits, None));
                 }
             }
             let last = 5 << 28 | 63 << 16 | low & 0xffff;
-            prop_assert!(Counted::from_bits(last).is_some() && Counted::from_bits(last + (1 << 16)).is_none());
+            prop_assert!(CountedImmediate::from_bits(last).is_some() && CountedImmediate::from_bits(last + (1 << 16)).is_none());
         }
     }
 }

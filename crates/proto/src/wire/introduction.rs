@@ -3,8 +3,8 @@
 
 use alloc::vec::Vec;
 
-use crate::wire::cursor::{Reader, Short, Writer};
-use crate::wire::dial::Proof;
+use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
+use crate::wire::dial::MemberProof;
 
 /// Bytes of an introduction.
 pub const INTRODUCTION_BYTES: usize = 32;
@@ -14,11 +14,11 @@ const VERSION: u16 = 1;
 
 /// Which rank speaks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Introduction {
+pub struct RankIntroduction {
     /// Its number.
     pub rank: u32,
     /// A proof that only the sender and the receiving rank can make.
-    pub proof: Proof,
+    pub proof: MemberProof,
 }
 
 /// An introduction could not be read.
@@ -38,11 +38,11 @@ pub enum IntroductionError {
     Reserved,
 }
 
-impl Introduction {
+impl RankIntroduction {
     /// Its bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         out.bytes(&MAGIC).u16(VERSION).u16(0).u32(self.rank).u32(0).bytes(&self.proof);
         out.0
     }
@@ -52,14 +52,14 @@ impl Introduction {
     /// # Errors
     /// [`IntroductionError`] for any other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, IntroductionError> {
-        let parsed = Self::read(&mut Reader(bytes));
+        let parsed = Self::from_reader(&mut FieldReader(bytes));
         match parsed {
             Ok(introduction) if bytes.len() == INTRODUCTION_BYTES => introduction,
             _ => Err(IntroductionError::Length(bytes.len())),
         }
     }
 
-    fn read(input: &mut Reader<'_>) -> Result<Result<Self, IntroductionError>, Short> {
+    fn from_reader(input: &mut FieldReader<'_>) -> Result<Result<Self, IntroductionError>, ShortInput> {
         let magic = input.array()?;
         let version = input.u16()?;
         let reserved = input.u16()?;
@@ -84,20 +84,20 @@ mod tests {
 
     #[test]
     fn introductions_stand_as_the_document_says() {
-        let introduction = Introduction { rank: 0x0102_0304, proof: [7; 16] };
+        let introduction = RankIntroduction { rank: 0x0102_0304, proof: [7; 16] };
         let bytes = introduction.to_bytes();
         assert_eq!(bytes[..16], *b"TRKI\x01\0\0\0\x04\x03\x02\x01\0\0\0\0");
         assert_eq!(bytes[16..], [7; 16]);
-        assert_eq!(Introduction::from_bytes(&bytes), Ok(introduction));
+        assert_eq!(RankIntroduction::from_bytes(&bytes), Ok(introduction));
     }
 
     #[test]
     fn bytes_that_are_no_introduction_are_refused() {
-        let bytes = Introduction { rank: 1, proof: [7; 16] }.to_bytes();
+        let bytes = RankIntroduction { rank: 1, proof: [7; 16] }.to_bytes();
         let changed = |at: usize| {
             let mut bytes = bytes.clone();
             bytes[at] ^= 0x80;
-            Introduction::from_bytes(&bytes)
+            RankIntroduction::from_bytes(&bytes)
         };
         assert_eq!(changed(3), Err(IntroductionError::Foreign));
         assert_eq!(changed(4), Err(IntroductionError::Version(0x81)));
@@ -105,9 +105,9 @@ mod tests {
             (changed(7), changed(12)),
             (Err(IntroductionError::Reserved), Err(IntroductionError::Reserved))
         );
-        assert_eq!(Introduction::from_bytes(&bytes[..31]), Err(IntroductionError::Length(31)));
+        assert_eq!(RankIntroduction::from_bytes(&bytes[..31]), Err(IntroductionError::Length(31)));
         assert_eq!(
-            Introduction::from_bytes(&[&bytes[..], &[0]].concat()),
+            RankIntroduction::from_bytes(&[&bytes[..], &[0]].concat()),
             Err(IntroductionError::Length(33))
         );
     }

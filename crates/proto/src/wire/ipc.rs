@@ -3,11 +3,11 @@
 
 use alloc::vec::Vec;
 
-use crate::intervals::Span;
+use crate::intervals::ByteSpan;
 use crate::limits::EXPORTS_MAX;
 use crate::slots::SlotId;
-use crate::wire::cursor::{Reader, Short, Writer};
-use crate::wire::tagged::Inbox;
+use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
+use crate::wire::tagged::InboxSizes;
 
 /// Bytes before what a message says.
 pub const HEAD_BYTES: usize = 8;
@@ -31,20 +31,20 @@ const MAGIC: u64 = u64::from_le_bytes(*b"trunkipc");
 
 /// One export of one allocation. Its slot is below [`EXPORTS_MAX`], its generation never 0.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Name(SlotId);
+pub struct ExportName(SlotId);
 
 /// A part of an allocation that was announced: what a hit says.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Reference {
+pub struct ExportReference {
     /// Which export.
-    pub name: Name,
+    pub name: ExportName,
     /// Which of its bytes, counted from its first.
-    pub part: Span,
+    pub part: ByteSpan,
 }
 
 /// What a driver gave for an allocation, as it is: at most [`HANDLE_MAX`] bytes of a kind that the two processes know.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Handle {
+pub struct ExportHandle {
     kind: u8,
     len: u8,
     bytes: [u8; HANDLE_MAX],
@@ -52,22 +52,22 @@ pub struct Handle {
 
 /// An export that an importer may map from now on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Announce {
+pub struct ExportAnnouncement {
     /// What it is called.
-    pub name: Name,
+    pub name: ExportName,
     /// Where the whole allocation lies at the exporter.
-    pub span: Span,
+    pub span: ByteSpan,
     /// The exporter's number of its device.
     pub device: u32,
     /// Whether a file descriptor comes along.
     pub descriptor: bool,
     /// What to map.
-    pub handle: Handle,
+    pub handle: ExportHandle,
 }
 
 /// How an operation ended at the importer.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Outcome {
+pub enum CopyOutcome {
     /// The bytes were copied.
     Copied,
     /// The memory could not be mapped; nothing was copied.
@@ -78,45 +78,45 @@ pub enum Outcome {
 
 /// At least one name, at most [`NAMES_MAX`].
 #[derive(Clone, Copy, Debug)]
-pub struct Names {
-    names: [Name; NAMES_MAX],
+pub struct ExportNames {
+    names: [ExportName; NAMES_MAX],
     len: u8,
 }
 
 /// A message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Message {
+pub enum IpcMessage {
     /// From the exporter: this may be mapped.
-    Announce(Announce),
+    Announce(ExportAnnouncement),
     /// From the exporter: this is what an operation is about.
     Refer {
         /// The exporter's number of the operation.
         operation: u64,
         /// Its bytes.
-        reference: Reference,
+        reference: ExportReference,
     },
     /// From the importer: an operation has ended.
     Done {
         /// Which.
         operation: u64,
         /// How.
-        outcome: Outcome,
+        outcome: CopyOutcome,
     },
     /// From the exporter: these are to be unmapped.
-    Retire(Names),
+    Retire(ExportNames),
     /// From the importer: these are mapped no more.
-    Retired(Names),
+    Retired(ExportNames),
     /// The speaker shares nothing any more.
     Bye,
     /// What each end says first.
-    Hello(Hello),
+    Hello(IpcHello),
     /// Where the other end may write tagged messages. A descriptor comes along.
-    Inbox(Inbox),
+    Inbox(InboxSizes),
 }
 
 /// Who speaks, and what it takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Hello {
+pub struct IpcHello {
     /// The random name of the process, another one after each start.
     pub process: [u8; 16],
     /// How many operations may refer to the other end's memory at once, not one DONE among them; at least 1.
@@ -128,7 +128,7 @@ pub struct Hello {
 pub enum IpcError {
     /// It ends too early.
     #[error(transparent)]
-    Short(#[from] Short),
+    Short(#[from] ShortInput),
     /// It goes on behind its end.
     #[error("{0} bytes too many")]
     Long(usize),
@@ -166,7 +166,7 @@ pub enum IpcError {
     Hello,
 }
 
-impl Name {
+impl ExportName {
     /// The name of a place and of one of its uses; `None` if no export has it.
     #[must_use]
     pub const fn new(id: SlotId) -> Option<Self> {
@@ -175,17 +175,17 @@ impl Name {
 
     /// The place and the use.
     #[must_use]
-    pub const fn id(self) -> SlotId {
+    pub const fn slot_id(self) -> SlotId {
         self.0
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, IpcError> {
+    fn from_reader(reader: &mut FieldReader<'_>) -> Result<Self, IpcError> {
         let id = SlotId { slot: reader.u32()?, generation: reader.u32()? };
         Self::new(id).ok_or(IpcError::Name(id.slot, id.generation))
     }
 }
 
-impl Reference {
+impl ExportReference {
     /// The reference's bytes.
     #[inline]
     #[must_use]
@@ -203,15 +203,15 @@ impl Reference {
     /// [`IpcError`] says what is wrong.
     #[inline]
     pub fn from_bytes(bytes: &[u8; REFERENCE_BYTES]) -> Result<Self, IpcError> {
-        Self::read(&mut Reader(bytes))
+        Self::from_reader(&mut FieldReader(bytes))
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, IpcError> {
-        Ok(Self { name: Name::read(reader)?, part: span(reader)? })
+    fn from_reader(reader: &mut FieldReader<'_>) -> Result<Self, IpcError> {
+        Ok(Self { name: ExportName::from_reader(reader)?, part: read_span(reader)? })
     }
 }
 
-impl Handle {
+impl ExportHandle {
     /// A driver's bytes; `None` if they are more than [`HANDLE_MAX`].
     #[must_use]
     pub fn new(kind: u8, of: &[u8]) -> Option<Self> {
@@ -223,21 +223,21 @@ impl Handle {
 
     /// What sort of memory it is of, by a number that both processes know.
     #[must_use]
-    pub const fn kind(&self) -> u8 {
+    pub const fn memory_kind(&self) -> u8 {
         self.kind
     }
 
     /// What the driver gave.
     #[must_use]
-    pub fn bytes(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 }
 
-impl Names {
+impl ExportNames {
     /// These; `None` if there are none or too many.
     #[must_use]
-    pub fn new(of: &[Name]) -> Option<Self> {
+    pub fn new(of: &[ExportName]) -> Option<Self> {
         let mut names = [*of.first()?; NAMES_MAX];
         names.get_mut(..of.len())?.copy_from_slice(of);
         Some(Self { names, len: of.len() as u8 })
@@ -245,21 +245,21 @@ impl Names {
 
     /// All of them.
     #[must_use]
-    pub fn get(&self) -> &[Name] {
+    pub fn get(&self) -> &[ExportName] {
         self.names.get(..usize::from(self.len)).unwrap_or_default()
     }
 }
 
-impl PartialEq for Names {
+impl PartialEq for ExportNames {
     fn eq(&self, other: &Self) -> bool {
         self.get() == other.get()
     }
 }
 
-impl Eq for Names {}
+impl Eq for ExportNames {}
 
-impl Outcome {
-    pub(super) const fn code(self) -> u8 {
+impl CopyOutcome {
+    pub(super) const fn to_code(self) -> u8 {
         match self {
             Self::Copied => 0,
             Self::NotMapped => 1,
@@ -277,32 +277,32 @@ impl Outcome {
     }
 }
 
-impl Message {
+impl IpcMessage {
     /// The message's bytes, at most [`MESSAGE_MAX`].
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         match self {
             Self::Announce(one) => {
-                head(&mut out, 1, u16::from(one.handle.len)).u64(one.name.0.to_bits());
+                write_head(&mut out, 1, u16::from(one.handle.len)).u64(one.name.0.to_bits());
                 out.u64(one.span.start()).u64(one.span.len()).u32(one.device);
-                out.u8(one.handle.kind).u8(one.descriptor.into()).u16(0).bytes(one.handle.bytes());
+                out.u8(one.handle.kind).u8(one.descriptor.into()).u16(0).bytes(one.handle.as_bytes());
             }
             Self::Refer { operation, reference } => {
-                head(&mut out, 2, 0).u64(*operation).bytes(&reference.to_bytes());
+                write_head(&mut out, 2, 0).u64(*operation).bytes(&reference.to_bytes());
             }
             Self::Done { operation, outcome } => {
-                head(&mut out, 3, 0).u64(*operation).u8(outcome.code()).bytes(&[0; 7]);
+                write_head(&mut out, 3, 0).u64(*operation).u8(outcome.to_code()).bytes(&[0; 7]);
             }
             Self::Retire(names) => write_names(&mut out, 4, names),
             Self::Retired(names) => write_names(&mut out, 5, names),
-            Self::Bye => _ = head(&mut out, 6, 0),
+            Self::Bye => _ = write_head(&mut out, 6, 0),
             Self::Hello(hello) => {
-                head(&mut out, 7, 0).u64(MAGIC).bytes(&hello.process).u32(hello.operations).u32(0);
+                write_head(&mut out, 7, 0).u64(MAGIC).bytes(&hello.process).u32(hello.operations).u32(0);
             }
             Self::Inbox(inbox) => {
                 let [messages, answers, stage] = inbox.to_words();
-                head(&mut out, 8, 0).u32(messages).u32(answers).u32(stage).u32(0);
+                write_head(&mut out, 8, 0).u32(messages).u32(answers).u32(stage).u32(0);
             }
         }
         out.0
@@ -313,24 +313,27 @@ impl Message {
     /// # Errors
     /// [`IpcError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, IpcError> {
-        let mut reader = Reader(bytes);
+        let mut reader = FieldReader(bytes);
         let kind = reader.u8()?;
         let version = reader.u8()?;
         let count = reader.u16()?;
         if version != VERSION {
             return Err(IpcError::Version(version));
         }
-        zero(&reader.array::<4>()?)?;
+        check_zero(&reader.array::<4>()?)?;
         if count != 0 && !matches!(kind, 1 | 4 | 5) {
             return Err(IpcError::Count(count));
         }
         let message = match kind {
             1 => Self::Announce(read_announce(&mut reader, count)?),
-            2 => Self::Refer { operation: reader.u64()?, reference: Reference::read(&mut reader)? },
+            2 => Self::Refer {
+                operation: reader.u64()?,
+                reference: ExportReference::from_reader(&mut reader)?,
+            },
             3 => {
                 let operation = reader.u64()?;
-                let outcome = Outcome::of_code(reader.u8()?)?;
-                zero(&reader.array::<7>()?)?;
+                let outcome = CopyOutcome::of_code(reader.u8()?)?;
+                check_zero(&reader.array::<7>()?)?;
                 Self::Done { operation, outcome }
             }
             4 => Self::Retire(read_names(&mut reader, count)?),
@@ -344,20 +347,20 @@ impl Message {
     }
 }
 
-fn head(out: &mut Writer, kind: u8, count: u16) -> &mut Writer {
+fn write_head(out: &mut FieldWriter, kind: u8, count: u16) -> &mut FieldWriter {
     out.u8(kind).u8(VERSION).u16(count).u32(0)
 }
 
-fn write_names(out: &mut Writer, kind: u8, names: &Names) {
-    head(out, kind, u16::from(names.len));
+fn write_names(out: &mut FieldWriter, kind: u8, names: &ExportNames) {
+    write_head(out, kind, u16::from(names.len));
     for name in names.get() {
         out.u64(name.0.to_bits());
     }
 }
 
-fn read_announce(reader: &mut Reader<'_>, count: u16) -> Result<Announce, IpcError> {
-    let name = Name::read(reader)?;
-    let span = span(reader)?;
+fn read_announce(reader: &mut FieldReader<'_>, count: u16) -> Result<ExportAnnouncement, IpcError> {
+    let name = ExportName::from_reader(reader)?;
+    let span = read_span(reader)?;
     let device = reader.u32()?;
     let kind = reader.u8()?;
     let flags = reader.u8()?;
@@ -366,41 +369,41 @@ fn read_announce(reader: &mut Reader<'_>, count: u16) -> Result<Announce, IpcErr
         return Err(IpcError::Reserved);
     }
     let bytes = reader.bytes(count.into())?;
-    let handle = Handle::new(kind, bytes).ok_or(IpcError::Count(count))?;
-    Ok(Announce { name, span, device, descriptor: flags == 1, handle })
+    let handle = ExportHandle::new(kind, bytes).ok_or(IpcError::Count(count))?;
+    Ok(ExportAnnouncement { name, span, device, descriptor: flags == 1, handle })
 }
 
-fn read_hello(reader: &mut Reader<'_>) -> Result<Hello, IpcError> {
+fn read_hello(reader: &mut FieldReader<'_>) -> Result<IpcHello, IpcError> {
     let magic = reader.u64()?;
     let process = reader.array()?;
     let operations = reader.u32()?;
-    zero(&reader.array::<4>()?)?;
-    if magic == MAGIC && operations > 0 { Ok(Hello { process, operations }) } else { Err(IpcError::Hello) }
+    check_zero(&reader.array::<4>()?)?;
+    if magic == MAGIC && operations > 0 { Ok(IpcHello { process, operations }) } else { Err(IpcError::Hello) }
 }
 
-fn read_inbox(reader: &mut Reader<'_>) -> Result<Inbox, IpcError> {
+fn read_inbox(reader: &mut FieldReader<'_>) -> Result<InboxSizes, IpcError> {
     let sizes = [reader.u32()?, reader.u32()?, reader.u32()?];
-    zero(&reader.array::<4>()?)?;
-    Inbox::new(sizes[0], sizes[1], sizes[2]).map_err(|_| IpcError::Inbox(sizes))
+    check_zero(&reader.array::<4>()?)?;
+    InboxSizes::new(sizes[0], sizes[1], sizes[2]).map_err(|_| IpcError::Inbox(sizes))
 }
 
-fn read_names(reader: &mut Reader<'_>, count: u16) -> Result<Names, IpcError> {
+fn read_names(reader: &mut FieldReader<'_>, count: u16) -> Result<ExportNames, IpcError> {
     let wrong = IpcError::Count(count);
-    let first = if count == 0 { Err(wrong) } else { Name::read(reader) }?;
+    let first = if count == 0 { Err(wrong) } else { ExportName::from_reader(reader) }?;
     let mut names = [first; NAMES_MAX];
     for name in names.get_mut(..usize::from(count)).ok_or(wrong)?.iter_mut().skip(1) {
-        *name = Name::read(reader)?;
+        *name = ExportName::from_reader(reader)?;
     }
-    Ok(Names { names, len: count as u8 })
+    Ok(ExportNames { names, len: count as u8 })
 }
 
-fn span(reader: &mut Reader<'_>) -> Result<Span, IpcError> {
+fn read_span(reader: &mut FieldReader<'_>) -> Result<ByteSpan, IpcError> {
     let start = reader.u64()?;
     let len = reader.u64()?;
-    Span::new(start, len).ok_or(IpcError::Span { start, len })
+    ByteSpan::new(start, len).ok_or(IpcError::Span { start, len })
 }
 
-fn zero(bytes: &[u8]) -> Result<(), IpcError> {
+fn check_zero(bytes: &[u8]) -> Result<(), IpcError> {
     if bytes.iter().all(|&byte| byte == 0) { Ok(()) } else { Err(IpcError::Reserved) }
 }
 

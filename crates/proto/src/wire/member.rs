@@ -24,7 +24,7 @@ impl MemberId {
     /// The member in that place of a table, whose generations count from 1: they return after 2^14 - 1.
     #[inline]
     #[must_use]
-    pub const fn of(id: SlotId) -> Self {
+    pub const fn from_slot(id: SlotId) -> Self {
         let generation = id.generation.wrapping_sub(1) % Self::GENERATIONS + 1;
         match NonZeroU32::new(generation << Self::SLOT_BITS | id.slot & Self::SLOTS_MAX as u32) {
             Some(bits) => Self(bits),
@@ -58,7 +58,7 @@ impl MemberId {
     /// Its place in the table.
     #[inline]
     #[must_use]
-    pub const fn slot(self) -> usize {
+    pub const fn slot_index(self) -> usize {
         self.0.get() as usize & Self::SLOTS_MAX
     }
 
@@ -86,12 +86,12 @@ mod tests {
 
     #[test]
     fn layout_is_the_documented_one() {
-        let member = MemberId::of(SlotId { slot: 0x3fe, generation: 0x3fff });
+        let member = MemberId::from_slot(SlotId { slot: 0x3fe, generation: 0x3fff });
         assert_eq!(member.to_bits(), 0xff_fffe);
         assert_eq!(member.wr_id(u64::MAX), 0xffff_feff_ffff_ffff);
-        let first = MemberId::of(SlotId { slot: 0, generation: 1 });
+        let first = MemberId::from_slot(SlotId { slot: 0, generation: 1 });
         assert_eq!(first.wr_id(7), 0x0004_0000_0000_0007);
-        assert_eq!(MemberId::of(SlotId { slot: 0, generation: 0x4000 }), first, "after 2^14 - 1 uses");
+        assert_eq!(MemberId::from_slot(SlotId { slot: 0, generation: 0x4000 }), first, "after 2^14 - 1 uses");
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
     proptest! {
         #[test]
         fn reads_back(slot in 0..MemberId::SLOTS_MAX as u32, generation in 1_u32.., low in 0..1_u64 << 40) {
-            let member = MemberId::of(SlotId { slot, generation });
+            let member = MemberId::from_slot(SlotId { slot, generation });
             prop_assert_eq!(MemberId::from_bits(member.to_bits()), Some(member));
             prop_assert_eq!(MemberId::of_wr_id(member.wr_id(low)), (member.to_bits(), low));
             prop_assert_eq!(MemberId::from_bits(member.to_bits() | 1 << 24), None);

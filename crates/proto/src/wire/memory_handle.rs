@@ -4,9 +4,9 @@
 use alloc::vec::Vec;
 
 use crate::limits::RAILS_MAX;
-use crate::wire::cursor::{Reader, Short};
-use crate::wire::dial::Heap;
-use crate::wire::frame::Region;
+use crate::wire::cursor::{FieldReader, ShortInput};
+use crate::wire::dial::RemoteHeap;
+use crate::wire::frame::RemoteRegion;
 
 /// Bytes of it (`NVSHMEM_MEM_HANDLE_SIZE`).
 pub const MEMORY_HANDLE_BYTES: usize = 512;
@@ -18,7 +18,7 @@ const HEAD: usize = 32;
 
 /// Memory that is registered, by name and place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Registered {
+pub struct RegisteredMemory {
     /// Its number in its process.
     pub heap: u8,
     /// Which use of that number, from 1.
@@ -29,10 +29,10 @@ pub struct Registered {
     pub len: u64,
 }
 
-impl Registered {
+impl RegisteredMemory {
     /// Where bytes are in it, by an address in its process; `None` if they are not.
     #[must_use]
-    pub fn offset(&self, addr: u64, len: u64) -> Option<u64> {
+    pub fn offset_of(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.base)?;
         offset.checked_add(len).filter(|&end| end <= self.len)?;
         Some(offset)
@@ -43,9 +43,9 @@ impl Registered {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MemoryHandle {
     /// Which memory.
-    pub memory: Registered,
+    pub memory: RegisteredMemory,
     /// How it is reached, by rail of its process: at least one, and those beyond [`RAILS_MAX`] are not told.
-    pub rails: Vec<Region>,
+    pub rails: Vec<RemoteRegion>,
 }
 
 /// Bytes are no handle.
@@ -77,8 +77,8 @@ pub enum MemoryHandleError {
     },
 }
 
-impl From<Short> for MemoryHandleError {
-    fn from(_: Short) -> Self {
+impl From<ShortInput> for MemoryHandleError {
+    fn from(_: ShortInput) -> Self {
         Self::Short
     }
 }
@@ -88,7 +88,7 @@ impl MemoryHandle {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; MEMORY_HANDLE_BYTES] {
         let mut out = [0; MEMORY_HANDLE_BYTES];
-        let Registered { heap, generation, base, len } = self.memory;
+        let RegisteredMemory { heap, generation, base, len } = self.memory;
         out[..4].copy_from_slice(&MAGIC);
         out[4..6].copy_from_slice(&VERSION.to_le_bytes());
         (out[6], out[7]) = (heap, self.rails.len().min(RAILS_MAX) as u8);
@@ -108,9 +108,9 @@ impl MemoryHandle {
     /// # Errors
     /// [`MemoryHandleError`] says what is wrong.
     #[inline]
-    pub fn memory_of(bytes: &[u8; MEMORY_HANDLE_BYTES]) -> Result<Registered, MemoryHandleError> {
-        let mut reader = Reader(bytes);
-        Ok(head(&mut reader)?.0)
+    pub fn memory_of(bytes: &[u8; MEMORY_HANDLE_BYTES]) -> Result<RegisteredMemory, MemoryHandleError> {
+        let mut reader = FieldReader(bytes);
+        Ok(read_head(&mut reader)?.0)
     }
 
     /// Reads all of it.
@@ -118,23 +118,23 @@ impl MemoryHandle {
     /// # Errors
     /// [`MemoryHandleError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8; MEMORY_HANDLE_BYTES]) -> Result<Self, MemoryHandleError> {
-        let mut reader = Reader(bytes);
-        let (memory, count) = head(&mut reader)?;
-        let mut rail = || Ok(Region { key: reader.u64()?, addr: reader.u64()? });
-        let rails = (0..count).map(|_| rail()).collect::<Result<_, Short>>()?;
+        let mut reader = FieldReader(bytes);
+        let (memory, count) = read_head(&mut reader)?;
+        let mut rail = || Ok(RemoteRegion { key: reader.u64()?, addr: reader.u64()? });
+        let rails = (0..count).map(|_| rail()).collect::<Result<_, ShortInput>>()?;
         Ok(Self { memory, rails })
     }
 
     /// What the engine is told of it, by rail.
     #[must_use]
-    pub fn told(&self) -> Vec<Heap> {
-        self.rails.iter().map(|&region| Heap { len: self.memory.len, region }).collect()
+    pub fn rail_heaps(&self) -> Vec<RemoteHeap> {
+        self.rails.iter().map(|&region| RemoteHeap { len: self.memory.len, region }).collect()
     }
 }
 
 /// Which memory, and how many rails follow.
 #[inline]
-fn head(reader: &mut Reader<'_>) -> Result<(Registered, u8), MemoryHandleError> {
+fn read_head(reader: &mut FieldReader<'_>) -> Result<(RegisteredMemory, u8), MemoryHandleError> {
     if reader.array::<4>()? != MAGIC {
         return Err(MemoryHandleError::Foreign);
     }
@@ -151,7 +151,7 @@ fn head(reader: &mut Reader<'_>) -> Result<(Registered, u8), MemoryHandleError> 
         return Err(MemoryHandleError::Generation);
     }
     base.checked_add(len).ok_or(MemoryHandleError::Range { base, len })?;
-    Ok((Registered { heap, generation, base, len }, rails))
+    Ok((RegisteredMemory { heap, generation, base, len }, rails))
 }
 
 #[cfg(test)]
@@ -159,8 +159,9 @@ mod tests {
     use super::*;
 
     fn handle() -> MemoryHandle {
-        let memory = Registered { heap: 9, generation: 0x0403_0201, base: 0x7000_0000_1000, len: 1 << 31 };
-        let rails = [1, 2, 3, 4].map(|n| Region { key: n, addr: n << 40 });
+        let memory =
+            RegisteredMemory { heap: 9, generation: 0x0403_0201, base: 0x7000_0000_1000, len: 1 << 31 };
+        let rails = [1, 2, 3, 4].map(|n| RemoteRegion { key: n, addr: n << 40 });
         MemoryHandle { memory, rails: rails.into_iter().collect() }
     }
 
@@ -172,7 +173,10 @@ mod tests {
         assert_eq!(bytes[..12], [b'T', b'R', b'M', b'H', 1, 0, 9, 4, 1, 2, 3, 4]);
         assert_eq!(bytes[16..24], 0x7000_0000_1000_u64.to_le_bytes());
         assert_eq!(bytes[32..48], [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
-        assert_eq!(handle().told()[2], Heap { len: 1 << 31, region: Region { key: 3, addr: 3 << 40 } });
+        assert_eq!(
+            handle().rail_heaps()[2],
+            RemoteHeap { len: 1 << 31, region: RemoteRegion { key: 3, addr: 3 << 40 } }
+        );
     }
 
     #[test]
@@ -200,11 +204,11 @@ mod tests {
 
     #[test]
     fn bytes_are_in_it_or_not() {
-        let memory = Registered { heap: 0, generation: 1, base: 1000, len: 24 };
-        assert_eq!((memory.offset(1000, 24), memory.offset(1023, 1)), (Some(0), Some(23)));
-        assert_eq!(memory.offset(1024, 0), Some(24));
+        let memory = RegisteredMemory { heap: 0, generation: 1, base: 1000, len: 24 };
+        assert_eq!((memory.offset_of(1000, 24), memory.offset_of(1023, 1)), (Some(0), Some(23)));
+        assert_eq!(memory.offset_of(1024, 0), Some(24));
         for (addr, len) in [(999, 1), (1000, 25), (1024, 1), (0, 0), (u64::MAX, 2), (1001, u64::MAX)] {
-            assert_eq!(memory.offset(addr, len), None, "{addr} {len}");
+            assert_eq!(memory.offset_of(addr, len), None, "{addr} {len}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a process with symmetric memory tells the others of its job about that memory: on which host it is, and what others of the same host
 //! find it by. Made and read by `shmem` when a job starts; says nothing about how the memory is reached over a network.
 
-use crate::wire::cursor::{Reader, Short, Writer};
+use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 
 /// Bytes of it.
 pub const PE_BYTES: usize = 128;
@@ -13,7 +13,7 @@ const VERSION: u16 = 2;
 
 /// One range of a process's symmetric memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Segment {
+pub struct SymmetricSegment {
     /// Its bytes.
     pub len: u64,
     /// The number of the memory file that it is; 0 for one that nobody else can map.
@@ -24,13 +24,13 @@ pub struct Segment {
 
 /// A process and its memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Pe {
+pub struct PeRecord {
     /// The same for processes that can map each other's memory, and for no others.
     pub node: [u8; 24],
     /// The number of the process.
     pub pid: u32,
     /// Its memory.
-    pub segments: [Segment; SEGMENTS],
+    pub segments: [SymmetricSegment; SEGMENTS],
 }
 
 /// Bytes are no description of a process.
@@ -48,17 +48,17 @@ pub enum PeError {
     Version(u16),
 }
 
-impl From<Short> for PeError {
-    fn from(_: Short) -> Self {
+impl From<ShortInput> for PeError {
+    fn from(_: ShortInput) -> Self {
         Self::Length
     }
 }
 
-impl Pe {
+impl PeRecord {
     /// Its bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; PE_BYTES] {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         out.bytes(&MAGIC).u16(VERSION).u16(0).bytes(&self.node).u32(self.pid).u32(0);
         for segment in &self.segments {
             out.u64(segment.len).u64(segment.inode).u32(segment.fd).u32(0);
@@ -76,7 +76,7 @@ impl Pe {
         if bytes.len() != PE_BYTES {
             return Err(PeError::Length);
         }
-        let mut reader = Reader(bytes);
+        let mut reader = FieldReader(bytes);
         if reader.array::<4>()? != MAGIC {
             return Err(PeError::Foreign);
         }
@@ -86,7 +86,7 @@ impl Pe {
         }
         reader.u16()?;
         let (node, pid, _) = (reader.array()?, reader.u32()?, reader.u32()?);
-        let mut segments = [Segment { len: 0, inode: 0, fd: 0 }; SEGMENTS];
+        let mut segments = [SymmetricSegment { len: 0, inode: 0, fd: 0 }; SEGMENTS];
         for segment in &mut segments {
             (segment.len, segment.inode, segment.fd) = (reader.u64()?, reader.u64()?, reader.u32()?);
             reader.u32()?;
@@ -99,22 +99,22 @@ impl Pe {
 mod tests {
     use super::*;
 
-    fn pe() -> Pe {
-        let segment = |n: u64| Segment { len: n << 20, inode: n, fd: n as u32 + 3 };
-        Pe { node: [7; 24], pid: 0x0403_0201, segments: [segment(1), segment(2), segment(3)] }
+    fn pe() -> PeRecord {
+        let segment = |n: u64| SymmetricSegment { len: n << 20, inode: n, fd: n as u32 + 3 };
+        PeRecord { node: [7; 24], pid: 0x0403_0201, segments: [segment(1), segment(2), segment(3)] }
     }
 
     #[test]
     fn what_is_said_is_heard_and_nothing_shorter_or_longer() {
         let bytes = pe().to_bytes();
-        assert_eq!(Pe::from_bytes(&bytes), Ok(pe()));
+        assert_eq!(PeRecord::from_bytes(&bytes), Ok(pe()));
         assert_eq!(bytes[..8], [b'T', b'R', b'P', b'E', 2, 0, 0, 0]);
         assert_eq!((&bytes[8..32], &bytes[32..40]), (&[7; 24][..], &[1, 2, 3, 4, 0, 0, 0, 0][..]));
         assert_eq!(bytes[40..64], [0, 0, 16, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
         for len in 0..bytes.len() {
-            assert_eq!(Pe::from_bytes(&bytes[..len]), Err(PeError::Length));
+            assert_eq!(PeRecord::from_bytes(&bytes[..len]), Err(PeError::Length));
         }
-        assert_eq!(Pe::from_bytes(&[&bytes[..], &[0]].concat()), Err(PeError::Length));
+        assert_eq!(PeRecord::from_bytes(&[&bytes[..], &[0]].concat()), Err(PeError::Length));
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
         let with = |at: usize, value: u8| {
             let mut bytes = pe().to_bytes();
             bytes[at] = value;
-            Pe::from_bytes(&bytes)
+            PeRecord::from_bytes(&bytes)
         };
         assert_eq!(with(3, b'X'), Err(PeError::Foreign));
         assert_eq!(with(4, 1), Err(PeError::Version(1)));

@@ -3,7 +3,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::wire::cursor::{Reader, Short, Writer};
+use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 
 /// First byte of an IPv4 address (4 bytes and the port follow).
 pub const V4: u8 = 4;
@@ -15,7 +15,7 @@ pub const V6: u8 = 6;
 pub enum PlaceError {
     /// It ends too early.
     #[error(transparent)]
-    Short(#[from] Short),
+    Short(#[from] ShortInput),
     /// It is of no known kind.
     #[error("an address of kind {0}")]
     Kind(u8),
@@ -26,7 +26,7 @@ pub enum PlaceError {
 
 /// Bytes that a place takes.
 #[must_use]
-pub const fn bytes(place: SocketAddr) -> usize {
+pub const fn address_bytes(place: SocketAddr) -> usize {
     match place {
         SocketAddr::V4(_) => 1 + 4 + 2,
         SocketAddr::V6(_) => 1 + 16 + 2,
@@ -34,7 +34,7 @@ pub const fn bytes(place: SocketAddr) -> usize {
 }
 
 /// Appends a place.
-pub fn write(out: &mut Writer, place: SocketAddr) {
+pub fn write_address(out: &mut FieldWriter, place: SocketAddr) {
     match place.ip() {
         IpAddr::V4(ip) => out.u8(V4).bytes(&ip.octets()),
         IpAddr::V6(ip) => out.u8(V6).bytes(&ip.octets()),
@@ -46,7 +46,7 @@ pub fn write(out: &mut Writer, place: SocketAddr) {
 ///
 /// # Errors
 /// [`PlaceError`] says what is wrong.
-pub fn read(reader: &mut Reader<'_>) -> Result<SocketAddr, PlaceError> {
+pub fn read_address(reader: &mut FieldReader<'_>) -> Result<SocketAddr, PlaceError> {
     let ip = match reader.u8()? {
         V4 => IpAddr::V4(Ipv4Addr::from(reader.array::<4>()?)),
         V6 => IpAddr::V6(Ipv6Addr::from(reader.array::<16>()?)),

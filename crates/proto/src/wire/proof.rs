@@ -5,28 +5,29 @@ use core::num::NonZeroU64;
 
 /// Names one making of a group among all that its asking process ever makes. Never 0.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Epoch(pub NonZeroU64);
+pub struct GroupEpoch(pub NonZeroU64);
 
 /// Digest of the addresses of the links that a group was created with, at both ends (FNV-1a, 64 bits; docs/wire.md,
 /// "Sharing"). Equal ones say that the two ends' queue pairs were wired to each other, and to nobody else.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Proof(pub u64);
+pub struct GroupProof(pub u64);
 
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-impl Proof {
+impl GroupProof {
     /// The proof of a group of these links in their order: for each the address of the sending end and that of the
     /// receiving end, as the frames bring them.
-    pub fn of<'a>(links: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Self {
-        let sum =
-            links.into_iter().fold(BASIS, |sum, (sending, receiving)| mix(mix(sum, sending), receiving));
+    pub fn of_links<'a>(links: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Self {
+        let sum = links
+            .into_iter()
+            .fold(BASIS, |sum, (sending, receiving)| mix_address(mix_address(sum, sending), receiving));
         Self(sum)
     }
 }
 
 /// The length as 16 bits, then the bytes.
-fn mix(sum: u64, address: &[u8]) -> u64 {
+fn mix_address(sum: u64, address: &[u8]) -> u64 {
     let len = (address.len() as u16).to_le_bytes();
     len.iter().chain(address).fold(sum, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(PRIME))
 }
@@ -38,11 +39,11 @@ mod tests {
     #[test]
     fn it_is_fnv_1a_with_lengths() {
         // The hash's published test vectors.
-        assert_eq!(Proof::of([]), Proof(0xcbf2_9ce4_8422_2325));
+        assert_eq!(GroupProof::of_links([]), GroupProof(0xcbf2_9ce4_8422_2325));
         let plain =
             |bytes: &[u8]| bytes.iter().fold(BASIS, |sum, &b| (sum ^ u64::from(b)).wrapping_mul(PRIME));
         assert_eq!(plain(b"foobar"), 0x8594_4171_f739_67e8);
-        assert_eq!(Proof::of([(&b"fo"[..], &b"o"[..])]), Proof(plain(b"\x02\0fo\x01\0o")));
+        assert_eq!(GroupProof::of_links([(&b"fo"[..], &b"o"[..])]), GroupProof(plain(b"\x02\0fo\x01\0o")));
     }
 
     #[test]
@@ -51,11 +52,11 @@ mod tests {
         let b: &[u8] = b"bbbb";
         let c: &[u8] = b"cccc";
         let proofs = [
-            Proof::of([(a, b)]),
-            Proof::of([(b, a)]),
-            Proof::of([(a, c)]),
-            Proof::of([(a, b), (a, b)]),
-            Proof::of([(&b"aaa"[..], &b"abbbb"[..])]),
+            GroupProof::of_links([(a, b)]),
+            GroupProof::of_links([(b, a)]),
+            GroupProof::of_links([(a, c)]),
+            GroupProof::of_links([(a, b), (a, b)]),
+            GroupProof::of_links([(&b"aaa"[..], &b"abbbb"[..])]),
         ];
         for (at, proof) in proofs.iter().enumerate() {
             assert!(!proofs[..at].contains(proof));

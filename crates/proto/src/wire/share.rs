@@ -4,10 +4,10 @@
 use core::num::NonZeroU64;
 
 use crate::limits::GROUPS_OF_KEY_MAX;
-use crate::wire::cursor::{Reader, Short};
-use crate::wire::eager::{self, Eager, EagerError};
+use crate::wire::cursor::{FieldReader, ShortInput};
+use crate::wire::eager::{self, EagerError, EagerHeader};
 use crate::wire::member::MemberId;
-use crate::wire::proof::{Epoch, Proof};
+use crate::wire::proof::{GroupEpoch, GroupProof};
 
 /// Bytes of a request.
 pub const REQUEST_BYTES: usize = 24;
@@ -23,53 +23,53 @@ const KIND: u8 = 2;
 
 /// Groups that a process takes for the comms of one peer: what HELLO says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Offer {
+pub struct ShareOffer {
     /// How many, at most [`GROUPS_OF_KEY_MAX`]; 0: it does not share.
     pub groups: u8,
 }
 
 /// On what links a comm is to be.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Mode {
+pub enum ShareMode {
     /// Its own.
     Alone,
     /// Its own, unless queue pairs are short at the other end.
     Rather,
     /// Those of a new group, which others may join, besides the groups that the asking end has for comms of that kind.
-    Create(Epoch),
+    Create(GroupEpoch),
     /// Those of a new group, as the asking end has none: it has nothing to share.
-    First(Epoch),
+    First(GroupEpoch),
     /// Those of a group that is up.
-    Join(Epoch, Proof),
+    Join(GroupEpoch, GroupProof),
 }
 
 /// What an OPEN asks of sharing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Request {
+pub struct ShareRequest {
     /// On what links.
-    pub mode: Mode,
+    pub mode: ShareMode,
     /// Which OPEN of this connection id that asks anew this is, from 0.
     pub turn: u32,
 }
 
 /// How a request was answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Given {
+pub enum ShareOutcome {
     /// The comm has the links to itself, whatever was asked: this end does not share.
     Alone,
     /// The group exists, and here is what this end knows its links by.
     Created {
         /// The epoch of the request.
-        epoch: Epoch,
+        epoch: GroupEpoch,
         /// The answering end's proof.
-        proof: Proof,
+        proof: GroupProof,
         /// The answering end's name of the member.
         member: MemberId,
     },
     /// The comm is in the group.
     Joined {
         /// The epoch of the request.
-        epoch: Epoch,
+        epoch: GroupEpoch,
         /// The answering end's name of the member.
         member: MemberId,
     },
@@ -81,9 +81,9 @@ pub enum Given {
 
 /// What a RESULT answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Answer {
+pub struct ShareAnswer {
     /// How.
-    pub given: Given,
+    pub given: ShareOutcome,
     /// The turn of the request.
     pub turn: u32,
 }
@@ -94,7 +94,7 @@ pub struct MemberEager {
     /// The receiving end's name of the member.
     pub member: MemberId,
     /// The rest.
-    pub eager: Eager,
+    pub eager: EagerHeader,
 }
 
 /// Something about sharing could not be read.
@@ -102,7 +102,7 @@ pub struct MemberEager {
 pub enum ShareError {
     /// It ends too early.
     #[error(transparent)]
-    Short(#[from] Short),
+    Short(#[from] ShortInput),
     /// A way of asking, or of answering, that this version does not know.
     #[error("unknown kind {0}")]
     Kind(u8),
@@ -120,7 +120,7 @@ pub enum ShareError {
     Eager(#[from] EagerError),
 }
 
-impl Offer {
+impl ShareOffer {
     /// It does not share.
     pub const NONE: Self = Self { groups: 0 };
 
@@ -138,16 +138,16 @@ impl Offer {
     }
 }
 
-impl Request {
+impl ShareRequest {
     /// The request's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; REQUEST_BYTES] {
         let (mode, epoch, proof) = match self.mode {
-            Mode::Alone => (0, 0, 0),
-            Mode::Create(epoch) => (1, epoch.0.get(), 0),
-            Mode::Join(epoch, proof) => (2, epoch.0.get(), proof.0),
-            Mode::Rather => (3, 0, 0),
-            Mode::First(epoch) => (4, epoch.0.get(), 0),
+            ShareMode::Alone => (0, 0, 0),
+            ShareMode::Create(epoch) => (1, epoch.0.get(), 0),
+            ShareMode::Join(epoch, proof) => (2, epoch.0.get(), proof.0),
+            ShareMode::Rather => (3, 0, 0),
+            ShareMode::First(epoch) => (4, epoch.0.get(), 0),
         };
         let mut bytes = [0; REQUEST_BYTES];
         bytes[0] = mode;
@@ -161,33 +161,33 @@ impl Request {
     ///
     /// # Errors
     /// [`ShareError`] says what is wrong.
-    pub fn read(reader: &mut Reader<'_>) -> Result<Self, ShareError> {
-        let kind = kind(reader)?;
+    pub fn from_reader(reader: &mut FieldReader<'_>) -> Result<Self, ShareError> {
+        let kind = read_kind(reader)?;
         let turn = reader.u32()?;
         let epoch = reader.u64()?;
         let proof = reader.u64()?;
         let mode = match kind {
-            0 => zero(epoch | proof).map(|()| Mode::Alone)?,
-            1 => zero(proof).and_then(|()| Ok(Mode::Create(named(epoch)?)))?,
-            2 => Mode::Join(named(epoch)?, Proof(proof)),
-            3 => zero(epoch | proof).map(|()| Mode::Rather)?,
-            4 => zero(proof).and_then(|()| Ok(Mode::First(named(epoch)?)))?,
+            0 => check_zero(epoch | proof).map(|()| ShareMode::Alone)?,
+            1 => check_zero(proof).and_then(|()| Ok(ShareMode::Create(parse_epoch(epoch)?)))?,
+            2 => ShareMode::Join(parse_epoch(epoch)?, GroupProof(proof)),
+            3 => check_zero(epoch | proof).map(|()| ShareMode::Rather)?,
+            4 => check_zero(proof).and_then(|()| Ok(ShareMode::First(parse_epoch(epoch)?)))?,
             other => return Err(ShareError::Kind(other)),
         };
         Ok(Self { mode, turn })
     }
 }
 
-impl Answer {
+impl ShareAnswer {
     /// The answer's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ANSWER_BYTES] {
         let (kind, member, epoch, proof) = match self.given {
-            Given::Alone => (0, 0, 0, 0),
-            Given::Created { epoch, proof, member } => (1, member.to_bits(), epoch.0.get(), proof.0),
-            Given::Joined { epoch, member } => (2, member.to_bits(), epoch.0.get(), 0),
-            Given::Retry => (3, 0, 0, 0),
-            Given::Full => (4, 0, 0, 0),
+            ShareOutcome::Alone => (0, 0, 0, 0),
+            ShareOutcome::Created { epoch, proof, member } => (1, member.to_bits(), epoch.0.get(), proof.0),
+            ShareOutcome::Joined { epoch, member } => (2, member.to_bits(), epoch.0.get(), 0),
+            ShareOutcome::Retry => (3, 0, 0, 0),
+            ShareOutcome::Full => (4, 0, 0, 0),
         };
         let mut bytes = [0; ANSWER_BYTES];
         bytes[0] = kind;
@@ -202,21 +202,28 @@ impl Answer {
     ///
     /// # Errors
     /// [`ShareError`] says what is wrong.
-    pub fn read(reader: &mut Reader<'_>) -> Result<Self, ShareError> {
-        let kind = kind(reader)?;
+    pub fn from_reader(reader: &mut FieldReader<'_>) -> Result<Self, ShareError> {
+        let kind = read_kind(reader)?;
         let turn = reader.u32()?;
         let member = reader.u32()?;
         let reserved = reader.u32()?;
         let epoch = reader.u64()?;
         let proof = reader.u64()?;
-        zero(reserved.into())?;
-        let bare = |given| zero(u64::from(member) | epoch | proof).map(|()| given);
+        check_zero(reserved.into())?;
+        let bare = |given| check_zero(u64::from(member) | epoch | proof).map(|()| given);
         let given = match kind {
-            0 => bare(Given::Alone)?,
-            1 => Given::Created { epoch: named(epoch)?, proof: Proof(proof), member: known(member)? },
-            2 => zero(proof).and(Ok(Given::Joined { epoch: named(epoch)?, member: known(member)? }))?,
-            3 => bare(Given::Retry)?,
-            4 => bare(Given::Full)?,
+            0 => bare(ShareOutcome::Alone)?,
+            1 => ShareOutcome::Created {
+                epoch: parse_epoch(epoch)?,
+                proof: GroupProof(proof),
+                member: parse_member_id(member)?,
+            },
+            2 => check_zero(proof).and(Ok(ShareOutcome::Joined {
+                epoch: parse_epoch(epoch)?,
+                member: parse_member_id(member)?,
+            }))?,
+            3 => bare(ShareOutcome::Retry)?,
+            4 => bare(ShareOutcome::Full)?,
             other => return Err(ShareError::Kind(other)),
         };
         Ok(Self { given, turn })
@@ -241,8 +248,8 @@ impl MemberEager {
     /// [`ShareError`] says what is wrong.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ShareError> {
-        let bytes = Reader(bytes).array::<EAGER_BYTES>()?;
-        Ok(Self { member: Self::member(&bytes)?, eager: Self::eager(&bytes)? })
+        let bytes = FieldReader(bytes).array::<EAGER_BYTES>()?;
+        Ok(Self { member: Self::parse_member(&bytes)?, eager: Self::parse_eager(&bytes)? })
     }
 
     /// Whose message it is: all that routing looks at.
@@ -250,41 +257,41 @@ impl MemberEager {
     /// # Errors
     /// [`ShareError`] says what is wrong.
     #[inline]
-    pub fn member(bytes: &[u8; EAGER_BYTES]) -> Result<MemberId, ShareError> {
+    pub fn parse_member(bytes: &[u8; EAGER_BYTES]) -> Result<MemberId, ShareError> {
         let kind = bytes[3] >> 4;
         if kind != KIND {
             return Err(EagerError::Kind(kind).into());
         }
         let [.., a, b, c, d, e, f, g, h] = *bytes;
-        zero(u32::from_le_bytes([e, f, g, h]).into())?;
-        known(u32::from_le_bytes([a, b, c, d]))
+        check_zero(u32::from_le_bytes([e, f, g, h]).into())?;
+        parse_member_id(u32::from_le_bytes([a, b, c, d]))
     }
 
     /// What its first [`eager::BYTES`] bytes say to that member.
     ///
     /// # Errors
-    /// As [`Eager::from_bytes`].
+    /// As [`EagerHeader::from_bytes`].
     #[inline]
-    pub fn eager(head: &[u8]) -> Result<Eager, EagerError> {
-        Eager::of_kind(KIND.into(), head)
+    pub fn parse_eager(head: &[u8]) -> Result<EagerHeader, EagerError> {
+        EagerHeader::of_kind(KIND.into(), head)
     }
 }
 
 /// The first four bytes: a kind, and three that are zero.
-fn kind(reader: &mut Reader<'_>) -> Result<u8, ShareError> {
+fn read_kind(reader: &mut FieldReader<'_>) -> Result<u8, ShareError> {
     let [kind, reserved @ ..] = reader.array::<4>()?;
     if reserved == [0; 3] { Ok(kind) } else { Err(ShareError::Reserved) }
 }
 
-const fn zero(bits: u64) -> Result<(), ShareError> {
+const fn check_zero(bits: u64) -> Result<(), ShareError> {
     if bits == 0 { Ok(()) } else { Err(ShareError::Reserved) }
 }
 
-fn named(epoch: u64) -> Result<Epoch, ShareError> {
-    NonZeroU64::new(epoch).map(Epoch).ok_or(ShareError::Epoch)
+fn parse_epoch(epoch: u64) -> Result<GroupEpoch, ShareError> {
+    NonZeroU64::new(epoch).map(GroupEpoch).ok_or(ShareError::Epoch)
 }
 
-fn known(member: u32) -> Result<MemberId, ShareError> {
+fn parse_member_id(member: u32) -> Result<MemberId, ShareError> {
     MemberId::from_bits(member).ok_or(ShareError::Member(member))
 }
 
@@ -292,37 +299,42 @@ fn known(member: u32) -> Result<MemberId, ShareError> {
 mod tests {
     use super::*;
 
-    fn epoch(number: u64) -> Epoch {
-        Epoch(NonZeroU64::new(number).unwrap())
+    fn epoch(number: u64) -> GroupEpoch {
+        GroupEpoch(NonZeroU64::new(number).unwrap())
     }
 
     fn member(bits: u32) -> MemberId {
         MemberId::from_bits(bits).unwrap()
     }
 
-    fn request(bytes: &[u8]) -> Result<Request, ShareError> {
-        Request::read(&mut Reader(bytes))
+    fn request(bytes: &[u8]) -> Result<ShareRequest, ShareError> {
+        ShareRequest::from_reader(&mut FieldReader(bytes))
     }
 
-    fn answer(bytes: &[u8]) -> Result<Answer, ShareError> {
-        Answer::read(&mut Reader(bytes))
+    fn answer(bytes: &[u8]) -> Result<ShareAnswer, ShareError> {
+        ShareAnswer::from_reader(&mut FieldReader(bytes))
     }
 
     #[test]
     fn requests_are_what_the_document_says() {
-        let join = Request { mode: Mode::Join(epoch(0x0102), Proof(0x0304)), turn: 5 };
+        let join = ShareRequest { mode: ShareMode::Join(epoch(0x0102), GroupProof(0x0304)), turn: 5 };
         let bytes = [2, 0, 0, 0, 5, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0];
         assert_eq!((join.to_bytes(), request(&bytes)), (bytes, Ok(join)));
-        for mode in [Mode::Alone, Mode::Rather, Mode::Create(epoch(u64::MAX)), Mode::First(epoch(1))] {
-            let one = Request { mode, turn: u32::MAX };
+        for mode in [
+            ShareMode::Alone,
+            ShareMode::Rather,
+            ShareMode::Create(epoch(u64::MAX)),
+            ShareMode::First(epoch(1)),
+        ] {
+            let one = ShareRequest { mode, turn: u32::MAX };
             assert_eq!(request(&one.to_bytes()), Ok(one));
         }
     }
 
     #[test]
     fn requests_that_cannot_be_are_refused() {
-        let mut bytes = Request { mode: Mode::Create(epoch(1)), turn: 0 }.to_bytes();
-        assert_eq!(request(&bytes[..23]), Err(ShareError::Short(Short)));
+        let mut bytes = ShareRequest { mode: ShareMode::Create(epoch(1)), turn: 0 }.to_bytes();
+        assert_eq!(request(&bytes[..23]), Err(ShareError::Short(ShortInput)));
         bytes[16] = 1;
         assert_eq!(request(&bytes), Err(ShareError::Reserved), "nothing is proven yet");
         bytes[0] = 0;
@@ -343,15 +355,16 @@ mod tests {
 
     #[test]
     fn answers_are_what_the_document_says() {
-        let created = Given::Created { epoch: epoch(9), proof: Proof(8), member: member(0x0007_0605) };
-        let one = Answer { given: created, turn: 4 };
+        let created =
+            ShareOutcome::Created { epoch: epoch(9), proof: GroupProof(8), member: member(0x0007_0605) };
+        let one = ShareAnswer { given: created, turn: 4 };
         let mut bytes = [0; ANSWER_BYTES];
         (bytes[0], bytes[4], bytes[16], bytes[24]) = (1, 4, 9, 8);
         bytes[8..11].copy_from_slice(&[5, 6, 7]);
         assert_eq!((one.to_bytes(), answer(&bytes)), (bytes, Ok(one)));
-        let joined = Given::Joined { epoch: epoch(1), member: member(1 << 10) };
-        for given in [Given::Alone, joined, Given::Retry, Given::Full] {
-            let one = Answer { given, turn: 0 };
+        let joined = ShareOutcome::Joined { epoch: epoch(1), member: member(1 << 10) };
+        for given in [ShareOutcome::Alone, joined, ShareOutcome::Retry, ShareOutcome::Full] {
+            let one = ShareAnswer { given, turn: 0 };
             assert_eq!(answer(&one.to_bytes()), Ok(one));
         }
     }
@@ -377,30 +390,34 @@ mod tests {
             assert_eq!(with(2, bits, 1, 0), Err(ShareError::Member(bits)));
         }
         assert_eq!(with(5, 0, 1, 0), Err(ShareError::Kind(5)));
-        let mut bytes = Answer { given: Given::Alone, turn: 0 }.to_bytes();
+        let mut bytes = ShareAnswer { given: ShareOutcome::Alone, turn: 0 }.to_bytes();
         bytes[12] = 1;
         assert_eq!(answer(&bytes), Err(ShareError::Reserved));
-        assert_eq!(answer(&bytes[..31]), Err(ShareError::Short(Short)));
+        assert_eq!(answer(&bytes[..31]), Err(ShareError::Short(ShortInput)));
     }
 
     #[test]
     fn an_offer_is_a_byte() {
         for (bits, groups) in [(0, 0), (4, 4), (0xffff_ff02, 2), (65, 64), (0xff, 64)] {
-            assert_eq!(Offer::from_bits(bits), Offer { groups });
+            assert_eq!(ShareOffer::from_bits(bits), ShareOffer { groups });
         }
-        assert_eq!(Offer { groups: 8 }.to_bits(), 8);
+        assert_eq!(ShareOffer { groups: 8 }.to_bits(), 8);
     }
 
     #[test]
     fn an_eager_header_names_its_member() {
-        let eager = Eager { number: 1, base: 2, tag: 3, len: eager::LEN_MAX };
+        let eager = EagerHeader { number: 1, base: 2, tag: 3, len: eager::LEN_MAX };
         let header = MemberEager { member: member(0x00ab_c123), eager };
         let bytes = header.to_bytes();
         assert_eq!(bytes[3], 0x2f);
         assert_eq!(bytes[16..], [0x23, 0xc1, 0xab, 0, 0, 0, 0, 0]);
         assert_eq!(MemberEager::from_bytes(&bytes), Ok(header));
-        assert_eq!(Eager::from_bytes(&bytes), Err(EagerError::Kind(2)), "neither is taken for the other");
-        assert_eq!(MemberEager::from_bytes(&bytes[..23]), Err(ShareError::Short(Short)));
+        assert_eq!(
+            EagerHeader::from_bytes(&bytes),
+            Err(EagerError::Kind(2)),
+            "neither is taken for the other"
+        );
+        assert_eq!(MemberEager::from_bytes(&bytes[..23]), Err(ShareError::Short(ShortInput)));
         let mut plain = [0; EAGER_BYTES];
         plain[..eager::BYTES].copy_from_slice(&eager.to_bytes());
         assert_eq!(MemberEager::from_bytes(&plain), Err(ShareError::Eager(EagerError::Kind(1))));

@@ -4,7 +4,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::counters::{Counters, Counts, Tally};
+use crate::counters::{Counters, MessageCounts, ProcessTally};
 use crate::id::ProcessId;
 
 pub mod control;
@@ -15,10 +15,10 @@ pub mod number;
 pub mod usage;
 
 pub use control::ControlStreams;
-pub use group::{Group, Ride};
-pub use links::Links;
+pub use group::{GroupMembership, QueueGroupRecord};
+pub use links::RowLinks;
 pub use number::Number;
-pub use usage::Usage;
+pub use usage::NicUsage;
 
 /// Name of the memory file.
 pub const NAME: &str = "trunkline.status";
@@ -128,7 +128,7 @@ pub enum StatusError {
 
 /// Why a comm is of no more use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Fault {
+pub enum FaultCode {
     /// The peer process is gone.
     PeerDied,
     /// The peer closed its end.
@@ -143,10 +143,10 @@ pub enum Fault {
     Other,
 }
 
-impl Fault {
+impl FaultCode {
     /// The code on the page, never 0.
     #[must_use]
-    pub const fn code(self) -> u8 {
+    pub const fn to_code(self) -> u8 {
         match self {
             Self::PeerDied => 1,
             Self::PeerClosed => 2,
@@ -173,7 +173,7 @@ impl Fault {
 
     /// In a few words.
     #[must_use]
-    pub const fn text(self) -> &'static str {
+    pub const fn short_text(self) -> &'static str {
         match self {
             Self::PeerDied => "peer died",
             Self::PeerClosed => "peer closed",
@@ -187,7 +187,7 @@ impl Fault {
 
 /// The head of a page.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Head {
+pub struct StatusHead {
     /// Rows of the page.
     pub rows: u32,
     /// Rows that were ever used.
@@ -201,7 +201,7 @@ pub struct Head {
     /// The same instant by the clock of the other times.
     pub made: u64,
     /// The last fault of any comm.
-    pub fault: Option<Fault>,
+    pub fault: Option<FaultCode>,
     /// When that was, by the same clock.
     pub fault_at: u64,
     /// The fabric.
@@ -209,18 +209,18 @@ pub struct Head {
     /// The NICs, by number.
     pub nics: Vec<String>,
     /// What each of them has in use.
-    pub usage: Vec<Usage>,
+    pub usage: Vec<NicUsage>,
     /// Groups of shared queue pairs, those without a record included.
     pub groups: u32,
     /// The records of groups, each in its place.
-    pub records: [Option<Group>; group::RECORDS],
+    pub records: [Option<QueueGroupRecord>; group::RECORDS],
     /// What is counted for the whole process.
-    pub tallies: [u64; Tally::LEN],
+    pub tallies: [u64; ProcessTally::LEN],
     /// The control streams to other hosts.
     pub control: ControlStreams,
 }
 
-impl Head {
+impl StatusHead {
     /// Its bytes. Names are changed as far as the layout asks: cut, and strange letters replaced.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEAD_BYTES] {
@@ -237,7 +237,7 @@ impl Head {
         put(52, &(self.nics.len().min(NICS_MAX) as u32).to_le_bytes());
         put(56, &self.made_unix.to_le_bytes());
         put(64, &self.made.to_le_bytes());
-        put(72, &u64::from(self.fault.map_or(0, Fault::code)).to_le_bytes());
+        put(72, &u64::from(self.fault.map_or(0, FaultCode::to_code)).to_le_bytes());
         put(80, &self.fault_at.to_le_bytes());
         put(head::GROUPS * 8, &u64::from(self.groups).to_le_bytes());
         put(head::CONTROL * 8, &self.control.to_word().to_le_bytes());
@@ -267,8 +267,8 @@ impl Head {
     /// [`StatusError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StatusError> {
         let bytes: &[u8; HEAD_BYTES] = bytes.first_chunk().ok_or(StatusError::Short(bytes.len()))?;
-        let half = |at| u32::from_le_bytes(array(bytes, at));
-        let word = |at| u64::from_le_bytes(array(bytes, at));
+        let half = |at| u32::from_le_bytes(read_array(bytes, at));
+        let word = |at| u64::from_le_bytes(read_array(bytes, at));
         if word(0) != MAGIC {
             return Err(StatusError::Magic);
         }
@@ -286,26 +286,26 @@ impl Head {
             return Err(StatusError::Nics(nics));
         }
         let in_use = |nic: usize| {
-            Usage::from_words(core::array::from_fn(|at| word(usage::AT + (nic * usage::WORDS + at) * 8)))
+            NicUsage::from_words(core::array::from_fn(|at| word(usage::AT + (nic * usage::WORDS + at) * 8)))
         };
         let groups = word(head::GROUPS * 8);
         let groups = u32::try_from(groups).map_err(|_| StatusError::Groups(groups))?;
         let mut records = [None; group::RECORDS];
         for (nth, record) in records.iter_mut().enumerate() {
             let of = |at| word(group::AT + (nth * group::WORDS + at) * 8);
-            *record = Group::from_words(&core::array::from_fn(of))?;
+            *record = QueueGroupRecord::from_words(&core::array::from_fn(of))?;
         }
-        let nic = |at: usize| name(&array(bytes, NICS_AT + at * NAME_BYTES));
+        let nic = |at: usize| parse_name(&read_array(bytes, NICS_AT + at * NAME_BYTES));
         Ok(Self {
             rows,
             used: used as u32,
-            process: ProcessId(array(bytes, 32)),
+            process: ProcessId(read_array(bytes, 32)),
             pid: half(48),
             made_unix: word(56),
             made: word(64),
-            fault: Fault::from_code(bytes[72]),
+            fault: FaultCode::from_code(bytes[72]),
             fault_at: word(80),
-            fabric: name(&array(bytes, FABRIC_AT))?,
+            fabric: parse_name(&read_array(bytes, FABRIC_AT))?,
             nics: (0..nics as usize).map(nic).collect::<Result<_, _>>()?,
             usage: (0..nics as usize).map(in_use).collect(),
             groups,
@@ -326,7 +326,7 @@ impl Head {
 }
 
 /// `N` bytes at an offset that the layout fixes; zeros beyond the end.
-fn array<const N: usize>(bytes: &[u8; HEAD_BYTES], at: usize) -> [u8; N] {
+fn read_array<const N: usize>(bytes: &[u8; HEAD_BYTES], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
 
@@ -341,7 +341,7 @@ fn name_bytes(text: &str) -> [u8; NAME_BYTES] {
     bytes
 }
 
-fn name(bytes: &[u8; NAME_BYTES]) -> Result<String, StatusError> {
+fn parse_name(bytes: &[u8; NAME_BYTES]) -> Result<String, StatusError> {
     let len = bytes.iter().position(|&byte| byte == 0).ok_or(StatusError::Name)?;
     let (letters, rest) = bytes.split_at(len);
     if letters.is_empty() || !letters.iter().all(u8::is_ascii_graphic) || rest.iter().any(|&byte| byte != 0) {
@@ -352,7 +352,7 @@ fn name(bytes: &[u8; NAME_BYTES]) -> Result<String, StatusError> {
 
 /// How a comm stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum State {
+pub enum CommState {
     /// It can be used.
     Open,
     /// It is of no more use.
@@ -363,7 +363,7 @@ pub enum State {
 
 /// Which way a comm carries messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Direction {
+pub enum CommDirection {
     /// From this process.
     Send,
     /// To this process.
@@ -372,52 +372,52 @@ pub enum Direction {
 
 /// The comm that a row is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Comm {
+pub struct CommRecord {
     /// How it stands.
-    pub state: State,
+    pub state: CommState,
     /// Which way.
-    pub direction: Direction,
+    pub direction: CommDirection,
     /// Its links.
-    pub links: Links,
+    pub links: RowLinks,
     /// Its generation among the comms of the row.
     pub generation: u16,
     /// Why it is of no more use, or what became of its peer.
-    pub fault: Option<Fault>,
+    pub fault: Option<FaultCode>,
     /// The process at its other end.
     pub peer: ProcessId,
     /// When it was opened, by the clock of the head's times.
     pub opened: u64,
     /// Where it rides on shared queue pairs; of a closed one, where it did.
-    pub ride: Option<Ride>,
+    pub ride: Option<GroupMembership>,
     /// What the row had counted before it.
-    pub before: Counts,
+    pub before: MessageCounts,
 }
 
-impl Comm {
+impl CommRecord {
     /// Words 0 to 15 of the row, with that sequence number.
     #[must_use]
     pub fn to_words(&self, sequence: u64) -> [u64; row::COUNTS] {
         let state = match self.state {
-            State::Open => 1,
-            State::Failed => 2,
-            State::Closed => 3,
+            CommState::Open => 1,
+            CommState::Failed => 2,
+            CommState::Closed => 3,
         };
         let direction = match self.direction {
-            Direction::Send => 1,
-            Direction::Recv => 2,
+            CommDirection::Send => 1,
+            CommDirection::Recv => 2,
         };
-        let fault = u64::from(self.fault.map_or(0, Fault::code));
+        let fault = u64::from(self.fault.map_or(0, FaultCode::to_code));
         let mut words = [0; row::COUNTS];
         words[row::SEQUENCE] = sequence;
         words[1] = state
             | direction << 8
-            | u64::from(self.links.first()) << 16
+            | u64::from(self.links.first_nic()) << 16
             | u64::from(self.generation) << 32
             | fault << 48;
-        let [low, high] = halves(self.peer.0);
+        let [low, high] = split_halves(self.peer.0);
         (words[2], words[3], words[4], words[5]) = (low, high, self.opened, self.links.to_word());
-        words[RIDE..BASES].copy_from_slice(&Ride::to_words(self.ride));
-        words[BASES..BASES + Counts::LEN].copy_from_slice(&self.before.to_array());
+        words[RIDE..BASES].copy_from_slice(&GroupMembership::to_words(self.ride));
+        words[BASES..BASES + MessageCounts::LEN].copy_from_slice(&self.before.to_array());
         words
     }
 
@@ -428,53 +428,53 @@ impl Comm {
             return Ok(None);
         }
         let state = match bits & 0xff {
-            1 => State::Open,
-            2 => State::Failed,
-            3 => State::Closed,
+            1 => CommState::Open,
+            2 => CommState::Failed,
+            3 => CommState::Closed,
             _ => return Err(StatusError::Row(bits)),
         };
         let direction = match bits >> 8 & 0xff {
-            1 => Direction::Send,
-            2 => Direction::Recv,
+            1 => CommDirection::Send,
+            2 => CommDirection::Recv,
             _ => return Err(StatusError::Row(bits)),
         };
         if bits >> 56 != 0 {
             return Err(StatusError::Row(bits));
         }
-        let links = Links::from_word((bits >> 16) as u16, words[5]).ok_or(StatusError::Links(words[5]))?;
+        let links = RowLinks::from_word((bits >> 16) as u16, words[5]).ok_or(StatusError::Links(words[5]))?;
         Ok(Some(Self {
             state,
             direction,
             links,
             generation: (bits >> 32) as u16,
-            fault: Fault::from_code((bits >> 48) as u8),
-            peer: ProcessId(whole([words[2], words[3]])),
+            fault: FaultCode::from_code((bits >> 48) as u8),
+            peer: ProcessId(join_halves([words[2], words[3]])),
             opened: words[4],
-            ride: Ride::from_words([words[RIDE], words[RIDE + 1]])?,
-            before: Counts::from_array(core::array::from_fn(|at| words[BASES + at])),
+            ride: GroupMembership::from_words([words[RIDE], words[RIDE + 1]])?,
+            before: MessageCounts::from_array(core::array::from_fn(|at| words[BASES + at])),
         }))
     }
 }
 
-fn halves(bytes: [u8; 16]) -> [u64; 2] {
+fn split_halves(bytes: [u8; 16]) -> [u64; 2] {
     let bits = u128::from_le_bytes(bytes);
     [bits as u64, (bits >> 64) as u64]
 }
 
-fn whole([low, high]: [u64; 2]) -> [u8; 16] {
+fn join_halves([low, high]: [u64; 2]) -> [u8; 16] {
     (u128::from(low) | u128::from(high) << 64).to_le_bytes()
 }
 
 /// A row.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Row {
+pub struct StatusRow {
     /// The comm that has it, or had it last; `None` if there was none, or if it changes right now.
-    pub comm: Option<Comm>,
+    pub comm: Option<CommRecord>,
     /// What was counted for all comms that had it.
-    pub counts: Counts,
+    pub counts: MessageCounts,
 }
 
-impl Row {
+impl StatusRow {
     /// Reads a copy of a row, of which the comm counts only if the sequence number in it is even.
     ///
     /// # Errors
@@ -482,8 +482,8 @@ impl Row {
     pub fn from_words(words: &[u64; ROW_WORDS]) -> Result<Self, StatusError> {
         let settled = words[row::SEQUENCE].is_multiple_of(2);
         Ok(Self {
-            comm: if settled { Comm::from_words(words)? } else { None },
-            counts: Counts::from_array(core::array::from_fn(|at| words[row::COUNTS + at])),
+            comm: if settled { CommRecord::from_words(words)? } else { None },
+            counts: MessageCounts::from_array(core::array::from_fn(|at| words[row::COUNTS + at])),
         })
     }
 
@@ -494,33 +494,33 @@ impl Row {
         if let Some(comm) = &self.comm {
             words[..row::COUNTS].copy_from_slice(&comm.to_words(2));
         }
-        words[row::COUNTS..row::COUNTS + Counts::LEN].copy_from_slice(&self.counts.to_array());
+        words[row::COUNTS..row::COUNTS + MessageCounts::LEN].copy_from_slice(&self.counts.to_array());
         words
     }
 
     /// What was counted for the comm alone.
     #[must_use]
-    pub fn own(&self) -> Counts {
-        self.comm.map_or_else(Counts::default, |comm| self.counts.since(comm.before))
+    pub fn comm_counts(&self) -> MessageCounts {
+        self.comm.map_or_else(MessageCounts::default, |comm| self.counts.counted_since(comm.before))
     }
 }
 
 /// A whole page, as it was copied.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Status {
+pub struct StatusSnapshot {
     /// The head.
-    pub head: Head,
+    pub head: StatusHead,
     /// The rows that were ever used.
-    pub rows: Vec<Row>,
+    pub rows: Vec<StatusRow>,
 }
 
-impl Status {
+impl StatusSnapshot {
     /// Reads a copy of a page up to its last used row, from bytes that may be anybody's.
     ///
     /// # Errors
     /// [`StatusError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StatusError> {
-        let head = Head::from_bytes(bytes)?;
+        let head = StatusHead::from_bytes(bytes)?;
         let short = StatusError::Short(bytes.len());
         let rows = bytes.get(HEAD_BYTES..page_bytes(head.used as usize)).ok_or(short)?;
         let (rows, _) = rows.as_chunks::<ROW_BYTES>();
@@ -530,7 +530,7 @@ impl Status {
             for (to, word) in copy.iter_mut().zip(words) {
                 *to = u64::from_le_bytes(*word);
             }
-            Row::from_words(&copy)
+            StatusRow::from_words(&copy)
         };
         Ok(Self { rows: rows.iter().map(row).collect::<Result<_, _>>()?, head })
     }
@@ -549,8 +549,8 @@ impl Status {
 
     /// The counters of the process.
     #[must_use]
-    pub fn counters(&self) -> Counters {
-        Counters::of(&self.head.tallies, self.rows.iter().map(|row| row.counts))
+    pub fn process_counters(&self) -> Counters {
+        Counters::from_rows(&self.head.tallies, self.rows.iter().map(|row| row.counts))
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use crate::limits::LINKS_MAX;
-use crate::wire::cursor::{Reader, Short, Writer};
+use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::place::{self, PlaceError};
 
 /// Bytes of a head.
@@ -21,11 +21,11 @@ const VERSION: u8 = 1;
 const MAGIC: u64 = 0x444e_5254_534c_4b54;
 
 /// The name of a stream: random, so that only who was told it can add a strand.
-pub type Name = [u8; 16];
+pub type StreamName = [u8; 16];
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum StrandRecordKind {
     /// The first one of each end: which stream the strand belongs to.
     Join,
     /// A control frame.
@@ -38,9 +38,9 @@ pub enum Kind {
 
 /// The head of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Head {
+pub struct StrandHead {
     /// What it is.
-    pub kind: Kind,
+    pub kind: StrandRecordKind,
     /// Bytes that follow.
     pub len: u16,
     /// Frames that the speaker sent before this one.
@@ -51,9 +51,9 @@ pub struct Head {
 
 /// What follows the head of a JOIN.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Join {
+pub struct StrandJoin {
     /// Which stream.
-    pub name: Name,
+    pub name: StreamName,
     /// Where the speaker accepts strands, at most [`STRANDS_MAX`].
     pub places: Vec<SocketAddr>,
 }
@@ -63,7 +63,7 @@ pub struct Join {
 pub enum StrandError {
     /// It ends too early.
     #[error(transparent)]
-    Short(#[from] Short),
+    Short(#[from] ShortInput),
     /// It is of no known kind.
     #[error("a record of kind {0}")]
     Kind(u8),
@@ -84,15 +84,15 @@ pub enum StrandError {
     Place(#[from] PlaceError),
 }
 
-impl Head {
+impl StrandHead {
     /// The head's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEAD] {
         let kind = match self.kind {
-            Kind::Join => 1,
-            Kind::Frame => 2,
-            Kind::Taken => 3,
-            Kind::End => 4,
+            StrandRecordKind::Join => 1,
+            StrandRecordKind::Frame => 2,
+            StrandRecordKind::Taken => 3,
+            StrandRecordKind::End => 4,
         };
         let mut bytes = [0; HEAD];
         (bytes[0], bytes[1]) = (kind, VERSION);
@@ -107,12 +107,12 @@ impl Head {
     /// # Errors
     /// [`StrandError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8; HEAD]) -> Result<Self, StrandError> {
-        let mut reader = Reader(bytes);
+        let mut reader = FieldReader(bytes);
         let kind = match reader.u8()? {
-            1 => Kind::Join,
-            2 => Kind::Frame,
-            3 => Kind::Taken,
-            4 => Kind::End,
+            1 => StrandRecordKind::Join,
+            2 => StrandRecordKind::Frame,
+            3 => StrandRecordKind::Taken,
+            4 => StrandRecordKind::End,
             other => return Err(StrandError::Kind(other)),
         };
         let version = reader.u8()?;
@@ -121,8 +121,8 @@ impl Head {
         }
         let len = reader.u16()?;
         let fits = match kind {
-            Kind::Join | Kind::Frame => len > 0 && usize::from(len) <= BODY_MAX,
-            Kind::Taken | Kind::End => len == 0,
+            StrandRecordKind::Join | StrandRecordKind::Frame => len > 0 && usize::from(len) <= BODY_MAX,
+            StrandRecordKind::Taken | StrandRecordKind::End => len == 0,
         };
         if !fits {
             return Err(StrandError::Len(len));
@@ -131,13 +131,13 @@ impl Head {
     }
 }
 
-impl Join {
+impl StrandJoin {
     /// The bytes that follow the head.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = FieldWriter::default();
         out.u64(MAGIC).bytes(&self.name);
-        self.places.iter().take(STRANDS_MAX).for_each(|&place| place::write(&mut out, place));
+        self.places.iter().take(STRANDS_MAX).for_each(|&place| place::write_address(&mut out, place));
         out.0
     }
 
@@ -146,7 +146,7 @@ impl Join {
     /// # Errors
     /// [`StrandError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StrandError> {
-        let mut reader = Reader(bytes);
+        let mut reader = FieldReader(bytes);
         if reader.u64()? != MAGIC {
             return Err(StrandError::Foreign);
         }
@@ -156,7 +156,7 @@ impl Join {
             if places.len() == STRANDS_MAX {
                 return Err(StrandError::Places);
             }
-            places.push(place::read(&mut reader)?);
+            places.push(place::read_address(&mut reader)?);
         }
         Ok(Self { name, places })
     }
@@ -168,19 +168,20 @@ mod tests {
 
     #[test]
     fn a_head_is_what_the_document_says() {
-        let head = Head { kind: Kind::Frame, len: 0x0102, number: 3, received: 4 };
+        let head = StrandHead { kind: StrandRecordKind::Frame, len: 0x0102, number: 3, received: 4 };
         let bytes = [2, 1, 2, 1, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(head.to_bytes(), bytes);
-        assert_eq!(Head::from_bytes(&bytes), Ok(head));
+        assert_eq!(StrandHead::from_bytes(&bytes), Ok(head));
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
         let head = |kind, version, len: u16| {
-            let mut bytes = Head { kind: Kind::Taken, len: 0, number: 0, received: 0 }.to_bytes();
+            let mut bytes =
+                StrandHead { kind: StrandRecordKind::Taken, len: 0, number: 0, received: 0 }.to_bytes();
             (bytes[0], bytes[1]) = (kind, version);
             bytes[2..4].copy_from_slice(&len.to_le_bytes());
-            Head::from_bytes(&bytes)
+            StrandHead::from_bytes(&bytes)
         };
         assert_eq!(head(0, 1, 0), Err(StrandError::Kind(0)));
         assert_eq!(head(5, 1, 0), Err(StrandError::Kind(5)));
@@ -189,20 +190,23 @@ mod tests {
             assert_eq!(head(kind, 1, len), Err(StrandError::Len(len)), "{kind}");
         }
         let places = Vec::from([SocketAddr::from(([192, 0, 2, 1], 7)); STRANDS_MAX]);
-        let join = Join { name: [9; 16], places };
+        let join = StrandJoin { name: [9; 16], places };
         let mut bytes = join.to_bytes();
-        assert_eq!(Join::from_bytes(&bytes), Ok(join));
+        assert_eq!(StrandJoin::from_bytes(&bytes), Ok(join));
         bytes.extend([4, 192, 0, 2, 1, 7, 0]);
-        assert_eq!(Join::from_bytes(&bytes), Err(StrandError::Places));
+        assert_eq!(StrandJoin::from_bytes(&bytes), Err(StrandError::Places));
         let one = 8 + 16;
-        assert_eq!(Join::from_bytes(&bytes[..one + 6]), Err(StrandError::Place(PlaceError::Short(Short))));
+        assert_eq!(
+            StrandJoin::from_bytes(&bytes[..one + 6]),
+            Err(StrandError::Place(PlaceError::Short(ShortInput)))
+        );
         bytes[one] = 5;
-        assert_eq!(Join::from_bytes(&bytes[..one + 7]), Err(StrandError::Place(PlaceError::Kind(5))));
+        assert_eq!(StrandJoin::from_bytes(&bytes[..one + 7]), Err(StrandError::Place(PlaceError::Kind(5))));
         bytes[one] = 4;
         bytes[one + 5] = 0;
-        assert_eq!(Join::from_bytes(&bytes[..one + 7]), Err(StrandError::Place(PlaceError::Port)));
+        assert_eq!(StrandJoin::from_bytes(&bytes[..one + 7]), Err(StrandError::Place(PlaceError::Port)));
         bytes[0] ^= 1;
-        assert_eq!(Join::from_bytes(&bytes[..one]), Err(StrandError::Foreign));
-        assert_eq!(Join::from_bytes(&bytes[..7]), Err(StrandError::Short(Short)));
+        assert_eq!(StrandJoin::from_bytes(&bytes[..one]), Err(StrandError::Foreign));
+        assert_eq!(StrandJoin::from_bytes(&bytes[..7]), Err(StrandError::Short(ShortInput)));
     }
 }

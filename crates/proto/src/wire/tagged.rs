@@ -1,10 +1,10 @@
 //! Tagged messages between two processes of a node, as they stand in a ring of 64-byte cells: docs/wire.md, "Tagged messages inside
 //! a node". Written and read by whoever drives [`crate::tagged`]. The bytes of an eager message are not looked at here.
 
-use crate::intervals::Span;
+use crate::intervals::ByteSpan;
 use crate::slots::SlotId;
-use crate::tagged::Rows;
-use crate::wire::ipc::{IpcError, Name, Outcome, Reference};
+use crate::tagged::StridedRows;
+use crate::wire::ipc::{CopyOutcome, ExportName, ExportReference, IpcError};
 
 /// Bytes of a cell.
 pub const CELL_BYTES: u64 = 64;
@@ -32,7 +32,7 @@ pub const RINGS_AT: u64 = 4096;
 
 /// The sizes of an inbox, each a power of two.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Inbox {
+pub struct InboxSizes {
     messages: u32,
     answers: u32,
     stage: u32,
@@ -40,7 +40,7 @@ pub struct Inbox {
 
 /// What stands in the ring of messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Message {
+pub enum TaggedMessage {
     /// All of a message; its bytes are behind.
     Eager {
         /// Its tag.
@@ -66,9 +66,9 @@ pub enum Message {
         /// The sender's request.
         request: SlotId,
         /// Where it is: from its first byte to its last.
-        reference: Reference,
+        reference: ExportReference,
         /// How its bytes stand there.
-        rows: Rows,
+        rows: StridedRows,
         /// The wish: that the sender copies it into the receiver's memory, if that can be mapped.
         offer: bool,
     },
@@ -76,7 +76,7 @@ pub enum Message {
 
 /// What stands in the ring of answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Answer {
+pub enum TaggedAnswer {
     /// The sender is to send pieces.
     Clear {
         /// The sender's request.
@@ -95,9 +95,9 @@ pub enum Answer {
         /// The receiver's.
         receive: SlotId,
         /// Where to: from the first byte to the last.
-        reference: Reference,
+        reference: ExportReference,
         /// How the bytes are to stand there.
-        rows: Rows,
+        rows: StridedRows,
     },
     /// Bytes are in the stage.
     Piece {
@@ -113,7 +113,7 @@ pub enum Answer {
         /// Which.
         request: SlotId,
         /// How.
-        outcome: Outcome,
+        outcome: CopyOutcome,
     },
 }
 
@@ -146,7 +146,7 @@ pub enum TaggedError {
     Ipc(#[from] IpcError),
 }
 
-impl Inbox {
+impl InboxSizes {
     /// Least and most cells of a ring.
     pub const CELLS: [u32; 2] = [64, 1 << 16];
     /// Least and most bytes of a stage.
@@ -171,38 +171,38 @@ impl Inbox {
 
     /// Cells of the ring of messages.
     #[must_use]
-    pub const fn messages(self) -> u64 {
+    pub const fn message_cells(self) -> u64 {
         self.messages as u64
     }
 
     /// Cells of the ring of answers.
     #[must_use]
-    pub const fn answers(self) -> u64 {
+    pub const fn answer_cells(self) -> u64 {
         self.answers as u64
     }
 
     /// Bytes of the stage.
     #[must_use]
-    pub const fn stage(self) -> u64 {
+    pub const fn stage_bytes(self) -> u64 {
         self.stage as u64
     }
 
     /// Where the ring of answers begins.
     #[must_use]
     pub const fn answers_at(self) -> u64 {
-        RINGS_AT + self.messages() * CELL_BYTES
+        RINGS_AT + self.message_cells() * CELL_BYTES
     }
 
     /// Where the stage begins.
     #[must_use]
     pub const fn stage_at(self) -> u64 {
-        self.answers_at() + self.answers() * CELL_BYTES
+        self.answers_at() + self.answer_cells() * CELL_BYTES
     }
 
     /// Bytes of its file.
     #[must_use]
-    pub const fn bytes(self) -> u64 {
-        self.stage_at() + self.stage()
+    pub const fn file_bytes(self) -> u64 {
+        self.stage_at() + self.stage_bytes()
     }
 
     /// As INBOX says it.
@@ -213,17 +213,17 @@ impl Inbox {
 }
 
 /// The first word.
-const fn head(kind: u8, len: u32) -> u64 {
+const fn head_word(kind: u8, len: u32) -> u64 {
     kind as u64 | (len as u64) << 32
 }
 
 /// The same with a wish.
-const fn wishing(kind: u8, wish: bool) -> u64 {
-    head(kind, 0) | (wish as u64) << 8
+const fn head_with_wish(kind: u8, wish: bool) -> u64 {
+    head_word(kind, 0) | (wish as u64) << 8
 }
 
 /// The kind, the wish and the length.
-fn parse(head: u64) -> Result<(u8, u8, u32), TaggedError> {
+fn parse_head(head: u64) -> Result<(u8, u8, u32), TaggedError> {
     let [kind, wish, reserved @ .., _, _, _, _] = head.to_le_bytes();
     if reserved != [0; 2] {
         return Err(TaggedError::Reserved);
@@ -231,7 +231,7 @@ fn parse(head: u64) -> Result<(u8, u8, u32), TaggedError> {
     Ok((kind, wish, (head >> 32) as u32))
 }
 
-fn wish(wish: u8) -> Result<bool, TaggedError> {
+fn parse_wish(wish: u8) -> Result<bool, TaggedError> {
     match wish {
         0 => Ok(false),
         1 => Ok(true),
@@ -239,46 +239,46 @@ fn wish(wish: u8) -> Result<bool, TaggedError> {
     }
 }
 
-fn request(bits: u64) -> Result<SlotId, TaggedError> {
+fn parse_request(bits: u64) -> Result<SlotId, TaggedError> {
     let id = SlotId::from_bits(bits);
     if id.generation == 0 { Err(TaggedError::Request) } else { Ok(id) }
 }
 
-fn reference([name, start, len]: [u64; 3]) -> Result<Reference, TaggedError> {
+fn parse_reference([name, start, len]: [u64; 3]) -> Result<ExportReference, TaggedError> {
     let id = SlotId::from_bits(name);
-    let name = Name::new(id).ok_or(IpcError::Name(id.slot, id.generation))?;
-    let part = Span::new(start, len).ok_or(IpcError::Span { start, len })?;
-    Ok(Reference { name, part })
+    let name = ExportName::new(id).ok_or(IpcError::Name(id.slot, id.generation))?;
+    let part = ByteSpan::new(start, len).ok_or(IpcError::Span { start, len })?;
+    Ok(ExportReference { name, part })
 }
 
 /// A reference and the rows in it, of which the last is whole.
-fn placed(place: [u64; 3], rows: [u64; 2]) -> Result<(Reference, Rows), TaggedError> {
-    let reference = reference(place)?;
-    let rows = Rows::of_words(rows).filter(|rows| rows.packed(reference.part.len()).is_some());
+fn parse_placed(place: [u64; 3], rows: [u64; 2]) -> Result<(ExportReference, StridedRows), TaggedError> {
+    let reference = parse_reference(place)?;
+    let rows = StridedRows::of_words(rows).filter(|rows| rows.packed_bytes(reference.part.len()).is_some());
     rows.map(|rows| (reference, rows)).ok_or(TaggedError::Rows)
 }
 
-fn words_of(reference: &Reference) -> [u64; 3] {
-    [reference.name.id().to_bits(), reference.part.start(), reference.part.len()]
+fn words_of(reference: &ExportReference) -> [u64; 3] {
+    [reference.name.slot_id().to_bits(), reference.part.start(), reference.part.len()]
 }
 
 fn without_length(len: u32) -> Result<(), TaggedError> {
     if len == 0 { Ok(()) } else { Err(TaggedError::Length(len.into())) }
 }
 
-impl Message {
+impl TaggedMessage {
     /// Its first cell; of an eager one without the bytes.
     #[inline]
     #[must_use]
     pub fn to_words(&self) -> [u64; WORDS] {
         match *self {
-            Self::Eager { tag, len } => [head(1, len), tag, 0, 0, 0, 0, 0, 0],
+            Self::Eager { tag, len } => [head_word(1, len), tag, 0, 0, 0, 0, 0, 0],
             Self::Ready { tag, request, len, pieces } => {
-                [wishing(2, pieces), tag, request.to_bits(), len, 0, 0, 0, 0]
+                [head_with_wish(2, pieces), tag, request.to_bits(), len, 0, 0, 0, 0]
             }
             Self::Refer { tag, request, reference, rows, offer } => {
                 let ([name, start, len], [block, stride]) = (words_of(&reference), rows.to_words());
-                [wishing(3, offer), tag, request.to_bits(), name, start, len, block, stride]
+                [head_with_wish(3, offer), tag, request.to_bits(), name, start, len, block, stride]
             }
         }
     }
@@ -290,7 +290,7 @@ impl Message {
     #[inline]
     pub fn from_words(words: &[u64; WORDS]) -> Result<Self, TaggedError> {
         let [first, tag, two, three, four, five, six, seven] = *words;
-        let (kind, wished, len) = parse(first)?;
+        let (kind, wished, len) = parse_head(first)?;
         match kind {
             1 if wished != 0 => Err(TaggedError::Reserved),
             1 if len <= EAGER_MAX => Ok(Self::Eager { tag, len }),
@@ -300,12 +300,18 @@ impl Message {
                 if three == 0 {
                     return Err(TaggedError::Length(0));
                 }
-                Ok(Self::Ready { tag, request: request(two)?, len: three, pieces: wish(wished)? })
+                Ok(Self::Ready { tag, request: parse_request(two)?, len: three, pieces: parse_wish(wished)? })
             }
             3 => {
                 without_length(len)?;
-                let (reference, rows) = placed([three, four, five], [six, seven])?;
-                Ok(Self::Refer { tag, request: request(two)?, reference, rows, offer: wish(wished)? })
+                let (reference, rows) = parse_placed([three, four, five], [six, seven])?;
+                Ok(Self::Refer {
+                    tag,
+                    request: parse_request(two)?,
+                    reference,
+                    rows,
+                    offer: parse_wish(wished)?,
+                })
             }
             other => Err(TaggedError::Kind(other)),
         }
@@ -314,7 +320,7 @@ impl Message {
     /// Cells that it takes.
     #[inline]
     #[must_use]
-    pub const fn cells(&self) -> u64 {
+    pub const fn cell_count(&self) -> u64 {
         match self {
             Self::Eager { len, .. } => (EAGER_AT + *len as u64).div_ceil(CELL_BYTES),
             Self::Ready { .. } | Self::Refer { .. } => 1,
@@ -322,24 +328,24 @@ impl Message {
     }
 }
 
-impl Answer {
+impl TaggedAnswer {
     /// Its cell.
     #[inline]
     #[must_use]
     pub fn to_words(&self) -> [u64; WORDS] {
         match *self {
             Self::Clear { request, receive, len, unmapped } => {
-                [head(16, 0), request.to_bits(), receive.to_bits(), len, unmapped.into(), 0, 0, 0]
+                [head_word(16, 0), request.to_bits(), receive.to_bits(), len, unmapped.into(), 0, 0, 0]
             }
             Self::Offer { request, receive, reference, rows } => {
                 let ([name, start, len], [block, stride]) = (words_of(&reference), rows.to_words());
-                [head(17, 0), request.to_bits(), receive.to_bits(), name, start, len, block, stride]
+                [head_word(17, 0), request.to_bits(), receive.to_bits(), name, start, len, block, stride]
             }
             Self::Piece { receive, position, len } => {
-                [head(18, len), receive.to_bits(), position, 0, 0, 0, 0, 0]
+                [head_word(18, len), receive.to_bits(), position, 0, 0, 0, 0, 0]
             }
             Self::Done { request, outcome } => {
-                [head(19, 0), request.to_bits(), outcome.code().into(), 0, 0, 0, 0, 0]
+                [head_word(19, 0), request.to_bits(), outcome.to_code().into(), 0, 0, 0, 0, 0]
             }
         }
     }
@@ -351,7 +357,7 @@ impl Answer {
     #[inline]
     pub fn from_words(words: &[u64; WORDS]) -> Result<Self, TaggedError> {
         let [first, one, two, three, four, five, six, seven] = *words;
-        let (kind, wished, len) = parse(first)?;
+        let (kind, wished, len) = parse_head(first)?;
         if wished != 0 {
             return Err(TaggedError::Reserved);
         }
@@ -362,18 +368,24 @@ impl Answer {
             16 if three == 0 => Err(TaggedError::Length(0)),
             16 if four > 1 => Err(TaggedError::Reserved),
             16 => {
-                let (request, receive) = (request(one)?, request(two)?);
+                let request = parse_request(one)?;
+                let receive = parse_request(two)?;
                 Ok(Self::Clear { request, receive, len: three, unmapped: four == 1 })
             }
             17 => {
-                let (reference, rows) = placed([three, four, five], [six, seven])?;
-                Ok(Self::Offer { request: request(one)?, receive: request(two)?, reference, rows })
+                let (reference, rows) = parse_placed([three, four, five], [six, seven])?;
+                Ok(Self::Offer {
+                    request: parse_request(one)?,
+                    receive: parse_request(two)?,
+                    reference,
+                    rows,
+                })
             }
             18 if len == 0 => Err(TaggedError::Length(0)),
-            18 => Ok(Self::Piece { receive: request(one)?, position: two, len }),
+            18 => Ok(Self::Piece { receive: parse_request(one)?, position: two, len }),
             19 => {
                 let outcome = u8::try_from(two).map_err(|_| TaggedError::Reserved)?;
-                Ok(Self::Done { request: request(one)?, outcome: Outcome::of_code(outcome)? })
+                Ok(Self::Done { request: parse_request(one)?, outcome: CopyOutcome::of_code(outcome)? })
             }
             other => Err(TaggedError::Kind(other)),
         }
@@ -390,34 +402,48 @@ mod tests {
         SlotId { slot, generation }
     }
 
-    fn place() -> Reference {
-        Reference { name: Name::new(id(7, 9)).unwrap(), part: Span::new(0x100, 0x2000).unwrap() }
+    fn place() -> ExportReference {
+        ExportReference {
+            name: ExportName::new(id(7, 9)).unwrap(),
+            part: ByteSpan::new(0x100, 0x2000).unwrap(),
+        }
     }
 
-    fn refer(offer: bool) -> Message {
-        Message::Refer { tag: 0, request: id(u32::MAX, 1), reference: place(), rows: Rows::WHOLE, offer }
+    fn refer(offer: bool) -> TaggedMessage {
+        TaggedMessage::Refer {
+            tag: 0,
+            request: id(u32::MAX, 1),
+            reference: place(),
+            rows: StridedRows::WHOLE,
+            offer,
+        }
     }
 
-    fn messages() -> [Message; 6] {
+    fn messages() -> [TaggedMessage; 6] {
         [
-            Message::Eager { tag: 0x0102_0304_0506_0708, len: 0 },
-            Message::Eager { tag: u64::MAX, len: EAGER_MAX },
-            Message::Ready { tag: 1, request: id(2, 3), len: 1 << 40, pieces: false },
+            TaggedMessage::Eager { tag: 0x0102_0304_0506_0708, len: 0 },
+            TaggedMessage::Eager { tag: u64::MAX, len: EAGER_MAX },
+            TaggedMessage::Ready { tag: 1, request: id(2, 3), len: 1 << 40, pieces: false },
             refer(false),
-            Message::Ready { tag: 1, request: id(2, 3), len: 9, pieces: true },
+            TaggedMessage::Ready { tag: 1, request: id(2, 3), len: 9, pieces: true },
             refer(true),
         ]
     }
 
-    fn answers() -> [Answer; 5] {
+    fn answers() -> [TaggedAnswer; 5] {
         let request = id(1, 2);
         let receive = id(3, 4);
         [
-            Answer::Clear { request, receive, len: 5, unmapped: true },
-            Answer::Clear { request, receive, len: u64::MAX, unmapped: false },
-            Answer::Offer { request, receive, reference: place(), rows: Rows::new(0x1000, 0x1000).unwrap() },
-            Answer::Piece { receive, position: 1 << 50, len: 16384 },
-            Answer::Done { request, outcome: Outcome::Ended },
+            TaggedAnswer::Clear { request, receive, len: 5, unmapped: true },
+            TaggedAnswer::Clear { request, receive, len: u64::MAX, unmapped: false },
+            TaggedAnswer::Offer {
+                request,
+                receive,
+                reference: place(),
+                rows: StridedRows::new(0x1000, 0x1000).unwrap(),
+            },
+            TaggedAnswer::Piece { receive, position: 1 << 50, len: 16384 },
+            TaggedAnswer::Done { request, outcome: CopyOutcome::Ended },
         ]
     }
 
@@ -439,10 +465,10 @@ mod tests {
     #[test]
     fn frames_come_back() {
         for message in messages() {
-            assert_eq!(Message::from_words(&message.to_words()), Ok(message));
+            assert_eq!(TaggedMessage::from_words(&message.to_words()), Ok(message));
         }
         for answer in answers() {
-            assert_eq!(Answer::from_words(&answer.to_words()), Ok(answer));
+            assert_eq!(TaggedAnswer::from_words(&answer.to_words()), Ok(answer));
         }
     }
 
@@ -450,30 +476,31 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let message = |words: [u64; 6]| {
             let [a, b, c, d, e, f] = words;
-            Message::from_words(&[a, b, c, d, e, f, 0, 0])
+            TaggedMessage::from_words(&[a, b, c, d, e, f, 0, 0])
         };
-        assert_eq!(message([head(1, EAGER_MAX + 1), 0, 0, 0, 0, 0]), Err(TaggedError::Length(8193)));
+        assert_eq!(message([head_word(1, EAGER_MAX + 1), 0, 0, 0, 0, 0]), Err(TaggedError::Length(8193)));
         assert_eq!(message([1 | 1 << 8, 0, 0, 0, 0, 0]), Err(TaggedError::Reserved));
         assert_eq!(message([1 | 1 << 31, 0, 0, 0, 0, 0]), Err(TaggedError::Reserved));
         assert_eq!(message([2 | 2 << 8, 0, 1 << 32, 5, 0, 0]), Err(TaggedError::Wish(2)));
         assert_eq!(message([3 | 255 << 8, 0, 1 << 32, 1 << 32, 0, 1]), Err(TaggedError::Wish(255)));
         assert_eq!(message([2 | 1 << 16, 0, 1 << 32, 5, 0, 0]), Err(TaggedError::Reserved));
         assert_eq!(message([2, 0, 1 << 32, 0, 0, 0]), Err(TaggedError::Length(0)));
-        assert_eq!(message([head(2, 1), 0, 1 << 32, 1, 0, 0]), Err(TaggedError::Length(1)));
+        assert_eq!(message([head_word(2, 1), 0, 1 << 32, 1, 0, 0]), Err(TaggedError::Length(1)));
         assert_eq!(message([2, 0, 5, 1, 0, 0]), Err(TaggedError::Request));
         assert_eq!(message([3, 0, 1 << 32, 5, 0, 1]), Err(IpcError::Name(5, 0).into()));
         let none = IpcError::Span { start: 9, len: 0 };
         assert_eq!(message([3, 0, 1 << 32, 1 << 32, 9, 0]), Err(none.into()));
         assert_eq!(message([4, 0, 0, 0, 0, 0]), Err(TaggedError::Kind(4)));
         assert_eq!(message([16, 1 << 32, 1 << 32, 1, 0, 0]), Err(TaggedError::Kind(16)));
-        let rows = |rows: [u64; 2]| Message::from_words(&[3, 0, 1 << 32, 1 << 32, 9, 100, rows[0], rows[1]]);
+        let rows =
+            |rows: [u64; 2]| TaggedMessage::from_words(&[3, 0, 1 << 32, 1 << 32, 9, 100, rows[0], rows[1]]);
         for wrong in [[1, 0], [0, 1], [9, 8], [10, 100], [101, 200], [5, u64::MAX]] {
             assert_eq!(rows(wrong), Err(TaggedError::Rows), "{wrong:?}");
         }
         assert!(rows([10, 90]).is_ok() && rows([100, 700]).is_ok());
         let answer = |words: [u64; 5]| {
             let [a, b, c, d, e] = words;
-            Answer::from_words(&[a, b, c, d, e, 0, 0, 0])
+            TaggedAnswer::from_words(&[a, b, c, d, e, 0, 0, 0])
         };
         let one = 1 << 32;
         assert_eq!(answer([16, one, one, 0, 0]), Err(TaggedError::Length(0)));
@@ -483,15 +510,15 @@ mod tests {
         assert_eq!(answer([18, one, 0, 0, 0]), Err(TaggedError::Length(0)));
         assert_eq!(answer([19, one, 3, 0, 0]), Err(IpcError::Outcome(3).into()));
         assert_eq!(answer([19, one, 256, 0, 0]), Err(TaggedError::Reserved));
-        assert_eq!(answer([head(19, 1), one, 0, 0, 0]), Err(TaggedError::Length(1)));
+        assert_eq!(answer([head_word(19, 1), one, 0, 0, 0]), Err(TaggedError::Length(1)));
         assert_eq!(answer([1, 0, 0, 0, 0]), Err(TaggedError::Kind(1)));
     }
 
     #[test]
     fn an_inbox_has_sizes_that_are_allowed() {
-        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+        let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
         assert_eq!([inbox.answers_at(), inbox.stage_at()], [4096 + 65536, 4096 + 65536 + 32768]);
-        assert_eq!((inbox.bytes(), inbox.to_words()), (364_544, [1024, 512, 1 << 18]));
+        assert_eq!((inbox.file_bytes(), inbox.to_words()), (364_544, [1024, 512, 1 << 18]));
         for (sizes, wrong) in [
             ([32, 64, 1 << 16], 32),
             ([64, 1 << 17, 1 << 16], 1 << 17),
@@ -500,14 +527,14 @@ mod tests {
             ([65, 64, 1 << 16], 65),
             ([64, 0, 1 << 16], 0),
         ] {
-            assert_eq!(Inbox::new(sizes[0], sizes[1], sizes[2]), Err(TaggedError::Size(wrong)));
+            assert_eq!(InboxSizes::new(sizes[0], sizes[1], sizes[2]), Err(TaggedError::Size(wrong)));
         }
     }
 
     #[test]
     fn eager_messages_take_as_many_cells_as_they_need() {
         for (len, cells) in [(0, 1), (48, 1), (49, 2), (112, 2), (113, 3), (EAGER_MAX, 129)] {
-            assert_eq!(Message::Eager { tag: 0, len }.cells(), cells);
+            assert_eq!(TaggedMessage::Eager { tag: 0, len }.cell_count(), cells);
         }
     }
 
@@ -515,11 +542,11 @@ mod tests {
         #[test]
         fn any_words_are_a_frame_or_an_error(words: [u64; WORDS], kind in 0u64..24) {
             for words in [words, [kind | words[0] << 32, words[1], words[2], words[3], words[4], words[5], 0, 0]] {
-                if let Ok(message) = Message::from_words(&words) {
-                    prop_assert_eq!(Message::from_words(&message.to_words()), Ok(message));
+                if let Ok(message) = TaggedMessage::from_words(&words) {
+                    prop_assert_eq!(TaggedMessage::from_words(&message.to_words()), Ok(message));
                 }
-                if let Ok(answer) = Answer::from_words(&words) {
-                    prop_assert_eq!(Answer::from_words(&answer.to_words()), Ok(answer));
+                if let Ok(answer) = TaggedAnswer::from_words(&words) {
+                    prop_assert_eq!(TaggedAnswer::from_words(&answer.to_words()), Ok(answer));
                 }
             }
         }

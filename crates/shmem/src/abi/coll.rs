@@ -4,55 +4,61 @@
 use std::ffi::{c_int, c_void};
 
 use crate::abi::table::{all_types, integers};
-use crate::abi::{bytes, elements, export};
-use crate::collect::Blocks;
-use crate::error::{Error, Result};
-use crate::group::Group;
+use crate::abi::{byte_len, caller_memory, export};
+use crate::collect::ElementBlocks;
+use crate::error::{Result, ShmemError};
+use crate::group::CollectiveGroup;
 use crate::pe::Pe;
-use crate::place::Place;
-use crate::reduce::{And, Combine, Complex, Max, Min, Or, Prod, Sum, Xor, fold};
-use crate::world::with;
+use crate::place::SymmetricPlace;
+use crate::reduce::{And, CombineFn, Complex, Max, Min, Or, Prod, Sum, Xor, combine_slices};
+use crate::world::with_pe;
 
 /// A place of so many bytes, or any where there are none.
-fn place(world: &Pe, addr: usize, len: usize) -> Result<Place> {
-    if len == 0 { Ok(Place::inner(0)) } else { world.place(addr, len) }
+fn find_place(world: &Pe, addr: usize, len: usize) -> Result<SymmetricPlace> {
+    if len == 0 { Ok(SymmetricPlace::in_inner(0)) } else { world.find_place(addr, len) }
 }
 
-fn team(world: &Pe, team: usize) -> Result<Group> {
-    Ok(Group::Team(world.teams.named(team)?))
+fn find_team(world: &Pe, team: usize) -> Result<CollectiveGroup> {
+    Ok(CollectiveGroup::Team(world.teams.find_team(team)?))
 }
 
 /// Destination and source.
-type Between = (*mut c_void, *const c_void);
+type BufferPair = (*mut c_void, *const c_void);
 
 fn broadcast(
     world: &Pe,
-    group: &Group,
-    (dest, source): Between,
+    group: &CollectiveGroup,
+    (dest, source): BufferPair,
     len: usize,
     root: (c_int, bool),
 ) -> Result<()> {
-    let places = (place(world, dest.addr(), len)?, place(world, source.addr(), len)?);
+    let places = (find_place(world, dest.addr(), len)?, find_place(world, source.addr(), len)?);
     world.broadcast(group, places, len, (root.0.into(), root.1))
 }
 
 /// Elements with strides between them, which go on: blocks that lie on each other have no order.
-fn apart(element: usize, count: usize, (dst, sst): (isize, isize)) -> Result<Blocks> {
-    if count > 0 && (dst < 1 || sst < 1) && !crate::planted("shmem-strides-go-back") {
-        return Err(Error::Argument("dst and sst are 1 or more"));
+fn check_strides(element: usize, count: usize, (dst, sst): (isize, isize)) -> Result<ElementBlocks> {
+    if count > 0 && (dst < 1 || sst < 1) && !crate::is_planted("shmem-strides-go-back") {
+        return Err(ShmemError::Argument("dst and sst are 1 or more"));
     }
-    Ok(Blocks { element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() })
+    Ok(ElementBlocks { element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() })
 }
 
-fn alltoall(world: &Pe, group: &Group, (dest, source): Between, how: Blocks) -> Result<()> {
-    let all =
-        |stride: usize| elements(elements(elements(how.count, stride)?, how.element)?, group.team().size);
+fn alltoall(
+    world: &Pe,
+    group: &CollectiveGroup,
+    (dest, source): BufferPair,
+    how: ElementBlocks,
+) -> Result<()> {
+    let all = |stride: usize| {
+        byte_len(byte_len(byte_len(how.count, stride)?, how.element)?, group.group_team().size)
+    };
     let len = all(how.to)?;
     all(how.from)?;
     // The last element has no gap behind it.
     let len = len.saturating_sub((how.to - usize::from(how.to > 0)) * how.element);
-    let to = place(world, dest.addr(), len)?;
-    bytes(source, len)?;
+    let to = find_place(world, dest.addr(), len)?;
+    caller_memory(source, len)?;
     world.alltoall(group, to, source.expose_provenance(), how)
 }
 
@@ -72,8 +78,8 @@ macro_rules! moved {
             count: usize,
             root: c_int,
         ) -> c_int {
-            with(concat!("shmem_", $type, $line, "broadcast", $size), |world| {
-                broadcast(world, &team(world, of)?, (dest, source), elements(count, $element)?, (root, true))
+            with_pe(concat!("shmem_", $type, $line, "broadcast", $size), |world| {
+                broadcast(world, &find_team(world, of)?, (dest, source), byte_len(count, $element)?, (root, true))
             });
             0
         });
@@ -83,8 +89,8 @@ macro_rules! moved {
             source: *const c_void,
             count: usize,
         ) -> c_int {
-            with(concat!("shmem_", $type, $line, "collect", $size), |world| {
-                world.collect(&team(world, of)?, dest.addr(), &bytes(source, elements(count, $element)?)?)
+            with_pe(concat!("shmem_", $type, $line, "collect", $size), |world| {
+                world.collect(&find_team(world, of)?, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
             });
             0
         });
@@ -94,8 +100,8 @@ macro_rules! moved {
             source: *const c_void,
             count: usize,
         ) -> c_int {
-            with(concat!("shmem_", $type, $line, "fcollect", $size), |world| {
-                world.fcollect(&team(world, of)?, dest.addr(), &bytes(source, elements(count, $element)?)?)
+            with_pe(concat!("shmem_", $type, $line, "fcollect", $size), |world| {
+                world.fcollect(&find_team(world, of)?, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
             });
             0
         });
@@ -105,9 +111,9 @@ macro_rules! moved {
             source: *const c_void,
             count: usize,
         ) -> c_int {
-            with(concat!("shmem_", $type, $line, "alltoall", $size), |world| {
-                let how = Blocks { element: $element, count, to: 1, from: 1 };
-                alltoall(world, &team(world, of)?, (dest, source), how)
+            with_pe(concat!("shmem_", $type, $line, "alltoall", $size), |world| {
+                let how = ElementBlocks { element: $element, count, to: 1, from: 1 };
+                alltoall(world, &find_team(world, of)?, (dest, source), how)
             });
             0
         });
@@ -119,9 +125,9 @@ macro_rules! moved {
             sst: isize,
             count: usize,
         ) -> c_int {
-            with(concat!("shmem_", $type, $line, "alltoalls", $size), |world| {
-                let how = apart($element, count, (dst, sst))?;
-                alltoall(world, &team(world, of)?, (dest, source), how)
+            with_pe(concat!("shmem_", $type, $line, "alltoalls", $size), |world| {
+                let how = check_strides($element, count, (dst, sst))?;
+                alltoall(world, &find_team(world, of)?, (dest, source), how)
             });
             0
         });
@@ -143,9 +149,9 @@ macro_rules! of_set {
             size: c_int,
             words: *mut c_void,
         ) {
-            with(concat!("shmem_broadcast", $bits), |world| {
-                let set = world.set((start, log_stride, size), words.addr())?;
-                broadcast(world, &set, (dest, source), elements(count, $element)?, (root, false))
+            with_pe(concat!("shmem_broadcast", $bits), |world| {
+                let set = world.active_set((start, log_stride, size), words.addr())?;
+                broadcast(world, &set, (dest, source), byte_len(count, $element)?, (root, false))
             });
         });
         export!("collect", $bits => fn(
@@ -157,9 +163,9 @@ macro_rules! of_set {
             size: c_int,
             words: *mut c_void,
         ) {
-            with(concat!("shmem_collect", $bits), |world| {
-                let set = world.set((start, log_stride, size), words.addr())?;
-                world.collect(&set, dest.addr(), &bytes(source, elements(count, $element)?)?)
+            with_pe(concat!("shmem_collect", $bits), |world| {
+                let set = world.active_set((start, log_stride, size), words.addr())?;
+                world.collect(&set, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
             });
         });
         export!("fcollect", $bits => fn(
@@ -171,9 +177,9 @@ macro_rules! of_set {
             size: c_int,
             words: *mut c_void,
         ) {
-            with(concat!("shmem_fcollect", $bits), |world| {
-                let set = world.set((start, log_stride, size), words.addr())?;
-                world.fcollect(&set, dest.addr(), &bytes(source, elements(count, $element)?)?)
+            with_pe(concat!("shmem_fcollect", $bits), |world| {
+                let set = world.active_set((start, log_stride, size), words.addr())?;
+                world.fcollect(&set, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
             });
         });
         export!("alltoall", $bits => fn(
@@ -185,9 +191,9 @@ macro_rules! of_set {
             size: c_int,
             words: *mut c_void,
         ) {
-            with(concat!("shmem_alltoall", $bits), |world| {
-                let set = world.set((start, log_stride, size), words.addr())?;
-                alltoall(world, &set, (dest, source), Blocks { element: $element, count, to: 1, from: 1 })
+            with_pe(concat!("shmem_alltoall", $bits), |world| {
+                let set = world.active_set((start, log_stride, size), words.addr())?;
+                alltoall(world, &set, (dest, source), ElementBlocks { element: $element, count, to: 1, from: 1 })
             });
         });
         export!("alltoalls", $bits => fn(
@@ -201,9 +207,9 @@ macro_rules! of_set {
             size: c_int,
             words: *mut c_void,
         ) {
-            with(concat!("shmem_alltoalls", $bits), |world| {
-                let set = world.set((start, log_stride, size), words.addr())?;
-                let how = apart($element, count, (dst, sst))?;
+            with_pe(concat!("shmem_alltoalls", $bits), |world| {
+                let set = world.active_set((start, log_stride, size), words.addr())?;
+                let how = check_strides($element, count, (dst, sst))?;
                 alltoall(world, &set, (dest, source), how)
             });
         });
@@ -220,10 +226,10 @@ macro_rules! reduced {
             source: *const c_void,
             count: usize,
         ) -> c_int {
-            with(concat!("shmem_", $name, "_", $verb, "_reduce"), |world| {
-                let (group, between) = (team(world, of)?, (dest.expose_provenance(), source.expose_provenance()));
-                elements(count, size_of::<$of>())?;
-                world.reduce(&group, between, (count, size_of::<$of>()), fold::<$of, $op> as Combine)
+            with_pe(concat!("shmem_", $name, "_", $verb, "_reduce"), |world| {
+                let (group, between) = (find_team(world, of)?, (dest.expose_provenance(), source.expose_provenance()));
+                byte_len(count, size_of::<$of>())?;
+                world.reduce(&group, between, (count, size_of::<$of>()), combine_slices::<$of, $op> as CombineFn)
             });
             0
         });
@@ -237,11 +243,11 @@ macro_rules! reduced {
             _work: *mut c_void,
             words: *mut c_void,
         ) {
-            with(concat!("shmem_", $name, "_", $verb, "_to_all"), |world| {
-                let set = world.set((start, log_stride, size), words.addr())?;
+            with_pe(concat!("shmem_", $name, "_", $verb, "_to_all"), |world| {
+                let set = world.active_set((start, log_stride, size), words.addr())?;
                 let between = (dest.expose_provenance(), source.expose_provenance());
                 let count = usize::try_from(count).unwrap_or(0);
-                world.reduce(&set, between, (count, size_of::<$of>()), fold::<$of, $op> as Combine)
+                world.reduce(&set, between, (count, size_of::<$of>()), combine_slices::<$of, $op> as CombineFn)
             });
         });
     };
@@ -276,26 +282,26 @@ complex!("complexf", f32);
 complex!("complexd", f64);
 
 export!("barrier_all" => fn() {
-    with("shmem_barrier_all", Pe::barrier_all);
+    with_pe("shmem_barrier_all", Pe::barrier_all);
 });
 
 export!("sync_all" => fn() {
-    with("shmem_sync_all", |world| world.sync_group(&team(world, 1)?));
+    with_pe("shmem_sync_all", |world| world.sync_group(&find_team(world, 1)?));
 });
 
 export!("barrier" => fn(start: c_int, log_stride: c_int, size: c_int, words: *mut c_void) {
-    with("shmem_barrier", |world| {
-        let set = world.set((start, log_stride, size), words.addr())?;
-        world.complete()?;
+    with_pe("shmem_barrier", |world| {
+        let set = world.active_set((start, log_stride, size), words.addr())?;
+        world.quiet_all()?;
         world.sync_group(&set)
     });
 });
 
 export!("sync" => fn(start: c_int, log_stride: c_int, size: c_int, words: *mut c_void) {
-    with("shmem_sync", |world| world.sync_group(&world.set((start, log_stride, size), words.addr())?));
+    with_pe("shmem_sync", |world| world.sync_group(&world.active_set((start, log_stride, size), words.addr())?));
 });
 
 export!("team_sync" => fn(of: usize) -> c_int {
-    with("shmem_team_sync", |world| world.sync_group(&team(world, of)?));
+    with_pe("shmem_team_sync", |world| world.sync_group(&find_team(world, of)?));
     0
 });

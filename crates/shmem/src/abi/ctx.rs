@@ -2,85 +2,85 @@
 
 use std::ffi::{c_int, c_long};
 
-use crate::abi::{export, result};
+use crate::abi::{export, result_memory};
 use crate::ctx::DEFAULT;
-use crate::error::{Error, Result};
+use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
-use crate::rma::inside;
+use crate::rma::map_bounds_error;
 use crate::team::WORLD;
-use crate::world::{gives, with};
+use crate::world::{with_pe, with_pe_unless_ending};
 
 /// Writes a handle to where C wants it.
-pub(super) fn store(at: *mut usize, handle: usize) -> Result<()> {
-    inside(result(at.cast(), 8)?.write(0, &handle.to_le_bytes()))
+pub(super) fn store_handle(at: *mut usize, handle: usize) -> Result<()> {
+    map_bounds_error(result_memory(at.cast(), 8)?.write(0, &handle.to_le_bytes()))
 }
 
 /// `SHMEM_CTX_SERIALIZED`, `_PRIVATE` and `_NOSTORE`: they promise what is not made use of, as every context may be used by any thread.
 const OPTIONS: c_long = 7;
 
 /// A context, for which the place is there.
-fn create(world: &Pe, slot: usize, options: c_long, into: *mut usize) -> Result<c_int> {
-    if options & !OPTIONS != 0 && !crate::planted("shmem-takes-any-option") {
-        return Err(Error::Argument("options are SHMEM_CTX_SERIALIZED, _PRIVATE and _NOSTORE"));
+fn create_context(world: &Pe, slot: usize, options: c_long, into: *mut usize) -> Result<c_int> {
+    if options & !OPTIONS != 0 && !crate::is_planted("shmem-takes-any-option") {
+        return Err(ShmemError::Argument("options are SHMEM_CTX_SERIALIZED, _PRIVATE and _NOSTORE"));
     }
-    let (handle, lane) = world.ctxs.make(slot)?;
+    let (handle, lane) = world.ctxs.create_context(slot)?;
     if let Some(far) = &world.far {
-        far.make(lane).or_else(|error| world.ctxs.destroy(handle).and(Err(error)))?;
+        far.create_context(lane).or_else(|error| world.ctxs.destroy(handle).and(Err(error)))?;
     }
-    store(into, handle).map(|()| 0)
+    store_handle(into, handle).map(|()| 0)
 }
 
 export!("ctx_create" => fn(options: c_long, into: *mut usize) -> c_int {
-    with("shmem_ctx_create", |world| {
-        store(into, 0)?;
+    with_pe("shmem_ctx_create", |world| {
+        store_handle(into, 0)?;
         // A program can do without.
-        Ok(create(world, WORLD, options, into).unwrap_or(1))
+        Ok(create_context(world, WORLD, options, into).unwrap_or(1))
     })
 });
 
 export!("team_create_ctx" => fn(team: usize, options: c_long, into: *mut usize) -> c_int {
-    with("shmem_team_create_ctx", |world| {
-        let made = if team == 0 { None } else { Some(world.teams.named(team)?.slot) };
-        store(into, 0)?;
-        Ok(made.and_then(|slot| create(world, slot, options, into).ok()).unwrap_or(1))
+    with_pe("shmem_team_create_ctx", |world| {
+        let made = if team == 0 { None } else { Some(world.teams.find_team(team)?.slot) };
+        store_handle(into, 0)?;
+        Ok(made.and_then(|slot| create_context(world, slot, options, into).ok()).unwrap_or(1))
     })
 });
 
 export!("ctx_destroy" => fn(ctx: usize) {
     if ctx != 0 {
-        gives("shmem_ctx_destroy", |world| {
-            world.quiet(world.ctxs.lane(ctx)?)?;
+        with_pe_unless_ending("shmem_ctx_destroy", |world| {
+            world.quiet(world.ctxs.fabric_context(ctx)?)?;
             world.ctxs.destroy(ctx)
         });
     }
 });
 
 export!("ctx_get_team" => fn(ctx: usize, into: *mut usize) -> c_int {
-    with("shmem_ctx_get_team", |world| {
+    with_pe("shmem_ctx_get_team", |world| {
         if ctx == 0 {
-            return store(into, 0).map(|()| 1);
+            return store_handle(into, 0).map(|()| 1);
         }
-        let slot = world.on(ctx)?.team.slot;
-        store(into, world.teams.handle(slot)).map(|()| 0)
+        let slot = world.context_target(ctx)?.team.slot;
+        store_handle(into, world.teams.team_handle(slot)).map(|()| 0)
     })
 });
 
 export!("fence" => fn() {
-    with("shmem_fence", |world| world.fence(&world.on(DEFAULT)?));
+    with_pe("shmem_fence", |world| world.fence(&world.context_target(DEFAULT)?));
 });
 
 export!("quiet" => fn() {
-    with("shmem_quiet", |world| world.quiet(world.ctxs.lane(DEFAULT)?));
+    with_pe("shmem_quiet", |world| world.quiet(world.ctxs.fabric_context(DEFAULT)?));
 });
 
 export!("ctx_fence" => fn(ctx: usize) {
     if ctx != 0 {
-        with("shmem_ctx_fence", |world| world.fence(&world.on(ctx)?));
+        with_pe("shmem_ctx_fence", |world| world.fence(&world.context_target(ctx)?));
     }
 });
 
 export!("ctx_quiet" => fn(ctx: usize) {
     if ctx != 0 {
-        with("shmem_ctx_quiet", |world| world.quiet(world.on(ctx)?.lane));
+        with_pe("shmem_ctx_quiet", |world| world.quiet(world.context_target(ctx)?.lane));
     }
 });

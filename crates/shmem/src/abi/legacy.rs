@@ -3,49 +3,49 @@
 
 use std::ffi::{c_int, c_long, c_void};
 
-use trunkline_proto::rma::atomic::{Action, Type};
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType};
 
-use crate::abi::memory::{aligned, found};
+use crate::abi::memory::{allocate_aligned, allocation_pointer};
 use crate::abi::table::{atomics, swaps};
-use crate::abi::wait::{Compare, Word, until};
-use crate::abi::words::{Bits, change, fetch};
-use crate::abi::{bytes, export};
+use crate::abi::wait::{CompareOp, WaitWord, wait_until};
+use crate::abi::words::{WordBits, change_word, fetch_word};
+use crate::abi::{caller_memory, export};
 use crate::ctx::DEFAULT;
-use crate::rma::inside;
-use crate::world::{gives, with};
+use crate::rma::map_bounds_error;
+use crate::world::{with_pe, with_pe_unless_ending};
 
 macro_rules! old {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*) -> value, $action:expr) => {
         export!($name, "_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) -> $of {
-            <$of>::of(fetch(concat!("shmem_", $name, "_", $verb), DEFAULT, dest, (Type::$kind, $action), pe))
+            <$of>::of(fetch_word(concat!("shmem_", $name, "_", $verb), DEFAULT, dest, (AtomicType::$kind, $action), pe))
         });
     };
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*), $action:expr) => {
         export!($name, "_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) {
-            change(concat!("shmem_", $name, "_", $verb), DEFAULT, dest, (Type::$kind, $action), pe);
+            change_word(concat!("shmem_", $name, "_", $verb), DEFAULT, dest, (AtomicType::$kind, $action), pe);
         });
     };
 }
 
 macro_rules! swapped {
     ($name:literal, $of:ty, $kind:ident) => {
-        old!($name, "swap", $of, $kind, (value) -> value, Action::Set(value.bits()));
-        old!($name, "fetch", $of, $kind, () -> value, Action::Fetch);
-        old!($name, "set", $of, $kind, (value), Action::Set(value.bits()));
+        old!($name, "swap", $of, $kind, (value) -> value, AtomicAction::Set(value.bits()));
+        old!($name, "fetch", $of, $kind, () -> value, AtomicAction::Fetch);
+        old!($name, "set", $of, $kind, (value), AtomicAction::Set(value.bits()));
     };
 }
 swaps!(swapped);
 
 macro_rules! counted {
     ($name:literal, $of:ty, $kind:ident) => {
-        old!($name, "cswap", $of, $kind, (cond, value) -> value, Action::CompareSwap {
+        old!($name, "cswap", $of, $kind, (cond, value) -> value, AtomicAction::CompareSwap {
             expect: cond.bits(),
             swap: value.bits()
         });
-        old!($name, "fadd", $of, $kind, (value) -> value, Action::Add(value.bits()));
-        old!($name, "finc", $of, $kind, () -> value, Action::Add(1));
-        old!($name, "add", $of, $kind, (value), Action::Add(value.bits()));
-        old!($name, "inc", $of, $kind, (), Action::Add(1));
+        old!($name, "fadd", $of, $kind, (value) -> value, AtomicAction::Add(value.bits()));
+        old!($name, "finc", $of, $kind, () -> value, AtomicAction::Add(1));
+        old!($name, "add", $of, $kind, (value), AtomicAction::Add(value.bits()));
+        old!($name, "inc", $of, $kind, (), AtomicAction::Add(1));
     };
 }
 atomics!(counted);
@@ -54,9 +54,9 @@ atomics!(counted);
 macro_rules! waits {
     ($name:literal, $of:ty) => {
         export!($name, "wait" => fn(word: *const c_void, value: $of) {
-            with(concat!("shmem_", $name, "wait"), |world| {
-                let at = bytes(word, size_of::<$of>())?;
-                until(world, || {
+            with_pe(concat!("shmem_", $name, "wait"), |world| {
+                let at = caller_memory(word, size_of::<$of>())?;
+                wait_until(world, || {
                     Ok((<$of>::read(&at, 0)? != value).then_some(()))
                 })
             });
@@ -70,22 +70,22 @@ waits!("long_", i64);
 waits!("longlong_", i64);
 
 export!("wait_until" => fn(word: *const c_void, cmp: c_int, value: c_long) {
-    with("shmem_wait_until", |world| {
-        let (at, compare) = (bytes(word, 8)?, Compare::named(cmp)?);
-        until(world, || Ok(compare.holds(&(inside(at.load(0))? as i64), &value).then_some(())))
+    with_pe("shmem_wait_until", |world| {
+        let (at, compare) = (caller_memory(word, 8)?, CompareOp::check_code(cmp)?);
+        wait_until(world, || Ok(compare.holds(&(map_bounds_error(at.load(0))? as i64), &value).then_some(())))
     });
 });
 
 export!("set_lock" => fn(lock: *mut c_void) {
-    with("shmem_set_lock", |world| world.set_lock(lock.addr()));
+    with_pe("shmem_set_lock", |world| world.set_lock(lock.addr()));
 });
 
 export!("test_lock" => fn(lock: *mut c_void) -> c_int {
-    with("shmem_test_lock", |world| Ok((!world.test_lock(lock.addr())?).into()))
+    with_pe("shmem_test_lock", |world| Ok((!world.test_lock(lock.addr())?).into()))
 });
 
 export!("clear_lock" => fn(lock: *mut c_void) {
-    with("shmem_clear_lock", |world| world.clear_lock(lock.addr()));
+    with_pe("shmem_clear_lock", |world| world.clear_lock(lock.addr()));
 });
 
 export!("set_cache_inv" => fn() {});
@@ -106,10 +106,10 @@ macro_rules! heap {
 }
 heap! {
     shmalloc(bytes: usize) -> *mut c_void
-        => with |world| Ok(found(world, "shmalloc", world.malloc(bytes, 64)?, bytes));
+        => with_pe |world| Ok(allocation_pointer(world, "shmalloc", world.malloc(bytes, 64)?, bytes));
     shmemalign(alignment: usize, bytes: usize) -> *mut c_void
-        => with |world| aligned(world, "shmemalign", alignment, bytes);
+        => with_pe |world| allocate_aligned(world, "shmemalign", alignment, bytes);
     shrealloc(at: *mut c_void, bytes: usize) -> *mut c_void
-        => with |world| Ok(found(world, "shrealloc", world.realloc(at.addr(), bytes)?, bytes));
-    shfree(at: *mut c_void) => gives |world| world.free(at.addr());
+        => with_pe |world| Ok(allocation_pointer(world, "shrealloc", world.realloc(at.addr(), bytes)?, bytes));
+    shfree(at: *mut c_void) => with_pe_unless_ending |world| world.free(at.addr());
 }

@@ -3,23 +3,23 @@
 use std::ffi::{c_long, c_void};
 
 use crate::abi::export;
-use crate::alloc::{HeapAllocation, aligns};
+use crate::alloc::{HeapAllocation, is_valid_alignment};
 use crate::error::Result;
 use crate::pe::{ALIGN_MAX, Pe};
-use crate::world::{gives, with};
+use crate::world::{with_pe, with_pe_unless_ending};
 
 /// Of an allocation that is not aligned to more.
 const ALIGN: usize = 64;
 
-fn pointer(at: usize) -> *mut c_void {
+fn to_pointer(at: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(at)
 }
 
 /// The pointer, and a line if there is none, as the next fault often says nothing.
-pub(super) fn found(world: &Pe, call: &str, made: HeapAllocation, bytes: usize) -> *mut c_void {
+pub(super) fn allocation_pointer(world: &Pe, call: &str, made: HeapAllocation, bytes: usize) -> *mut c_void {
     let me = world.me;
     match made {
-        HeapAllocation::At(at) => pointer(at),
+        HeapAllocation::At(at) => to_pointer(at),
         HeapAllocation::Nothing => std::ptr::null_mut(),
         HeapAllocation::Full => {
             if !world.told.swap(true, std::sync::atomic::Ordering::Relaxed) {
@@ -41,41 +41,46 @@ pub(super) fn found(world: &Pe, call: &str, made: HeapAllocation, bytes: usize) 
 }
 
 export!("malloc" => fn(bytes: usize) -> *mut c_void {
-    with("shmem_malloc", |world| Ok(found(world, "shmem_malloc", world.malloc(bytes, ALIGN)?, bytes)))
+    with_pe("shmem_malloc", |world| Ok(allocation_pointer(world, "shmem_malloc", world.malloc(bytes, ALIGN)?, bytes)))
 });
 
 export!("malloc_with_hints" => fn(bytes: usize, _hints: c_long) -> *mut c_void {
     let call = "shmem_malloc_with_hints";
-    with(call, |world| Ok(found(world, call, world.malloc(bytes, ALIGN)?, bytes)))
+    with_pe(call, |world| Ok(allocation_pointer(world, call, world.malloc(bytes, ALIGN)?, bytes)))
 });
 
 export!("calloc" => fn(count: usize, element: usize) -> *mut c_void {
-    with("shmem_calloc", |world| {
+    with_pe("shmem_calloc", |world| {
         let bytes = count.saturating_mul(element);
-        Ok(found(world, "shmem_calloc", world.calloc(bytes)?, bytes))
+        Ok(allocation_pointer(world, "shmem_calloc", world.calloc(bytes)?, bytes))
     })
 });
 
 export!("align" => fn(alignment: usize, bytes: usize) -> *mut c_void {
-    with("shmem_align", |world| aligned(world, "shmem_align", alignment, bytes))
+    with_pe("shmem_align", |world| allocate_aligned(world, "shmem_align", alignment, bytes))
 });
 
 /// Bytes that begin at a multiple; a null pointer and a line if nothing can.
-pub(super) fn aligned(world: &Pe, call: &str, alignment: usize, bytes: usize) -> Result<*mut c_void> {
-    if !aligns(alignment) && !crate::planted("shmem-blames-the-heap") {
+pub(super) fn allocate_aligned(
+    world: &Pe,
+    call: &str,
+    alignment: usize,
+    bytes: usize,
+) -> Result<*mut c_void> {
+    if !is_valid_alignment(alignment) && !crate::is_planted("shmem-blames-the-heap") {
         eprintln!(
             "trunkline: PE {}: {call}: nothing is aligned to {alignment}: a power of 2 up to {ALIGN_MAX} is",
             world.me
         );
         return Ok(std::ptr::null_mut());
     }
-    Ok(found(world, call, world.malloc(bytes, alignment)?, bytes))
+    Ok(allocation_pointer(world, call, world.malloc(bytes, alignment)?, bytes))
 }
 
 export!("realloc" => fn(at: *mut c_void, bytes: usize) -> *mut c_void {
-    with("shmem_realloc", |world| Ok(found(world, "shmem_realloc", world.realloc(at.addr(), bytes)?, bytes)))
+    with_pe("shmem_realloc", |world| Ok(allocation_pointer(world, "shmem_realloc", world.realloc(at.addr(), bytes)?, bytes)))
 });
 
 export!("free" => fn(at: *mut c_void) {
-    gives("shmem_free", |world| world.free(at.addr()));
+    with_pe_unless_ending("shmem_free", |world| world.free(at.addr()));
 });

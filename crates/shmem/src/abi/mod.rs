@@ -31,10 +31,10 @@ mod words;
 
 use std::ffi::c_void;
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 
-use crate::error::{Error, Result};
-use crate::{collect, planted};
+use crate::error::{Result, ShmemError};
+use crate::{collect, is_planted};
 
 /// Exports functions by their name and their name for profiling tools. The parts of a name are joined.
 macro_rules! export {
@@ -63,46 +63,46 @@ pub(crate) use export;
 /// Bytes of so many elements.
 ///
 /// # Errors
-/// [`Error::Argument`] if no memory is that long.
+/// [`ShmemError::Argument`] if no memory is that long.
 #[inline]
-fn elements(count: usize, element: usize) -> Result<usize> {
-    if planted("shmem-counts-wrap") {
+fn byte_len(count: usize, element: usize) -> Result<usize> {
+    if is_planted("shmem-counts-wrap") {
         return Ok(count.wrapping_mul(element));
     }
     count.checked_mul(element).ok_or_else(too_many)
 }
 
 #[cold]
-fn too_many() -> Error {
-    Error::argument("no memory has so many elements")
+fn too_many() -> ShmemError {
+    ShmemError::invalid_argument("no memory has so many elements")
 }
 
 /// Bytes of so many elements; all that can be, which are found nowhere, if there are more.
 #[inline]
-fn long(count: usize, element: usize) -> usize {
-    if planted("shmem-counts-wrap") { count.wrapping_mul(element) } else { count.saturating_mul(element) }
+fn saturating_len(count: usize, element: usize) -> usize {
+    if is_planted("shmem-counts-wrap") { count.wrapping_mul(element) } else { count.saturating_mul(element) }
 }
 
 /// So many bytes of the caller's at a pointer of C.
 ///
 /// # Errors
-/// [`Error::Argument`] if it is null: what follows would be a fault that says nothing.
+/// [`ShmemError::Argument`] if it is null: what follows would be a fault that says nothing.
 #[inline]
-fn bytes(at: *const c_void, len: usize) -> Result<Memory> {
-    if at.is_null() && len > 0 && !planted("shmem-follows-null") {
-        return Err(Error::Argument("a buffer of this PE is NULL"));
+fn caller_memory(at: *const c_void, len: usize) -> Result<MemoryRange> {
+    if at.is_null() && len > 0 && !is_planted("shmem-follows-null") {
+        return Err(ShmemError::Argument("a buffer of this PE is NULL"));
     }
-    Ok(collect::memory(at.expose_provenance(), len))
+    Ok(collect::raw_memory(at.expose_provenance(), len))
 }
 
 /// Where C wants a result of so many bytes.
 ///
 /// # Errors
-/// As [`bytes`].
+/// As [`caller_memory`].
 #[inline]
-fn result(at: *mut c_void, len: usize) -> Result<Memory> {
-    if at.is_null() && !planted("shmem-writes-to-null") {
-        return Err(Error::Argument("the place for the result is NULL"));
+fn result_memory(at: *mut c_void, len: usize) -> Result<MemoryRange> {
+    if at.is_null() && !is_planted("shmem-writes-to-null") {
+        return Err(ShmemError::Argument("the place for the result is NULL"));
     }
-    Ok(collect::memory(at.expose_provenance(), len))
+    Ok(collect::raw_memory(at.expose_provenance(), len))
 }

@@ -2,72 +2,72 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::abi::{export, result};
+use crate::abi::{export, result_memory};
 use crate::pe::Pe;
-use crate::rma::inside;
-use crate::world::{end, with};
+use crate::rma::map_bounds_error;
+use crate::world::{end_program, with_pe};
 
 /// `SHMEM_MAX_NAME_LEN` bytes have room for it, and the zero behind it.
 const NAME: &[u8] = b"Trunkline\0";
 const VERSION: (c_int, c_int) = (1, 5);
 
 export!("my_pe" => fn() -> c_int {
-    with("shmem_my_pe", |world| Ok(world.me as c_int))
+    with_pe("shmem_my_pe", |world| Ok(world.me as c_int))
 });
 
 export!("n_pes" => fn() -> c_int {
-    with("shmem_n_pes", |world| Ok(world.size as c_int))
+    with_pe("shmem_n_pes", |world| Ok(world.size as c_int))
 });
 
 export!("pe_accessible" => fn(pe: c_int) -> c_int {
-    with("shmem_pe_accessible", |world| Ok(usize::try_from(pe).is_ok_and(|pe| pe < world.size).into()))
+    with_pe("shmem_pe_accessible", |world| Ok(usize::try_from(pe).is_ok_and(|pe| pe < world.size).into()))
 });
 
 export!("addr_accessible" => fn(addr: *const c_void, pe: c_int) -> c_int {
-    with("shmem_addr_accessible", |world| {
+    with_pe("shmem_addr_accessible", |world| {
         let there = usize::try_from(pe).is_ok_and(|pe| pe < world.size);
-        Ok((there && world.segments.find(addr.addr(), 1).is_some()).into())
+        Ok((there && world.segments.find_place(addr.addr(), 1).is_some()).into())
     })
 });
 
 /// Where this process has an address of a PE, if loads and stores do.
-fn pointer(world: &Pe, addr: *const c_void, pe: usize) -> *mut c_void {
-    let place = world.segments.find(addr.addr(), 1);
-    let at = place.and_then(|place| world.pointer(place, pe));
+fn pe_pointer(world: &Pe, addr: *const c_void, pe: usize) -> *mut c_void {
+    let place = world.segments.find_place(addr.addr(), 1);
+    let at = place.and_then(|place| world.mapped_address(place, pe));
     at.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
 }
 
 export!("ptr" => fn(addr: *const c_void, pe: c_int) -> *mut c_void {
-    with("shmem_ptr", |world| {
+    with_pe("shmem_ptr", |world| {
         let pe = usize::try_from(pe).ok().filter(|pe| *pe < world.size);
-        Ok(pe.map_or(std::ptr::null_mut(), |pe| pointer(world, addr, pe)))
+        Ok(pe.map_or(std::ptr::null_mut(), |pe| pe_pointer(world, addr, pe)))
     })
 });
 
 export!("team_ptr" => fn(team: usize, addr: *const c_void, pe: c_int) -> *mut c_void {
-    with("shmem_team_ptr", |world| {
+    with_pe("shmem_team_ptr", |world| {
         if team == 0 {
             return Ok(std::ptr::null_mut());
         }
-        let pe = world.teams.named(team)?.named(pe.into());
-        Ok(pe.map_or(std::ptr::null_mut(), |pe| pointer(world, addr, pe)))
+        let pe = world.teams.find_team(team)?.checked_pe(pe.into());
+        Ok(pe.map_or(std::ptr::null_mut(), |pe| pe_pointer(world, addr, pe)))
     })
 });
 
 /// Tells what is known before a program begins, too.
-fn tell(call: &str, at: *mut c_void, what: &[u8]) {
-    if let Err(error) = result(at, what.len()).and_then(|at| inside(at.write(0, what))) {
-        end(call, &error);
+fn write_result(call: &str, at: *mut c_void, what: &[u8]) {
+    if let Err(error) = result_memory(at, what.len()).and_then(|at| map_bounds_error(at.write(0, what))) {
+        end_program(call, &error);
     }
 }
 
 export!("info_get_version" => fn(major: *mut c_int, minor: *mut c_int) {
-    tell("shmem_info_get_version", major.cast(), &VERSION.0.to_le_bytes());
-    tell("shmem_info_get_version", minor.cast(), &VERSION.1.to_le_bytes());
+    write_result("shmem_info_get_version", major.cast(), &VERSION.0.to_le_bytes());
+    write_result("shmem_info_get_version", minor.cast(), &VERSION.1.to_le_bytes());
 });
 
 export!("info_get_name" => fn(name: *mut c_char) {
-    tell("shmem_info_get_name", name.cast(), NAME);
+    write_result("shmem_info_get_name", name.cast(), NAME);
 });
 
 // For a tool that profiles; there is none inside. C gives more arguments, which this does not look at.

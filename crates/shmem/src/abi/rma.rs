@@ -3,16 +3,16 @@
 
 use std::ffi::{c_int, c_void};
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 
 use crate::abi::table::{all_types, scalars, sizes};
-use crate::abi::{bytes, elements, export, long, too_many};
-use crate::collect::memory;
+use crate::abi::{byte_len, caller_memory, export, saturating_len, too_many};
+use crate::collect::raw_memory;
 use crate::ctx::DEFAULT;
 use crate::error::Result;
 use crate::quick;
-use crate::rma::{Strided, When};
-use crate::world::with;
+use crate::rma::{ByteStrides, ReturnPoint};
+use crate::world::with_pe;
 
 #[inline]
 pub(super) fn put(
@@ -21,19 +21,19 @@ pub(super) fn put(
     dest: *mut c_void,
     source: *const c_void,
     len: usize,
-    (pe, when): (c_int, When),
+    (pe, when): (c_int, ReturnPoint),
 ) {
     if ctx == DEFAULT && quick::put(dest, source, len, pe).is_some() {
         return;
     }
-    with(call, |world| {
-        let on = world.on(ctx)?;
-        let pe = on.team.named(pe.into())?;
+    with_pe(call, |world| {
+        let on = world.context_target(ctx)?;
+        let pe = on.team.checked_pe(pe.into())?;
         if len == 0 {
             return Ok(());
         }
-        let to = world.place(dest.addr(), len)?;
-        world.put(on.lane, pe, to, &bytes(source, len)?, when)
+        let to = world.find_place(dest.addr(), len)?;
+        world.put(on.lane, pe, to, &caller_memory(source, len)?, when)
     });
 }
 
@@ -44,39 +44,39 @@ pub(super) fn get(
     dest: *mut c_void,
     source: *const c_void,
     len: usize,
-    (pe, when): (c_int, When),
+    (pe, when): (c_int, ReturnPoint),
 ) {
     if ctx == DEFAULT && quick::get(dest, source, len, pe).is_some() {
         return;
     }
-    with(call, |world| {
-        let on = world.on(ctx)?;
-        let pe = on.team.named(pe.into())?;
+    with_pe(call, |world| {
+        let on = world.context_target(ctx)?;
+        let pe = on.team.checked_pe(pe.into())?;
         if len == 0 {
             return Ok(());
         }
-        let from = world.place(source.addr(), len)?;
-        world.get(on.lane, pe, from, &bytes(dest, len)?, when)
+        let from = world.find_place(source.addr(), len)?;
+        world.get(on.lane, pe, from, &caller_memory(dest, len)?, when)
     });
 }
 
 /// Elements that are apart: where the lowest of them begins, the bytes from there to behind the highest, and those up to the first one,
 /// which is the highest where the stride is negative.
 #[derive(Clone, Copy)]
-struct Span {
+struct ElementSpan {
     low: usize,
     len: usize,
     first: i64,
 }
 
-impl Span {
+impl ElementSpan {
     /// Of those from an address on.
     ///
     /// # Errors
-    /// [`Error::Argument`] if no memory has so many.
-    fn new(at: usize, stride: isize, how: Apart) -> Result<Self> {
-        let steps = elements(elements(how.count - 1, stride.unsigned_abs())?, how.element)?;
-        let back = if stride < 0 && !crate::planted("shmem-strides-go-on") { steps } else { 0 };
+    /// [`ShmemError::Argument`] if no memory has so many.
+    fn new(at: usize, stride: isize, how: StridedElements) -> Result<Self> {
+        let steps = byte_len(byte_len(how.count - 1, stride.unsigned_abs())?, how.element)?;
+        let back = if stride < 0 && !crate::is_planted("shmem-strides-go-on") { steps } else { 0 };
         let low = at.checked_sub(back);
         let len = steps.checked_add(how.element);
         match (low, len.filter(|len| isize::try_from(*len).is_ok())) {
@@ -86,55 +86,85 @@ impl Span {
     }
 
     /// As memory of this PE.
-    fn here(self, at: *const c_void) -> Result<Memory> {
-        bytes(at, self.len)?;
-        Ok(memory(at.expose_provenance().wrapping_sub(self.first as usize), self.len))
+    fn local_memory(self, at: *const c_void) -> Result<MemoryRange> {
+        caller_memory(at, self.len)?;
+        Ok(raw_memory(at.expose_provenance().wrapping_sub(self.first as usize), self.len))
     }
 }
 
 /// Elements of so many bytes, and how many of them it is from one to the next at either end.
 #[derive(Clone, Copy)]
-struct Apart {
+struct StridedElements {
     dst: isize,
     sst: isize,
     count: usize,
     element: usize,
 }
 
-impl Apart {
+impl StridedElements {
     /// In bytes, with these strides there and here, and so many bytes before the first here.
-    fn with(self, (there, here): (isize, isize), first: i64) -> Strided {
-        let element = if crate::planted("shmem-strides-are-bytes") { 1 } else { self.element };
+    fn to_byte_strides(self, (there, here): (isize, isize), first: i64) -> ByteStrides {
+        let element = if crate::is_planted("shmem-strides-are-bytes") { 1 } else { self.element };
         let bytes = |stride: isize| (stride as i64).wrapping_mul(element as i64);
-        Strided { there: bytes(there), here: bytes(here), first, element: self.element, count: self.count }
+        ByteStrides {
+            there: bytes(there),
+            here: bytes(here),
+            first,
+            element: self.element,
+            count: self.count,
+        }
     }
 }
 
-fn iput(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, (how, pe): (Apart, c_int)) {
-    with(call, |world| {
-        let on = world.on(ctx)?;
-        let pe = on.team.named(pe.into())?;
+fn iput(
+    call: &str,
+    ctx: usize,
+    dest: *mut c_void,
+    source: *const c_void,
+    (how, pe): (StridedElements, c_int),
+) {
+    with_pe(call, |world| {
+        let on = world.context_target(ctx)?;
+        let pe = on.team.checked_pe(pe.into())?;
         if how.count == 0 {
             return Ok(());
         }
-        let there = Span::new(dest.addr(), how.dst, how)?;
-        let here = Span::new(source.addr(), how.sst, how)?;
-        let to = world.place(there.low, there.len)?.plus(there.first);
-        world.put_strided(on.lane, pe, to, &here.here(source)?, how.with((how.dst, how.sst), here.first))
+        let there = ElementSpan::new(dest.addr(), how.dst, how)?;
+        let here = ElementSpan::new(source.addr(), how.sst, how)?;
+        let to = world.find_place(there.low, there.len)?.offset_by(there.first);
+        world.put_strided(
+            on.lane,
+            pe,
+            to,
+            &here.local_memory(source)?,
+            how.to_byte_strides((how.dst, how.sst), here.first),
+        )
     });
 }
 
-fn iget(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, (how, pe): (Apart, c_int)) {
-    with(call, |world| {
-        let on = world.on(ctx)?;
-        let pe = on.team.named(pe.into())?;
+fn iget(
+    call: &str,
+    ctx: usize,
+    dest: *mut c_void,
+    source: *const c_void,
+    (how, pe): (StridedElements, c_int),
+) {
+    with_pe(call, |world| {
+        let on = world.context_target(ctx)?;
+        let pe = on.team.checked_pe(pe.into())?;
         if how.count == 0 {
             return Ok(());
         }
-        let there = Span::new(source.addr(), how.sst, how)?;
-        let here = Span::new(dest.addr(), how.dst, how)?;
-        let from = world.place(there.low, there.len)?.plus(there.first);
-        world.get_strided(on.lane, pe, from, &here.here(dest)?, how.with((how.sst, how.dst), here.first))
+        let there = ElementSpan::new(source.addr(), how.sst, how)?;
+        let here = ElementSpan::new(dest.addr(), how.dst, how)?;
+        let from = world.find_place(there.low, there.len)?.offset_by(there.first);
+        world.get_strided(
+            on.lane,
+            pe,
+            from,
+            &here.local_memory(dest)?,
+            how.to_byte_strides((how.sst, how.dst), here.first),
+        )
     });
 }
 
@@ -149,7 +179,7 @@ macro_rules! moves {
     (@ $type:literal, $size:literal, $element:expr, $do:ident, $verb:literal, $nbi:literal, $when:ident) => {
         export!($type, $verb, $size, $nbi => fn(dest: *mut c_void, source: *const c_void, count: usize, pe: c_int) {
             let call = concat!("shmem_", $type, $verb, $size, $nbi);
-            $do(call, DEFAULT, dest, source, long(count, $element), (pe, When::$when));
+            $do(call, DEFAULT, dest, source, saturating_len(count, $element), (pe, ReturnPoint::$when));
         });
         export!("ctx_", $type, $verb, $size, $nbi => fn(
             ctx: usize,
@@ -159,7 +189,7 @@ macro_rules! moves {
             pe: c_int,
         ) {
             let call = concat!("shmem_ctx_", $type, $verb, $size, $nbi);
-            $do(call, ctx, dest, source, long(count, $element), (pe, When::$when));
+            $do(call, ctx, dest, source, saturating_len(count, $element), (pe, ReturnPoint::$when));
         });
     };
 }
@@ -178,7 +208,7 @@ macro_rules! strided {
             count: usize,
             pe: c_int,
         ) {
-            let how = Apart { dst, sst, count, element: $element };
+            let how = StridedElements { dst, sst, count, element: $element };
             $do(concat!("shmem_", $type, $verb, $size), DEFAULT, dest, source, (how, pe));
         });
         export!("ctx_", $type, $verb, $size => fn(
@@ -190,7 +220,7 @@ macro_rules! strided {
             count: usize,
             pe: c_int,
         ) {
-            let how = Apart { dst, sst, count, element: $element };
+            let how = StridedElements { dst, sst, count, element: $element };
             $do(concat!("shmem_ctx_", $type, $verb, $size), ctx, dest, source, (how, pe));
         });
     };
@@ -226,18 +256,18 @@ macro_rules! single {
         export!($name, "_p" => fn(dest: *mut c_void, value: $of, pe: c_int) {
             if quick::put_one(dest, &value, pe).is_none() {
                 let source = (&raw const value).cast();
-                put(concat!("shmem_", $name, "_p"), DEFAULT, dest, source, size_of::<$of>(), (pe, When::Local));
+                put(concat!("shmem_", $name, "_p"), DEFAULT, dest, source, size_of::<$of>(), (pe, ReturnPoint::Local));
             }
         });
         export!("ctx_", $name, "_p" => fn(ctx: usize, dest: *mut c_void, value: $of, pe: c_int) {
             let source = (&raw const value).cast();
-            put(concat!("shmem_ctx_", $name, "_p"), ctx, dest, source, size_of::<$of>(), (pe, When::Local));
+            put(concat!("shmem_ctx_", $name, "_p"), ctx, dest, source, size_of::<$of>(), (pe, ReturnPoint::Local));
         });
         export!($name, "_g" => fn(source: *const c_void, pe: c_int) -> $of {
-            quick::get_one(source, pe).unwrap_or_else(|| one(concat!("shmem_", $name, "_g"), DEFAULT, source, pe))
+            quick::get_one(source, pe).unwrap_or_else(|| get_element(concat!("shmem_", $name, "_g"), DEFAULT, source, pe))
         });
         export!("ctx_", $name, "_g" => fn(ctx: usize, source: *const c_void, pe: c_int) -> $of {
-            one(concat!("shmem_ctx_", $name, "_g"), ctx, source, pe)
+            get_element(concat!("shmem_ctx_", $name, "_g"), ctx, source, pe)
         });
     };
 }
@@ -245,14 +275,14 @@ scalars!(single);
 
 /// One element of a PE.
 #[inline]
-fn one<T: bytemuck::Pod>(call: &str, ctx: usize, source: *const c_void, pe: c_int) -> T {
+fn get_element<T: bytemuck::Pod>(call: &str, ctx: usize, source: *const c_void, pe: c_int) -> T {
     let mut value = T::zeroed();
-    with(call, |world| {
-        let on = world.on(ctx)?;
-        let pe = on.team.named(pe.into())?;
-        let from = world.place(source.addr(), size_of::<T>())?;
-        let into = memory((&raw mut value).expose_provenance(), size_of::<T>());
-        world.get(on.lane, pe, from, &into, When::Local)
+    with_pe(call, |world| {
+        let on = world.context_target(ctx)?;
+        let pe = on.team.checked_pe(pe.into())?;
+        let from = world.find_place(source.addr(), size_of::<T>())?;
+        let into = raw_memory((&raw mut value).expose_provenance(), size_of::<T>());
+        world.get(on.lane, pe, from, &into, ReturnPoint::Local)
     });
     value
 }

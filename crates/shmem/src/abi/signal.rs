@@ -2,25 +2,25 @@
 
 use std::ffi::{c_int, c_void};
 
-use trunkline_proto::rma::atomic::Type;
-use trunkline_proto::wire::rma::signal::SignalOp;
-use trunkline_proto::wire::rma::word::Width;
+use trunkline_proto::rma::atomic::AtomicType;
+use trunkline_proto::wire::rma::signal::UpdateOp;
+use trunkline_proto::wire::rma::word::WordWidth;
 
 use crate::abi::table::{all_types, sizes};
-use crate::abi::wait::{Compare, until};
-use crate::abi::{bytes, export, long};
+use crate::abi::wait::{CompareOp, wait_until};
+use crate::abi::{caller_memory, export, saturating_len};
 use crate::ctx::DEFAULT;
-use crate::error::Error;
-use crate::place::Place;
-use crate::rma::When;
-use crate::world::with;
+use crate::error::ShmemError;
+use crate::place::SymmetricPlace;
+use crate::rma::ReturnPoint;
+use crate::world::with_pe;
 
 /// `SHMEM_SIGNAL_SET` and `SHMEM_SIGNAL_ADD` of `shmem.h`.
 const SET: c_int = 0;
 const ADD: c_int = 1;
 
 /// What is done to which word.
-struct Signal {
+struct SignalCall {
     addr: *mut c_void,
     value: u64,
     op: c_int,
@@ -30,23 +30,23 @@ fn put_signal(
     call: &str,
     ctx: usize,
     (dest, source, len): (*mut c_void, *const c_void, usize),
-    signal: Signal,
-    (pe, when): (c_int, When),
+    signal: SignalCall,
+    (pe, when): (c_int, ReturnPoint),
 ) {
-    with(call, |world| {
-        let on = world.on(ctx)?;
-        let pe = on.team.named(pe.into())?;
+    with_pe(call, |world| {
+        let on = world.context_target(ctx)?;
+        let pe = on.team.checked_pe(pe.into())?;
         let op = match signal.op {
-            SET => SignalOp::Set,
-            ADD => SignalOp::Add,
-            _ => return Err(Error::Argument("sig_op is SHMEM_SIGNAL_SET or SHMEM_SIGNAL_ADD")),
+            SET => UpdateOp::Set,
+            ADD => UpdateOp::Add,
+            _ => return Err(ShmemError::Argument("sig_op is SHMEM_SIGNAL_SET or SHMEM_SIGNAL_ADD")),
         };
         if !signal.addr.addr().is_multiple_of(8) {
-            return Err(Error::Unaligned(signal.addr.addr()));
+            return Err(ShmemError::Unaligned(signal.addr.addr()));
         }
-        let word = world.place(signal.addr.addr(), 8)?;
-        let to = if len == 0 { Place::inner(0) } else { world.place(dest.addr(), len)? };
-        let from = bytes(source, len)?;
+        let word = world.find_place(signal.addr.addr(), 8)?;
+        let to = if len == 0 { SymmetricPlace::in_inner(0) } else { world.find_place(dest.addr(), len)? };
+        let from = caller_memory(source, len)?;
         world.put_signal(on.lane, pe, (to, &from), (op, word, signal.value), when)
     });
 }
@@ -67,8 +67,8 @@ macro_rules! signals {
             pe: c_int,
         ) {
             let call = concat!("shmem_", $type, $put, $size, "_signal", $nbi);
-            let data = (dest, source, long(count, $element));
-            put_signal(call, DEFAULT, data, Signal { addr, value, op }, (pe, When::$when));
+            let data = (dest, source, saturating_len(count, $element));
+            put_signal(call, DEFAULT, data, SignalCall { addr, value, op }, (pe, ReturnPoint::$when));
         });
         export!("ctx_", $type, $put, $size, "_signal", $nbi => fn(
             ctx: usize,
@@ -81,8 +81,8 @@ macro_rules! signals {
             pe: c_int,
         ) {
             let call = concat!("shmem_ctx_", $type, $put, $size, "_signal", $nbi);
-            let data = (dest, source, long(count, $element));
-            put_signal(call, ctx, data, Signal { addr, value, op }, (pe, When::$when));
+            let data = (dest, source, saturating_len(count, $element));
+            put_signal(call, ctx, data, SignalCall { addr, value, op }, (pe, ReturnPoint::$when));
         });
     };
 }
@@ -103,14 +103,14 @@ sizes!(sized);
 signals!("", "put", "mem", 1);
 
 export!("signal_fetch" => fn(addr: *const c_void) -> u64 {
-    with("shmem_signal_fetch", |world| world.look_at(world.place(addr.addr(), 8)?, Type::U64.width()))
+    with_pe("shmem_signal_fetch", |world| world.look_at(world.find_place(addr.addr(), 8)?, AtomicType::U64.word_width()))
 });
 
 export!("signal_wait_until" => fn(addr: *const c_void, cmp: c_int, value: u64) -> u64 {
-    with("shmem_signal_wait_until", |world| {
-        let (at, compare) = (world.place(addr.addr(), 8)?, Compare::named(cmp)?);
-        until(world, || {
-            let now = world.look_at(at, Width::Eight)?;
+    with_pe("shmem_signal_wait_until", |world| {
+        let (at, compare) = (world.find_place(addr.addr(), 8)?, CompareOp::check_code(cmp)?);
+        wait_until(world, || {
+            let now = world.look_at(at, WordWidth::Eight)?;
             Ok(compare.holds(&now, &value).then_some(now))
         })
     })

@@ -2,54 +2,54 @@
 
 use std::ffi::{c_int, c_long, c_void};
 
-use crate::abi::ctx::store;
-use crate::abi::{export, result};
-use crate::collect::memory;
-use crate::rma::inside;
-use crate::split::Part;
-use crate::world::{gives, with};
+use crate::abi::ctx::store_handle;
+use crate::abi::{export, result_memory};
+use crate::collect::raw_memory;
+use crate::rma::map_bounds_error;
+use crate::split::TeamPart;
+use crate::world::{with_pe, with_pe_unless_ending};
 
 export!("team_my_pe" => fn(team: usize) -> c_int {
-    with("shmem_team_my_pe", |world| match team {
+    with_pe("shmem_team_my_pe", |world| match team {
         0 => Ok(-1),
-        _ => Ok(world.teams.named(team)?.index(world.me).map_or(-1, |index| index as c_int)),
+        _ => Ok(world.teams.find_team(team)?.index(world.me).map_or(-1, |index| index as c_int)),
     })
 });
 
 export!("team_n_pes" => fn(team: usize) -> c_int {
-    with("shmem_team_n_pes", |world| match team {
+    with_pe("shmem_team_n_pes", |world| match team {
         0 => Ok(-1),
-        _ => Ok(world.teams.named(team)?.size as c_int),
+        _ => Ok(world.teams.find_team(team)?.size as c_int),
     })
 });
 
 // Its only member is `num_contexts`, which limits nothing here.
 export!("team_get_config" => fn(team: usize, mask: c_long, config: *mut c_void) -> c_int {
-    with("shmem_team_get_config", |world| {
+    with_pe("shmem_team_get_config", |world| {
         if team == 0 {
             return Ok(-1);
         }
-        let team = world.teams.named(team)?;
+        let team = world.teams.find_team(team)?;
         if mask & 1 != 0 {
-            let contexts = world.teams.contexts(&team);
-            inside(result(config, 4)?.write(0, &contexts.to_le_bytes()))?;
+            let contexts = world.teams.context_count(&team);
+            map_bounds_error(result_memory(config, 4)?.write(0, &contexts.to_le_bytes()))?;
         }
         Ok(0)
     })
 });
 
 export!("team_translate_pe" => fn(from: usize, pe: c_int, to: usize) -> c_int {
-    with("shmem_team_translate_pe", |world| match (from, to) {
+    with_pe("shmem_team_translate_pe", |world| match (from, to) {
         (0, _) | (_, 0) => Ok(-1),
-        _ => Ok(world.translate(from, pe.into(), to)?.map_or(-1, |index| index as c_int)),
+        _ => Ok(world.translate_index(from, pe.into(), to)?.map_or(-1, |index| index as c_int)),
     })
 });
 
 /// `num_contexts`, if the mask says that it is there.
-fn contexts(config: *const c_void, mask: c_long) -> crate::error::Result<u32> {
+fn requested_contexts(config: *const c_void, mask: c_long) -> crate::error::Result<u32> {
     let mut contexts = [0; 4];
     if mask & 1 != 0 && !config.is_null() {
-        inside(memory(config.expose_provenance(), 4).read(0, &mut contexts))?;
+        map_bounds_error(raw_memory(config.expose_provenance(), 4).read(0, &mut contexts))?;
     }
     Ok(u32::from_le_bytes(contexts))
 }
@@ -63,11 +63,11 @@ export!("team_split_strided" => fn(
     mask: c_long,
     into: *mut usize,
 ) -> c_int {
-    with("shmem_team_split_strided", |world| {
-        let part = Part { start: start.into(), stride: stride.into(), size: size.into(), contexts: contexts(config, mask)? };
-        store(into, 0)?;
-        let made = if parent == 0 { None } else { world.split(parent, part)? };
-        store(into, made.unwrap_or(0))?;
+    with_pe("shmem_team_split_strided", |world| {
+        let part = TeamPart { start: start.into(), stride: stride.into(), size: size.into(), contexts: requested_contexts(config, mask)? };
+        store_handle(into, 0)?;
+        let made = if parent == 0 { None } else { world.split_strided(parent, part)? };
+        store_handle(into, made.unwrap_or(0))?;
         Ok(if made.is_some() { 0 } else { -1 })
     })
 });
@@ -82,23 +82,23 @@ export!("team_split_2d" => fn(
     column_mask: c_long,
     column: *mut usize,
 ) -> c_int {
-    with("shmem_team_split_2d", |world| {
-        let said = (contexts(row_config, row_mask)?, contexts(column_config, column_mask)?);
-        store(row, 0)?;
-        store(column, 0)?;
+    with_pe("shmem_team_split_2d", |world| {
+        let said = (requested_contexts(row_config, row_mask)?, requested_contexts(column_config, column_mask)?);
+        store_handle(row, 0)?;
+        store_handle(column, 0)?;
         let made = if parent == 0 { None } else { world.split_2d(parent, width.into(), said)? };
         let (rows, columns) = made.unwrap_or((0, 0));
-        store(row, rows)?;
-        store(column, columns)?;
+        store_handle(row, rows)?;
+        store_handle(column, columns)?;
         Ok(if made.is_some() { 0 } else { -1 })
     })
 });
 
 export!("team_destroy" => fn(team: usize) {
     if team != 0 {
-        gives("shmem_team_destroy", |world| {
-            world.complete()?;
-            let slot = world.teams.named(team)?.slot;
+        with_pe_unless_ending("shmem_team_destroy", |world| {
+            world.quiet_all()?;
+            let slot = world.teams.find_team(team)?.slot;
             world.teams.destroy(team)?;
             world.ctxs.lose_team(slot);
             Ok(())

@@ -3,20 +3,20 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 
 use crate::abi::table::waited;
-use crate::abi::{bytes, export};
-use crate::collect::memory;
-use crate::error::{Error, Result};
+use crate::abi::{caller_memory, export};
+use crate::collect::raw_memory;
+use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
-use crate::rma::inside;
-use crate::wait::Whom;
-use crate::world::{self, with};
+use crate::rma::map_bounds_error;
+use crate::wait::ExpectedPe;
+use crate::world::{self, with_pe};
 
 /// Comparisons, by their numbers in `shmem.h`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Compare {
+pub(super) enum CompareOp {
     /// `SHMEM_CMP_EQ`
     Equal,
     /// `SHMEM_CMP_NE`
@@ -31,10 +31,10 @@ pub(super) enum Compare {
     NotLess,
 }
 
-impl Compare {
+impl CompareOp {
     /// That of a number.
     #[inline]
-    fn of(number: c_int) -> Option<Self> {
+    fn from_code(number: c_int) -> Option<Self> {
         Some(match number {
             1 => Self::Equal,
             2 => Self::Different,
@@ -47,9 +47,10 @@ impl Compare {
     }
 
     /// The same, or what is wrong.
-    pub(super) fn named(number: c_int) -> Result<Self> {
-        Self::of(number)
-            .ok_or_else(|| Error::argument("cmp is one of SHMEM_CMP_EQ, _NE, _GT, _LE, _LT and _GE"))
+    pub(super) fn check_code(number: c_int) -> Result<Self> {
+        Self::from_code(number).ok_or_else(|| {
+            ShmemError::invalid_argument("cmp is one of SHMEM_CMP_EQ, _NE, _GT, _LE, _LT and _GE")
+        })
     }
 
     /// Whether it holds.
@@ -67,71 +68,71 @@ impl Compare {
 }
 
 /// Waits for what others write here.
-pub(super) fn until<T>(world: &Pe, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    world.until(Whom::Anyone, look)
+pub(super) fn wait_until<T>(world: &Pe, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    world.wait_until(ExpectedPe::Anyone, look)
 }
 
 /// A word of a type.
-pub(super) trait Word: PartialOrd + Copy {
+pub(super) trait WaitWord: PartialOrd + Copy {
     /// Reads it whole, and before anything that comes after.
-    fn read(from: &Memory, at: u64) -> Result<Self>;
+    fn read(from: &MemoryRange, at: u64) -> Result<Self>;
 }
 
 macro_rules! word {
     ($($of:ty, $read:ident);*) => {$(
-        impl Word for $of {
+        impl WaitWord for $of {
             #[inline]
-            fn read(from: &Memory, at: u64) -> Result<Self> {
+            fn read(from: &MemoryRange, at: u64) -> Result<Self> {
                 $read(from, at).map(|bits| bits as Self)
             }
         }
     )*};
 }
-word! { i16, two; u16, two; i32, four; u32, four; i64, eight; u64, eight }
+word! { i16, read_u16; u16, read_u16; i32, read_u32; u32, read_u32; i64, read_u64; u64, read_u64 }
 
 #[inline]
-fn two(from: &Memory, at: u64) -> Result<u16> {
+fn read_u16(from: &MemoryRange, at: u64) -> Result<u16> {
     let mut bytes = [0; 2];
-    inside(from.read(at, &mut bytes))?;
+    map_bounds_error(from.read(at, &mut bytes))?;
     std::sync::atomic::fence(Ordering::Acquire);
     Ok(u16::from_le_bytes(bytes))
 }
 
 #[inline]
-fn four(from: &Memory, at: u64) -> Result<u32> {
-    let word = from.half(at).map_err(|_| Error::Unaligned(from.addr() + at as usize))?;
+fn read_u32(from: &MemoryRange, at: u64) -> Result<u32> {
+    let word = from.atomic_half_word(at).map_err(|_| ShmemError::Unaligned(from.addr() + at as usize))?;
     Ok(word.load(Ordering::Acquire))
 }
 
 #[inline]
-fn eight(from: &Memory, at: u64) -> Result<u64> {
-    from.load(at).map_err(|_| Error::Unaligned(from.addr() + at as usize))
+fn read_u64(from: &MemoryRange, at: u64) -> Result<u64> {
+    from.load(at).map_err(|_| ShmemError::Unaligned(from.addr() + at as usize))
 }
 
 /// Whether a word holds the comparison by now; `None` if it cannot be read, whose cause the long way reports. Inline: with a call of its own a wait takes 86 instructions, else 56.
 #[inline(always)]
-fn holds_now<T: Word>(word: *const c_void, cmp: c_int, value: &T) -> Option<bool> {
-    world::quick()?;
+fn holds_now<T: WaitWord>(word: *const c_void, cmp: c_int, value: &T) -> Option<bool> {
+    world::current_pe()?;
     if word.is_null() {
         return None;
     }
-    let word = memory(word.expose_provenance(), size_of::<T>());
-    Some(Compare::of(cmp)?.holds(&T::read(&word, 0).ok()?, value))
+    let word = raw_memory(word.expose_provenance(), size_of::<T>());
+    Some(CompareOp::from_code(cmp)?.holds(&T::read(&word, 0).ok()?, value))
 }
 
 /// Words of this PE, which of them count, and what they are compared with.
-struct Words<T> {
-    words: Memory,
+struct WaitWords<T> {
+    words: MemoryRange,
     count: usize,
     skip: *const c_int,
-    compare: Compare,
+    compare: CompareOp,
     /// One value, or one for each.
-    values: Memory,
+    values: MemoryRange,
     each: bool,
     of: std::marker::PhantomData<T>,
 }
 
-impl<T: Word> Words<T> {
+impl<T: WaitWord> WaitWords<T> {
     fn new(
         (words, count): (*const c_void, usize),
         skip: *const c_int,
@@ -140,33 +141,33 @@ impl<T: Word> Words<T> {
     ) -> Result<Self> {
         let values_len = if each { count } else { 1 } * size_of::<T>();
         Ok(Self {
-            words: bytes(words, count.saturating_mul(size_of::<T>()))?,
+            words: caller_memory(words, count.saturating_mul(size_of::<T>()))?,
             count,
             skip,
-            compare: Compare::named(cmp)?,
-            values: bytes(values.cast(), values_len)?,
+            compare: CompareOp::check_code(cmp)?,
+            values: caller_memory(values.cast(), values_len)?,
             each,
             of: std::marker::PhantomData,
         })
     }
 
     /// Which of them count.
-    fn counted(&self) -> impl Iterator<Item = usize> {
-        let none = self.skip.is_null() || self.each && crate::planted("shmem-vectors-count-all");
-        let skip = memory(self.skip.expose_provenance(), if none { 0 } else { self.count * 4 });
+    fn counted_indices(&self) -> impl Iterator<Item = usize> {
+        let none = self.skip.is_null() || self.each && crate::is_planted("shmem-vectors-count-all");
+        let skip = raw_memory(self.skip.expose_provenance(), if none { 0 } else { self.count * 4 });
         (0..self.count)
-            .filter(move |&at| skip.is_empty() || four(&skip, at as u64 * 4).is_ok_and(|word| word == 0))
+            .filter(move |&at| skip.is_empty() || read_u32(&skip, at as u64 * 4).is_ok_and(|word| word == 0))
     }
 
-    fn holds(&self, at: usize) -> Result<bool> {
+    fn holds_at(&self, at: usize) -> Result<bool> {
         let word = T::read(&self.words, (at * size_of::<T>()) as u64)?;
         let value = T::read(&self.values, if self.each { (at * size_of::<T>()) as u64 } else { 0 })?;
         Ok(self.compare.holds(&word, &value))
     }
 
-    fn all(&self) -> Result<bool> {
-        for at in self.counted() {
-            if !self.holds(at)? {
+    fn test_all(&self) -> Result<bool> {
+        for at in self.counted_indices() {
+            if !self.holds_at(at)? {
                 return Ok(false);
             }
         }
@@ -174,12 +175,15 @@ impl<T: Word> Words<T> {
     }
 
     /// One that holds: the first from `turn` on, so that each has its turn.
-    fn any(&self, turn: usize) -> Result<Option<usize>> {
-        let turn =
-            if self.count > 0 && !crate::planted("shmem-looks-at-the-first") { turn % self.count } else { 0 };
+    fn find_any(&self, turn: usize) -> Result<Option<usize>> {
+        let turn = if self.count > 0 && !crate::is_planted("shmem-looks-at-the-first") {
+            turn % self.count
+        } else {
+            0
+        };
         let mut before = None;
-        for at in self.counted() {
-            if (at >= turn || before.is_none()) && self.holds(at)? {
+        for at in self.counted_indices() {
+            if (at >= turn || before.is_none()) && self.holds_at(at)? {
                 if at >= turn {
                     return Ok(Some(at));
                 }
@@ -190,20 +194,20 @@ impl<T: Word> Words<T> {
     }
 
     /// Writes the numbers of those that hold; how many.
-    fn some(&self, indices: *mut usize) -> Result<usize> {
-        let out = bytes(indices.cast(), self.count * 8)?;
+    fn write_satisfied(&self, indices: *mut usize) -> Result<usize> {
+        let out = caller_memory(indices.cast(), self.count * 8)?;
         let mut found = 0;
-        for at in self.counted() {
-            if self.holds(at)? {
-                inside(out.write(found * 8, &(at as u64).to_le_bytes()))?;
+        for at in self.counted_indices() {
+            if self.holds_at(at)? {
+                map_bounds_error(out.write(found * 8, &(at as u64).to_le_bytes()))?;
                 found += 1;
             }
         }
         Ok(found as usize)
     }
 
-    fn none(&self) -> bool {
-        self.counted().next().is_none()
+    fn is_all_skipped(&self) -> bool {
+        self.counted_indices().next().is_none()
     }
 }
 
@@ -211,13 +215,13 @@ impl<T: Word> Words<T> {
 const NOWHERE: usize = usize::MAX;
 
 /// Looks once; what is found, if it is not `nothing`. Others' work here goes on meanwhile.
-fn once<T: PartialEq>(world: &Pe, nothing: T, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+fn test_once<T: PartialEq>(world: &Pe, nothing: T, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let found = look()?;
     if let Some(far) = &world.far {
         far.progress()?;
     }
     if found == nothing
-        && let Err(error) = world.in_vain()
+        && let Err(error) = world.count_failed_test()
     {
         // What who has ended did last may have come in the meantime.
         let found = look()?;
@@ -232,15 +236,15 @@ macro_rules! one {
             if holds_now(word, cmp, &value) == Some(true) {
                 return;
             }
-            with(concat!("shmem_", $name, "_wait_until"), |world| {
-                let (word, compare) = (bytes(word, size_of::<$of>())?, Compare::named(cmp)?);
-                until(world, || Ok(compare.holds(&<$of>::read(&word, 0)?, &value).then_some(())))
+            with_pe(concat!("shmem_", $name, "_wait_until"), |world| {
+                let (word, compare) = (caller_memory(word, size_of::<$of>())?, CompareOp::check_code(cmp)?);
+                wait_until(world, || Ok(compare.holds(&<$of>::read(&word, 0)?, &value).then_some(())))
             });
         });
         export!($name, "_test" => fn(word: *const c_void, cmp: c_int, value: $of) -> c_int {
-            with(concat!("shmem_", $name, "_test"), |world| {
-                let (word, compare) = (bytes(word, size_of::<$of>())?, Compare::named(cmp)?);
-                once(world, 0, || Ok(compare.holds(&<$of>::read(&word, 0)?, &value).into()))
+            with_pe(concat!("shmem_", $name, "_test"), |world| {
+                let (word, compare) = (caller_memory(word, size_of::<$of>())?, CompareOp::check_code(cmp)?);
+                test_once(world, 0, || Ok(compare.holds(&<$of>::read(&word, 0)?, &value).into()))
             })
         });
     };
@@ -261,9 +265,9 @@ macro_rules! several {
             cmp: c_int,
             value: $value,
         ) {
-            with(concat!("shmem_", $name, "_wait_until_all", $vector), |world| {
-                let words = Words::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
-                until(world, || Ok(words.all()?.then_some(())))
+            with_pe(concat!("shmem_", $name, "_wait_until_all", $vector), |world| {
+                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                wait_until(world, || Ok(words.test_all()?.then_some(())))
             });
         });
         export!($name, "_wait_until_any", $vector => fn(
@@ -273,13 +277,13 @@ macro_rules! several {
             cmp: c_int,
             value: $value,
         ) -> usize {
-            with(concat!("shmem_", $name, "_wait_until_any", $vector), |world| {
-                let words = Words::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
-                if words.none() {
+            with_pe(concat!("shmem_", $name, "_wait_until_any", $vector), |world| {
+                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                if words.is_all_skipped() {
                     return Ok(NOWHERE);
                 }
                 let turn = world.turn.fetch_add(1, Ordering::Relaxed);
-                until(world, || words.any(turn))
+                wait_until(world, || words.find_any(turn))
             })
         });
         export!($name, "_wait_until_some", $vector => fn(
@@ -290,12 +294,12 @@ macro_rules! several {
             cmp: c_int,
             value: $value,
         ) -> usize {
-            with(concat!("shmem_", $name, "_wait_until_some", $vector), |world| {
-                let words = Words::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
-                if words.none() {
+            with_pe(concat!("shmem_", $name, "_wait_until_some", $vector), |world| {
+                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                if words.is_all_skipped() {
                     return Ok(0);
                 }
-                until(world, || Ok(Some(words.some(indices)?).filter(|found| *found > 0)))
+                wait_until(world, || Ok(Some(words.write_satisfied(indices)?).filter(|found| *found > 0)))
             })
         });
         export!($name, "_test_all", $vector => fn(
@@ -305,9 +309,9 @@ macro_rules! several {
             cmp: c_int,
             value: $value,
         ) -> c_int {
-            with(concat!("shmem_", $name, "_test_all", $vector), |world| {
-                let words = Words::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
-                once(world, 0, || Ok(words.all()?.into()))
+            with_pe(concat!("shmem_", $name, "_test_all", $vector), |world| {
+                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                test_once(world, 0, || Ok(words.test_all()?.into()))
             })
         });
         export!($name, "_test_any", $vector => fn(
@@ -317,10 +321,10 @@ macro_rules! several {
             cmp: c_int,
             value: $value,
         ) -> usize {
-            with(concat!("shmem_", $name, "_test_any", $vector), |world| {
-                let words = Words::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+            with_pe(concat!("shmem_", $name, "_test_any", $vector), |world| {
+                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
                 let turn = world.turn.fetch_add(1, Ordering::Relaxed);
-                once(world, NOWHERE, || Ok(words.any(turn)?.unwrap_or(NOWHERE)))
+                test_once(world, NOWHERE, || Ok(words.find_any(turn)?.unwrap_or(NOWHERE)))
             })
         });
         export!($name, "_test_some", $vector => fn(
@@ -331,9 +335,9 @@ macro_rules! several {
             cmp: c_int,
             value: $value,
         ) -> usize {
-            with(concat!("shmem_", $name, "_test_some", $vector), |world| {
-                let words = Words::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
-                once(world, 0, || words.some(indices))
+            with_pe(concat!("shmem_", $name, "_test_some", $vector), |world| {
+                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                test_once(world, 0, || words.write_satisfied(indices))
             })
         });
     };

@@ -2,18 +2,18 @@
 
 use std::ffi::{c_int, c_void};
 
-use trunkline_proto::rma::atomic::{Action, Type};
+use trunkline_proto::rma::atomic::{AtomicAction, AtomicType};
 
 use crate::abi::table::{atomics, bits, swaps};
-use crate::abi::{export, result};
+use crate::abi::{export, result_memory};
 use crate::ctx::DEFAULT;
-use crate::error::Error;
+use crate::error::ShmemError;
 use crate::quick;
-use crate::rma::inside;
-use crate::world::with;
+use crate::rma::map_bounds_error;
+use crate::world::with_pe;
 
 /// A number as the bits of a word.
-pub(super) trait Bits: Copy {
+pub(super) trait WordBits: Copy {
     /// Its bits.
     fn bits(self) -> u64;
     /// The number of bits.
@@ -22,7 +22,7 @@ pub(super) trait Bits: Copy {
 
 macro_rules! as_bits {
     ($($of:ty, $unsigned:ty);*) => {$(
-        impl Bits for $of {
+        impl WordBits for $of {
             #[inline]
             fn bits(self) -> u64 {
                 u64::from(self as $unsigned)
@@ -36,7 +36,7 @@ macro_rules! as_bits {
 }
 as_bits! { i32, u32; i64, u64; u32, u32; u64, u64; i16, u16; u16, u16 }
 
-impl Bits for f32 {
+impl WordBits for f32 {
     #[inline]
     fn bits(self) -> u64 {
         self.to_bits().into()
@@ -47,7 +47,7 @@ impl Bits for f32 {
     }
 }
 
-impl Bits for f64 {
+impl WordBits for f64 {
     #[inline]
     fn bits(self) -> u64 {
         self.to_bits()
@@ -60,57 +60,63 @@ impl Bits for f64 {
 
 /// What a word was.
 #[inline]
-pub(super) fn fetch(
+pub(super) fn fetch_word(
     call: &str,
     ctx: usize,
     at: *const c_void,
-    (kind, action): (Type, Action),
+    (kind, action): (AtomicType, AtomicAction),
     pe: c_int,
 ) -> u64 {
-    with(call, |world| {
-        let on = world.on(ctx)?;
-        let pe = on.team.named(pe.into())?;
-        world.fetch(on.lane, pe, aligned(world, at, kind)?, kind, action)
+    with_pe(call, |world| {
+        let on = world.context_target(ctx)?;
+        let pe = on.team.checked_pe(pe.into())?;
+        world.fetch_atomic(on.lane, pe, aligned_place(world, at, kind)?, kind, action)
     })
 }
 
 #[inline]
-pub(super) fn change(call: &str, ctx: usize, at: *const c_void, (kind, action): (Type, Action), pe: c_int) {
-    with(call, |world| {
-        let on = world.on(ctx)?;
-        let pe = on.team.named(pe.into())?;
-        world.change(on.lane, pe, aligned(world, at, kind)?, kind, action)
+pub(super) fn change_word(
+    call: &str,
+    ctx: usize,
+    at: *const c_void,
+    (kind, action): (AtomicType, AtomicAction),
+    pe: c_int,
+) {
+    with_pe(call, |world| {
+        let on = world.context_target(ctx)?;
+        let pe = on.team.checked_pe(pe.into())?;
+        world.post_atomic(on.lane, pe, aligned_place(world, at, kind)?, kind, action)
     });
 }
 
 /// Where a word is.
 #[inline]
-fn aligned(
+fn aligned_place(
     world: &crate::pe::Pe,
     at: *const c_void,
-    kind: Type,
-) -> crate::error::Result<crate::place::Place> {
-    let bytes = kind.width().bytes() as usize;
+    kind: AtomicType,
+) -> crate::error::Result<crate::place::SymmetricPlace> {
+    let bytes = kind.word_width().byte_len() as usize;
     if !at.addr().is_multiple_of(bytes) {
-        return Err(Error::Unaligned(at.addr()));
+        return Err(ShmemError::Unaligned(at.addr()));
     }
-    world.place(at.addr(), bytes)
+    world.find_place(at.addr(), bytes)
 }
 
 /// The value, which may be used after a quiet.
 #[inline]
-fn fetch_nbi<T: Bits>(
+fn fetch_nbi<T: WordBits>(
     call: &str,
     ctx: usize,
     into: *mut T,
     at: *const c_void,
-    (what, pe): ((Type, Action), c_int),
+    (what, pe): ((AtomicType, AtomicAction), c_int),
 ) {
     // Before the word is another one.
-    let into = with(call, |_| result(into.cast(), size_of::<T>()));
-    let bits = fetch(call, ctx, at, what, pe).to_le_bytes();
-    if !crate::planted("shmem-keeps-what-it-fetched") {
-        with(call, |_| inside(into.write(0, &bits[..size_of::<T>()])));
+    let into = with_pe(call, |_| result_memory(into.cast(), size_of::<T>()));
+    let bits = fetch_word(call, ctx, at, what, pe).to_le_bytes();
+    if !crate::is_planted("shmem-keeps-what-it-fetched") {
+        with_pe(call, |_| map_bounds_error(into.write(0, &bits[..size_of::<T>()])));
     }
 }
 
@@ -118,17 +124,17 @@ fn fetch_nbi<T: Bits>(
 macro_rules! fetching {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*), $action:expr) => {
         export!($name, "_atomic_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) -> $of {
-            let quick = quick::fetch(dest, Type::$kind.width(), $action, pe);
+            let quick = quick::fetch_one(dest, AtomicType::$kind.word_width(), $action, pe);
             let call = concat!("shmem_", $name, "_atomic_", $verb);
-            <$of>::of(quick.unwrap_or_else(|| fetch(call, DEFAULT, dest, (Type::$kind, $action), pe)))
+            <$of>::of(quick.unwrap_or_else(|| fetch_word(call, DEFAULT, dest, (AtomicType::$kind, $action), pe)))
         });
         export!("ctx_", $name, "_atomic_", $verb => fn(ctx: usize, dest: *mut c_void, $($value: $of,)* pe: c_int) -> $of {
             let call = concat!("shmem_ctx_", $name, "_atomic_", $verb);
-            <$of>::of(fetch(call, ctx, dest, (Type::$kind, $action), pe))
+            <$of>::of(fetch_word(call, ctx, dest, (AtomicType::$kind, $action), pe))
         });
         export!($name, "_atomic_", $verb, "_nbi" => fn(into: *mut $of, dest: *mut c_void, $($value: $of,)* pe: c_int) {
             let call = concat!("shmem_", $name, "_atomic_", $verb, "_nbi");
-            fetch_nbi(call, DEFAULT, into, dest, ((Type::$kind, $action), pe));
+            fetch_nbi(call, DEFAULT, into, dest, ((AtomicType::$kind, $action), pe));
         });
         export!("ctx_", $name, "_atomic_", $verb, "_nbi" => fn(
             ctx: usize,
@@ -138,7 +144,7 @@ macro_rules! fetching {
             pe: c_int,
         ) {
             let call = concat!("shmem_ctx_", $name, "_atomic_", $verb, "_nbi");
-            fetch_nbi(call, ctx, into, dest, ((Type::$kind, $action), pe));
+            fetch_nbi(call, ctx, into, dest, ((AtomicType::$kind, $action), pe));
         });
     };
 }
@@ -147,21 +153,21 @@ macro_rules! fetching {
 macro_rules! changing {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*), $action:expr) => {
         export!($name, "_atomic_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) {
-            if quick::fetch(dest, Type::$kind.width(), $action, pe).is_none() {
-                change(concat!("shmem_", $name, "_atomic_", $verb), DEFAULT, dest, (Type::$kind, $action), pe);
+            if quick::fetch_one(dest, AtomicType::$kind.word_width(), $action, pe).is_none() {
+                change_word(concat!("shmem_", $name, "_atomic_", $verb), DEFAULT, dest, (AtomicType::$kind, $action), pe);
             }
         });
         export!("ctx_", $name, "_atomic_", $verb => fn(ctx: usize, dest: *mut c_void, $($value: $of,)* pe: c_int) {
-            change(concat!("shmem_ctx_", $name, "_atomic_", $verb), ctx, dest, (Type::$kind, $action), pe);
+            change_word(concat!("shmem_ctx_", $name, "_atomic_", $verb), ctx, dest, (AtomicType::$kind, $action), pe);
         });
     };
 }
 
 macro_rules! swapped {
     ($name:literal, $of:ty, $kind:ident) => {
-        fetching!($name, "fetch", $of, $kind, (), Action::Fetch);
-        changing!($name, "set", $of, $kind, (value), Action::Set(value.bits()));
-        fetching!($name, "swap", $of, $kind, (value), Action::Set(value.bits()));
+        fetching!($name, "fetch", $of, $kind, (), AtomicAction::Fetch);
+        changing!($name, "set", $of, $kind, (value), AtomicAction::Set(value.bits()));
+        fetching!($name, "swap", $of, $kind, (value), AtomicAction::Set(value.bits()));
     };
 }
 swaps!(swapped);
@@ -174,24 +180,24 @@ macro_rules! counted {
             $of,
             $kind,
             (cond, value),
-            Action::CompareSwap { expect: cond.bits(), swap: value.bits() }
+            AtomicAction::CompareSwap { expect: cond.bits(), swap: value.bits() }
         );
-        fetching!($name, "fetch_inc", $of, $kind, (), Action::Add(1));
-        changing!($name, "inc", $of, $kind, (), Action::Add(1));
-        fetching!($name, "fetch_add", $of, $kind, (value), Action::Add(value.bits()));
-        changing!($name, "add", $of, $kind, (value), Action::Add(value.bits()));
+        fetching!($name, "fetch_inc", $of, $kind, (), AtomicAction::Add(1));
+        changing!($name, "inc", $of, $kind, (), AtomicAction::Add(1));
+        fetching!($name, "fetch_add", $of, $kind, (value), AtomicAction::Add(value.bits()));
+        changing!($name, "add", $of, $kind, (value), AtomicAction::Add(value.bits()));
     };
 }
 atomics!(counted);
 
 macro_rules! by_bits {
     ($name:literal, $of:ty, $kind:ident) => {
-        fetching!($name, "fetch_and", $of, $kind, (value), Action::And(value.bits()));
-        changing!($name, "and", $of, $kind, (value), Action::And(value.bits()));
-        fetching!($name, "fetch_or", $of, $kind, (value), Action::Or(value.bits()));
-        changing!($name, "or", $of, $kind, (value), Action::Or(value.bits()));
-        fetching!($name, "fetch_xor", $of, $kind, (value), Action::Xor(value.bits()));
-        changing!($name, "xor", $of, $kind, (value), Action::Xor(value.bits()));
+        fetching!($name, "fetch_and", $of, $kind, (value), AtomicAction::And(value.bits()));
+        changing!($name, "and", $of, $kind, (value), AtomicAction::And(value.bits()));
+        fetching!($name, "fetch_or", $of, $kind, (value), AtomicAction::Or(value.bits()));
+        changing!($name, "or", $of, $kind, (value), AtomicAction::Or(value.bits()));
+        fetching!($name, "fetch_xor", $of, $kind, (value), AtomicAction::Xor(value.bits()));
+        changing!($name, "xor", $of, $kind, (value), AtomicAction::Xor(value.bits()));
     };
 }
 bits!(by_bits);

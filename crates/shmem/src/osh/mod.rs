@@ -13,7 +13,7 @@ const LIBRARIES: [(&str, &str); 2] = [("trunkline-shmem", "../lib"), ("trunkline
 
 /// Where things are.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct InstallPaths {
     /// The folder of the library.
     pub(crate) lib: PathBuf,
     /// Its name for a linker.
@@ -23,7 +23,7 @@ pub(crate) struct Found {
 }
 
 /// The folder that this program is in.
-fn here() -> PathBuf {
+fn program_folder() -> PathBuf {
     let own = std::env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
     own.parent().map(Path::to_path_buf).unwrap_or_default()
 }
@@ -32,8 +32,8 @@ fn here() -> PathBuf {
 ///
 /// # Errors
 /// What is missing, for people.
-pub(crate) fn find() -> Result<Found, String> {
-    let here = here();
+pub(crate) fn find_installation() -> Result<InstallPaths, String> {
+    let here = program_folder();
     let places =
         LIBRARIES.iter().flat_map(|(name, folder)| [(*name, here.join(folder)), (*name, here.join("deps"))]);
     let has = |name: &str, folder: &Path| folder.join(format!("lib{name}.so")).is_file();
@@ -49,7 +49,7 @@ pub(crate) fn find() -> Result<Found, String> {
     let include = includes.find(|folder| folder.join("shmem.h").is_file());
     let include = include.ok_or_else(|| format!("no shmem.h in ../include of {}", here.display()))?;
     let real = |path: PathBuf| path.canonicalize().unwrap_or(path);
-    Ok(Found { lib: real(lib), name, include: real(include) })
+    Ok(InstallPaths { lib: real(lib), name, include: real(include) })
 }
 
 const HELP: &str = "\
@@ -66,7 +66,7 @@ The compiler is that of the environment variable";
 /// Calls a compiler.
 pub(crate) fn compile(name: &str, variable: &str, default: &str) -> ExitCode {
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let found = match find() {
+    let found = match find_installation() {
         Ok(found) => found,
         Err(missing) => {
             eprintln!("{name}: {missing}");
@@ -128,7 +128,7 @@ pub(crate) fn launch() -> ExitCode {
         println!("{RUN_HELP}");
         return ExitCode::from(if arguments.is_empty() { 2 } else { 0 });
     }
-    let launcher = here().join("trunkline");
+    let launcher = program_folder().join("trunkline");
     let error = Command::new(&launcher).arg("run").args(words::of_launcher(arguments)).exec();
     eprintln!("oshrun: cannot call {}: {error}", launcher.display());
     ExitCode::FAILURE

@@ -17,8 +17,8 @@ pub(crate) fn of_launcher(arguments: Vec<OsString>) -> Vec<OsString> {
         }
         let argument = if argument == "-np" { "-n".into() } else { argument };
         is_value = argument.to_str().is_some_and(|word| TAKE_A_VALUE.contains(&word))
-            && !planted("oshrun-takes-values-for-programs");
-        options = starts(&argument, "-") && argument != "--";
+            && !is_planted("oshrun-takes-values-for-programs");
+        options = has_prefix(&argument, "-") && argument != "--";
         argument
     };
     arguments.into_iter().map(translated).collect()
@@ -62,20 +62,20 @@ pub(crate) fn links(arguments: &[OsString]) -> bool {
             return false;
         }
         is_value = argument.to_str().is_some_and(|word| OF_COMPILERS.contains(&word));
-        !starts(argument, "-") || argument == "-" || starts(argument, "-l")
+        !has_prefix(argument, "-") || argument == "-" || has_prefix(argument, "-l")
     };
-    (arguments.iter().any(&mut is_input) || planted("oshcc-links-nothing-too"))
+    (arguments.iter().any(&mut is_input) || is_planted("oshcc-links-nothing-too"))
         && !arguments
             .iter()
             .any(|argument| argument.to_str().is_some_and(|word| LINK_NOTHING.contains(&word)))
 }
 
-fn starts(argument: &OsStr, with: &str) -> bool {
+fn has_prefix(argument: &OsStr, with: &str) -> bool {
     argument.as_encoded_bytes().starts_with(with.as_bytes())
 }
 
 /// Whether a bug is planted.
-fn planted(name: &str) -> bool {
+fn is_planted(name: &str) -> bool {
     #[cfg(feature = "mutants")]
     return std::env::var("TRUNKLINE_MUTANT").is_ok_and(|asked| asked == name);
     #[cfg(not(feature = "mutants"))]

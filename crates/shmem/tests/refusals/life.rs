@@ -3,7 +3,7 @@
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use trunkline_bootstrap::{Secret, free_port, own};
+use trunkline_bootstrap::{JobSecret, free_port, own};
 
 use crate::child::{self, Standing};
 use crate::{allocator, calls};
@@ -114,7 +114,7 @@ struct Job(Vec<Child>);
 impl Job {
     fn start(way: &Way, refuser: usize, nth: u64) -> Self {
         let port = free_port().unwrap();
-        let secret = Secret::random().unwrap().to_hex();
+        let secret = JobSecret::random().unwrap().to_hex();
         let start = |rank: usize| {
             let mut command: Command = child::child_command();
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,7 +1,7 @@
 //! After a peer's death, or the end of its comm, every request of that comm ends within the peer time limit; and no
 //! request fails without such a cause.
 
-use crate::checkers::{Check, Violation};
+use crate::checkers::{PropertyResult, PropertyViolation};
 
 /// Time a process may need beyond the limit to look.
 const SLACK: u64 = 1_000_000_000;
@@ -11,7 +11,7 @@ const LOOKS: u32 = 300;
 
 /// What may end a comm before its work is done.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Cause {
+pub(crate) enum FailureCause {
     /// A process at its ends died.
     Death,
     /// One end was closed with work in flight.
@@ -28,8 +28,8 @@ pub(crate) enum Cause {
 
 /// The fate of one end of a comm.
 #[derive(Debug, Default)]
-pub(crate) struct Fate {
-    cause: Option<(u64, Cause)>,
+pub(crate) struct CommFate {
+    cause: Option<(u64, FailureCause)>,
     late_looks: u32,
     /// When its process wakes up, or woke up last.
     awake: u64,
@@ -37,18 +37,18 @@ pub(crate) struct Fate {
     peer_awake: u64,
 }
 
-fn violation(text: String) -> Violation {
-    Violation { checker: "bounded", text }
+fn bounded_violation(text: String) -> PropertyViolation {
+    PropertyViolation { checker: "bounded", text }
 }
 
-impl Fate {
+impl CommFate {
     /// The comm is doomed from now on.
-    pub(crate) fn doom(&mut self, now: u64, cause: Cause) {
+    pub(crate) fn expect_failure(&mut self, now: u64, cause: FailureCause) {
         self.cause.get_or_insert((now, cause));
     }
 
     /// Its process makes no calls until then.
-    pub(crate) fn sleeps(&mut self, until: u64) {
+    pub(crate) fn extend_sleep(&mut self, until: u64) {
         self.awake = self.awake.max(until);
     }
 
@@ -58,20 +58,20 @@ impl Fate {
     }
 
     /// Why the comm may fail.
-    pub(crate) fn cause(&self) -> Option<Cause> {
+    pub(crate) fn cause(&self) -> Option<FailureCause> {
         self.cause.map(|(_, cause)| cause)
     }
 
     /// A call failed: it must have had a cause.
-    pub(crate) fn failed(&self, what: &str, error: &str) -> Check {
+    pub(crate) fn check_failure(&self, what: &str, error: &str) -> PropertyResult {
         match self.cause {
             Some(_) => Ok(()),
-            None => Err(violation(format!("{what}: failed without a cause: {error}"))),
+            None => Err(bounded_violation(format!("{what}: failed without a cause: {error}"))),
         }
     }
 
     /// An end waits to take memory back, or to close, since then.
-    pub(crate) fn draining(&mut self, what: &str, since: u64, now: u64, limit: u64) -> Check {
+    pub(crate) fn check_draining(&mut self, what: &str, since: u64, now: u64, limit: u64) -> PropertyResult {
         if now <= since.saturating_add(limit).saturating_add(SLACK) {
             return Ok(());
         }
@@ -79,13 +79,13 @@ impl Fate {
         if self.late_looks <= LOOKS {
             return Ok(());
         }
-        Err(violation(format!("{what}: cannot leave for {} s", (now - since) / 1_000_000_000)))
+        Err(bounded_violation(format!("{what}: cannot leave for {} s", (now - since) / 1_000_000_000)))
     }
 
     /// A request is still under way.
-    pub(crate) fn pending(&mut self, what: &str, now: u64, limit: u64) -> Check {
+    pub(crate) fn check_pending(&mut self, what: &str, now: u64, limit: u64) -> PropertyResult {
         let Some((since, cause)) = self.cause else { return Ok(()) };
-        let told = if cause == Cause::Abort { self.peer_awake } else { 0 };
+        let told = if cause == FailureCause::Abort { self.peer_awake } else { 0 };
         let since = since.max(self.awake).max(told);
         if now <= since.saturating_add(limit).saturating_add(SLACK) {
             return Ok(());
@@ -95,6 +95,6 @@ impl Fate {
             return Ok(());
         }
         let seconds = (now - since) / 1_000_000_000;
-        Err(violation(format!("{what}: still under way {seconds} s after {cause:?}")))
+        Err(bounded_violation(format!("{what}: still under way {seconds} s after {cause:?}")))
     }
 }

@@ -1,11 +1,11 @@
 //! Shared queue pairs: no more of them than both ends want, all books balance, and what was given comes back.
 
-use trunkline_engine::{Riding, SharingParams};
+use trunkline_engine::{SharingParams, SharingUsage};
 use trunkline_proto::limits::GROUPS_OF_KEY_MAX;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::pool::config::SharingMode;
 
-use crate::Pid;
-use crate::checkers::{Check, Violation};
+use crate::SimPid;
+use crate::checkers::{PropertyResult, PropertyViolation};
 use crate::scenario::CommPlan;
 
 /// Steps between two looks into an engine's books.
@@ -13,17 +13,17 @@ const STEPS: u64 = 16;
 
 /// What was seen of groups so far.
 #[derive(Debug, Default)]
-pub(crate) struct Groups {
+pub(crate) struct GroupChecker {
     steps: u64,
     /// Something has ended or failed: groups may be left and made again, and what comes late is nobody's.
     pub(crate) disturbed: bool,
 }
 
-fn violation(text: String) -> Violation {
-    Violation { checker: "groups", text }
+fn groups_violation(text: String) -> PropertyViolation {
+    PropertyViolation { checker: "groups", text }
 }
 
-impl Groups {
+impl GroupChecker {
     /// Whether it is time to look.
     pub(crate) fn is_due(&mut self) -> bool {
         self.steps += 1;
@@ -31,12 +31,12 @@ impl Groups {
     }
 
     /// An engine's books balance.
-    pub(crate) fn check(&self, riding: &Riding, process: Pid) -> Check {
+    pub(crate) fn check_engine(&self, riding: &SharingUsage, process: SimPid) -> PropertyResult {
         if let Some(wrong) = &riding.wrong {
-            return Err(violation(format!("{process}: {wrong}")));
+            return Err(groups_violation(format!("{process}: {wrong}")));
         }
         if riding.dropped > 0 && !self.disturbed {
-            return Err(violation(format!("{process}: {} completions were nobody's", riding.dropped)));
+            return Err(groups_violation(format!("{process}: {} completions were nobody's", riding.dropped)));
         }
         Ok(())
     }
@@ -44,36 +44,36 @@ impl Groups {
     /// A process has no more links than its comms need, as long as nothing has ended; `all` of them are open.
     pub(crate) fn check_links(
         &self,
-        process: Pid,
+        process: SimPid,
         links: usize,
         all: bool,
         comms: &[CommPlan],
         sharing: &[SharingParams],
-    ) -> Check {
+    ) -> PropertyResult {
         let single = |comm: &CommPlan| comm.from_nics.len() == 1 && comm.to_nics.len() == 1;
         if self.disturbed || !comms.iter().all(single) {
             return Ok(());
         }
         let (most, exact) = links_of(process, comms, sharing);
         if links > most || (all && exact && links < most) {
-            return Err(violation(format!("{process} has {links} links, and {most} are enough")));
+            return Err(groups_violation(format!("{process} has {links} links, and {most} are enough")));
         }
         Ok(())
     }
 }
 
 /// Links that a process needs, and whether it needs all of them.
-fn links_of(process: Pid, comms: &[CommPlan], sharing: &[SharingParams]) -> (usize, bool) {
+fn links_of(process: SimPid, comms: &[CommPlan], sharing: &[SharingParams]) -> (usize, bool) {
     let mut most = 0;
     let mut exact = true;
     let key = |comm: &CommPlan| (comm.from, comm.to, comm.from_nics.clone(), comm.to_nics.clone());
     for (at, comm) in comms.iter().enumerate() {
         let earlier = comms[..at].iter().filter(|other| key(other) == key(comm)).count();
         let ends = [sharing[comm.from], sharing[comm.to]];
-        let off = ends.iter().any(|end| end.sharing == Sharing::Off);
+        let off = ends.iter().any(|end| end.sharing == SharingMode::Off);
         let least = ends.iter().map(groups_of).min();
         let groups = least.filter(|_| !off).unwrap_or(usize::MAX);
-        exact &= ends.iter().all(|end| end.budget == 0 && end.sharing == Sharing::On);
+        exact &= ends.iter().all(|end| end.budget == 0 && end.sharing == SharingMode::On);
         let times = usize::from(comm.from == process.0) + usize::from(comm.to == process.0);
         most += times * usize::from(earlier < groups);
     }
@@ -83,14 +83,14 @@ fn links_of(process: Pid, comms: &[CommPlan], sharing: &[SharingParams]) -> (usi
 /// Groups of a key that an end makes at most.
 fn groups_of(end: &SharingParams) -> usize {
     match end.sharing {
-        Sharing::Off => 0,
-        Sharing::On => end.groups.into(),
-        Sharing::Auto => GROUPS_OF_KEY_MAX.into(),
+        SharingMode::Off => 0,
+        SharingMode::On => end.groups.into(),
+        SharingMode::Auto => GROUPS_OF_KEY_MAX.into(),
     }
 }
 
 /// Everything is closed: nothing of any group is left.
-pub(crate) fn check_empty(riding: &Riding, process: Pid) -> Check {
+pub(crate) fn check_empty(riding: &SharingUsage, process: SimPid) -> PropertyResult {
     let pool = &riding.pool;
     let counts = [
         pool.groups,
@@ -108,5 +108,5 @@ pub(crate) fn check_empty(riding: &Riding, process: Pid) -> Check {
     if counts.iter().all(|&count| count == 0) && queues == [0, 0] && !budgets {
         return Ok(());
     }
-    Err(violation(format!("{process} holds {riding:?} after closing everything")))
+    Err(groups_violation(format!("{process} holds {riding:?} after closing everything")))
 }

@@ -12,18 +12,18 @@ use std::fmt;
 
 /// A property that did not hold.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Violation {
+pub struct PropertyViolation {
     /// The checker that saw it.
     pub checker: &'static str,
     /// What it saw.
     pub text: String,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for PropertyViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.checker, self.text)
     }
 }
 
 /// Whether a property held.
-pub(crate) type Check = Result<(), Violation>;
+pub(crate) type PropertyResult = Result<(), PropertyViolation>;

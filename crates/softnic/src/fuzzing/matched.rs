@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::queue_pair::Posted;
+use super::queue_pair::FuzzReceive;
 
 /// A send of the peer without its receive.
 #[derive(Debug)]
@@ -17,10 +17,10 @@ struct ComingSend {
 #[derive(Debug, Default)]
 pub(super) struct MatchedModel {
     /// Receives without their send, with their keys, the oldest first.
-    pub(super) receives: VecDeque<(u64, Posted)>,
-    pub(super) coming: Coming,
+    pub(super) receives: VecDeque<(u64, FuzzReceive)>,
+    pub(super) coming: ComingSends,
     /// Per receive, the bytes that must fill it.
-    filled: BTreeMap<u64, (Posted, Vec<u8>)>,
+    filled: BTreeMap<u64, (FuzzReceive, Vec<u8>)>,
     /// Receives of this end that are too short for their sends.
     too_short: BTreeSet<u64>,
     /// Sends of this end that are too long for their receives.
@@ -29,9 +29,9 @@ pub(super) struct MatchedModel {
 
 /// Sends without their receive, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Coming(VecDeque<ComingSend>);
+pub(super) struct ComingSends(VecDeque<ComingSend>);
 
-impl Coming {
+impl ComingSends {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -42,7 +42,7 @@ impl MatchedModel {
     pub(super) fn add_send(&mut self, key: u64, wr_id: u64, bytes: Vec<u8>) -> Option<u64> {
         let send = ComingSend { key, wr_id, bytes };
         match self.receives.iter().position(|(of, _)| *of == key) {
-            Some(at) => self.receives.remove(at).and_then(|(_, posted)| self.meet(send, posted)),
+            Some(at) => self.receives.remove(at).and_then(|(_, posted)| self.match_send(send, posted)),
             None => {
                 self.coming.0.push_back(send);
                 None
@@ -51,9 +51,9 @@ impl MatchedModel {
     }
 
     /// This end has posted a receive. Returns the peer's send if that is too long for it.
-    pub(super) fn add_receive(&mut self, key: u64, posted: Posted) -> Option<u64> {
+    pub(super) fn add_receive(&mut self, key: u64, posted: FuzzReceive) -> Option<u64> {
         match self.coming.0.iter().position(|send| send.key == key) {
-            Some(at) => self.coming.0.remove(at).and_then(|send| self.meet(send, posted)),
+            Some(at) => self.coming.0.remove(at).and_then(|send| self.match_send(send, posted)),
             None => {
                 self.receives.push_back((key, posted));
                 None
@@ -61,7 +61,7 @@ impl MatchedModel {
         }
     }
 
-    fn meet(&mut self, send: ComingSend, posted: Posted) -> Option<u64> {
+    fn match_send(&mut self, send: ComingSend, posted: FuzzReceive) -> Option<u64> {
         if send.bytes.len() as u64 > posted.len {
             self.too_short.insert(posted.wr_id);
             return Some(send.wr_id);
@@ -71,7 +71,7 @@ impl MatchedModel {
     }
 
     /// A receive has completed: where it was, and the bytes that must have arrived.
-    pub(super) fn take_filled(&mut self, wr_id: u64) -> Option<(Posted, Vec<u8>)> {
+    pub(super) fn take_filled(&mut self, wr_id: u64) -> Option<(FuzzReceive, Vec<u8>)> {
         self.filled.remove(&wr_id)
     }
 

@@ -7,15 +7,16 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Fabric as _, Keys, LinkId, Links as _, Match, Op, PostError, Purpose,
-    Rail as _, RailConfig, RecvOrder, Remote, Source, Status,
+    AccessRights, Completion, CompletionKind, Fabric as _, LinkControl as _, LinkId, MatchKey, Op, OpSource,
+    OpStatus, PostError, Rail as _, RailConfig, RecvOrder, RegionExtent, RegionKeys, RegionPurpose,
+    RemoteLocation,
 };
-use trunkline_mem::Memory;
-use trunkline_proto::fuzzing::{Action, read_actions};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::fuzzing::{FuzzAction, read_actions};
 use trunkline_proto::time::Duration;
 
 use super::matched::MatchedModel;
-use super::relay::{Alteration, WireRelay};
+use super::relay::{ByteAlteration, WireRelay};
 use crate::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
 
 /// Actions of one input.
@@ -39,16 +40,16 @@ const POLLS_MAX: usize = 200_000;
 const CANARY: u8 = 0xc5;
 
 /// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input chooses the wire.
-pub(super) fn actions(bytes: &[u8]) {
+pub(super) fn run_actions(bytes: &[u8]) {
     let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
-    let Some(mut world) = World::new(how) else { return };
-    actions.for_each(|action| world.act(action));
-    world.end();
+    let Some(mut world) = QueuePairWorld::new(how) else { return };
+    actions.for_each(|action| world.apply_action(action));
+    world.check_end();
 }
 
 /// A receive that was posted: where, and of which length.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Posted {
+pub(super) struct FuzzReceive {
     pub(super) wr_id: u64,
     pub(super) at: u64,
     pub(super) len: u64,
@@ -56,44 +57,44 @@ pub(super) struct Posted {
 
 /// The effect that an operation must have had when it completes.
 #[derive(Debug)]
-enum Effect {
+enum ExpectedEffect {
     Nothing,
     /// Bytes that it has read, and where to.
     Read(u64, Vec<u8>),
 }
 
 /// One end.
-struct End {
+struct FuzzEnd {
     rail: SoftRail,
     link: Option<LinkId>,
     /// Peers reach it by a key that they were told.
-    open: (Memory, Keys),
+    open: (MemoryRange, RegionKeys),
     /// Registered, and its key is told to no peer.
-    secret: (Memory, Keys),
+    secret: (MemoryRange, RegionKeys),
     /// Receives, reads and answers of atomics go here.
-    into: (Memory, Keys),
+    into: (MemoryRange, RegionKeys),
     /// Bytes to be sent from.
-    from: (Memory, Keys),
+    from: (MemoryRange, RegionKeys),
     /// Its segment, which the peer can write.
     segment: Option<File>,
     /// The bytes of `open` once all is executed.
     model: Vec<u8>,
     /// The next place of `into` for a receive, and for the bytes of a read.
     next: [u64; 2],
-    receives: VecDeque<Posted>,
+    receives: VecDeque<FuzzReceive>,
     /// Sends of the peer that have not met a receive.
     coming: VecDeque<Vec<u8>>,
     /// Signalled operations that have not completed, oldest first.
-    posted: VecDeque<(u64, Effect)>,
+    posted: VecDeque<(u64, ExpectedEffect)>,
     /// Per receive, the bytes that must fill it.
-    filled: BTreeMap<u64, (Posted, Vec<u8>)>,
+    filled: BTreeMap<u64, (FuzzReceive, Vec<u8>)>,
     matched: MatchedModel,
     /// A completion said that the link has failed.
     told: bool,
 }
 
-struct World {
-    ends: [End; 2],
+struct QueuePairWorld {
+    ends: [FuzzEnd; 2],
     /// The relays between them over TCP, in front of each end.
     relays: Vec<WireRelay>,
     next_id: u64,
@@ -103,7 +104,7 @@ struct World {
     ended: bool,
 }
 
-fn config(how: u8) -> SoftConfig {
+fn fuzz_config(how: u8) -> SoftConfig {
     let wire = if how % 4 == 2 { WireMode::Tcp } else { WireMode::Auto };
     let wire = if how.is_multiple_of(4) { WireMode::Shm } else { wire };
     let copy = [CopyMode::Auto, CopyMode::Staging, CopyMode::Pull, CopyMode::Share][usize::from(how / 4 % 4)];
@@ -119,33 +120,33 @@ fn config(how: u8) -> SoftConfig {
     }
 }
 
-impl World {
+impl QueuePairWorld {
     fn new(how: u8) -> Option<Self> {
         let rails = RailConfig {
             depth: 8,
             recv_depth: 8,
             recv_order: RecvOrder::Posted,
             links: 4,
-            peer_time: Duration::secs(5),
-            rail_time: Duration::secs(3),
+            peer_time: Duration::from_secs(5),
+            rail_time: Duration::from_secs(3),
             receives: false,
             traffic_class: None,
             many: false,
         };
-        let fabric = SoftFabric::new(config(how)).ok()?;
-        let a = fabric.open(0, &rails).ok()?;
+        let fabric = SoftFabric::new(fuzz_config(how)).ok()?;
+        let a = fabric.open_rail(0, &rails).ok()?;
         // One fabric is one process, whose memory both ends may name.
         let b = if how % 4 == 1 {
-            fabric.open(0, &rails)
+            fabric.open_rail(0, &rails)
         } else {
-            SoftFabric::new(config(how)).ok()?.open(0, &rails)
+            SoftFabric::new(fuzz_config(how)).ok()?.open_rail(0, &rails)
         };
-        let mut ends = [End::new(a)?, End::new(b.ok()?)?];
+        let mut ends = [FuzzEnd::new(a)?, FuzzEnd::new(b.ok()?)?];
         let [a, b] = &mut ends;
-        let at_a = a.rail.create().ok()?;
-        let at_b = b.rail.create().ok()?;
-        let mut to_a = a.rail.address(at_a).ok()?;
-        let mut to_b = b.rail.address(at_b).ok()?;
+        let at_a = a.rail.create_link().ok()?;
+        let at_b = b.rail.create_link().ok()?;
+        let mut to_a = a.rail.link_address(at_a).ok()?;
+        let mut to_b = b.rail.link_address(at_b).ok()?;
         let mut relays = Vec::new();
         if how % 4 == 2 {
             relays = vec![WireRelay::new(&mut to_a.bytes)?, WireRelay::new(&mut to_b.bytes)?];
@@ -154,41 +155,43 @@ impl World {
         for (end, address) in [(&mut *a, at_a), (&mut *b, at_b)] {
             end.link = Some(address);
             end.segment =
-                end.rail.address(address).ok()?.fd.filter(|_| is_shared).map(|fd| File::from(fd.fd));
+                end.rail.link_address(address).ok()?.fd.filter(|_| is_shared).map(|fd| File::from(fd.fd));
         }
         a.rail.connect(at_a, to_b).ok()?;
         b.rail.connect(at_b, to_a).ok()?;
         Some(Self { ends, relays, next_id: 1, hostile: false, ended: false })
     }
 
-    fn act(&mut self, Action { what, at, one, two }: Action) {
+    fn apply_action(&mut self, FuzzAction { what, at, one, two }: FuzzAction) {
         match what % 16 {
-            0 => self.send(at, u64::from(one), two),
-            1 => self.receive(at, u64::from(one)),
-            2 => self.write(at, u64::from(one) * 16, usize::from(two) * 12, false),
-            3 => self.write(at, u64::from(one) * 16, usize::from(two % 64), true),
-            4 => self.read(at, u64::from(one) * 16, u64::from(two) / 2),
-            5 => self.atomic(
+            0 => self.post_send(at, u64::from(one), two),
+            1 => self.post_receive(at, u64::from(one)),
+            2 => self.post_write(at, u64::from(one) * 16, usize::from(two) * 12, false),
+            3 => self.post_write(at, u64::from(one) * 16, usize::from(two % 64), true),
+            4 => self.post_read(at, u64::from(one) * 16, u64::from(two) / 2),
+            5 => self.post_atomic(
                 at,
                 u64::from(one) * 8,
                 |old| old.wrapping_add(u64::from(two)),
                 Some(two.into()),
                 None,
             ),
-            6 => self.swap(at, u64::from(one) * 8, two),
+            6 => self.post_swap(at, u64::from(one) * 8, two),
             7 => self.poll(at),
             8 => self.settle(),
-            9 => self.scribble(at, u64::from(one) * 8, u64::from(two)),
-            10 => self.forge(at, one, two),
-            11 => self.scribble(at, SLOTS_AT + u64::from(one) * 8, u64::from(two) << 56 | u64::from(two)),
-            12 => self.outside(at, one, two),
-            13 => self.over(at, false),
-            14 => self.over(at, true),
+            9 => self.overwrite_word(at, u64::from(one) * 8, u64::from(two)),
+            10 => self.forge_record(at, one, two),
+            11 => {
+                self.overwrite_word(at, SLOTS_AT + u64::from(one) * 8, u64::from(two) << 56 | u64::from(two))
+            }
+            12 => self.post_outside(at, one, two),
+            13 => self.end_link(at, false),
+            14 => self.end_link(at, true),
             _ => match one % 4 {
                 0 => self.send_matched(at, u64::from(one / 4 % 4), u64::from(two)),
                 1 => self.receive_matched(at, u64::from(one / 4 % 4), u64::from(two)),
                 2 => self.take_back(at, usize::from(two)),
-                _ => self.alter(at, usize::from(one / 4) * 16, two),
+                _ => self.alter_byte(at, usize::from(one / 4) * 16, two),
             },
         }
     }
@@ -198,37 +201,37 @@ impl World {
         self.ends.iter().any(|end| !end.coming.is_empty())
     }
 
-    fn send(&mut self, at: usize, len: u64, fill: u8) {
+    fn post_send(&mut self, at: usize, len: u64, fill: u8) {
         let len = if self.is_unmet() { len.min(INLINE) } else { len };
-        let bytes = self.ends[at].fill(len as usize, fill);
-        let from = Source::Region(Extent { key: self.ends[at].from.1.local, offset: 0, len });
+        let bytes = self.ends[at].filled_bytes(len as usize, fill);
+        let from = OpSource::Region(RegionExtent { key: self.ends[at].from.1.local, offset: 0, len });
         // Bytes of a region may not change before it completes, so short ones go with the operation.
-        let (head, body) = if len <= INLINE { (&bytes[..], Source::Inline(&[])) } else { (&[][..], from) };
+        let (head, body) = if len <= INLINE { (&bytes[..], OpSource::Inline(&[])) } else { (&[][..], from) };
         if len > INLINE {
             self.settle();
             self.ends[at].write_from(&bytes);
         }
-        if self.post(at, Op::Send { head, body, imm: None }, Effect::Nothing) {
+        if self.post_op(at, Op::Send { head, body, imm: None }, ExpectedEffect::Nothing) {
             self.ends[1 - at].coming.push_back(bytes);
-            self.pair(1 - at);
+            self.pair_receives(1 - at);
             if len > INLINE {
                 self.settle();
             }
         }
     }
 
-    fn receive(&mut self, at: usize, len: u64) {
+    fn post_receive(&mut self, at: usize, len: u64) {
         let end = &mut self.ends[at];
-        let into = end.room(len, 0);
-        let posted = Posted { wr_id: self.next_id, at: into.offset, len };
-        if self.post(at, Op::Recv { into }, Effect::Nothing) {
+        let into = end.next_extent(len, 0);
+        let posted = FuzzReceive { wr_id: self.next_id, at: into.offset, len };
+        if self.post_op(at, Op::Recv { into }, ExpectedEffect::Nothing) {
             self.ends[at].receives.push_back(posted);
-            self.pair(at);
+            self.pair_receives(at);
         }
     }
 
     /// The oldest send meets the oldest receive.
-    fn pair(&mut self, at: usize) {
+    fn pair_receives(&mut self, at: usize) {
         let end = &mut self.ends[at];
         while !end.receives.is_empty() && !end.coming.is_empty() {
             if let (Some(posted), Some(bytes)) = (end.receives.pop_front(), end.coming.pop_front()) {
@@ -242,20 +245,21 @@ impl World {
     /// Whether an operation that changes bytes may be posted: a read before it may fetch its bytes as late as it completes, and the model knows
     /// those from before.
     fn may_change(&mut self, at: usize) -> bool {
-        let reads = |end: &End| end.posted.iter().any(|(_, effect)| matches!(effect, Effect::Read(..)));
+        let reads =
+            |end: &FuzzEnd| end.posted.iter().any(|(_, effect)| matches!(effect, ExpectedEffect::Read(..)));
         if reads(&self.ends[at]) {
             self.settle();
         }
         !reads(&self.ends[at]) || self.hostile || self.ended
     }
 
-    fn write(&mut self, at: usize, offset: u64, len: usize, inline: bool) {
+    fn post_write(&mut self, at: usize, offset: u64, len: usize, inline: bool) {
         if !self.may_change(at) {
             return;
         }
         let len = len.min(LEN / 2 - 1);
         let fill = (self.next_id % 200) as u8;
-        let bytes = self.ends[at].fill(len, fill);
+        let bytes = self.ends[at].filled_bytes(len, fill);
         if (inline && len as u64 > INLINE) || (!inline && self.is_unmet()) {
             return;
         }
@@ -263,10 +267,11 @@ impl World {
             self.settle();
             self.ends[at].write_from(&bytes);
         }
-        let region = Source::Region(Extent { key: self.ends[at].from.1.local, offset: 0, len: len as u64 });
-        let from = if inline && len as u64 <= INLINE { Source::Inline(&bytes[..]) } else { region };
-        let to = self.ends[1 - at].remote(offset);
-        if self.post(at, Op::Write { from, to, imm: None }, Effect::Nothing) {
+        let region =
+            OpSource::Region(RegionExtent { key: self.ends[at].from.1.local, offset: 0, len: len as u64 });
+        let from = if inline && len as u64 <= INLINE { OpSource::Inline(&bytes[..]) } else { region };
+        let to = self.ends[1 - at].remote_at(offset);
+        if self.post_op(at, Op::Write { from, to, imm: None }, ExpectedEffect::Nothing) {
             self.ends[1 - at].model[offset as usize..][..len].copy_from_slice(&bytes);
             if !inline {
                 self.settle();
@@ -274,21 +279,21 @@ impl World {
         }
     }
 
-    fn read(&mut self, at: usize, offset: u64, len: u64) {
-        let from = self.ends[1 - at].remote(offset);
-        let into = self.ends[at].room(len, 1);
+    fn post_read(&mut self, at: usize, offset: u64, len: u64) {
+        let from = self.ends[1 - at].remote_at(offset);
+        let into = self.ends[at].next_extent(len, 1);
         let bytes = self.ends[1 - at].model[offset as usize..][..len as usize].to_vec();
-        self.post(at, Op::Read { into, from }, Effect::Read(into.offset, bytes));
+        self.post_op(at, Op::Read { into, from }, ExpectedEffect::Read(into.offset, bytes));
     }
 
-    fn swap(&mut self, at: usize, offset: u64, number: u8) {
-        let old = self.ends[1 - at].word(offset);
+    fn post_swap(&mut self, at: usize, offset: u64, number: u8) {
+        let old = self.ends[1 - at].word_at(offset);
         let expect = if number.is_multiple_of(2) { old } else { !old };
         let new = move |was: u64| if was == expect { u64::from(number) } else { was };
-        self.atomic(at, offset, new, None, Some((expect, number.into())));
+        self.post_atomic(at, offset, new, None, Some((expect, number.into())));
     }
 
-    fn atomic(
+    fn post_atomic(
         &mut self,
         at: usize,
         offset: u64,
@@ -299,40 +304,41 @@ impl World {
         if !self.may_change(at) {
             return;
         }
-        let place = self.ends[1 - at].remote(offset);
-        let old = self.ends[at].room(8, 1);
-        let was = self.ends[1 - at].word(offset);
+        let place = self.ends[1 - at].remote_at(offset);
+        let old = self.ends[at].next_extent(8, 1);
+        let was = self.ends[1 - at].word_at(offset);
         let (expect, with) = swap.unwrap_or_default();
         let op = match add {
             Some(add) => Op::FetchAdd { old, at: place, add },
             None => Op::CompareSwap { old, at: place, expect, swap: with },
         };
-        if self.post(at, op, Effect::Read(old.offset, was.to_le_bytes().to_vec())) {
+        if self.post_op(at, op, ExpectedEffect::Read(old.offset, was.to_le_bytes().to_vec())) {
             self.ends[1 - at].model[offset as usize..][..8].copy_from_slice(&new(was).to_le_bytes());
         }
     }
 
     /// An operation on memory that the other end has not offered, or past its end: an error, and the link is over.
-    fn outside(&mut self, at: usize, one: u8, two: u8) {
+    fn post_outside(&mut self, at: usize, one: u8, two: u8) {
         let keys = self.ends[1 - at].open.1;
         let (key, addr) = match one % 3 {
             0 => (trunkline_fabric::RemoteKey(keys.remote.0 ^ 1 << (two % 64)), 0),
             1 => (keys.remote, LEN as u64 - u64::from(two % 8)),
             _ => (keys.remote, u64::MAX - u64::from(two)),
         };
-        let to = Remote { key, addr: keys.remote_base.wrapping_add(addr), purpose: Purpose::Data };
-        let from = Source::Inline(&[0x77; 16]);
-        if self.post(at, Op::Write { from, to, imm: None }, Effect::Nothing) {
+        let to =
+            RemoteLocation { key, addr: keys.remote_base.wrapping_add(addr), purpose: RegionPurpose::Data };
+        let from = OpSource::Inline(&[0x77; 16]);
+        if self.post_op(at, Op::Write { from, to, imm: None }, ExpectedEffect::Nothing) {
             self.ended = true;
         }
     }
 
     /// Whether it was taken.
-    fn post(&mut self, at: usize, op: Op<'_>, effect: Effect) -> bool {
+    fn post_op(&mut self, at: usize, op: Op<'_>, effect: ExpectedEffect) -> bool {
         let end = &mut self.ends[at];
         let Some(link) = end.link else { return false };
         let is_receive = matches!(op, Op::Recv { .. } | Op::MatchedRecv { .. });
-        let credits = end.rail.credits(link);
+        let credits = end.rail.post_credits(link);
         match end.rail.post(link, self.next_id, op, true) {
             Ok(()) => {
                 assert!(is_receive || credits > 0, "an operation without a credit");
@@ -349,21 +355,21 @@ impl World {
     }
 
     fn poll(&mut self, at: usize) {
-        self.relays.iter_mut().for_each(WireRelay::carry);
+        self.relays.iter_mut().for_each(WireRelay::carry_bytes);
         let mut out = [Completion::BLANK; 4];
         let count = self.ends[at].rail.poll(&mut out);
         for one in &out[..count] {
-            self.completed(at, one);
+            self.check_completion(at, one);
         }
     }
 
-    fn completed(&mut self, at: usize, one: &Completion) {
+    fn check_completion(&mut self, at: usize, one: &Completion) {
         let is_calm = !self.hostile && !self.ended;
         let end = &mut self.ends[at];
         assert_eq!(Some(one.link), end.link, "a completion of a link that is gone");
         // The link itself has failed: a completion that no operation asked for, at most one.
-        if (one.done, one.wr_id) == (Done::Written, 0) {
-            assert!(!is_calm && one.status != Status::Ok && !end.told, "{one:?}");
+        if (one.done, one.wr_id) == (CompletionKind::Written, 0) {
+            assert!(!is_calm && one.status != OpStatus::Ok && !end.told, "{one:?}");
             end.told = true;
             self.ended = true;
             return;
@@ -373,27 +379,27 @@ impl World {
             panic!("{one:?} was not posted, or has completed before");
         };
         if is_calm && end.matched.has_too_long(one.wr_id) {
-            assert_eq!(one.status, Status::TooLong, "{one:?}");
+            assert_eq!(one.status, OpStatus::TooLong, "{one:?}");
             return;
         }
-        assert!(!is_calm || one.status == Status::Ok, "{one:?}");
-        if !is_calm || one.status != Status::Ok {
-            self.ended |= one.status != Status::Ok;
+        assert!(!is_calm || one.status == OpStatus::Ok, "{one:?}");
+        if !is_calm || one.status != OpStatus::Ok {
+            self.ended |= one.status != OpStatus::Ok;
             return;
         }
-        if let Effect::Read(offset, bytes) = effect {
-            assert_eq!(end.bytes(offset, bytes.len()), bytes, "{one:?} read other bytes");
+        if let ExpectedEffect::Read(offset, bytes) = effect {
+            assert_eq!(end.read_bytes(offset, bytes.len()), bytes, "{one:?} read other bytes");
         }
         if let Some((posted, bytes)) = end.matched.take_filled(one.wr_id) {
-            assert_eq!((one.done, one.len), (Done::Received, bytes.len() as u64));
-            assert_eq!(end.bytes(posted.at, bytes.len()), bytes, "{one:?} brought other bytes");
-        } else if one.done == Done::Received {
+            assert_eq!((one.done, one.len), (CompletionKind::Received, bytes.len() as u64));
+            assert_eq!(end.read_bytes(posted.at, bytes.len()), bytes, "{one:?} brought other bytes");
+        } else if one.done == CompletionKind::Received {
             let Some((posted, bytes)) = end.filled.remove(&one.wr_id) else {
                 panic!("{one:?} received what was not sent");
             };
             assert!(end.filled.keys().all(|later| *later > one.wr_id), "a message overtook another one");
             assert_eq!(one.len, bytes.len() as u64);
-            assert_eq!(end.bytes(posted.at, bytes.len()), bytes, "{one:?} brought other bytes");
+            assert_eq!(end.read_bytes(posted.at, bytes.len()), bytes, "{one:?} brought other bytes");
         }
     }
 
@@ -420,7 +426,7 @@ impl World {
     }
 
     /// The peer of an end writes a word of its segment.
-    fn scribble(&mut self, at: usize, offset: u64, word: u64) {
+    fn overwrite_word(&mut self, at: usize, offset: u64, word: u64) {
         if let Some(segment) = &self.ends[at].segment
             && segment.metadata().is_ok_and(|of| offset + 8 <= of.len())
         {
@@ -430,7 +436,7 @@ impl World {
     }
 
     /// The peer of an end publishes a record of its own making at a position.
-    fn forge(&mut self, at: usize, position: u8, form: u8) {
+    fn forge_record(&mut self, at: usize, position: u8, form: u8) {
         let keys = &self.ends[at];
         let position = u64::from(position % 32);
         let head =
@@ -439,17 +445,17 @@ impl World {
         let words =
             [head, places[usize::from(form % 3)], u64::from(form) * 64, 4096, u64::from(form) << 4, 0];
         for (number, word) in (1..).zip(words) {
-            self.scribble(at, SLOTS_AT + position % 16 * SLOT + number * 8, word);
+            self.overwrite_word(at, SLOTS_AT + position % 16 * SLOT + number * 8, word);
         }
-        self.scribble(at, SLOTS_AT + position % 16 * SLOT, position + 1);
+        self.overwrite_word(at, SLOTS_AT + position % 16 * SLOT, position + 1);
     }
 
     /// A byte that an end sends is another one when it arrives.
-    fn alter(&mut self, at: usize, after: usize, bits: u8) {
+    fn alter_byte(&mut self, at: usize, after: usize, bits: u8) {
         for (number, relay) in self.relays.iter_mut().enumerate() {
             // The relay in front of an end carries the connections that the other one dials.
             let from = usize::from(number == at);
-            relay.alter(from, Alteration { after, bits });
+            relay.alter_byte(from, ByteAlteration { after, bits });
             self.hostile |= bits != 0;
         }
     }
@@ -458,10 +464,10 @@ impl World {
         if !self.ends[at].rail.caps().matched {
             return;
         }
-        let bytes = self.ends[at].fill(len.min(INLINE) as usize, key as u8);
+        let bytes = self.ends[at].filled_bytes(len.min(INLINE) as usize, key as u8);
         let wr_id = self.next_id;
-        let op = Op::MatchedSend { from: Source::Inline(&bytes), key: Match(key) };
-        if self.post(at, op, Effect::Nothing) {
+        let op = Op::MatchedSend { from: OpSource::Inline(&bytes), key: MatchKey(key) };
+        if self.post_op(at, op, ExpectedEffect::Nothing) {
             let too_long = self.ends[1 - at].matched.add_send(key, wr_id, bytes);
             self.ends[at].matched.too_long.extend(too_long);
         }
@@ -471,9 +477,9 @@ impl World {
         if !self.ends[at].rail.caps().matched {
             return;
         }
-        let into = self.ends[at].room(len, 0);
-        let posted = Posted { wr_id: self.next_id, at: into.offset, len };
-        if self.post(at, Op::MatchedRecv { into, key: Match(key) }, Effect::Nothing) {
+        let into = self.ends[at].next_extent(len, 0);
+        let posted = FuzzReceive { wr_id: self.next_id, at: into.offset, len };
+        if self.post_op(at, Op::MatchedRecv { into, key: MatchKey(key) }, ExpectedEffect::Nothing) {
             let too_long = self.ends[at].matched.add_receive(key, posted);
             self.ends[1 - at].matched.too_long.extend(too_long);
         }
@@ -506,21 +512,21 @@ impl World {
         (0..512).for_each(|number| self.poll(number % 2));
     }
 
-    fn over(&mut self, at: usize, destroyed: bool) {
+    fn end_link(&mut self, at: usize, destroyed: bool) {
         let end = &mut self.ends[at];
         let Some(link) = end.link else { return };
         self.ended = true;
         if destroyed {
-            end.rail.destroy(link);
+            end.rail.destroy_link(link);
             // Its completions are gone.
             (end.link, end.posted) = (None, VecDeque::new());
         } else {
-            end.rail.fail(link);
+            end.rail.fail_link(link);
         }
     }
 
     /// Checks the properties that hold at the end after any actions.
-    fn end(mut self) {
+    fn check_end(mut self) {
         self.settle();
         // Behind a send that waits for its receive, nothing is executed.
         if !self.hostile && !self.ended && !self.is_unmet() {
@@ -531,11 +537,11 @@ impl World {
         for at in [0, 1] {
             let end = &mut self.ends[at];
             if let Some(link) = end.link {
-                end.rail.fail(link);
+                end.rail.fail_link(link);
                 self.ended = true;
                 for polls in 0.. {
                     self.poll(at);
-                    if self.ends[at].rail.is_quiet(link) {
+                    if self.ends[at].rail.poll_link_quiet(link) {
                         break;
                     }
                     assert!(polls < POLLS_MAX, "a failed link never comes to rest");
@@ -544,25 +550,25 @@ impl World {
                 let left: Vec<u64> = self.ends[at].posted.iter().map(|(wr_id, _)| *wr_id).collect();
                 assert!(left.is_empty(), "{left:?} never completed");
             }
-            self.ends[at].check();
+            self.ends[at].check_untouched();
         }
     }
 }
 
-impl End {
+impl FuzzEnd {
     fn new(rail: SoftRail) -> Option<Self> {
         let registrar = rail.registrar();
         let memory = |access, fill: u8| {
-            let memory = Memory::heap(LEN);
+            let memory = MemoryRange::heap(LEN);
             memory.write(0, &[fill; LEN]).ok()?;
-            let keys = registrar.register(&memory, access, Purpose::Data).ok()?;
+            let keys = registrar.register(&memory, access, RegionPurpose::Data).ok()?;
             Some((memory, keys))
         };
         Some(Self {
-            open: memory(Access::ALL, 0)?,
-            secret: memory(Access::ALL, CANARY)?,
-            into: memory(Access::LOCAL, CANARY)?,
-            from: memory(Access::LOCAL, 0)?,
+            open: memory(AccessRights::ALL, 0)?,
+            secret: memory(AccessRights::ALL, CANARY)?,
+            into: memory(AccessRights::LOCAL, CANARY)?,
+            from: memory(AccessRights::LOCAL, 0)?,
             rail,
             link: None,
             segment: None,
@@ -577,18 +583,18 @@ impl End {
         })
     }
 
-    fn remote(&self, offset: u64) -> Remote {
+    fn remote_at(&self, offset: u64) -> RemoteLocation {
         let keys = self.open.1;
-        Remote { key: keys.remote, addr: keys.remote_base + offset, purpose: Purpose::Data }
+        RemoteLocation { key: keys.remote, addr: keys.remote_base + offset, purpose: RegionPurpose::Data }
     }
 
-    fn word(&self, offset: u64) -> u64 {
+    fn word_at(&self, offset: u64) -> u64 {
         let mut word = [0; 8];
         word.copy_from_slice(&self.model[offset as usize..][..8]);
         u64::from_le_bytes(word)
     }
 
-    fn fill(&self, len: usize, fill: u8) -> Vec<u8> {
+    fn filled_bytes(&self, len: usize, fill: u8) -> Vec<u8> {
         (0..len).map(|at| fill.wrapping_add(at as u8)).collect()
     }
 
@@ -598,14 +604,14 @@ impl End {
     }
 
     /// A place of `into` that no other operation under way was given; receives have places of their own.
-    fn room(&mut self, len: u64, of: usize) -> Extent {
+    fn next_extent(&mut self, len: u64, of: usize) -> RegionExtent {
         let (from, bytes) = [(0, RECEIVE_MAX), (READS_AT, READ_MAX)][of];
         let offset = from + self.next[of] % PLACES * bytes;
         self.next[of] += 1;
-        Extent { key: self.into.1.local, offset, len }
+        RegionExtent { key: self.into.1.local, offset, len }
     }
 
-    fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+    fn read_bytes(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let read = self.into.0.read(offset, &mut bytes);
         assert!(read.is_ok());
@@ -620,21 +626,21 @@ impl End {
     }
 
     /// Bytes that no operation names are as they were.
-    fn check(&self) {
+    fn check_untouched(&self) {
         let mut secret = vec![0; LEN];
         let read = self.secret.0.read(0, &mut secret);
         assert!(
             read.is_ok() && secret.iter().all(|byte| *byte == CANARY),
             "memory was written without its key"
         );
-        let rest = self.bytes(UNUSED_AT, LEN - UNUSED_AT as usize);
+        let rest = self.read_bytes(UNUSED_AT, LEN - UNUSED_AT as usize);
         assert!(rest.iter().all(|byte| *byte == CANARY), "bytes outside of what was posted were written");
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::fuzzing::{Numbers, random_script, write_script};
+    use trunkline_proto::fuzzing::{RandomNumbers, random_script, write_script};
 
     use super::*;
 
@@ -662,16 +668,16 @@ mod tests {
                 [receive, 1, 64, 0],
                 [settle, 0, 0, 0],
             ];
-            (0..=3).for_each(|how| actions(&write_script(how, &actions_behind_a_send)));
+            (0..=3).for_each(|how| run_actions(&write_script(how, &actions_behind_a_send)));
         }
     }
 
     #[test]
     fn random_actions_hold() {
-        super::super::seeds::action_seeds().iter().for_each(|seed| actions(seed));
-        let mut numbers = Numbers::new(17);
+        super::super::seeds::action_seeds().iter().for_each(|seed| run_actions(seed));
+        let mut numbers = RandomNumbers::new(17);
         for _ in 0..400 {
-            actions(&random_script(&mut numbers, 96));
+            run_actions(&random_script(&mut numbers, 96));
         }
     }
 }

@@ -11,7 +11,7 @@ const CARRIED: usize = 4096;
 
 /// A change of one of the next bytes in a direction.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Alteration {
+pub(super) struct ByteAlteration {
     /// So many bytes pass before it.
     pub(super) after: usize,
     /// It is changed by these bits.
@@ -26,7 +26,7 @@ pub(super) struct WireRelay {
     sides: Option<[TcpStream; 2]>,
     /// Bytes under way from each.
     under_way: [Vec<u8>; 2],
-    alterations: [Option<Alteration>; 2],
+    alterations: [Option<ByteAlteration>; 2],
 }
 
 impl WireRelay {
@@ -41,12 +41,12 @@ impl WireRelay {
     }
 
     /// Changes a byte that is sent from a side, now or on a connection to come.
-    pub(super) fn alter(&mut self, from: usize, alteration: Alteration) {
+    pub(super) fn alter_byte(&mut self, from: usize, alteration: ByteAlteration) {
         self.alterations[from] = Some(alteration);
     }
 
     /// Carries the bytes that have arrived.
-    pub(super) fn carry(&mut self) {
+    pub(super) fn carry_bytes(&mut self) {
         if self.sides.is_none()
             && let Ok((dials, _)) = self.listener.accept()
             && let Ok(dialled) = TcpStream::connect(self.port)

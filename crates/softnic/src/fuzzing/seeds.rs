@@ -1,6 +1,6 @@
 //! The lists of actions that the fuzz target of queue pairs begins with.
 
-use trunkline_proto::fuzzing::{variants, write_script};
+use trunkline_proto::fuzzing::{make_variants, write_script};
 
 pub(super) fn action_seeds() -> Vec<Vec<u8>> {
     let send = 0;
@@ -99,5 +99,5 @@ pub(super) fn action_seeds() -> Vec<Vec<u8>> {
             all.push(write_script(how, script));
         }
     }
-    variants(&all).into_iter().take(48).collect()
+    make_variants(&all).into_iter().take(48).collect()
 }

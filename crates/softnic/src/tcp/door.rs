@@ -15,10 +15,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use trunkline_proto::control::WorkBudget;
 
 use super::planted::AtTheDoor;
-use super::socket::{Moved, Socket};
+use super::socket::{MovedBytes, TcpSocket};
 
 /// Names a link to whoever dials.
-pub(crate) type Token = [u8; 16];
+pub(crate) type DialToken = [u8; 16];
 
 /// Bytes that whoever dials says first.
 pub(crate) const HELLO: usize = 32;
@@ -38,7 +38,7 @@ pub(crate) const STRANGER_TIME: Duration = Duration::from_secs(10);
 const BACKLOG: i32 = 4096;
 
 /// What whoever dials says first.
-pub(crate) fn hello(token: &Token) -> [u8; HELLO] {
+pub(crate) fn hello_bytes(token: &DialToken) -> [u8; HELLO] {
     let mut hello = [0; HELLO];
     hello[..8].copy_from_slice(&MAGIC);
     hello[8..10].copy_from_slice(&VERSION.to_le_bytes());
@@ -47,7 +47,7 @@ pub(crate) fn hello(token: &Token) -> [u8; HELLO] {
 }
 
 /// The link that a hello is for.
-pub(crate) fn parse_hello(hello: &[u8; HELLO]) -> Option<Token> {
+pub(crate) fn parse_hello(hello: &[u8; HELLO]) -> Option<DialToken> {
     let known = hello[..8] == MAGIC && hello[8..10] == VERSION.to_le_bytes() && hello[10..16] == [0; 6];
     let mut token = [0; 16];
     token.copy_from_slice(&hello[16..]);
@@ -55,16 +55,16 @@ pub(crate) fn parse_hello(hello: &[u8; HELLO]) -> Option<Token> {
 }
 
 /// A NIC's listening socket.
-pub(crate) struct Door {
+pub(crate) struct LinkListener {
     listener: OwnedFd,
     address: SocketAddr,
-    hall: Mutex<Hall>,
+    hall: Mutex<AcceptQueue>,
 }
 
 /// Who came in.
-struct Hall {
+struct AcceptQueue {
     /// The oldest first.
-    strangers: Vec<Stranger>,
+    strangers: Vec<PendingSocket>,
     /// Whose turn it is to be read.
     turn: usize,
     /// The work that may be done for processes that have proved nothing.
@@ -74,53 +74,53 @@ struct Hall {
     /// When strangers were let in and read last.
     looked: Instant,
     /// Links that are to be dialled.
-    links: HashMap<Token, Place>,
+    links: HashMap<DialToken, ExpectedLink>,
     bugs: AtTheDoor,
 }
 
 /// What is known of a link that is to be dialled.
-enum Place {
+enum ExpectedLink {
     /// It waits.
     Empty,
     /// Its socket came.
-    Taken(Socket),
+    Taken(TcpSocket),
     /// It was ended before that: who dials hears so at once. Forgotten some time later.
     Ended(Instant),
 }
 
-struct Stranger {
-    socket: Socket,
+struct PendingSocket {
+    socket: TcpSocket,
     since: Instant,
     said: [u8; HELLO],
     count: usize,
 }
 
 /// How far a stranger is.
-enum Said {
+enum HelloRead {
     /// Not everything, and it may still.
     Less,
     /// For which link it is.
-    All(Token),
+    All(DialToken),
     /// What it says is no hello, or it is gone.
     Nonsense,
 }
 
-impl Stranger {
-    fn listen(&mut self) -> Said {
+impl PendingSocket {
+    fn read_hello(&mut self) -> HelloRead {
         while self.count < HELLO {
-            match self.socket.fill(&mut self.said[self.count..]) {
-                Moved::Bytes(count) => self.count += count,
-                Moved::Later => return Said::Less,
-                Moved::Ended => return Said::Nonsense,
+            match self.socket.fill_buffer(&mut self.said[self.count..]) {
+                MovedBytes::Bytes(count) => self.count += count,
+                MovedBytes::Later => return HelloRead::Less,
+                MovedBytes::Ended => return HelloRead::Nonsense,
             }
         }
-        parse_hello(&self.said).map_or(Said::Nonsense, Said::All)
+        parse_hello(&self.said).map_or(HelloRead::Nonsense, HelloRead::All)
     }
 }
 
-impl Door {
+impl LinkListener {
     /// Listens at a free port of an address.
-    pub(crate) fn open(at: IpAddr) -> io::Result<Self> {
+    pub(crate) fn listen_at(at: IpAddr) -> io::Result<Self> {
         let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -128,70 +128,70 @@ impl Door {
         rustix::net::bind(&listener, &SocketAddr::new(at, 0))?;
         rustix::net::listen(&listener, BACKLOG)?;
         let address = SocketAddr::try_from(rustix::net::getsockname(&listener)?)?;
-        Ok(Self { listener, address, hall: Mutex::new(Hall::new(Instant::now())) })
+        Ok(Self { listener, address, hall: Mutex::new(AcceptQueue::new(Instant::now())) })
     }
 
     /// Where it can be reached.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub(crate) fn local_address(&self) -> SocketAddr {
         self.address
     }
 
     /// A link waits for its socket.
-    pub(crate) fn expect(&self, token: Token) {
-        self.hall.lock().unwrap_or_else(PoisonError::into_inner).links.insert(token, Place::Empty);
+    pub(crate) fn expect_link(&self, token: DialToken) {
+        self.hall.lock().unwrap_or_else(PoisonError::into_inner).links.insert(token, ExpectedLink::Empty);
     }
 
     /// A link has ended and waits no longer. Whoever dials it within the next seconds is turned away, provided that
-    /// somebody calls [`Door::tend`] or [`Door::fetch`].
-    pub(crate) fn forget(&self, token: Token) {
+    /// somebody calls [`LinkListener::accept_pending`] or [`LinkListener::fetch_socket`].
+    pub(crate) fn forget_link(&self, token: DialToken) {
         let mut hall = self.hall.lock().unwrap_or_else(PoisonError::into_inner);
-        hall.links.insert(token, Place::Ended(Instant::now()));
-        let _ = self.look(&mut hall);
+        hall.links.insert(token, ExpectedLink::Ended(Instant::now()));
+        let _ = self.accept_and_read(&mut hall);
     }
 
     /// Lets in who waits.
-    pub(crate) fn tend(&self) {
+    pub(crate) fn accept_pending(&self) {
         if let Ok(mut hall) = self.hall.try_lock()
             && hall.is_due()
         {
             // Whoever waits at the door has a link here that asks for it.
-            let _ = self.look(&mut hall);
+            let _ = self.accept_and_read(&mut hall);
         }
     }
 
     /// Lets in who waits, and hears whose links they are for.
-    fn look(&self, hall: &mut Hall) -> Result<(), Errno> {
+    fn accept_and_read(&self, hall: &mut AcceptQueue) -> Result<(), Errno> {
         let mut accepted = 0;
         let let_in = self.let_in(hall, &mut accepted);
-        hall.hear(accepted);
+        hall.read_hellos(accepted);
         let_in
     }
 
     /// Lets in who waits, and returns the socket of a link that is expected, once it is there. Somebody else may be at
     /// it: then it is not there yet. An error if somebody waits who cannot be let in.
-    pub(crate) fn fetch(&self, token: &Token) -> io::Result<Option<Socket>> {
+    pub(crate) fn fetch_socket(&self, token: &DialToken) -> io::Result<Option<TcpSocket>> {
         let Ok(mut hall) = self.hall.try_lock() else { return Ok(None) };
-        let let_in = if hall.is_due() { self.look(&mut hall) } else { Ok(()) };
+        let let_in = if hall.is_due() { self.accept_and_read(&mut hall) } else { Ok(()) };
         match hall.links.remove(token) {
-            Some(Place::Taken(socket)) => return Ok(Some(socket)),
+            Some(ExpectedLink::Taken(socket)) => return Ok(Some(socket)),
             Some(place) => drop(hall.links.insert(*token, place)),
             None => {}
         }
         Ok(let_in.map(|()| None)?)
     }
 
-    fn let_in(&self, hall: &mut Hall, accepted: &mut usize) -> Result<(), Errno> {
+    fn let_in(&self, hall: &mut AcceptQueue, accepted: &mut usize) -> Result<(), Errno> {
         while *accepted < ACCEPTS_MAX && hall.may_work() && hall.has_room() {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.listener, flags) {
                 Ok(fd) => {
-                    hall.budget.spend(1);
+                    hall.budget.spend_units(1);
                     *accepted += 1;
                     if hall.strangers.len() >= STRANGERS_MAX {
                         hall.strangers.remove(0);
                     }
-                    hall.strangers.push(Stranger {
-                        socket: Socket::accepted(fd),
+                    hall.strangers.push(PendingSocket {
+                        socket: TcpSocket::from_accepted(fd),
                         since: Instant::now(),
                         said: [0; HELLO],
                         count: 0,
@@ -216,7 +216,7 @@ impl Door {
     }
 }
 
-impl Hall {
+impl AcceptQueue {
     fn new(now: Instant) -> Self {
         Self {
             strangers: Vec::new(),
@@ -241,7 +241,7 @@ impl Hall {
     /// Whether another stranger may be let in now.
     fn may_work(&mut self) -> bool {
         let now = trunkline_proto::time::Instant(self.opened.elapsed().as_nanos() as u64);
-        self.budget.has_room(now)
+        self.budget.check_room(now)
     }
 
     /// There is room for another one, for whom the oldest goes; with the bug, only when that one goes by itself.
@@ -251,10 +251,10 @@ impl Hall {
 
     /// Takes strangers to the links they are for. Who comes too early stays a stranger. Reads those that were accepted last, and some of the others by
     /// turns.
-    fn hear(&mut self, accepted: usize) {
+    fn read_hellos(&mut self, accepted: usize) {
         let now = Instant::now();
         let is_over = |since: Instant| now.saturating_duration_since(since) >= STRANGER_TIME;
-        self.links.retain(|_, place| !matches!(place, Place::Ended(since) if is_over(*since)));
+        self.links.retain(|_, place| !matches!(place, ExpectedLink::Ended(since) if is_over(*since)));
         let count = self.strangers.len();
         let new = count - accepted.min(count);
         let first = self.turn.checked_rem(count).unwrap_or(0);
@@ -268,26 +268,26 @@ impl Hall {
                 at += 1;
                 continue;
             }
-            let mut said = stranger.listen();
-            if let Said::All(token) = &mut said
+            let mut said = stranger.read_hello();
+            if let HelloRead::All(token) = &mut said
                 && self.bugs.any.is_on()
             {
-                let waits = self.links.iter().find(|(_, place)| matches!(place, Place::Empty));
+                let waits = self.links.iter().find(|(_, place)| matches!(place, ExpectedLink::Empty));
                 *token = waits.map_or(*token, |(token, _)| *token);
             }
             match said {
-                Said::All(token) if self.links.contains_key(&token) => {
+                HelloRead::All(token) if self.links.contains_key(&token) => {
                     let stranger = self.strangers.remove(at);
-                    self.budget.refund(1);
+                    self.budget.refund_units(1);
                     // A second one for the same link has heard the token from somewhere; the first one stays.
                     if let Some(place) = self.links.get_mut(&token)
-                        && (matches!(place, Place::Empty) || self.bugs.second.is_on())
+                        && (matches!(place, ExpectedLink::Empty) || self.bugs.second.is_on())
                     {
-                        *place = Place::Taken(stranger.socket);
+                        *place = ExpectedLink::Taken(stranger.socket);
                     }
                 }
-                Said::Less | Said::All(_) if !is_old => at += 1,
-                Said::Less | Said::All(_) | Said::Nonsense => {
+                HelloRead::Less | HelloRead::All(_) if !is_old => at += 1,
+                HelloRead::Less | HelloRead::All(_) | HelloRead::Nonsense => {
                     self.strangers.remove(at);
                 }
             }
@@ -302,14 +302,14 @@ mod tests {
 
     use super::*;
 
-    fn door() -> Door {
-        Door::open(IpAddr::from([127, 0, 0, 1])).unwrap()
+    fn door() -> LinkListener {
+        LinkListener::listen_at(IpAddr::from([127, 0, 0, 1])).unwrap()
     }
 
-    fn fetch(door: &Door, token: &Token) -> Option<Socket> {
+    fn fetch(door: &LinkListener, token: &DialToken) -> Option<TcpSocket> {
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(200) {
-            if let Some(socket) = door.fetch(token).unwrap() {
+            if let Some(socket) = door.fetch_socket(token).unwrap() {
                 return Some(socket);
             }
         }
@@ -326,27 +326,27 @@ mod tests {
     fn who_says_the_token_gets_to_its_link_however_slowly() {
         let door = door();
         let token = [7; 16];
-        door.expect(token);
-        let mut dialled = TcpStream::connect(door.address()).unwrap();
-        for byte in hello(&token) {
-            assert!(door.fetch(&token).unwrap().is_none());
+        door.expect_link(token);
+        let mut dialled = TcpStream::connect(door.local_address()).unwrap();
+        for byte in hello_bytes(&token) {
+            assert!(door.fetch_socket(&token).unwrap().is_none());
             dialled.write_all(&[byte]).unwrap();
         }
         dialled.write_all(b"more").unwrap();
         let socket = fetch(&door, &token).unwrap();
         let mut bytes = [0; 8];
-        assert_eq!((socket.fill(&mut bytes), &bytes[..4]), (Moved::Bytes(4), &b"more"[..]));
-        assert!(door.fetch(&token).unwrap().is_none(), "once");
+        assert_eq!((socket.fill_buffer(&mut bytes), &bytes[..4]), (MovedBytes::Bytes(4), &b"more"[..]));
+        assert!(door.fetch_socket(&token).unwrap().is_none(), "once");
     }
 
     #[test]
     fn who_comes_before_its_link_waits_for_it() {
         let door = door();
         let token = [8; 16];
-        let mut early = TcpStream::connect(door.address()).unwrap();
-        early.write_all(&hello(&token)).unwrap();
+        let mut early = TcpStream::connect(door.local_address()).unwrap();
+        early.write_all(&hello_bytes(&token)).unwrap();
         assert!(fetch(&door, &[9; 16]).is_none(), "not for this one");
-        door.expect(token);
+        door.expect_link(token);
         assert!(fetch(&door, &token).is_some());
     }
 
@@ -354,23 +354,23 @@ mod tests {
     fn strangers_are_turned_away_and_use_nothing_up() {
         let door = door();
         let token = [1; 16];
-        door.expect(token);
-        let mut garbled = TcpStream::connect(door.address()).unwrap();
+        door.expect_link(token);
+        let mut garbled = TcpStream::connect(door.local_address()).unwrap();
         garbled.write_all(&[0x55; HELLO]).unwrap();
-        let mut versioned = TcpStream::connect(door.address()).unwrap();
-        let mut other = hello(&token);
+        let mut versioned = TcpStream::connect(door.local_address()).unwrap();
+        let mut other = hello_bytes(&token);
         other[8] = 9;
         versioned.write_all(&other).unwrap();
         assert!(fetch(&door, &token).is_none());
         assert!(is_closed(garbled) && is_closed(versioned));
         assert!(door.hall.lock().unwrap().strangers.is_empty());
 
-        let silent = TcpStream::connect(door.address()).unwrap();
+        let silent = TcpStream::connect(door.local_address()).unwrap();
         assert!(fetch(&door, &token).is_none());
         for stranger in &mut door.hall.lock().unwrap().strangers {
             stranger.since -= STRANGER_TIME;
         }
-        door.tend();
+        door.accept_pending();
         assert!(is_closed(silent));
     }
 
@@ -378,12 +378,12 @@ mod tests {
     fn silent_strangers_keep_no_link_out() {
         let door = door();
         let token = [4; 16];
-        door.expect(token);
-        let connect = || TcpStream::connect(door.address()).unwrap();
+        door.expect_link(token);
+        let connect = || TcpStream::connect(door.local_address()).unwrap();
         let silent: Vec<_> = (0..STRANGERS_MAX + 9).map(|_| connect()).collect();
         assert!(fetch(&door, &token).is_none());
         let mut right = connect();
-        right.write_all(&hello(&token)).unwrap();
+        right.write_all(&hello_bytes(&token)).unwrap();
         assert!(fetch(&door, &token).is_some(), "the oldest silent one made room");
         assert!(door.hall.lock().unwrap().strangers.len() <= STRANGERS_MAX);
         drop(silent);
@@ -393,20 +393,20 @@ mod tests {
     fn who_dials_a_link_that_has_ended_hears_so() {
         let door = door();
         let token = [3; 16];
-        door.expect(token);
-        door.forget(token);
-        let mut late = TcpStream::connect(door.address()).unwrap();
-        late.write_all(&hello(&token)).unwrap();
+        door.expect_link(token);
+        door.forget_link(token);
+        let mut late = TcpStream::connect(door.local_address()).unwrap();
+        late.write_all(&hello_bytes(&token)).unwrap();
         let started = Instant::now();
         while door.hall.lock().unwrap().strangers.is_empty() && started.elapsed() < Duration::from_millis(50)
         {
-            door.tend();
+            door.accept_pending();
         }
         assert!(is_closed(late));
         for place in door.hall.lock().unwrap().links.values_mut() {
-            *place = Place::Ended(Instant::now() - STRANGER_TIME);
+            *place = ExpectedLink::Ended(Instant::now() - STRANGER_TIME);
         }
-        door.tend();
+        door.accept_pending();
         assert!(door.hall.lock().unwrap().links.is_empty(), "nothing is kept for long");
     }
 
@@ -414,17 +414,19 @@ mod tests {
     fn of_two_for_one_link_the_first_is_taken() {
         let door = door();
         let token = [2; 16];
-        door.expect(token);
-        let mut first = TcpStream::connect(door.address()).unwrap();
-        first.write_all(&hello(&token)).unwrap();
-        let mut second = TcpStream::connect(door.address()).unwrap();
-        second.write_all(&hello(&token)).unwrap();
+        door.expect_link(token);
+        let mut first = TcpStream::connect(door.local_address()).unwrap();
+        first.write_all(&hello_bytes(&token)).unwrap();
+        let mut second = TcpStream::connect(door.local_address()).unwrap();
+        second.write_all(&hello_bytes(&token)).unwrap();
         let socket = fetch(&door, &token).unwrap();
         first.write_all(b"1").unwrap();
         let mut byte = [0];
         let started = Instant::now();
-        while socket.fill(&mut byte) == Moved::Later && started.elapsed() < Duration::from_secs(5) {}
+        while socket.fill_buffer(&mut byte) == MovedBytes::Later && started.elapsed() < Duration::from_secs(5)
+        {
+        }
         assert_eq!(byte, *b"1");
-        assert!(door.fetch(&token).unwrap().is_none());
+        assert!(door.fetch_socket(&token).unwrap().is_none());
     }
 }

@@ -1,5 +1,5 @@
 //! Which sockets of a rail have bytes to read, as one descriptor that a thread can wait for: the rail's owner asks for it when
-//! polling finds nothing. It never reads a socket, and nothing but [`Rail::arm`](trunkline_fabric::Rail::arm) uses it.
+//! polling finds nothing. It never reads a socket, and nothing but [`Rail::arm_wait`](trunkline_fabric::Rail::arm_wait) uses it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,8 +9,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::planted::AtTheEvents;
-use crate::ladder::State;
-use crate::qp::{Qp, Wire};
+use crate::ladder::QueuePairState;
+use crate::qp::{LinkWire, SoftQp};
 
 /// An epoll descriptor that reports the sockets of a rail.
 pub(crate) struct SocketEvents {
@@ -34,7 +34,7 @@ impl SocketEvents {
     }
 
     /// Reports a socket from now on. The kernel stops by itself once the socket is closed.
-    pub(super) fn watch(&self, socket: &impl AsFd) -> io::Result<()> {
+    pub(super) fn watch_socket(&self, socket: &impl AsFd) -> io::Result<()> {
         if self.bugs.forgets.is_on() {
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl SocketEvents {
     }
 
     /// Reports a socket no longer: one of a failed link stays readable although nothing reads it.
-    pub(super) fn ignore(&self, socket: &impl AsFd) {
+    pub(super) fn unwatch_socket(&self, socket: &impl AsFd) {
         if self.bugs.clings.is_on() {
             return;
         }
@@ -55,27 +55,27 @@ impl SocketEvents {
     }
 }
 
-impl Qp {
+impl SoftQp {
     /// Prepares a wait for the sockets of the rail. True if whatever happens next on this link begins with bytes that its socket
     /// receives, or with a call of the owner. Acknowledgements that were to leave with later frames leave now.
     pub(crate) fn arm_stream(&mut self, events: &SocketEvents) -> bool {
         match self.state {
             // Not connected: nothing can arrive.
-            State::Reset | State::Init => return true,
-            State::ReadyToReceive | State::Drain => return false,
-            State::ReadyToSend | State::Error => {}
+            QueuePairState::Reset | QueuePairState::Init => return true,
+            QueuePairState::ReadyToReceive | QueuePairState::Drain => return false,
+            QueuePairState::ReadyToSend | QueuePairState::Error => {}
         }
-        if self.wire != Wire::Tcp {
+        if self.wire != LinkWire::Tcp {
             return false;
         }
-        let is_failed = self.state == State::Error;
+        let is_failed = self.state == QueuePairState::Error;
         let is_settled =
             if is_failed { self.is_quiet() } else { self.flushes.is_empty() && !self.has_work() };
         let Some(stream) = &mut self.stream else { return false };
         if is_failed {
-            stream.unwatch(events);
+            stream.unwatch_socket(events);
             return is_settled;
         }
-        is_settled && stream.arm(events)
+        is_settled && stream.arm_socket(events)
     }
 }

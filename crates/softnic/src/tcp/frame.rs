@@ -1,7 +1,7 @@
 //! The head of a frame: 64 bytes, eight little-endian words. Six are those of a ring's descriptor, the other two tell
 //! how far the speaker is. Parsed into types that cannot be wrong.
 
-use crate::record::{Record, WORDS};
+use crate::record::{RingRecord, WORDS};
 
 /// Bytes of a head.
 pub(crate) const BYTES: usize = 64;
@@ -14,9 +14,9 @@ const NAK: u64 = 0xa1;
 
 /// What a frame says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Body {
+pub(crate) enum FrameBody {
     /// Work, with its payload behind the head.
-    Record(Record),
+    Record(RingRecord),
     /// Nothing but how far the speaker is.
     Ack,
     /// The speaker refused the record at a position; nothing follows.
@@ -30,23 +30,23 @@ pub(crate) enum Body {
 
 /// A head.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Frame {
+pub(crate) struct TcpFrame {
     /// What it says.
-    pub(crate) body: Body,
+    pub(crate) body: FrameBody,
     /// Position up to which the speaker has executed.
     pub(crate) executed: u64,
     /// Receives the speaker has posted.
     pub(crate) posted: u64,
 }
 
-impl Frame {
+impl TcpFrame {
     /// The head's bytes.
     #[inline]
-    pub(crate) fn bytes(&self) -> [u8; BYTES] {
+    pub(crate) fn to_bytes(self) -> [u8; BYTES] {
         let words = match self.body {
-            Body::Record(record) => record.words(),
-            Body::Ack => [ACK, 0, 0, 0, 0, 0, 0],
-            Body::Nak { code, at } => [NAK, code, at, 0, 0, 0, 0],
+            FrameBody::Record(record) => record.to_words(),
+            FrameBody::Ack => [ACK, 0, 0, 0, 0, 0, 0],
+            FrameBody::Nak { code, at } => [NAK, code, at, 0, 0, 0, 0],
         };
         let words = words[..RECORD_WORDS].iter().chain([&self.executed, &self.posted]);
         let mut out = [0; BYTES];
@@ -70,9 +70,9 @@ impl Frame {
         let mut words = [0; WORDS];
         words[1..=RECORD_WORDS].iter_mut().enumerate().for_each(|(index, to)| *to = word(index));
         let body = match words[1] {
-            ACK if words[2..] == [0; WORDS - 2] => Body::Ack,
-            NAK if words[4..] == [0; WORDS - 4] => Body::Nak { code: words[2], at: words[3] },
-            _ => Body::Record(Record::parse_streamed(&words)?),
+            ACK if words[2..] == [0; WORDS - 2] => FrameBody::Ack,
+            NAK if words[4..] == [0; WORDS - 4] => FrameBody::Nak { code: words[2], at: words[3] },
+            _ => FrameBody::Record(RingRecord::parse_streamed(&words)?),
         };
         Some(Self { body, executed, posted })
     }
@@ -82,8 +82,8 @@ impl Frame {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{BYTES, Body, Frame};
-    use crate::record::{Payload, Record, Verb};
+    use super::{BYTES, FrameBody, TcpFrame};
+    use crate::record::{RecordPayload, RecordVerb, RingRecord};
 
     proptest! {
         #[test]
@@ -91,34 +91,34 @@ mod tests {
             let mut head = [0; BYTES];
             head[..32].copy_from_slice(&bytes[0]);
             head[32..].copy_from_slice(&bytes[1]);
-            let _ = Frame::parse(&head);
+            let _ = TcpFrame::parse(&head);
             (head[0], head[1], head[2], head[3]) = (op, flags, form, 0);
-            if let Some(frame) = Frame::parse(&head) {
-                prop_assert_eq!(Frame::parse(&frame.bytes()), Some(frame));
+            if let Some(frame) = TcpFrame::parse(&head) {
+                prop_assert_eq!(TcpFrame::parse(&frame.to_bytes()), Some(frame));
             }
         }
 
         #[test]
         fn frames_come_back(key: u64, addr: u64, len: u64, id: u64, last: bool, imm: Option<u32>, executed: u64, posted: u64) {
-            let payload = Payload::Streamed { len, landed: false };
-            let none = Payload::Inline { len: 0 };
-            let record = |verb, payload| Body::Record(Record { verb, payload, last, awaited: !last, imm });
+            let payload = RecordPayload::Streamed { len, landed: false };
+            let none = RecordPayload::Inline { len: 0 };
+            let record = |verb, payload| FrameBody::Record(RingRecord { verb, payload, last, awaited: !last, imm });
             for body in [
-                Body::Ack,
-                Body::Nak { code: key, at: addr },
-                record(Verb::Write { key, addr }, payload),
-                record(Verb::Send { offset: addr }, payload),
-                record(Verb::Reply { id, offset: addr }, payload),
-                record(Verb::Matched { grant: id, offset: addr }, payload),
-                record(Verb::Read { key, addr, len, id }, none),
-                record(Verb::Add { key, addr, add: len, id }, none),
-                record(Verb::Swap { key, addr, expect: len, swap: posted, id }, none),
-                record(Verb::Grant { key, len, id }, none),
-                record(Verb::Revoke { key, id }, none),
-                record(Verb::Decline { grant: id }, none),
+                FrameBody::Ack,
+                FrameBody::Nak { code: key, at: addr },
+                record(RecordVerb::Write { key, addr }, payload),
+                record(RecordVerb::Send { offset: addr }, payload),
+                record(RecordVerb::Reply { id, offset: addr }, payload),
+                record(RecordVerb::Matched { grant: id, offset: addr }, payload),
+                record(RecordVerb::Read { key, addr, len, id }, none),
+                record(RecordVerb::Add { key, addr, add: len, id }, none),
+                record(RecordVerb::Swap { key, addr, expect: len, swap: posted, id }, none),
+                record(RecordVerb::Grant { key, len, id }, none),
+                record(RecordVerb::Revoke { key, id }, none),
+                record(RecordVerb::Decline { grant: id }, none),
             ] {
-                let frame = Frame { body, executed, posted };
-                prop_assert_eq!(Frame::parse(&frame.bytes()), Some(frame));
+                let frame = TcpFrame { body, executed, posted };
+                prop_assert_eq!(TcpFrame::parse(&frame.to_bytes()), Some(frame));
             }
         }
 
@@ -126,7 +126,7 @@ mod tests {
         fn what_only_a_ring_has_is_refused(form in prop_oneof![0u8..5, 6u8..=255], op in prop_oneof![1u8..3, Just(6u8), Just(8)]) {
             let mut head = [0; BYTES];
             (head[0], head[1], head[2]) = (op, 1, form);
-            prop_assert_eq!(Frame::parse(&head), None);
+            prop_assert_eq!(TcpFrame::parse(&head), None);
         }
     }
 }

@@ -17,9 +17,9 @@ const GRACE: Duration = Duration::from_millis(250);
 
 /// What the kernel has counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Health {
+pub(super) struct TcpHealth {
     /// Where the connection is.
-    pub(super) phase: Phase,
+    pub(super) phase: TcpPhase,
     /// Times the oldest data was sent again, since it or any before it was acknowledged.
     pub(super) retransmits: u8,
     /// Unanswered questions for room, or whether anybody is there.
@@ -32,7 +32,7 @@ pub(super) struct Health {
 
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Phase {
+pub(super) enum TcpPhase {
     /// Asked for.
     Dialled,
     /// There, in one direction at least.
@@ -43,34 +43,34 @@ pub(super) enum Phase {
 
 /// Looks at one connection now and then.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct TcpWatch {
     limit: Duration,
     /// Since when it seems dead.
     suspected: Option<Instant>,
     bugs: AtTheLook,
 }
 
-impl Watch {
+impl TcpWatch {
     /// For a connection that may go unanswered for this long.
     pub(super) fn new(limit: Duration) -> Self {
         Self { limit, suspected: None, bugs: AtTheLook::default() }
     }
 
     /// Between two questions to an idle peer, and before the first one: the kernel counts whole seconds.
-    pub(super) fn step(&self) -> Duration {
+    pub(super) fn probe_interval(&self) -> Duration {
         Duration::from_secs((self.limit.as_secs() / u64::from(QUESTIONS + 1)).clamp(1, 32767))
     }
 
     /// Whether the connection carries nothing more.
-    pub(super) fn is_dead(&mut self, health: &Health, now: Instant) -> bool {
+    pub(super) fn is_dead(&mut self, health: &TcpHealth, now: Instant) -> bool {
         if self.bugs.blind.is_on() {
             return false;
         }
         let silent = match health.phase {
             // Whether it comes about is told elsewhere.
-            Phase::Dialled => false,
-            Phase::Gone => return true,
-            Phase::Open => health.quiet > self.limit && self.is_unanswered(health),
+            TcpPhase::Dialled => false,
+            TcpPhase::Gone => return true,
+            TcpPhase::Open => health.quiet > self.limit && self.is_unanswered(health),
         };
         if !silent {
             self.suspected = None;
@@ -82,7 +82,7 @@ impl Watch {
         now.duration_since(since) >= GRACE.max(self.limit / 8)
     }
 
-    fn is_unanswered(&self, health: &Health) -> bool {
+    fn is_unanswered(&self, health: &TcpHealth) -> bool {
         let questions = if health.backoff > 0 { ROOM_QUESTIONS } else { QUESTIONS };
         let impatient = self.bugs.impatient.is_on() && health.backoff > 0;
         health.retransmits >= RETRANSMITS || health.probes >= questions || impatient
@@ -95,18 +95,18 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(3);
 
-    fn health(retransmits: u8, probes: u8, backoff: u8, quiet_ms: u64) -> Health {
+    fn health(retransmits: u8, probes: u8, backoff: u8, quiet_ms: u64) -> TcpHealth {
         let quiet = Duration::from_millis(quiet_ms);
-        Health { phase: Phase::Open, retransmits, probes, backoff, quiet }
+        TcpHealth { phase: TcpPhase::Open, retransmits, probes, backoff, quiet }
     }
 
     /// Whether two looks, half a second apart and with nothing heard between them, find it dead.
-    fn is_dead(health: Health) -> bool {
-        let mut watch = Watch::new(LIMIT);
+    fn is_dead(health: TcpHealth) -> bool {
+        let mut watch = TcpWatch::new(LIMIT);
         let now = Instant::now();
-        let later = Health { quiet: health.quiet + Duration::from_millis(500), ..health };
+        let later = TcpHealth { quiet: health.quiet + Duration::from_millis(500), ..health };
         let first = watch.is_dead(&health, now);
-        assert!(!first || health.phase == Phase::Gone, "at once");
+        assert!(!first || health.phase == TcpPhase::Gone, "at once");
         watch.is_dead(&later, now + Duration::from_millis(500))
     }
 
@@ -115,7 +115,7 @@ mod tests {
         assert!(is_dead(health(2, 0, 2, 3001)), "data");
         assert!(is_dead(health(0, QUESTIONS, 0, 4001)), "questions whether anybody is there");
         assert!(is_dead(health(0, ROOM_QUESTIONS, 5, 3001)), "questions for room");
-        assert!(is_dead(Health { phase: Phase::Gone, ..health(0, 0, 0, 0) }));
+        assert!(is_dead(TcpHealth { phase: TcpPhase::Gone, ..health(0, 0, 0, 0) }));
     }
 
     #[test]
@@ -125,12 +125,12 @@ mod tests {
         assert!(!is_dead(health(0, 0, 0, 60_000)), "nothing was asked");
         assert!(!is_dead(health(1, 0, 1, 3001)), "one packet was lost");
         assert!(!is_dead(health(5, 0, 5, 2000)), "not for long");
-        assert!(!is_dead(Health { phase: Phase::Dialled, ..health(3, 0, 3, u64::from(u32::MAX)) }));
+        assert!(!is_dead(TcpHealth { phase: TcpPhase::Dialled, ..health(3, 0, 3, u64::from(u32::MAX)) }));
     }
 
     #[test]
     fn an_answer_between_two_looks_clears_it() {
-        let mut watch = Watch::new(LIMIT);
+        let mut watch = TcpWatch::new(LIMIT);
         let now = Instant::now();
         let second = Duration::from_secs(1);
         assert!(!watch.is_dead(&health(2, 0, 2, 3500), now));
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn an_idle_peer_is_asked_often_enough() {
         for (limit, step) in [(1, 1), (3, 1), (10, 2), (3600, 720), (1 << 40, 32767)] {
-            assert_eq!(Watch::new(Duration::from_secs(limit)).step(), Duration::from_secs(step));
+            assert_eq!(TcpWatch::new(Duration::from_secs(limit)).probe_interval(), Duration::from_secs(step));
         }
     }
 }

@@ -15,11 +15,11 @@ mod send;
 mod socket;
 mod stream;
 
-pub(crate) use door::{Door, STRANGER_TIME, Token};
+pub(crate) use door::{DialToken, LinkListener, STRANGER_TIME};
 #[cfg(feature = "fuzzing")]
-pub(crate) use door::{HELLO, hello, parse_hello};
+pub(crate) use door::{HELLO, hello_bytes, parse_hello};
 pub(crate) use events::SocketEvents;
 #[cfg(feature = "fuzzing")]
-pub(crate) use frame::{BYTES as FRAME_BYTES, Body as FrameBody, Frame};
-pub(crate) use send::transmit;
-pub(crate) use stream::{Other, Stream};
+pub(crate) use frame::{BYTES as FRAME_BYTES, FrameBody, TcpFrame};
+pub(crate) use send::transmit_frames;
+pub(crate) use stream::{LinkStream, PeerEnd};

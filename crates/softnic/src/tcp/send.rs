@@ -1,14 +1,14 @@
 //! Turns jobs into frames: small payload is copied behind its head, large payload goes to the socket straight from its
 //! memory, in the same call as the heads before it.
 
-use super::frame::Body;
-use super::socket::Moved;
-use super::stream::Stream;
-use crate::job::{Job, Kind};
-use crate::qp::Env;
-use crate::record::Payload;
-use crate::register::{Place, right};
-use crate::send::{Step, advance, record, request, source};
+use super::frame::FrameBody;
+use super::socket::MovedBytes;
+use super::stream::LinkStream;
+use crate::job::{JobKind, TransmitJob};
+use crate::qp::RailContext;
+use crate::record::RecordPayload;
+use crate::register::{CheckedPlace, right};
+use crate::send::{TransmitStep, advance_job, payload_record, request_record, source};
 
 /// Most payload bytes of a frame: after so many, other frames get their turn.
 const FRAME: u64 = 1 << 20;
@@ -20,35 +20,40 @@ const COPIED: usize = 16 << 10;
 
 /// Emits as much of a job as fits. Call inside a guard if the job has a body.
 #[inline]
-pub(crate) fn transmit(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64) -> Step {
-    let reply = matches!(job.kind, Kind::Reply { .. });
+pub(crate) fn transmit_frames(
+    stream: &mut LinkStream,
+    env: &RailContext<'_>,
+    job: &mut TransmitJob,
+    budget: &mut u64,
+) -> TransmitStep {
+    let reply = matches!(job.kind, JobKind::Reply { .. });
     if !reply {
-        stream.begin(job.flight);
+        stream.begin_op(job.flight);
     }
     loop {
         if stream.out.body > 0 {
             if stream.out.of_reply != reply {
-                return Step::Full;
+                return TransmitStep::Full;
             }
             match send_body(stream, env, job, budget) {
-                Step::Done if job.sent == job.total => return Step::Done,
-                Step::Done => continue,
+                TransmitStep::Done if job.sent == job.total => return TransmitStep::Done,
+                TransmitStep::Done => continue,
                 other => return other,
             }
         }
-        if let Some(request) = request(job) {
-            if !stream.push(Body::Record(request), 0) {
-                return Step::Full;
+        if let Some(request) = request_record(job) {
+            if !stream.push(FrameBody::Record(request), 0) {
+                return TransmitStep::Full;
             }
             job.started = true;
-            return Step::Done;
+            return TransmitStep::Done;
         }
         if *budget == 0 {
-            return Step::Spent;
+            return TransmitStep::Spent;
         }
         match begin_frame(stream, env, job, reply) {
-            Step::Done if stream.out.body == 0 && job.sent == job.total => return Step::Done,
-            Step::Done => {}
+            TransmitStep::Done if stream.out.body == 0 && job.sent == job.total => return TransmitStep::Done,
+            TransmitStep::Done => {}
             other => return other,
         }
     }
@@ -56,65 +61,82 @@ pub(crate) fn transmit(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget
 
 /// Puts the head of the next frame of a job into the buffer, and its payload behind it if that is small.
 #[inline]
-fn begin_frame(stream: &mut Stream, env: &Env<'_>, job: &mut Job, reply: bool) -> Step {
+fn begin_frame(
+    stream: &mut LinkStream,
+    env: &RailContext<'_>,
+    job: &mut TransmitJob,
+    reply: bool,
+) -> TransmitStep {
     let left = job.total - job.sent;
     let len = left.min(FRAME);
     let prefix = u64::from(job.prefix_len).saturating_sub(job.sent).min(len);
     let rest = len - prefix;
     let buffered = if rest <= SMALL { rest } else { 0 };
-    let next = record(job, Payload::Streamed { len, landed: false }, len == left);
-    if !stream.push(Body::Record(next), (prefix + buffered) as usize) {
-        return Step::Full;
+    let next = payload_record(job, RecordPayload::Streamed { len, landed: false }, len == left);
+    if !stream.push(FrameBody::Record(next), (prefix + buffered) as usize) {
+        return TransmitStep::Full;
     }
     if prefix > 0 {
         let from = job.sent as usize;
-        let Some(bytes) = job.prefix.get(from..from + prefix as usize) else { return Step::Bad };
-        stream.room()[..bytes.len()].copy_from_slice(bytes);
-        stream.add(bytes.len());
+        let Some(bytes) = job.prefix.get(from..from + prefix as usize) else { return TransmitStep::Bad };
+        stream.free_buffer()[..bytes.len()].copy_from_slice(bytes);
+        stream.commit_bytes(bytes.len());
     }
-    advance(job, prefix);
+    advance_job(job, prefix);
     if buffered > 0 {
-        let Some(place) = source(env, job, buffered) else { return Step::Bad };
-        let to = stream.room().as_mut_ptr();
+        let Some(place) = source(env, job, buffered) else { return TransmitStep::Bad };
+        let to = stream.free_buffer().as_mut_ptr();
         // SAFETY: `source` found the bytes registered, inside the guard; `push` found room for them.
-        unsafe { env.table().copy_out(place, to, buffered as usize) };
-        stream.add(buffered as usize);
-        advance(job, buffered);
+        unsafe { env.region_table().copy_out(place, to, buffered as usize) };
+        stream.commit_bytes(buffered as usize);
+        advance_job(job, buffered);
     } else if rest > 0 {
         (stream.out.body, stream.out.of_reply) = (rest, reply);
     }
-    Step::Done
+    TransmitStep::Done
 }
 
 /// Gives the socket what it takes of the payload under way; done once all of the frame is out.
-fn send_body(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64) -> Step {
+fn send_body(
+    stream: &mut LinkStream,
+    env: &RailContext<'_>,
+    job: &mut TransmitJob,
+    budget: &mut u64,
+) -> TransmitStep {
     while stream.out.body > 0 {
         if *budget == 0 {
-            return Step::Spent;
+            return TransmitStep::Spent;
         }
         let len = stream.out.body;
-        let Some(place) = stream.bugs.body(len, source(env, job, len)) else { return Step::Bad };
+        let Some(place) = stream.bugs.body_place(len, source(env, job, len)) else {
+            return TransmitStep::Bad;
+        };
         let (moved, sent) = match place.rights & right::MAPPED {
             // SAFETY: `source` found the bytes registered, inside the guard.
             0 => unsafe { stream.write_with(place.at.cast_const(), len as usize) },
             _ => send_copied(stream, env, place, len),
         };
-        advance(job, sent as u64);
+        advance_job(job, sent as u64);
         *budget = budget.saturating_sub(sent as u64);
-        if !matches!(moved, Moved::Bytes(_)) {
-            return Step::Full;
+        if !matches!(moved, MovedBytes::Bytes(_)) {
+            return TransmitStep::Full;
         }
     }
-    Step::Done
+    TransmitStep::Done
 }
 
 /// Gives the socket a copy of the first bytes of a place, up to the number that it takes.
 #[cold]
-fn send_copied(stream: &mut Stream, env: &Env<'_>, place: Place, len: u64) -> (Moved, usize) {
+fn send_copied(
+    stream: &mut LinkStream,
+    env: &RailContext<'_>,
+    place: CheckedPlace,
+    len: u64,
+) -> (MovedBytes, usize) {
     let mut buffer = [0; COPIED];
     let len = COPIED.min(len as usize);
     // SAFETY: the caller has looked up as many or more, inside the guard.
-    unsafe { env.table().copy_out(place, buffer.as_mut_ptr(), len) };
+    unsafe { env.region_table().copy_out(place, buffer.as_mut_ptr(), len) };
     // SAFETY: as many were copied.
     unsafe { stream.write_with(buffer.as_ptr(), len) }
 }

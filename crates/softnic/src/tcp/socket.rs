@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt};
 
-use super::look::{Health, Phase};
-use crate::error::Planted;
+use super::look::{TcpHealth, TcpPhase};
+use crate::error::PlantedBug;
 
 /// How often a connection is asked for before its host counts as unreachable: about half a minute.
 const ASKED: i32 = 4;
@@ -28,7 +28,7 @@ const TCP_SYN: [u8; 2] = [2, 3];
 
 /// What a call moved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Moved {
+pub(crate) enum MovedBytes {
     /// So many bytes, at least one.
     Bytes(usize),
     /// None now.
@@ -39,17 +39,17 @@ pub(crate) enum Moved {
 
 /// A TCP socket.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct TcpSocket(OwnedFd);
 
-impl AsFd for Socket {
+impl AsFd for TcpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Socket {
+impl TcpSocket {
     /// Wraps an accepted socket.
-    pub(crate) fn accepted(fd: OwnedFd) -> Self {
+    pub(crate) fn from_accepted(fd: OwnedFd) -> Self {
         // Without it, it is slower, not wrong.
         let _ = sockopt::set_tcp_nodelay(&fd, true);
         keep_inside(&fd, rustix::net::getpeername(&fd).ok().flatten().and_then(ip_of));
@@ -65,7 +65,7 @@ impl Socket {
         sockopt::set_tcp_nodelay(&fd, true)?;
         set_connect_attempts(&fd)?;
         if let Some(from) = from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
-            if !Planted::named("soft-dials-from-a-port-of-its-own").is_on() {
+            if !PlantedBug::named("soft-dials-from-a-port-of-its-own").is_on() {
                 trunkline_mem::defer_port_choice(fd.as_fd())?;
             }
             rustix::net::bind(&fd, &SocketAddr::new(from, 0))?;
@@ -82,12 +82,12 @@ impl Socket {
     ///
     /// # Safety
     /// `body` is readable for `len` bytes.
-    pub(crate) unsafe fn send(&self, buffer: &[u8], body: *const u8, len: usize) -> Moved {
+    pub(crate) unsafe fn send(&self, buffer: &[u8], body: *const u8, len: usize) -> MovedBytes {
         if len == 0 {
             return match rustix::net::send(&self.0, buffer, rustix::net::SendFlags::NOSIGNAL) {
-                Ok(count) => Moved::Bytes(count),
-                Err(Errno::AGAIN | Errno::INTR) => Moved::Later,
-                Err(_) => Moved::Ended,
+                Ok(count) => MovedBytes::Bytes(count),
+                Err(Errno::AGAIN | Errno::INTR) => MovedBytes::Later,
+                Err(_) => MovedBytes::Ended,
             };
         }
         let mut parts = [
@@ -99,14 +99,14 @@ impl Socket {
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = 2;
         // SAFETY: the header names two ranges, one borrowed here and one the caller vouches for; both are only read.
-        moved(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
+        moved_bytes(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
     }
 
     /// Reads up to `len` bytes to `body` and, after it, what fits into `buffer`.
     ///
     /// # Safety
     /// `body` is writable for `len` bytes.
-    pub(crate) unsafe fn read(&self, body: *mut u8, len: usize, buffer: &mut [u8]) -> Moved {
+    pub(crate) unsafe fn read(&self, body: *mut u8, len: usize, buffer: &mut [u8]) -> MovedBytes {
         let parts = [
             libc::iovec { iov_base: body.cast(), iov_len: len },
             libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() },
@@ -114,16 +114,16 @@ impl Socket {
         let parts = if len == 0 { &parts[1..] } else { &parts[..] };
         // SAFETY: at most two ranges, one borrowed here and one the caller vouches for.
         let count = unsafe { libc::readv(self.0.as_raw_fd(), parts.as_ptr(), parts.len() as libc::c_int) };
-        if count == 0 { Moved::Ended } else { moved(count) }
+        if count == 0 { MovedBytes::Ended } else { moved_bytes(count) }
     }
 
     /// Reads what fits into `buffer`.
-    pub(crate) fn fill(&self, buffer: &mut [u8]) -> Moved {
+    pub(crate) fn fill_buffer(&self, buffer: &mut [u8]) -> MovedBytes {
         match rustix::net::recv(&self.0, buffer, rustix::net::RecvFlags::empty()) {
-            Ok((_, 0)) => Moved::Ended,
-            Ok((_, count)) => Moved::Bytes(count),
-            Err(Errno::AGAIN | Errno::INTR) => Moved::Later,
-            Err(_) => Moved::Ended,
+            Ok((_, 0)) => MovedBytes::Ended,
+            Ok((_, count)) => MovedBytes::Bytes(count),
+            Err(Errno::AGAIN | Errno::INTR) => MovedBytes::Later,
+            Err(_) => MovedBytes::Ended,
         }
     }
 
@@ -143,7 +143,7 @@ impl Socket {
     }
 
     /// What the kernel has counted.
-    pub(super) fn health(&self) -> io::Result<Health> {
+    pub(super) fn tcp_health(&self) -> io::Result<TcpHealth> {
         // SAFETY: all zeros is such a table, of plain numbers.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -160,11 +160,11 @@ impl Socket {
         if got != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Health {
+        Ok(TcpHealth {
             phase: match info.tcpi_state {
-                TCP_CLOSE => Phase::Gone,
-                state if TCP_SYN.contains(&state) => Phase::Dialled,
-                _ => Phase::Open,
+                TCP_CLOSE => TcpPhase::Gone,
+                state if TCP_SYN.contains(&state) => TcpPhase::Dialled,
+                _ => TcpPhase::Open,
             },
             retransmits: info.tcpi_retransmits,
             probes: info.tcpi_probes,
@@ -174,19 +174,19 @@ impl Socket {
     }
 
     /// Sends nothing more; the peer sees that when it has read everything.
-    pub(crate) fn end(&self) {
+    pub(crate) fn shut_down(&self) {
         // A connection that is gone has ended too.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Write);
     }
 }
 
-fn moved(result: isize) -> Moved {
+fn moved_bytes(result: isize) -> MovedBytes {
     match usize::try_from(result) {
-        Ok(0) => Moved::Later,
-        Ok(count) => Moved::Bytes(count),
+        Ok(0) => MovedBytes::Later,
+        Ok(count) => MovedBytes::Bytes(count),
         Err(_) => match io::Error::last_os_error().kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Moved::Later,
-            _ => Moved::Ended,
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => MovedBytes::Later,
+            _ => MovedBytes::Ended,
         },
     }
 }
@@ -227,15 +227,15 @@ mod tests {
     /// Room for what is sent, at both ends of a connection from one address to another.
     fn rooms(from: [u8; 4], to: [u8; 4]) -> [usize; 2] {
         let listener = TcpListener::bind((IpAddr::from(to), 0)).unwrap();
-        let dialled = Socket::dial(listener.local_addr().unwrap(), Some(from.into())).unwrap();
-        let accepted = Socket::accepted(listener.accept().unwrap().0.into());
+        let dialled = TcpSocket::dial(listener.local_addr().unwrap(), Some(from.into())).unwrap();
+        let accepted = TcpSocket::from_accepted(listener.accept().unwrap().0.into());
         [dialled, accepted].map(|socket| sockopt::socket_send_buffer_size(socket.0).unwrap())
     }
 
     #[test]
     fn dialling_from_an_address_leaves_its_ports_to_others() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let dialled = Socket::dial(listener.local_addr().unwrap(), Some([127, 0, 0, 2].into())).unwrap();
+        let dialled = TcpSocket::dial(listener.local_addr().unwrap(), Some([127, 0, 0, 2].into())).unwrap();
         let from = rustix::net::getsockname(&dialled.0).ok().and_then(ip_of);
         assert_eq!(from, Some(IpAddr::from([127, 0, 0, 2])));
         let mut value = 0;

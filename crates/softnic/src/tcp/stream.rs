@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use trunkline_mem::{OutOfMemory, try_zeros};
 
-use super::door::{self, Door, Token};
+use super::door::{self, DialToken, LinkListener};
 use super::events::SocketEvents;
-use super::frame::{BYTES as HEAD, Body, Frame};
-use super::look::Watch;
+use super::frame::{BYTES as HEAD, FrameBody, TcpFrame};
+use super::look::TcpWatch;
 use super::planted::InTheStream;
-use super::socket::{Moved, Socket};
-use crate::record::Record;
+use super::socket::{MovedBytes, TcpSocket};
+use crate::record::RingRecord;
 
 /// Bytes of the buffer for heads and small payload on their way out.
 const OUTBOX: usize = 16 << 10;
@@ -26,9 +26,9 @@ const ACK_EVERY: u64 = 64;
 
 /// What the peer said about its end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Other {
+pub(crate) struct PeerEnd {
     /// Names its link.
-    pub(crate) token: Token,
+    pub(crate) token: DialToken,
     /// Where it listens.
     pub(crate) address: SocketAddr,
     /// Position of the first record it expects.
@@ -38,20 +38,20 @@ pub(crate) struct Other {
 }
 
 /// One end.
-pub(crate) struct Stream {
-    door: Arc<Door>,
-    token: Token,
-    socket: Option<Socket>,
-    watch: Watch,
+pub(crate) struct LinkStream {
+    door: Arc<LinkListener>,
+    token: DialToken,
+    socket: Option<TcpSocket>,
+    watch: TcpWatch,
     /// The rail's events report its socket.
     is_watched: bool,
-    pub(super) out: Outgoing,
-    pub(super) inc: Incoming,
+    pub(super) out: StreamOutput,
+    pub(super) inc: StreamInput,
     pub(super) bugs: InTheStream,
 }
 
 /// What is on its way out.
-pub(super) struct Outgoing {
+pub(super) struct StreamOutput {
     buffer: Box<[u8]>,
     from: usize,
     to: usize,
@@ -81,12 +81,12 @@ pub(super) struct Outgoing {
 }
 
 /// What has come in.
-pub(super) struct Incoming {
+pub(super) struct StreamInput {
     buffer: Box<[u8]>,
     from: usize,
     to: usize,
     /// The record whose payload is arriving, for the bytes that have not.
-    pub(super) current: Option<Record>,
+    pub(super) current: Option<RingRecord>,
     /// Why and where the peer refused a record.
     pub(super) nak: Option<(u64, u64)>,
     /// What has come of it is less than can be executed.
@@ -99,18 +99,18 @@ pub(super) struct Incoming {
     pub(super) ended: bool,
 }
 
-impl Stream {
+impl LinkStream {
     /// Connects to the other end, or waits for it: the one with the smaller token dials. The network may leave it
     /// unanswered for `limit`.
     pub(crate) fn connect(
-        door: Arc<Door>,
-        token: Token,
-        other: &Other,
+        door: Arc<LinkListener>,
+        token: DialToken,
+        other: &PeerEnd,
         (from, limit): (Option<IpAddr>, Duration),
         (start, posted): (u64, u64),
     ) -> io::Result<Self> {
         let no_memory = |error: OutOfMemory| io::Error::new(io::ErrorKind::OutOfMemory, error);
-        let mut out = Outgoing {
+        let mut out = StreamOutput {
             buffer: try_zeros(OUTBOX).map_err(no_memory)?,
             from: 0,
             to: 0,
@@ -130,17 +130,17 @@ impl Stream {
         };
         // Before the socket or the token, which would have to be given back.
         let into = try_zeros(INBOX).map_err(no_memory)?;
-        let watch = Watch::new(limit);
+        let watch = TcpWatch::new(limit);
         let socket = if token < other.token {
-            out.append(&door::hello(&other.token));
-            let socket = Socket::dial(other.address, from)?;
-            socket.ask_each(watch.step());
+            out.append_bytes(&door::hello_bytes(&other.token));
+            let socket = TcpSocket::dial(other.address, from)?;
+            socket.ask_each(watch.probe_interval());
             Some(socket)
         } else {
-            door.expect(token);
+            door.expect_link(token);
             None
         };
-        let inc = Incoming {
+        let inc = StreamInput {
             buffer: into,
             from: 0,
             to: 0,
@@ -154,30 +154,30 @@ impl Stream {
         let mut stream =
             Self { door, token, socket, watch, is_watched: false, out, inc, bugs: InTheStream::default() };
         // On this host there is a connection already.
-        stream.write();
+        stream.write_buffer();
         Ok(stream)
     }
 
     /// Whether both ends have the connection, or this one has said for which link it is; `None` once it never will.
     /// An error if the peer has no chance to get here.
     pub(crate) fn has_greeted(&mut self) -> io::Result<Option<bool>> {
-        let up = self.arrives()?;
-        self.write();
-        let over = up && !self.has_unsent() && self.socket.as_ref().is_some_and(Socket::is_over);
+        let up = self.poll_socket()?;
+        self.write_buffer();
+        let over = up && !self.has_unsent() && self.socket.as_ref().is_some_and(TcpSocket::is_over);
         Ok((!self.out.ended && !over).then_some(up && !self.has_unsent()))
     }
 
     /// Whether there is a connection, or one is asked for.
     pub(super) fn is_up(&mut self) -> bool {
         // Who waits for it asks, and hears of errors, by `has_greeted`.
-        self.arrives().unwrap_or(false)
+        self.poll_socket().unwrap_or(false)
     }
 
-    fn arrives(&mut self) -> io::Result<bool> {
+    fn poll_socket(&mut self) -> io::Result<bool> {
         if self.socket.is_none() {
-            self.socket = self.door.fetch(&self.token)?;
+            self.socket = self.door.fetch_socket(&self.token)?;
             if let Some(socket) = &self.socket {
-                socket.ask_each(self.watch.step());
+                socket.ask_each(self.watch.probe_interval());
             }
         }
         Ok(self.socket.is_some())
@@ -186,18 +186,18 @@ impl Stream {
     /// Whether the network carries nothing more of it.
     pub(crate) fn is_cut(&mut self) -> io::Result<bool> {
         let Some(socket) = &self.socket else { return Ok(false) };
-        Ok(self.watch.is_dead(&socket.health()?, Instant::now()))
+        Ok(self.watch.is_dead(&socket.tcp_health()?, Instant::now()))
     }
 
     /// Position of the next record on its way out.
     #[inline]
-    pub(crate) fn head(&self) -> u64 {
+    pub(crate) fn head_position(&self) -> u64 {
         self.out.head
     }
 
     /// Position up to which the peer has executed, as far as it has said.
     #[inline]
-    pub(crate) fn acked(&self) -> u64 {
+    pub(crate) fn acked_position(&self) -> u64 {
         self.out.acked
     }
 
@@ -238,7 +238,7 @@ impl Stream {
 
     /// The next frames are of this operation.
     #[inline]
-    pub(crate) fn begin(&mut self, flight: u64) {
+    pub(crate) fn begin_op(&mut self, flight: u64) {
         if self.out.from == self.out.to {
             self.out.first = flight;
         }
@@ -262,32 +262,32 @@ impl Stream {
 
     /// Adds the head of a frame; false if there is no room for it and for `more` bytes behind it.
     #[inline]
-    pub(super) fn push(&mut self, body: Body, more: usize) -> bool {
+    pub(super) fn push(&mut self, body: FrameBody, more: usize) -> bool {
         if !self.out.has_room(HEAD + more)
-            && (self.write() == Moved::Ended || !self.out.has_room(HEAD + more))
+            && (self.write_buffer() == MovedBytes::Ended || !self.out.has_room(HEAD + more))
         {
             return false;
         }
         let out = &mut self.out;
-        let frame = Frame { body, executed: out.executed, posted: out.posted };
-        out.append(&frame.bytes());
+        let frame = TcpFrame { body, executed: out.executed, posted: out.posted };
+        out.append_bytes(&frame.to_bytes());
         (out.told_executed, out.told_posted, out.awaited) = (out.executed, out.posted, false);
-        if matches!(body, Body::Record(_)) {
+        if matches!(body, FrameBody::Record(_)) {
             out.head = out.head.wrapping_add(1);
         }
         true
     }
 
     /// Adds a record without payload, if nothing is in its way.
-    pub(crate) fn push_record(&mut self, record: &Record) -> bool {
-        self.out.body == 0 && self.push(Body::Record(*record), 0)
+    pub(crate) fn push_record(&mut self, record: &RingRecord) -> bool {
+        self.out.body == 0 && self.push(FrameBody::Record(*record), 0)
     }
 
     /// Sends what waits in the buffer.
     #[inline]
-    pub(crate) fn write(&mut self) -> Moved {
+    pub(crate) fn write_buffer(&mut self) -> MovedBytes {
         if self.out.from == self.out.to {
-            return Moved::Later;
+            return MovedBytes::Later;
         }
         // SAFETY: no bytes are asked for but the buffer's.
         unsafe { self.write_with(std::ptr::null(), 0) }.0
@@ -298,17 +298,17 @@ impl Stream {
     ///
     /// # Safety
     /// `body` is readable for `len` bytes.
-    pub(super) unsafe fn write_with(&mut self, body: *const u8, len: usize) -> (Moved, usize) {
+    pub(super) unsafe fn write_with(&mut self, body: *const u8, len: usize) -> (MovedBytes, usize) {
         let out = &mut self.out;
-        let Some(socket) = &self.socket else { return (Moved::Later, 0) };
+        let Some(socket) = &self.socket else { return (MovedBytes::Later, 0) };
         if out.ended {
-            return (Moved::Ended, 0);
+            return (MovedBytes::Ended, 0);
         }
         // SAFETY: the caller's promise.
         let moved = unsafe { socket.send(&out.buffer[out.from..out.to], body, len) };
         let mut beyond = 0;
         match moved {
-            Moved::Bytes(count) => {
+            MovedBytes::Bytes(count) => {
                 let buffered = count.min(out.to - out.from);
                 out.from += buffered;
                 if out.from == out.to {
@@ -317,22 +317,22 @@ impl Stream {
                 beyond = count - buffered;
                 out.body -= beyond as u64;
             }
-            Moved::Later => {}
+            MovedBytes::Later => {}
             // What comes in will say why.
-            Moved::Ended => out.ended = true,
+            MovedBytes::Ended => out.ended = true,
         }
         (moved, beyond)
     }
 
-    /// The rest of the buffer, to put payload into; at least as much as [`Stream::push`] was asked for.
+    /// The rest of the buffer, to put payload into; at least as much as [`LinkStream::push`] was asked for.
     #[inline]
-    pub(super) fn room(&mut self) -> &mut [u8] {
+    pub(super) fn free_buffer(&mut self) -> &mut [u8] {
         &mut self.out.buffer[self.out.to..]
     }
 
     /// So much of it was used.
     #[inline]
-    pub(super) fn add(&mut self, len: usize) {
+    pub(super) fn commit_bytes(&mut self, len: usize) {
         self.out.to += len;
     }
 
@@ -344,26 +344,26 @@ impl Stream {
 
     /// Prepares a wait for the socket. True if nothing is left to be done before bytes arrive. A peer that has yet to learn how
     /// far this side is learns it now.
-    pub(super) fn arm(&mut self, events: &SocketEvents) -> bool {
+    pub(super) fn arm_socket(&mut self, events: &SocketEvents) -> bool {
         let Some(socket) = &self.socket else { return false };
         if !self.is_watched {
-            if events.watch(socket).is_err() {
+            if events.watch_socket(socket).is_err() {
                 return false;
             }
             self.is_watched = true;
         }
         if self.has_news() && self.out.body == 0 && !self.bugs.silent.is_on() {
-            self.push(Body::Ack, 0);
+            self.push(FrameBody::Ack, 0);
         }
-        self.write();
+        self.write_buffer();
         let is_sent = self.out.body == 0 && !self.has_unsent();
         is_sent && self.is_idle() && !self.inc.held && !self.inc.ended
     }
 
     /// Ends the watch of the socket, which may stay open for long.
-    pub(super) fn unwatch(&mut self, events: &SocketEvents) {
+    pub(super) fn unwatch_socket(&mut self, events: &SocketEvents) {
         if let Some(socket) = self.socket.as_ref().filter(|_| self.is_watched) {
-            events.ignore(socket);
+            events.unwatch_socket(socket);
             self.is_watched = false;
         }
     }
@@ -376,7 +376,7 @@ impl Stream {
 
     /// So many of those were used.
     #[inline]
-    pub(super) fn consume(&mut self, count: usize) {
+    pub(super) fn consume_inbox(&mut self, count: usize) {
         self.inc.from += count;
         if self.inc.from == self.inc.to {
             (self.inc.from, self.inc.to) = (0, 0);
@@ -392,14 +392,14 @@ impl Stream {
         let Some(socket) = &self.socket else { return 0 };
         // SAFETY: the caller's promise.
         let moved = unsafe { socket.read(body, len, &mut self.inc.buffer[..BEHIND]) };
-        let count = self.inc.came(moved, len + BEHIND);
+        let count = self.inc.note_read(moved, len + BEHIND);
         let direct = count.min(len);
         (self.inc.from, self.inc.to) = (0, count - direct);
         direct
     }
 
     /// Reads more into the inbox; how many bytes.
-    pub(super) fn fill(&mut self) -> usize {
+    pub(super) fn fill_inbox(&mut self) -> usize {
         let Some(socket) = &self.socket else { return 0 };
         let inc = &mut self.inc;
         if inc.from > 0 {
@@ -407,55 +407,55 @@ impl Stream {
             (inc.from, inc.to) = (0, inc.to - inc.from);
         }
         let end = if inc.large { (inc.to + BEHIND).min(INBOX) } else { INBOX };
-        let moved = socket.fill(&mut inc.buffer[inc.to..end]);
-        let count = inc.came(moved, end - inc.to);
+        let moved = socket.fill_buffer(&mut inc.buffer[inc.to..end]);
+        let count = inc.note_read(moved, end - inc.to);
         inc.to += count;
         count
     }
 
     /// The link is in error: tells the peer why, if it is for this side to say, and sends nothing more.
-    pub(crate) fn end(&mut self, nak: Option<(u64, u64)>) {
+    pub(crate) fn end_stream(&mut self, nak: Option<(u64, u64)>) {
         if let Some((code, at)) = nak {
             // In the middle of a payload there is no place for it: then the peer learns only that the link has ended.
             if self.out.body == 0 {
-                self.push(Body::Nak { code, at }, 0);
+                self.push(FrameBody::Nak { code, at }, 0);
             }
         }
-        self.write();
+        self.write_buffer();
         if let Some(socket) = &self.socket {
-            socket.end();
+            socket.shut_down();
         }
         self.out.ended = true;
     }
 }
 
-impl Drop for Stream {
+impl Drop for LinkStream {
     fn drop(&mut self) {
         if self.socket.is_none() {
-            self.door.forget(self.token);
+            self.door.forget_link(self.token);
         }
     }
 }
 
-impl Outgoing {
+impl StreamOutput {
     #[inline]
     fn has_room(&self, len: usize) -> bool {
         OUTBOX - self.to >= len
     }
 
     #[inline]
-    fn append(&mut self, bytes: &[u8]) {
+    fn append_bytes(&mut self, bytes: &[u8]) {
         self.buffer[self.to..self.to + bytes.len()].copy_from_slice(bytes);
         self.to += bytes.len();
     }
 }
 
-impl Incoming {
+impl StreamInput {
     /// Notes what a read of so many bytes found; how many.
     #[inline]
-    fn came(&mut self, moved: Moved, asked: usize) -> usize {
-        self.ended |= moved == Moved::Ended;
-        let count = if let Moved::Bytes(count) = moved { count } else { 0 };
+    fn note_read(&mut self, moved: MovedBytes, asked: usize) -> usize {
+        self.ended |= moved == MovedBytes::Ended;
+        let count = if let MovedBytes::Bytes(count) = moved { count } else { 0 };
         self.quiet = count < asked;
         count
     }

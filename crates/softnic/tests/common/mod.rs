@@ -4,12 +4,12 @@
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use trunkline_fabric::{Completion, Fabric, LinkAddress, LinkId, Links, Rail, RailConfig, RecvOrder};
+use trunkline_fabric::{Completion, Fabric, LinkAddress, LinkControl, LinkId, Rail, RailConfig, RecvOrder};
 use trunkline_proto::time::Duration as Span;
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 
 pub fn rail_config() -> RailConfig {
-    let (peer_time, rail_time) = (Span::secs(5), Span::secs(3));
+    let (peer_time, rail_time) = (Span::from_secs(5), Span::from_secs(3));
     RailConfig {
         depth: 64,
         recv_depth: 64,
@@ -24,13 +24,13 @@ pub fn rail_config() -> RailConfig {
 }
 
 pub fn rail(config: SoftConfig) -> SoftRail {
-    SoftFabric::new(config).unwrap().open(0, &rail_config()).unwrap()
+    SoftFabric::new(config).unwrap().open_rail(0, &rail_config()).unwrap()
 }
 
 pub fn connect(a: &mut SoftRail, b: &mut SoftRail) -> (LinkId, LinkId) {
-    let (at_a, at_b) = (a.create().unwrap(), b.create().unwrap());
-    a.connect(at_a, b.address(at_b).unwrap()).unwrap();
-    b.connect(at_b, a.address(at_a).unwrap()).unwrap();
+    let (at_a, at_b) = (a.create_link().unwrap(), b.create_link().unwrap());
+    a.connect(at_a, b.link_address(at_b).unwrap()).unwrap();
+    b.connect(at_b, a.link_address(at_a).unwrap()).unwrap();
     (at_a, at_b)
 }
 
@@ -66,11 +66,11 @@ pub fn place(address: &LinkAddress) -> (SocketAddr, Vec<u8>) {
 
 /// A link over TCP that waits for us to dial it: where, and its token.
 pub fn waiting(rail: &mut SoftRail, other: &mut SoftRail) -> (LinkId, SocketAddr, Vec<u8>) {
-    let (link, at_other) = (rail.create().unwrap(), other.create().unwrap());
-    let mut ours = other.address(at_other).unwrap();
+    let (link, at_other) = (rail.create_link().unwrap(), other.create_link().unwrap());
+    let mut ours = other.link_address(at_other).unwrap();
     // The smaller token dials.
     ours.bytes[80..96].fill(0);
-    let (door, token) = place(&rail.address(link).unwrap());
+    let (door, token) = place(&rail.link_address(link).unwrap());
     rail.connect(link, ours).unwrap();
     (link, door, token)
 }

@@ -1,10 +1,10 @@
 //! What can go wrong with windows, and with what kernels post and wait for.
 
 use trunkline_device::{GuestError, LanesError, QueuesError};
-use trunkline_device_queue::{Refusal, WaitError};
+use trunkline_device_queue::{ReserveError, WaitError};
 use trunkline_engine::rma::RmaError;
-use trunkline_mem::gpu::{CallError, RangeError};
-use trunkline_mem::ipc::Cause;
+use trunkline_mem::gpu::{DriverCallError, RangeError};
+use trunkline_mem::ipc::CallFailure;
 use trunkline_mem::{OutOfMemory, PeerError};
 use trunkline_proto::wire::device_queue::{CardError, GuestCardError, ReportError, WindowShapeError};
 
@@ -101,7 +101,7 @@ pub enum DeviceError {
     OnHost,
     /// The GPU's driver fails.
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] DriverCallError),
     /// No queues for kernels of a GPU.
     #[error(transparent)]
     Lanes(#[from] LanesError),
@@ -128,7 +128,7 @@ pub enum DeviceError {
     },
     /// No memory file for a window.
     #[error("no memory file for a window: {0}")]
-    File(#[source] Cause),
+    File(#[source] CallFailure),
     /// Bytes are no card of a guest.
     #[error(transparent)]
     Card(#[from] GuestCardError),
@@ -149,7 +149,7 @@ pub enum DeviceError {
 pub enum KernelError {
     /// The queue did not take it.
     #[error(transparent)]
-    Post(#[from] Refusal),
+    Post(#[from] ReserveError),
     /// What was waited for has failed, or did not come in time.
     #[error(transparent)]
     Wait(#[from] WaitError),

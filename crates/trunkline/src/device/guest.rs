@@ -4,44 +4,44 @@
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use trunkline_device::{Guest, Key, Words, processes::process};
-use trunkline_device_queue::Queue;
-use trunkline_mem::{Found, Memory, OutOfMemory, Shared};
+use trunkline_device::{EntryKey, GuestQueues, QueueWords, processes::open_pidfd};
+use trunkline_device_queue::DeviceQueue;
+use trunkline_mem::{MemoryFileId, MemoryRange, OutOfMemory, SharedMemory};
 use trunkline_proto::reserve::{try_filled, try_filled_with, try_vec};
-use trunkline_proto::wire::device_queue::{self as wire, GuestFile, Status};
+use trunkline_proto::wire::device_queue::{self as wire, EntryStatus, GuestFile};
 
 use super::error::DeviceError;
 use super::kernel::Kernel;
-use super::window::{OwnPart, Window, planted};
+use super::window::{OwnPart, Window, planted_mutant};
 
 /// What a process needs of another one's window to use a channel of it: a value that goes by any way between processes of a host, such as a pipe or a socket. It names the memory files of
 /// the process that has made it, and holds nothing secret: only who may look into that process finds them.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct GuestCard(wire::GuestCard);
+pub struct GuestCard(wire::GuestChannelCard);
 
 /// The memory file of a window, and which of its channels are other processes'.
 #[derive(Debug)]
-pub(super) struct Lent {
-    file: Shared,
+pub(super) struct LentChannels {
+    file: SharedMemory,
     channels: Box<[AtomicBool]>,
 }
 
 /// A channel of another process's window. Kernels use it as they use a window of their own process.
 #[derive(Debug)]
 pub struct GuestWindow {
-    guest: Guest,
+    guest: GuestQueues,
     part: OwnPart,
     channel: u32,
-    lanes: Vec<Queue<Words>>,
+    lanes: Vec<DeviceQueue<QueueWords>>,
 }
 
-impl Lent {
+impl LentChannels {
     pub(super) fn new(bytes: usize, channels: u32) -> Result<Self, DeviceError> {
-        let file = Shared::new("trunkline-window", bytes).map_err(DeviceError::File)?;
+        let file = SharedMemory::new("trunkline-window", bytes).map_err(DeviceError::File)?;
         Ok(Self { file, channels: try_filled_with(channels as usize, || AtomicBool::new(false))? })
     }
 
-    pub(super) fn memory(&self) -> &Memory {
+    pub(super) fn window_memory(&self) -> &MemoryRange {
         self.file.memory()
     }
 
@@ -50,12 +50,12 @@ impl Lent {
     }
 
     /// Whether nobody had it.
-    fn take(&self, channel: u32) -> bool {
+    fn acquire_channel(&self, channel: u32) -> bool {
         self.channels.get(channel as usize).is_some_and(|lent| !lent.swap(true, Ordering::AcqRel))
     }
 }
 
-const fn file(found: &Found) -> GuestFile {
+const fn to_guest_file(found: &MemoryFileId) -> GuestFile {
     GuestFile { fd: found.fd, inode: found.inode, len: found.len }
 }
 
@@ -66,36 +66,36 @@ impl Window {
     /// # Errors
     /// [`DeviceError::NotForProcesses`], [`DeviceError::NoChannel`], [`DeviceError::Lent`], [`DeviceError::Process`].
     pub fn lend(&self, channel: u32, to: u32) -> Result<GuestCard, DeviceError> {
-        let lanes = self.lanes(channel)?;
+        let lanes = self.channel_lanes(channel)?;
         let lent = self.lent.as_ref().ok_or(DeviceError::NotForProcesses)?;
         let failed = |source: io::Error| DeviceError::Process { process: to, source };
-        let watched = process(to).map_err(|error| failed(error.into()))?;
+        let watched = open_pidfd(to).map_err(|error| failed(error.into()))?;
         let mut descriptors = try_vec(lanes.len())?;
         for _ in lanes {
             descriptors.push(watched.try_clone().map_err(failed)?);
         }
         let keys = try_vec(self.part.keys.len())?;
         let numbers = try_vec(lanes.len())?;
-        if !lent.take(channel) {
+        if !lent.acquire_channel(channel) {
             return Err(DeviceError::Lent { channel });
         }
-        let queues = self.inner.queues.with(|executor| {
+        let queues = self.inner.queues.with_executor(|executor| {
             for (queue, descriptor) in lanes.iter().zip(descriptors) {
-                executor.own(queue.shape().number(), descriptor);
+                executor.set_queue_owner(queue.queue_shape().number(), descriptor);
             }
-            executor.file().map(Shared::found)
+            executor.memory_file().map(SharedMemory::file_id)
         });
         let queues = queues.ok_or(DeviceError::NotForProcesses)?;
-        let part = lent.file.found();
+        let part = lent.file.file_id();
         let OwnPart { layout, rank, .. } = &self.part;
         let mut keys = keys;
         let mut numbers = numbers;
-        keys.extend(self.part.keys.iter().map(|key| key.bits()));
-        numbers.extend(lanes.iter().map(|queue| queue.shape().number()));
-        Ok(GuestCard(wire::GuestCard {
+        keys.extend(self.part.keys.iter().map(|key| key.to_bits()));
+        numbers.extend(lanes.iter().map(|queue| queue.queue_shape().number()));
+        Ok(GuestCard(wire::GuestChannelCard {
             pid: part.pid,
-            queues: file(&queues),
-            part: file(&part),
+            queues: to_guest_file(&queues),
+            part: to_guest_file(&part),
             shape: *layout.shape(),
             rank: *rank as u32,
             channel,
@@ -107,9 +107,11 @@ impl Window {
     /// Whether the process to which a channel was lent has ended, and what it had submitted is executed or never will be.
     #[must_use]
     pub fn guest_has_ended(&self, channel: u32) -> bool {
-        let ended = |queue: &Queue<Words>| queue.aborted().is_some_and(|why| why.status == Status::PeerDead);
+        let ended = |queue: &DeviceQueue<QueueWords>| {
+            queue.abort_word().is_some_and(|why| why.status == EntryStatus::PeerDead)
+        };
         let is_lent = self.lent.as_ref().is_some_and(|lent| lent.is_lent(channel));
-        is_lent && self.lanes(channel).is_ok_and(|lanes| lanes.iter().all(ended))
+        is_lent && self.channel_lanes(channel).is_ok_and(|lanes| lanes.iter().all(ended))
     }
 }
 
@@ -137,7 +139,7 @@ impl GuestCard {
     /// # Errors
     /// [`DeviceError::Card`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DeviceError> {
-        Ok(Self(wire::GuestCard::from_bytes(bytes, planted())?))
+        Ok(Self(wire::GuestChannelCard::from_bytes(bytes, planted_mutant())?))
     }
 
     /// Writes it to a pipe, a socket or a file.
@@ -157,13 +159,13 @@ impl GuestCard {
         let wrong = |error: wire::GuestCardError| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut head = [0; 16];
         from.read_exact(&mut head)?;
-        let len = wire::GuestCard::len_of(&head).map_err(wrong)?;
+        let len = wire::GuestChannelCard::len_of(&head).map_err(wrong)?;
         let refused = |error: OutOfMemory| io::Error::new(io::ErrorKind::OutOfMemory, error);
         let mut bytes = try_filled(0, len).map_err(refused)?;
         let (first, rest) = bytes.split_at_mut(head.len());
         first.copy_from_slice(&head);
         from.read_exact(rest)?;
-        wire::GuestCard::from_bytes(&bytes, planted()).map(Self).map_err(wrong)
+        wire::GuestChannelCard::from_bytes(&bytes, planted_mutant()).map(Self).map_err(wrong)
     }
 }
 
@@ -177,21 +179,22 @@ impl GuestWindow {
         // The process first: the files tell whether it is the right one.
         let failed =
             |error: rustix::io::Errno| DeviceError::Process { process: card.pid, source: error.into() };
-        let host = process(card.pid).map_err(failed)?;
-        let map =
-            |file: &GuestFile| Found { pid: card.pid, fd: file.fd, inode: file.inode, len: file.len }.map();
+        let host = open_pidfd(card.pid).map_err(failed)?;
+        let map = |file: &GuestFile| {
+            MemoryFileId { pid: card.pid, fd: file.fd, inode: file.inode, len: file.len }.map_file()
+        };
         let queues = map(&card.queues)?;
         let memory = map(&card.part)?;
-        let guest = Guest::open(&queues, Some(host), planted())?;
+        let guest = GuestQueues::open(&queues, Some(host), planted_mutant())?;
         let mut lanes = try_vec(card.numbers.len())?;
         let mut keys = try_vec(card.keys.len())?;
         for number in &card.numbers {
-            lanes.push(guest.queue(*number)?);
+            lanes.push(guest.open_queue(*number)?);
         }
-        keys.extend(card.keys.iter().map(|key| Key::from_bits(*key)));
+        keys.extend(card.keys.iter().map(|key| EntryKey::from_bits(*key)));
         let part = OwnPart {
-            layout: card.layout()?,
-            words: Words::of(memory.clone()),
+            layout: card.window_layout()?,
+            words: QueueWords::from_memory(memory.clone()),
             memory,
             keys,
             rank: card.rank as usize,
@@ -209,6 +212,6 @@ impl GuestWindow {
     /// Whether the process that executes has ended: all waits end then.
     #[must_use]
     pub fn host_has_ended(&self) -> bool {
-        self.guest.look()
+        self.guest.check_host()
     }
 }

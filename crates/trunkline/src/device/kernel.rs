@@ -3,22 +3,24 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use trunkline_device::{Guest, Patience, Watching, Words, die};
+use trunkline_device::{GuestBudget, GuestQueues, HostDeadline, QueueWords, abort_process};
 use trunkline_device_queue::{
-    Addition, Budget, Condition, OrDie, Queue, Slot, Ticket, WaitError, look_at_sum,
+    DeviceQueue, EntryTicket, OrDie, SignalSlot, SlotCondition, WaitBudget, WaitError, WordAddition, poll_sum,
 };
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::device_queue::{Aborted, Atomic, Entry, LENGTH_MAX, Local, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{
+    AbortWord, AtomicChange, EntryStatus, EntryWork, LENGTH_MAX, LocalAddress, PeerAddress, QueueEntry,
+};
 
 use super::error::KernelError;
-use super::window::{OwnPart, Source, planted};
+use super::window::{OwnPart, SourceMemory, planted_mutant};
 
 /// Entries that go with one another: writes of all but the last GiB are posted before.
 const TOGETHER: usize = 3;
 
 /// What goes with a put.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct With {
+pub struct PutNotification {
     /// A signal of the other rank, and by how much it is raised.
     pub signal: Option<(u32, u64)>,
     /// A counter of this rank, and by how much it is raised once the bytes are placed: by the last write's own entry, or by one of its own if that is more than
@@ -26,7 +28,7 @@ pub struct With {
     pub counter: Option<(u32, u64)>,
 }
 
-impl With {
+impl PutNotification {
     /// Nothing.
     pub const NONE: Self = Self { signal: None, counter: None };
 
@@ -57,10 +59,10 @@ impl With {
 
 /// What was posted: it can be waited for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Posted {
+pub struct PostedTransfer {
     pub(super) lane: usize,
     /// The last entry that moves bytes.
-    pub(super) bytes: Ticket,
+    pub(super) bytes: EntryTicket,
 }
 
 /// What one thread uses of a window.
@@ -68,32 +70,32 @@ pub struct Posted {
 pub struct Kernel<'w> {
     pub(super) part: &'w OwnPart,
     pub(super) channel: u32,
-    lanes: &'w [Queue<Words>],
+    lanes: &'w [DeviceQueue<QueueWords>],
     /// Whose turn it is.
     cursor: Cell<usize>,
     /// The last entry of each lane that no flush has covered.
-    last: Vec<Cell<Option<Ticket>>>,
+    last: Vec<Cell<Option<EntryTicket>>>,
     limit: Option<Duration>,
     /// A wait that takes longer ends the process.
     dies: bool,
     /// Where another process executes.
-    guest: Option<&'w Guest>,
+    guest: Option<&'w GuestQueues>,
     pub(super) mutant: Mutant,
 }
 
 /// How long a wait may take.
-pub(super) enum Limit<'w> {
-    Own(Patience),
+pub(super) enum WaitLimit<'w> {
+    Own(HostDeadline),
     /// The end of the process that executes ends it, too.
-    Guests(Watching<'w>),
+    Guests(GuestBudget<'w>),
 }
 
-impl Budget for Limit<'_> {
+impl WaitBudget for WaitLimit<'_> {
     #[inline]
-    fn goes_on(&mut self) -> bool {
+    fn spend_poll(&mut self) -> bool {
         match self {
-            Self::Own(patience) => patience.goes_on(),
-            Self::Guests(watching) => watching.goes_on(),
+            Self::Own(patience) => patience.spend_poll(),
+            Self::Guests(watching) => watching.spend_poll(),
         }
     }
 }
@@ -102,8 +104,8 @@ impl<'w> Kernel<'w> {
     pub(super) fn new(
         part: &'w OwnPart,
         channel: u32,
-        lanes: &'w [Queue<Words>],
-        guest: Option<&'w Guest>,
+        lanes: &'w [DeviceQueue<QueueWords>],
+        guest: Option<&'w GuestQueues>,
     ) -> Self {
         let last = lanes.iter().map(|_| Cell::new(None)).collect();
         Self {
@@ -115,7 +117,7 @@ impl<'w> Kernel<'w> {
             limit: None,
             dies: false,
             guest,
-            mutant: planted(),
+            mutant: planted_mutant(),
         }
     }
 
@@ -144,45 +146,45 @@ impl<'w> Kernel<'w> {
         self.part.keys.len()
     }
 
-    pub(super) fn patience(&self) -> OrDie<Limit<'w>> {
-        let patience = self.limit.map_or(Patience::endless(), Patience::of);
+    pub(super) fn wait_budget(&self) -> OrDie<WaitLimit<'w>> {
+        let patience = self.limit.map_or(HostDeadline::without_deadline(), HostDeadline::from_duration);
         let patience = match self.guest {
-            None => Limit::Own(patience),
-            Some(guest) => Limit::Guests(guest.watching(patience)),
+            None => WaitLimit::Own(patience),
+            Some(guest) => WaitLimit::Guests(guest.with_deadline(patience)),
         };
-        OrDie::new(patience, self.dies.then_some(die as fn() -> !), self.mutant)
+        OrDie::new(patience, self.dies.then_some(abort_process as fn() -> !), self.mutant)
     }
 
-    pub(super) fn remote(&self, rank: usize, addr: u64) -> Result<Remote, KernelError> {
+    pub(super) fn remote_address(&self, rank: usize, addr: u64) -> Result<PeerAddress, KernelError> {
         let key = self.part.keys.get(rank).ok_or(KernelError::NoRank(rank))?;
-        Ok(Remote { peer: rank as u32, addr, key: key.bits() })
+        Ok(PeerAddress { peer: rank as u32, addr, key: key.to_bits() })
     }
 
-    fn in_data(&self, at: u64, len: u64) -> Result<(), KernelError> {
+    fn check_data_range(&self, at: u64, len: u64) -> Result<(), KernelError> {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.part.layout.shape().bytes);
         if inside { Ok(()) } else { Err(KernelError::Range { at, len }) }
     }
 
-    pub(super) fn add(at: Remote, value: u64) -> Entry {
-        Entry::new(Work::Atomic { at, change: Atomic::Add(value), poisoned: true })
+    pub(super) fn add_entry(at: PeerAddress, value: u64) -> QueueEntry {
+        QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(value), poisoned: true })
     }
 
-    fn raise(&self, rank: usize, (id, value): (u32, u64)) -> Result<Entry, KernelError> {
-        let slot = self.part.layout.signal(self.rank() as u32, id);
+    fn signal_entry(&self, rank: usize, (id, value): (u32, u64)) -> Result<QueueEntry, KernelError> {
+        let slot = self.part.layout.signal_slot(self.rank() as u32, id);
         let slot = slot.ok_or(KernelError::None { what: "signal", id })?;
-        Ok(Self::add(self.remote(rank, slot)?, value))
+        Ok(Self::add_entry(self.remote_address(rank, slot)?, value))
     }
 
-    fn count(&self, (id, value): (u32, u64)) -> Result<Addition, KernelError> {
-        let slot = self.part.layout.counter(id).ok_or(KernelError::None { what: "counter", id })?;
-        Ok(Addition { at: self.remote(self.rank(), slot)?, value, poisoned: true })
+    fn counter_addition(&self, (id, value): (u32, u64)) -> Result<WordAddition, KernelError> {
+        let slot = self.part.layout.counter_slot(id).ok_or(KernelError::None { what: "counter", id })?;
+        Ok(WordAddition { at: self.remote_address(self.rank(), slot)?, value, poisoned: true })
     }
 
     /// The last write, which raises the counter that goes with it if it has room for that, and the counter's own entry if not.
-    fn counted(&self, write: Entry, counter: &Addition) -> [Option<Entry>; 2] {
-        let apart = [Some(write), Some(counter.entry())];
-        let is_apart = self.mutant.is("dev-window-counts-apart");
-        counter.with(write).filter(|_| !is_apart).map_or(apart, |counted| [Some(counted), None])
+    fn write_with_counter(&self, write: QueueEntry, counter: &WordAddition) -> [Option<QueueEntry>; 2] {
+        let apart = [Some(write), Some(counter.to_entry())];
+        let is_apart = self.mutant.is_planted("dev-window-counts-apart");
+        counter.attach_to(write).filter(|_| !is_apart).map_or(apart, |counted| [Some(counted), None])
     }
 
     fn next_lane(&self) -> usize {
@@ -191,9 +193,13 @@ impl<'w> Kernel<'w> {
         lane
     }
 
-    pub(super) fn post(&self, lane: usize, entries: &[Entry]) -> Result<Ticket, KernelError> {
+    pub(super) fn post_entries(
+        &self,
+        lane: usize,
+        entries: &[QueueEntry],
+    ) -> Result<EntryTicket, KernelError> {
         let queue = self.lanes.get(lane).ok_or(KernelError::None { what: "lane", id: lane as u32 })?;
-        let ticket = queue.post(entries, &mut self.patience())?;
+        let ticket = queue.post(entries, &mut self.wait_budget())?;
         if let Some(last) = self.last.get(lane) {
             last.set(Some(ticket));
         }
@@ -204,10 +210,17 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// [`KernelError`]; of more than a GiB the first may have been posted.
-    pub fn put(&self, rank: usize, to: u64, from: u64, len: u64, with: With) -> Result<Posted, KernelError> {
-        self.in_data(from, len)?;
+    pub fn put(
+        &self,
+        rank: usize,
+        to: u64,
+        from: u64,
+        len: u64,
+        with: PutNotification,
+    ) -> Result<PostedTransfer, KernelError> {
+        self.check_data_range(from, len)?;
         let key = self.part.keys.get(self.rank()).ok_or(KernelError::NoRank(self.rank()))?;
-        self.put_from(rank, to, Local { addr: from, key: key.bits() }, len, with)
+        self.put_from(rank, to, LocalAddress { addr: from, key: key.to_bits() }, len, with)
     }
 
     /// The same from memory that was registered.
@@ -218,12 +231,12 @@ impl<'w> Kernel<'w> {
         &self,
         rank: usize,
         to: u64,
-        (source, from): (&Source, u64),
+        (source, from): (&SourceMemory, u64),
         len: u64,
-        with: With,
-    ) -> Result<Posted, KernelError> {
-        source.memory.checked(from, len).map_err(|_| KernelError::Range { at: from, len })?;
-        self.put_from(rank, to, Local { addr: from, key: source.key.bits() }, len, with)
+        with: PutNotification,
+    ) -> Result<PostedTransfer, KernelError> {
+        source.memory.checked_address(from, len).map_err(|_| KernelError::Range { at: from, len })?;
+        self.put_from(rank, to, LocalAddress { addr: from, key: source.key.to_bits() }, len, with)
     }
 
     /// Copies bytes to this rank's part, from `from` on, and puts them from there: the slice may be changed when this comes back, the part when it was waited for.
@@ -236,8 +249,8 @@ impl<'w> Kernel<'w> {
         to: u64,
         from: u64,
         bytes: &[u8],
-        with: With,
-    ) -> Result<Posted, KernelError> {
+        with: PutNotification,
+    ) -> Result<PostedTransfer, KernelError> {
         self.write(from, bytes)?;
         self.put(rank, to, from, bytes.len() as u64, with)
     }
@@ -247,7 +260,7 @@ impl<'w> Kernel<'w> {
     /// # Errors
     /// [`KernelError::Range`].
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), KernelError> {
-        self.in_data(at, bytes.len() as u64)?;
+        self.check_data_range(at, bytes.len() as u64)?;
         self.part.memory.write(at, bytes).map_err(|_| KernelError::Range { at, len: bytes.len() as u64 })
     }
 
@@ -257,7 +270,7 @@ impl<'w> Kernel<'w> {
     /// [`KernelError::Range`].
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), KernelError> {
         let len = into.len() as u64;
-        self.in_data(at, len)?;
+        self.check_data_range(at, len)?;
         self.part.memory.read(at, into).map_err(|_| KernelError::Range { at, len })
     }
 
@@ -265,59 +278,61 @@ impl<'w> Kernel<'w> {
         &self,
         rank: usize,
         to: u64,
-        from: Local,
+        from: LocalAddress,
         len: u64,
-        with: With,
-    ) -> Result<Posted, KernelError> {
-        self.in_data(to, len)?;
+        with: PutNotification,
+    ) -> Result<PostedTransfer, KernelError> {
+        self.check_data_range(to, len)?;
         let lane = self.next_lane();
-        let target = self.remote(rank, to)?;
+        let target = self.remote_address(rank, to)?;
         let write = |offset: u64, len| {
-            let from = Local { addr: from.addr + offset, ..from };
-            let to = Remote { addr: target.addr + offset, ..target };
-            Entry::new(Work::Write { from, to, len, imm: None })
+            let from = LocalAddress { addr: from.addr + offset, ..from };
+            let to = PeerAddress { addr: target.addr + offset, ..target };
+            QueueEntry::new(EntryWork::Write { from, to, len, imm: None })
         };
         let mut done = 0;
         while len - done > LENGTH_MAX {
-            self.post(lane, &[write(done, LENGTH_MAX)])?;
+            self.post_entries(lane, &[write(done, LENGTH_MAX)])?;
             done += LENGTH_MAX;
         }
         let write = write(done, len - done);
         // The counter first: that is executed here, and need not wait for what the other rank answers.
-        let counter = with.counter.map(|counter| self.count(counter)).transpose()?;
-        let [write, counter] = counter.map_or([Some(write), None], |counter| self.counted(write, &counter));
-        let signal = with.signal.map(|signal| self.raise(rank, signal)).transpose()?;
-        let mut entries = [Entry::new(Work::Nop); TOGETHER];
+        let counter = with.counter.map(|counter| self.counter_addition(counter)).transpose()?;
+        let [write, counter] =
+            counter.map_or([Some(write), None], |counter| self.write_with_counter(write, &counter));
+        let signal = with.signal.map(|signal| self.signal_entry(rank, signal)).transpose()?;
+        let mut entries = [QueueEntry::new(EntryWork::Nop); TOGETHER];
         let mut count = 0;
         for (place, entry) in entries.iter_mut().zip([write, counter, signal].into_iter().flatten()) {
             *place = entry;
             count += 1;
         }
-        let last = self.post(lane, &entries[..count])?;
-        let bytes = Ticket { index: last.index.wrapping_sub(count as u64 - 1), ..last };
-        Ok(Posted { lane, bytes })
+        let last = self.post_entries(lane, &entries[..count])?;
+        let bytes = EntryTicket { index: last.index.wrapping_sub(count as u64 - 1), ..last };
+        Ok(PostedTransfer { lane, bytes })
     }
 
     /// Reads `len` bytes of a rank's part, from `from` on, into this rank's, from `into` on. They are there when it was waited for.
     ///
     /// # Errors
     /// As [`Kernel::put`].
-    pub fn get(&self, rank: usize, from: u64, into: u64, len: u64) -> Result<Posted, KernelError> {
-        self.in_data(from, len)?;
-        self.in_data(into, len)?;
+    pub fn get(&self, rank: usize, from: u64, into: u64, len: u64) -> Result<PostedTransfer, KernelError> {
+        self.check_data_range(from, len)?;
+        self.check_data_range(into, len)?;
         let lane = self.next_lane();
-        let own = self.remote(self.rank(), into)?;
-        let from = self.remote(rank, from)?;
-        let into = Local { addr: into, key: own.key };
+        let own = self.remote_address(self.rank(), into)?;
+        let from = self.remote_address(rank, from)?;
+        let into = LocalAddress { addr: into, key: own.key };
         let mut done = 0;
         loop {
             let piece = (len - done).min(LENGTH_MAX);
-            let into = Local { addr: into.addr + done, ..into };
-            let from = Remote { addr: from.addr + done, ..from };
-            let bytes = self.post(lane, &[Entry::new(Work::Read { into, from, len: piece })])?;
+            let into = LocalAddress { addr: into.addr + done, ..into };
+            let from = PeerAddress { addr: from.addr + done, ..from };
+            let bytes =
+                self.post_entries(lane, &[QueueEntry::new(EntryWork::Read { into, from, len: piece })])?;
             done += piece;
             if done == len {
-                return Ok(Posted { lane, bytes });
+                return Ok(PostedTransfer { lane, bytes });
             }
         }
     }
@@ -326,17 +341,17 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// As [`Kernel::put`].
-    pub fn signal(&self, rank: usize, id: u32, value: u64) -> Result<Posted, KernelError> {
-        Ok(Posted { lane: 0, bytes: self.post(0, &[self.raise(rank, (id, value))?])? })
+    pub fn signal(&self, rank: usize, id: u32, value: u64) -> Result<PostedTransfer, KernelError> {
+        Ok(PostedTransfer { lane: 0, bytes: self.post_entries(0, &[self.signal_entry(rank, (id, value))?])? })
     }
 
     /// Waits until what was posted is complete: its source may be changed, and what was got is there.
     ///
     /// # Errors
     /// [`KernelError::Wait`].
-    pub fn wait(&self, posted: Posted) -> Result<(), KernelError> {
+    pub fn wait(&self, posted: PostedTransfer) -> Result<(), KernelError> {
         let queue = self.lanes.get(posted.lane).ok_or(WaitError::Stale)?;
-        Ok(queue.wait(posted.bytes, &mut self.patience())?)
+        Ok(queue.wait(posted.bytes, &mut self.wait_budget())?)
     }
 
     /// Waits until all that this kernel has posted is complete.
@@ -346,34 +361,34 @@ impl<'w> Kernel<'w> {
     pub fn flush(&self) -> Result<(), KernelError> {
         for (queue, last) in self.lanes.iter().zip(&self.last) {
             if let Some(ticket) = last.get() {
-                queue.wait(ticket, &mut self.patience())?;
+                queue.wait(ticket, &mut self.wait_budget())?;
                 last.set(None);
             }
         }
         Ok(())
     }
 
-    pub(super) fn wait_slot(&self, slot: Slot, value: u64) -> Result<u64, KernelError> {
-        let until = Condition::AtLeast(value);
+    pub(super) fn wait_slot(&self, slot: SignalSlot, value: u64) -> Result<u64, KernelError> {
+        let until = SlotCondition::AtLeast(value);
         let words = &self.part.words;
         let none = KernelError::None { what: "lane", id: 0 };
         let first = self.lanes.first().ok_or(none)?;
-        Ok(slot.wait_unless_aborted(words, until, first, &mut self.patience(), self.mutant)?)
+        Ok(slot.wait_unless_aborted(words, until, first, &mut self.wait_budget(), self.mutant)?)
     }
 
-    fn signal_slot(&self, by: usize, id: u32) -> Result<Slot, KernelError> {
+    fn signal_slot(&self, by: usize, id: u32) -> Result<SignalSlot, KernelError> {
         let layout = &self.part.layout;
-        let slot = layout.signal(by as u32, id);
+        let slot = layout.signal_slot(by as u32, id);
         let base = layout.signal_base(by as u32, id);
         let (slot, base) = slot.zip(base).ok_or(KernelError::None { what: "signal", id })?;
-        Ok(Slot::poisoned(slot).based(base))
+        Ok(SignalSlot::with_poison_word(slot).with_base(base))
     }
 
-    fn counter_slot(&self, id: u32) -> Result<Slot, KernelError> {
+    fn counter_slot(&self, id: u32) -> Result<SignalSlot, KernelError> {
         let layout = &self.part.layout;
-        let slot = layout.counter(id).zip(layout.counter_base(id));
+        let slot = layout.counter_slot(id).zip(layout.counter_base(id));
         let (slot, base) = slot.ok_or(KernelError::None { what: "counter", id })?;
-        Ok(Slot::poisoned(slot).based(base))
+        Ok(SignalSlot::with_poison_word(slot).with_base(base))
     }
 
     /// Waits until a rank has raised a signal here to `value`; what it is then. What was put before it can be read.
@@ -400,18 +415,18 @@ impl<'w> Kernel<'w> {
     pub fn wait_signals(&self, id: u32, value: u64) -> Result<u64, KernelError> {
         self.signal_slot(0, id)?;
         let slots = (0..self.size()).filter_map(|by| self.signal_slot(by, id).ok());
-        let mut budget = self.patience();
+        let mut budget = self.wait_budget();
         loop {
-            if let Some(sum) = look_at_sum(&self.part.words, slots.clone(), value, self.mutant)? {
+            if let Some(sum) = poll_sum(&self.part.words, slots.clone(), value, self.mutant)? {
                 return Ok(sum);
             }
-            if let Some(why) = self.lanes.first().and_then(Queue::aborted) {
+            if let Some(why) = self.lanes.first().and_then(DeviceQueue::abort_word) {
                 return Err(WaitError::Aborted(why).into());
             }
-            if !budget.goes_on() {
+            if !budget.spend_poll() {
                 return Err(WaitError::Timeout.into());
             }
-            trunkline_device_queue::Memory::pause(&self.part.words);
+            trunkline_device_queue::WordMemory::pause(&self.part.words);
         }
     }
 
@@ -420,7 +435,7 @@ impl<'w> Kernel<'w> {
     /// # Errors
     /// [`KernelError::None`].
     pub fn read_signal(&self, by: usize, id: u32) -> Result<u64, KernelError> {
-        Ok(self.signal_slot(by, id)?.read(&self.part.words))
+        Ok(self.signal_slot(by, id)?.read_value(&self.part.words))
     }
 
     /// Lets a signal of this rank begin anew: what has come counts no more, what comes counts. What it was.
@@ -428,7 +443,7 @@ impl<'w> Kernel<'w> {
     /// # Errors
     /// [`KernelError::None`].
     pub fn reset_signal(&self, by: usize, id: u32) -> Result<u64, KernelError> {
-        let reset = self.signal_slot(by, id)?.reset(&self.part.words, self.mutant);
+        let reset = self.signal_slot(by, id)?.reset_base(&self.part.words, self.mutant);
         Ok(reset.unwrap_or(0))
     }
 
@@ -448,22 +463,23 @@ impl<'w> Kernel<'w> {
     pub fn barrier(&self, id: u32) -> Result<(), KernelError> {
         use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-        use trunkline_device_queue::Memory as _;
+        use trunkline_device_queue::WordMemory as _;
         let none = KernelError::None { what: "barrier", id };
         let layout = &self.part.layout;
         let words = &self.part.words;
         self.flush()?;
-        let epoch = layout.epoch(id).ok_or(none)?;
-        let again = self.mutant.is("dev-barriers-begin-anew");
-        let round = if again { words.load(epoch, Acquire) | 1 } else { words.add(epoch, 1, AcqRel) + 1 };
+        let epoch = layout.barrier_epoch(id).ok_or(none)?;
+        let again = self.mutant.is_planted("dev-barriers-begin-anew");
+        let round =
+            if again { words.load(epoch, Acquire) | 1 } else { words.fetch_add(epoch, 1, AcqRel) + 1 };
         let others = || (0..self.size()).filter(|&other| other != self.rank());
         for other in others() {
-            let slot = layout.barrier(id, self.rank() as u32).ok_or(none)?;
-            self.post(0, &[Self::add(self.remote(other, slot)?, 1)])?;
+            let slot = layout.barrier_slot(id, self.rank() as u32).ok_or(none)?;
+            self.post_entries(0, &[Self::add_entry(self.remote_address(other, slot)?, 1)])?;
         }
         for other in others() {
-            let slot = layout.barrier(id, other as u32).ok_or(none)?;
-            self.wait_slot(Slot::poisoned(slot), round)?;
+            let slot = layout.barrier_slot(id, other as u32).ok_or(none)?;
+            self.wait_slot(SignalSlot::with_poison_word(slot), round)?;
         }
         Ok(())
     }
@@ -471,7 +487,7 @@ impl<'w> Kernel<'w> {
     /// Tells everybody who uses this kernel's channel to stop: all its waits, for what it has posted and for signals and counters, end with [`WaitError::Aborted`], and nothing more is executed.
     pub fn abort(&self, reason: u32) {
         for queue in self.lanes {
-            queue.abort(Aborted { status: Status::Aborted, reason });
+            queue.abort(AbortWord { status: EntryStatus::Aborted, reason });
         }
     }
 }

@@ -5,11 +5,11 @@
 //!
 //! ```
 //! use trunkline::World;
-//! use trunkline::device::{Mode, WindowConfig, With};
+//! use trunkline::device::{ExecutorMode, WindowConfig, With};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let world = World::start()?;
-//!     let devices = world.devices(Mode::Thread)?;
+//!     let devices = world.devices(ExecutorMode::Thread)?;
 //!     let window = devices.window(&world, WindowConfig { bytes: 4096, signals: 1, ..WindowConfig::default() })?;
 //!     let next = (world.rank() + 1) % world.size();
 //!     let before = (world.rank() + world.size() - 1) % world.size();
@@ -34,7 +34,7 @@
 //!   that would have raised a signal. No wait takes a failure for success, and with a limit ([`Kernel::limit`]) none lasts longer.
 //! - *Memory.* Signals, counters and barriers count on from kernel to kernel; nobody sets them back but [`Kernel::reset_signal`], which loses no addition.
 //! - *Other processes.* A channel can be lent to another process of the host, whose kernels use it as this rank's ([`Window::lend`], [`GuestWindow`]).
-//! - *Progress.* [`Mode::Inline`]: whoever posts or waits executes, too. [`Mode::Thread`]: a thread does, which sleeps while nothing is asked for.
+//! - *Progress.* [`ExecutorMode::Inline`]: whoever posts or waits executes, too. [`ExecutorMode::Thread`]: a thread does, which sleeps while nothing is asked for.
 
 mod error;
 mod guest;
@@ -48,10 +48,10 @@ mod window;
 
 pub use error::{DeviceError, KernelError};
 pub use guest::{GuestCard, GuestWindow};
-pub use kernel::{Kernel, Posted, With};
-pub use on_gpu::{GpuView, Gpus, Residence};
-pub use trunkline_device::Mode;
+pub use kernel::{Kernel, PostedTransfer, PutNotification};
+pub use on_gpu::{GpuPlacement, GpuView, Residence};
+pub use trunkline_device::ExecutorMode;
 pub use trunkline_device_queue::WaitError;
 pub use trunkline_mem::gpu;
 pub use view::{DeviceTables, DeviceView, LaneView, PeerView, VIEW_VERSION};
-pub use window::{Devices, Source, Window, WindowConfig};
+pub use window::{Devices, SourceMemory, Window, WindowConfig};

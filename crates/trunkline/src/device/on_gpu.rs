@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use trunkline_device::{Copies, ErrorTable, Key, Lanes, Region};
-use trunkline_device_queue::View;
-use trunkline_mem::gpu::{Arg, Device, Mover, Pinned};
-use trunkline_mem::{Memory, OutOfMemory};
+use trunkline_device::{DeviceCopier, EntryKey, EntryRegion, ErrorTable, KernelLanes};
+use trunkline_device_queue::QueueView;
+use trunkline_mem::gpu::{DeviceCopyQueue, GpuDevice, KernelArg, PinnedMemory};
+use trunkline_mem::{MemoryRange, OutOfMemory};
 use trunkline_proto::reserve::{try_filled, try_vec};
 use trunkline_proto::wire::device_queue::WindowLayout;
 
 use super::error::DeviceError;
 use super::view::{DeviceTables, DeviceView, LaneView, PeerView, VIEW_VERSION};
-use super::window::{Window, planted};
+use super::window::{Window, planted_mutant};
 
 /// Where windows lie whose kernels run on a GPU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,35 +24,35 @@ pub enum Residence {
 
 /// Where kernels run.
 #[derive(Clone, Debug)]
-pub struct Gpus {
+pub struct GpuPlacement {
     /// The device.
-    pub device: Device,
+    pub device: GpuDevice,
     /// Where windows lie.
     pub residence: Residence,
 }
 
 /// Memory of a window, before there is one.
 pub(super) enum PartPlace {
-    Host(Memory),
-    Pinned(Pinned),
+    Host(MemoryRange),
+    Pinned(PinnedMemory),
     Device {
-        region: Memory,
-        beside: Pinned,
-        mover: Mover,
+        region: MemoryRange,
+        beside: PinnedMemory,
+        mover: DeviceCopyQueue,
     },
     /// In the GPU's memory, which NICs reach; all but the data lies apart from it.
     Reached {
-        region: Memory,
-        words: Pinned,
+        region: MemoryRange,
+        words: PinnedMemory,
         first: u64,
-        mover: Mover,
+        mover: DeviceCopyQueue,
     },
 }
 
-impl Gpus {
+impl GpuPlacement {
     /// Memory of a window of which all goes by way of the host, or lies there.
-    pub(super) fn place(&self, bytes: usize, window: u64) -> Result<PartPlace, DeviceError> {
-        let beside = self.device.pinned(bytes)?;
+    pub(super) fn allocate_part(&self, bytes: usize, window: u64) -> Result<PartPlace, DeviceError> {
+        let beside = self.device.allocate_pinned(bytes)?;
         Ok(match self.residence {
             Residence::Pinned => PartPlace::Pinned(beside),
             Residence::Device => {
@@ -60,7 +60,7 @@ impl Gpus {
                 PartPlace::Device {
                     region: self.device.allocate(window)?,
                     beside,
-                    mover: self.device.mover()?,
+                    mover: self.device.copy_queue()?,
                 }
             }
         })
@@ -68,12 +68,12 @@ impl Gpus {
 }
 
 impl PartPlace {
-    pub(super) fn host(bytes: usize) -> Result<Self, OutOfMemory> {
-        Memory::try_heap(bytes).map(Self::Host)
+    pub(super) fn allocate_host(bytes: usize) -> Result<Self, OutOfMemory> {
+        MemoryRange::try_heap(bytes).map(Self::Host)
     }
 
     /// The memory that the network knows, and that holds the boxes: of a divided part, all but the data.
-    pub(super) const fn memory(&self) -> &Memory {
+    pub(super) const fn network_memory(&self) -> &MemoryRange {
         match self {
             Self::Host(memory) => memory,
             Self::Pinned(pinned)
@@ -86,27 +86,29 @@ impl PartPlace {
         matches!(self, Self::Device { .. })
     }
 
-    pub(super) fn region(&self, heap: u8) -> Region {
+    pub(super) fn to_region(&self, heap: u8) -> EntryRegion {
         let table = ErrorTable::default();
         match self {
-            Self::Host(_) | Self::Pinned(_) => Region::of_host(self.memory().clone(), heap, table),
+            Self::Host(_) | Self::Pinned(_) => {
+                EntryRegion::of_host(self.network_memory().clone(), heap, table)
+            }
             Self::Device { region, beside, mover } => {
-                let copies = Some(Arc::new(mover.share()) as Arc<dyn Copies>);
+                let copies = Some(Arc::new(mover.clone_for_user()) as Arc<dyn DeviceCopier>);
                 let words = Some(beside.memory().clone());
-                Region { memory: region.clone(), heap, table, copies, words }
+                EntryRegion { memory: region.clone(), heap, table, copies, words }
             }
             Self::Reached { region, mover, .. } => {
-                let copies = Some(Arc::new(mover.share()) as Arc<dyn Copies>);
-                Region { memory: region.clone(), heap, table, copies, words: None }
+                let copies = Some(Arc::new(mover.clone_for_user()) as Arc<dyn DeviceCopier>);
+                EntryRegion { memory: region.clone(), heap, table, copies, words: None }
             }
         }
     }
 
     /// The device's memory, and who moves its bytes for others.
-    pub(super) fn device(&self) -> Option<(Memory, Arc<dyn Copies>)> {
+    pub(super) fn device_memory(&self) -> Option<(MemoryRange, Arc<dyn DeviceCopier>)> {
         match self {
             Self::Host(_) | Self::Pinned(_) | Self::Reached { .. } => None,
-            Self::Device { region, mover, .. } => Some((region.clone(), Arc::new(mover.share()))),
+            Self::Device { region, mover, .. } => Some((region.clone(), Arc::new(mover.clone_for_user()))),
         }
     }
 }
@@ -114,36 +116,36 @@ impl PartPlace {
 /// What a window has on a GPU.
 #[derive(Debug)]
 pub(super) struct OnGpu {
-    device: Device,
+    device: GpuDevice,
     /// The window, where the device finds it, and what holds it.
-    region: Option<Memory>,
-    pinned: Pinned,
-    lanes: Lanes,
+    region: Option<MemoryRange>,
+    pinned: PinnedMemory,
+    lanes: KernelLanes,
     /// What the view points to: peers, queues, words of channels, bases and epochs; all in the device's memory.
-    tables: [Memory; 4],
+    tables: [MemoryRange; 4],
     view: DeviceView,
 }
 
-fn upload(device: &Device, words: &[u64]) -> Result<Memory, DeviceError> {
+fn upload_words(device: &GpuDevice, words: &[u64]) -> Result<MemoryRange, DeviceError> {
     let memory = device.allocate(words.len() * 8)?;
     let mut bytes = try_vec(words.len() * 8)?;
     words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
-    device.write(&memory, 0, &bytes)?;
+    device.copy_to_device(&memory, 0, &bytes)?;
     Ok(memory)
 }
 
-const fn halves(low: u32, high: u32) -> u64 {
+const fn join_halves(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
 impl OnGpu {
     pub(super) fn new(
-        gpu: &Gpus,
+        gpu: &GpuPlacement,
         place: PartPlace,
         layout: &WindowLayout,
         channels: u32,
-        lanes: Lanes,
-        (keys, rank): (&[Key], usize),
+        lanes: KernelLanes,
+        (keys, rank): (&[EntryKey], usize),
     ) -> Result<Self, DeviceError> {
         let device = &gpu.device;
         let shape = *layout.shape();
@@ -153,11 +155,11 @@ impl OnGpu {
             PartPlace::Device { region, beside, .. } => (Some(region), beside, None),
             PartPlace::Reached { region, words, first, .. } => (Some(region), words, Some(first)),
         };
-        let peer = |(rank, key): (u32, &Key)| PeerView { rank, key: key.bits() };
+        let peer = |(rank, key): (u32, &EntryKey)| PeerView { rank, key: key.to_bits() };
         let mut peers = try_vec(keys.len())?;
-        peers.extend((0..).zip(keys).map(peer).map(|peer| halves(peer.rank, peer.key)));
+        peers.extend((0..).zip(keys).map(peer).map(|peer| join_halves(peer.rank, peer.key)));
         let lane = |nth: u64| {
-            let main = lanes.views().addr() as u64 + nth * size_of::<View>() as u64;
+            let main = lanes.lane_views().addr() as u64 + nth * size_of::<QueueView>() as u64;
             [main, 0, 0]
         };
         let count = channels * shape.lanes;
@@ -168,17 +170,17 @@ impl OnGpu {
         let [signals, counters] = [shape.ranks * shape.signals, shape.counters].map(u64::from);
         let bases = try_filled(0, (signals + counters + u64::from(shape.barriers)) as usize)?;
         let tables = [
-            upload(device, &peers)?,
-            upload(device, &queued)?,
-            upload(device, &words)?,
-            upload(device, &bases)?,
+            upload_words(device, &peers)?,
+            upload_words(device, &queued)?,
+            upload_words(device, &words)?,
+            upload_words(device, &bases)?,
         ];
         let [peers, queued, words, bases] = tables.each_ref().map(|table| table.addr() as u64);
-        let base = region.as_ref().map_or(pinned.at(), |region| region.addr() as u64);
-        let apart = first.filter(|_| !planted().is("window-counts-slots-from-its-data"));
+        let base = region.as_ref().map_or(pinned.device_address(), |region| region.addr() as u64);
+        let apart = first.filter(|_| !planted_mutant().is_planted("window-counts-slots-from-its-data"));
         let view = DeviceView {
             base,
-            slots: apart.map_or(base, |first| pinned.at().wrapping_sub(first)),
+            slots: apart.map_or(base, |first| pinned.device_address().wrapping_sub(first)),
             channels,
             signal_bases: bases,
             counter_bases: bases + signals * 8,
@@ -186,15 +188,15 @@ impl OnGpu {
             peers,
             queues: queued,
             words,
-            ..DeviceView::of(layout, rank as u32)
+            ..DeviceView::from_layout(layout, rank as u32)
         };
         debug_assert_eq!(view.version, VIEW_VERSION);
         Ok(Self { device: device.clone(), region, pinned, lanes, tables, view })
     }
 
-    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+    pub(super) fn write_bytes(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         match &self.region {
-            Some(region) => Ok(self.device.write(region, at, bytes)?),
+            Some(region) => Ok(self.device.copy_to_device(region, at, bytes)?),
             None => {
                 // The caller has looked whether it is inside.
                 let _ = self.pinned.memory().write(at, bytes);
@@ -203,9 +205,9 @@ impl OnGpu {
         }
     }
 
-    pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+    pub(super) fn read_bytes(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         match &self.region {
-            Some(region) => Ok(self.device.read(region, at, into)?),
+            Some(region) => Ok(self.device.copy_from_device(region, at, into)?),
             None => {
                 let _ = self.pinned.memory().read(at, into);
                 Ok(())
@@ -219,7 +221,7 @@ impl OnGpu {
 pub struct GpuView {
     /// The numbers: `Window` in C++, by value.
     pub view: DeviceView,
-    held: Vec<Arg>,
+    held: Vec<KernelArg>,
 }
 
 impl GpuView {
@@ -231,7 +233,7 @@ impl GpuView {
 
     /// Arguments that no kernel looks at, to be given behind those that it does: they hold what the view names.
     #[must_use]
-    pub fn held(&self) -> Vec<Arg> {
+    pub fn held_args(&self) -> Vec<KernelArg> {
         self.held.clone()
     }
 }
@@ -243,8 +245,9 @@ impl Window {
     /// [`DeviceError::OnHost`].
     pub fn gpu_view(&self) -> Result<GpuView, DeviceError> {
         let on_gpu = self.on_gpu.as_ref().ok_or(DeviceError::OnHost)?;
-        let held = on_gpu.lanes.held().into_iter().chain(on_gpu.tables.clone()).chain(on_gpu.region.clone());
-        let held = held.map(Arg::Memory).chain([Arg::Pinned(on_gpu.pinned.clone())]);
+        let held =
+            on_gpu.lanes.held_memory().into_iter().chain(on_gpu.tables.clone()).chain(on_gpu.region.clone());
+        let held = held.map(KernelArg::Memory).chain([KernelArg::Pinned(on_gpu.pinned.clone())]);
         Ok(GpuView { view: on_gpu.view, held: held.collect() })
     }
 }

@@ -6,29 +6,31 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use trunkline_device_queue::{Memory as _, Slot};
+use trunkline_device_queue::{SignalSlot, WordMemory as _};
 use trunkline_proto::reserve::try_filled;
-use trunkline_proto::wire::device_queue::{Entry, GRANULE, Local, StreamLayout, Work, stream_at};
+use trunkline_proto::wire::device_queue::{
+    EntryWork, GRANULE, LocalAddress, QueueEntry, StreamLayout, stream_at,
+};
 
 use super::error::KernelError;
 use super::kernel::Kernel;
 
 /// Where a chunk goes on from here.
-struct Onward {
+struct ForwardTarget {
     stream: StreamLayout,
     rank: usize,
 }
 
 impl Kernel<'_> {
-    fn stream(&self, with: usize) -> Result<StreamLayout, KernelError> {
+    fn peer_stream(&self, with: usize) -> Result<StreamLayout, KernelError> {
         if with >= self.size() || with == self.rank() {
             return Err(KernelError::NoRank(with));
         }
-        let stream = self.part.layout.stream(with as u32, self.channel);
+        let stream = self.part.layout.stream_layout(with as u32, self.channel);
         stream.ok_or(KernelError::None { what: "stream of channel", id: self.channel })
     }
 
-    fn chunk(&self) -> usize {
+    fn chunk_len(&self) -> usize {
         self.part.layout.shape().chunk as usize
     }
 
@@ -41,12 +43,12 @@ impl Kernel<'_> {
     /// # Errors
     /// [`KernelError`].
     pub fn send(&self, to: usize, bytes: &[u8]) -> Result<(), KernelError> {
-        let stream = self.stream(to)?;
-        for chunk in bytes.chunks(self.chunk()) {
-            let nth = self.part.words.load(stream.state() + stream_at::SENT, Relaxed);
+        let stream = self.peer_stream(to)?;
+        for chunk in bytes.chunks(self.chunk_len()) {
+            let nth = self.part.words.load(stream.state_offset() + stream_at::SENT, Relaxed);
             self.wait_room(stream, nth)?;
             let _ = self.part.memory.write(stream.room_out(nth), chunk);
-            self.send_chunk(&Onward { stream, rank: to }, nth, chunk.len())?;
+            self.send_chunk(&ForwardTarget { stream, rank: to }, nth, chunk.len())?;
         }
         Ok(())
     }
@@ -56,17 +58,17 @@ impl Kernel<'_> {
     /// # Errors
     /// [`KernelError`].
     pub fn recv(&self, from: usize, into: &mut [u8]) -> Result<(), KernelError> {
-        let stream = self.stream(from)?;
-        for chunk in into.chunks_mut(self.chunk()) {
+        let stream = self.peer_stream(from)?;
+        for chunk in into.chunks_mut(self.chunk_len()) {
             let nth = self.wait_chunk(stream, chunk.len())?;
-            let early = self.mutant.is("dev-frees-before-it-reads");
+            let early = self.mutant.is_planted("dev-frees-before-it-reads");
             if early {
-                self.free(from, nth)?;
+                self.release_chunk(from, nth)?;
                 std::thread::sleep(std::time::Duration::from_millis(2));
             }
             let _ = self.part.memory.read(stream.room_in(nth), chunk);
             if !early {
-                self.free(from, nth)?;
+                self.release_chunk(from, nth)?;
             }
         }
         Ok(())
@@ -78,12 +80,12 @@ impl Kernel<'_> {
     /// # Errors
     /// [`KernelError`].
     pub fn forward(&self, from: usize, to: usize, into: &mut [u8]) -> Result<(), KernelError> {
-        let up = self.stream(from)?;
-        let down = self.stream(to)?;
-        for chunk in into.chunks_mut(self.chunk()) {
+        let up = self.peer_stream(from)?;
+        let down = self.peer_stream(to)?;
+        for chunk in into.chunks_mut(self.chunk_len()) {
             let nth = self.wait_chunk(up, chunk.len())?;
             let _ = self.part.memory.read(up.room_in(nth), chunk);
-            self.pass_on(chunk, (from, nth), &Onward { stream: down, rank: to })?;
+            self.pass_on(chunk, (from, nth), &ForwardTarget { stream: down, rank: to })?;
         }
         Ok(())
     }
@@ -100,10 +102,10 @@ impl Kernel<'_> {
         into: &mut [u8],
         mut f: impl FnMut(&mut [u8], &[u8]),
     ) -> Result<(), KernelError> {
-        let down = self.stream(to)?;
+        let down = self.peer_stream(to)?;
         self.take_with(from, into, |chunk, came, nth| {
             f(chunk, came);
-            self.pass_on(chunk, (from, nth), &Onward { stream: down, rank: to })
+            self.pass_on(chunk, (from, nth), &ForwardTarget { stream: down, rank: to })
         })
     }
 
@@ -119,7 +121,7 @@ impl Kernel<'_> {
     ) -> Result<(), KernelError> {
         self.take_with(from, into, |chunk, came, nth| {
             f(chunk, came);
-            self.free(from, nth)
+            self.release_chunk(from, nth)
         })
     }
 
@@ -129,9 +131,9 @@ impl Kernel<'_> {
         into: &mut [u8],
         mut f: impl FnMut(&mut [u8], &[u8], u64) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
-        let mut came = try_filled(0, self.chunk())?;
-        let up = self.stream(from)?;
-        for chunk in into.chunks_mut(self.chunk()) {
+        let mut came = try_filled(0, self.chunk_len())?;
+        let up = self.peer_stream(from)?;
+        for chunk in into.chunks_mut(self.chunk_len()) {
             let nth = self.wait_chunk(up, chunk.len())?;
             let came = came.get_mut(..chunk.len()).unwrap_or_default();
             let _ = self.part.memory.read(up.room_in(nth), came);
@@ -141,9 +143,14 @@ impl Kernel<'_> {
     }
 
     /// Gives the room of a chunk back that was taken, and sends it on.
-    fn pass_on(&self, chunk: &[u8], (from, nth): (usize, u64), onward: &Onward) -> Result<(), KernelError> {
-        self.free(from, nth)?;
-        let out = self.part.words.load(onward.stream.state() + stream_at::SENT, Relaxed);
+    fn pass_on(
+        &self,
+        chunk: &[u8],
+        (from, nth): (usize, u64),
+        onward: &ForwardTarget,
+    ) -> Result<(), KernelError> {
+        self.release_chunk(from, nth)?;
+        let out = self.part.words.load(onward.stream.state_offset() + stream_at::SENT, Relaxed);
         self.wait_room(onward.stream, out)?;
         let _ = self.part.memory.write(onward.stream.room_out(out), chunk);
         self.send_chunk(onward, out, chunk.len())
@@ -153,45 +160,46 @@ impl Kernel<'_> {
     fn wait_room(&self, stream: StreamLayout, nth: u64) -> Result<(), KernelError> {
         let depth = u64::from(self.part.layout.shape().depth);
         let taken = (nth + 1).saturating_sub(depth);
-        if taken > 0 && !self.mutant.is("dev-sends-without-room") {
-            self.wait_slot(Slot::poisoned(stream.free()), taken)?;
+        if taken > 0 && !self.mutant.is_planted("dev-sends-without-room") {
+            self.wait_slot(SignalSlot::with_poison_word(stream.free_flag()), taken)?;
         }
         Ok(())
     }
 
     /// Sends what lies in the room of chunk `nth`.
-    fn send_chunk(&self, onward: &Onward, nth: u64, len: usize) -> Result<(), KernelError> {
+    fn send_chunk(&self, onward: &ForwardTarget, nth: u64, len: usize) -> Result<(), KernelError> {
         let padded = (len as u64).next_multiple_of(GRANULE);
         let lane = self.lane_of(nth);
-        let there = self.part.layout.stream(self.rank() as u32, self.channel);
+        let there = self.part.layout.stream_layout(self.rank() as u32, self.channel);
         let there = there.ok_or(KernelError::None { what: "stream of channel", id: self.channel })?;
-        let to = self.remote(onward.rank, there.room_in(nth))?;
-        let from = Local { addr: onward.stream.room_out(nth), key: self.remote(self.rank(), 0)?.key };
-        let flag = self.remote(onward.rank, there.ready(lane as u32))?;
-        let write = Entry::new(Work::Write { from, to, len: padded, imm: None });
-        self.post(lane, &[write, Self::add(flag, padded)])?;
-        self.part.words.store(onward.stream.state() + stream_at::SENT, nth + 1, Relaxed);
+        let to = self.remote_address(onward.rank, there.room_in(nth))?;
+        let from =
+            LocalAddress { addr: onward.stream.room_out(nth), key: self.remote_address(self.rank(), 0)?.key };
+        let flag = self.remote_address(onward.rank, there.ready_flag(lane as u32))?;
+        let write = QueueEntry::new(EntryWork::Write { from, to, len: padded, imm: None });
+        self.post_entries(lane, &[write, Self::add_entry(flag, padded)])?;
+        self.part.words.store(onward.stream.state_offset() + stream_at::SENT, nth + 1, Relaxed);
         Ok(())
     }
 
     /// Waits until the next chunk is there; its number.
     fn wait_chunk(&self, stream: StreamLayout, len: usize) -> Result<u64, KernelError> {
         let words = &self.part.words;
-        let nth = words.load(stream.state() + stream_at::RECEIVED, Relaxed);
-        let flag = stream.ready(self.lane_of(nth) as u32);
+        let nth = words.load(stream.state_offset() + stream_at::RECEIVED, Relaxed);
+        let flag = stream.ready_flag(self.lane_of(nth) as u32);
         let padded = (len as u64).next_multiple_of(GRANULE);
         let expected = words.load(flag + stream_at::EXPECTED, Relaxed) + padded;
-        self.wait_slot(Slot::poisoned(flag), expected)?;
+        self.wait_slot(SignalSlot::with_poison_word(flag), expected)?;
         words.store(flag + stream_at::EXPECTED, expected, Relaxed);
-        words.store(stream.state() + stream_at::RECEIVED, nth + 1, Relaxed);
+        words.store(stream.state_offset() + stream_at::RECEIVED, nth + 1, Relaxed);
         Ok(nth)
     }
 
     /// Tells the sender that a chunk was taken.
-    fn free(&self, from: usize, nth: u64) -> Result<(), KernelError> {
-        let there = self.part.layout.stream(self.rank() as u32, self.channel);
+    fn release_chunk(&self, from: usize, nth: u64) -> Result<(), KernelError> {
+        let there = self.part.layout.stream_layout(self.rank() as u32, self.channel);
         let there = there.ok_or(KernelError::None { what: "stream of channel", id: self.channel })?;
-        let flag = self.remote(from, there.free())?;
-        self.post(self.lane_of(nth), &[Self::add(flag, 1)]).map(drop)
+        let flag = self.remote_address(from, there.free_flag())?;
+        self.post_entries(self.lane_of(nth), &[Self::add_entry(flag, 1)]).map(drop)
     }
 }

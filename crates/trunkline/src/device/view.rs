@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use trunkline_device::{Key, Words};
-use trunkline_device_queue::{Queue, View};
+use trunkline_device::{EntryKey, QueueWords};
+use trunkline_device_queue::{DeviceQueue, QueueView};
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_filled_with, try_vec};
 use trunkline_proto::wire::device_queue::{WindowLayout, stream_at};
 
@@ -84,7 +84,7 @@ pub struct DeviceTables {
     /// Queues, by channel and then lane.
     pub queues: Arc<Vec<LaneView>>,
     /// The same, as their producers see them.
-    pub views: Arc<Vec<View>>,
+    pub views: Arc<Vec<QueueView>>,
     /// What kernels of a channel share. A kernel goes on with what the one before it has left there.
     pub words: Arc<Vec<AtomicU64>>,
 }
@@ -103,7 +103,7 @@ pub struct PeerView {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LaneView {
-    /// Address of the [`View`].
+    /// Address of the [`QueueView`].
     pub main: u64,
     /// 0.
     pub companions: u64,
@@ -119,10 +119,13 @@ const _: () = assert!(stream_at::SENT == 0 && stream_at::RECEIVED == 8 && stream
 
 impl DeviceView {
     /// What a layout says; addresses and channels are left out.
-    pub(super) fn of(layout: &WindowLayout, rank: u32) -> Self {
+    pub(super) fn from_layout(layout: &WindowLayout, rank: u32) -> Self {
         let shape = *layout.shape();
-        let stream = |rank| layout.stream(rank, 0).map_or(0, |stream| stream.state());
-        let second = layout.stream(0, 1).or_else(|| layout.stream(1, 0)).map_or(0, |next| next.state());
+        let stream = |rank| layout.stream_layout(rank, 0).map_or(0, |stream| stream.state_offset());
+        let second = layout
+            .stream_layout(0, 1)
+            .or_else(|| layout.stream_layout(1, 0))
+            .map_or(0, |next| next.state_offset());
         Self {
             version: VIEW_VERSION,
             rank,
@@ -137,11 +140,11 @@ impl DeviceView {
             chunk: shape.chunk,
             base: 0,
             bytes: shape.bytes,
-            signals_at: layout.signal(0, 0).unwrap_or(0),
+            signals_at: layout.signal_slot(0, 0).unwrap_or(0),
             signal_bases: 0,
-            counters_at: layout.counter(0).unwrap_or(0),
+            counters_at: layout.counter_slot(0).unwrap_or(0),
             counter_bases: 0,
-            barriers_at: layout.barrier(0, 0).unwrap_or(0),
+            barriers_at: layout.barrier_slot(0, 0).unwrap_or(0),
             epochs: 0,
             streams_at: stream(0),
             stream_bytes: second.saturating_sub(stream(0)),
@@ -155,15 +158,15 @@ impl DeviceView {
     /// As it lies in memory.
     #[must_use]
     pub const fn to_words(&self) -> [u64; 20] {
-        const fn two(low: u32, high: u32) -> u64 {
+        const fn join_halves(low: u32, high: u32) -> u64 {
             low as u64 | (high as u64) << 32
         }
         [
-            two(self.version, self.rank),
-            two(self.ranks, self.signals),
-            two(self.counters, self.barriers),
-            two(self.channels, self.lanes),
-            two(self.chunks, self.reserved),
+            join_halves(self.version, self.rank),
+            join_halves(self.ranks, self.signals),
+            join_halves(self.counters, self.barriers),
+            join_halves(self.channels, self.lanes),
+            join_halves(self.chunks, self.reserved),
             self.chunk,
             self.base,
             self.bytes,
@@ -190,22 +193,22 @@ impl DeviceTables {
         (GROUP_WORDS + 2 * lanes as usize + 1).next_multiple_of(16)
     }
 
-    pub(super) fn of(window: &Window) -> Result<Self, OutOfMemory> {
+    pub(super) fn from_window(window: &Window) -> Result<Self, OutOfMemory> {
         let (layout, shape) = (&window.part.layout, *window.part.layout.shape());
         let channels = window.queues.len() as u32;
-        let peer = |(rank, key): (usize, &Key)| PeerView { rank: rank as u32, key: key.bits() };
+        let peer = |(rank, key): (usize, &EntryKey)| PeerView { rank: rank as u32, key: key.to_bits() };
         let peers = Arc::new(try_collect(window.part.keys.iter().enumerate().map(peer))?);
-        let page = window.bells();
-        let view = |queue: &Queue<Words>| {
-            let at = queue.words().memory().addr() as u64;
-            let bells = page.words().memory().addr() as u64;
-            View::new(queue.shape(), at, page.bells(), bells, None)
+        let page = window.doorbell_page();
+        let view = |queue: &DeviceQueue<QueueWords>| {
+            let at = queue.as_memory().as_memory().addr() as u64;
+            let bells = page.as_memory().as_memory().addr() as u64;
+            QueueView::new(queue.queue_shape(), at, page.doorbell_layout(), bells, None)
         };
         // All of them are made for threads of the host.
         let mut views = try_vec(window.queues.iter().map(Vec::len).sum())?;
         views.extend(window.queues.iter().flatten().filter_map(view));
         let views = Arc::new(views);
-        let lane = |view: &View| LaneView {
+        let lane = |view: &QueueView| LaneView {
             main: (&raw const *view).addr() as u64,
             companions: 0,
             count: 0,
@@ -221,11 +224,11 @@ impl DeviceTables {
             slots: base,
             signal_bases: base + layout.signal_base(0, 0).unwrap_or(0),
             counter_bases: base + layout.counter_base(0).unwrap_or(0),
-            epochs: base + layout.epoch(0).unwrap_or(0),
+            epochs: base + layout.barrier_epoch(0).unwrap_or(0),
             peers: peers.as_ptr().addr() as u64,
             queues: queues.as_ptr().addr() as u64,
             words: words.as_ptr().addr() as u64,
-            ..DeviceView::of(layout, window.part.rank as u32)
+            ..DeviceView::from_layout(layout, window.part.rank as u32)
         };
         Ok(Self { view, peers, queues, views, words })
     }

@@ -4,58 +4,61 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use trunkline_device::{Courier, ErrorTable, FlushedNetwork, Key, Mode, Patience, Queues, Region, Words};
-use trunkline_device_queue::{BellPage, Directory, Memory as _, Queue, Ticket};
+use trunkline_device::{
+    DeviceQueues, EntryKey, EntryRegion, ErrorTable, ExecutorMode, FlushedNetwork, HostDeadline,
+    ProxyNetwork, QueueWords,
+};
+use trunkline_device_queue::{BellPage, CompanionDirectory, DeviceQueue, EntryTicket, WordMemory as _};
 use trunkline_engine::Mutant;
-use trunkline_mem::{Memory, OutOfMemory};
+use trunkline_mem::{MemoryRange, OutOfMemory};
 use trunkline_proto::wire::device_queue::{WindowLayout, WindowShape, at, is_before};
-use trunkline_runtime::Carrying;
+use trunkline_runtime::DeviceQueueContext;
 
 use super::error::DeviceError;
-use super::guest::Lent;
+use super::guest::LentChannels;
 use super::kernel::Kernel;
 use super::making::{END_MAX, SETTLE_MAX, WindowRecord, agree_on_end};
-use super::on_gpu::{Gpus, OnGpu};
+use super::on_gpu::{GpuPlacement, OnGpu};
 use super::view::DeviceTables;
-use crate::shared::Shared;
+use crate::shared::SharedWorld;
 use crate::world::World;
 
 /// Queues of an executor at a time, companions included.
 const QUEUES: u32 = 1024;
 
-pub(super) fn planted() -> Mutant {
+pub(super) fn planted_mutant() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(name.leak());
+        return Mutant::with_name(name.leak());
     }
     Mutant::NONE
 }
 
 /// The network by which the executor of a rank's queues carries out entries.
-pub(super) type WindowNetwork = Courier<FlushedNetwork<Carrying>>;
+pub(super) type WindowNetwork = ProxyNetwork<FlushedNetwork<DeviceQueueContext>>;
 
-fn window_network(carrying: Carrying) -> Result<WindowNetwork, OutOfMemory> {
-    Courier::new(FlushedNetwork::new(carrying, planted()), planted())
+fn window_network(carrying: DeviceQueueContext) -> Result<WindowNetwork, OutOfMemory> {
+    ProxyNetwork::new(FlushedNetwork::new(carrying, planted_mutant()), planted_mutant())
 }
 
 /// The executor of this rank's device queues. It lives until the last window of it is gone.
 #[derive(Clone, Debug)]
 pub struct Devices {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<ExecutorResources>,
 }
 
-pub(super) struct Inner {
-    pub(super) queues: Queues<WindowNetwork>,
-    pub(super) shared: Arc<Shared>,
+pub(super) struct ExecutorResources {
+    pub(super) queues: DeviceQueues<WindowNetwork>,
+    pub(super) shared: Arc<SharedWorld>,
     /// Where kernels run, if not on the host.
-    pub(super) gpu: Option<Gpus>,
+    pub(super) gpu: Option<GpuPlacement>,
     /// Queues and windows lie in memory files.
     pub(super) is_for_processes: bool,
     /// It was said that memory of the GPU is not registered with NICs, and why.
     pub(super) said_why_shadowed: AtomicBool,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for ExecutorResources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.queues)
     }
@@ -102,7 +105,7 @@ impl Default for WindowConfig {
 }
 
 impl WindowConfig {
-    pub(super) fn layout(&self, ranks: usize) -> Result<WindowLayout, DeviceError> {
+    pub(super) fn to_layout(self, ranks: usize) -> Result<WindowLayout, DeviceError> {
         let streams = if self.chunks == 0 { 0 } else { self.channels };
         Ok(WindowLayout::new(WindowShape {
             ranks: ranks as u32,
@@ -117,8 +120,8 @@ impl WindowConfig {
         })?)
     }
 
-    pub(super) fn words(&self) -> [u64; 8] {
-        let Self { bytes, signals, counters, barriers, channels, lanes, chunks, chunk, .. } = *self;
+    pub(super) fn to_words(self) -> [u64; 8] {
+        let Self { bytes, signals, counters, barriers, channels, lanes, chunks, chunk, .. } = self;
         let [signals, counters, barriers, channels, lanes, chunks] =
             [signals, counters, barriers, channels, lanes, chunks].map(u64::from);
         [bytes, signals, counters, barriers, channels, lanes, chunks, chunk]
@@ -126,32 +129,32 @@ impl WindowConfig {
 }
 
 /// Finds companions.
-pub(super) type Finder = Box<dyn Fn(u32) -> Option<Queue<Words>> + Send + Sync>;
+pub(super) type CompanionFinder = Box<dyn Fn(u32) -> Option<DeviceQueue<QueueWords>> + Send + Sync>;
 
 /// Memory of every rank that kernels put to and get from. Freed by [`Window::free`], which all ranks call; one that is dropped stays
 /// registered until the world ends.
 pub struct Window {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<ExecutorResources>,
     pub(super) config: WindowConfig,
     pub(super) part: OwnPart,
     /// The parts of it that are to be taken back.
     pub(super) record: WindowRecord,
     /// By channel, then by lane; none of a window whose kernels run on a GPU.
-    pub(super) queues: Vec<Vec<Queue<Words>>>,
+    pub(super) queues: Vec<Vec<DeviceQueue<QueueWords>>>,
     pub(super) on_gpu: Option<OnGpu>,
     /// Of a window that other processes may use.
-    pub(super) lent: Option<Lent>,
+    pub(super) lent: Option<LentChannels>,
 }
 
 /// A rank's own part of a window, and how entries name all parts: what kernels use, of this process and of others.
 #[derive(Debug)]
 pub(super) struct OwnPart {
     pub(super) layout: WindowLayout,
-    pub(super) memory: Memory,
+    pub(super) memory: MemoryRange,
     /// The same memory, for waits.
-    pub(super) words: Words,
+    pub(super) words: QueueWords,
     /// By rank.
-    pub(super) keys: Vec<Key>,
+    pub(super) keys: Vec<EntryKey>,
     pub(super) rank: usize,
 }
 
@@ -163,9 +166,9 @@ impl std::fmt::Debug for Window {
 
 /// Memory of this rank alone that kernels put from and get into, beside a window's own.
 #[derive(Clone, Debug)]
-pub struct Source {
-    pub(super) memory: Memory,
-    pub(super) key: Key,
+pub struct SourceMemory {
+    pub(super) memory: MemoryRange,
+    pub(super) key: EntryKey,
 }
 
 impl World {
@@ -173,21 +176,21 @@ impl World {
     ///
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
-    pub fn devices(&self, mode: Mode) -> Result<Devices, DeviceError> {
-        let network = window_network(self.shared().job.carrying()?)?;
-        let queues = Queues::start(network, QUEUES, mode, planted())?;
+    pub fn devices(&self, mode: ExecutorMode) -> Result<Devices, DeviceError> {
+        let network = window_network(self.shared_world().job.device_queue_context()?)?;
+        let queues = DeviceQueues::start(network, QUEUES, mode, planted_mutant())?;
         Ok(self.devices_of(queues, None, false))
     }
 
     fn devices_of(
         &self,
-        queues: Queues<WindowNetwork>,
-        gpu: Option<Gpus>,
+        queues: DeviceQueues<WindowNetwork>,
+        gpu: Option<GpuPlacement>,
         is_for_processes: bool,
     ) -> Devices {
-        let shared = Arc::clone(self.shared());
+        let shared = Arc::clone(self.shared_world());
         Devices {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ExecutorResources {
                 queues,
                 shared,
                 gpu,
@@ -204,8 +207,8 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices_for_processes(&self, queues: u32, deepest: u32) -> Result<Devices, DeviceError> {
-        let network = window_network(self.shared().job.carrying()?)?;
-        let queues = Queues::for_processes(network, queues, deepest, planted())?;
+        let network = window_network(self.shared_world().job.device_queue_context()?)?;
+        let queues = DeviceQueues::for_processes(network, queues, deepest, planted_mutant())?;
         Ok(self.devices_of(queues, None, true))
     }
 
@@ -213,9 +216,9 @@ impl World {
     ///
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
-    pub fn devices_of_gpu(&self, gpu: Gpus) -> Result<Devices, DeviceError> {
-        let network = window_network(self.shared().job.carrying()?)?;
-        let queues = Queues::for_device(network, QUEUES, gpu.device.clone(), planted())?;
+    pub fn devices_of_gpu(&self, gpu: GpuPlacement) -> Result<Devices, DeviceError> {
+        let network = window_network(self.shared_world().job.device_queue_context()?)?;
+        let queues = DeviceQueues::for_device(network, QUEUES, gpu.device.clone(), planted_mutant())?;
         Ok(self.devices_of(queues, Some(gpu), false))
     }
 }
@@ -224,37 +227,42 @@ impl Devices {
     /// Queues that its windows have, companions included; an executor has up to 1,024.
     #[must_use]
     pub fn queue_count(&self) -> usize {
-        self.inner.queues.with(|executor| executor.queue_count())
+        self.inner.queues.with_executor(|executor| executor.queue_count())
     }
 
     /// Registers memory of this rank alone, for kernels to put from and get into.
     ///
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Regions`].
-    pub fn register(&self, memory: &Memory) -> Result<Source, DeviceError> {
+    pub fn register(&self, memory: &MemoryRange) -> Result<SourceMemory, DeviceError> {
         let heap = self.inner.shared.job.add_heap(memory.clone())?;
-        let region =
-            Region { memory: memory.clone(), heap, table: ErrorTable::default(), copies: None, words: None };
+        let region = EntryRegion {
+            memory: memory.clone(),
+            heap,
+            table: ErrorTable::default(),
+            copies: None,
+            words: None,
+        };
         let Some(key) = self.inner.queues.add_region(region) else {
             self.inner.shared.job.remove_heap(heap)?;
             return Err(DeviceError::Regions);
         };
-        Ok(Source { memory: memory.clone(), key })
+        Ok(SourceMemory { memory: memory.clone(), key })
     }
 
     /// The same of new bytes, zeros.
     ///
     /// # Errors
     /// As [`Devices::register`]; [`DeviceError::Allocate`].
-    pub fn source(&self, bytes: usize) -> Result<Source, DeviceError> {
-        self.register(&Memory::try_heap(bytes)?)
+    pub fn source(&self, bytes: usize) -> Result<SourceMemory, DeviceError> {
+        self.register(&MemoryRange::try_heap(bytes)?)
     }
 
     /// Ends the registration of such memory. What kernels have begun with it must be complete.
     ///
     /// # Errors
     /// [`DeviceError::Engine`].
-    pub fn unregister(&self, source: Source) -> Result<(), DeviceError> {
+    pub fn unregister(&self, source: SourceMemory) -> Result<(), DeviceError> {
         if let Some(region) = self.inner.queues.remove_region(source.key) {
             self.inner.shared.job.remove_heap(region.heap)?;
         }
@@ -271,24 +279,24 @@ impl Window {
         if self.on_gpu.is_some() {
             return Err(DeviceError::OnGpu);
         }
-        let lanes = self.lanes(channel)?;
+        let lanes = self.channel_lanes(channel)?;
         if self.lent.as_ref().is_some_and(|lent| lent.is_lent(channel)) {
             return Err(DeviceError::Lent { channel });
         }
         for queue in lanes {
-            let ready = queue.words().load(at::READY, std::sync::atomic::Ordering::Acquire);
+            let ready = queue.as_memory().load(at::READY, std::sync::atomic::Ordering::Acquire);
             if is_before(0, ready) {
-                let number = queue.shape().number();
-                let epoch = queue.shape().epoch();
-                let last = Ticket { queue: number, epoch, index: ready.wrapping_sub(1) };
-                queue.wait(last, &mut Patience::endless()).map_err(DeviceError::Earlier)?;
+                let number = queue.queue_shape().number();
+                let epoch = queue.queue_shape().epoch();
+                let last = EntryTicket { queue: number, epoch, index: ready.wrapping_sub(1) };
+                queue.wait(last, &mut HostDeadline::without_deadline()).map_err(DeviceError::Earlier)?;
             }
         }
         Ok(Kernel::new(&self.part, channel, lanes, None))
     }
 
     /// The queues of a channel, by lane.
-    pub(super) fn lanes(&self, channel: u32) -> Result<&[Queue<Words>], DeviceError> {
+    pub(super) fn channel_lanes(&self, channel: u32) -> Result<&[DeviceQueue<QueueWords>], DeviceError> {
         let none = DeviceError::NoChannel { channel, channels: self.queues.len() as u32 };
         self.queues.get(channel as usize).map(Vec::as_slice).ok_or(none)
     }
@@ -304,9 +312,9 @@ impl Window {
     /// # Errors
     /// [`DeviceError::Range`].
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.inside(at, bytes.len() as u64)?;
+        self.check_range(at, bytes.len() as u64)?;
         if let Some(on_gpu) = &self.on_gpu {
-            return on_gpu.write(at, bytes);
+            return on_gpu.write_bytes(at, bytes);
         }
         // It is inside.
         let _ = self.part.memory.write(at, bytes);
@@ -318,15 +326,15 @@ impl Window {
     /// # Errors
     /// [`DeviceError::Range`].
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.inside(at, into.len() as u64)?;
+        self.check_range(at, into.len() as u64)?;
         if let Some(on_gpu) = &self.on_gpu {
-            return on_gpu.read(at, into);
+            return on_gpu.read_bytes(at, into);
         }
         let _ = self.part.memory.read(at, into);
         Ok(())
     }
 
-    fn inside(&self, at: u64, len: u64) -> Result<(), DeviceError> {
+    fn check_range(&self, at: u64, len: u64) -> Result<(), DeviceError> {
         let bytes = self.config.bytes;
         let inside = at.checked_add(len).is_some_and(|end| end <= bytes);
         if inside { Ok(()) } else { Err(DeviceError::Range { at, len, bytes }) }
@@ -338,7 +346,7 @@ impl Window {
     /// # Errors
     /// [`DeviceError::Allocate`].
     pub fn device_view(&self) -> Result<DeviceTables, DeviceError> {
-        Ok(DeviceTables::of(self)?)
+        Ok(DeviceTables::from_window(self)?)
     }
 
     /// Runs what launches kernels in another language, in a thread of its own, and has the executor go on until it comes back: such kernels ring and wait without
@@ -361,17 +369,18 @@ impl Window {
     ///
     /// # Errors
     /// [`DeviceError::NoChannel`], [`DeviceError::Earlier`].
-    pub fn companion(&self, channel: u32, lane: usize) -> Result<Queue<Words>, DeviceError> {
+    pub fn companion(&self, channel: u32, lane: usize) -> Result<DeviceQueue<QueueWords>, DeviceError> {
         let missing = DeviceError::NoChannel { channel, channels: self.queues.len() as u32 };
-        let queue = self.lanes(channel)?.get(lane).ok_or(missing)?;
-        let number = queue.companion_within(&mut Patience::endless()).map_err(DeviceError::Earlier)?;
-        let finder: Finder = Box::new(self.inner.queues.finder());
-        finder.find(number).ok_or(DeviceError::Regions)
+        let queue = self.channel_lanes(channel)?.get(lane).ok_or(missing)?;
+        let number =
+            queue.companion_within(&mut HostDeadline::without_deadline()).map_err(DeviceError::Earlier)?;
+        let finder: CompanionFinder = Box::new(self.inner.queues.queue_finder());
+        finder.find_queue(number).ok_or(DeviceError::Regions)
     }
 
     /// The page of doorbells, for [`DeviceTables`].
-    pub(super) fn bells(&self) -> BellPage<Words> {
-        self.inner.queues.with(|executor| executor.page().clone())
+    pub(super) fn doorbell_page(&self) -> BellPage<QueueWords> {
+        self.inner.queues.with_executor(|executor| executor.bell_page().clone())
     }
 
     /// Frees it, at all ranks, which all call it once their kernels have ended. What those have submitted is waited for, for ten seconds at most. Its queues are others' then: nothing of
@@ -383,14 +392,15 @@ impl Window {
     pub fn free(self, world: &World) -> Result<(), DeviceError> {
         let queues = &self.inner.queues;
         let record = &self.record;
-        let limit = if planted().is("window-ends-at-once") { Duration::ZERO } else { SETTLE_MAX };
-        let is_settled = queues.finish(&record.numbers, limit, END_MAX);
+        let limit =
+            if planted_mutant().is_planted("window-ends-at-once") { Duration::ZERO } else { SETTLE_MAX };
+        let is_settled = queues.finish_queues(&record.numbers, limit, END_MAX);
         // No rank puts to it, gets from it, or asks its owner for anything any more ...
         agree_on_end(world, is_settled)?;
         // ... and the requests of others here are answered.
         let heap = record.boxes_heap();
-        let is_idle =
-            queues.wait_until(END_MAX, |executor| heap.is_none_or(|heap| executor.network().is_idle(heap)));
+        let is_idle = queues
+            .wait_until(END_MAX, |executor| heap.is_none_or(|heap| executor.network_mut().is_idle(heap)));
         agree_on_end(world, is_idle)?;
         Ok(record.take_back(&self.inner)?)
     }

@@ -1,8 +1,8 @@
 //! Bytes that a message is sent from, or received into.
 
-use trunkline_mem::Memory;
-use trunkline_node::ipc::Buffer as Inner;
-use trunkline_proto::tagged::Rows;
+use trunkline_mem::MemoryRange;
+use trunkline_node::ipc::MessageBuffer as Inner;
+use trunkline_proto::tagged::StridedRows;
 
 use super::MessageError;
 
@@ -10,9 +10,9 @@ use super::MessageError;
 #[derive(Clone, Debug)]
 pub struct Buffer(Inner);
 
-impl From<Memory> for Buffer {
+impl From<MemoryRange> for Buffer {
     /// All bytes of a range of memory, which the buffer keeps.
-    fn from(memory: Memory) -> Self {
+    fn from(memory: MemoryRange) -> Self {
         Self(memory.into())
     }
 }
@@ -23,17 +23,17 @@ impl Buffer {
     /// # Errors
     /// [`MessageError::Buffer`] when the system has no memory for them.
     pub fn private(len: usize) -> Result<Self, MessageError> {
-        Ok(Self(Memory::try_heap(len)?.into()))
+        Ok(Self(MemoryRange::try_heap(len)?.into()))
     }
 
     /// Bytes inside one allocation of the kind of memory that messages were started with. That kind checks each copy against the memory that it has
     /// allocated: a caller that frees the allocation while a message uses it, or sends freed memory, receives an error.
     ///
     /// Where that kind is all private memory, no address can be checked so, and such a buffer is refused as not there: use
-    /// [`Buffer::private`], or [`Buffer::from`] for a [`Memory`] of the program.
+    /// [`Buffer::private`], or [`Buffer::from`] for a [`MemoryRange`] of the program.
     #[must_use]
-    pub const fn own(addr: usize, len: usize) -> Self {
-        Self(Inner::own(addr, len as u64))
+    pub const fn from_address(addr: usize, len: usize) -> Self {
+        Self(Inner::from_own(addr, len as u64))
     }
 
     /// Some of its bytes.
@@ -41,7 +41,7 @@ impl Buffer {
     /// # Errors
     /// [`MessageError::Range`].
     pub fn part(&self, from: usize, len: usize) -> Result<Self, MessageError> {
-        let part = self.0.part(from as u64, len as u64).map(Self);
+        let part = self.0.sub_buffer(from as u64, len as u64).map(Self);
         part.ok_or(MessageError::Range { from, len, all: self.len() })
     }
 
@@ -52,14 +52,14 @@ impl Buffer {
     /// # Errors
     /// [`MessageError::Rows`].
     pub fn in_rows(&self, block: usize, stride: usize) -> Result<Self, MessageError> {
-        let rows = Rows::new(block as u64, stride as u64).filter(|_| self.0.rows().is_whole());
+        let rows = StridedRows::new(block as u64, stride as u64).filter(|_| self.0.rows().is_whole());
         rows.map(|rows| Self(self.0.in_rows(rows))).ok_or(MessageError::Rows { block, stride })
     }
 
     /// Where it begins, if it is of the kind of memory of its messages.
     #[must_use]
     pub fn address(&self) -> Option<usize> {
-        self.0.address()
+        self.0.own_address()
     }
 
     /// Bytes.
@@ -79,7 +79,7 @@ impl Buffer {
     /// # Errors
     /// [`MessageError::Range`]; [`MessageError::Kind`] if it is not private.
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), MessageError> {
-        let (memory, at) = self.memory(at, bytes.len())?;
+        let (memory, at) = self.private_memory(at, bytes.len())?;
         // It is inside.
         let _ = memory.write(at, bytes);
         Ok(())
@@ -90,26 +90,26 @@ impl Buffer {
     /// # Errors
     /// As [`Buffer::write`].
     pub fn read(&self, at: usize, into: &mut [u8]) -> Result<(), MessageError> {
-        let (memory, at) = self.memory(at, into.len())?;
+        let (memory, at) = self.private_memory(at, into.len())?;
         let _ = memory.read(at, into);
         Ok(())
     }
 
-    fn memory(&self, from: usize, len: usize) -> Result<(&Memory, u64), MessageError> {
-        self.holds(from, len)?;
-        let (memory, at) = self.0.memory().ok_or(MessageError::Kind)?;
+    fn private_memory(&self, from: usize, len: usize) -> Result<(&MemoryRange, u64), MessageError> {
+        self.check_range(from, len)?;
+        let (memory, at) = self.0.other_memory().ok_or(MessageError::Kind)?;
         Ok((memory, at + from as u64))
     }
 
     /// Whether it has that many bytes from one on.
-    pub(super) fn holds(&self, from: usize, len: usize) -> Result<(), MessageError> {
+    pub(super) fn check_range(&self, from: usize, len: usize) -> Result<(), MessageError> {
         let all = self.len();
         let inside = from.checked_add(len).is_some_and(|end| end <= all);
         if inside { Ok(()) } else { Err(MessageError::Range { from, len, all }) }
     }
 
     #[inline]
-    pub(super) const fn inner(&self) -> &Inner {
+    pub(super) const fn ipc_buffer(&self) -> &Inner {
         &self.0
     }
 }

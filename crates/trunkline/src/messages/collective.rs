@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_proto::reserve::{try_deque, try_vec};
-use trunkline_proto::tagged::{Choice, Method};
+use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 
 use super::{Buffer, EAGER_MAX, MessageError, Messages, OWN_TAGS, Request};
-use crate::planted;
+use crate::is_planted;
 
 /// Tags of these calls.
 const TOGETHER: u64 = OWN_TAGS | 1 << 62;
@@ -22,7 +22,7 @@ const DECIDES: u64 = 1 << 61;
 
 /// How calls of all ranks went whose parts were too long to go with a message ([`Messages::broadcast`], [`Messages::all_to_all`]).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Together {
+pub struct CollectiveCounts {
     /// Calls in which all who get read the memory of who gives; of broadcasts only the root counts.
     pub read: u64,
     /// Calls in which that could not be, so that each message was settled by its two ends.
@@ -39,13 +39,13 @@ impl<M: IpcMemory> Messages<M> {
         let tag = self.next_call();
         if root != self.rank {
             let received = self.irecv_tagged(root.into(), (tag, u64::MAX), buffer)?;
-            return self.whole(received, root, buffer);
+            return self.wait_exact(received, root, buffer);
         }
-        let near = self.near();
-        let read = buffer.len() > EAGER_MAX && self.offers(&near, buffer);
-        self.count(buffer.len(), read);
+        let near = self.near_ranks();
+        let read = buffer.len() > EAGER_MAX && self.check_shareable(&near, buffer);
+        self.count_call(buffer.len(), read);
         let mut sent = try_vec(near.len())?;
-        sent.extend(near.iter().map(|rank| self.give(*rank, tag, buffer, read)));
+        sent.extend(near.iter().map(|rank| self.send_part(*rank, tag, buffer, read)));
         self.wait_all(sent, VecDeque::new())
     }
 
@@ -63,9 +63,9 @@ impl<M: IpcMemory> Messages<M> {
         }
         let tag = self.next_call();
         let part = len / size;
-        let near = self.near();
+        let near = self.near_ranks();
         let read = part > EAGER_MAX && self.all_offer(tag, &near, from)?;
-        self.count(part, read);
+        self.count_call(part, read);
         let mut received = try_deque(near.len())?;
         let mut sent = try_vec(near.len())?;
         for rank in near.iter() {
@@ -76,78 +76,87 @@ impl<M: IpcMemory> Messages<M> {
         let turn = near.iter().position(|rank| *rank > self.rank).unwrap_or(0);
         let turns = near.iter().cycle().skip(turn).take(near.len());
         for rank in turns {
-            sent.push(self.give(*rank, tag, &from.part(rank * part, part)?, read));
+            sent.push(self.send_part(*rank, tag, &from.part(rank * part, part)?, read));
         }
         self.copy(&from.part(self.rank * part, part)?, &into.part(self.rank * part, part)?)?;
         let end = self.wait_all(sent, received);
         if end.is_err() {
-            self.forget(tag, &near);
+            self.discard_offers(tag, &near);
         }
         end
     }
 
     /// Of a call whose lengths differed: what was told of memory, and nobody asked for.
-    fn forget(&mut self, tag: u64, near: &[usize]) {
+    fn discard_offers(&mut self, tag: u64, near: &[usize]) {
         for rank in near {
-            let Ok(peer) = self.peer(*rank) else { continue };
+            let Ok(peer) = self.peer_id(*rank) else { continue };
             let _ = self.endpoint.take_bytes(Some(peer), (tag | DECIDES, u64::MAX), &mut [0]);
         }
     }
 
-    const fn count(&mut self, len: usize, read: bool) {
+    const fn count_call(&mut self, len: usize, read: bool) {
         if len > EAGER_MAX {
             self.together.read += read as u64;
             self.together.apart += !read as u64;
         }
     }
 
-    fn give(&mut self, to: usize, tag: u64, buffer: &Buffer, read: bool) -> Result<Request, MessageError> {
+    fn send_part(
+        &mut self,
+        to: usize,
+        tag: u64,
+        buffer: &Buffer,
+        read: bool,
+    ) -> Result<Request, MessageError> {
         if !read {
             return self.isend_tagged(to, tag, buffer);
         }
-        self.begin(to, buffer, |endpoint, peer, buffer| endpoint.send_to_be_read(peer, tag, buffer))
+        self.begin_send(to, buffer, |endpoint, peer, buffer| endpoint.send_to_be_read(peer, tag, buffer))
     }
 
     /// Whether this rank's memory can be read by all, and nothing else was asked for. What is wrong with it is said by its messages.
-    fn offers(&mut self, near: &[usize], buffer: &Buffer) -> bool {
-        let is_asked = matches!(self.endpoint.choice(), Choice::Learned | Choice::Fixed(Method::Pull));
+    fn check_shareable(&mut self, near: &[usize], buffer: &Buffer) -> bool {
+        let is_asked = matches!(
+            self.endpoint.copy_choice(),
+            MethodChoice::Learned | MethodChoice::Fixed(CopyMethod::Pull)
+        );
         let Some(rank) = near.first().filter(|_| is_asked) else { return false };
-        let Ok(peer) = self.peer(*rank) else { return false };
-        self.until(|one| Ok(one.endpoint.is_readable(peer, buffer.inner())?)).unwrap_or(false)
+        let Ok(peer) = self.peer_id(*rank) else { return false };
+        self.wait_until(|one| Ok(one.endpoint.is_readable(peer, buffer.ipc_buffer())?)).unwrap_or(false)
     }
 
     /// Whether the memory of all ranks can be read by all: each tells the others of its own.
     fn all_offer(&mut self, tag: u64, near: &[usize], buffer: &Buffer) -> Result<bool, MessageError> {
-        let mut all = self.offers(near, buffer);
-        self.give_all(tag | DECIDES, near, |_| [u8::from(all)])?;
+        let mut all = self.check_shareable(near, buffer);
+        self.send_to_all(tag | DECIDES, near, |_| [u8::from(all)])?;
         for rank in near {
-            all &= self.offered(tag, *rank)? || planted("collective-decides-alone");
+            all &= self.receive_offer(tag, *rank)? || is_planted("collective-decides-alone");
         }
         Ok(all)
     }
 
     /// What a rank tells of its memory; nothing, if its part is so short that it has been sent: then the lengths differ, and the message says so.
-    fn offered(&mut self, tag: u64, rank: usize) -> Result<bool, MessageError> {
-        let peer = self.peer(rank)?;
+    fn receive_offer(&mut self, tag: u64, rank: usize) -> Result<bool, MessageError> {
+        let peer = self.peer_id(rank)?;
         let mut said = [0];
         loop {
             match self.endpoint.take_bytes(Some(peer), (tag | DECIDES, u64::MAX), &mut said) {
                 Some(Ok(done)) => return Ok(done.len == 1 && said == [1]),
-                Some(Err(error)) => return Err(MessageError::from(error).with(rank)),
+                Some(Err(error)) => return Err(MessageError::from(error).with_rank(rank)),
                 None if self.endpoint.probe(Some(peer), (tag, u64::MAX)).is_some() => return Ok(false),
                 None => self.still_there(rank)?,
             }
-            self.pause();
+            self.progress_or_pause();
         }
     }
 
     /// Who does not come may have heard before this rank that another one has died: so the death of any ends what all do.
     fn still_there(&self, rank: usize) -> Result<(), MessageError> {
-        if self.endpoint.is_gone(self.peer(rank)?) {
+        if self.endpoint.is_gone(self.peer_id(rank)?) {
             return Err(MessageError::Gone { rank: Some(rank) });
         }
         match self.died {
-            Some(rank) if !planted("messages-wait-for-who-has-left") => {
+            Some(rank) if !is_planted("messages-wait-for-who-has-left") => {
                 Err(MessageError::Gone { rank: Some(rank) })
             }
             _ => Ok(()),
@@ -155,7 +164,7 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     /// Ranks of this host, this one apart.
-    pub(super) fn near(&self) -> Arc<Vec<usize>> {
+    pub(super) fn near_ranks(&self) -> Arc<Vec<usize>> {
         Arc::clone(&self.near)
     }
 
@@ -165,7 +174,7 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     /// Tells each of those ranks something short.
-    pub(super) fn give_all<const N: usize>(
+    pub(super) fn send_to_all<const N: usize>(
         &mut self,
         tag: u64,
         to: &[usize],
@@ -175,17 +184,22 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     /// Takes what a rank tells each in a call that all make.
-    pub(super) fn take(&mut self, tag: u64, rank: usize, into: &mut [u8]) -> Result<(), MessageError> {
-        let peer = self.peer(rank)?;
+    pub(super) fn receive_from(
+        &mut self,
+        tag: u64,
+        rank: usize,
+        into: &mut [u8],
+    ) -> Result<(), MessageError> {
+        let peer = self.peer_id(rank)?;
         let expected = into.len() as u64;
         loop {
             match self.endpoint.take_bytes(Some(peer), (tag, u64::MAX), into) {
                 Some(Ok(done)) if done.len == expected => return Ok(()),
                 Some(Ok(done)) => return Err(MessageError::Differ { rank, got: done.len, expected }),
-                Some(Err(error)) => return Err(MessageError::from(error).with(rank)),
+                Some(Err(error)) => return Err(MessageError::from(error).with_rank(rank)),
                 None => self.still_there(rank)?,
             }
-            self.pause();
+            self.progress_or_pause();
         }
     }
 
@@ -197,7 +211,7 @@ impl<M: IpcMemory> Messages<M> {
     ) -> Result<(), MessageError> {
         let mut end = Ok(());
         for (request, rank, into) in received {
-            let got = request.and_then(|request| self.whole(request, rank, &into));
+            let got = request.and_then(|request| self.wait_exact(request, rank, &into));
             end = end.and(got);
         }
         for request in sent {
@@ -208,8 +222,8 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     /// Waits for a message that is as long as its buffer.
-    fn whole(&mut self, request: Request, rank: usize, into: &Buffer) -> Result<(), MessageError> {
-        let got = self.wait(request).map_err(|error| error.with(rank))?;
+    fn wait_exact(&mut self, request: Request, rank: usize, into: &Buffer) -> Result<(), MessageError> {
+        let got = self.wait(request).map_err(|error| error.with_rank(rank))?;
         if got.len == into.len() as u64 {
             return Ok(());
         }

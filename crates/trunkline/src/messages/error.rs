@@ -3,7 +3,7 @@
 use trunkline_fabric::OobError;
 use trunkline_mem::OutOfMemory;
 use trunkline_mem::ipc::CopyError;
-use trunkline_node::tagged::{Failed, NoEndpoint, ReceiveRefused, SendRefused};
+use trunkline_node::tagged::{NoEndpoint, ReceiveRefused, SendRefused, TaggedFailure};
 use trunkline_proto::wire::window::WindowError;
 
 use crate::error::Error;
@@ -23,7 +23,7 @@ pub enum MessageError {
     Endpoint(#[from] NoEndpoint),
     /// The device in a memory file.
     #[error(transparent)]
-    Memory(#[from] trunkline_mem::ipc::DeviceError),
+    Memory(#[from] trunkline_mem::ipc::MemfdError),
     /// Memory of the device in a memory file.
     #[error(transparent)]
     Alloc(#[from] trunkline_mem::ipc::AllocError),
@@ -38,7 +38,7 @@ pub enum MessageError {
     Room(#[from] trunkline_mem::ipc::HostError),
     /// What the system says.
     #[error(transparent)]
-    System(#[from] trunkline_mem::ipc::Cause),
+    System(#[from] trunkline_mem::ipc::CallFailure),
     /// The device of another rank cannot be opened.
     #[error("the device of rank 0 cannot be opened: {0}; the ranks must share this host and its processes")]
     Device(#[source] std::io::Error),
@@ -176,13 +176,13 @@ pub enum MessageError {
     },
     /// Memory could not be read or written.
     #[error(transparent)]
-    Failed(Failed),
+    Failed(TaggedFailure),
 }
 
-impl From<Failed> for MessageError {
-    fn from(failed: Failed) -> Self {
+impl From<TaggedFailure> for MessageError {
+    fn from(failed: TaggedFailure) -> Self {
         match failed {
-            Failed::Gone => Self::Gone { rank: None },
+            TaggedFailure::Gone => Self::Gone { rank: None },
             other => Self::Failed(other),
         }
     }
@@ -217,7 +217,7 @@ impl MessageError {
     }
 
     /// With the rank that it is about.
-    pub(super) fn with(self, rank: usize) -> Self {
+    pub(super) fn with_rank(self, rank: usize) -> Self {
         match self {
             Self::Gone { .. } => Self::Gone { rank: Some(rank) },
             other => other,

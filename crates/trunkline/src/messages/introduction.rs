@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use trunkline_engine::{MemberKey, ProofPurpose};
-use trunkline_fabric::{Frame, OobStream};
+use trunkline_fabric::{OobFrame, OobStream};
 use trunkline_proto::wire::dial::PublicKey;
-use trunkline_proto::wire::introduction::Introduction;
+use trunkline_proto::wire::introduction::RankIntroduction;
 
 /// How long a stream may take to show who it is.
 const UNPROVEN: Duration = Duration::from_secs(10);
@@ -28,28 +28,28 @@ pub(super) struct RankKeys {
 
 impl RankKeys {
     /// The introduction of this rank to another one; `None` if that one has no key.
-    fn introduce(&self, to: usize) -> Option<Introduction> {
-        let proof = self.prove(self.rank, to)?;
-        Some(Introduction { rank: u32::try_from(self.rank).ok()?, proof })
+    fn make_introduction(&self, to: usize) -> Option<RankIntroduction> {
+        let proof = self.make_proof(self.rank, to)?;
+        Some(RankIntroduction { rank: u32::try_from(self.rank).ok()?, proof })
     }
 
     /// Whether an introduction is of that rank.
-    fn is_shown(&self, of: usize, introduction: &Introduction) -> bool {
+    fn is_shown(&self, of: usize, introduction: &RankIntroduction) -> bool {
         let is_planted = cfg!(feature = "mutants")
             && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == "messages-believe-introductions");
-        is_planted || self.prove(of, self.rank) == Some(introduction.proof)
+        is_planted || self.make_proof(of, self.rank) == Some(introduction.proof)
     }
 
     /// The proof that `from` shows `to`, one of which is this rank.
-    fn prove(&self, from: usize, to: usize) -> Option<[u8; 16]> {
+    fn make_proof(&self, from: usize, to: usize) -> Option<[u8; 16]> {
         let other = if from == self.rank { to } else { from };
         let theirs = self.public.get(other)?.as_ref()?;
-        self.key.prove(ProofPurpose::Tagged, theirs, u32::try_from(from).ok()?, u32::try_from(to).ok()?)
+        self.key.make_proof(ProofPurpose::Tagged, theirs, u32::try_from(from).ok()?, u32::try_from(to).ok()?)
     }
 }
 
 /// A stream whose other end has not shown who it is.
-struct Unproven<S> {
+struct UnprovenStream<S> {
     stream: S,
     /// The rank that was dialled; `None` for an accepted stream.
     dialled: Option<usize>,
@@ -57,7 +57,7 @@ struct Unproven<S> {
 }
 
 /// The outcome of a poll of such a stream.
-enum Shown {
+enum IntroductionPoll {
     /// Nothing was received.
     Waits,
     /// It is of that rank.
@@ -67,21 +67,23 @@ enum Shown {
 }
 
 /// Streams between this rank and others that have not shown who they are, and the ranks that have.
-pub(super) struct Introductions<S> {
-    unproven: Vec<Unproven<S>>,
+pub(super) struct IntroductionQueue<S> {
+    unproven: Vec<UnprovenStream<S>>,
     shown: BTreeSet<usize>,
 }
 
-impl<S: OobStream> Introductions<S> {
+impl<S: OobStream> IntroductionQueue<S> {
     pub(super) const fn new() -> Self {
         Self { unproven: Vec::new(), shown: BTreeSet::new() }
     }
 
     /// Takes a stream to the listener of another rank, and introduces this one. Whether it could.
     pub(super) fn add_dialled(&mut self, keys: &RankKeys, mut stream: S, rank: usize) -> bool {
-        let is_sent = keys.introduce(rank).is_some_and(|introduction| send(&mut stream, &introduction));
+        let is_sent = keys
+            .make_introduction(rank)
+            .is_some_and(|introduction| send_introduction(&mut stream, &introduction));
         if is_sent {
-            self.unproven.push(Unproven { stream, dialled: Some(rank), since: Instant::now() });
+            self.unproven.push(UnprovenStream { stream, dialled: Some(rank), since: Instant::now() });
         }
         is_sent
     }
@@ -94,7 +96,7 @@ impl<S: OobStream> Introductions<S> {
         {
             self.unproven.remove(oldest);
         }
-        self.unproven.push(Unproven { stream, dialled: None, since: Instant::now() });
+        self.unproven.push(UnprovenStream { stream, dialled: None, since: Instant::now() });
     }
 
     /// The streams that have shown whose they are since the last call, with their ranks, of each rank the first one. Others that cannot any more are
@@ -102,49 +104,53 @@ impl<S: OobStream> Introductions<S> {
     pub(super) fn poll(&mut self, keys: &RankKeys) -> Vec<(S, usize)> {
         let mut shown = Vec::new();
         for mut one in std::mem::take(&mut self.unproven) {
-            match one.look(keys, &self.shown) {
-                Shown::Rank(rank) => {
+            match one.poll_introduction(keys, &self.shown) {
+                IntroductionPoll::Rank(rank) => {
                     self.shown.insert(rank);
                     shown.push((one.stream, rank));
                 }
-                Shown::Waits if one.dialled.is_some() || one.since.elapsed() < UNPROVEN => {
+                IntroductionPoll::Waits if one.dialled.is_some() || one.since.elapsed() < UNPROVEN => {
                     self.unproven.push(one)
                 }
-                Shown::Waits | Shown::Nobody => {}
+                IntroductionPoll::Waits | IntroductionPoll::Nobody => {}
             }
         }
         shown
     }
 }
 
-impl<S: OobStream> Unproven<S> {
-    fn look(&mut self, keys: &RankKeys, shown: &BTreeSet<usize>) -> Shown {
+impl<S: OobStream> UnprovenStream<S> {
+    fn poll_introduction(&mut self, keys: &RankKeys, shown: &BTreeSet<usize>) -> IntroductionPoll {
         let frame = match self.stream.recv() {
             Ok(Some(frame)) => frame,
-            Ok(None) => return Shown::Waits,
-            Err(_) => return Shown::Nobody,
+            Ok(None) => return IntroductionPoll::Waits,
+            Err(_) => return IntroductionPoll::Nobody,
         };
-        let Ok(introduction) = Introduction::from_bytes(&frame.bytes) else { return Shown::Nobody };
-        let Ok(rank) = usize::try_from(introduction.rank) else { return Shown::Nobody };
+        let Ok(introduction) = RankIntroduction::from_bytes(&frame.bytes) else {
+            return IntroductionPoll::Nobody;
+        };
+        let Ok(rank) = usize::try_from(introduction.rank) else { return IntroductionPoll::Nobody };
         let is_expected = self.dialled.is_none_or(|dialled| dialled == rank) && rank != keys.rank;
         if !is_expected || !keys.is_shown(rank, &introduction) {
-            return Shown::Nobody;
+            return IntroductionPoll::Nobody;
         }
         // A rank introduces itself once; each stream of one costs an inbox.
-        if shown.contains(&rank) && !crate::planted("messages-take-a-rank-twice") {
-            return Shown::Nobody;
+        if shown.contains(&rank) && !crate::is_planted("messages-take-a-rank-twice") {
+            return IntroductionPoll::Nobody;
         }
         // Who was dialled answers, once it knows to whom.
         let answers = self.dialled.is_none();
-        let is_answered =
-            !answers || keys.introduce(rank).is_some_and(|answer| send(&mut self.stream, &answer));
-        if is_answered { Shown::Rank(rank) } else { Shown::Nobody }
+        let is_answered = !answers
+            || keys
+                .make_introduction(rank)
+                .is_some_and(|answer| send_introduction(&mut self.stream, &answer));
+        if is_answered { IntroductionPoll::Rank(rank) } else { IntroductionPoll::Nobody }
     }
 }
 
 /// Sends an introduction; false once the stream is gone.
-fn send(stream: &mut impl OobStream, introduction: &Introduction) -> bool {
-    stream.send(Frame { bytes: introduction.to_bytes(), fd: None }).is_ok()
+fn send_introduction(stream: &mut impl OobStream, introduction: &RankIntroduction) -> bool {
+    stream.send(OobFrame { bytes: introduction.to_bytes(), fd: None }).is_ok()
 }
 
 #[cfg(test)]
@@ -166,14 +172,14 @@ mod tests {
     }
 
     impl OobStream for End {
-        fn send(&mut self, frame: Frame) -> Result<(), OobError> {
+        fn send(&mut self, frame: OobFrame) -> Result<(), OobError> {
             self.sends.lock().unwrap().push_back(frame.bytes);
             Ok(())
         }
 
-        fn recv(&mut self) -> Result<Option<Frame>, OobError> {
+        fn recv(&mut self) -> Result<Option<OobFrame>, OobError> {
             match self.receives.lock().unwrap().pop_front() {
-                Some(bytes) => Ok(Some(Frame { bytes, fd: None })),
+                Some(bytes) => Ok(Some(OobFrame { bytes, fd: None })),
                 None if *self.is_ended.lock().unwrap() => Err(OobError::Closed),
                 None => Ok(None),
             }
@@ -201,7 +207,7 @@ mod tests {
     /// The keys of three ranks, as each has them.
     fn ranks() -> [RankKeys; 3] {
         let key = |rank: u8| MemberKey::new([[rank + 1; 16], [rank ^ 0xff; 16]]);
-        let public: Vec<_> = (0..3).map(|rank| Some(key(rank).public())).collect();
+        let public: Vec<_> = (0..3).map(|rank| Some(key(rank).public_key())).collect();
         [0, 1, 2].map(|rank: u8| RankKeys { rank: rank.into(), key: key(rank), public: public.clone() })
     }
 
@@ -213,8 +219,8 @@ mod tests {
     fn two_ranks_prove_their_numbers_to_each_other() {
         let [zero, one, _] = ranks();
         let (here, there) = stream();
-        let mut dials = Introductions::new();
-        let mut accepts = Introductions::new();
+        let mut dials = IntroductionQueue::new();
+        let mut accepts = IntroductionQueue::new();
         assert!(dials.add_dialled(&one, here, 0));
         assert!(dials.poll(&one).is_empty(), "the other one has not answered");
         accepts.add_accepted(there);
@@ -227,13 +233,13 @@ mod tests {
     fn a_process_that_knows_all_cards_is_no_other_rank() {
         let [zero, one, two] = ranks();
         // Rank 2 says that it is rank 1, with a proof of its own, one that it was shown, and none.
-        let own = two.introduce(0).unwrap();
-        let seen = one.introduce(2).unwrap();
+        let own = two.make_introduction(0).unwrap();
+        let seen = one.make_introduction(2).unwrap();
         for proof in [own.proof, seen.proof, [0; 16]] {
             let (mut here, there) = stream();
-            let mut accepts = Introductions::new();
+            let mut accepts = IntroductionQueue::new();
             accepts.add_accepted(there);
-            assert!(send(&mut here, &Introduction { rank: 1, proof }));
+            assert!(send_introduction(&mut here, &RankIntroduction { rank: 1, proof }));
             assert!(accepts.poll(&zero).is_empty());
             assert!(matches!(here.recv(), Err(OobError::Closed)), "it is closed, and told nothing");
         }
@@ -243,10 +249,10 @@ mod tests {
     fn a_listener_that_is_another_rank_is_left() {
         let [_, one, two] = ranks();
         let (here, mut there) = stream();
-        let mut dials = Introductions::new();
+        let mut dials = IntroductionQueue::new();
         assert!(dials.add_dialled(&one, here, 0));
         // The listener is rank 2, which can prove that.
-        assert!(send(&mut there, &two.introduce(1).unwrap()));
+        assert!(send_introduction(&mut there, &two.make_introduction(1).unwrap()));
         assert!(dials.poll(&one).is_empty());
         _ = there.recv();
         assert!(matches!(there.recv(), Err(OobError::Closed)));
@@ -255,12 +261,12 @@ mod tests {
     #[test]
     fn a_rank_introduces_itself_once() {
         let [zero, one, _] = ranks();
-        let mut accepts = Introductions::new();
+        let mut accepts = IntroductionQueue::new();
         let introductions: Vec<_> = (0..3)
             .map(|_| {
                 let (mut here, there) = stream();
                 accepts.add_accepted(there);
-                assert!(send(&mut here, &one.introduce(0).unwrap()));
+                assert!(send_introduction(&mut here, &one.make_introduction(0).unwrap()));
                 here
             })
             .collect();
@@ -274,7 +280,7 @@ mod tests {
     #[test]
     fn streams_that_show_nothing_are_bounded() {
         let [zero, one, _] = ranks();
-        let mut accepts = Introductions::new();
+        let mut accepts = IntroductionQueue::new();
         let mut silent: Vec<_> = (0..=UNPROVEN_MAX)
             .map(|_| {
                 let (here, there) = stream();
@@ -285,7 +291,7 @@ mod tests {
         assert!(matches!(silent[0].recv(), Err(OobError::Closed)), "the oldest one is closed");
         assert!(matches!(silent[1].recv(), Ok(None)));
         let (here, there) = stream();
-        let mut dials = Introductions::new();
+        let mut dials = IntroductionQueue::new();
         assert!(dials.add_dialled(&one, here, 0));
         accepts.add_accepted(there);
         assert_eq!(ranks_of(&accepts.poll(&zero)), [1], "a rank that comes later is not kept out");

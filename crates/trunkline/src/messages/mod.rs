@@ -26,14 +26,14 @@
 //!
 //! - Up to 8 KiB they go with the message, and a send is done when it comes back.
 //! - Longer ones are copied once, by the rank that can map the other's memory: a [`Buffer`] of the kind of memory that the messages were
-//!   started with ([`Host`], a GPU's, the [`Device`] in a memory file) can be mapped by all ranks near. That kind may also be all private memory
+//!   started with ([`HostMemory`], a GPU's, the [`MemfdDevice`] in a memory file) can be mapped by all ranks near. That kind may also be all private memory
 //!   ([`AnyMemory::open`] with `private`), also that of [`Buffer::private`]: it is attached by XPMEM where that works, and else reached by system calls.
-//!   Where both buffers can be reached either rank could copy. Whether the one that receives does ([`Method::Pull`]), or both at the same time, one message each
-//!   ([`Method::Turns`]), or both by way of a stage ([`Method::Stage`], only of private memory) is learned from the messages, for each rank and size; or said,
-//!   by `TRUNKLINE_NODE_COPY` (`auto`, `pull`, `turns`, `stage`) or [`Messages::choose`]. Handles are
+//!   Where both buffers can be reached either rank could copy. Whether the one that receives does ([`CopyMethod::Pull`]), or both at the same time, one message each
+//!   ([`CopyMethod::Turns`]), or both by way of a stage ([`CopyMethod::Stage`], only of private memory) is learned from the messages, for each rank and size; or said,
+//!   by `TRUNKLINE_NODE_COPY` (`auto`, `pull`, `turns`, `stage`) or [`Messages::choose_method`]. Handles are
 //!   exported on first use, mapped once, kept as far as a budget goes, and given back when they are idle, when the memory is freed and its address
 //!   seen again, or on demand.
-//!   Who holds what is seen in [`Messages::listing`], and from outside with `trunkline top --buffers` and `trunkline info --pid`.
+//!   Who holds what is seen in [`Messages::list_exports`], and from outside with `trunkline top --buffers` and `trunkline info --pid`.
 //! - Of a broadcast and of [`Messages::all_to_all`] all ranks read at the same time, if that can be done with the memory of all who give: the ranks decide it
 //!   together, before anything moves.
 //! - Between two private buffers they go through a stage that both ranks copy through at the same time.
@@ -45,7 +45,7 @@
 //! A program that starts with `LD_PRELOAD=libtrunkline_freehook.so` (`cargo xtask dist` puts it into `lib`) has it unmapped within a
 //! millisecond after its free, as long as the ranks make calls of this type: the library counts the calls of `cudaFree`, `cuMemFree`,
 //! `cuMemUnmap`, `cuMemRelease`, `hipFree`, `zeMemFree` and their asynchronous forms. It sees none that go to the driver by pointers of the
-//! program's own, as those of a static CUDA runtime do. A program with an allocator of its own calls [`Messages::hook`] instead.
+//! program's own, as those of a static CUDA runtime do. A program with an allocator of its own calls [`Messages::free_hook`] instead.
 //!
 //! # What is guaranteed
 //!
@@ -76,41 +76,46 @@ use std::sync::Arc;
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_fabric::Host as _;
-pub use trunkline_mem::ipc::{AnyMemory, Device, Host, IpcMemory, NoMemory, Private};
-pub use trunkline_node::tagged::Counts;
-use trunkline_node::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId, SendRefused};
-pub use trunkline_proto::tagged::{Choice, Method};
+pub use trunkline_mem::ipc::{AnyMemory, HostMemory, IpcMemory, MemfdDevice, NoMemory, PrivateMemory};
+pub use trunkline_node::tagged::TaggedCounts;
+use trunkline_node::tagged::{
+    MessageStatus, SendRefused, TaggedEndpoint, TaggedFailure, TaggedPeerId, TaggedRequestId, TaggedSendStart,
+};
+pub use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 use trunkline_proto::time::Instant;
 
 pub use buffer::Buffer;
-pub use collective::Together;
+pub use collective::CollectiveCounts;
 pub use error::MessageError;
-pub use memory::{Amount, Driver, Exported, Holder, Hook, Imported, Shares, Sharing, State, Usage, Why};
-pub use pattern::{Any, Bits, From, Tag};
+pub use memory::{
+    Driver, ExportAmount, ExportHolder, ExportState, ExportUsage, ExportedAllocation, FallbackReason,
+    FreeHook, ImportedMemory, Sharing, SharingReport,
+};
+pub use pattern::{Any, SourceSelector, TagBits, TagSelector};
 pub use start::shared_device;
-pub use window::{MAPPED_MAX, Place, WINDOWS_MAX, Window, WindowCounts};
+pub use window::{HostWindow, MAPPED_MAX, WINDOWS_MAX, WindowCounts, WindowPlace};
 
 use crate::world::World;
-use wait::Rounds;
-use window::Windows;
+use wait::WaitRounds;
+use window::WindowTable;
 
 /// Messages inside a host. Has one owner; what is begun goes on in any of its calls.
 #[derive(Debug)]
 pub struct Messages<M> {
-    pub(self) endpoint: Endpoint<M, UnixStream>,
+    pub(self) endpoint: TaggedEndpoint<M, UnixStream>,
     host: UnixHostClock,
     rank: usize,
     /// Which peer a rank is; `None`: itself, or one that is elsewhere.
-    peers: Box<[Option<PeerId>]>,
+    peers: Box<[Option<TaggedPeerId>]>,
     /// Ranks of this host, this one apart: the same ones from the start on.
     near: Arc<Vec<usize>>,
     /// Which rank a peer is.
     ranks: Vec<usize>,
     /// Barriers so far.
     meetings: u64,
-    rounds: Rounds,
-    windows: Windows,
-    together: Together,
+    rounds: WaitRounds,
+    windows: WindowTable,
+    together: CollectiveCounts,
     /// A rank that was near and has died: what all do together does not end any more.
     died: Option<usize>,
 }
@@ -127,7 +132,7 @@ impl std::fmt::Debug for UnixHostClock {
 /// A message that was begun and whose end was not asked for.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[must_use = "a message that was begun is waited for"]
-pub struct Request(Option<RequestId>);
+pub struct Request(Option<TaggedRequestId>);
 
 /// A message that went well.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -150,7 +155,7 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// [`MessageError`].
     pub fn start(world: &World, memory: M) -> Result<Self, MessageError> {
-        start::start(world, memory)
+        start::start_messages(world, memory)
     }
 
     /// This rank.
@@ -179,45 +184,45 @@ impl<M: IpcMemory> Messages<M> {
 
     /// What has been done.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
+    pub const fn counts(&self) -> TaggedCounts {
         self.endpoint.counts()
     }
 
     /// How what ranks do together has gone.
     #[must_use]
-    pub const fn together(&self) -> Together {
+    pub const fn collective_counts(&self) -> CollectiveCounts {
         self.together
     }
 
     /// Who copies long messages that this rank sends from now on, of memory that the other rank reaches. At first it is what
     /// `TRUNKLINE_NODE_COPY` says, and without that learned.
-    pub const fn choose(&mut self, choice: Choice) {
-        self.endpoint.choose(choice);
+    pub const fn choose_method(&mut self, choice: MethodChoice) {
+        self.endpoint.set_copy_choice(choice);
     }
 
     /// What is kept of exported memory from now on: so many allocations, and bytes of them. What is more is given back as soon as no message uses it;
     /// with 0 everything is, after each message.
-    pub fn keep(&mut self, allocations: usize, bytes: u64) {
-        let budget = Amount { entries: allocations, bytes };
+    pub fn set_export_budget(&mut self, allocations: usize, bytes: u64) {
+        let budget = ExportAmount { entries: allocations, bytes };
         let node = self.endpoint.node_mut();
-        node.shrink(budget);
-        node.grow(budget);
+        node.shrink_budget(budget);
+        node.grow_budget(budget);
     }
 
     /// Asks exported memory back until at most so many bytes are kept: for who is short of memory.
-    pub fn trim(&mut self, bytes: u64) {
-        self.endpoint.node_mut().trim(bytes);
+    pub fn trim_exports(&mut self, bytes: u64) {
+        self.endpoint.node_mut().trim_exports(bytes);
     }
 
     /// Asks the allocation around an address back; whether it was exported. It is back when [`Messages::is_exported`] says no.
-    pub fn release(&mut self, addr: usize) -> bool {
-        self.endpoint.node_mut().release(addr)
+    pub fn release_export(&mut self, addr: usize) -> bool {
+        self.endpoint.node_mut().release_export(addr)
     }
 
     /// Whether any of those bytes is exported, or still mapped by a rank.
     #[must_use]
     pub fn is_exported(&self, addr: usize, len: usize) -> bool {
-        self.endpoint.node().has(addr, len)
+        self.endpoint.node().is_exported(addr, len)
     }
 
     /// Copies bytes into a buffer of any memory.
@@ -225,8 +230,8 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// [`MessageError::Range`], [`MessageError::Failed`].
     pub fn write(&self, into: &Buffer, at: usize, bytes: &[u8]) -> Result<(), MessageError> {
-        into.holds(at, bytes.len())?;
-        Ok(into.inner().write(self.memory(), at as u64, bytes).map_err(Failed::from)?)
+        into.check_range(at, bytes.len())?;
+        Ok(into.ipc_buffer().write_bytes(self.memory(), at as u64, bytes).map_err(TaggedFailure::from)?)
     }
 
     /// Copies bytes out of a buffer of any memory.
@@ -234,8 +239,8 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// As [`Messages::write`].
     pub fn read(&self, from: &Buffer, at: usize, into: &mut [u8]) -> Result<(), MessageError> {
-        from.holds(at, into.len())?;
-        Ok(from.inner().read(self.memory(), at as u64, into).map_err(Failed::from)?)
+        from.check_range(at, into.len())?;
+        Ok(from.ipc_buffer().read_bytes(self.memory(), at as u64, into).map_err(TaggedFailure::from)?)
     }
 
     /// Copies all of a buffer into another one of this rank, which is as long or longer.
@@ -243,11 +248,11 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// As [`Messages::write`].
     pub fn copy(&self, from: &Buffer, into: &Buffer) -> Result<(), MessageError> {
-        into.holds(0, from.len())?;
-        Ok(from.inner().copy(self.memory(), into.inner()).map_err(Failed::from)?)
+        into.check_range(0, from.len())?;
+        Ok(from.ipc_buffer().copy_into(self.memory(), into.ipc_buffer()).map_err(TaggedFailure::from)?)
     }
 
-    fn peer(&self, rank: usize) -> Result<PeerId, MessageError> {
+    fn peer_id(&self, rank: usize) -> Result<TaggedPeerId, MessageError> {
         let found = self.peers.get(rank).copied().flatten();
         found.ok_or(match rank < self.peers.len() {
             _ if rank == self.rank => MessageError::Own,
@@ -276,14 +281,14 @@ impl<M: IpcMemory> Messages<M> {
             let request = self.isend_tagged(to, tag, &buffer)?;
             return self.wait(request).map(drop);
         }
-        let peer = self.peer(to)?;
-        self.until(|one| {
+        let peer = self.peer_id(to)?;
+        self.wait_until(|one| {
             Ok(match one.endpoint.send_bytes(peer, tag, bytes)? {
-                Begun::Busy => None,
-                Begun::Done | Begun::Request(_) => Some(()),
+                TaggedSendStart::Busy => None,
+                TaggedSendStart::Done | TaggedSendStart::Request(_) => Some(()),
             })
         })
-        .map_err(|error: MessageError| error.with(to))
+        .map_err(|error: MessageError| error.with_rank(to))
     }
 
     /// Receives the first message that fits into `into`, and says which it was.
@@ -292,21 +297,26 @@ impl<M: IpcMemory> Messages<M> {
     /// [`MessageError`].
     pub fn recv(
         &mut self,
-        from: impl Into<From>,
-        tag: impl Into<Tag>,
+        from: impl Into<SourceSelector>,
+        tag: impl Into<TagSelector>,
         into: &mut [u8],
     ) -> Result<Message, MessageError> {
         let from = from.into();
-        let tag = tag.into().checked()?;
+        let tag = tag.into().check_user_tag()?;
         self.recv_tagged(from, tag, into)
     }
 
-    fn recv_tagged(&mut self, from: From, tag: (u64, u64), into: &mut [u8]) -> Result<Message, MessageError> {
+    fn recv_tagged(
+        &mut self,
+        from: SourceSelector,
+        tag: (u64, u64),
+        into: &mut [u8],
+    ) -> Result<Message, MessageError> {
         let peer = self.source(from)?;
         if into.len() <= EAGER_MAX
             && let Some(taken) = self.take_short(peer, tag, into)?
         {
-            return self.ended(taken);
+            return self.request_outcome(taken);
         }
         let buffer = Buffer::private(into.len())?;
         let request = self.irecv_tagged(from, tag, &buffer)?;
@@ -323,10 +333,10 @@ impl<M: IpcMemory> Messages<M> {
     /// Waits for a message, and takes it if it is a short one. `None`: it is not.
     fn take_short(
         &mut self,
-        peer: Option<PeerId>,
+        peer: Option<TaggedPeerId>,
         tag: (u64, u64),
         into: &mut [u8],
-    ) -> Result<Option<Result<Done, Failed>>, MessageError> {
+    ) -> Result<Option<Result<MessageStatus, TaggedFailure>>, MessageError> {
         loop {
             if let Some(taken) = self.endpoint.take_bytes(peer, tag, into) {
                 return Ok(Some(taken));
@@ -337,7 +347,7 @@ impl<M: IpcMemory> Messages<M> {
             if peer.is_some_and(|peer| self.endpoint.is_gone(peer)) {
                 return Err(MessageError::Gone { rank: peer.map(|peer| self.rank_of(peer)) });
             }
-            self.pause();
+            self.progress_or_pause();
         }
     }
 
@@ -352,32 +362,32 @@ impl<M: IpcMemory> Messages<M> {
 
     #[inline]
     fn isend_tagged(&mut self, to: usize, tag: u64, buffer: &Buffer) -> Result<Request, MessageError> {
-        self.begin(to, buffer, |endpoint, peer, buffer| endpoint.send(peer, tag, buffer))
+        self.begin_send(to, buffer, |endpoint, peer, buffer| endpoint.send(peer, tag, buffer))
     }
 
     #[inline]
-    fn begin(
+    fn begin_send(
         &mut self,
         to: usize,
         buffer: &Buffer,
         send: impl Fn(
-            &mut Endpoint<M, UnixStream>,
-            PeerId,
-            &trunkline_node::ipc::Buffer,
-        ) -> Result<Begun, SendRefused>,
+            &mut TaggedEndpoint<M, UnixStream>,
+            TaggedPeerId,
+            &trunkline_node::ipc::MessageBuffer,
+        ) -> Result<TaggedSendStart, SendRefused>,
     ) -> Result<Request, MessageError> {
-        let peer = self.peer(to)?;
+        let peer = self.peer_id(to)?;
         if buffer.len() > EAGER_MAX {
             // Its time may be taken, and this rank may have done something else for long.
-            self.rounds.now = self.now();
-            self.endpoint.at(self.rounds.now);
+            self.rounds.now = self.current_time();
+            self.endpoint.set_time(self.rounds.now);
         }
         loop {
-            match send(&mut self.endpoint, peer, buffer.inner()) {
-                Ok(Begun::Done) => return Ok(Request(None)),
-                Ok(Begun::Request(request)) => return Ok(Request(Some(request))),
-                Ok(Begun::Busy) => self.pause(),
-                Err(error) => return Err(MessageError::from(error).with(to)),
+            match send(&mut self.endpoint, peer, buffer.ipc_buffer()) {
+                Ok(TaggedSendStart::Done) => return Ok(Request(None)),
+                Ok(TaggedSendStart::Request(request)) => return Ok(Request(Some(request))),
+                Ok(TaggedSendStart::Busy) => self.progress_or_pause(),
+                Err(error) => return Err(MessageError::from(error).with_rank(to)),
             }
         }
     }
@@ -389,28 +399,33 @@ impl<M: IpcMemory> Messages<M> {
     #[inline]
     pub fn irecv(
         &mut self,
-        from: impl Into<From>,
-        tag: impl Into<Tag>,
+        from: impl Into<SourceSelector>,
+        tag: impl Into<TagSelector>,
         buffer: &Buffer,
     ) -> Result<Request, MessageError> {
-        let tag = tag.into().checked()?;
+        let tag = tag.into().check_user_tag()?;
         self.irecv_tagged(from.into(), tag, buffer)
     }
 
     #[inline]
-    fn irecv_tagged(&mut self, from: From, tag: (u64, u64), into: &Buffer) -> Result<Request, MessageError> {
+    fn irecv_tagged(
+        &mut self,
+        from: SourceSelector,
+        tag: (u64, u64),
+        into: &Buffer,
+    ) -> Result<Request, MessageError> {
         let peer = self.source(from)?;
-        let posted = self.endpoint.receive(peer, tag, into.inner().clone());
+        let posted = self.endpoint.receive(peer, tag, into.ipc_buffer().clone());
         posted.map(|request| Request(Some(request))).map_err(|error| {
             let error = MessageError::from(error);
-            if let From::Rank(rank) = from { error.with(rank) } else { error }
+            if let SourceSelector::Rank(rank) = from { error.with_rank(rank) } else { error }
         })
     }
 
-    fn source(&self, from: From) -> Result<Option<PeerId>, MessageError> {
+    fn source(&self, from: SourceSelector) -> Result<Option<TaggedPeerId>, MessageError> {
         match from {
-            From::Any => Ok(None),
-            From::Rank(rank) => self.peer(rank).map(Some),
+            SourceSelector::Any => Ok(None),
+            SourceSelector::Rank(rank) => self.peer_id(rank).map(Some),
         }
     }
 
@@ -421,9 +436,9 @@ impl<M: IpcMemory> Messages<M> {
     #[inline]
     pub fn wait(&mut self, request: Request) -> Result<Message, MessageError> {
         loop {
-            match self.look(request)? {
+            match self.poll_request(request)? {
                 Some(message) => return Ok(message),
-                None => self.pause(),
+                None => self.progress_or_pause(),
             }
         }
     }
@@ -434,14 +449,14 @@ impl<M: IpcMemory> Messages<M> {
     /// [`MessageError`].
     pub fn test(&mut self, request: Request) -> Result<Option<Message>, MessageError> {
         self.progress();
-        self.look(request)
+        self.poll_request(request)
     }
 
     #[inline]
-    fn look(&mut self, request: Request) -> Result<Option<Message>, MessageError> {
+    fn poll_request(&mut self, request: Request) -> Result<Option<Message>, MessageError> {
         let Some(request) = request.0 else { return Ok(Some(Message { rank: self.rank, tag: 0, len: 0 })) };
         match self.endpoint.test(request) {
-            Some(end) => self.ended(end).map(Some),
+            Some(end) => self.request_outcome(end).map(Some),
             None => Ok(None),
         }
     }
@@ -450,7 +465,7 @@ impl<M: IpcMemory> Messages<M> {
     pub fn cancel(&mut self, request: Request) -> bool {
         let Some(request) = request.0 else { return false };
         // Its end is known.
-        self.endpoint.cancel(request) && self.endpoint.test(request).is_some()
+        self.endpoint.cancel_receive(request) && self.endpoint.test(request).is_some()
     }
 
     /// The message that a receive would get now, if one has come.
@@ -459,20 +474,20 @@ impl<M: IpcMemory> Messages<M> {
     /// [`MessageError::NoRank`], [`MessageError::Far`].
     pub fn probe(
         &mut self,
-        from: impl Into<From>,
-        tag: impl Into<Tag>,
+        from: impl Into<SourceSelector>,
+        tag: impl Into<TagSelector>,
     ) -> Result<Option<Message>, MessageError> {
         let peer = self.source(from.into())?;
-        let tag = tag.into().checked()?;
+        let tag = tag.into().check_user_tag()?;
         self.progress();
-        Ok(self.endpoint.probe(peer, tag).map(|done| self.message(&done)))
+        Ok(self.endpoint.probe(peer, tag).map(|done| self.completed_message(&done)))
     }
 
     #[inline]
-    fn ended(&self, end: Result<Done, Failed>) -> Result<Message, MessageError> {
+    fn request_outcome(&self, end: Result<MessageStatus, TaggedFailure>) -> Result<Message, MessageError> {
         match end {
-            Ok(done) => Ok(self.message(&done)),
-            Err(Failed::Truncated { peer, tag, len, room }) => {
+            Ok(done) => Ok(self.completed_message(&done)),
+            Err(TaggedFailure::Truncated { peer, tag, len, room }) => {
                 Err(MessageError::Truncated { rank: self.rank_of(peer), tag, len, room })
             }
             Err(error) => Err(error.into()),
@@ -480,16 +495,16 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     #[inline]
-    fn message(&self, done: &Done) -> Message {
+    fn completed_message(&self, done: &MessageStatus) -> Message {
         Message { rank: self.rank_of(done.peer), tag: done.tag, len: done.len }
     }
 
     #[inline]
-    fn rank_of(&self, peer: PeerId) -> usize {
-        self.ranks.get(peer.number() as usize).copied().unwrap_or(usize::MAX)
+    fn rank_of(&self, peer: TaggedPeerId) -> usize {
+        self.ranks.get(peer.peer_number() as usize).copied().unwrap_or(usize::MAX)
     }
 
-    fn now(&self) -> Instant {
+    fn current_time(&self) -> Instant {
         self.host.0.now()
     }
 }

@@ -8,7 +8,7 @@ pub struct Any;
 
 /// Tags that agree with `tag` in the bits of `mask`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Bits {
+pub struct TagBits {
     /// The tag.
     pub tag: u64,
     /// The bits of it that count.
@@ -17,53 +17,53 @@ pub struct Bits {
 
 /// Whose messages a receive fits: a rank's number, or [`Any`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum From {
+pub enum SourceSelector {
     /// That rank's.
     Rank(usize),
     /// Any rank's that is near.
     Any,
 }
 
-/// Which tags a receive fits: a number below 2^63, [`Bits`], or [`Any`].
+/// Which tags a receive fits: a number below 2^63, [`TagBits`], or [`Any`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Tag {
+pub struct TagSelector {
     tag: u64,
     mask: u64,
 }
 
-impl std::convert::From<usize> for From {
+impl From<usize> for SourceSelector {
     fn from(rank: usize) -> Self {
         Self::Rank(rank)
     }
 }
 
-impl std::convert::From<Any> for From {
+impl From<Any> for SourceSelector {
     fn from(Any: Any) -> Self {
         Self::Any
     }
 }
 
-impl std::convert::From<u64> for Tag {
+impl From<u64> for TagSelector {
     fn from(tag: u64) -> Self {
         Self { tag, mask: u64::MAX }
     }
 }
 
-impl std::convert::From<Bits> for Tag {
-    fn from(Bits { tag, mask }: Bits) -> Self {
+impl From<TagBits> for TagSelector {
+    fn from(TagBits { tag, mask }: TagBits) -> Self {
         Self { tag, mask }
     }
 }
 
-impl std::convert::From<Any> for Tag {
+impl From<Any> for TagSelector {
     fn from(Any: Any) -> Self {
         Self { tag: 0, mask: 0 }
     }
 }
 
-impl Tag {
+impl TagSelector {
     /// The tag and its bits, which never fit tags of this crate's own.
-    pub(super) const fn checked(self) -> Result<(u64, u64), MessageError> {
+    pub(super) const fn check_user_tag(self) -> Result<(u64, u64), MessageError> {
         let Self { tag, mask } = self;
         if tag < OWN_TAGS { Ok((tag, mask | OWN_TAGS)) } else { Err(MessageError::Tag(tag)) }
     }

@@ -6,29 +6,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use trunkline_engine::MemberKey;
-use trunkline_engine::host::{Reach, UnixHost, UnixListener, UnixOob, UnixStream};
-use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobError, OobListener as _};
+use trunkline_engine::host::{ControlReach, UnixHost, UnixListener, UnixOob, UnixStream};
+use trunkline_fabric::{Host as _, OobAddress, OobError, OobListener as _, OobTransport as _};
 use trunkline_mem::gpu::FreeCount;
-use trunkline_mem::ipc::{Device, IpcMemory, Passing};
+use trunkline_mem::ipc::{HandlePassing, IpcMemory, MemfdDevice};
 use trunkline_node::NodePage;
-use trunkline_node::ipc::Config as Sharing;
-use trunkline_node::tagged::{Config, DEVICE_PIECE, Endpoint, Event, PeerId};
+use trunkline_node::ipc::NodeConfig as Sharing;
+use trunkline_node::tagged::{DEVICE_PIECE, TaggedConfig, TaggedEndpoint, TaggedEvent, TaggedPeerId};
 use trunkline_proto::holding::try_hold;
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::ipc::exporter::ExportAmount;
 use trunkline_proto::reserve::{try_collect, try_filled, try_vec};
 use trunkline_proto::wire::dial::PublicKey;
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::tagged::InboxSizes;
 
-use super::introduction::{ACCEPTS_PER_POLL, Introductions, RankKeys};
-use super::wait::Rounds;
-use super::window::Windows;
+use super::introduction::{ACCEPTS_PER_POLL, IntroductionQueue, RankKeys};
+use super::wait::WaitRounds;
+use super::window::WindowTable;
 use super::{MessageError, Messages, UnixHostClock};
 use crate::error::Error;
 use crate::world::World;
 
 /// What is kept of exported memory, by default.
-const BUDGET: Amount = Amount { entries: 256, bytes: 1 << 40 };
+const BUDGET: ExportAmount = ExportAmount { entries: 256, bytes: 1 << 40 };
 
 /// Cells for messages and for answers, and bytes of the stage.
 const INBOX: [u32; 3] = [1024, 512, 1 << 18];
@@ -77,55 +77,63 @@ impl RankCard {
     }
 }
 
-pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M>, MessageError> {
-    let params = trunkline_runtime::params().map_err(Error::from)?;
-    let host = UnixHost::reached(Reach { users: params.local_users, ..Reach::default() }, |_, _| {});
+pub(super) fn start_messages<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M>, MessageError> {
+    let params = trunkline_runtime::read_params().map_err(Error::from)?;
+    let host = UnixHost::with_reach(
+        ControlReach { users: params.local_users, ..ControlReach::default() },
+        |_, _| {},
+    );
     let rank = world.rank();
     let size = world.size();
-    let process = host.random();
+    let process = host.random_bytes();
     let mut listener = host.oob().listen()?;
     let mut sharing = Sharing::new(process, BUDGET);
     sharing.mutant = params.mutant;
-    sharing.passing = Passing::Either;
+    sharing.passing = HandlePassing::Either;
     let [messages, answers, stage] = INBOX;
     let stage = if memory.batch_bytes().is_some() { DEVICE_STAGE } else { stage };
-    let inbox = Inbox::new(messages, answers, stage).map_err(|_| MessageError::Outside)?;
+    let inbox = InboxSizes::new(messages, answers, stage).map_err(|_| MessageError::Outside)?;
     let now = host.now();
-    let key = MemberKey::new([host.random(), host.random()]);
-    let own = RankCard { process, pid: std::process::id(), key: key.public(), address: listener.address() };
-    let cards = gather(world, &own.to_bytes())?;
+    let key = MemberKey::new([host.random_bytes(), host.random_bytes()]);
+    let own = RankCard {
+        process,
+        pid: std::process::id(),
+        key: key.public_key(),
+        address: listener.listen_address(),
+    };
+    let cards = gather_cards(world, &own.to_bytes())?;
     let cards = try_collect(cards.chunks(CARD).map(RankCard::from_bytes))?;
     let public = try_collect(cards.iter().map(|card| card.as_ref().map(|card| card.key)))?;
     let keys = RankKeys { rank, key, public };
-    let mut introductions = Introductions::new();
+    let mut introductions = IntroductionQueue::new();
     let mut one = Messages {
-        endpoint: Endpoint::new(memory, Config { sharing, inbox, copy: params.node_copy }, now),
+        endpoint: TaggedEndpoint::new(memory, TaggedConfig { sharing, inbox, copy: params.node_copy }, now),
         host: UnixHostClock(host),
         rank,
         peers: try_filled(None, size)?,
         near: Arc::default(),
         ranks: Vec::new(),
         meetings: 0,
-        rounds: Rounds::new(size, now),
-        windows: Windows::default(),
-        together: super::Together::default(),
+        rounds: WaitRounds::new(size, now),
+        windows: WindowTable::default(),
+        together: super::CollectiveCounts::default(),
         died: None,
     };
     let page = if params.status { one.host.0.node_page() } else { None };
     let page = page.and_then(|page| {
         NodePage::of_host(&page, ProcessId(process), u32::try_from(rank).ok(), one.host.0.now())
     });
-    page.into_iter().for_each(|page| one.endpoint.show(page));
+    page.into_iter().for_each(|page| one.endpoint.publish_page(page));
     FreeCount::find_preloaded().into_iter().for_each(|count| one.endpoint.follow_frees(count));
     // Whoever can be reached is near; it learns of it in the same way.
     let mut reached = try_filled(0_u8, size)?;
     for (other, card) in cards.iter().enumerate().take(rank) {
         let Some(card) = card else { continue };
-        if let Some(stream) = connect(one.host.0.oob(), &card.address) {
+        if let Some(stream) = connect_rank(one.host.0.oob(), &card.address) {
             reached[other] = u8::from(introductions.add_dialled(&keys, stream, other));
         }
     }
-    let all = gather(world, &reached)?;
+    let all = gather_cards(world, &reached)?;
     let is_near = |other: usize| match other.cmp(&rank) {
         std::cmp::Ordering::Less => reached[other] == 1,
         std::cmp::Ordering::Equal => false,
@@ -134,18 +142,18 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     let mut near = try_vec(size)?;
     near.extend((0..size).filter(|other| is_near(*other)));
     let process_of = |rank: usize| cards.get(rank)?.as_ref().map(|card| card.process);
-    one.meet(&mut listener, &mut introductions, &keys, &near, process_of)?;
+    one.meet_near_ranks(&mut listener, &mut introductions, &keys, &near, process_of)?;
     for (other, peer) in one.peers.iter().enumerate() {
         let pid = cards.get(other).and_then(Option::as_ref).map_or(0, |card| card.pid);
-        peer.iter().for_each(|peer| one.endpoint.label(*peer, other as u32, pid));
+        peer.iter().for_each(|peer| one.endpoint.label_peer(*peer, other as u32, pid));
     }
-    one.rounds = Rounds::new(near.len() + 1, now);
+    one.rounds = WaitRounds::new(near.len() + 1, now);
     one.near = Arc::new(near);
     world.barrier()?;
     Ok(one)
 }
 
-fn gather(world: &World, mine: &[u8]) -> Result<Vec<u8>, MessageError> {
+fn gather_cards(world: &World, mine: &[u8]) -> Result<Vec<u8>, MessageError> {
     let all = world.alloc::<u8>(mine.len() * world.size())?;
     world.all_gather(mine, &all)?;
     let bytes = all.try_to_vec();
@@ -154,12 +162,12 @@ fn gather(world: &World, mine: &[u8]) -> Result<Vec<u8>, MessageError> {
 }
 
 /// A stream to a rank, if it shares this host.
-fn connect(oob: &UnixOob, address: &OobAddress) -> Option<UnixStream> {
+fn connect_rank(oob: &UnixOob, address: &OobAddress) -> Option<UnixStream> {
     oob.connect(address).ok()
 }
 
 /// The next stream, if one waits. Processes of other users are refused, a bounded number at a time, and keep no rank out.
-fn accept(listener: &mut UnixListener) -> Result<Option<UnixStream>, OobError> {
+fn accept_stream(listener: &mut UnixListener) -> Result<Option<UnixStream>, OobError> {
     for _ in 0..ACCEPTS_PER_POLL {
         match listener.accept() {
             Err(OobError::OtherUser { .. }) => {}
@@ -169,16 +177,16 @@ fn accept(listener: &mut UnixListener) -> Result<Option<UnixStream>, OobError> {
     Ok(None)
 }
 
-/// A [`Device`] of so many bytes that all ranks of a world have together, which must share this host: to try, without a GPU, what is meant for
+/// A [`MemfdDevice`] of so many bytes that all ranks of a world have together, which must share this host: to try, without a GPU, what is meant for
 /// one. All ranks call it.
 ///
 /// # Errors
 /// [`MessageError`].
-pub fn shared_device(world: &World, capacity: u64) -> Result<Device, MessageError> {
-    let made = if world.rank() == 0 { Some(Device::create(0, capacity)?) } else { None };
-    let file = made.as_ref().map(Device::descriptor).transpose()?;
+pub fn shared_device(world: &World, capacity: u64) -> Result<MemfdDevice, MessageError> {
+    let made = if world.rank() == 0 { Some(MemfdDevice::create(0, capacity)?) } else { None };
+    let file = made.as_ref().map(MemfdDevice::descriptor).transpose()?;
     let number = file.as_ref().map_or(0, |file| file.as_raw_fd().unsigned_abs());
-    let all = gather(world, [std::process::id(), number].map(u32::to_le_bytes).as_flattened())?;
+    let all = gather_cards(world, [std::process::id(), number].map(u32::to_le_bytes).as_flattened())?;
     let word =
         |at: usize| all.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_le_bytes);
     let device = match made {
@@ -187,7 +195,7 @@ pub fn shared_device(world: &World, capacity: u64) -> Result<Device, MessageErro
             let path = format!("/proc/{}/fd/{}", word(0), word(4));
             let file =
                 std::fs::File::options().read(true).write(true).open(path).map_err(MessageError::Device)?;
-            Device::join(0, &file)?
+            MemfdDevice::join(0, &file)?
         }
     };
     world.barrier()?;
@@ -196,10 +204,10 @@ pub fn shared_device(world: &World, capacity: u64) -> Result<Device, MessageErro
 
 impl<M: IpcMemory> Messages<M> {
     /// Waits until all ranks near have shown who they are. Other processes are left alone.
-    fn meet(
+    fn meet_near_ranks(
         &mut self,
         listener: &mut UnixListener,
-        introductions: &mut Introductions<UnixStream>,
+        introductions: &mut IntroductionQueue<UnixStream>,
         keys: &RankKeys,
         near: &[usize],
         process_of: impl Fn(usize) -> Option<[u8; 16]>,
@@ -213,40 +221,40 @@ impl<M: IpcMemory> Messages<M> {
             }
             // A stream is read before newer ones end it, however many come.
             let most =
-                if crate::planted("messages-end-streams-unread") { usize::MAX } else { ACCEPTS_PER_POLL };
+                if crate::is_planted("messages-end-streams-unread") { usize::MAX } else { ACCEPTS_PER_POLL };
             for _ in 0..most {
-                let Some(stream) = accept(listener)? else { break };
+                let Some(stream) = accept_stream(listener)? else { break };
                 introductions.add_accepted(stream);
             }
             for (stream, rank) in introductions.poll(keys) {
-                shown.insert(self.endpoint.join(stream)?.number(), rank);
+                shown.insert(self.endpoint.join_peer(stream)?.peer_number(), rank);
             }
-            let now = self.now();
+            let now = self.current_time();
             self.endpoint.progress(now);
-            while let Some(event) = self.endpoint.event() {
-                let rank_of = |peer: PeerId, process| {
-                    let rank = shown.get(&peer.number()).copied();
+            while let Some(event) = self.endpoint.next_event() {
+                let rank_of = |peer: TaggedPeerId, process| {
+                    let rank = shown.get(&peer.peer_number()).copied();
                     rank.filter(|&rank| near.contains(&rank) && process_of(rank) == Some(process))
                 };
-                self.hear(&event, rank_of)?;
+                self.on_event(&event, rank_of)?;
             }
             std::thread::yield_now();
         }
         Ok(())
     }
 
-    fn hear(
+    fn on_event(
         &mut self,
-        event: &Event,
-        rank_of: impl Fn(PeerId, [u8; 16]) -> Option<usize>,
+        event: &TaggedEvent,
+        rank_of: impl Fn(TaggedPeerId, [u8; 16]) -> Option<usize>,
     ) -> Result<(), MessageError> {
         match event {
-            Event::Met { peer, process } => match rank_of(*peer, *process) {
-                Some(rank) => self.know(*peer, rank)?,
-                None => self.endpoint.refuse(*peer),
+            TaggedEvent::Met { peer, process } => match rank_of(*peer, *process) {
+                Some(rank) => self.record_peer(*peer, rank)?,
+                None => self.endpoint.refuse_peer(*peer),
             },
-            Event::Left { peer, .. } => {
-                let of = self.ranks.get(peer.number() as usize).filter(|rank| **rank < self.peers.len());
+            TaggedEvent::Left { peer, .. } => {
+                let of = self.ranks.get(peer.peer_number() as usize).filter(|rank| **rank < self.peers.len());
                 if let Some(rank) = of {
                     return Err(MessageError::Gone { rank: Some(*rank) });
                 }
@@ -255,8 +263,8 @@ impl<M: IpcMemory> Messages<M> {
         Ok(())
     }
 
-    fn know(&mut self, peer: PeerId, rank: usize) -> Result<(), MessageError> {
-        let number = peer.number() as usize;
+    fn record_peer(&mut self, peer: TaggedPeerId, rank: usize) -> Result<(), MessageError> {
+        let number = peer.peer_number() as usize;
         if number >= self.ranks.len() {
             try_hold(&mut self.ranks, number + 1)?;
             self.ranks.resize(number + 1, usize::MAX);
@@ -272,9 +280,9 @@ impl<M: IpcMemory> Messages<M> {
     pub fn barrier(&mut self) -> Result<(), MessageError> {
         let tag = super::OWN_TAGS | self.meetings;
         self.meetings += 1;
-        let near = self.near();
-        self.give_all(tag, &near, |_| [])?;
-        near.iter().try_for_each(|rank| self.take(tag, *rank, &mut []))
+        let near = self.near_ranks();
+        self.send_to_all(tag, &near, |_| [])?;
+        near.iter().try_for_each(|rank| self.receive_from(tag, *rank, &mut []))
     }
 
     /// Ends: when all ranks near have called it, what was exported is given back and what was mapped is unmapped. Of memory of GPUs a driver may wait here for kernels that run, as
@@ -284,11 +292,11 @@ impl<M: IpcMemory> Messages<M> {
     /// As [`Messages::barrier`].
     pub fn finish(mut self) -> Result<(), MessageError> {
         self.barrier()?;
-        let now = self.now();
+        let now = self.current_time();
         self.endpoint.close(now);
         while !self.endpoint.is_closed() {
-            self.rounds.now = self.now();
-            self.pause();
+            self.rounds.now = self.current_time();
+            self.progress_or_pause();
         }
         Ok(())
     }

@@ -3,10 +3,10 @@
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use trunkline_engine::Waiting;
+use trunkline_engine::WaitBackoff;
 use trunkline_mem::ipc::IpcMemory;
-use trunkline_node::ipc::Leave;
-use trunkline_node::tagged::Event;
+use trunkline_node::ipc::LeaveReason;
+use trunkline_node::tagged::TaggedEvent;
 use trunkline_proto::time::Instant;
 
 use super::{MessageError, Messages};
@@ -26,18 +26,18 @@ const SLEEPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(
 
 /// Where a rank stands in its waiting.
 #[derive(Debug)]
-pub(super) struct Rounds {
-    waiting: Waiting,
+pub(super) struct WaitRounds {
+    waiting: WaitBackoff,
     calls: u32,
     pub(super) now: Instant,
 }
 
-impl Rounds {
+impl WaitRounds {
     /// For so many ranks on this host.
     pub(super) fn new(ranks: usize, now: Instant) -> Self {
         let alone = available_parallelism().is_ok_and(|cores| ranks <= cores.get());
         let spins = if alone { SPINS } else { SHARED_SPINS };
-        Self { waiting: Waiting::patient(spins, YIELDS), calls: 0, now }
+        Self { waiting: WaitBackoff::with_spins(spins, YIELDS), calls: 0, now }
     }
 }
 
@@ -47,23 +47,24 @@ impl<M: IpcMemory> Messages<M> {
     pub fn progress(&mut self) -> bool {
         self.rounds.calls = self.rounds.calls.wrapping_add(1);
         if self.rounds.calls.is_multiple_of(CALLS_PER_CLOCK) {
-            self.rounds.now = self.now();
-            self.hear_of_deaths();
+            self.rounds.now = self.current_time();
+            self.poll_deaths();
         } else if self.endpoint.is_timing() {
             // Of a long message, which takes longer than a look at the clock.
-            self.rounds.now = self.now();
+            self.rounds.now = self.current_time();
         }
         let moved = self.endpoint.progress(self.rounds.now);
-        moved | self.serve()
+        moved | self.serve_accesses()
     }
 
     /// Who has gone is told by what it leaves undone; that somebody died, by the next call that all make together.
     #[inline(never)]
-    fn hear_of_deaths(&mut self) {
-        while let Some(event) = self.endpoint.event() {
-            if let Event::Left { peer, why } = event
-                && !matches!(why, Leave::Bye)
-                && let Some(rank) = self.ranks.get(peer.number() as usize).filter(|rank| self.is_near(**rank))
+    fn poll_deaths(&mut self) {
+        while let Some(event) = self.endpoint.next_event() {
+            if let TaggedEvent::Left { peer, why } = event
+                && !matches!(why, LeaveReason::Bye)
+                && let Some(rank) =
+                    self.ranks.get(peer.peer_number() as usize).filter(|rank| self.is_near(**rank))
             {
                 self.died = Some(*rank);
             }
@@ -72,27 +73,27 @@ impl<M: IpcMemory> Messages<M> {
 
     /// The same, and rests if nothing did.
     #[inline]
-    pub(super) fn pause(&mut self) {
+    pub(super) fn progress_or_pause(&mut self) {
         if self.progress() {
-            self.rounds.waiting.moved();
+            self.rounds.waiting.reset_backoff();
         } else {
             let [first, most] = SLEEPS;
-            let pause = self.rounds.waiting.pause(first, most);
-            if let trunkline_engine::Pause::Park(_) = pause {
+            let pause = self.rounds.waiting.next_step(first, most);
+            if let trunkline_engine::BackoffStep::Park(_) = pause {
                 self.rounds.calls = CALLS_PER_CLOCK - 1;
             }
-            pause.take();
+            pause.wait_once();
         }
     }
 
-    pub(super) fn until<T>(
+    pub(super) fn wait_until<T>(
         &mut self,
         mut ask: impl FnMut(&mut Self) -> Result<Option<T>, MessageError>,
     ) -> Result<T, MessageError> {
         loop {
             match ask(self)? {
                 Some(answer) => return Ok(answer),
-                None => self.pause(),
+                None => self.progress_or_pause(),
             }
         }
     }

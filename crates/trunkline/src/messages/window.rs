@@ -9,18 +9,18 @@ mod making;
 use std::collections::VecDeque;
 
 use trunkline_mem::ipc::IpcMemory;
-use trunkline_node::ipc::Spot;
-use trunkline_node::tagged::Loan;
+use trunkline_node::ipc::LoanRange;
+use trunkline_node::tagged::MemoryLoan;
 use trunkline_proto::reserve::try_grow;
-use trunkline_proto::tagged::Rows;
-use trunkline_proto::wire::ipc::Name;
-use trunkline_proto::wire::window::{Access, Deed};
+use trunkline_proto::tagged::StridedRows;
+use trunkline_proto::wire::ipc::ExportName;
+use trunkline_proto::wire::window::{AccessKind, WindowAccess};
 
-use making::Making;
+use making::WindowSetup;
 
-use super::serve::{ACK, ASK, GOT, Numbered, PUT, Serving};
+use super::serve::{ACK, ASK, AccessReceive, GOT, PUT, ServedAccess};
 use super::{Buffer, MessageError, Messages, Request};
-use crate::planted;
+use crate::is_planted;
 
 /// Windows at a time, at most; one more is refused, at all ranks.
 pub const WINDOWS_MAX: usize = 1024;
@@ -35,33 +35,33 @@ const PENDING_MAX: usize = 16;
 /// [`Messages::finish`].
 #[derive(Debug)]
 #[must_use = "a window stays until all ranks free it"]
-pub struct Window {
+pub struct HostWindow {
     pub(super) call: u64,
-    parts: Box<[Part]>,
+    parts: Box<[PeerPart]>,
 }
 
 /// A rank's part of a window, as another one sees it.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct PeerPart {
     len: u64,
-    reach: Reach,
+    reach: PartReach,
 }
 
 /// How it is reached.
 #[derive(Clone, Copy, Debug)]
-enum Reach {
+enum PartReach {
     /// It is elsewhere.
     Far,
     Own,
-    Mapped(Loan),
+    Mapped(MemoryLoan),
     Asked,
 }
 
-/// A place in a rank's part of a window: from a byte on, in one row unless [`Place::in_rows`] says otherwise.
+/// A place in a rank's part of a window: from a byte on, in one row unless [`WindowPlace::in_rows`] says otherwise.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct WindowPlace {
     pub(super) rank: usize,
-    pub(super) spot: Spot,
+    pub(super) spot: LoanRange,
 }
 
 /// What was done with windows.
@@ -85,14 +85,14 @@ pub struct WindowCounts {
 
 /// All windows of a rank.
 #[derive(Debug, Default)]
-pub(super) struct Windows {
-    pub(super) live: Vec<Live>,
+pub(super) struct WindowTable {
+    pub(super) live: Vec<LiveWindow>,
     pub(super) counts: WindowCounts,
     /// Puts and gets by messages so far.
     accesses: u64,
     /// What others have asked for, and the receive of what they ask next.
-    pub(super) serving: VecDeque<Serving>,
-    pub(super) asked: Option<Numbered>,
+    pub(super) serving: VecDeque<ServedAccess>,
+    pub(super) asked: Option<AccessReceive>,
     /// The last call that made a window, or was to: what is asked of a later one waits until it is made here, too.
     pub(super) settled: u64,
     /// A call ended here with an error, and may have gone well elsewhere: whoever asks for its window is denied.
@@ -101,22 +101,22 @@ pub(super) struct Windows {
 
 /// A window that all have.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct LiveWindow {
     pub(super) call: u64,
     pub(super) own: Buffer,
     /// To whom this rank's part is lent, and as what.
-    lent: Vec<(usize, Loan)>,
-    name: Option<Name>,
+    lent: Vec<(usize, MemoryLoan)>,
+    name: Option<ExportName>,
     /// Whether others reach this rank's part by messages.
     pub(super) served: bool,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingAccess>,
     /// A byte for the end of each put.
     ends: Buffer,
 }
 
 /// A put or get by messages.
 #[derive(Debug)]
-struct Pending {
+struct PendingAccess {
     rank: usize,
     what: Request,
     len: usize,
@@ -124,32 +124,32 @@ struct Pending {
     end: Option<(Request, usize)>,
 }
 
-impl Window {
+impl HostWindow {
     /// Bytes of a rank's part; `None` if it is elsewhere, or there is none.
     #[must_use]
     pub fn len(&self, rank: usize) -> Option<usize> {
-        let part = self.parts.get(rank).filter(|part| !matches!(part.reach, Reach::Far))?;
+        let part = self.parts.get(rank).filter(|part| !matches!(part.reach, PartReach::Far))?;
         Some(part.len as usize)
     }
 
     /// Whether a rank's part is reached through a mapping, and not by messages: the same at all ranks but the one that has it, which reaches its own.
     #[must_use]
     pub fn is_mapped(&self, rank: usize) -> bool {
-        self.parts.get(rank).is_some_and(|part| matches!(part.reach, Reach::Mapped(_) | Reach::Own))
+        self.parts.get(rank).is_some_and(|part| matches!(part.reach, PartReach::Mapped(_) | PartReach::Own))
     }
 
     /// Where a rank's part is, for a rank that is near.
-    fn part(&self, rank: usize) -> Result<Part, MessageError> {
+    fn rank_part(&self, rank: usize) -> Result<PeerPart, MessageError> {
         let part = self.parts.get(rank).copied();
         part.ok_or(MessageError::NoRank { rank, size: self.parts.len() })
     }
 }
 
-impl Place {
+impl WindowPlace {
     /// From that byte on.
     #[must_use]
     pub const fn new(rank: usize, at: usize) -> Self {
-        Self { rank, spot: Spot { at: at as u64, rows: Rows::WHOLE } }
+        Self { rank, spot: LoanRange { at: at as u64, rows: StridedRows::WHOLE } }
     }
 
     /// In rows of `block` bytes, each `stride` behind the one before.
@@ -157,17 +157,17 @@ impl Place {
     /// # Errors
     /// [`MessageError::Rows`].
     pub fn in_rows(self, block: usize, stride: usize) -> Result<Self, MessageError> {
-        let rows = Rows::new(block as u64, stride as u64).filter(|_| self.spot.rows.is_whole());
+        let rows = StridedRows::new(block as u64, stride as u64).filter(|_| self.spot.rows.is_whole());
         let rows = rows.ok_or(MessageError::Rows { block, stride })?;
-        Ok(Self { spot: Spot { rows, ..self.spot }, ..self })
+        Ok(Self { spot: LoanRange { rows, ..self.spot }, ..self })
     }
 
     /// Whether so many bytes are there, in a part of that many.
-    fn holds(self, len: u64, all: u64) -> Result<(), MessageError> {
-        let Spot { at, rows } = self.spot;
-        let span = rows.span(len).filter(|span| at.checked_add(*span).is_some_and(|end| end <= all));
+    fn check_range(self, len: u64, all: u64) -> Result<(), MessageError> {
+        let LoanRange { at, rows } = self.spot;
+        let span = rows.spanned_bytes(len).filter(|span| at.checked_add(*span).is_some_and(|end| end <= all));
         if let Some(span) = span {
-            let whole = rows.packed(span).is_some() || len == 0;
+            let whole = rows.packed_bytes(span).is_some() || len == 0;
             return if whole { Ok(()) } else { Err(MessageError::Cut { len, block: rows.to_words()[0] }) };
         }
         Err(MessageError::Range { from: at as usize, len: len as usize, all: all as usize })
@@ -182,21 +182,21 @@ impl<M: IpcMemory> Messages<M> {
     /// [`MessageError::NoWindow`], at all ranks, if one gives a buffer in rows, memory that is not there, or has [`WINDOWS_MAX`] windows, or has no
     /// memory for its tables of a window, which at that rank is [`MessageError::Buffer`].
     /// [`MessageError::Gone`].
-    pub fn window(&mut self, buffer: &Buffer) -> Result<Window, MessageError> {
+    pub fn window(&mut self, buffer: &Buffer) -> Result<HostWindow, MessageError> {
         let call = self.next_call();
-        let making = Making::new(self.size());
+        let making = WindowSetup::new(self.size());
         let making = making.and_then(|making| Ok(try_grow(&mut self.windows.live, 1).map(|()| making)?));
         let made = match making {
             Ok(mut making) => {
-                let made = self.make(call, buffer, &mut making);
-                made.inspect_err(|_| self.unmake(&making, |_| true))
+                let made = self.make_window(call, buffer, &mut making);
+                made.inspect_err(|_| self.end_loans(&making, |_| true))
             }
-            Err(error) => self.refuse(call).and(Err(error)),
+            Err(error) => self.refuse_window(call).and(Err(error)),
         };
         self.windows.settled = call;
         if made.is_err() {
             self.windows.denies = true;
-            self.listen();
+            self.update_access_receive();
         }
         made
     }
@@ -206,8 +206,8 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// [`MessageError::Range`], [`MessageError::NoRank`], [`MessageError::Far`], [`MessageError::Gone`], [`MessageError::Failed`].
-    pub fn put(&mut self, window: &Window, to: Place, from: &Buffer) -> Result<(), MessageError> {
-        self.access(Deed::Put, window, to, from)
+    pub fn put(&mut self, window: &HostWindow, to: WindowPlace, from: &Buffer) -> Result<(), MessageError> {
+        self.access_part(AccessKind::Put, window, to, from)
     }
 
     /// Copies bytes of a place in a rank's part into a buffer, as many as it has. Where the part is mapped they are there when this comes back; where not,
@@ -215,68 +215,68 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`Messages::put`].
-    pub fn get(&mut self, window: &Window, from: Place, into: &Buffer) -> Result<(), MessageError> {
-        self.access(Deed::Get, window, from, into)
+    pub fn get(&mut self, window: &HostWindow, from: WindowPlace, into: &Buffer) -> Result<(), MessageError> {
+        self.access_part(AccessKind::Get, window, from, into)
     }
 
-    fn access(
+    fn access_part(
         &mut self,
-        deed: Deed,
-        window: &Window,
-        place: Place,
+        deed: AccessKind,
+        window: &HostWindow,
+        place: WindowPlace,
         buffer: &Buffer,
     ) -> Result<(), MessageError> {
-        let part = window.part(place.rank)?;
+        let part = window.rank_part(place.rank)?;
         let len = buffer.len() as u64;
-        if let Reach::Far = part.reach {
+        if let PartReach::Far = part.reach {
             return Err(MessageError::Far { rank: place.rank });
         }
-        place.holds(len, part.len)?;
+        place.check_range(len, part.len)?;
         match part.reach {
             _ if len == 0 => Ok(()),
-            Reach::Mapped(loan) => self.copy_mapped(deed, loan, place, buffer),
-            Reach::Own => self.copy_own(deed, window, place, buffer),
-            Reach::Asked | Reach::Far => self.ask(deed, window, place, buffer),
+            PartReach::Mapped(loan) => self.copy_mapped(deed, loan, place, buffer),
+            PartReach::Own => self.copy_own(deed, window, place, buffer),
+            PartReach::Asked | PartReach::Far => self.begin_access(deed, window, place, buffer),
         }
     }
 
     /// Begins a put or a get by messages.
-    fn ask(
+    fn begin_access(
         &mut self,
-        deed: Deed,
-        window: &Window,
-        place: Place,
+        deed: AccessKind,
+        window: &HostWindow,
+        place: WindowPlace,
         buffer: &Buffer,
     ) -> Result<(), MessageError> {
-        let Place { rank, spot: Spot { at, rows } } = place;
-        if !buffer.inner().is_there(self.memory()) {
+        let WindowPlace { rank, spot: LoanRange { at, rows } } = place;
+        if !buffer.ipc_buffer().is_there(self.memory()) {
             return Err(MessageError::Outside);
         }
-        let full = |live: &Live| live.pending.len() >= PENDING_MAX;
-        if self.windows.find(window.call).is_some_and(full) {
+        let full = |live: &LiveWindow| live.pending.len() >= PENDING_MAX;
+        if self.windows.find_window(window.call).is_some_and(full) {
             self.end_first(window.call, |_| true)?;
         }
         let number = self.windows.accesses;
         let len = buffer.len();
         self.windows.accesses += 1;
-        let access = Access { deed, window: window.call, number, at, len: len as u64, rows }.to_bytes();
-        let ends = self.windows.find(window.call).map(|live| (live.ends.clone(), live.free_end()));
+        let access = WindowAccess { deed, window: window.call, number, at, len: len as u64, rows }.to_bytes();
+        let ends = self.windows.find_window(window.call).map(|live| (live.ends.clone(), live.free_end()));
         let (ends, slot) = ends.ok_or(MessageError::NoWindow { rank: self.rank })?;
         let (what, end) = match deed {
-            Deed::Put => {
+            AccessKind::Put => {
                 let end = self.irecv_tagged(rank.into(), (ACK | number, u64::MAX), &ends.part(slot, 1)?)?;
                 self.send_tagged(rank, ASK, &access)?;
                 (self.isend_tagged(rank, PUT | number, buffer)?, Some((end, slot)))
             }
-            Deed::Get => {
+            AccessKind::Get => {
                 let got = self.irecv_tagged(rank.into(), (GOT | number, u64::MAX), buffer)?;
                 self.send_tagged(rank, ASK, &access)?;
                 (got, None)
             }
         };
         self.windows.counts.messages += 1;
-        if let Some(live) = self.windows.find_mut(window.call) {
-            live.pending.push_back(Pending { rank, what, len, end });
+        if let Some(live) = self.windows.find_window_mut(window.call) {
+            live.pending.push_back(PendingAccess { rank, what, len, end });
         }
         Ok(())
     }
@@ -285,7 +285,7 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// [`MessageError`]; of several the first. All are over then, too.
-    pub fn flush(&mut self, window: &Window, rank: usize) -> Result<(), MessageError> {
+    pub fn flush(&mut self, window: &HostWindow, rank: usize) -> Result<(), MessageError> {
         self.flush_those(window.call, |other| other == rank)
     }
 
@@ -293,13 +293,13 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`Messages::flush`].
-    pub fn flush_all(&mut self, window: &Window) -> Result<(), MessageError> {
+    pub fn flush_all(&mut self, window: &HostWindow) -> Result<(), MessageError> {
         self.flush_those(window.call, |_| true)
     }
 
     fn flush_those(&mut self, call: u64, of: impl Fn(usize) -> bool) -> Result<(), MessageError> {
         let mut end = Ok(());
-        while self.windows.find(call).is_some_and(|live| live.pending.iter().any(|one| of(one.rank))) {
+        while self.windows.find_window(call).is_some_and(|live| live.pending.iter().any(|one| of(one.rank))) {
             let ended = self.end_first(call, &of);
             end = end.and(ended);
         }
@@ -308,11 +308,11 @@ impl<M: IpcMemory> Messages<M> {
 
     /// Waits for the earliest put or get that has not ended, of those.
     fn end_first(&mut self, call: u64, of: impl Fn(usize) -> bool) -> Result<(), MessageError> {
-        let Some(live) = self.windows.find_mut(call) else { return Ok(()) };
+        let Some(live) = self.windows.find_window_mut(call) else { return Ok(()) };
         let Some(at) = live.pending.iter().position(|one| of(one.rank)) else { return Ok(()) };
-        let Some(Pending { rank, what, len, end }) = live.pending.remove(at) else { return Ok(()) };
+        let Some(PendingAccess { rank, what, len, end }) = live.pending.remove(at) else { return Ok(()) };
         let ends = live.ends.clone();
-        let moved = self.wait(what).map_err(|error| error.with(rank));
+        let moved = self.wait(what).map_err(|error| error.with_rank(rank));
         let Some((end, slot)) = end else {
             return match moved {
                 Ok(got) if got.len == len as u64 => Ok(()),
@@ -320,7 +320,7 @@ impl<M: IpcMemory> Messages<M> {
                 Err(error) => Err(error),
             };
         };
-        let ended = self.wait(end).map_err(|error| error.with(rank));
+        let ended = self.wait(end).map_err(|error| error.with_rank(rank));
         moved.and(ended)?;
         let mut word = [0];
         ends.read(slot, &mut word)?;
@@ -331,7 +331,7 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// [`MessageError`].
-    pub fn fence(&mut self, window: &Window) -> Result<(), MessageError> {
+    pub fn fence(&mut self, window: &HostWindow) -> Result<(), MessageError> {
         let flushed = self.flush_all(window);
         self.barrier()?;
         flushed
@@ -342,17 +342,17 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// [`MessageError`]. The window is over then, too.
-    pub fn free(&mut self, window: Window) -> Result<(), MessageError> {
+    pub fn free(&mut self, window: HostWindow) -> Result<(), MessageError> {
         let call = window.call;
-        let flushed = if planted("window-frees-under-puts") { Ok(()) } else { self.flush_all(&window) };
+        let flushed = if is_planted("window-frees-under-puts") { Ok(()) } else { self.flush_all(&window) };
         let met = self.barrier();
         // What others asked for was seen by them; here it may not have been.
-        while met.is_ok() && self.windows.serving.iter().any(|one| one.window() == call) {
-            self.pause();
+        while met.is_ok() && self.windows.serving.iter().any(|one| one.window_id() == call) {
+            self.progress_or_pause();
         }
         for part in window.parts {
-            if let Reach::Mapped(loan) = part.reach
-                && !planted("window-maps-for-ever")
+            if let PartReach::Mapped(loan) = part.reach
+                && !is_planted("window-maps-for-ever")
             {
                 self.endpoint.end_loan(loan, true);
             }
@@ -362,9 +362,9 @@ impl<M: IpcMemory> Messages<M> {
         live.lent.iter().for_each(|(_, loan)| self.endpoint.end_loan(*loan, true));
         self.windows.counts.freed += 1;
         self.windows.denies |= met.is_err();
-        self.listen();
+        self.update_access_receive();
         met.and(flushed)?;
-        self.until(|one| match one.died {
+        self.wait_until(|one| match one.died {
             Some(rank) => Err(MessageError::Gone { rank: Some(rank) }),
             None => Ok((!live.name.is_some_and(|name| one.endpoint.node().is_going(name))).then_some(())),
         })?;
@@ -378,17 +378,17 @@ impl<M: IpcMemory> Messages<M> {
     }
 }
 
-impl Windows {
-    pub(super) fn find(&self, call: u64) -> Option<&Live> {
+impl WindowTable {
+    pub(super) fn find_window(&self, call: u64) -> Option<&LiveWindow> {
         self.live.iter().find(|live| live.call == call)
     }
 
-    fn find_mut(&mut self, call: u64) -> Option<&mut Live> {
+    fn find_window_mut(&mut self, call: u64) -> Option<&mut LiveWindow> {
         self.live.iter_mut().find(|live| live.call == call)
     }
 }
 
-impl Live {
+impl LiveWindow {
     /// A byte for the end of a put that no other one has.
     fn free_end(&self) -> usize {
         let used = |slot: &usize| self.pending.iter().any(|one| one.end.is_some_and(|(_, at)| at == *slot));
@@ -396,8 +396,12 @@ impl Live {
     }
 
     /// So many bytes of this rank's part, as a buffer.
-    pub(super) fn spot(&self, Spot { at, rows }: Spot, len: u64) -> Result<Buffer, MessageError> {
-        let span = rows.span(len).unwrap_or(u64::MAX);
+    pub(super) fn spot_buffer(
+        &self,
+        LoanRange { at, rows }: LoanRange,
+        len: u64,
+    ) -> Result<Buffer, MessageError> {
+        let span = rows.spanned_bytes(len).unwrap_or(u64::MAX);
         let part = self.own.part(at as usize, span as usize)?;
         let [block, stride] = rows.to_words();
         if rows.is_whole() { Ok(part) } else { part.in_rows(block as usize, stride as usize) }

@@ -2,12 +2,12 @@
 //! device copies them, the rank goes on with everything else.
 
 use trunkline_mem::ipc::{CopyError, IpcMemory};
-use trunkline_node::tagged::Loan;
-use trunkline_proto::wire::window::Deed;
+use trunkline_node::tagged::MemoryLoan;
+use trunkline_proto::wire::window::AccessKind;
 
-use super::window::{Place, Window};
+use super::window::{HostWindow, WindowPlace};
 use super::{Buffer, MessageError, Messages};
-use crate::planted;
+use crate::is_planted;
 
 /// Bytes that one copy takes before others go on, of memory that is copied where the copy is begun.
 const COPY: u64 = 1 << 20;
@@ -15,12 +15,12 @@ const COPY: u64 = 1 << 20;
 impl<M: IpcMemory> Messages<M> {
     pub(super) fn copy_mapped(
         &mut self,
-        deed: Deed,
-        loan: Loan,
-        place: Place,
+        deed: AccessKind,
+        loan: MemoryLoan,
+        place: WindowPlace,
         buffer: &Buffer,
     ) -> Result<(), MessageError> {
-        let in_one_row = place.spot.rows.is_whole() && buffer.inner().rows().is_whole();
+        let in_one_row = place.spot.rows.is_whole() && buffer.ipc_buffer().rows().is_whole();
         let len = buffer.len() as u64;
         let most = self.bytes_at_once(in_one_row);
         let mut done = 0;
@@ -28,11 +28,11 @@ impl<M: IpcMemory> Messages<M> {
             let part = (done, most.min(len - done));
             let copied = loop {
                 let begun = match deed {
-                    Deed::Put => self.endpoint.put(loan, place.spot, buffer.inner(), part),
-                    Deed::Get => self.endpoint.get(loan, place.spot, buffer.inner(), part),
+                    AccessKind::Put => self.endpoint.begin_put(loan, place.spot, buffer.ipc_buffer(), part),
+                    AccessKind::Get => self.endpoint.get(loan, place.spot, buffer.ipc_buffer(), part),
                 };
                 match begun.and_then(|()| self.end_window_copy(|one| one.endpoint.has_copied(loan))) {
-                    Err(CopyError::Busy) => self.pause(),
+                    Err(CopyError::Busy) => self.progress_or_pause(),
                     copied => break copied,
                 }
             };
@@ -48,21 +48,21 @@ impl<M: IpcMemory> Messages<M> {
 
     pub(super) fn copy_own(
         &mut self,
-        deed: Deed,
-        window: &Window,
-        place: Place,
+        deed: AccessKind,
+        window: &HostWindow,
+        place: WindowPlace,
         buffer: &Buffer,
     ) -> Result<(), MessageError> {
-        let live = self.windows.find(window.call).ok_or(MessageError::NoWindow { rank: self.rank })?;
-        let own = live.spot(place.spot, buffer.len() as u64)?;
+        let live = self.windows.find_window(window.call).ok_or(MessageError::NoWindow { rank: self.rank })?;
+        let own = live.spot_buffer(place.spot, buffer.len() as u64)?;
         let (from, into) = match deed {
-            Deed::Put => (buffer, &own),
-            Deed::Get => (&own, buffer),
+            AccessKind::Put => (buffer, &own),
+            AccessKind::Get => (&own, buffer),
         };
-        if planted("window-waits-for-its-copies") {
+        if is_planted("window-waits-for-its-copies") {
             return self.copy(from, into);
         }
-        let in_one_row = from.inner().rows().is_whole() && into.inner().rows().is_whole();
+        let in_one_row = from.ipc_buffer().rows().is_whole() && into.ipc_buffer().rows().is_whole();
         let len = buffer.len() as u64;
         let most = self.bytes_at_once(in_one_row);
         let mut done = 0;
@@ -70,14 +70,14 @@ impl<M: IpcMemory> Messages<M> {
             let part = (done, most.min(len - done));
             let copied = loop {
                 let mut batch = None;
-                let begun = from.inner().begin_copy(self.memory(), &mut batch, into.inner(), part);
+                let begun = from.ipc_buffer().begin_copy(self.memory(), &mut batch, into.ipc_buffer(), part);
                 // The copies under way of one that could not be begun as a whole end first.
                 let ended = match &batch {
                     Some(batch) => self.end_window_copy(|one| one.memory().has_ended(batch)),
                     None => Ok(()),
                 };
                 match begun.and(ended) {
-                    Err(CopyError::Busy) => self.pause(),
+                    Err(CopyError::Busy) => self.progress_or_pause(),
                     copied => break copied,
                 }
             };
@@ -97,10 +97,10 @@ impl<M: IpcMemory> Messages<M> {
         mut has_ended: impl FnMut(&mut Self) -> Result<bool, CopyError>,
     ) -> Result<(), CopyError> {
         while !has_ended(self)? {
-            if planted("window-ends-before-its-copy") {
+            if is_planted("window-ends-before-its-copy") {
                 break;
             }
-            self.pause();
+            self.progress_or_pause();
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Atomics of every type, alone and against each other, and values that come later.
 
-use trunkline::{Error, Fetching, Integer, Symmetric, World};
+use trunkline::{Error, FetchOp, Integer, Symmetric, World};
 
 use crate::ranks::run;
 
@@ -66,7 +66,7 @@ fn every_type_has_its_atomics() {
                 assert_eq!(world.fetch(on, &single).unwrap(), -0.25);
                 assert_eq!(world.swap(on, &double, 1e300).unwrap(), 0.0);
                 assert_eq!(world.fetch(on, &double).unwrap(), 1e300);
-                let add = world.fetch_nbi(on, &single, Fetching::Add(0.75)).unwrap();
+                let add = world.fetch_nbi(on, &single, FetchOp::Add(0.75)).unwrap();
                 assert_eq!(add.wait().unwrap(), -0.25);
             }
         }
@@ -116,14 +116,14 @@ fn values_that_come_later_are_kept() {
             world.barrier().unwrap();
             let mut pending = Vec::new();
             for _ in 0..64 {
-                pending.push(world.fetch_nbi(on, &word, Fetching::Add(1)).unwrap());
+                pending.push(world.fetch_nbi(on, &word, FetchOp::Add(1)).unwrap());
                 // Others in between take the places of those that are answered.
                 world.fence().unwrap();
                 world.add(on, &word, 1000).unwrap();
                 world.fence().unwrap();
                 assert!(world.fetch(on, &word).unwrap() >= 1000);
             }
-            let one_more = world.fetch_nbi(on, &word, Fetching::Fetch);
+            let one_more = world.fetch_nbi(on, &word, FetchOp::Fetch);
             assert!(matches!(one_more, Err(Error::Argument(told)) if told.contains("64")));
             // The last ones first, and one is given up.
             drop(pending.remove(10));

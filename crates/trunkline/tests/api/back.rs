@@ -5,42 +5,44 @@ use std::time::{Duration, Instant};
 
 use libloading::os::unix::Library;
 use trunkline::World;
-use trunkline::messages::{Amount, Buffer, Device, Holder, Messages, State, Why, shared_device};
+use trunkline::messages::{
+    Buffer, ExportAmount, ExportHolder, ExportState, FallbackReason, MemfdDevice, Messages, shared_device,
+};
 
 use crate::ranks::{run_over, run_within};
 
 const SHM: [&str; 1] = ["soft:shm"];
 const LEN: usize = 1 << 20;
 
-fn start(world: &World) -> Messages<Device> {
+fn start(world: &World) -> Messages<MemfdDevice> {
     Messages::start(world, shared_device(world, 64 << 20).unwrap()).unwrap()
 }
 
 /// Goes on until that is so.
 #[track_caller]
-fn until(messages: &mut Messages<Device>, what: &str, is: impl Fn(&Messages<Device>) -> bool) {
+fn until(messages: &mut Messages<MemfdDevice>, what: &str, is: impl Fn(&Messages<MemfdDevice>) -> bool) {
     let since = Instant::now();
     while !is(messages) {
         messages.progress();
         std::thread::yield_now();
-        assert!(since.elapsed() < Duration::from_secs(10), "{what}: {:?}", messages.shares());
+        assert!(since.elapsed() < Duration::from_secs(10), "{what}: {:?}", messages.sharing_report());
     }
 }
 
-fn in_use(messages: &Messages<Device>) -> usize {
+fn in_use(messages: &Messages<MemfdDevice>) -> usize {
     messages.memory().usage().unwrap().allocations
 }
 
 /// Rank 0 sends memory of the device, which rank 1 receives and so maps; rank 0 gets the address.
-fn exchange(messages: &mut Messages<Device>) -> usize {
+fn exchange(messages: &mut Messages<MemfdDevice>) -> usize {
     if messages.rank() == 0 {
         let addr = messages.memory().alloc(LEN).unwrap();
-        let sent = messages.isend(1, 1, &Buffer::own(addr, LEN)).unwrap();
+        let sent = messages.isend(1, 1, &Buffer::from_address(addr, LEN)).unwrap();
         // It is not received before that is said.
-        assert_eq!(messages.who_holds(addr + LEN / 2), [Holder { rank: 1, pins: 1 }]);
+        assert_eq!(messages.who_holds(addr + LEN / 2), [ExportHolder { rank: 1, pins: 1 }]);
         messages.send(1, 2, &[]).unwrap();
         messages.wait(sent).unwrap();
-        assert_eq!(messages.who_holds(addr), [Holder { rank: 1, pins: 0 }]);
+        assert_eq!(messages.who_holds(addr), [ExportHolder { rank: 1, pins: 0 }]);
         assert_eq!(messages.who_holds(addr + LEN), []);
         addr
     } else {
@@ -62,7 +64,7 @@ fn freed_memory_comes_back_in_each_way() {
         let limit = Duration::from_millis(60);
         for way in ["idle", "trim", "drain", "release", "hook"] {
             messages.idle_limit(if way == "idle" { Some(limit) } else { None });
-            let (before, addr) = (messages.shares(), exchange(&mut messages));
+            let (before, addr) = (messages.sharing_report(), exchange(&mut messages));
             if world.rank() == 0 {
                 let since = Instant::now();
                 messages.memory().free(addr).unwrap();
@@ -72,14 +74,14 @@ fn freed_memory_comes_back_in_each_way() {
                     messages.progress();
                 }
                 assert_eq!(in_use(&messages), 1, "{way}: it is still mapped");
-                assert_eq!(messages.who_holds(addr), [Holder { rank: 1, pins: 0 }], "{way}");
+                assert_eq!(messages.who_holds(addr), [ExportHolder { rank: 1, pins: 0 }], "{way}");
                 match way {
-                    "trim" => messages.trim(0),
+                    "trim" => messages.trim_exports(0),
                     "drain" => messages.drain(1).unwrap(),
-                    "release" => assert!(messages.release(addr)),
+                    "release" => assert!(messages.release_export(addr)),
                     "hook" => {
-                        let hook = messages.hook();
-                        std::thread::spawn(move || hook.freed()).join().unwrap();
+                        let hook = messages.free_hook();
+                        std::thread::spawn(move || hook.report_free()).join().unwrap();
                     }
                     _ => {}
                 }
@@ -92,7 +94,7 @@ fn freed_memory_comes_back_in_each_way() {
                     "before its time: {:?}",
                     since.elapsed()
                 );
-                let counts = messages.shares().counts;
+                let counts = messages.sharing_report().counts;
                 let more = |after: u64, before: u64| after - before;
                 let seen = [
                     more(counts.expired, before.counts.expired),
@@ -107,7 +109,7 @@ fn freed_memory_comes_back_in_each_way() {
                 };
                 assert_eq!(seen, wanted, "{way}: expired, evicted, stale");
                 // What one rank was asked for is still this one's own.
-                assert_eq!(messages.release(addr), way == "drain", "{way}");
+                assert_eq!(messages.release_export(addr), way == "drain", "{way}");
                 until(&mut messages, way, |messages| !messages.is_exported(addr, LEN));
             } else {
                 until(&mut messages, way, |messages| in_use(messages) == 0);
@@ -134,11 +136,11 @@ fn freed_memory_comes_back_at_once_where_the_free_hook_is_preloaded() {
         messages.idle_limit(None);
         let addr = exchange(&mut messages);
         if world.rank() == 0 {
-            let before = messages.shares().counts.stale;
+            let before = messages.sharing_report().counts.stale;
             messages.memory().free(addr).unwrap();
             assert_eq!(count_a_free(), NO_RUNTIME);
             until(&mut messages, "a counted free", |messages| in_use(messages) == 0);
-            assert_eq!(messages.shares().counts.stale, before + 1);
+            assert_eq!(messages.sharing_report().counts.stale, before + 1);
             until(&mut messages, "a counted free", |messages| !messages.is_exported(addr, LEN));
         } else {
             until(&mut messages, "a counted free", |messages| in_use(messages) == 0);
@@ -167,8 +169,8 @@ fn a_budget_that_changes_is_kept_and_counted() {
         let mut messages = start(&world);
         let (rank, rounds) = (world.rank(), 6);
         let buffers: Vec<Buffer> =
-            (0..2).map(|_| Buffer::own(messages.memory().alloc(LEN).unwrap(), LEN)).collect();
-        let pass = |messages: &mut Messages<Device>, buffer: &Buffer| {
+            (0..2).map(|_| Buffer::from_address(messages.memory().alloc(LEN).unwrap(), LEN)).collect();
+        let pass = |messages: &mut Messages<MemfdDevice>, buffer: &Buffer| {
             let request = if rank == 0 {
                 messages.isend(1, 1, buffer).unwrap()
             } else {
@@ -176,28 +178,34 @@ fn a_budget_that_changes_is_kept_and_counted() {
             };
             messages.wait(request).unwrap();
         };
-        let all = Amount { entries: 256, bytes: 1 << 40 };
-        assert_eq!((messages.shares().budget, messages.shares().idle), (all, Some(Duration::from_secs(30))));
+        let all = ExportAmount { entries: 256, bytes: 1 << 40 };
+        assert_eq!(
+            (messages.sharing_report().budget, messages.sharing_report().idle),
+            (all, Some(Duration::from_secs(30)))
+        );
         for round in 0..rounds {
             pass(&mut messages, &buffers[round % 2]);
         }
         if rank == 0 {
-            let shares = messages.shares();
+            let shares = messages.sharing_report();
             assert_eq!((shares.counts.misses, shares.counts.hits), (2, rounds as u64 - 2));
             assert_eq!((shares.usage.live.entries, shares.usage.idle), (2, 2));
             assert!(shares.peak_bytes >= 2 * LEN as u64 && shares.driver.exports == 2, "{shares:?}");
-            let listing = messages.listing();
+            let listing = messages.list_exports();
             assert_eq!(listing.len(), 2);
             for export in &listing {
-                assert!(export.state == State::Live && !export.passing && export.pins == 0, "{export:?}");
-                assert_eq!(export.held_by, [Holder { rank: 1, pins: 0 }]);
+                assert!(
+                    export.state == ExportState::Live && !export.passing && export.pins == 0,
+                    "{export:?}"
+                );
+                assert_eq!(export.held_by, [ExportHolder { rank: 1, pins: 0 }]);
                 assert!(export.unused < Duration::from_secs(20) && export.len >= LEN as u64, "{export:?}");
             }
             assert_ne!(listing[0].allocation, listing[1].allocation);
             // One goes at once, the one that was used first.
             messages.shrink(1, u64::MAX);
-            until(&mut messages, "one is left", |messages| messages.listing().len() == 1);
-            let shares = messages.shares();
+            until(&mut messages, "one is left", |messages| messages.list_exports().len() == 1);
+            let shares = messages.sharing_report();
             assert_eq!((shares.counts.evicted, shares.usage.zombies.entries), (1, 0));
             assert_eq!(messages.who_holds(buffers[0].address().unwrap()), []);
         }
@@ -206,16 +214,16 @@ fn a_budget_that_changes_is_kept_and_counted() {
         let staged = messages.counts().staged;
         pass(&mut messages, &buffers[0]);
         if rank == 0 {
-            assert_eq!(messages.shares().counts.fallbacks(Why::Off), 1);
+            assert_eq!(messages.sharing_report().counts.fallback_count(FallbackReason::Off), 1);
             assert_eq!((messages.counts().staged, messages.counts().fallbacks), (staged + 1, 1));
-            until(&mut messages, "nothing is exported", |messages| messages.listing().is_empty());
+            until(&mut messages, "nothing is exported", |messages| messages.list_exports().is_empty());
         }
         messages.barrier().unwrap();
         messages.grow(2, 4 * LEN as u64);
-        assert_eq!(messages.shares().budget, Amount { entries: 2, bytes: 4 * LEN as u64 });
+        assert_eq!(messages.sharing_report().budget, ExportAmount { entries: 2, bytes: 4 * LEN as u64 });
         pass(&mut messages, &buffers[0]);
         if rank == 0 {
-            assert_eq!((messages.listing().len(), messages.counts().fallbacks), (1, 1));
+            assert_eq!((messages.list_exports().len(), messages.counts().fallbacks), (1, 1));
         }
         messages.finish().unwrap();
         world.finish().unwrap();

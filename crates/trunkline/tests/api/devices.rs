@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use trunkline::World;
 use trunkline::device::{
-    DeviceError, DeviceTables, Devices, KernelError, Mode, WaitError, Window, WindowConfig, With,
+    DeviceError, DeviceTables, Devices, ExecutorMode, KernelError, PutNotification, WaitError, Window,
+    WindowConfig,
 };
 
 use crate::ranks::{DIES, run_over, run_over_ends};
@@ -25,7 +26,7 @@ fn read(window: &Window, at: u64, len: usize) -> Vec<u8> {
 #[test]
 fn windows_are_made_used_and_freed() {
     run_over(&FABRICS, "devices::windows_are_made_used_and_freed", 3, |world| {
-        for mode in [Mode::Thread, Mode::Inline] {
+        for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
             let devices = world.devices(mode).unwrap();
             let early = devices.source(100_000).unwrap();
             let config =
@@ -40,10 +41,10 @@ fn windows_are_made_used_and_freed() {
                 for round in 1..=3_u64 {
                     for other in others() {
                         let at = 100_000 * (1 + world.rank() as u64);
-                        let with = With::signal(1).and_counter(0);
+                        let with = PutNotification::signal(1).and_counter(0);
                         let put = kernel.put(other, at, 0, 60_000, with).unwrap();
                         kernel.wait(put).unwrap();
-                        kernel.put_source(other, at + 60_000, (&late, 8), 16, With::NONE).unwrap();
+                        kernel.put_source(other, at + 60_000, (&late, 8), 16, PutNotification::NONE).unwrap();
                     }
                     for other in others() {
                         assert_eq!(kernel.wait_signal(other, 1, round), Ok(round));
@@ -83,13 +84,16 @@ fn refuses(world: &World, window: &Window) {
     let kernel = window.kernel(0).unwrap();
     let end = window.config().bytes;
     let range = |result: Result<_, KernelError>| matches!(result, Err(KernelError::Range { .. }));
-    assert!(range(kernel.put(0, end - 7, 0, 8, With::NONE)));
-    assert!(range(kernel.put(0, 0, u64::MAX, 8, With::NONE)));
+    assert!(range(kernel.put(0, end - 7, 0, 8, PutNotification::NONE)));
+    assert!(range(kernel.put(0, 0, u64::MAX, 8, PutNotification::NONE)));
     assert!(range(kernel.get(0, end, 0, 1)));
-    assert_eq!(kernel.put(world.size(), 0, 0, 8, With::NONE), Err(KernelError::NoRank(world.size())));
+    assert_eq!(
+        kernel.put(world.size(), 0, 0, 8, PutNotification::NONE),
+        Err(KernelError::NoRank(world.size()))
+    );
     let none = |what, id| Err(KernelError::None { what, id });
-    assert_eq!(kernel.put(0, 0, 0, 8, With::signal(3)).map(drop), none("signal", 3));
-    assert_eq!(kernel.put(0, 0, 0, 8, With::counter(2)).map(drop), none("counter", 2));
+    assert_eq!(kernel.put(0, 0, 0, 8, PutNotification::signal(3)).map(drop), none("signal", 3));
+    assert_eq!(kernel.put(0, 0, 0, 8, PutNotification::counter(2)).map(drop), none("counter", 2));
     assert_eq!(kernel.barrier(1), none("barrier", 1));
     assert!(matches!(window.kernel(1), Err(DeviceError::NoChannel { channel: 1, channels: 1 })));
     assert!(matches!(window.write(end, &[0]), Err(DeviceError::Range { .. })));
@@ -120,7 +124,7 @@ fn looks_right(window: &Window, world: &World) {
 #[test]
 fn a_write_raises_the_counter_that_goes_with_it() {
     run_over(&FABRICS, "devices::a_write_raises_the_counter_that_goes_with_it", 2, |world| {
-        for mode in [Mode::Thread, Mode::Inline] {
+        for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
             let devices = world.devices(mode).unwrap();
             // Two entries have room: the write and the signal.
             let config =
@@ -128,13 +132,13 @@ fn a_write_raises_the_counter_that_goes_with_it() {
             let window = devices.window(&world, config).unwrap();
             let (kernel, other) = (window.kernel(0).unwrap().limit(LIMIT), 1 - world.rank());
             for round in 1..=20_u64 {
-                kernel.put(other, 64, 0, 8, With::signal(0).and_counter(0)).unwrap();
+                kernel.put(other, 64, 0, 8, PutNotification::signal(0).and_counter(0)).unwrap();
                 assert_eq!(kernel.wait_counter(0, round), Ok(round));
             }
             assert_eq!(kernel.wait_signal(other, 0, 20), Ok(20));
             // What an entry has no room for is added all the same.
             let much = (1 << 32) + 5;
-            kernel.put(other, 64, 0, 8, With { counter: Some((1, much)), signal: None }).unwrap();
+            kernel.put(other, 64, 0, 8, PutNotification { counter: Some((1, much)), signal: None }).unwrap();
             assert_eq!(kernel.wait_counter(1, 1), Ok(much));
             kernel.flush().unwrap();
             drop(kernel);
@@ -147,7 +151,7 @@ fn a_write_raises_the_counter_that_goes_with_it() {
 #[test]
 fn ranks_that_differ_are_told() {
     run_over(&["soft:shm"], "devices::ranks_that_differ_are_told", 2, |world| {
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         let config = WindowConfig { bytes: 100, signals: 1 + world.rank() as u32, ..WindowConfig::default() };
         let other = 1 - world.rank();
         let made = devices.window(&world, config);
@@ -160,7 +164,7 @@ fn ranks_that_differ_are_told() {
 #[test]
 fn barriers_go_on_from_kernel_to_kernel() {
     run_over(&FABRICS, "devices::barriers_go_on_from_kernel_to_kernel", 4, |world| {
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         let config = WindowConfig { bytes: 4096, barriers: 2, ..WindowConfig::default() };
         let window = devices.window(&world, config).unwrap();
         let (rank, size) = (world.rank(), world.size());
@@ -175,7 +179,7 @@ fn barriers_go_on_from_kernel_to_kernel() {
                     }
                     window.write(0, &round.to_le_bytes()).unwrap();
                     for other in 0..size {
-                        kernel.put(other, 64 + 8 * rank as u64, 0, 8, With::NONE).unwrap();
+                        kernel.put(other, 64 + 8 * rank as u64, 0, 8, PutNotification::NONE).unwrap();
                     }
                     kernel.barrier(1).unwrap();
                     for other in 0..size {
@@ -239,7 +243,7 @@ fn streams(world: &World, devices: &Devices, (lanes, chunks, chunk): (u32, u32, 
 #[test]
 fn streams_bring_all_bytes_in_order() {
     run_over(&FABRICS, "devices::streams_bring_all_bytes_in_order", 3, |world| {
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         for shape in [(1, 1, 16), (1, 2, 256), (3, 4, 1024), (2, 8, 4096)] {
             streams(&world, &devices, shape);
         }
@@ -252,12 +256,14 @@ fn streams_bring_all_bytes_in_order() {
 fn executors_come_and_go_in_the_same_processes() {
     run_over(&FABRICS, "devices::executors_come_and_go_in_the_same_processes", 2, |world| {
         for round in 0..20_usize {
-            let devices = world.devices(if round % 4 == 3 { Mode::Inline } else { Mode::Thread }).unwrap();
+            let devices = world
+                .devices(if round % 4 == 3 { ExecutorMode::Inline } else { ExecutorMode::Thread })
+                .unwrap();
             let config = WindowConfig { bytes: 1 << 16, signals: 1, ..WindowConfig::default() };
             let window = devices.window(&world, config).unwrap();
             let (kernel, other) = (window.kernel(0).unwrap().limit(LIMIT), 1 - world.rank());
             window.write(0, &pattern(world.rank(), 5000, round)).unwrap();
-            kernel.put(other, 10_000, 0, 5000, With::signal(0)).unwrap();
+            kernel.put(other, 10_000, 0, 5000, PutNotification::signal(0)).unwrap();
             assert_eq!(kernel.wait_signal(other, 0, 1), Ok(1), "round {round}");
             assert!(read(&window, 10_000, 5000) == pattern(other, 5000, round), "round {round}");
             kernel.barrier(0).unwrap();
@@ -272,7 +278,7 @@ fn executors_come_and_go_in_the_same_processes() {
 #[test]
 fn windows_come_and_go_of_one_executor() {
     run_over(&FABRICS[..1], "devices::windows_come_and_go_of_one_executor", 2, |world| {
-        for mode in [Mode::Thread, Mode::Inline] {
+        for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
             let devices = world.devices(mode).unwrap();
             let config = WindowConfig {
                 bytes: 1 << 16,
@@ -288,11 +294,11 @@ fn windows_come_and_go_of_one_executor() {
                 let window = devices.window(&world, config).unwrap();
                 window.write(0, &pattern(world.rank(), 5000, round)).unwrap();
                 let kernel = window.kernel(round as u32 % 8).unwrap().limit(LIMIT);
-                kernel.put(other, 10_000, 0, 5000, With::signal(0).and_counter(0)).unwrap();
+                kernel.put(other, 10_000, 0, 5000, PutNotification::signal(0).and_counter(0)).unwrap();
                 assert_eq!(kernel.wait_signal(other, 0, 1), Ok(1), "round {round}");
                 assert!(read(&window, 10_000, 5000) == pattern(other, 5000, round), "round {round}");
                 kernel.barrier(0).unwrap();
-                kernel.put(other, 20_000, 0, 5000, With::NONE).unwrap();
+                kernel.put(other, 20_000, 0, 5000, PutNotification::NONE).unwrap();
                 drop(kernel);
                 window.free(&world).unwrap();
             }
@@ -307,7 +313,7 @@ fn a_limit_is_the_end_if_it_is_asked_to_be() {
     let ends = |status: Option<i32>| status == Some(0) || status.is_none();
     let name = "devices::a_limit_is_the_end_if_it_is_asked_to_be";
     run_over_ends(&["soft:shm"], name, 2, &ends, |world| {
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         let window = devices.window(&world, WindowConfig { signals: 2, ..WindowConfig::default() }).unwrap();
         let kernel = window.kernel(0).unwrap();
         if world.rank() == 1 {
@@ -330,12 +336,12 @@ fn the_death_of_a_rank_ends_every_wait_of_a_kernel() {
     let ends = |status: Option<i32>| status == Some(0) || status == Some(DIES);
     let name = "devices::the_death_of_a_rank_ends_every_wait_of_a_kernel";
     run_over_ends(&FABRICS, name, 2, &ends, |world| {
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         let config = WindowConfig { bytes: 4096, signals: 2, chunks: 2, ..WindowConfig::default() };
         let window = devices.window(&world, config).unwrap();
         let kernel = window.kernel(0).unwrap().limit(LIMIT);
         if world.rank() == 1 {
-            kernel.put(0, 0, 0, 8, With::signal(0)).unwrap();
+            kernel.put(0, 0, 0, 8, PutNotification::signal(0)).unwrap();
             kernel.flush().unwrap();
             kernel.wait_signal(0, 0, 1).unwrap();
             std::process::exit(DIES);
@@ -353,7 +359,7 @@ fn the_death_of_a_rank_ends_every_wait_of_a_kernel() {
         assert!(is_told(kernel.wait_signal(1, 1, 1).map(drop)));
         let told = began.elapsed();
         assert!(is_told(kernel.recv(1, &mut [0; 100])));
-        assert!(is_told(kernel.put(1, 0, 0, 8, With::NONE).and_then(|put| kernel.wait(put))));
+        assert!(is_told(kernel.put(1, 0, 0, 8, PutNotification::NONE).and_then(|put| kernel.wait(put))));
         assert!(is_told(kernel.barrier(0)));
         println!("told after {told:?}");
         assert!(told < Duration::from_secs(2), "{told:?}");

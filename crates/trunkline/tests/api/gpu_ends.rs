@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use trunkline::World;
-use trunkline::device::gpu::Arg;
+use trunkline::device::gpu::KernelArg;
 use trunkline::device::{DeviceError, Devices, Residence, WindowConfig};
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::{MemoryKind, MemoryRange};
 
 use crate::gpu_windows::{Given, Machine, devices, run, run_over, whole};
 use crate::stand_in::{LiveCounts, StandIn};
@@ -20,12 +20,13 @@ fn large() -> WindowConfig {
 }
 
 /// The memory of a window in a GPU, which is held beyond the window's end.
-fn held(given: &Given<'_>) -> Memory {
-    let is_window =
-        |memory: &Memory| memory.len() as u64 >= 2 * PUTS * PUT_BYTES && memory.kind() != Kind::Host;
-    let held = given.view.as_ref().unwrap().held();
+fn held(given: &Given<'_>) -> MemoryRange {
+    let is_window = |memory: &MemoryRange| {
+        memory.len() as u64 >= 2 * PUTS * PUT_BYTES && memory.kind() != MemoryKind::Host
+    };
+    let held = given.view.as_ref().unwrap().held_args();
     let mut memories = held.into_iter().filter_map(|arg| match arg {
-        Arg::Memory(memory) if is_window(&memory) => Some(memory),
+        KernelArg::Memory(memory) if is_window(&memory) => Some(memory),
         _ => None,
     });
     memories.next().unwrap()
@@ -44,7 +45,7 @@ pub(crate) fn leave(world: &World, machine: &Machine) {
         assert_eq!(given.launch("window_leave", 1, &mut [], [other as u64, PUTS, PUT_BYTES]), 0);
         given.free(world);
         let mut found = vec![0_u64; half / 8];
-        machine.device.read(&memory, half as u64, bytemuck::cast_slice_mut(&mut found)).unwrap();
+        machine.device.copy_from_device(&memory, half as u64, bytemuck::cast_slice_mut(&mut found)).unwrap();
         let wrong = found.iter().zip(words(other)).position(|(found, put)| *found != put);
         assert_eq!(wrong, None, "the first word that is missing, round {round}");
     }

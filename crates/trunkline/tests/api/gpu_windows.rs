@@ -8,9 +8,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use trunkline::World;
-use trunkline::device::gpu::{Arg, Device, Gpu, Program, Vendor};
-use trunkline::device::{DeviceError, Devices, GpuView, Gpus, Kernel, Mode, Residence, Window, WindowConfig};
-use trunkline_mem::Memory;
+use trunkline::device::gpu::{GpuDevice, GpuVendor, KernelArg, KernelModule, VendorDriver};
+use trunkline::device::{
+    DeviceError, Devices, ExecutorMode, GpuPlacement, GpuView, Kernel, Residence, Window, WindowConfig,
+};
+use trunkline_mem::MemoryRange;
 
 use crate::devices::FABRICS;
 use crate::headers::{CELLS, STEPS, TOKENS, WORDS, dispatch, halo, ring_sum, spread};
@@ -65,24 +67,24 @@ fn text() -> String {
 
 /// The GPU of this process, and the kernels.
 pub(crate) struct Machine {
-    pub(crate) device: Device,
-    program: Program,
+    pub(crate) device: GpuDevice,
+    program: KernelModule,
     ticks: u64,
 }
 
 fn open() -> Result<Machine, String> {
     let is_played = std::env::var_os(PLAYED).is_some();
-    let gpu = Gpu::open(Vendor::Nvidia).map_err(|error| error.to_string())?;
-    let device = gpu.device(0).map_err(|error| error.to_string())?;
+    let gpu = VendorDriver::open(GpuVendor::Nvidia).map_err(|error| error.to_string())?;
+    let device = gpu.open_device(0).map_err(|error| error.to_string())?;
     let image = if is_played {
         b"stub".to_vec()
     } else {
         let architecture = device.architecture().map_err(|error| error.to_string())?;
-        let image = trunkline_device_queue::nvrtc::compile(&text(), "windows.cu", architecture, &[]);
+        let image = trunkline_device_queue::nvrtc::compile_text(&text(), "windows.cu", architecture, &[]);
         image.map_err(|error| error.to_string())?.bytes
     };
     // SAFETY: the kernels change what their window and their job name, which are held while they run.
-    let program = unsafe { device.program(&image) }.map_err(|error| error.to_string())?;
+    let program = unsafe { device.load_module(&image) }.map_err(|error| error.to_string())?;
     let [played, real] = TICKS;
     Ok(Machine { device, program, ticks: if is_played { played } else { real } })
 }
@@ -163,8 +165,8 @@ pub(crate) struct Given<'m> {
     pub(crate) window: Window,
     /// None if they are threads in Rust.
     pub(crate) view: Option<GpuView>,
-    memory: Memory,
-    results: Memory,
+    memory: MemoryRange,
+    results: MemoryRange,
 }
 
 impl<'m> Given<'m> {
@@ -191,18 +193,18 @@ impl<'m> Given<'m> {
     ) -> u64 {
         let (device, view) = (&self.machine.device, self.view.as_ref().unwrap());
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(words);
-        device.write(&self.memory, 0, bytes).unwrap();
+        device.copy_to_device(&self.memory, 0, bytes).unwrap();
         let mut job = view.words();
         let (memory, results) = (self.memory.addr() as u64, self.results.addr() as u64);
         job.extend([memory, count, first, steps, self.machine.ticks, results]);
-        let mut args = vec![Arg::Words(job)];
-        args.extend(view.held());
-        args.extend([self.memory.clone(), self.results.clone()].map(Arg::Memory));
-        let running = self.machine.program.launch(name, (1, threads), args).unwrap();
+        let mut args = vec![KernelArg::Words(job)];
+        args.extend(view.held_args());
+        args.extend([self.memory.clone(), self.results.clone()].map(KernelArg::Memory));
+        let running = self.machine.program.launch_kernel(name, (1, threads), args).unwrap();
         assert!(running.wait(Duration::from_secs(100)).unwrap(), "{name} has not ended");
-        device.read(&self.memory, 0, bytes).unwrap();
+        device.copy_from_device(&self.memory, 0, bytes).unwrap();
         let mut results = [0_u64; THREADS_MAX];
-        device.read(&self.results, 0, bytemuck::cast_slice_mut(&mut results)).unwrap();
+        device.copy_from_device(&self.results, 0, bytemuck::cast_slice_mut(&mut results)).unwrap();
         let results = &results[..threads as usize];
         assert!(results.iter().all(|result| *result == results[0]), "a group hears the same: {results:?}");
         results[0]
@@ -216,8 +218,10 @@ impl<'m> Given<'m> {
 /// Of kernels on the GPU; or of kernels in Rust, without a residence.
 pub(crate) fn devices(machine: &Machine, world: &World, residence: Option<Residence>) -> Devices {
     match residence {
-        None => world.devices(Mode::Thread).unwrap(),
-        Some(residence) => world.devices_of_gpu(Gpus { device: machine.device.clone(), residence }).unwrap(),
+        None => world.devices(ExecutorMode::Thread).unwrap(),
+        Some(residence) => {
+            world.devices_of_gpu(GpuPlacement { device: machine.device.clone(), residence }).unwrap()
+        }
     }
 }
 

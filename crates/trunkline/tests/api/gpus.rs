@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use trunkline::World;
 use trunkline::messages::{AnyMemory, Buffer, IpcMemory as _, Messages};
-use trunkline_mem::ipc::At;
+use trunkline_mem::ipc::CopyPlace;
 
 use crate::gpu_windows::skip;
 use crate::nvidia::Nvidia;
@@ -97,7 +97,7 @@ fn build_library(kind: &str, library: &str) -> Option<&'static tempfile::TempDir
 /// Allocates, exchanges both ways and frees, in little memory, at addresses that come again and overlap what is stale.
 fn exchange(kind: &str, world: &World) -> Messages<AnyMemory> {
     let mut messages = Messages::start(world, AnyMemory::open(kind, 0).unwrap()).unwrap();
-    assert_eq!(messages.memory().name(), kind);
+    assert_eq!(messages.memory().kind_name(), kind);
     let other = 1 - world.rank();
     let into = Buffer::private(10 * MIB).unwrap();
     for round in 0..100 {
@@ -106,14 +106,14 @@ fn exchange(kind: &str, world: &World) -> Messages<AnyMemory> {
             if let Ok(address) = messages.memory().alloc(len) {
                 break address;
             }
-            messages.trim(0);
+            messages.trim_exports(0);
             messages.progress();
         };
         let bytes = |rank: usize| [(3 * round + rank) as u8; 64];
-        messages.memory().write(At::Own(address), &bytes(world.rank())).unwrap();
-        messages.memory().write(At::Own(address + len - 64), &bytes(world.rank())).unwrap();
+        messages.memory().write(CopyPlace::Own(address), &bytes(world.rank())).unwrap();
+        messages.memory().write(CopyPlace::Own(address + len - 64), &bytes(world.rank())).unwrap();
         let received = messages.irecv(other, 1, &into.part(0, len).unwrap()).unwrap();
-        let sent = messages.isend(other, 1, &Buffer::own(address, len)).unwrap();
+        let sent = messages.isend(other, 1, &Buffer::from_address(address, len)).unwrap();
         messages.wait(received).unwrap();
         messages.wait(sent).unwrap();
         let mut found = [0; 64];
@@ -162,7 +162,7 @@ fn memory_of_a_gpu_is_exchanged_and_given_back() {
         let until = Instant::now() + Duration::from_secs(10);
         while nvidia.free_bytes() + OF_OTHERS < before {
             assert!(Instant::now() < until, "{before} bytes were free, and {} are", nvidia.free_bytes());
-            messages.trim(0);
+            messages.trim_exports(0);
             messages.progress();
         }
         messages.finish().unwrap();
@@ -183,17 +183,17 @@ fn mapped_for_each(kind: &str, settings: &[(&str, &str)], devices: [u32; 2], nam
             let other = 1 - world.rank();
             let sent = messages.memory().alloc(MIB).unwrap();
             let host = Buffer::private(MIB).unwrap();
-            let maps = |messages: &Messages<AnyMemory>| messages.shares().driver.maps;
+            let maps = |messages: &Messages<AnyMemory>| messages.sharing_report().driver.maps;
             for round in 0..12_u8 {
                 let bytes = |rank: usize| [3 * round + rank as u8; 64];
-                messages.memory().write(At::Own(sent + MIB - 64), &bytes(world.rank())).unwrap();
+                messages.memory().write(CopyPlace::Own(sent + MIB - 64), &bytes(world.rank())).unwrap();
                 let into = match round % 3 {
                     0 => host.clone(),
-                    1 => Buffer::own(near, MIB),
-                    _ => Buffer::own(far, MIB),
+                    1 => Buffer::from_address(near, MIB),
+                    _ => Buffer::from_address(far, MIB),
                 };
                 let received = messages.irecv(other, 1, &into).unwrap();
-                let sending = messages.isend(other, 1, &Buffer::own(sent, MIB)).unwrap();
+                let sending = messages.isend(other, 1, &Buffer::from_address(sent, MIB)).unwrap();
                 messages.wait(received).unwrap();
                 messages.wait(sending).unwrap();
                 let mut found = [0; 64];

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use trunkline::World;
 use trunkline::device::{
-    DeviceError, GuestCard, GuestWindow, Kernel, KernelError, Mode, WaitError, Window, WindowConfig, With,
+    DeviceError, ExecutorMode, GuestCard, GuestWindow, Kernel, KernelError, PutNotification, WaitError,
+    Window, WindowConfig,
 };
 use trunkline_bootstrap::own;
 
@@ -91,7 +92,7 @@ fn as_a_guest() {
     match part.as_str() {
         "works" => works(&kernel),
         "dies" => {
-            kernel.put_bytes(0, 4096, 0, &pattern(3000, 1), With::signal(0)).unwrap();
+            kernel.put_bytes(0, 4096, 0, &pattern(3000, 1), PutNotification::signal(0)).unwrap();
             println!("ready");
             std::thread::sleep(LIMIT);
         }
@@ -104,7 +105,9 @@ fn works(kernel: &Kernel<'_>) {
     assert_eq!((kernel.rank(), kernel.size()), (0, 2));
     let mut came = vec![0; 5000];
     for round in 1..=ROUNDS {
-        kernel.put_bytes(1, 8192, 0, &pattern(5000, round), With::signal(1).and_counter(0)).unwrap();
+        kernel
+            .put_bytes(1, 8192, 0, &pattern(5000, round), PutNotification::signal(1).and_counter(0))
+            .unwrap();
         assert_eq!(kernel.wait_counter(0, round), Ok(round));
         assert_eq!(kernel.wait_signal(1, 1, round), Ok(round));
         kernel.read(16_384, &mut came).unwrap();
@@ -118,8 +121,8 @@ fn works(kernel: &Kernel<'_>) {
     kernel.wait(got).unwrap();
     kernel.read(0, &mut came).unwrap();
     assert!(came == pattern(5000, ROUNDS + 1000));
-    assert!(matches!(kernel.put(2, 0, 0, 8, With::NONE), Err(KernelError::NoRank(2))));
-    assert!(matches!(kernel.put(1, 1 << 16, 0, 8, With::NONE), Err(KernelError::Range { .. })));
+    assert!(matches!(kernel.put(2, 0, 0, 8, PutNotification::NONE), Err(KernelError::NoRank(2))));
+    assert!(matches!(kernel.put(1, 1 << 16, 0, 8, PutNotification::NONE), Err(KernelError::Range { .. })));
     kernel.flush().unwrap();
 }
 
@@ -130,7 +133,7 @@ fn answers(kernel: &Kernel<'_>, window: &Window) {
         assert_eq!(kernel.wait_signal(0, 1, round), Ok(round));
         window.read(8192, &mut came).unwrap();
         assert!(came == pattern(5000, round), "round {round}");
-        kernel.put_bytes(0, 16_384, 0, &pattern(5000, round + 1000), With::signal(1)).unwrap();
+        kernel.put_bytes(0, 16_384, 0, &pattern(5000, round + 1000), PutNotification::signal(1)).unwrap();
         kernel.recv(0, &mut came[..3000]).unwrap();
         assert!(came[..3000] == pattern(3000, round + 7), "round {round}");
         kernel.send(0, &pattern(3000, round + 8)).unwrap();
@@ -157,7 +160,7 @@ fn refuses(world: &World, window: &Window, guest: u32) {
     let window = GuestWindow::open(&own).unwrap();
     let kernel = window.kernel().limit(LIMIT);
     // Beside what the other guest uses of the part.
-    kernel.put_bytes(world.rank(), 41_000, 40_000, b"by itself", With::signal(0)).unwrap();
+    kernel.put_bytes(world.rank(), 41_000, 40_000, b"by itself", PutNotification::signal(0)).unwrap();
     assert_eq!(kernel.wait_signal(world.rank(), 0, 1), Ok(1));
     assert!(!window.host_has_ended());
 }
@@ -182,7 +185,7 @@ fn a_guest_uses_a_channel_as_its_own() {
         world.barrier().unwrap();
         window.free(&world).unwrap();
         drop(devices);
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         let window = devices.window(&world, CONFIG).unwrap();
         assert!(matches!(window.lend(0, std::process::id()), Err(DeviceError::NotForProcesses)));
         window.free(&world).unwrap();
@@ -210,7 +213,7 @@ fn the_death_of_a_guest_ends_its_channel() {
         let mut there = vec![0; 3000];
         window.read(4096, &mut there).unwrap();
         assert!(there == pattern(3000, 1));
-        kernel.put_bytes(0, 0, 0, b"on", With::signal(0)).unwrap();
+        kernel.put_bytes(0, 0, 0, b"on", PutNotification::signal(0)).unwrap();
         assert_eq!(kernel.wait_signal(0, 0, 2), Ok(2));
         drop(kernel);
         window.free(&world).unwrap();
@@ -257,7 +260,7 @@ fn the_death_of_a_host_ends_waits_of_its_guest() {
         let card = GuestCard::read_from(&mut std::fs::File::open(&path).unwrap()).unwrap();
         let window = GuestWindow::open(&card).unwrap();
         let kernel = window.kernel();
-        kernel.put_bytes(0, 64, 0, b"alive", With::signal(0).and_counter(0)).unwrap();
+        kernel.put_bytes(0, 64, 0, b"alive", PutNotification::signal(0).and_counter(0)).unwrap();
         assert_eq!((kernel.wait_signal(0, 0, 1), kernel.wait_counter(0, 1)), (Ok(1), Ok(1)));
         kernel.flush().unwrap();
         let killer = std::thread::spawn(move || {
@@ -273,7 +276,7 @@ fn the_death_of_a_host_ends_waits_of_its_guest() {
         assert!(told.saturating_duration_since(killer.join().unwrap()) < BOUND);
         assert!(matches!(ended, Err(KernelError::Wait(WaitError::Aborted(_)))), "{ended:?}");
         assert!(window.host_has_ended());
-        let late = kernel.put(0, 0, 0, 8, With::NONE).and_then(|put| kernel.wait(put));
+        let late = kernel.put(0, 0, 0, 8, PutNotification::NONE).and_then(|put| kernel.wait(put));
         assert!(late.is_err(), "{late:?}");
         world.finish().unwrap();
     });

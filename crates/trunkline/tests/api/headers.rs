@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use libloading::Library;
 use trunkline::World;
 use trunkline::device::{
-    DeviceTables, DeviceView, Devices, Kernel, KernelError, LaneView, Mode, PeerView, VIEW_VERSION, Window,
-    WindowConfig, With,
+    DeviceTables, DeviceView, Devices, ExecutorMode, Kernel, KernelError, LaneView, PeerView,
+    PutNotification, VIEW_VERSION, Window, WindowConfig,
 };
 use trunkline_device_queue::header::FILES;
 
@@ -241,7 +241,7 @@ fn layouts_are_those_of_the_header() {
 fn a_window_in_cxx_does_what_it_says() {
     let Some(library) = library("a window by the device header") else { return };
     run_over(&FABRICS, "headers::a_window_in_cxx_does_what_it_says", 2, |world| {
-        for mode in [Mode::Thread, Mode::Inline] {
+        for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
             let devices = world.devices(mode).unwrap();
             let config = WindowConfig {
                 bytes: 4096,
@@ -286,13 +286,13 @@ fn entries(given: &Given<'_>, first: u64, count: u64) -> Vec<[u64; 8]> {
 fn a_put_is_the_same_entries_in_both_languages() {
     let Some(library) = library("entries of windows by the device header") else { return };
     run_over(&["soft:shm"], "headers::a_put_is_the_same_entries_in_both_languages", 1, |world| {
-        let devices = world.devices(Mode::Inline).unwrap();
+        let devices = world.devices(ExecutorMode::Inline).unwrap();
         let config =
             WindowConfig { bytes: 4096, signals: 1, counters: 1, depth: 16, ..WindowConfig::default() };
         let given = Given::new(&library, &devices, &world, config);
         // A counter that the write has room for, and one that it has not.
         for (first, by, count) in [(0, u64::from(u32::MAX), 2), (2 * 2, 1 << 32, 3)] {
-            let with = With { signal: Some((0, 5)), counter: Some((0, by)) };
+            let with = PutNotification { signal: Some((0, 5)), counter: Some((0, by)) };
             given.kernel().put(0, 64, 0, 8, with).unwrap();
             assert_eq!(given.launch(PUT, 1, &mut [], 0, [by, 0]), GOOD);
             given.kernel().wait_signal(0, 0, 10).unwrap();
@@ -311,7 +311,7 @@ fn a_put_is_the_same_entries_in_both_languages() {
 fn barriers_in_cxx_go_on_from_kernel_to_kernel() {
     let Some(library) = library("barriers by the device header") else { return };
     run_over(&FABRICS, "headers::barriers_in_cxx_go_on_from_kernel_to_kernel", 3, |world| {
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         let given =
             Given::new(&library, &devices, &world, WindowConfig { bytes: 4096, ..WindowConfig::default() });
         let (rank, size) = (world.rank(), world.size());
@@ -329,7 +329,7 @@ fn barriers_in_cxx_go_on_from_kernel_to_kernel() {
             given.window.write(0, &round.to_le_bytes()).unwrap();
             let kernel = given.kernel();
             for other in 0..size {
-                kernel.put(other, 64 + 8 * rank as u64, 0, 8, With::NONE).unwrap();
+                kernel.put(other, 64 + 8 * rank as u64, 0, 8, PutNotification::NONE).unwrap();
             }
             kernel.flush().unwrap();
             meet(round);
@@ -380,7 +380,7 @@ fn is_in_cxx(world: &World, round: u64) -> bool {
 fn rings_of_both_languages_add_up() {
     let Some(library) = library("rings by the device header") else { return };
     run_over(&FABRICS, "headers::rings_of_both_languages_add_up", 3, |world| {
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         for (lanes, chunks, chunk) in [(1, 1, 16), (2, 4, 1024), (3, 2, 4096)] {
             let config = WindowConfig { lanes, chunks, chunk, ..WindowConfig::default() };
             let given = Given::new(&library, &devices, &world, config);
@@ -417,14 +417,21 @@ pub(crate) fn dispatch(kernel: &Kernel<'_>, tokens: &mut [[u64; WORDS]]) -> Resu
     let expert_of = |token: &[u64; WORDS]| token[0] as usize % size;
     for expert in 0..size {
         let mine: Vec<_> = tokens.iter().filter(|token| expert_of(token) == expert).copied().collect();
-        let (bytes, with) = (bytemuck::cast_slice(&mine), With::signal_by(0, mine.len() as u64 + 1));
+        let (bytes, with) =
+            (bytemuck::cast_slice(&mine), PutNotification::signal_by(0, mine.len() as u64 + 1));
         kernel.put_bytes(expert, row(1, rank), row(0, expert), bytes, with)?;
     }
     for by in 0..size {
         let mut theirs = vec![[0_u64; WORDS]; kernel.take_signal(by, 0, 1)? as usize - 1];
         kernel.read(row(1, by), bytemuck::cast_slice_mut(&mut theirs))?;
         theirs.iter_mut().for_each(|token| token[1..].iter_mut().for_each(|word| *word += rank as u64 + 1));
-        kernel.put_bytes(by, row(2, rank), row(1, by), bytemuck::cast_slice(&theirs), With::NONE)?;
+        kernel.put_bytes(
+            by,
+            row(2, rank),
+            row(1, by),
+            bytemuck::cast_slice(&theirs),
+            PutNotification::NONE,
+        )?;
     }
     kernel.barrier(0)?;
     for expert in 0..size {
@@ -439,7 +446,7 @@ pub(crate) fn dispatch(kernel: &Kernel<'_>, tokens: &mut [[u64; WORDS]]) -> Resu
 fn tokens_find_experts_of_both_languages() {
     let Some(library) = library("dispatch by the device header") else { return };
     run_over(&FABRICS, "headers::tokens_find_experts_of_both_languages", 3, |world| {
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         let bytes = (3 * world.size() * TOKENS * WORDS * 8) as u64;
         let config = WindowConfig { bytes, signals: 2, lanes: 2, ..WindowConfig::default() };
         let given = Given::new(&library, &devices, &world, config);
@@ -494,7 +501,7 @@ pub(crate) fn halo(
         window.write(0, bytemuck::bytes_of(&ends)).unwrap();
         for (to, halo, end) in [(left, 1, 0), (right, 0, 1)] {
             if let Some(to) = to {
-                kernel.put(to, 8 * (turn + halo), 8 * end, 8, With::signal(0))?;
+                kernel.put(to, 8 * (turn + halo), 8 * end, 8, PutNotification::signal(0))?;
             }
         }
         let mut halos = ends;
@@ -513,7 +520,7 @@ pub(crate) fn halo(
 fn a_rod_of_both_languages_is_one_rod() {
     let Some(library) = library("halos by the device header") else { return };
     run_over(&FABRICS, "headers::a_rod_of_both_languages_is_one_rod", 3, |world| {
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         let config = WindowConfig { bytes: 64, signals: 1, ..WindowConfig::default() };
         let given = Given::new(&library, &devices, &world, config);
         let part = world.rank() * CELLS / world.size()..(world.rank() + 1) * CELLS / world.size();
@@ -543,11 +550,11 @@ fn the_death_of_a_rank_ends_a_wait_in_cxx() {
     let Some(library) = library("a death beside the device header") else { return };
     let ends = |status: Option<i32>| status == Some(0) || status == Some(DIES);
     run_over_ends(&FABRICS, "headers::the_death_of_a_rank_ends_a_wait_in_cxx", 2, &ends, |world| {
-        let devices = world.devices(Mode::Thread).unwrap();
+        let devices = world.devices(ExecutorMode::Thread).unwrap();
         let config = WindowConfig { bytes: 64, signals: 1, ..WindowConfig::default() };
         let given = Given::new(&library, &devices, &world, config);
         if world.rank() == 1 {
-            given.kernel().put(0, 0, 0, 8, With::signal(0)).unwrap();
+            given.kernel().put(0, 0, 0, 8, PutNotification::signal(0)).unwrap();
             given.kernel().flush().unwrap();
             given.kernel().wait_signal(0, 0, 1).unwrap();
             std::process::exit(DIES);

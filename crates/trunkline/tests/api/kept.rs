@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 
 use libloading::os::unix::Library;
 use trunkline::World;
-use trunkline::messages::{AnyMemory, Buffer, Choice, Counts, Messages, Method, Place};
+use trunkline::messages::{AnyMemory, Buffer, CopyMethod, Messages, MethodChoice, TaggedCounts, WindowPlace};
 
 use crate::gpus::{over_driver, over_stub};
 use crate::nvidia::Nvidia;
@@ -55,11 +55,11 @@ fn library(kind: &str) -> &'static str {
 pub(crate) fn make_buffer(memory: &AnyMemory, sort: &str) -> Buffer {
     match sort {
         "host" => Buffer::private(LEN).unwrap(),
-        "plain" => Buffer::own(memory.alloc(LEN).unwrap(), LEN),
-        "pool" => Buffer::own(Nvidia::open().pooled(LEN), LEN),
+        "plain" => Buffer::from_address(memory.alloc(LEN).unwrap(), LEN),
+        "pool" => Buffer::from_address(Nvidia::open().pooled(LEN), LEN),
         sort => {
             // SAFETY: the kind has it open already.
-            let library = ManuallyDrop::new(unsafe { Library::new(library(memory.name())) }.unwrap());
+            let library = ManuallyDrop::new(unsafe { Library::new(library(memory.kind_name())) }.unwrap());
             let name = CString::new(sort).unwrap();
             // SAFETY: this function of a stub takes a text and a number, and gives one.
             let make =
@@ -68,7 +68,7 @@ pub(crate) fn make_buffer(memory: &AnyMemory, sort: &str) -> Buffer {
             // SAFETY: a text that ends with zero.
             let at = unsafe { make(name.as_ptr(), LEN as u64) };
             assert_ne!(at, 0, "{sort}");
-            Buffer::own(at as usize, LEN)
+            Buffer::from_address(at as usize, LEN)
         }
     }
 }
@@ -78,7 +78,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 }
 
 /// What has been done since.
-fn since(now: Counts, then: Counts) -> [u64; 4] {
+fn since(now: TaggedCounts, then: TaggedCounts) -> [u64; 4] {
     [
         now.eager - then.eager,
         now.mapped - then.mapped,
@@ -103,7 +103,7 @@ fn counted(from: Reach, into: Reach) -> [[u64; 4]; 2] {
 /// Every sort is sent to every sort, short and long and over the seams of what has any: whole, by the way that is left, and counted.
 fn every_sort(kind: &str, sorts: &[(&str, Reach)], world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
-    messages.choose(Choice::Fixed(Method::Pull));
+    messages.choose_method(MethodChoice::Fixed(CopyMethod::Pull));
     let buffers: Vec<Buffer> = sorts.iter().map(|(sort, _)| make_buffer(messages.memory(), sort)).collect();
     let mut seed = 0;
     for (from, source) in sorts.iter().zip(&buffers) {
@@ -178,7 +178,7 @@ fn measure_stage(world: World) {
     let number = |name, or| std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(or);
     let (len, rounds) = (number("TEST_STAGE_MIB", 64) * MIB, number("TEST_STAGE_ROUNDS", 20));
     let mut messages = Messages::start(&world, AnyMemory::open("cuda", 0).unwrap()).unwrap();
-    let (buffer, last) = (Buffer::own(Nvidia::open().segments(len), len), pattern(rounds, 4096));
+    let (buffer, last) = (Buffer::from_address(Nvidia::open().segments(len), len), pattern(rounds, 4096));
     let (before, began) = (messages.counts(), std::time::Instant::now());
     for round in 0..rounds {
         if world.rank() == 0 {
@@ -231,13 +231,13 @@ fn windows(kind: &str, sorts: &[(&str, Reach)], world: World) {
         let bytes = |rank: usize| pattern(3 + rank, LEN - 16);
         let source = Buffer::private(LEN - 16).unwrap();
         source.write(0, &bytes(world.rank())).unwrap();
-        messages.put(&window, Place::new(other, 8), &source).unwrap();
+        messages.put(&window, WindowPlace::new(other, 8), &source).unwrap();
         messages.fence(&window).unwrap();
         let mut found = vec![0; LEN - 16];
         messages.read(&mine, 8, &mut found).unwrap();
         assert!(found == bytes(other), "{sort}: put");
         let into = Buffer::private(LEN - 16).unwrap();
-        messages.get(&window, Place::new(other, 8), &into).unwrap();
+        messages.get(&window, WindowPlace::new(other, 8), &into).unwrap();
         messages.flush_all(&window).unwrap();
         into.read(0, &mut found).unwrap();
         assert!(found == bytes(world.rank()), "{sort}: got");
@@ -307,7 +307,7 @@ fn memory_of_several_tiles_is_staged_and_counted() {
             assert_eq!(staged, if is_sender { ROUNDS as u64 } else { 0 });
             assert_eq!(fallbacks >= 1, is_sender, "{fallbacks}");
         }
-        let driver = messages.shares().driver;
+        let driver = messages.sharing_report().driver;
         assert_eq!((driver.maps, driver.leaks), (0, 0));
         assert!((1..2 * ROUNDS as u64).contains(&driver.map_failures), "{driver:?}");
         messages.finish().unwrap();

@@ -1,7 +1,7 @@
 //! Messages and windows of memory of GPUs while a kernel runs, over libraries that stand for their drivers: copies do not land, and a call that waits for one is counted.
 
 use trunkline::World;
-use trunkline::messages::{AnyMemory, Buffer, Choice, Messages, Method, Place};
+use trunkline::messages::{AnyMemory, Buffer, CopyMethod, Messages, MethodChoice, WindowPlace};
 
 use crate::gpus::{over_stub, ranks_over_stub};
 use crate::kept::make_buffer;
@@ -27,7 +27,7 @@ fn pattern(rank: usize, len: usize) -> Vec<u8> {
 
 /// A buffer of the device, with bytes of this rank.
 fn own(messages: &Messages<AnyMemory>, rank: usize, len: usize) -> Buffer {
-    let buffer = Buffer::own(messages.memory().alloc(len).unwrap(), len);
+    let buffer = Buffer::from_address(messages.memory().alloc(len).unwrap(), len);
     messages.write(&buffer, 0, &pattern(rank, len)).unwrap();
     buffer
 }
@@ -109,11 +109,11 @@ fn windows(kind: &str, world: World) {
     let before = stub.ask("stub_blocked");
     // The list of Level Zero's that is waited for is one that does each command at once.
     assert!(before > blocked || kind == "ze", "what is written is waited for, or this shows nothing");
-    messages.put(&window, Place::new(other, 0), &source).unwrap();
+    messages.put(&window, WindowPlace::new(other, 0), &source).unwrap();
     messages.fence(&window).unwrap();
-    messages.get(&window, Place::new(other, 0), &got).unwrap();
-    messages.get(&window, Place::new(rank, 0), &host).unwrap();
-    messages.put(&window, Place::new(rank, 0), &host.part(0, LEN).unwrap()).unwrap();
+    messages.get(&window, WindowPlace::new(other, 0), &got).unwrap();
+    messages.get(&window, WindowPlace::new(rank, 0), &host).unwrap();
+    messages.put(&window, WindowPlace::new(rank, 0), &host.part(0, LEN).unwrap()).unwrap();
     assert_eq!(stub.ask("stub_blocked"), before, "a copy was waited for");
     let mut found = vec![0; PART];
     host.read(0, &mut found).unwrap();
@@ -171,7 +171,7 @@ fn go_on_until_a_call_waits(messages: &mut Messages<AnyMemory>, stub: &StandIn) 
 /// Rank 1 maps memory of rank 0, and unmaps it, while a kernel runs there: messages of the host between the two go on, and the message that needs the mapping waits.
 fn mappings(kind: &str, sort: &str, world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
-    messages.choose(Choice::Fixed(Method::Pull));
+    messages.choose_method(MethodChoice::Fixed(CopyMethod::Pull));
     let (rank, stub) = (world.rank(), stand_in(kind));
     let buffer = make_buffer(messages.memory(), if rank == 0 { sort } else { "plain" });
     messages.write(&buffer, 0, &pattern(rank, buffer.len())).unwrap();
@@ -199,7 +199,7 @@ fn mappings(kind: &str, sort: &str, world: World) {
     }
     messages.barrier().unwrap();
     if rank == 0 {
-        assert!(messages.release(address));
+        assert!(messages.release_export(address));
     }
     let seen = go_on_until_a_call_waits(&mut messages, &stub);
     if rank == 0 {
@@ -250,7 +250,7 @@ fn pins(kind: &str, world: World) {
     }
     let mut messages = Messages::start(&world, memory).unwrap();
     let seen = go_on_until_a_call_waits(&mut messages, &stub);
-    let buffer = Buffer::own(addr, LEN);
+    let buffer = Buffer::from_address(addr, LEN);
     messages.write(&buffer, 0, &pattern(rank, LEN)).unwrap();
     if rank == 0 {
         let sent = messages.isend(1, 1, &buffer).unwrap();
@@ -338,7 +338,7 @@ fn handles_of_level_zero_are_given_back_beside_a_kernel() {
     let name = "kernel_runs::handles_of_level_zero_are_given_back_beside_a_kernel";
     over_stub("ze", &[], name, |world: World| {
         let mut messages = Messages::start(&world, AnyMemory::open("ze", 0).unwrap()).unwrap();
-        messages.choose(Choice::Fixed(Method::Pull));
+        messages.choose_method(MethodChoice::Fixed(CopyMethod::Pull));
         let (rank, stub) = (world.rank(), stand_in("ze"));
         let buffer = own(&messages, rank, 1 << 20);
         let address = buffer.address().unwrap();
@@ -347,7 +347,7 @@ fn handles_of_level_zero_are_given_back_beside_a_kernel() {
             messages.wait(sent).unwrap();
             messages.memory().free(address).unwrap();
             stub.ask("stub_run_kernel");
-            assert!(messages.release(address), "it was exported");
+            assert!(messages.release_export(address), "it was exported");
         } else {
             let received = messages.irecv(1, 1, &buffer).unwrap();
             messages.wait(received).unwrap();
@@ -398,7 +398,7 @@ fn rows_on_a_further_device_hold_up_nothing() {
                     stub.ask("stub_end_kernel");
                     ran
                 });
-                messages.put(&window, Place::new(1, 0), &rows).unwrap();
+                messages.put(&window, WindowPlace::new(1, 0), &rows).unwrap();
                 ends.join().unwrap()
             });
             assert_eq!(kernel_ran, 1, "the thread that makes progress waited for the kernel");

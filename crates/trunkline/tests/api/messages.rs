@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use trunkline::World;
 use trunkline::messages::{
-    Any, AnyMemory, Bits, Buffer, Choice, Counts, Device, IpcMemory, MessageError, Messages, Method,
-    shared_device,
+    Any, AnyMemory, Buffer, CopyMethod, IpcMemory, MemfdDevice, MessageError, Messages, MethodChoice,
+    TagBits, TaggedCounts, shared_device,
 };
-use trunkline_mem::ipc::At;
+use trunkline_mem::ipc::CopyPlace;
 
 use crate::ranks::{DIES, run_over, run_within_over};
 
 const SHM: [&str; 1] = ["soft:shm"];
 const CAPACITY: u64 = 64 << 20;
 
-fn start(world: &World) -> Messages<Device> {
+fn start(world: &World) -> Messages<MemfdDevice> {
     Messages::start(world, shared_device(world, CAPACITY).unwrap()).unwrap()
 }
 
@@ -24,8 +24,8 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at ^ at >> 8).wrapping_mul(31).wrapping_add(seed * 101) as u8).collect()
 }
 
-fn own(messages: &Messages<Device>, len: usize) -> Buffer {
-    Buffer::own(messages.memory().alloc(len).unwrap(), len)
+fn own(messages: &Messages<MemfdDevice>, len: usize) -> Buffer {
+    Buffer::from_address(messages.memory().alloc(len).unwrap(), len)
 }
 
 #[test]
@@ -40,10 +40,10 @@ fn every_rank_sends_to_every_other_from_any_memory() {
             assert!((0..size).all(|other| messages.is_near(other) == (other != rank)));
             for len in [0, 8, 1000, 8192, 8193, 300_000] {
                 let address = messages.memory().alloc(len.max(1)).unwrap();
-                messages.memory().write(At::Own(address), &pattern(len, rank)).unwrap();
+                messages.memory().write(CopyPlace::Own(address), &pattern(len, rank)).unwrap();
                 let private = Buffer::private(len).unwrap();
                 private.write(0, &pattern(len, rank)).unwrap();
-                let from = [Buffer::own(address, len), private.clone(), private];
+                let from = [Buffer::from_address(address, len), private.clone(), private];
                 let into: Vec<_> = (0..size)
                     .map(|_| {
                         [
@@ -87,7 +87,7 @@ fn every_rank_sends_to_every_other_from_any_memory() {
 /// Streams messages of two buffers and of all lengths from rank 0 to rank 1; returns what this rank has counted since: copied as
 /// the receiver, as the sender, and staged.
 fn stream<M: IpcMemory>(messages: &mut Messages<M>, buffers: &[Buffer; 4]) -> [u64; 3] {
-    let since = |now: Counts, then: Counts| {
+    let since = |now: TaggedCounts, then: TaggedCounts| {
         [now.by_receiver - then.by_receiver, now.by_sender - then.by_sender, now.staged - then.staged]
     };
     let before = messages.counts();
@@ -123,16 +123,16 @@ fn private_memory_comes_whole_whoever_copies_it() {
         let first = world.rank() == 0;
         // Of six lengths two go at once.
         let methods = [
-            (Method::Pull, [0, 0, 0], [800, 0, 0]),
-            (Method::Turns, [0, 400, 0], [400, 0, 0]),
-            (Method::Stage, [0, 0, 800], [0, 0, 0]),
+            (CopyMethod::Pull, [0, 0, 0], [800, 0, 0]),
+            (CopyMethod::Turns, [0, 400, 0], [400, 0, 0]),
+            (CopyMethod::Stage, [0, 0, 800], [0, 0, 0]),
         ];
         for (method, sender, receiver) in methods {
-            messages.choose(Choice::Fixed(method));
+            messages.choose_method(MethodChoice::Fixed(method));
             let counted = stream(&mut messages, &buffers);
             assert_eq!(counted, if first { sender } else { receiver }, "{method:?}");
         }
-        messages.choose(Choice::Learned);
+        messages.choose_method(MethodChoice::Learned);
         stream(&mut messages, &buffers);
         messages.finish().unwrap();
         world.finish().unwrap();
@@ -144,10 +144,14 @@ fn mapped_memory_comes_whole_whoever_copies_it() {
     run_over(&SHM, "messages::mapped_memory_comes_whole_whoever_copies_it", 2, |world| {
         let mut messages = start(&world);
         let buffers: [Buffer; 4] = std::array::from_fn(|_| own(&messages, (1 << 20) + 64));
-        for choice in [Choice::Learned, Choice::Fixed(Method::Turns), Choice::Fixed(Method::Stage)] {
-            messages.choose(choice);
+        for choice in [
+            MethodChoice::Learned,
+            MethodChoice::Fixed(CopyMethod::Turns),
+            MethodChoice::Fixed(CopyMethod::Stage),
+        ] {
+            messages.choose_method(choice);
             let counted = stream(&mut messages, &buffers);
-            let by_turns = choice == Choice::Fixed(Method::Turns);
+            let by_turns = choice == MethodChoice::Fixed(CopyMethod::Turns);
             assert!(!by_turns || counted == if world.rank() == 0 { [0, 400, 0] } else { [400, 0, 0] });
         }
         messages.finish().unwrap();
@@ -164,7 +168,7 @@ fn slices_go_and_come_in_order() {
             let mut seen = [0_usize; 3];
             for _ in 0..2 * 400 {
                 let mut bytes = vec![0; 20_000];
-                let got = messages.recv(Any, Bits { tag: 0, mask: 0xff }, &mut bytes).unwrap();
+                let got = messages.recv(Any, TagBits { tag: 0, mask: 0xff }, &mut bytes).unwrap();
                 let number = seen[got.rank];
                 assert_eq!(got.tag >> 8, number as u64, "rank {} overtakes itself", got.rank);
                 let expected = pattern((number * 97) % 20_000, number);
@@ -197,7 +201,7 @@ fn mistakes_with_messages_are_named() {
         assert!(buffer.part(5, 6).is_err());
         assert!(told(buffer.in_rows(4, 3).unwrap_err()).contains("do not overlap"));
         assert!(buffer.in_rows(2, 4).unwrap().in_rows(1, 2).is_err());
-        let nowhere = Buffer::own(4096, 20_000);
+        let nowhere = Buffer::from_address(4096, 20_000);
         assert!(told(messages.isend(other, 0, &nowhere).unwrap_err()).contains("has it been freed?"));
         assert!(told(nowhere.write(0, &[1]).unwrap_err()).contains("Messages::read"));
         if rank == 0 {
@@ -228,7 +232,7 @@ fn who_is_killed_in_a_copy_takes_nobody_along() {
             ];
             run_within_over(&environment, &SHM, name, 2, &ends, |world| {
                 let said = |name| std::env::var(name).unwrap();
-                let method = [Method::Pull, Method::Turns, Method::Stage]
+                let method = [CopyMethod::Pull, CopyMethod::Turns, CopyMethod::Stage]
                     [METHODS.iter().position(|method| *method == said("KILLED_BY")).unwrap()];
                 let after = Duration::from_micros(said("KILLED_AT").parse().unwrap());
                 if said("KILLED_OF") == "memfd" {
@@ -265,10 +269,10 @@ fn survives<M: IpcMemory>(
     world: &World,
     mut messages: Messages<M>,
     buffers: &[Buffer; 4],
-    method: Method,
+    method: CopyMethod,
     after: Duration,
 ) -> Messages<M> {
-    messages.choose(Choice::Fixed(method));
+    messages.choose_method(MethodChoice::Fixed(method));
     let other = 1 - world.rank();
     // Both are out of what ranks do together.
     if world.rank() == 0 {
@@ -330,12 +334,12 @@ fn ten_thousand_allocations_are_exchanged_in_little_memory() {
                     break address;
                 }
                 // What was freed is given back by whoever has it mapped, who is told when something new is sent, or asked.
-                messages.trim(0);
+                messages.trim_exports(0);
                 messages.progress();
             };
-            messages.memory().write(At::Own(address), &[round as u8; 64]).unwrap();
+            messages.memory().write(CopyPlace::Own(address), &[round as u8; 64]).unwrap();
             let received = messages.irecv(other, 1, &into).unwrap();
-            let sent = messages.isend(other, 1, &Buffer::own(address, len)).unwrap();
+            let sent = messages.isend(other, 1, &Buffer::from_address(address, len)).unwrap();
             messages.wait(received).unwrap();
             messages.wait(sent).unwrap();
             let mut first = [0; 64];
@@ -361,7 +365,7 @@ fn broadcasts_and_exchanges_are_whole_whatever_memory_each_rank_has() {
             for round in 0..12 {
                 for len in [0, 8, 8192, 100_000, 1 << 20] {
                     // Ranks differ in where their buffers are, and in which of them others could map.
-                    let buffer = |messages: &Messages<Device>, len: usize, turn: usize| match turn % 2 {
+                    let buffer = |messages: &Messages<MemfdDevice>, len: usize, turn: usize| match turn % 2 {
                         0 => Buffer::private(len).unwrap(),
                         _ => own(messages, len.max(1)).part(0, len).unwrap(),
                     };
@@ -432,19 +436,23 @@ fn whether_all_read_is_decided_by_all() {
             let is_stubborn = |rank: usize| stubborn_ranks.contains(&rank);
             let all_read = !(0..size).any(|rank| is_private(rank) || is_stubborn(rank));
             let from = if is_private(rank) { &private } else { &from };
-            messages.choose(if is_stubborn(rank) { Choice::Fixed(Method::Turns) } else { Choice::Learned });
+            messages.choose_method(if is_stubborn(rank) {
+                MethodChoice::Fixed(CopyMethod::Turns)
+            } else {
+                MethodChoice::Learned
+            });
             for other in 0..size {
                 let bytes = pattern(LEN, round + rank * size + other);
                 messages.write(from, other * LEN, &bytes).unwrap();
             }
-            let (counts, together) = (messages.counts(), messages.together());
+            let (counts, together) = (messages.counts(), messages.collective_counts());
             messages.all_to_all(from, &into).unwrap();
             let mut bytes = vec![0; LEN];
             for other in 0..size {
                 messages.read(&into, other * LEN, &mut bytes).unwrap();
                 assert!(bytes == pattern(LEN, round + other * size + rank), "round {round}, of {other}");
             }
-            let now = messages.together();
+            let now = messages.collective_counts();
             let counted = [now.read - together.read, now.apart - together.apart];
             assert_eq!(counted, [u64::from(all_read), u64::from(!all_read)], "round {round}");
             if all_read {
@@ -452,17 +460,17 @@ fn whether_all_read_is_decided_by_all() {
                 assert_eq!(since.mapped - counts.mapped, others, "round {round}: each reads from all");
                 assert_eq!((since.by_sender, since.staged), (counts.by_sender, counts.staged));
             }
-            messages.choose(Choice::Learned);
+            messages.choose_method(MethodChoice::Learned);
             for root in 0..size {
                 let shared = if is_private(root) { &private } else { &into }.part(0, LEN).unwrap();
                 if rank == root {
                     messages.write(&shared, 0, &pattern(LEN, 1000 + round * size + root)).unwrap();
                 }
-                let (counts, together) = (messages.counts(), messages.together());
+                let (counts, together) = (messages.counts(), messages.collective_counts());
                 messages.broadcast(root, &shared).unwrap();
                 messages.read(&shared, 0, &mut bytes).unwrap();
                 assert!(bytes == pattern(LEN, 1000 + round * size + root), "round {round}, root {root}");
-                let (since, now) = (messages.counts(), messages.together());
+                let (since, now) = (messages.counts(), messages.collective_counts());
                 let counted = [now.read - together.read, now.apart - together.apart];
                 let reads = !is_private(root);
                 let expected = if rank == root { [reads, !reads] } else { [false; 2] };

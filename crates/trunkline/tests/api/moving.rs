@@ -157,7 +157,7 @@ fn mistakes_are_named() {
         assert_eq!(told(world.put(1, place.at(9), &[1, 2])), range);
         assert_eq!(told(world.get(0, place.at(9), &mut [1, 2])), range);
         assert!(matches!(world.fetch(1, place.at(10)), Err(Error::Range { .. })));
-        let turn = world.fetch_nbi(1, &floats, trunkline::Fetching::Xor(1.0));
+        let turn = world.fetch_nbi(1, &floats, trunkline::FetchOp::Xor(1.0));
         assert_eq!(turn.unwrap_err().to_string(), "there is no such atomic on numbers with a point");
         assert_eq!(
             told(world.wait_until(&place, Compare::Equal, 1, 7).map(drop)),

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use strict_fi::Found;
+use strict_fi::StrictReport;
 
 /// The fabrics, with their environment and how many NICs each rank uses.
 const ALL: [Over; 9] = [
@@ -133,12 +133,16 @@ impl Over {
         if self.fabric != STRICT {
             return;
         }
-        let found = Found::read(&folder.join("report")).unwrap();
+        let found = StrictReport::read_file(&folder.join("report")).unwrap();
         assert!(found.violations.is_empty(), "{self:?}: rules were broken: {:#?}", found.violations);
         if let Some(ranks) = well {
             let domains = (0..ranks).map(|rank| self.nics[rank % self.nics.len()]).sum::<usize>();
             assert!(found.accounts.len() >= domains, "{self:?}: accounts: {:#?}", found.accounts);
-            assert!(found.left().is_empty(), "{self:?}: domains were not closed: {:#?}", found.left());
+            assert!(
+                found.open_accounts().is_empty(),
+                "{self:?}: domains were not closed: {:#?}",
+                found.open_accounts()
+            );
         }
     }
 }

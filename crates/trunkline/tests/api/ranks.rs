@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use trunkline::{Builder, World};
-use trunkline_bootstrap::{Secret, free_port, own};
+use trunkline::{World, WorldBuilder};
+use trunkline_bootstrap::{JobSecret, free_port, own};
 
 use crate::over::{NICS, Over};
 
@@ -58,7 +58,7 @@ pub(crate) fn run_over_as(
     fabrics: &[&str],
     name: &str,
     size: usize,
-    builder: impl FnOnce() -> Builder,
+    builder: impl FnOnce() -> WorldBuilder,
     rank: impl FnOnce(World),
 ) {
     let plain =
@@ -84,7 +84,7 @@ pub(crate) fn run_as(
     name: &str,
     size: usize,
     ends: &dyn Fn(Option<i32>) -> bool,
-    builder: impl FnOnce() -> Builder,
+    builder: impl FnOnce() -> WorldBuilder,
     rank: impl FnOnce(World),
 ) {
     over_each(Over::here(name), name, size, ends, builder, rank);
@@ -95,7 +95,7 @@ fn over_each(
     name: &str,
     size: usize,
     ends: &dyn Fn(Option<i32>) -> bool,
-    builder: impl FnOnce() -> Builder,
+    builder: impl FnOnce() -> WorldBuilder,
     rank: impl FnOnce(World),
 ) {
     over_each_within(&[], all, name, size, ends, builder, rank);
@@ -107,7 +107,7 @@ fn over_each_within(
     name: &str,
     size: usize,
     ends: &dyn Fn(Option<i32>) -> bool,
-    builder: impl FnOnce() -> Builder,
+    builder: impl FnOnce() -> WorldBuilder,
     rank: impl FnOnce(World),
 ) {
     if is_rank() {
@@ -137,7 +137,7 @@ fn start(
     environment: &[(&str, &OsStr)],
 ) -> Vec<Option<i32>> {
     let port = free_port().unwrap();
-    let secret = Secret::random().unwrap().to_hex();
+    let secret = JobSecret::random().unwrap().to_hex();
     let spawn = |rank: usize| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", name, "--nocapture", "--test-threads", "1"]).stdout(Stdio::null());

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use trunkline::World;
 use trunkline::messages::{
-    Buffer, Device, IpcMemory, MAPPED_MAX, MessageError, Messages, Place, Private, Window, shared_device,
+    Buffer, HostWindow, IpcMemory, MAPPED_MAX, MemfdDevice, MessageError, Messages, PrivateMemory,
+    WindowPlace, shared_device,
 };
 use trunkline_mem::ipc::{
-    Allocation, At, Caps, CopyError, Export, ExportError, FindError, Handle, Mapped, NotClosed, OpenError,
-    Passing, To,
+    CopyError, CopyPlace, CopyTarget, ExportError, ExportedHandle, FindAllocationError, HandleOpenError,
+    HandlePassing, IpcAllocation, IpcCaps, IpcHandle, NotClosed, OpenedHandle,
 };
 
 use crate::ranks::{DIES, run_over, run_over_ends};
@@ -21,7 +22,7 @@ const CAPACITY: u64 = 256 << 20;
 /// A device whose driver does not export, or not open, or is slow.
 #[derive(Debug)]
 struct Balky {
-    device: Device,
+    device: MemfdDevice,
     exports: bool,
     opens: bool,
     /// For how long it waits before it writes.
@@ -31,31 +32,39 @@ struct Balky {
 }
 
 impl IpcMemory for Balky {
-    fn caps(&self) -> Caps {
+    fn caps(&self) -> IpcCaps {
         self.device.caps()
     }
 
-    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
+    fn allocation_of(&self, addr: usize) -> Result<IpcAllocation, FindAllocationError> {
         self.device.allocation_of(addr)
     }
 
-    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
+    fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError> {
         if self.exports { self.device.export(of, how) } else { Err(ExportError::Passing("balks")) }
     }
 
-    fn open(&self, handle: &Handle, descriptor: Option<std::os::fd::OwnedFd>) -> Result<Mapped, OpenError> {
-        if self.opens { self.device.open(handle, descriptor) } else { Err(OpenError::Descriptor("balks")) }
+    fn open(
+        &self,
+        handle: &IpcHandle,
+        descriptor: Option<std::os::fd::OwnedFd>,
+    ) -> Result<OpenedHandle, HandleOpenError> {
+        if self.opens {
+            self.device.open(handle, descriptor)
+        } else {
+            Err(HandleOpenError::Descriptor("balks"))
+        }
     }
 
-    fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
+    fn close(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
         self.device.close(mapped)
     }
 
-    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+    fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         self.device.read(from, out)
     }
 
-    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+    fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         if !self.slowness.is_zero() {
             std::thread::sleep(self.slowness);
         }
@@ -64,7 +73,7 @@ impl IpcMemory for Balky {
         written
     }
 
-    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+    fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
         self.device.copy(from, to, len)
     }
 }
@@ -94,7 +103,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 fn own(messages: &Messages<Balky>, len: usize) -> Buffer {
-    Buffer::own(messages.memory().device.alloc(len).unwrap(), len)
+    Buffer::from_address(messages.memory().device.alloc(len).unwrap(), len)
 }
 
 fn bytes_of<M: IpcMemory>(messages: &Messages<M>, buffer: &Buffer) -> Vec<u8> {
@@ -104,7 +113,7 @@ fn bytes_of<M: IpcMemory>(messages: &Messages<M>, buffer: &Buffer) -> Vec<u8> {
 }
 
 /// Each rank's part has a place for each other rank, which it fills; then it reads all that others were given.
-fn exchange<M: IpcMemory>(messages: &mut Messages<M>, window: &Window, part: &Buffer, seed: usize) {
+fn exchange<M: IpcMemory>(messages: &mut Messages<M>, window: &HostWindow, part: &Buffer, seed: usize) {
     let (rank, size) = (messages.rank(), messages.size());
     let len = part.len() / size;
     let number = |from: usize, to: usize| seed + from * size + to;
@@ -112,7 +121,7 @@ fn exchange<M: IpcMemory>(messages: &mut Messages<M>, window: &Window, part: &Bu
         .map(|to| {
             let source = Buffer::private(len).unwrap();
             source.write(0, &pattern(len, number(rank, to))).unwrap();
-            messages.put(window, Place::new(to, rank * len), &source).unwrap();
+            messages.put(window, WindowPlace::new(to, rank * len), &source).unwrap();
             source
         })
         .collect();
@@ -125,7 +134,7 @@ fn exchange<M: IpcMemory>(messages: &mut Messages<M>, window: &Window, part: &Bu
     let into: Vec<Buffer> = (0..size * size)
         .map(|at| {
             let into = Buffer::private(len).unwrap();
-            messages.get(window, Place::new(at / size, at % size * len), &into).unwrap();
+            messages.get(window, WindowPlace::new(at / size, at % size * len), &into).unwrap();
             into
         })
         .collect();
@@ -194,12 +203,12 @@ fn rows_are_put_and_got_at_both_ends() {
             let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
             // Its column 5 into the next one's column 7, as a whole row here.
             let column = part.part(8 * 5, len - 8 * 5).unwrap().in_rows(8, 8 * side).unwrap();
-            let there = Place::new(next, 8 * 7).in_rows(8, 8 * side).unwrap();
+            let there = WindowPlace::new(next, 8 * 7).in_rows(8, 8 * side).unwrap();
             messages.put(&window, there, &column).unwrap();
             messages.fence(&window).unwrap();
             // Two columns at a time, from there.
             let got = Buffer::private(2 * 8 * side).unwrap();
-            let there = Place::new(next, 8 * 6).in_rows(16, 8 * side).unwrap();
+            let there = WindowPlace::new(next, 8 * 6).in_rows(16, 8 * side).unwrap();
             messages.get(&window, there, &got).unwrap();
             messages.flush(&window, next).unwrap();
             let expected: Vec<u8> = (0..side)
@@ -212,7 +221,7 @@ fn rows_are_put_and_got_at_both_ends() {
             });
             assert!(bytes_of(&messages, &part) == mine, "what is between rows is as it was");
             // Beyond the end, and rows that are cut.
-            let last = Place::new(next, len - 8 * side + 8).in_rows(8, 8 * side).unwrap();
+            let last = WindowPlace::new(next, len - 8 * side + 8).in_rows(8, 8 * side).unwrap();
             let (one, odd) = (Buffer::private(16).unwrap(), Buffer::private(12).unwrap());
             let error = messages.put(&window, last, &one).unwrap_err();
             assert!(matches!(error, MessageError::Range { .. }), "{error}");
@@ -258,17 +267,17 @@ fn nothing_asks_a_window_back_while_it_lives() {
         let (rank, size) = (world.rank(), world.size());
         let part = own(&messages, 1 << 20);
         let addr = part.address().unwrap();
-        messages.keep(0, 0);
+        messages.set_export_budget(0, 0);
         let window = messages.window(&part).unwrap();
         let maps = |messages: &Messages<Balky>| messages.counts().mapped;
         let before = maps(&messages);
         assert!((0..size).all(|other| window.is_mapped(other)));
         for round in 0..4 {
             match round {
-                0 => messages.trim(0),
-                1 => messages.keep(16, 1 << 30),
-                2 => _ = messages.release(addr),
-                _ => messages.keep(0, 0),
+                0 => messages.trim_exports(0),
+                1 => messages.set_export_budget(16, 1 << 30),
+                2 => _ = messages.release_export(addr),
+                _ => messages.set_export_budget(0, 0),
             }
             // Messages of the same memory, so that an export would be kept if it may.
             let into = Buffer::private(part.len()).unwrap();
@@ -353,7 +362,7 @@ fn a_window_that_is_freed_under_a_put_has_all_of_it_first() {
             let sources: Vec<Buffer> = (0..size).map(|_| Buffer::private(len).unwrap()).collect();
             for to in (0..size).filter(|to| *to != rank) {
                 sources[to].write(0, &pattern(len, rank * size + to)).unwrap();
-                messages.put(&window, Place::new(to, rank * len), &sources[to]).unwrap();
+                messages.put(&window, WindowPlace::new(to, rank * len), &sources[to]).unwrap();
             }
             messages.free(window).unwrap();
             let mine = bytes_of(&messages, &part);
@@ -381,7 +390,7 @@ fn a_put_by_messages_has_ended_when_its_bytes_are_placed() {
             if rank == 0 {
                 let source = Buffer::private(len).unwrap();
                 source.write(0, &pattern(len, round)).unwrap();
-                messages.put(&window, Place::new(1, 0), &source).unwrap();
+                messages.put(&window, WindowPlace::new(1, 0), &source).unwrap();
                 messages.flush(&window, 1).unwrap();
                 messages.send(1, 1, &now().to_le_bytes()).unwrap();
                 messages.recv(1, 2, &mut []).unwrap();
@@ -419,7 +428,7 @@ fn who_is_killed_ends_what_others_wait_for() {
         let windows = parts.each_ref().map(|part| messages.window(part).unwrap());
         let source = Buffer::private(len).unwrap();
         for (window, to) in windows.iter().zip([(rank + 1) % 3, (rank + 2) % 3]) {
-            messages.put(window, Place::new(to, 0), &source).unwrap();
+            messages.put(window, WindowPlace::new(to, 0), &source).unwrap();
         }
         if rank == 2 {
             // Who dies sooner ends what makes the others' windows.
@@ -492,7 +501,7 @@ fn a_rank_that_gives_no_window_is_named_at_all() {
         let good = own(&messages, 4096);
         let addr = messages.memory().device.alloc(4096).unwrap();
         messages.memory().device.free(addr).unwrap();
-        let bad = [Buffer::private(100).unwrap().in_rows(10, 20).unwrap(), Buffer::own(addr, 4096)];
+        let bad = [Buffer::private(100).unwrap().in_rows(10, 20).unwrap(), Buffer::from_address(addr, 4096)];
         for (at, bad) in bad.iter().enumerate() {
             let end = messages.window(if rank == at { bad } else { &good });
             assert!(matches!(end, Err(MessageError::NoWindow { rank: named }) if named == at), "{end:?}");
@@ -502,9 +511,15 @@ fn a_rank_that_gives_no_window_is_named_at_all() {
         let window = messages.window(&mine).unwrap();
         assert_eq!(window.len(1), Some(0));
         let byte = Buffer::private(1).unwrap();
-        assert!(matches!(messages.put(&window, Place::new(1, 0), &byte), Err(MessageError::Range { .. })));
-        assert!(matches!(messages.put(&window, Place::new(3, 0), &byte), Err(MessageError::NoRank { .. })));
-        messages.put(&window, Place::new(1, 0), &Buffer::private(0).unwrap()).unwrap();
+        assert!(matches!(
+            messages.put(&window, WindowPlace::new(1, 0), &byte),
+            Err(MessageError::Range { .. })
+        ));
+        assert!(matches!(
+            messages.put(&window, WindowPlace::new(3, 0), &byte),
+            Err(MessageError::NoRank { .. })
+        ));
+        messages.put(&window, WindowPlace::new(1, 0), &Buffer::private(0).unwrap()).unwrap();
         messages.free(window).unwrap();
         messages.memory().device.free(good.address().unwrap()).unwrap();
         messages.barrier().unwrap();
@@ -518,7 +533,7 @@ fn a_rank_that_gives_no_window_is_named_at_all() {
 #[test]
 fn all_memory_of_processes_can_be_a_window() {
     run_over(&SHM, "windows::all_memory_of_processes_can_be_a_window", 3, |world| {
-        let mut messages = Messages::start(&world, Private::new().unwrap()).unwrap();
+        let mut messages = Messages::start(&world, PrivateMemory::new().unwrap()).unwrap();
         let part = Buffer::private(3 * 50_000).unwrap();
         for round in 0..3 {
             let window = messages.window(&part).unwrap();
@@ -611,7 +626,7 @@ fn a_flood_of_puts_and_gets_by_messages_comes_whole() {
         let parts = [Buffer::private(size * count * 8).unwrap(), Buffer::private(size * count * 8).unwrap()];
         let windows = parts.each_ref().map(|part| messages.window(part).unwrap());
         let word = |from: usize, to: usize, at: usize| (from << 40 | to << 20 | at) as u64 + 1;
-        let place = |to: usize, of: usize, at: usize| Place::new(to, (of * count + at) * 8);
+        let place = |to: usize, of: usize, at: usize| WindowPlace::new(to, (of * count + at) * 8);
         let mut sources = Vec::new();
         for at in 0..count {
             for to in (0..size).filter(|to| *to != rank) {
@@ -664,17 +679,17 @@ fn memory_that_is_freed_too_early_is_denied() {
             if rank == 0 {
                 let buffer = Buffer::private(len).unwrap();
                 for _ in 0..3 {
-                    messages.put(&window, Place::new(1, 0), &buffer).unwrap();
+                    messages.put(&window, WindowPlace::new(1, 0), &buffer).unwrap();
                     let end = messages.flush(&window, 1);
                     assert!(matches!(end, Err(MessageError::Denied { rank: 1 })), "{end:?}");
-                    messages.get(&window, Place::new(1, 0), &buffer).unwrap();
+                    messages.get(&window, WindowPlace::new(1, 0), &buffer).unwrap();
                     let end = messages.flush_all(&window);
                     assert!(matches!(end, Err(MessageError::Denied { rank: 1 })), "{end:?}");
                 }
             } else {
                 let buffer = Buffer::private(len).unwrap();
                 buffer.write(0, &pattern(len, 3)).unwrap();
-                messages.put(&window, Place::new(0, 0), &buffer).unwrap();
+                messages.put(&window, WindowPlace::new(0, 0), &buffer).unwrap();
                 messages.flush(&window, 0).unwrap();
             }
             messages.free(window).unwrap();

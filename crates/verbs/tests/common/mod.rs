@@ -5,7 +5,7 @@ pub mod rails;
 
 use std::sync::OnceLock;
 
-use trunkline_verbs::{Routing, VerbsConfig, VerbsFabric};
+use trunkline_verbs::{PacketRouting, VerbsConfig, VerbsFabric};
 
 /// How work is given to the device.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ impl Manner {
             Self::Built => VerbsConfig { extended: true, ..usual },
             Self::Listed => VerbsConfig { extended: false, inline: 96, ..usual },
             Self::Apart => {
-                let routing = Routing::Adaptive;
+                let routing = PacketRouting::Adaptive;
                 VerbsConfig { extended: true, routing, adaptive_above: 0, inline: 0, ..usual }
             }
         }

@@ -1,11 +1,11 @@
 //! What users choose by NCCL's variables, as the device is told it: routing, traffic classes, what devices add to the standard.
 
 use trunkline_fabric::{
-    Completion, Done, Fabric as _, LinkAddress, LinkError, Links as _, Op, PostError, Rail as _, RailConfig,
-    Source, Status,
+    Completion, CompletionKind, Fabric as _, LinkAddress, LinkControl as _, LinkError, Op, OpSource,
+    OpStatus, PostError, Rail as _, RailConfig,
 };
 use trunkline_sys::verbs::{wc_status, wr_opcode};
-use trunkline_verbs::{Missing, Routing, VerbsConfig, VerbsFabric};
+use trunkline_verbs::{PacketRouting, VerbsConfig, VerbsFabric, VerbsUnavailable};
 
 use crate::device::{library, library_with_pipelines, refuse_next, with};
 use crate::{Bench, DEPTH, config, fabric};
@@ -13,8 +13,12 @@ use crate::{Bench, DEPTH, config, fabric};
 const ABOVE: u64 = 4096;
 
 fn routed(extended: bool) -> Bench {
-    let config =
-        VerbsConfig { routing: Routing::Adaptive, adaptive_above: ABOVE, extended, ..VerbsConfig::default() };
+    let config = VerbsConfig {
+        routing: PacketRouting::Adaptive,
+        adaptive_above: ABOVE,
+        extended,
+        ..VerbsConfig::default()
+    };
     let mut bench = Bench::with(config);
     bench.lend(DEPTH.into());
     bench
@@ -26,7 +30,7 @@ fn all(bench: &mut Bench) -> Vec<Completion> {
 }
 
 fn write(bench: &mut Bench, wr_id: u64, len: u64) {
-    let from = Source::Region(bench.part(len));
+    let from = OpSource::Region(bench.part(len));
     bench.post(wr_id, Op::Write { from, to: bench.to, imm: Some(5) });
 }
 
@@ -45,17 +49,21 @@ fn immediates_of_long_writes_go_by_themselves_where_packets_take_several_ways() 
         let (data, with_imm) = (wr_opcode::RDMA_WRITE, wr_opcode::RDMA_WRITE_WITH_IMM);
         assert_eq!(requests, [(with_imm, 4096), (data, 4097), (with_imm, 0)]);
         let told = bench.poll();
-        let posted: Vec<_> =
-            told.iter().filter(|one| one.done == Done::Posted).map(|one| (one.wr_id, one.status)).collect();
-        assert_eq!(posted, [(1, Status::Ok), (2, Status::Ok)]);
-        let written = told.iter().filter(|one| one.done == Done::Written && one.imm == Some(5)).count();
+        let posted: Vec<_> = told
+            .iter()
+            .filter(|one| one.done == CompletionKind::Posted)
+            .map(|one| (one.wr_id, one.status))
+            .collect();
+        assert_eq!(posted, [(1, OpStatus::Ok), (2, OpStatus::Ok)]);
+        let written =
+            told.iter().filter(|one| one.done == CompletionKind::Written && one.imm == Some(5)).count();
         assert_eq!(written, 2);
     }
 }
 
 #[test]
 fn on_ethernet_they_go_with_their_bytes_unless_it_is_asked_for() {
-    for routing in [Routing::Usual, Routing::Fixed] {
+    for routing in [PacketRouting::Usual, PacketRouting::Fixed] {
         let mut bench = Bench::with(VerbsConfig { routing, adaptive_above: 0, ..VerbsConfig::default() });
         bench.lend(1);
         with(|device| device.requests = Some(Vec::new()));
@@ -72,35 +80,36 @@ fn a_write_of_two_requests_is_one_operation() {
     let mut bench = routed(true);
     for wr_id in 0..u64::from(DEPTH) {
         let (credits, link) = (u64::from(DEPTH) - wr_id, bench.link);
-        assert_eq!(u64::from(bench.rail.credits(link)), credits);
-        let from = Source::Region(bench.part(ABOVE + 1));
+        assert_eq!(u64::from(bench.rail.post_credits(link)), credits);
+        let from = OpSource::Region(bench.part(ABOVE + 1));
         let imm = Some(5);
         bench.rail.post(link, wr_id, Op::Write { from, to: bench.to, imm }, wr_id % 2 == 0).unwrap();
     }
-    let op = Op::Write { from: Source::Inline(&[1]), to: bench.to, imm: None };
+    let op = Op::Write { from: OpSource::Inline(&[1]), to: bench.to, imm: None };
     assert_eq!(bench.rail.post(bench.link, 99, op, true), Err(PostError::Busy));
     let polled = all(&mut bench);
-    let told: Vec<u64> = polled.iter().filter(|one| one.done == Done::Posted).map(|one| one.wr_id).collect();
+    let told: Vec<u64> =
+        polled.iter().filter(|one| one.done == CompletionKind::Posted).map(|one| one.wr_id).collect();
     assert_eq!(told, (0..u64::from(DEPTH)).filter(|wr_id| wr_id % 2 == 0).collect::<Vec<_>>());
-    assert_eq!(bench.rail.credits(bench.link), DEPTH);
+    assert_eq!(bench.rail.post_credits(bench.link), DEPTH);
 }
 
 #[test]
 fn a_write_of_two_requests_fails_once() {
     let fails = |bench: &mut Bench| {
         let told = all(bench);
-        let posted = told.iter().filter(|one| one.done == Done::Posted);
+        let posted = told.iter().filter(|one| one.done == CompletionKind::Posted);
         posted.map(|one| (one.wr_id, one.status)).collect::<Vec<_>>()
     };
     // At its bytes, signalled or not, and with others behind it.
     for told in [true, false] {
         let mut bench = routed(true);
         with(|device| device.next_status = wc_status::REM_ACCESS_ERR);
-        let from = Source::Region(bench.part(ABOVE + 1));
+        let from = OpSource::Region(bench.part(ABOVE + 1));
         bench.rail.post(bench.link, 7, Op::Write { from, to: bench.to, imm: Some(5) }, told).unwrap();
         write(&mut bench, 8, ABOVE + 1);
-        assert_eq!(fails(&mut bench), [(7, Status::RemoteAccess), (8, Status::Flushed)]);
-        assert!(bench.rail.is_quiet(bench.link));
+        assert_eq!(fails(&mut bench), [(7, OpStatus::RemoteAccess), (8, OpStatus::Flushed)]);
+        assert!(bench.rail.poll_link_quiet(bench.link));
     }
     // Where the device does not take the one or the other.
     for taken in [0, 1] {
@@ -109,19 +118,19 @@ fn a_write_of_two_requests_fails_once() {
         write(&mut bench, 7, ABOVE + 1);
         let told = fails(&mut bench);
         assert_eq!(told.iter().map(|one| one.0).collect::<Vec<_>>(), [7], "{taken}: {told:?}");
-        assert!(told[0].1 != Status::Ok);
+        assert!(told[0].1 != OpStatus::Ok);
     }
 }
 
 /// Connects a link of a rail to an address, or to itself, and tells with which class and level.
 fn class(verbs: VerbsConfig, rail: RailConfig, to: Option<&LinkAddress>) -> ((u8, u8), LinkAddress) {
     let fabric = fabric(verbs);
-    let mut rail = fabric.open(0, &rail).unwrap();
-    let link = rail.create().unwrap();
-    let own = rail.address(link).unwrap();
+    let mut rail = fabric.open_rail(0, &rail).unwrap();
+    let link = rail.create_link().unwrap();
+    let own = rail.link_address(link).unwrap();
     let peer = LinkAddress { bytes: to.map_or(own.bytes.clone(), |to| to.bytes.clone()), fd: None };
     rail.connect(link, peer).unwrap();
-    (with(|device| *device.classes.last().unwrap()), rail.address(link).unwrap())
+    (with(|device| *device.classes.last().unwrap()), rail.link_address(link).unwrap())
 }
 
 #[test]
@@ -157,9 +166,9 @@ fn devices_agree_on_what_they_add() {
     let first = |options, verbs| {
         with(|device| device.options = options);
         let fabric = fabric(verbs);
-        let mut rail = fabric.open(0, &config()).unwrap();
-        let link = rail.create().unwrap();
-        let address = rail.address(link).unwrap();
+        let mut rail = fabric.open_rail(0, &config()).unwrap();
+        let link = rail.create_link().unwrap();
+        let address = rail.link_address(link).unwrap();
         (fabric, rail, link, address)
     };
     let (_fabric, mut rail, link, asks) = first(0b1110, usual.clone());
@@ -183,10 +192,10 @@ fn devices_can_be_switched_off() {
     let off = VerbsConfig { disabled: true, ..VerbsConfig::default() };
     let missing = VerbsFabric::with_library(std::sync::Arc::new(library()), off).map(drop).unwrap_err();
     assert!(
-        matches!(missing, Missing::Disabled) && missing.to_string().contains("NCCL_IB_DISABLE"),
+        matches!(missing, VerbsUnavailable::Disabled) && missing.to_string().contains("NCCL_IB_DISABLE"),
         "{missing}"
     );
-    assert!(!fabric(VerbsConfig { merge_nics: false, ..VerbsConfig::default() }).fuses());
+    assert!(!fabric(VerbsConfig { merge_nics: false, ..VerbsConfig::default() }).can_fuse_nics());
 }
 
 #[test]
@@ -195,17 +204,24 @@ fn queue_pairs_go_on_the_pipeline_that_is_asked_for() {
         VerbsFabric::with_library(std::sync::Arc::new(library_with_pipelines()), VerbsConfig::default())
             .unwrap();
     assert_eq!(fabric.nics()[0].caps.pipelines, 2);
-    let mut rail = fabric.open(0, &config()).unwrap();
+    let mut rail = fabric.open_rail(0, &config()).unwrap();
     let masks = || with(|device| std::mem::take(&mut device.masks));
     masks();
-    let any = rail.create_on(None).unwrap();
-    assert_eq!((rail.pipeline(any), masks()), (Some(1), Vec::new()), "nothing is said where any will do");
+    let any = rail.create_link_on(None).unwrap();
+    assert_eq!(
+        (rail.link_pipeline(any), masks()),
+        (Some(1), Vec::new()),
+        "nothing is said where any will do"
+    );
     for (asked, mask) in [(0, 0b10), (1, 0b1000), (0, 0b10)] {
-        let link = rail.create_on(Some(asked)).unwrap();
-        assert_eq!(rail.pipeline(link), Some(asked));
+        let link = rail.create_link_on(Some(asked)).unwrap();
+        assert_eq!(rail.link_pipeline(link), Some(asked));
         assert_eq!(masks(), [mask, 0b1010], "one, and then all again");
     }
-    assert!(matches!(rail.create_on(Some(2)), Err(LinkError::NoSuchPipeline { asked: 2, pipelines: 2 })));
+    assert!(matches!(
+        rail.create_link_on(Some(2)),
+        Err(LinkError::NoSuchPipeline { asked: 2, pipelines: 2 })
+    ));
     // A provider of another kind has none.
     let plain = crate::fabric(VerbsConfig::default());
     assert_eq!(plain.nics()[0].caps.pipelines, 1);

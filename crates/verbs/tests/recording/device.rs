@@ -12,7 +12,7 @@ use std::ptr;
 
 use trunkline_proto::reserve::{try_deque, try_vec};
 use trunkline_sys::verbs::*;
-use trunkline_verbs::Library;
+use trunkline_verbs::VerbsLibrary;
 
 /// Calls so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -802,28 +802,28 @@ unsafe extern "C" fn qp_get_udma_idx(_: *mut Qp) -> u8 {
 }
 
 /// The library of a device with the pipelines 1 and 3.
-pub(crate) fn library_with_pipelines() -> Library {
+pub(crate) fn library_with_pipelines() -> VerbsLibrary {
     let calls = ionic::Calls { ctx_get_udma_mask, pd_set_udma_mask, qp_get_udma_idx };
     // SAFETY: the functions above do what is said of libionic, as far as it is asked here.
     unsafe { library().with_pipelines(calls) }
 }
 
 /// The library.
-pub(crate) fn library() -> Library {
+pub(crate) fn library() -> VerbsLibrary {
     // SAFETY: the functions do what is said of libibverbs, as far as it is asked here.
-    unsafe { Library::of(calls()) }
+    unsafe { VerbsLibrary::from_calls(calls()) }
 }
 
 /// One of rdma-core before version 34.
-pub(crate) fn library_without_dmabufs() -> Library {
+pub(crate) fn library_without_dmabufs() -> VerbsLibrary {
     // SAFETY: as above.
-    unsafe { Library::of(Calls { reg_dmabuf_mr: None, ..calls() }) }
+    unsafe { VerbsLibrary::from_calls(Calls { reg_dmabuf_mr: None, ..calls() }) }
 }
 
 /// One that is older than addresses of one's choice.
-pub(crate) fn library_without_iovas() -> Library {
+pub(crate) fn library_without_iovas() -> VerbsLibrary {
     // SAFETY: as above.
-    unsafe { Library::of(Calls { reg_mr_iova2: None, ..calls() }) }
+    unsafe { VerbsLibrary::from_calls(Calls { reg_mr_iova2: None, ..calls() }) }
 }
 
 fn calls() -> Calls {

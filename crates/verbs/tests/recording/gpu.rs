@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
-use trunkline_fabric::{DeviceReach, Exported, Keys};
-use trunkline_mem::gpu::Gpus;
+use trunkline_fabric::{DeviceReach, ExportedDmaBuf, RegionKeys};
+use trunkline_mem::gpu::VendorDrivers;
 use trunkline_sys::verbs::ACCESS_LOCAL_WRITE;
 
 use super::*;
@@ -34,9 +34,9 @@ fn reach(fabric: &VerbsFabric) -> DeviceReach {
     fabric.nics()[0].caps.devices
 }
 
-fn of_device(addr: usize, len: usize) -> Memory {
+fn of_device(addr: usize, len: usize) -> MemoryRange {
     // SAFETY: memory of a device is never touched.
-    unsafe { Memory::from_raw(addr, len, Kind::Device(0)) }
+    unsafe { MemoryRange::from_raw(addr, len, MemoryKind::Device(0)) }
 }
 
 #[test]
@@ -69,8 +69,8 @@ fn without_drivers_nothing_is_reached() {
     let both = root(&["sys/module/nvidia_peermem/version", "sys/kernel/mm/memory_peers/amdkfd/version"]);
     let fabric = over(&both);
     assert!(fabric.reaches_devices());
-    let fabric = fabric.with_gpus(&Gpus::default());
-    assert!(!fabric.reaches_devices() && !reach(&fabric).any());
+    let fabric = fabric.with_gpus(&VendorDrivers::default());
+    assert!(!fabric.reaches_devices() && !reach(&fabric).reaches_any());
     let _ = std::fs::remove_dir_all(both);
 }
 
@@ -81,11 +81,19 @@ fn base_of(addr: usize, offset: u64) -> u64 {
     if addr as u64 % page == offset % page { addr as u64 % (1 << 30) } else { offset % page }
 }
 
-fn exported(registrar: &Arc<dyn Registrar>, at: (usize, usize), offset: u64) -> Result<Keys, RegisterError> {
+fn exported(
+    registrar: &Arc<dyn MemoryRegistrar>,
+    at: (usize, usize),
+    offset: u64,
+) -> Result<RegionKeys, RegisterError> {
     let file = std::fs::File::open("/dev/null").unwrap();
-    let exported = Exported { fd: file.as_fd(), offset };
-    let registered =
-        registrar.register_exported(&of_device(at.0, at.1), exported, Access::WRITE, Purpose::Data);
+    let exported = ExportedDmaBuf { fd: file.as_fd(), offset };
+    let registered = registrar.register_exported(
+        &of_device(at.0, at.1),
+        exported,
+        AccessRights::WRITE,
+        RegionPurpose::Data,
+    );
     if registered.is_ok() {
         let told = with(|device| device.last_dmabuf).expect("a dma-buf");
         assert_eq!(told, (offset, at.1, base_of(at.0, offset), file.as_raw_fd()));
@@ -97,7 +105,7 @@ fn exported(registrar: &Arc<dyn Registrar>, at: (usize, usize), offset: u64) -> 
 #[test]
 fn a_dmabuf_is_registered_where_its_bytes_are() {
     let fabric = over(&root(&[]));
-    let rail = fabric.open(0, &config()).unwrap();
+    let rail = fabric.open_rail(0, &config()).unwrap();
     let registrar = rail.registrar();
     for offset in [0, 0x678, 8192, 8192 + 0x678] {
         let keys = exported(&registrar, (ADDR, 12_345), offset).unwrap();
@@ -109,8 +117,8 @@ fn a_dmabuf_is_registered_where_its_bytes_are() {
         assert_eq!(access & ACCESS_REMOTE_READ, 0);
         registrar.deregister(keys.local).unwrap();
     }
-    let strict = VerbsConfig { ordering: Ordering::Strict, ..VerbsConfig::default() };
-    let registrar = super::fabric(strict).open(0, &config()).unwrap().registrar();
+    let strict = VerbsConfig { ordering: BusOrdering::Strict, ..VerbsConfig::default() };
+    let registrar = super::fabric(strict).open_rail(0, &config()).unwrap().registrar();
     let keys = exported(&registrar, (ADDR, 64), 0x678).unwrap();
     assert_eq!(with(|device| device.last_access) & ACCESS_RELAXED_ORDERING, 0);
     registrar.deregister(keys.local).unwrap();
@@ -119,7 +127,7 @@ fn a_dmabuf_is_registered_where_its_bytes_are() {
 #[test]
 fn what_the_kernel_says_of_a_dmabuf_comes_with_a_remedy() {
     let fabric = over(&root(&[]));
-    let rail = fabric.open(0, &config()).unwrap();
+    let rail = fabric.open_rail(0, &config()).unwrap();
     let registrar = rail.registrar();
     for (code, remedy) in [
         (libc::EOPNOTSUPP, "modprobe nvidia-peermem"),
@@ -134,7 +142,7 @@ fn what_the_kernel_says_of_a_dmabuf_comes_with_a_remedy() {
         assert!(error.to_string().contains(remedy), "{error}");
     }
     with(|device| device.refuses_dmabufs = (0, libc::EOPNOTSUPP));
-    let registrar = over(&root(&[])).open(0, &config()).unwrap().registrar();
+    let registrar = over(&root(&[])).open_rail(0, &config()).unwrap().registrar();
     let error = exported(&registrar, (ADDR, 64), 0).unwrap_err();
     assert!(error.to_string().contains("has no call for it"), "{error}");
     assert!(error.to_string().contains("modprobe nvidia-peermem"), "{error}");
@@ -143,9 +151,9 @@ fn what_the_kernel_says_of_a_dmabuf_comes_with_a_remedy() {
 
 #[test]
 fn memory_is_registered_by_its_address_where_a_module_serves_it() {
-    let plain = over(&root(&[])).open(0, &config()).unwrap().registrar();
-    let by_address = |registrar: &Arc<dyn Registrar>| {
-        registrar.register(&of_device(ADDR, 4096), Access::READ_WRITE, Purpose::Data)
+    let plain = over(&root(&[])).open_rail(0, &config()).unwrap().registrar();
+    let by_address = |registrar: &Arc<dyn MemoryRegistrar>| {
+        registrar.register(&of_device(ADDR, 4096), AccessRights::READ_WRITE, RegionPurpose::Data)
     };
     let error = by_address(&plain).unwrap_err();
     assert!(
@@ -153,7 +161,7 @@ fn memory_is_registered_by_its_address_where_a_module_serves_it() {
         "{error}"
     );
     let with_module = root(&["sys/module/nvidia_peermem/version"]);
-    let registrar = over(&with_module).open(0, &config()).unwrap().registrar();
+    let registrar = over(&with_module).open_rail(0, &config()).unwrap().registrar();
     let keys = by_address(&registrar).unwrap();
     assert_eq!((with(|device| device.last_addr), keys.remote_base), (ADDR, ADDR as u64 % (1 << 30)));
     let access = with(|device| device.last_access);
@@ -174,30 +182,31 @@ fn a_flush_of_a_gpu_reads_a_byte_of_it() {
     assert_eq!(bench.poll().len(), 1);
     let (host, len) = with(|device| device.last_read);
     assert_eq!(len, 8);
-    let at = Remote { key: trunkline_fabric::RemoteKey(0x1_0000), addr: 77, purpose: Purpose::Data };
+    let at =
+        RemoteLocation { key: trunkline_fabric::RemoteKey(0x1_0000), addr: 77, purpose: RegionPurpose::Data };
     bench.post(2, Op::FlushAt { at });
-    assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((2, Status::Ok)));
+    assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((2, OpStatus::Ok)));
     assert_eq!(with(|device| device.last_read), (0x1_0000, 1));
     assert_ne!(host, 0x1_0000);
     // One queue pair does both, and needs no peer.
     let pairs = with(|device| device.pairs.len());
-    bench.rail.fail(bench.link);
+    bench.rail.fail_link(bench.link);
     bench.post(3, Op::FlushAt { at });
-    assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((3, Status::Ok)));
+    assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((3, OpStatus::Ok)));
     assert_eq!(with(|device| device.pairs.len()), pairs);
 }
 
 /// A rail with a link to itself, of a fabric that there is.
 fn another(fabric: &VerbsFabric) -> (VerbsRail, LinkId) {
-    let mut rail = fabric.open(0, &config()).unwrap();
-    let link = rail.create().unwrap();
-    let own = rail.address(link).unwrap();
+    let mut rail = fabric.open_rail(0, &config()).unwrap();
+    let link = rail.create_link().unwrap();
+    let own = rail.link_address(link).unwrap();
     rail.connect(link, own).unwrap();
     (rail, link)
 }
 
 /// What has ended on a rail, by number.
-fn ended(rail: &mut VerbsRail) -> Vec<(u64, Status)> {
+fn ended(rail: &mut VerbsRail) -> Vec<(u64, OpStatus)> {
     let mut out = [Completion::BLANK; 16];
     // What has failed is told first, and the rest goes again.
     let count = rail.poll(&mut out);
@@ -216,12 +225,12 @@ fn all_rails_of_a_port_flush_over_one_queue_pair() {
     one.post(first, 3, Op::Flush, false).unwrap();
     assert_eq!(with(|device| (device.pairs.len(), device.queues)), (before.0 + 1, before.1 + 1));
     // Whoever looks first takes the other's too, and keeps them for it.
-    assert_eq!(ended(&mut two), [(2, Status::Ok)]);
-    assert_eq!(ended(&mut one), [(1, Status::Ok)], "nobody is told of the other");
+    assert_eq!(ended(&mut two), [(2, OpStatus::Ok)]);
+    assert_eq!(ended(&mut one), [(1, OpStatus::Ok)], "nobody is told of the other");
     one.post(first, 4, Op::Flush, true).unwrap();
     drop(one);
     two.post(second, 5, Op::Flush, true).unwrap();
-    assert_eq!(ended(&mut two), [(5, Status::Ok)], "what a rail left that is gone is nobody's");
+    assert_eq!(ended(&mut two), [(5, OpStatus::Ok)], "what a rail left that is gone is nobody's");
     drop(two);
     assert_eq!(with(|device| (device.pairs.len(), device.regions)), (0, 0), "it goes with the last");
 }
@@ -233,11 +242,11 @@ fn a_port_that_flushes_takes_one_queue_pair_more() {
     for (rails, flush) in (1..=4).flat_map(|rails| (0..=rails).map(move |flush| (rails, flush))) {
         let fabric = over(&root(&[]));
         let mut open: Vec<_> = (0..rails).map(|_| another(&fabric)).collect();
-        let used = || (fabric.usage(0).queue_pairs, fabric.usage(0).completion_queues);
+        let used = || (fabric.nic_usage(0).queue_pairs, fabric.nic_usage(0).completion_queues);
         assert_eq!(used(), (rails, rails), "before");
         for (rail, link) in open.iter_mut().take(flush as usize) {
             rail.post(*link, 7, Op::Flush, true).unwrap();
-            assert_eq!(ended(rail), [(7, Status::Ok)]);
+            assert_eq!(ended(rail), [(7, OpStatus::Ok)]);
         }
         let more = u32::from(flush > 0);
         assert_eq!(used(), (rails + more, rails + more), "{flush} of {rails} rails flush");
@@ -255,16 +264,16 @@ fn a_flush_that_fails_harms_no_other() {
     assert_eq!(ended(&mut one).len(), 1);
     let pairs = with(|device| device.pairs.len());
     with(|device| device.next_status = wc_status::REM_ACCESS_ERR);
-    let at = Remote { key: trunkline_fabric::RemoteKey(77), addr: 77, purpose: Purpose::Data };
+    let at = RemoteLocation { key: trunkline_fabric::RemoteKey(77), addr: 77, purpose: RegionPurpose::Data };
     one.post(first, 2, Op::FlushAt { at }, true).unwrap();
     two.post(second, 3, Op::Flush, true).unwrap();
     one.post(first, 4, Op::Flush, true).unwrap();
-    assert_eq!(ended(&mut two), [(3, Status::Ok)]);
-    assert_eq!(ended(&mut one), [(2, Status::RemoteAccess), (4, Status::Ok)]);
+    assert_eq!(ended(&mut two), [(3, OpStatus::Ok)]);
+    assert_eq!(ended(&mut one), [(2, OpStatus::RemoteAccess), (4, OpStatus::Ok)]);
     two.post(second, 5, Op::Flush, true).unwrap();
-    assert_eq!(ended(&mut two), [(5, Status::Ok)]);
+    assert_eq!(ended(&mut two), [(5, OpStatus::Ok)]);
     assert_eq!(with(|device| device.pairs.len()), pairs, "in place of the one that failed");
     // Its link knows nothing of it.
     one.post(first, 6, Op::Nop, true).unwrap();
-    assert_eq!(ended(&mut one), [(6, Status::Ok)]);
+    assert_eq!(ended(&mut one), [(6, OpStatus::Ok)]);
 }

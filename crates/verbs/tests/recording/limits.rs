@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use trunkline_fabric::{
-    Done, Fabric as _, LinkError, Links as _, Op, OpenError, Rail as _, RailConfig, Source, Status,
+    CompletionKind, Fabric as _, LinkControl as _, LinkError, Op, OpSource, OpStatus, Rail as _, RailConfig,
+    RailOpenError,
 };
 use trunkline_sys::verbs::wr_opcode;
-use trunkline_verbs::{Routing, VerbsConfig};
+use trunkline_verbs::{PacketRouting, VerbsConfig};
 
 use crate::device::{Limits, gid, with, within};
 use crate::rails::rail_config;
@@ -26,15 +27,15 @@ fn payload_beyond_the_inline_room_is_staged() {
             with(|device| device.requests = Some(Vec::with_capacity(16)));
             let long = [7; 256];
             let (cost, allocated) = bench.cost(|bench| {
-                let write = |from, imm| Op::Write { from: Source::Inline(from), to: bench.to, imm };
+                let write = |from, imm| Op::Write { from: OpSource::Inline(from), to: bench.to, imm };
                 let ops =
                     [write(&[7; 64][..], None), write(&long[..most], None), write(&[1; 8][..], Some(3))];
                 for (wr_id, op) in ops.into_iter().enumerate() {
                     bench.rail.post(bench.link, wr_id as u64, op, true).unwrap();
                 }
-                let body = Source::Inline(&long[..most]);
+                let body = OpSource::Inline(&long[..most]);
                 bench.post(3, Op::Send { head: &long[..most], body, imm: None });
-                let body = Source::Region(bench.part(100));
+                let body = OpSource::Region(bench.part(100));
                 bench.post(4, Op::Send { head: &[1; 16], body, imm: None });
                 bench.rail.flush();
             });
@@ -45,13 +46,14 @@ fn payload_beyond_the_inline_room_is_staged() {
                 [(write, 64), (write, most as u32), (with_imm, 8), (send, 2 * most as u32), (send, 116)];
             assert_eq!(with(|device| device.requests.take()).unwrap(), want, "{inline} bytes");
             let told = bench.poll();
-            let posted = told.iter().filter(|one| one.done == Done::Posted && one.status == Status::Ok);
+            let posted =
+                told.iter().filter(|one| one.done == CompletionKind::Posted && one.status == OpStatus::Ok);
             assert_eq!(posted.count(), 5, "{inline} bytes: {told:?}");
         });
     }
 }
 
-fn deep(depth: u32, routing: Routing) -> VerbsConfig {
+fn deep(depth: u32, routing: PacketRouting) -> VerbsConfig {
     VerbsConfig { depth, routing, ..VerbsConfig::default() }
 }
 
@@ -61,11 +63,11 @@ fn inline_bytes_are_reduced_before_the_depth() {
     // Depth asked for and granted, and inline bytes: the usual; sixteen times as deep, where 256 inline bytes do not fit; too
     // deep for any. Where immediates go by themselves, half as deep.
     let cases = [
-        (512, Routing::Fixed, 512, 256),
-        (8192, Routing::Fixed, 8192, 128),
-        (4096, Routing::Adaptive, 4096, 128),
-        (16_384, Routing::Fixed, 8192, 128),
-        (16_384, Routing::Adaptive, 4096, 128),
+        (512, PacketRouting::Fixed, 512, 256),
+        (8192, PacketRouting::Fixed, 8192, 128),
+        (4096, PacketRouting::Adaptive, 4096, 128),
+        (16_384, PacketRouting::Fixed, 8192, 128),
+        (16_384, PacketRouting::Adaptive, 4096, 128),
     ];
     for refusal in [libc::EINVAL, libc::ENOMEM] {
         for (asked, routing, granted, inline) in cases {
@@ -73,20 +75,20 @@ fn inline_bytes_are_reduced_before_the_depth() {
                 let fabric = fabric(deep(asked, routing));
                 let caps = fabric.nics()[0].caps;
                 assert_eq!(caps.depth_max, granted, "of {asked}");
-                let line = &fabric.notes()[0];
+                let line = &fabric.grant_notes()[0];
                 assert!(line.starts_with("NIC stub0: asked for queue pairs of "), "{line}");
                 assert!(line.ends_with(&format!(" and {inline}; {granted} operations per link")), "{line}");
                 let deepest = rail_config(granted, 1);
-                let mut rail = fabric.open(0, &deepest).unwrap();
-                let link = rail.create().unwrap();
-                let own = rail.address(link).unwrap();
+                let mut rail = fabric.open_rail(0, &deepest).unwrap();
+                let link = rail.create_link().unwrap();
+                let own = rail.link_address(link).unwrap();
                 rail.connect(link, own).unwrap();
-                assert_eq!(rail.credits(link), granted);
+                assert_eq!(rail.post_credits(link), granted);
                 let deeper = RailConfig { depth: granted + 1, ..deepest };
-                let refused = fabric.open(0, &deeper).err();
+                let refused = fabric.open_rail(0, &deeper).err();
                 let most = u64::from(granted);
                 assert!(
-                    matches!(refused, Some(OpenError::Exhausted { limit, .. }) if limit == most),
+                    matches!(refused, Some(RailOpenError::Exhausted { limit, .. }) if limit == most),
                     "{refused:?}"
                 );
             });
@@ -123,11 +125,11 @@ fn move_to(gids: [Option<IpAddr>; 2]) {
 
 /// Makes a link and connects it to itself; the place of the port's address in its table, and the address.
 fn dial(bench: &mut Bench) -> Result<(u8, IpAddr), LinkError> {
-    let link = bench.rail.create()?;
-    let own = bench.rail.address(link)?;
+    let link = bench.rail.create_link()?;
+    let own = bench.rail.link_address(link)?;
     bench.rail.connect(link, own)?;
     let (place, raw) = with(|device| *device.routes.last().unwrap());
-    bench.rail.destroy(link);
+    bench.rail.destroy_link(link);
     Ok((place, IpAddr::V6(raw.into()).to_canonical()))
 }
 
@@ -170,7 +172,7 @@ fn a_flush_goes_by_any_address() {
         let local: IpAddr = "fe80::5".parse().unwrap();
         move_to([None, Some(local)]);
         bench.post(1, Op::Flush);
-        assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((1, Status::Ok)));
+        assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((1, OpStatus::Ok)));
         let (place, raw) = with(|device| *device.routes.last().unwrap());
         assert_eq!((place, IpAddr::V6(raw.into())), (1, local));
     });

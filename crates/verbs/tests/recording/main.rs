@@ -18,14 +18,15 @@ use std::sync::Arc;
 use device::{Counts, counts, library, library_without_iovas, refuse_next, refuse_receives, tell, with};
 use rails::rail_config;
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Fabric, LinkAddress, LinkError, LinkId, Links, Op, PostError, Purpose,
-    Rail, RailConfig, RegisterError, Registrar, Remote, Source, Status,
+    AccessRights, Completion, CompletionKind, Fabric, LinkAddress, LinkControl, LinkError, LinkId,
+    MemoryRegistrar, Op, OpSource, OpStatus, PostError, Rail, RailConfig, RegionExtent, RegionPurpose,
+    RegisterError, RemoteLocation,
 };
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::{MemoryKind, MemoryRange};
 use trunkline_sys::verbs::{
     ACCESS_RELAXED_ORDERING, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, event, wc_status,
 };
-use trunkline_verbs::{Missing, Ordering, VerbsConfig, VerbsFabric, VerbsRail};
+use trunkline_verbs::{BusOrdering, VerbsConfig, VerbsFabric, VerbsRail, VerbsUnavailable};
 
 thread_local! {
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
@@ -65,10 +66,10 @@ fn fabric(config: VerbsConfig) -> VerbsFabric {
 struct Bench {
     rail: VerbsRail,
     link: LinkId,
-    registrar: Arc<dyn Registrar>,
-    memory: Memory,
-    all: Extent,
-    to: Remote,
+    registrar: Arc<dyn MemoryRegistrar>,
+    memory: MemoryRange,
+    all: RegionExtent,
+    to: RemoteLocation,
     // Ends last.
     _fabric: VerbsFabric,
 }
@@ -80,20 +81,20 @@ impl Bench {
 
     fn with(config: VerbsConfig) -> Self {
         let fabric = fabric(config);
-        let mut rail = fabric.open(0, &self::config()).unwrap();
-        let link = rail.create().unwrap();
-        let own = rail.address(link).unwrap();
+        let mut rail = fabric.open_rail(0, &self::config()).unwrap();
+        let link = rail.create_link().unwrap();
+        let own = rail.link_address(link).unwrap();
         rail.connect(link, own).unwrap();
         let registrar = rail.registrar();
-        let memory = Memory::heap(1 << 16);
-        let keys = registrar.register(&memory, Access::ALL, Purpose::Data).unwrap();
-        let all = Extent { key: keys.local, offset: 0, len: 1 << 16 };
-        let to = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
+        let memory = MemoryRange::heap(1 << 16);
+        let keys = registrar.register(&memory, AccessRights::ALL, RegionPurpose::Data).unwrap();
+        let all = RegionExtent { key: keys.local, offset: 0, len: 1 << 16 };
+        let to = RemoteLocation { key: keys.remote, addr: keys.remote_base, purpose: RegionPurpose::Data };
         Self { rail, link, registrar, memory, all, to, _fabric: fabric }
     }
 
-    fn part(&self, len: u64) -> Extent {
-        Extent { len, ..self.all }
+    fn part(&self, len: u64) -> RegionExtent {
+        RegionExtent { len, ..self.all }
     }
 
     fn post(&mut self, wr_id: u64, op: Op<'_>) {
@@ -128,9 +129,9 @@ impl Bench {
 fn post_writes(bench: &mut Bench, count: u64) {
     for wr_id in 0..count {
         let (from, to, imm) = match wr_id % 3 {
-            0 => (Source::Region(bench.part(4096)), bench.to, None),
-            1 => (Source::Inline(&[7; 64]), bench.to, None),
-            _ => (Source::Inline(&[1; 8]), bench.to, Some(wr_id as u32)),
+            0 => (OpSource::Region(bench.part(4096)), bench.to, None),
+            1 => (OpSource::Inline(&[7; 64]), bench.to, None),
+            _ => (OpSource::Inline(&[1; 8]), bench.to, Some(wr_id as u32)),
         };
         bench.post(wr_id, Op::Write { from, to, imm });
     }
@@ -175,7 +176,7 @@ fn sixteen_completions_are_one_poll() {
             assert_eq!((cost.polls, cost.others(), allocated), (1, 0, 0), "round {round}: {cost:?}");
             // The receives that they took are posted again, all at once and without a word.
             assert_eq!(cost.receives, 1, "{cost:?}");
-            assert!(out[..told].iter().all(|one| one.done != Done::Received));
+            assert!(out[..told].iter().all(|one| one.done != CompletionKind::Received));
         }
     }
 }
@@ -188,20 +189,20 @@ fn ranges_are_given_as_a_list_where_they_stand() {
         let (cost, allocated) = bench.cost(|bench| {
             post_writes(bench, 2);
             for wr_id in 2..4 {
-                let body = Source::Region(bench.part(100));
+                let body = OpSource::Region(bench.part(100));
                 bench.post(wr_id, Op::Send { head: &[1; 16], body, imm: None });
             }
-            bench.post(4, Op::Send { head: &[1; 16], body: Source::Inline(&[]), imm: None });
+            bench.post(4, Op::Send { head: &[1; 16], body: OpSource::Inline(&[]), imm: None });
             bench.rail.flush();
         });
         let want = if extended { (1, 2, 5) } else { (1, 0, 5) };
         assert_eq!(((cost.sends, cost.built, cost.posted), allocated), (want, 0));
         let told = bench.poll();
         let posted: Vec<u64> =
-            told.iter().filter(|one| one.done == Done::Posted).map(|one| one.wr_id).collect();
+            told.iter().filter(|one| one.done == CompletionKind::Posted).map(|one| one.wr_id).collect();
         assert_eq!(posted, [0, 1, 2, 3, 4]);
         let lens: Vec<u64> =
-            told.iter().filter(|one| one.done == Done::Received).map(|one| one.len).collect();
+            told.iter().filter(|one| one.done == CompletionKind::Received).map(|one| one.len).collect();
         assert_eq!(lens, [116, 116, 16]);
     }
 }
@@ -215,35 +216,38 @@ fn receives_that_the_device_does_not_take_come_back() {
     bench.rail.flush();
     refuse_receives(0);
     let mut told = Vec::new();
-    while !bench.rail.is_quiet(bench.link) {
+    while !bench.rail.poll_link_quiet(bench.link) {
         let more = bench.poll();
-        assert!(!more.is_empty() || bench.rail.is_quiet(bench.link), "it is never quiet: {told:?}");
+        assert!(!more.is_empty() || bench.rail.poll_link_quiet(bench.link), "it is never quiet: {told:?}");
         told.extend(more);
     }
-    let received: Vec<_> =
-        told.iter().filter(|one| one.done == Done::Received).map(|one| (one.wr_id, one.status)).collect();
-    assert_eq!(received, [1001, 1002, 1000].map(|wr_id| (wr_id, Status::Flushed)));
-    assert_eq!(told.iter().filter(|one| one.done == Done::Written).count(), 1);
+    let received: Vec<_> = told
+        .iter()
+        .filter(|one| one.done == CompletionKind::Received)
+        .map(|one| (one.wr_id, one.status))
+        .collect();
+    assert_eq!(received, [1001, 1002, 1000].map(|wr_id| (wr_id, OpStatus::Flushed)));
+    assert_eq!(told.iter().filter(|one| one.done == CompletionKind::Written).count(), 1);
 }
 
 #[test]
 fn what_is_posted_on_a_pair_that_has_broken_comes_back() {
     let mut bench = Bench::new(true);
     bench.lend(1);
-    let failed = Remote { key: trunkline_fabric::RemoteKey(u64::MAX), ..bench.to };
-    bench.post(1, Op::Write { from: Source::Inline(&[1]), to: failed, imm: None });
+    let failed = RemoteLocation { key: trunkline_fabric::RemoteKey(u64::MAX), ..bench.to };
+    bench.post(1, Op::Write { from: OpSource::Inline(&[1]), to: failed, imm: None });
     bench.rail.flush();
     // Nobody knows yet, and this device flushes nothing that is posted from now on.
     let into = bench.part(64);
     bench.post(50, Op::Recv { into });
     bench.rail.flush();
     let (mut told, started) = (Vec::new(), std::time::Instant::now());
-    while !bench.rail.is_quiet(bench.link) {
+    while !bench.rail.poll_link_quiet(bench.link) {
         told.extend(bench.poll());
         assert!(started.elapsed().as_secs() < 5, "it is never quiet: {told:?}");
     }
     let ended: Vec<_> = told.iter().map(|one| (one.wr_id, one.status)).collect();
-    assert_eq!(ended, [(1, Status::RemoteAccess), (1000, Status::Flushed), (50, Status::Flushed)]);
+    assert_eq!(ended, [(1, OpStatus::RemoteAccess), (1000, OpStatus::Flushed), (50, OpStatus::Flushed)]);
 }
 
 #[test]
@@ -254,14 +258,17 @@ fn sends_and_their_receives_cost_one_call_each() {
             for wr_id in 0..8 {
                 let into = bench.part(4096);
                 bench.post(100 + wr_id, Op::Recv { into });
-                let body = Source::Region(bench.part(100));
+                let body = OpSource::Region(bench.part(100));
                 bench.post(wr_id, Op::Send { head: &[1; 16], body, imm: None });
             }
             bench.rail.flush();
         });
         assert_eq!((cost.sends, cost.receives, cost.others(), allocated), (1, 1, 0, 0), "{cost:?}");
         let told = bench.poll();
-        assert_eq!(told.iter().filter(|one| one.done == Done::Received && one.len == 116).count(), 8);
+        assert_eq!(
+            told.iter().filter(|one| one.done == CompletionKind::Received && one.len == 116).count(),
+            8
+        );
         assert_eq!(told.len(), 16);
     }
 }
@@ -272,15 +279,15 @@ fn all_that_waits_for_room_is_given_away_first() {
     bench.lend(21);
     let (cost, _) = bench.cost(|bench| post_writes(bench, 64));
     assert_eq!(cost.posted, 0);
-    assert_eq!(bench.rail.credits(bench.link), 0);
-    let op = Op::Write { from: Source::Inline(&[1]), to: bench.to, imm: None };
+    assert_eq!(bench.rail.post_credits(bench.link), 0);
+    let op = Op::Write { from: OpSource::Inline(&[1]), to: bench.to, imm: None };
     assert_eq!(bench.rail.post(bench.link, 1, op, true), Err(PostError::Busy));
-    assert_eq!(bench.rail.unsent(bench.link), 64);
+    assert_eq!(bench.rail.unsent_ops(bench.link), 64);
     let mut told = 0;
     while told < 64 + 21 {
         told += bench.poll().len();
     }
-    assert_eq!((bench.rail.credits(bench.link), bench.rail.unsent(bench.link)), (64, 0));
+    assert_eq!((bench.rail.post_credits(bench.link), bench.rail.unsent_ops(bench.link)), (64, 0));
 }
 
 #[test]
@@ -292,21 +299,24 @@ fn what_the_device_does_not_take_comes_back() {
         // The fourth of them; where work is built in place it is all or nothing.
         refuse_next(3);
         let told = bench.poll();
-        let ended: Vec<(u64, Status)> =
-            told.iter().filter(|one| one.done == Done::Posted).map(|one| (one.wr_id, one.status)).collect();
-        let refused = Status::Other((1 << 16) + 12);
+        let ended: Vec<(u64, OpStatus)> = told
+            .iter()
+            .filter(|one| one.done == CompletionKind::Posted)
+            .map(|one| (one.wr_id, one.status))
+            .collect();
+        let refused = OpStatus::Other((1 << 16) + 12);
         let first = if extended { 0 } else { 3 };
-        let want: Vec<(u64, Status)> = (0..6)
+        let want: Vec<(u64, OpStatus)> = (0..6)
             .map(|wr_id| match wr_id {
-                _ if wr_id < first => (wr_id, Status::Ok),
+                _ if wr_id < first => (wr_id, OpStatus::Ok),
                 _ if wr_id == first => (wr_id, refused),
-                _ => (wr_id, Status::Flushed),
+                _ => (wr_id, OpStatus::Flushed),
             })
             .collect();
         assert_eq!(ended, want);
-        assert_eq!(bench.rail.post(bench.link, 9, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+        assert_eq!(bench.rail.post(bench.link, 9, Op::Nop, true), Err(PostError::Refused(OpStatus::Flushed)));
         while !bench.poll().is_empty() {}
-        assert!(bench.rail.is_quiet(bench.link));
+        assert!(bench.rail.poll_link_quiet(bench.link));
     }
 }
 
@@ -316,17 +326,17 @@ fn an_error_ends_the_link() {
     let into = bench.part(64);
     bench.post(50, Op::Recv { into });
     bench.rail.flush();
-    let failed = Remote { key: trunkline_fabric::RemoteKey(u64::MAX), ..bench.to };
-    bench.post(1, Op::Write { from: Source::Inline(&[1]), to: failed, imm: None });
+    let failed = RemoteLocation { key: trunkline_fabric::RemoteKey(u64::MAX), ..bench.to };
+    bench.post(1, Op::Write { from: OpSource::Inline(&[1]), to: failed, imm: None });
     let mut told = Vec::new();
-    while !bench.rail.is_quiet(bench.link) {
+    while !bench.rail.poll_link_quiet(bench.link) {
         let more = bench.poll();
-        assert!(!more.is_empty() || bench.rail.is_quiet(bench.link), "it is never quiet: {told:?}");
+        assert!(!more.is_empty() || bench.rail.poll_link_quiet(bench.link), "it is never quiet: {told:?}");
         told.extend(more);
     }
     let mut ended: Vec<_> = told.iter().map(|one| (one.wr_id, one.status)).collect();
     ended.sort_unstable_by_key(|one| one.0);
-    assert_eq!(ended, [(1, Status::RemoteAccess), (50, Status::Flushed)]);
+    assert_eq!(ended, [(1, OpStatus::RemoteAccess), (50, OpStatus::Flushed)]);
 }
 
 #[test]
@@ -334,7 +344,7 @@ fn work_that_nobody_was_told_of_is_over_when_its_link_is() {
     for by_itself in [false, true] {
         let mut bench = Bench::new(true);
         for wr_id in 0..3 {
-            let op = Op::Write { from: Source::Inline(&[1]), to: bench.to, imm: None };
+            let op = Op::Write { from: OpSource::Inline(&[1]), to: bench.to, imm: None };
             bench.rail.post(bench.link, wr_id, op, false).unwrap();
         }
         bench.rail.flush();
@@ -343,14 +353,14 @@ fn work_that_nobody_was_told_of_is_over_when_its_link_is() {
             with(|device| device.next_status = wc_status::RETRY_EXC_ERR);
             bench.post(3, Op::Nop);
         } else {
-            bench.rail.fail(bench.link);
+            bench.rail.fail_link(bench.link);
         }
         let (mut told, started) = (Vec::new(), std::time::Instant::now());
-        while !bench.rail.is_quiet(bench.link) {
+        while !bench.rail.poll_link_quiet(bench.link) {
             told.extend(bench.poll());
             assert!(started.elapsed().as_secs() < 5, "it is never quiet: {told:?}");
         }
-        let want: &[_] = if by_itself { &[(3, Status::PeerDead)] } else { &[] };
+        let want: &[_] = if by_itself { &[(3, OpStatus::PeerDead)] } else { &[] };
         assert_eq!(told.iter().map(|one| (one.wr_id, one.status)).collect::<Vec<_>>(), want);
     }
 }
@@ -358,18 +368,18 @@ fn work_that_nobody_was_told_of_is_over_when_its_link_is() {
 #[test]
 fn events_end_the_link_they_are_about() {
     let mut bench = Bench::new(true);
-    let other = bench.rail.create().unwrap();
-    assert!(bench.rail.look(bench.link).is_ok());
+    let other = bench.rail.create_link().unwrap();
+    assert!(bench.rail.check_link(bench.link).is_ok());
     tell(event::QP_ACCESS_ERR, with(|device| device.pairs[0]));
-    let error = bench.rail.look(bench.link).unwrap_err();
+    let error = bench.rail.check_link(bench.link).unwrap_err();
     assert!(
         matches!(error, LinkError::Unreachable(why) if why.contains("memory that it may not")),
         "{error}"
     );
-    assert!(bench.rail.look(other).is_ok(), "it is about the other one");
-    assert_eq!(bench.rail.post(bench.link, 9, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+    assert!(bench.rail.check_link(other).is_ok(), "it is about the other one");
+    assert_eq!(bench.rail.post(bench.link, 9, Op::Nop, true), Err(PostError::Refused(OpStatus::Flushed)));
     tell(event::DEVICE_FATAL, 0);
-    let error = bench.rail.look(other).unwrap_err();
+    let error = bench.rail.check_link(other).unwrap_err();
     assert!(matches!(error, LinkError::Unreachable("the device is lost")), "{error}");
     assert_eq!(with(|device| device.events_owed), 0, "each was handed back");
 }
@@ -378,40 +388,41 @@ fn events_end_the_link_they_are_about() {
 fn a_port_that_stays_down_ends_its_links() {
     let mut bench = Bench::new(true);
     tell(event::PORT_ERR, 1);
-    assert!(bench.rail.look(bench.link).is_ok(), "it may come back");
+    assert!(bench.rail.check_link(bench.link).is_ok(), "it may come back");
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    assert!(matches!(bench.rail.look(bench.link), Err(LinkError::Unreachable("the port is down"))));
+    assert!(matches!(bench.rail.check_link(bench.link), Err(LinkError::Unreachable("the port is down"))));
     tell(event::PORT_ACTIVE, 1);
-    assert!(bench.rail.look(bench.link).is_ok());
+    assert!(bench.rail.check_link(bench.link).is_ok());
 }
 
 #[test]
 fn events_are_not_taken_where_nobody_wants_them() {
     let fabric = fabric(VerbsConfig { async_events: false, ..VerbsConfig::default() });
-    let mut rail = fabric.open(0, &config()).unwrap();
-    let link = rail.create().unwrap();
+    let mut rail = fabric.open_rail(0, &config()).unwrap();
+    let link = rail.create_link().unwrap();
     tell(event::DEVICE_FATAL, 0);
-    assert!(rail.look(link).is_ok());
+    assert!(rail.check_link(link).is_ok());
     with(|device| device.events.clear());
 }
 
 #[test]
 fn memory_that_begins_a_page_begins_at_0() {
     let bench = Bench::new(true);
-    let begins = |registrar: &Arc<dyn Registrar>, memory: &Memory| {
-        let keys = registrar.register(memory, Access::ALL, Purpose::Bounce).unwrap();
+    let begins = |registrar: &Arc<dyn MemoryRegistrar>, memory: &MemoryRange| {
+        let keys = registrar.register(memory, AccessRights::ALL, RegionPurpose::Bounce).unwrap();
         registrar.deregister(keys.local).unwrap();
         (with(|device| device.last_iova), keys.remote_base)
     };
     // As large as the sink of a queue pair that a device posts to.
-    assert_eq!(begins(&bench.registrar, &Memory::heap(8)), (Some(0), 0));
+    assert_eq!(begins(&bench.registrar, &MemoryRange::heap(8)), (Some(0), 0));
     // SAFETY: bytes of the bench, which lives as long.
-    let part = unsafe { Memory::from_raw(bench.memory.addr() + 4096 + 200, 100, Kind::Host) };
+    let part = unsafe { MemoryRange::from_raw(bench.memory.addr() + 4096 + 200, 100, MemoryKind::Host) };
     assert_eq!(begins(&bench.registrar, &part), (Some(200), 200));
     let regions = with(|device| device.regions);
     for code in [libc::EINVAL, libc::EOPNOTSUPP] {
         with(|device| device.refuses_regions = code);
-        let refused = bench.registrar.register(&Memory::heap(8), Access::ALL, Purpose::Bounce);
+        let refused =
+            bench.registrar.register(&MemoryRange::heap(8), AccessRights::ALL, RegionPurpose::Bounce);
         let Err(RegisterError::System { source, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(source.raw_os_error(), Some(code));
         assert_eq!(with(|device| device.regions), regions, "nothing is left");
@@ -419,7 +430,7 @@ fn memory_that_begins_a_page_begins_at_0() {
     with(|device| device.refuses_regions = 0);
     // A library that knows no such addresses: those of the process are told, and right.
     let old = VerbsFabric::with_library(Arc::new(library_without_iovas()), VerbsConfig::default()).unwrap();
-    let registrar = old.open(0, &config()).unwrap().registrar();
+    let registrar = old.open_rail(0, &config()).unwrap().registrar();
     assert_eq!(begins(&registrar, &bench.memory), (None, bench.memory.addr() as u64));
 }
 
@@ -432,14 +443,17 @@ fn only_data_is_relaxed() {
         with(|device| device.last_access)
     };
     let relaxed = ACCESS_RELAXED_ORDERING;
-    assert_eq!(registered(Access::WRITE, Purpose::Bounce) & relaxed, 0, "a mailbox");
-    assert_eq!(registered(Access::WRITE, Purpose::Data) & relaxed, relaxed);
+    assert_eq!(registered(AccessRights::WRITE, RegionPurpose::Bounce) & relaxed, 0, "a mailbox");
+    assert_eq!(registered(AccessRights::WRITE, RegionPurpose::Data) & relaxed, relaxed);
     let remote = ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC;
-    assert_eq!(registered(Access::LOCAL, Purpose::Bounce) & remote, 0);
-    assert_eq!(registered(Access::READ_WRITE, Purpose::Bounce) & remote, remote & !ACCESS_REMOTE_ATOMIC);
-    let fabric = fabric(VerbsConfig { ordering: Ordering::Strict, ..VerbsConfig::default() });
-    let registrar = fabric.open(0, &config()).unwrap().registrar();
-    registrar.register(&bench.memory, Access::WRITE, Purpose::Data).unwrap();
+    assert_eq!(registered(AccessRights::LOCAL, RegionPurpose::Bounce) & remote, 0);
+    assert_eq!(
+        registered(AccessRights::READ_WRITE, RegionPurpose::Bounce) & remote,
+        remote & !ACCESS_REMOTE_ATOMIC
+    );
+    let fabric = fabric(VerbsConfig { ordering: BusOrdering::Strict, ..VerbsConfig::default() });
+    let registrar = fabric.open_rail(0, &config()).unwrap().registrar();
+    registrar.register(&bench.memory, AccessRights::WRITE, RegionPurpose::Data).unwrap();
     assert_eq!(with(|device| device.last_access) & relaxed, 0, "not wanted");
 }
 
@@ -447,7 +461,7 @@ fn only_data_is_relaxed() {
 fn a_port_that_cannot_be_used_says_why() {
     let missing = |config: VerbsConfig| {
         let error = VerbsFabric::with_library(Arc::new(library()), config).err().unwrap();
-        assert!(matches!(error, Missing::Ports(_)), "{error}");
+        assert!(matches!(error, VerbsUnavailable::Ports(_)), "{error}");
         error.to_string()
     };
     let usual = VerbsConfig::default();
@@ -462,9 +476,9 @@ fn a_port_that_cannot_be_used_says_why() {
 #[test]
 fn rungs_that_are_refused_name_the_attribute() {
     let fabric = fabric(VerbsConfig { service_level: Some(9), ..VerbsConfig::default() });
-    let mut rail = fabric.open(0, &config()).unwrap();
-    let link = rail.create().unwrap();
-    let own = rail.address(link).unwrap();
+    let mut rail = fabric.open_rail(0, &config()).unwrap();
+    let link = rail.create_link().unwrap();
+    let own = rail.link_address(link).unwrap();
     with(|device| device.refuses_rungs = true);
     let error = rail.connect(link, LinkAddress { ..own }).unwrap_err();
     with(|device| device.refuses_rungs = false);
@@ -476,9 +490,9 @@ fn rungs_that_are_refused_name_the_attribute() {
 fn a_lost_peer_is_dead() {
     let mut bench = Bench::new(true);
     with(|device| device.next_status = wc_status::RETRY_EXC_ERR);
-    bench.post(3, Op::Write { from: Source::Inline(&[1]), to: bench.to, imm: None });
+    bench.post(3, Op::Write { from: OpSource::Inline(&[1]), to: bench.to, imm: None });
     let told = bench.poll();
-    assert_eq!(told.first().map(|one| (one.wr_id, one.status)), Some((3, Status::PeerDead)));
+    assert_eq!(told.first().map(|one| (one.wr_id, one.status)), Some((3, OpStatus::PeerDead)));
 }
 
 #[test]
@@ -488,11 +502,11 @@ fn what_a_destroyed_link_left_is_nobodys() {
     post_writes(&mut bench, 6);
     bench.rail.flush();
     let next = {
-        bench.rail.destroy(bench.link);
-        bench.rail.create().unwrap()
+        bench.rail.destroy_link(bench.link);
+        bench.rail.create_link().unwrap()
     };
     assert_eq!(next, bench.link, "the same place");
-    let own = bench.rail.address(next).unwrap();
+    let own = bench.rail.link_address(next).unwrap();
     bench.rail.connect(next, own).unwrap();
     assert_eq!(bench.poll(), []);
     bench.post(77, Op::Nop);
@@ -504,13 +518,13 @@ fn a_flush_is_a_read_from_ourselves() {
     let mut bench = Bench::new(true);
     let posted = counts().posted;
     bench.post(1, Op::Flush);
-    assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((1, Status::Ok)));
+    assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((1, OpStatus::Ok)));
     assert_eq!(counts().posted, posted + 1);
     // It needs no peer.
-    bench.rail.fail(bench.link);
+    bench.rail.fail_link(bench.link);
     bench.post(2, Op::Flush);
     let told: Vec<_> = bench.poll().iter().map(|one| (one.wr_id, one.status)).collect();
-    assert_eq!(told, [(2, Status::Ok)]);
+    assert_eq!(told, [(2, OpStatus::Ok)]);
     for wr_id in 0..u64::from(DEPTH) {
         bench.post(wr_id, Op::Flush);
     }
@@ -522,8 +536,8 @@ fn everything_is_given_back() {
     let mut bench = Bench::new(true);
     bench.post(1, Op::Flush);
     for _ in 0..10 {
-        let link = bench.rail.create().unwrap();
-        bench.rail.destroy(link);
+        let link = bench.rail.create_link().unwrap();
+        bench.rail.destroy_link(link);
     }
     drop(bench);
     let left =

@@ -19,9 +19,10 @@ mod trials;
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Access, Completion, Extent, Fabric as _, Links as _, Op, Purpose, Rail as _, Remote, Source, Status,
+    AccessRights, Completion, Fabric as _, LinkControl as _, Op, OpSource, OpStatus, Rail as _, RegionExtent,
+    RegionPurpose, RemoteLocation,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_verbs::{VerbsConfig, VerbsFabric};
 
 use rails::rail_config;
@@ -54,23 +55,23 @@ fn fabric(config: VerbsConfig) -> Result<VerbsFabric, String> {
 /// A rail with links that are connected to themselves, and writes on each.
 fn rail(of: VerbsConfig) -> Outcome {
     let fabric = fabric(of)?;
-    let mut rail = fabric.open(0, &rail_config(DEPTH, 4)).map_err(told)?;
-    let memory = Memory::try_heap(1 << 16).map_err(told)?;
+    let mut rail = fabric.open_rail(0, &rail_config(DEPTH, 4)).map_err(told)?;
+    let memory = MemoryRange::try_heap(1 << 16).map_err(told)?;
     let registrar = rail.registrar();
-    let keys = registrar.register(&memory, Access::ALL, Purpose::Data).map_err(told)?;
-    let from = Extent { key: keys.local, offset: 0, len: 4096 };
-    let to = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
+    let keys = registrar.register(&memory, AccessRights::ALL, RegionPurpose::Data).map_err(told)?;
+    let from = RegionExtent { key: keys.local, offset: 0, len: 4096 };
+    let to = RemoteLocation { key: keys.remote, addr: keys.remote_base, purpose: RegionPurpose::Data };
     for _ in 0..2 {
-        let link = rail.create().map_err(told)?;
-        let own = rail.address(link).map_err(told)?;
+        let link = rail.create_link().map_err(told)?;
+        let own = rail.link_address(link).map_err(told)?;
         rail.connect(link, own).map_err(told)?;
-        rail.post(link, 1, Op::Write { from: Source::Region(from), to, imm: None }, true).map_err(told)?;
+        rail.post(link, 1, Op::Write { from: OpSource::Region(from), to, imm: None }, true).map_err(told)?;
         rail.flush();
         let mut out = [Completion::BLANK; 8];
-        if rail.poll(&mut out) != 1 || out[0].status != Status::Ok {
+        if rail.poll(&mut out) != 1 || out[0].status != OpStatus::Ok {
             return Err("the write did not complete".to_owned());
         }
-        rail.destroy(link);
+        rail.destroy_link(link);
     }
     registrar.deregister(keys.local).map_err(told)
 }
@@ -78,12 +79,12 @@ fn rail(of: VerbsConfig) -> Outcome {
 /// As many registrations as tables grow for several times.
 fn regions() -> Outcome {
     let fabric = fabric(VerbsConfig::default())?;
-    let rail = fabric.open(0, &rail_config(DEPTH, 4)).map_err(told)?;
+    let rail = fabric.open_rail(0, &rail_config(DEPTH, 4)).map_err(told)?;
     let registrar = rail.registrar();
-    let memory = Memory::try_heap(64).map_err(told)?;
+    let memory = MemoryRange::try_heap(64).map_err(told)?;
     let mut keys = trunkline_proto::reserve::try_vec(900).map_err(told)?;
     for _ in 0..900 {
-        match registrar.register(&memory, Access::ALL, Purpose::Data) {
+        match registrar.register(&memory, AccessRights::ALL, RegionPurpose::Data) {
             Ok(made) => keys.push(made.local),
             Err(error) => {
                 keys.iter().for_each(|key| registrar.deregister(*key).unwrap());

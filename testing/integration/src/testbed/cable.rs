@@ -1,25 +1,25 @@
 //! Cables between two hosts: devices, addresses, and what went over them.
 //!
-//! Called by the testbed and by tests; [`super::Relay`] is a cable too. It never changes a device after it was made.
+//! Called by the testbed and by tests; [`super::RelayCable`] is a cable too. It never changes a device after it was made.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::host::Host;
+use super::host::TestHost;
 
 /// A cable between two hosts; both its devices go when it is dropped.
 #[derive(Debug)]
 #[must_use = "a cable is gone when nobody holds it"]
-pub struct Cable {
-    ends: [End; 2],
+pub struct NetworkCable {
+    ends: [CableEnd; 2],
     /// Deletes the pair when dropped; devices of a relay go with their files.
     is_veth: bool,
 }
 
 /// One end of a cable.
 #[derive(Clone, Debug)]
-pub struct End {
+pub struct CableEnd {
     /// Where it is.
-    pub host: Host,
+    pub host: TestHost,
     /// Name of its device there.
     pub device: String,
     /// Its address in a network of 24 bits.
@@ -30,7 +30,7 @@ pub struct End {
 
 /// Packets and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct TrafficCount {
     /// Packets. On a plain pair one packet may be many of the largest size, unsegmented.
     pub packets: u64,
     /// Bytes with the headers of IP, and of Ethernet on a plain pair.
@@ -39,26 +39,26 @@ pub struct Traffic {
 
 /// What the device at one end has counted. The kernel's own small packets (IPv6 neighbours and routers) count too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DeviceCounters {
     /// Left the host.
-    pub sent: Traffic,
+    pub sent: TrafficCount,
     /// Came to the host.
-    pub received: Traffic,
+    pub received: TrafficCount,
 }
 
-impl End {
+impl CableEnd {
     /// Both addresses.
     #[must_use]
-    pub fn addresses(&self) -> [IpAddr; 2] {
+    pub fn ip_addresses(&self) -> [IpAddr; 2] {
         [self.v4.into(), self.v6.into()]
     }
 }
 
-impl Cable {
+impl NetworkCable {
     /// The two ends of cable `number`, whose devices are still to be made.
-    pub(super) fn planned(near: &Host, far: &Host, number: usize, is_veth: bool) -> Self {
-        assert!(!near.is(far), "a cable joins two hosts");
-        let end = |host: &Host, which: u8| End {
+    pub(super) fn plan_cable(near: &TestHost, far: &TestHost, number: usize, is_veth: bool) -> Self {
+        assert!(!near.is_same_host(far), "a cable joins two hosts");
+        let end = |host: &TestHost, which: u8| CableEnd {
             host: host.clone(),
             device: format!("rail{number}"),
             v4: Ipv4Addr::new(10, 77, number as u8, which),
@@ -67,10 +67,10 @@ impl Cable {
         Self { ends: [end(near, 1), end(far, 2)], is_veth }
     }
 
-    pub(super) fn veth(near: &Host, far: &Host, number: usize, mtu: u16) -> Self {
-        let mut cable = Self::planned(near, far, number, false);
+    pub(super) fn make_veth(near: &TestHost, far: &TestHost, number: usize, mtu: u16) -> Self {
+        let mut cable = Self::plan_cable(near, far, number, false);
         let device = &cable.ends[0].device;
-        near.ip(&format!("link add {device} type veth peer name {device} netns {}", far.network()));
+        near.run_ip(&format!("link add {device} type veth peer name {device} netns {}", far.network_path()));
         cable.is_veth = true;
         cable.set_up(mtu);
         cable
@@ -78,8 +78,8 @@ impl Cable {
 
     /// Gives both devices their addresses and starts them.
     pub(super) fn set_up(&self, mtu: u16) {
-        for End { host, device, v4, v6 } in &self.ends {
-            host.ip(&format!(
+        for CableEnd { host, device, v4, v6 } in &self.ends {
+            host.run_ip(&format!(
                 "link set {device} mtu {mtu} txqueuelen 4096\n\
                  addr add {v4}/24 dev {device}\n\
                  addr add {v6}/64 dev {device} nodad\n\
@@ -90,7 +90,7 @@ impl Cable {
 
     /// Both ends, as the hosts were named.
     #[must_use]
-    pub fn ends(&self) -> &[End; 2] {
+    pub fn both_ends(&self) -> &[CableEnd; 2] {
         &self.ends
     }
 
@@ -100,8 +100,8 @@ impl Cable {
     /// When it has none there.
     #[track_caller]
     #[must_use]
-    pub fn end(&self, host: &Host) -> &End {
-        &self.ends[self.side(host)]
+    pub fn end_at(&self, host: &TestHost) -> &CableEnd {
+        &self.ends[self.side_of(host)]
     }
 
     /// What the device at a host has counted.
@@ -110,23 +110,23 @@ impl Cable {
     /// When the cable does not end there.
     #[track_caller]
     #[must_use]
-    pub fn counters(&self, host: &Host) -> Counters {
-        let End { device, .. } = self.end(host);
+    pub fn device_counters(&self, host: &TestHost) -> DeviceCounters {
+        let CableEnd { device, .. } = self.end_at(host);
         let path = "/proc/thread-self/net/dev";
-        let text = host.run(|| std::fs::read_to_string(path));
+        let text = host.call_on_host(|| std::fs::read_to_string(path));
         let text = text.unwrap_or_else(|error| panic!("{path}: {error}"));
         parse_counters(&text, device).unwrap_or_else(|| panic!("no device {device} in {path}:\n{text}"))
     }
 
     /// 0 for the host named first, 1 for the other.
     #[track_caller]
-    pub(super) fn side(&self, host: &Host) -> usize {
-        let side = self.ends.iter().position(|end| end.host.is(host));
-        side.unwrap_or_else(|| panic!("{} does not end at {}", self.ends[0].device, host.name()))
+    pub(super) fn side_of(&self, host: &TestHost) -> usize {
+        let side = self.ends.iter().position(|end| end.host.is_same_host(host));
+        side.unwrap_or_else(|| panic!("{} does not end at {}", self.ends[0].device, host.host_name()))
     }
 }
 
-impl Drop for Cable {
+impl Drop for NetworkCable {
     fn drop(&mut self) {
         if self.is_veth {
             let command = || {
@@ -135,15 +135,15 @@ impl Drop for Cable {
                 command.output()
             };
             // With its namespaces it would go anyway.
-            let _ = self.ends[0].host.run(command);
+            let _ = self.ends[0].host.call_on_host(command);
         }
     }
 }
 
 /// Reads one line of the kernel's table: eight figures received, eight sent, bytes and packets first.
-fn parse_counters(text: &str, device: &str) -> Option<Counters> {
+fn parse_counters(text: &str, device: &str) -> Option<DeviceCounters> {
     let line = text.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'))?;
     let figures: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let traffic = |at: usize| Some(Traffic { bytes: *figures.get(at)?, packets: *figures.get(at + 1)? });
-    Some(Counters { received: traffic(0)?, sent: traffic(8)? })
+    let traffic = |at: usize| Some(TrafficCount { bytes: *figures.get(at)?, packets: *figures.get(at + 1)? });
+    Some(DeviceCounters { received: traffic(0)?, sent: traffic(8)? })
 }

@@ -1,6 +1,6 @@
 //! A host: namespaces that a thread can enter, and processes started in them.
 //!
-//! Called by the testbed and by tests. A process that is started here never outlives its [`Running`].
+//! Called by the testbed and by tests. A process that is started here never outlives its [`RunningProcess`].
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -14,8 +14,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::planted;
-use super::world::{need, unavailable};
+use super::is_planted;
+use super::world::{refuse_testbed, require_granted};
 
 /// The kinds of namespaces that a host has of its own.
 const KINDS: [(&str, CloneFlags); 3] =
@@ -23,36 +23,36 @@ const KINDS: [(&str, CloneFlags); 3] =
 
 /// A host of the testbed. Clones are the same host.
 #[derive(Clone, Debug)]
-pub struct Host(Arc<Namespaces>);
+pub struct TestHost(Arc<HostNamespaces>);
 
 #[derive(Debug)]
-struct Namespaces {
+struct HostNamespaces {
     name: String,
     /// In the order of [`KINDS`]; they keep the namespaces alive.
     files: [File; 3],
 }
 
-impl Host {
+impl TestHost {
     pub(super) fn new(name: &str, number: usize) -> Self {
         let good = !name.is_empty() && name.bytes().all(|letter| letter.is_ascii_alphanumeric());
         assert!(good, "no name of a host: {name:?}");
         let files = in_thread(|| {
             let all = KINDS.iter().fold(CloneFlags::empty(), |all, (_, kind)| all | *kind);
-            need("namespaces of a host", unshare(all));
-            furnish(name, number);
+            require_granted("namespaces of a host", unshare(all));
+            set_up_namespaces(name, number);
             KINDS.map(|(kind, _)| {
                 let path = format!("/proc/thread-self/ns/{kind}");
                 File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
             })
         });
-        let host = Self(Arc::new(Namespaces { name: name.to_owned(), files }));
-        host.ip("link set lo up");
+        let host = Self(Arc::new(HostNamespaces { name: name.to_owned(), files }));
+        host.run_ip("link set lo up");
         host
     }
 
     /// The name it was given, which `gethostname` says there.
     #[must_use]
-    pub fn name(&self) -> &str {
+    pub fn host_name(&self) -> &str {
         &self.0.name
     }
 
@@ -61,9 +61,9 @@ impl Host {
     ///
     /// # Panics
     /// When the function does.
-    pub fn run<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
+    pub fn call_on_host<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
         in_thread(|| {
-            self.enter();
+            self.enter_namespaces();
             function()
         })
     }
@@ -72,76 +72,76 @@ impl Host {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(&self, command: &mut Command) -> io::Result<Running> {
-        self.run(|| Running::start(command))
+    pub fn start_process(&self, command: &mut Command) -> io::Result<RunningProcess> {
+        self.call_on_host(|| RunningProcess::start_process(command))
     }
 
     /// Runs a program on this host to its end, its output captured.
     ///
     /// # Errors
     /// When it cannot be started, or its output cannot be read.
-    pub fn output(&self, command: &mut Command) -> io::Result<Output> {
+    pub fn run_captured(&self, command: &mut Command) -> io::Result<Output> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let running = self.start(command)?;
-        running.output()
+        let running = self.start_process(command)?;
+        running.wait_with_output()
     }
 
     /// Whether two are the same host.
     #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn is_same_host(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Where others find the network namespace as a file.
-    pub(super) fn network(&self) -> String {
+    pub(super) fn network_path(&self) -> String {
         use std::os::fd::AsRawFd as _;
         format!("/proc/{}/fd/{}", std::process::id(), self.0.files[0].as_raw_fd())
     }
 
     /// Carries out lines of `ip -batch`.
-    pub(super) fn ip(&self, lines: &str) {
+    pub(super) fn run_ip(&self, lines: &str) {
         let mut command = Command::new("ip");
         command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut running = match self.start(&mut command) {
-            Err(error) => unavailable(format!("ip (package iproute2): {error}")),
+        let mut running = match self.start_process(&mut command) {
+            Err(error) => refuse_testbed(format!("ip (package iproute2): {error}")),
             Ok(running) => running,
         };
         let mut input = running.child_mut().stdin.take();
         let written = input.as_mut().map(|input| input.write_all(lines.as_bytes()));
         drop(input);
-        let output = running.output().unwrap_or_else(|error| panic!("ip: {error}"));
+        let output = running.wait_with_output().unwrap_or_else(|error| panic!("ip: {error}"));
         let said = String::from_utf8_lossy(&output.stderr);
         // What the kernel lacks, and what it does not let us have.
         if ["not permitted", "not supported", "Unknown device type"].iter().any(|text| said.contains(text)) {
-            unavailable(format!("ip {}: {}", lines.trim(), said.trim()));
+            refuse_testbed(format!("ip {}: {}", lines.trim(), said.trim()));
         }
         assert!(output.status.success() && matches!(written, Some(Ok(()))), "ip {lines}: {said}");
     }
 
     /// Moves the calling thread to this host for good.
-    fn enter(&self) {
+    fn enter_namespaces(&self) {
         // A thread that shares its working directory with others cannot change its mounts.
         unshare(CloneFlags::CLONE_FS).unwrap_or_else(|error| panic!("unshare: {error}"));
         for ((kind, flag), file) in KINDS.iter().zip(&self.0.files) {
             setns(file, *flag)
-                .unwrap_or_else(|error| panic!("host {}, namespace {kind}: {error}", self.name()));
+                .unwrap_or_else(|error| panic!("host {}, namespace {kind}: {error}", self.host_name()));
         }
     }
 }
 
 /// Gives the namespaces of the calling thread what a host has.
-fn furnish(name: &str, number: usize) {
-    need("sethostname", nix::unistd::sethostname(name));
+fn set_up_namespaces(name: &str, number: usize) {
+    require_granted("sethostname", nix::unistd::sethostname(name));
     let nothing = None::<&str>;
     let plain = MsFlags::empty();
-    need("mounting /sys", mount(Some("sysfs"), "/sys", Some("sysfs"), plain, nothing));
-    need("mounting /dev/shm", mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), plain, nothing));
+    require_granted("mounting /sys", mount(Some("sysfs"), "/sys", Some("sysfs"), plain, nothing));
+    require_granted("mounting /dev/shm", mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), plain, nothing));
     // A file of the new /dev/shm stands in for the kernel's, and its name is taken away again.
     let boot_id = Path::new("/dev/shm/boot_id");
     let real = "/proc/sys/kernel/random/boot_id";
     let text = format!("00000000-0000-4000-8000-{number:012x}\n");
     std::fs::write(boot_id, text).unwrap_or_else(|error| panic!("{}: {error}", boot_id.display()));
-    need("mounting boot_id", mount(Some(boot_id), real, nothing, MsFlags::MS_BIND, nothing));
+    require_granted("mounting boot_id", mount(Some(boot_id), real, nothing, MsFlags::MS_BIND, nothing));
     std::fs::remove_file(boot_id).unwrap_or_else(|error| panic!("{}: {error}", boot_id.display()));
 }
 
@@ -153,20 +153,20 @@ fn in_thread<T: Send>(function: impl FnOnce() -> T + Send) -> T {
 
 /// A process on a host. Dropping it kills it and everything in its process group.
 #[derive(Debug)]
-pub struct Running(Child);
+pub struct RunningProcess(Child);
 
-impl Running {
+impl RunningProcess {
     /// Starts a program where the calling thread is.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(command: &mut Command) -> io::Result<Self> {
+    pub fn start_process(command: &mut Command) -> io::Result<Self> {
         command.process_group(0).spawn().map(Self)
     }
 
     /// Its process id.
     #[must_use]
-    pub fn id(&self) -> u32 {
+    pub fn process_id(&self) -> u32 {
         self.0.id()
     }
 
@@ -196,7 +196,7 @@ impl Running {
     ///
     /// # Errors
     /// When a pipe cannot be read.
-    pub fn output(mut self) -> io::Result<Output> {
+    pub fn wait_with_output(mut self) -> io::Result<Output> {
         use std::io::Read as _;
         let out = self.0.stdout.take();
         let err = self.0.stderr.take();
@@ -216,18 +216,18 @@ impl Running {
     ///
     /// # Errors
     /// When the whole group is gone.
-    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+    pub fn send_signal(&self, signal: Signal) -> io::Result<()> {
         Ok(kill_process_group(Pid::from_child(&self.0), signal)?)
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
-        if planted("testbed-child-survives") {
+        if is_planted("testbed-child-survives") {
             return;
         }
         // The group may have members when its head is gone; when all are, there is nothing to do.
-        let _ = self.signal(Signal::KILL);
+        let _ = self.send_signal(Signal::KILL);
         let _ = self.0.wait();
     }
 }

@@ -6,15 +6,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::cable::Traffic;
-use super::planted;
+use super::cable::TrafficCount;
+use super::is_planted;
 
 /// Most bytes under way in one direction.
 const UNDER_WAY_MAX: usize = 64 << 20;
 
 /// How a direction of a cable treats packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
+pub struct LineShape {
     /// Time from one end to the other, after the packet has left.
     pub delay: Duration,
     /// Up to this much more for each packet, evenly drawn. Packets keep their order all the same.
@@ -29,7 +29,7 @@ pub struct Shape {
     pub queue: usize,
 }
 
-impl Shape {
+impl LineShape {
     /// Everything passes at once.
     pub const PLAIN: Self = Self {
         delay: Duration::ZERO,
@@ -43,9 +43,9 @@ impl Shape {
 
 /// What became of the packets of one direction so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct LineTally {
     /// Arrived at the other end.
-    pub passed: Traffic,
+    pub passed: TrafficCount,
     /// Packets lost at random.
     pub lost: u64,
     /// Packets that found the queue full.
@@ -57,14 +57,14 @@ pub struct Tally {
 }
 
 #[derive(Debug)]
-struct Packet {
+struct DelayedPacket {
     arrives: Instant,
     bytes: Vec<u8>,
 }
 
 /// Packets that keep their order and share a rate: all of them, or those of one stream.
 #[derive(Clone, Copy, Debug, Default)]
-struct Flow {
+struct PacketFlow {
     /// When everything that was taken so far has left.
     free_at: Option<Instant>,
     /// When the last packet under way arrives.
@@ -72,31 +72,31 @@ struct Flow {
 }
 
 /// The ports of a TCP packet over IPv4.
-fn ports(packet: &[u8]) -> u32 {
+fn tcp_ports(packet: &[u8]) -> u32 {
     let begin = packet.first().map_or(0, |first| usize::from(first & 15) * 4);
     packet.get(begin..begin + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
 }
 
 /// The state of one direction.
 #[derive(Debug)]
-pub struct Line {
-    shape: Shape,
+pub struct CableLine {
+    shape: LineShape,
     is_cut: bool,
     random: fastrand::Rng,
-    under_way: VecDeque<Packet>,
+    under_way: VecDeque<DelayedPacket>,
     bytes_under_way: usize,
-    flows: HashMap<u32, Flow>,
-    pub(super) tally: Tally,
+    flows: HashMap<u32, PacketFlow>,
+    pub(super) tally: LineTally,
 }
 
-impl Line {
+impl CableLine {
     /// A whole cable; losses and jitter are drawn from the seed.
     ///
     /// # Panics
     /// When the loss is no share, or the rate is zero.
     #[must_use]
-    pub fn new(shape: Shape, seed: u64) -> Self {
-        check(&shape);
+    pub fn new(shape: LineShape, seed: u64) -> Self {
+        check_shape(&shape);
         Self {
             shape,
             is_cut: false,
@@ -104,7 +104,7 @@ impl Line {
             under_way: VecDeque::new(),
             bytes_under_way: 0,
             flows: HashMap::new(),
-            tally: Tally::default(),
+            tally: LineTally::default(),
         }
     }
 
@@ -112,16 +112,16 @@ impl Line {
     ///
     /// # Panics
     /// When the loss is no share, or the rate is zero.
-    pub fn set_shape(&mut self, shape: Shape) {
-        check(&shape);
+    pub fn set_shape(&mut self, shape: LineShape) {
+        check_shape(&shape);
         self.shape = shape;
         self.flows.values_mut().for_each(|flow| flow.free_at = None);
     }
 
-    /// Cuts it: what is under way is gone, and nothing comes through until [`Line::mend`].
+    /// Cuts it: what is under way is gone, and nothing comes through until [`CableLine::mend`].
     pub fn cut(&mut self) {
         self.is_cut = true;
-        if !planted("testbed-cut-in-flight") {
+        if !is_planted("testbed-cut-in-flight") {
             self.tally.cut += self.under_way.len() as u64;
             self.under_way.clear();
             self.bytes_under_way = 0;
@@ -144,21 +144,21 @@ impl Line {
             self.tally.lost += 1;
             return;
         }
-        let key = if self.shape.each { ports(&bytes) } else { 0 };
-        let Some(left) = self.leave(now, key, bytes.len()) else {
+        let key = if self.shape.each { tcp_ports(&bytes) } else { 0 };
+        let Some(left) = self.departure_time(now, key, bytes.len()) else {
             self.tally.dropped += 1;
             return;
         };
         let jitter = self.shape.jitter.mul_f64(self.random.f64());
         let mut arrives = left + self.shape.delay + jitter;
         let flow = self.flows.entry(key).or_default();
-        if let Some(before) = flow.last.filter(|_| !planted("testbed-overtake")) {
+        if let Some(before) = flow.last.filter(|_| !is_planted("testbed-overtake")) {
             arrives = arrives.max(before);
         }
         flow.last = Some(arrives);
         self.bytes_under_way += bytes.len();
         let at = self.under_way.partition_point(|other| other.arrives <= arrives);
-        self.under_way.insert(at, Packet { arrives, bytes });
+        self.under_way.insert(at, DelayedPacket { arrives, bytes });
     }
 
     /// The next packet that has come to the far end by now.
@@ -173,7 +173,7 @@ impl Line {
         Some(packet.bytes)
     }
 
-    /// When [`Line::pop`] has something next.
+    /// When [`CableLine::pop`] has something next.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.under_way.front().map(|packet| packet.arrives)
@@ -181,12 +181,12 @@ impl Line {
 
     /// What became of the packets so far.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn line_tally(&self) -> LineTally {
         self.tally
     }
 
     /// When the last byte of a packet leaves that comes now; none when there is no room for it.
-    fn leave(&mut self, now: Instant, key: u32, bytes: usize) -> Option<Instant> {
+    fn departure_time(&mut self, now: Instant, key: u32, bytes: usize) -> Option<Instant> {
         if self.bytes_under_way + bytes > UNDER_WAY_MAX {
             return None;
         }
@@ -197,14 +197,14 @@ impl Line {
         if waiting > 0.0 && waiting + bytes as f64 > self.shape.queue as f64 {
             return None;
         }
-        let takes = if planted("testbed-fast-line") { 0.7 } else { 1.0 } * bytes as f64 / rate as f64;
+        let takes = if is_planted("testbed-fast-line") { 0.7 } else { 1.0 } * bytes as f64 / rate as f64;
         let left = begins + Duration::from_secs_f64(takes);
         flow.free_at = Some(left);
         Some(left)
     }
 }
 
-fn check(shape: &Shape) {
+fn check_shape(shape: &LineShape) {
     assert!((0.0..=1.0).contains(&shape.loss), "a loss of {}", shape.loss);
     assert!(shape.rate != Some(0), "a rate of zero; cut the cable instead");
 }

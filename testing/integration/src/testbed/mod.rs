@@ -6,17 +6,17 @@
 //! ```no_run
 //! use std::process::Command;
 //! use std::time::Duration;
-//! use trunkline_integration::testbed::{self, Shape};
+//! use trunkline_integration::testbed::{self, LineShape};
 //!
 //! // In a #[test] function; its name is taken from the closure, so the closure stands directly inside.
 //! testbed::run(|testbed| {
-//!     let (left, right) = (testbed.host("left"), testbed.host("right"));
-//!     let fast = testbed.veth(&left, &right);
-//!     let slow = testbed.relay(&left, &right, Shape { delay: Duration::from_millis(5), ..Shape::PLAIN });
-//!     let server = right.start(Command::new("some-server").arg(fast.end(&right).v4.to_string()));
-//!     left.run(|| { /* sockets opened here are the left host's */ });
+//!     let (left, right) = (testbed.add_host("left"), testbed.host("right"));
+//!     let fast = testbed.add_veth(&left, &right);
+//!     let slow = testbed.add_relay(&left, &right, LineShape { delay: Duration::from_millis(5), ..Shape::PLAIN });
+//!     let server = right.start_process(Command::new("some-server").arg(fast.end_at(&right).v4.to_string()));
+//!     left.call_on_host(|| { /* sockets opened here are the left host's */ });
 //!     slow.cut();
-//!     assert_eq!(slow.tally(&left).lost, 0);
+//!     assert_eq!(slow.tally_from(&left).lost, 0);
 //!     drop(server); // kills it and all that it started
 //! });
 //! ```
@@ -28,11 +28,11 @@
 //!
 //! **What a cable is.** Cable number `n`, counted from 0 in each test, is the device `railN` at both ends. The host
 //! named first has `10.77.n.1/24` and `fd77:0:0:n::1/64` on it, the second `10.77.n.2` and `fd77:0:0:n::2`; addresses
-//! are usable at once. [`Testbed::veth`] is a plain pair as fast as the kernel; [`Testbed::relay`] is two TUN devices
-//! and a thread between them that delays, loses, slows down or cuts as its [`Shape`] says, changed at any time.
+//! are usable at once. [`Testbed::add_veth`] is a plain pair as fast as the kernel; [`Testbed::add_relay`] is two TUN devices
+//! and a thread between them that delays, loses, slows down or cuts as its [`LineShape`] says, changed at any time.
 //!
 //! **Rights.** Root, or a user where the kernel lets users have namespaces. A test that cannot have its testbed is
-//! skipped with the reason ([`crate::skip`], fabric `hosts`).
+//! skipped with the reason ([`crate::skip_test`], fabric `hosts`).
 
 mod cable;
 mod host;
@@ -40,10 +40,10 @@ mod line;
 mod relay;
 mod world;
 
-pub use cable::{Cable, Counters, End, Traffic};
-pub use host::{Host, Running};
-pub use line::{Line, Shape, Tally};
-pub use relay::Relay;
+pub use cable::{CableEnd, DeviceCounters, NetworkCable, TrafficCount};
+pub use host::{RunningProcess, TestHost};
+pub use line::{CableLine, LineShape, LineTally};
+pub use relay::RelayCable;
 pub use world::{run, run_within};
 
 /// Most hosts, and most cables, of one testbed.
@@ -70,29 +70,35 @@ impl Testbed {
     ///
     /// # Panics
     /// When the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] hosts.
-    pub fn host(&mut self, name: &str) -> Host {
+    pub fn add_host(&mut self, name: &str) -> TestHost {
         self.hosts += 1;
         assert!(self.hosts <= MANY, "at most {MANY} hosts");
-        Host::new(name, self.hosts)
+        TestHost::new(name, self.hosts)
     }
 
     /// A plain pair of virtual Ethernet devices, as fast as the kernel.
     ///
     /// # Panics
     /// When the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] cables.
-    pub fn veth(&mut self, near: &Host, far: &Host) -> Cable {
+    pub fn add_veth(&mut self, near: &TestHost, far: &TestHost) -> NetworkCable {
         let number = self.next_cable();
-        Cable::veth(near, far, number, self.mtu)
+        NetworkCable::make_veth(near, far, number, self.mtu)
     }
 
     /// Two TUN devices and a thread between them that treats packets of both directions as the shape says.
     ///
     /// # Panics
     /// When the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] cables.
-    pub fn relay(&mut self, near: &Host, far: &Host, shape: Shape) -> Relay {
+    pub fn add_relay(&mut self, near: &TestHost, far: &TestHost, shape: LineShape) -> RelayCable {
         let number = self.next_cable();
         let seed = self.seed.wrapping_add(2 * number as u64);
-        Relay::new(near, far, number, self.mtu, [Line::new(shape, seed), Line::new(shape, seed ^ (1 << 63))])
+        RelayCable::new(
+            near,
+            far,
+            number,
+            self.mtu,
+            [CableLine::new(shape, seed), CableLine::new(shape, seed ^ (1 << 63))],
+        )
     }
 
     fn next_cable(&mut self) -> usize {
@@ -103,6 +109,6 @@ impl Testbed {
 }
 
 /// Whether a planted bug is asked for; always not, unless planted bugs are compiled in.
-fn planted(name: &str) -> bool {
+fn is_planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var_os("TRUNKLINE_MUTANT").is_some_and(|asked| asked == name)
 }

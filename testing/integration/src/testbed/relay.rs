@@ -1,6 +1,6 @@
 //! A cable of two TUN devices and a thread between them.
 //!
-//! Called by the testbed and by tests. After [`Relay::cut`] has returned, no packet comes out of it any more: the
+//! Called by the testbed and by tests. After [`RelayCable::cut`] has returned, no packet comes out of it any more: the
 //! thread holds a direction's lock while it takes packets in and hands them out.
 
 use std::fmt;
@@ -13,10 +13,10 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-use super::cable::Cable;
-use super::host::Host;
-use super::line::{Line, Shape, Tally};
-use super::world::{need, unavailable};
+use super::cable::NetworkCable;
+use super::host::TestHost;
+use super::line::{CableLine, LineShape, LineTally};
+use super::world::{refuse_testbed, require_granted};
 
 /// Packets taken from one device before the other's turn.
 const TURN: usize = 64;
@@ -26,103 +26,109 @@ const PACKET_MAX: usize = 65_536;
 
 const TUN: &str = "/dev/net/tun";
 
-/// A cable that can delay, lose, slow down and be cut. It is a [`Cable`] too.
+/// A cable that can delay, lose, slow down and be cut. It is a [`NetworkCable`] too.
 #[must_use = "a cable is gone when nobody holds it"]
-pub struct Relay {
-    cable: Cable,
-    inner: Arc<Inner>,
+pub struct RelayCable {
+    cable: NetworkCable,
+    inner: Arc<RelayCore>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What thread and handle share.
-struct Inner {
+struct RelayCore {
     /// At the near and at the far end.
     devices: [SyncDevice; 2],
     /// From the near end, from the far end.
-    lines: [Mutex<Line>; 2],
+    lines: [Mutex<CableLine>; 2],
     /// Ends the thread's wait.
     wake: OwnedFd,
     stop: AtomicBool,
 }
 
-impl Relay {
-    pub(super) fn new(near: &Host, far: &Host, number: usize, mtu: u16, lines: [Line; 2]) -> Self {
-        let cable = Cable::planned(near, far, number, false);
-        let devices = cable.ends().each_ref().map(|end| end.host.run(|| open(&end.device)));
+impl RelayCable {
+    pub(super) fn new(
+        near: &TestHost,
+        far: &TestHost,
+        number: usize,
+        mtu: u16,
+        lines: [CableLine; 2],
+    ) -> Self {
+        let cable = NetworkCable::plan_cable(near, far, number, false);
+        let devices = cable.both_ends().each_ref().map(|end| end.host.call_on_host(|| open_tun(&end.device)));
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.unwrap_or_else(|error| panic!("eventfd: {error}"));
         let lines = lines.map(Mutex::new);
-        let inner = Arc::new(Inner { devices, lines, wake, stop: AtomicBool::new(false) });
+        let inner = Arc::new(RelayCore { devices, lines, wake, stop: AtomicBool::new(false) });
         cable.set_up(mtu);
         let thread = std::thread::spawn({
             let inner = Arc::clone(&inner);
-            move || inner.forward()
+            move || inner.forward_packets()
         });
         Self { cable, inner, thread: Some(thread) }
     }
 
     /// Treats packets of both directions like this from now on.
-    pub fn set_shape(&self, shape: Shape) {
-        self.change(0, |line| line.set_shape(shape));
-        self.change(1, |line| line.set_shape(shape));
+    pub fn set_shape(&self, shape: LineShape) {
+        self.change_line(0, |line| line.set_shape(shape));
+        self.change_line(1, |line| line.set_shape(shape));
     }
 
     /// Treats packets that leave a host like this from now on.
     #[track_caller]
-    pub fn set_shape_from(&self, host: &Host, shape: Shape) {
-        self.change(self.cable.side(host), |line| line.set_shape(shape));
+    pub fn set_shape_from(&self, host: &TestHost, shape: LineShape) {
+        self.change_line(self.cable.side_of(host), |line| line.set_shape(shape));
     }
 
     /// Cuts both directions: when this returns, nothing comes out at either end, nor what was under way.
     pub fn cut(&self) {
-        self.change(0, Line::cut);
-        self.change(1, Line::cut);
+        self.change_line(0, CableLine::cut);
+        self.change_line(1, CableLine::cut);
     }
 
     /// Cuts what leaves a host. The other direction works on.
     #[track_caller]
-    pub fn cut_from(&self, host: &Host) {
-        self.change(self.cable.side(host), Line::cut);
+    pub fn cut_from(&self, host: &TestHost) {
+        self.change_line(self.cable.side_of(host), CableLine::cut);
     }
 
     /// Makes both directions whole again.
     pub fn mend(&self) {
-        self.change(0, Line::mend);
-        self.change(1, Line::mend);
+        self.change_line(0, CableLine::mend);
+        self.change_line(1, CableLine::mend);
     }
 
     /// What became of the packets that left a host.
     #[track_caller]
     #[must_use]
-    pub fn tally(&self, host: &Host) -> Tally {
-        self.inner.line(self.cable.side(host)).tally()
+    pub fn tally_from(&self, host: &TestHost) -> LineTally {
+        self.inner.lock_line(self.cable.side_of(host)).line_tally()
     }
 
-    fn change(&self, side: usize, change: impl FnOnce(&mut Line)) {
+    fn change_line(&self, side: usize, change: impl FnOnce(&mut CableLine)) {
         assert!(self.thread.as_ref().is_some_and(|thread| !thread.is_finished()), "the relay's thread ended");
-        change(&mut self.inner.line(side));
-        self.inner.wake();
+        change(&mut self.inner.lock_line(side));
+        self.inner.wake_thread();
     }
 }
 
-impl std::ops::Deref for Relay {
-    type Target = Cable;
+impl std::ops::Deref for RelayCable {
+    type Target = NetworkCable;
 
-    fn deref(&self) -> &Cable {
+    fn deref(&self) -> &NetworkCable {
         &self.cable
     }
 }
 
-impl fmt::Debug for Relay {
+impl fmt::Debug for RelayCable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Relay").field("cable", &self.cable).field("lines", &self.inner.lines).finish()
     }
 }
 
-impl Drop for Relay {
+impl Drop for RelayCable {
     fn drop(&mut self) {
         self.inner.stop.store(true, Ordering::Release);
-        self.inner.wake();
+        self.inner.wake_thread();
         if let Some(thread) = self.thread.take()
             && let Err(panic) = thread.join()
             && !std::thread::panicking()
@@ -132,30 +138,30 @@ impl Drop for Relay {
     }
 }
 
-impl Inner {
-    fn line(&self, side: usize) -> MutexGuard<'_, Line> {
+impl RelayCore {
+    fn lock_line(&self, side: usize) -> MutexGuard<'_, CableLine> {
         self.lines[side].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self) {
+    fn wake_thread(&self) {
         // It can only fail when it is full, and then the thread wakes anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     /// The thread: until it is stopped.
-    fn forward(&self) {
+    fn forward_packets(&self) {
         // Delays are kept to the kernel's clock, not to its idle habits.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
         let mut buffer = vec![0; PACKET_MAX];
         while !self.stop.load(Ordering::Acquire) {
-            let waits: [Option<Instant>; 2] = [0, 1].map(|side| self.turn(side, &mut buffer));
-            self.wait(waits.into_iter().flatten().min());
+            let waits: [Option<Instant>; 2] = [0, 1].map(|side| self.forward_side(side, &mut buffer));
+            self.wait_for_packets(waits.into_iter().flatten().min());
         }
     }
 
     /// Takes packets in at one side and hands out what is due at the other; says when the next is due.
-    fn turn(&self, side: usize, buffer: &mut [u8]) -> Option<Instant> {
-        let mut line = self.line(side);
+    fn forward_side(&self, side: usize, buffer: &mut [u8]) -> Option<Instant> {
+        let mut line = self.lock_line(side);
         for _ in 0..TURN {
             match self.devices[side].recv(buffer) {
                 Ok(bytes) => line.push(Instant::now(), buffer[..bytes].to_vec()),
@@ -172,7 +178,7 @@ impl Inner {
     }
 
     /// Until a packet comes, one is due, or somebody changes something.
-    fn wait(&self, until: Option<Instant>) {
+    fn wait_for_packets(&self, until: Option<Instant>) {
         let [near, far] = &self.devices;
         let mut fds = [
             PollFd::new(near, PollFlags::IN),
@@ -192,12 +198,12 @@ impl Inner {
 }
 
 /// Makes a TUN device on the calling thread's host.
-fn open(name: &str) -> SyncDevice {
+fn open_tun(name: &str) -> SyncDevice {
     if !std::path::Path::new(TUN).exists() {
-        unavailable(format!("{TUN} does not exist"));
+        refuse_testbed(format!("{TUN} does not exist"));
     }
     let builder = DeviceBuilder::new().name(name).enable(false);
-    let device = need(TUN, builder.build_sync());
+    let device = require_granted(TUN, builder.build_sync());
     device.set_nonblocking(true).unwrap_or_else(|error| panic!("{TUN}: {error}"));
     device
 }

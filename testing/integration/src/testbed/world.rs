@@ -33,16 +33,16 @@ const WAYS: [&[&str]; 2] = [
 ];
 
 /// A panic with this means that the test cannot run here.
-struct Unavailable(String);
+struct TestbedUnavailable(String);
 
 /// Ends the test as one that cannot run here.
-pub(super) fn unavailable(reason: String) -> ! {
-    panic_any(Unavailable(reason))
+pub(super) fn refuse_testbed(reason: String) -> ! {
+    panic_any(TestbedUnavailable(reason))
 }
 
 /// What the kernel gives, or the end of the test as one that cannot run here.
-pub(super) fn need<T, E: Display>(what: &str, got: Result<T, E>) -> T {
-    got.unwrap_or_else(|error| unavailable(format!("{what}: {error}")))
+pub(super) fn require_granted<T, E: Display>(what: &str, got: Result<T, E>) -> T {
+    got.unwrap_or_else(|error| refuse_testbed(format!("{what}: {error}")))
 }
 
 /// Runs a test with a testbed, or skips it with the reason where that cannot be had.
@@ -63,11 +63,11 @@ pub fn run<F: FnOnce(&mut Testbed)>(test: F) {
 pub fn run_within<F: FnOnce(&mut Testbed)>(limit: Duration, test: F) {
     let name = name_of::<F>();
     if std::env::var(INSIDE).is_ok_and(|asked| asked == name) {
-        return inside(test);
+        return run_inside(test);
     }
-    match outside(&name, limit) {
+    match run_outside(&name, limit) {
         Ok(()) => {}
-        Err(reason) => crate::skip(&name, "hosts", &reason),
+        Err(reason) => crate::skip_test(&name, "hosts", &reason),
     }
 }
 
@@ -78,7 +78,7 @@ fn name_of<F>() -> String {
 }
 
 /// In the inner program.
-fn inside<F: FnOnce(&mut Testbed)>(test: F) {
+fn run_inside<F: FnOnce(&mut Testbed)>(test: F) {
     // The outer program holds the other end of our input as long as it lives.
     std::thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
@@ -87,7 +87,7 @@ fn inside<F: FnOnce(&mut Testbed)>(test: F) {
     let mut testbed = Testbed::new();
     match catch_unwind(AssertUnwindSafe(|| test(&mut testbed))) {
         Ok(()) => println!("\n{DONE}"),
-        Err(panic) => match panic.downcast::<Unavailable>() {
+        Err(panic) => match panic.downcast::<TestbedUnavailable>() {
             Ok(refused) => println!("\n{REFUSED}{}", refused.0.replace('\n', "; ")),
             Err(panic) => resume_unwind(panic),
         },
@@ -95,15 +95,15 @@ fn inside<F: FnOnce(&mut Testbed)>(test: F) {
 }
 
 /// In the outer program; an error is the reason why the test cannot run here.
-fn outside(name: &str, limit: Duration) -> Result<(), String> {
-    let way = way()?;
+fn run_outside(name: &str, limit: Duration) -> Result<(), String> {
+    let way = find_unshare_arguments()?;
     let program = std::env::current_exe().unwrap_or_else(|error| panic!("this program: {error}"));
     let (mut output, writer) = io::pipe().unwrap_or_else(|error| panic!("a pipe: {error}"));
     let second = writer.try_clone().unwrap_or_else(|error| panic!("a pipe: {error}"));
     let mut command = Command::new("unshare");
     command.args(way).arg(program).args([name, "--exact", "--nocapture", "--include-ignored"]);
     command.env(INSIDE, name).stdin(Stdio::piped()).stdout(writer).stderr(second);
-    let mut inner = Inner(command.spawn().unwrap_or_else(|error| panic!("unshare: {error}")));
+    let mut inner = InnerProgram(command.spawn().unwrap_or_else(|error| panic!("unshare: {error}")));
     // It holds our end of the pipe.
     drop(command);
     let reader = std::thread::spawn(move || {
@@ -118,12 +118,12 @@ fn outside(name: &str, limit: Duration) -> Result<(), String> {
         return Err(reason.to_owned());
     }
     let is_good = matches!(&status, Ok(Some(status)) if status.success());
-    assert!(is_good, "{name} failed in its testbed ({}):\n{said}", describe(&status, limit));
+    assert!(is_good, "{name} failed in its testbed ({}):\n{said}", describe_status(&status, limit));
     assert!(said.lines().any(|line| line == DONE), "{name} did not run in its testbed:\n{said}");
     Ok(())
 }
 
-fn describe(status: &io::Result<Option<std::process::ExitStatus>>, limit: Duration) -> String {
+fn describe_status(status: &io::Result<Option<std::process::ExitStatus>>, limit: Duration) -> String {
     match status {
         Ok(Some(status)) => status.to_string(),
         Ok(None) => format!("stopped after {limit:?}"),
@@ -132,7 +132,7 @@ fn describe(status: &io::Result<Option<std::process::ExitStatus>>, limit: Durati
 }
 
 /// Which way to get namespaces works here.
-fn way() -> Result<&'static [&'static str], String> {
+fn find_unshare_arguments() -> Result<&'static [&'static str], String> {
     let mut reason = String::new();
     for way in WAYS {
         match Command::new("unshare").args(way).arg("true").output() {
@@ -145,9 +145,9 @@ fn way() -> Result<&'static [&'static str], String> {
 }
 
 /// The inner program, as `unshare` that waits for it. Killing that kills it, and with it all that it started.
-struct Inner(Child);
+struct InnerProgram(Child);
 
-impl Inner {
+impl InnerProgram {
     fn wait(&mut self, limit: Duration) -> io::Result<Option<std::process::ExitStatus>> {
         let until = Instant::now() + limit;
         while Instant::now() < until {
@@ -160,7 +160,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for InnerProgram {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), Signal::KILL);

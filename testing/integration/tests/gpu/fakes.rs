@@ -47,8 +47,8 @@ fn provided() -> &'static Result<(tempfile::TempDir, u32), String> {
     static PROVIDED: OnceLock<Result<(tempfile::TempDir, u32), String>> = OnceLock::new();
     PROVIDED.get_or_init(|| {
         let library = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
-        let library = trunkline_ofi::Library::open(library.as_deref());
-        let version = library.map_err(|missing| missing.to_string())?.version();
+        let library = trunkline_ofi::OfiLibrary::open(library.as_deref());
+        let version = library.map_err(|missing| missing.to_string())?.library_version();
         let folder = tempfile::tempdir().expect("a folder");
         compile(folder.path(), "libcuda.so.1", "fake_cuda.c", None)?;
         strict_fi::place_in(folder.path()).expect("the provider that was built");
@@ -75,7 +75,11 @@ pub(crate) fn over_strict(name: &'static str) -> Option<Setting> {
             )
         }
         Err(reason) => {
-            trunkline_integration::skip("memory of GPUs through the plugin over libfabric", "ofi", reason);
+            trunkline_integration::skip_test(
+                "memory of GPUs through the plugin over libfabric",
+                "ofi",
+                reason,
+            );
             None
         }
     }
@@ -89,7 +93,7 @@ pub(crate) fn over_fakes(name: &'static str) -> Option<Setting> {
             Some(scenario(name).env_os("LD_LIBRARY_PATH", folder).env("TRUNKLINE_FABRIC", "verbs"))
         }
         Err(reason) => {
-            trunkline_integration::skip("memory of GPUs through the plugin", "gpu", reason);
+            trunkline_integration::skip_test("memory of GPUs through the plugin", "gpu", reason);
             None
         }
     }

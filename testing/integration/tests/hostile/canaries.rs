@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Access, Fabric, Nic, OpenError, Purpose, Rail as _, RailConfig, RecvOrder, Registrar,
+    AccessRights, Fabric, MemoryRegistrar, NicPort, Rail as _, RailConfig, RailOpenError, RecvOrder,
+    RegionPurpose,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::time::Duration;
-use trunkline_proto::wire::status::Usage;
+use trunkline_proto::wire::status::NicUsage;
 use trunkline_softnic::{SoftFabric, SoftRail};
 
 /// Bytes of each canary.
@@ -20,20 +21,20 @@ pub(crate) struct SharedNics(pub(crate) Arc<SoftFabric>);
 impl Fabric for SharedNics {
     type Rail = SoftRail;
 
-    fn name(&self) -> &'static str {
-        self.0.name()
+    fn fabric_name(&self) -> &'static str {
+        self.0.fabric_name()
     }
 
-    fn nics(&self) -> &[Nic] {
+    fn nics(&self) -> &[NicPort] {
         self.0.nics()
     }
 
-    fn usage(&self, nic: usize) -> Usage {
-        self.0.usage(nic)
+    fn nic_usage(&self, nic: usize) -> NicUsage {
+        self.0.nic_usage(nic)
     }
 
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<SoftRail, OpenError> {
-        self.0.open(nic, config)
+    fn open_rail(&self, nic: usize, config: &RailConfig) -> Result<SoftRail, RailOpenError> {
+        self.0.open_rail(nic, config)
     }
 }
 
@@ -41,22 +42,23 @@ impl Fabric for SharedNics {
 pub(crate) struct SecretCanaries {
     pub(crate) secret: [u8; 16],
     outside: Box<[u8]>,
-    private: Memory,
+    private: MemoryRange,
     /// Keeps the private region and the keys.
-    registrar: Arc<dyn Registrar>,
+    registrar: Arc<dyn MemoryRegistrar>,
     _rail: SoftRail,
 }
 
 impl SecretCanaries {
     /// The canaries, the local key of the private one, and a remote key of memory that was retired.
     pub(crate) fn new(fabric: &SharedNics, secret: [u8; 16]) -> (Self, u64, u64) {
-        let rail = fabric.open(0, &rail_config()).unwrap();
+        let rail = fabric.open_rail(0, &rail_config()).unwrap();
         let registrar = rail.registrar();
         let bytes = secret.repeat(CANARY / secret.len());
-        let private = Memory::heap(CANARY);
+        let private = MemoryRange::heap(CANARY);
         private.write(0, &bytes).unwrap();
-        let local = registrar.register(&private, Access::LOCAL, Purpose::Bounce).unwrap().local;
-        let retired = registrar.register(&Memory::heap(4096), Access::ALL, Purpose::Bounce).unwrap();
+        let local = registrar.register(&private, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap().local;
+        let retired =
+            registrar.register(&MemoryRange::heap(4096), AccessRights::ALL, RegionPurpose::Bounce).unwrap();
         registrar.retire(retired.local).unwrap();
         let canaries = Self { secret, outside: bytes.into(), private, registrar, _rail: rail };
         (canaries, local.0, retired.remote.0)
@@ -84,8 +86,8 @@ pub(crate) fn rail_config() -> RailConfig {
         recv_depth: 16,
         recv_order: RecvOrder::Posted,
         links: 64,
-        peer_time: Duration::secs(5),
-        rail_time: Duration::secs(3),
+        peer_time: Duration::from_secs(5),
+        rail_time: Duration::from_secs(3),
         receives: false,
         traffic_class: None,
         many: false,

@@ -3,9 +3,11 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{Frame, OobError, OobStream as _};
-use trunkline_proto::wire::frame::{Answer, Frame as Control, LinkDown, LinkOpen, Region, Reply};
-use trunkline_proto::wire::share::{self, Given};
+use trunkline_fabric::{OobError, OobFrame, OobStream as _};
+use trunkline_proto::wire::frame::{
+    ControlFrame as Control, LinkDown, LinkOpen, OpenAnswer, RemoteRegion, ResultFrame,
+};
+use trunkline_proto::wire::share::{self, ShareOutcome};
 
 use crate::attacker::{Attack, AttackReport, until};
 use crate::channel::TestChannel;
@@ -85,13 +87,13 @@ impl ForgedFrames {
 
     /// All frames about a connection of that id.
     fn frames(id: u64) -> Vec<Control> {
-        let region = Region { key: u64::MAX, addr: u64::MAX };
+        let region = RemoteRegion { key: u64::MAX, addr: u64::MAX };
         let link = LinkDown { id, link: 0, epoch: 0, answer: false, next: u32::MAX, standing: None };
         let open = LinkOpen { id, link: 0, epoch: 1, mailbox: region, address: vec![0x5a; 120] };
-        let share = share::Answer { given: Given::Alone, turn: 0 };
-        let reply = Reply {
+        let share = share::ShareAnswer { given: ShareOutcome::Alone, turn: 0 };
+        let reply = ResultFrame {
             conn: id,
-            answer: Answer::Accepted,
+            answer: OpenAnswer::Accepted,
             matched: false,
             remote_len: false,
             comm: id,
@@ -114,7 +116,7 @@ impl ForgedFrames {
     }
 
     /// The answer to an OPEN without the nonce of the pair's listener; none if the stream has ended.
-    fn ask_uninvited(&mut self, victim: usize, stream: &mut ControlIo) -> Option<Answer> {
+    fn ask_uninvited(&mut self, victim: usize, stream: &mut ControlIo) -> Option<OpenAnswer> {
         let handle = self.0.handles[victim][0].clone();
         let open = self.0.open(&handle);
         self.0.send_with_file(stream, &Control::Open(open)).ok()?;
@@ -148,19 +150,19 @@ impl Attack for ForgedFrames {
         for victim in [0, 1] {
             let Some(mut stream) = self.0.connect(victim) else { continue };
             match self.ask_uninvited(victim, &mut stream) {
-                Some(Answer::Refused) | None => {}
+                Some(OpenAnswer::Refused) | None => {}
                 Some(_) => report.claim("an OPEN without the nonce was not refused"),
             }
             let ids = (0..SLOTS).flat_map(|slot| (0..=GENERATIONS).map(move |generation| (slot, generation)));
             for (slot, generation) in ids {
                 for id in [slot | generation << 16, slot | generation << 32] {
                     for frame in Self::frames(id) {
-                        let _ = stream.send(Frame { bytes: frame.to_bytes(), fd: None });
+                        let _ = stream.send(OobFrame { bytes: frame.to_bytes(), fd: None });
                     }
                 }
             }
             let bytes = self.unreadable(victim)[report.acts as usize % 3].clone();
-            let _ = stream.send(Frame { bytes, fd: None });
+            let _ = stream.send(OobFrame { bytes, fd: None });
             until("the end of a stream that cannot be read", || match stream.recv() {
                 Ok(_) => None,
                 Err(_) => Some(()),

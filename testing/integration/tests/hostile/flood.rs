@@ -1,9 +1,9 @@
 //! Floods a victim: with streams that it refuses, with links that it cannot make, and with events for a context that hears none of them.
 
-use trunkline_fabric::{Frame, OobError, OobListener as _, OobStream as _};
+use trunkline_fabric::{OobError, OobFrame, OobListener as _, OobStream as _};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::dial::{Heap, Word};
-use trunkline_proto::wire::frame::Region;
+use trunkline_proto::wire::dial::{DialMessage, RemoteHeap};
+use trunkline_proto::wire::frame::RemoteRegion;
 
 use crate::attacker::{Attack, AttackReport, until};
 use crate::channel::TestChannel;
@@ -28,7 +28,7 @@ impl Attack for RefusalFlood {
             let mut streams: Vec<_> = (0..BURST).filter_map(|_| self.0.connect(victim).ok()).collect();
             for stream in &mut streams {
                 for bytes in [hello(ProcessId([7; 16])), vec![0xff; 9]] {
-                    let _ = stream.send(Frame { bytes, fd: None });
+                    let _ = stream.send(OobFrame { bytes, fd: None });
                 }
             }
             for stream in &mut streams {
@@ -102,13 +102,13 @@ impl Attack for EventFlood {
         }
         let front = self.intruder.front.as_mut().unwrap();
         let mut stream = until("the victim calls", || front.accept().unwrap());
-        let heap = Heap { len: 1, region: Region { key: 1, addr: 1 } };
+        let heap = RemoteHeap { len: 1, region: RemoteRegion { key: 1, addr: 1 } };
         let (heaps, link) = (vec![heap; 16], vec![1; 200]);
-        let taken = Word::Taken { id: CONTEXT, served: 1, receives: 2, heaps, link }.to_bytes();
+        let taken = DialMessage::Taken { id: CONTEXT, served: 1, receives: 2, heaps, link }.to_bytes();
         let process = self.intruder.cards[2].process;
-        stream.send(Frame { bytes: hello(process), fd: None }).unwrap();
+        stream.send(OobFrame { bytes: hello(process), fd: None }).unwrap();
         while report.acts < EVENTS && !self.ended {
-            match stream.send(Frame { bytes: taken.clone(), fd: None }) {
+            match stream.send(OobFrame { bytes: taken.clone(), fd: None }) {
                 Ok(()) => report.acts += 1,
                 // The victim takes them in when it comes to it.
                 Err(OobError::Overflow) => self.ended = stream.recv().is_err(),

@@ -5,18 +5,18 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use trunkline_engine::host::UnixHost;
-use trunkline_fabric::{Frame, Host as _, Oob, OobAddress, OobError, OobStream as _, PassedFd};
+use trunkline_fabric::{Host as _, OobAddress, OobError, OobFrame, OobStream as _, OobTransport, PassedFd};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::frame::{Frame as Control, Open, Region};
-use trunkline_proto::wire::handle::Handle;
-use trunkline_proto::wire::share::{Mode, Request};
+use trunkline_proto::wire::frame::{ControlFrame as Control, OpenFrame, RemoteRegion};
+use trunkline_proto::wire::handle::ConnectionHandle;
+use trunkline_proto::wire::share::{ShareMode, ShareRequest};
 
 use crate::attacker::receive_facts;
 use crate::channel::TestChannel;
 use crate::stay::hello;
 use crate::two_sided::GivenHandles;
 
-pub(crate) type ControlIo = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Stream;
+pub(crate) type ControlIo = <<UnixHost as trunkline_fabric::Host>::Oob as OobTransport>::Stream;
 
 /// Bytes of a link address.
 const LINK: usize = 120;
@@ -24,7 +24,7 @@ const LINK: usize = 120;
 pub(crate) struct HandleGuest {
     host: UnixHost,
     /// Of each victim: the handle of the pair, without its nonce, and that for guests.
-    pub(crate) handles: [[Handle; 2]; 2],
+    pub(crate) handles: [[ConnectionHandle; 2]; 2],
     file: OwnedFd,
     asked: u64,
 }
@@ -43,30 +43,31 @@ impl HandleGuest {
     pub(crate) fn connect(&self, victim: usize) -> Option<ControlIo> {
         let address = OobAddress(self.handles[victim][1].address.clone());
         let mut stream = self.host.oob().connect(&address).ok()?;
-        let bytes = hello(ProcessId(self.host.random()));
-        stream.send(Frame { bytes, fd: None }).ok().map(|()| stream)
+        let bytes = hello(ProcessId(self.host.random_bytes()));
+        stream.send(OobFrame { bytes, fd: None }).ok().map(|()| stream)
     }
 
     /// An OPEN for a listener, with a link that is none.
-    pub(crate) fn open(&mut self, of: &Handle) -> Open {
+    pub(crate) fn open(&mut self, of: &ConnectionHandle) -> OpenFrame {
         self.asked += 1;
-        Open {
+        OpenFrame {
             conn: 1 << 40 | self.asked,
             listen: of.listen,
             nonce: of.nonce,
             matched: false,
             near: false,
             links: 1,
-            mailbox: Region { key: u64::MAX, addr: u64::MAX - 63 },
+            mailbox: RemoteRegion { key: u64::MAX, addr: u64::MAX - 63 },
             link: vec![0x5a; LINK],
-            share: Request { mode: Mode::Alone, turn: 0 },
+            share: ShareRequest { mode: ShareMode::Alone, turn: 0 },
         }
     }
 
     /// Sends a frame, every eighth one with a descriptor.
     pub(crate) fn send_with_file(&self, stream: &mut ControlIo, frame: &Control) -> Result<(), OobError> {
         // Not with each: descriptors on their way are work for the kernel, which no victim can refuse.
-        let fd = self.asked.is_multiple_of(8).then(|| PassedFd::own(self.file.try_clone().unwrap()));
-        stream.send(Frame { bytes: frame.to_bytes(), fd })
+        let fd =
+            self.asked.is_multiple_of(8).then(|| PassedFd::from_own_process(self.file.try_clone().unwrap()));
+        stream.send(OobFrame { bytes: frame.to_bytes(), fd })
     }
 }

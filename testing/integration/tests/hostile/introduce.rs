@@ -2,16 +2,18 @@
 //! and floods the listeners with streams that introduce no rank, while the others wait for it.
 
 use trunkline::World;
-use trunkline::messages::{Choice, Host};
+use trunkline::messages::{HostMemory, MethodChoice};
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_engine::{MemberKey, ProofPurpose};
-use trunkline_fabric::{Frame, Host as _, Oob as _, OobAddress, OobListener as _, OobStream as _};
-use trunkline_node::ipc::Config as Sharing;
-use trunkline_node::tagged::{Config, Endpoint, Event};
-use trunkline_proto::ipc::exporter::Amount;
+use trunkline_fabric::{
+    Host as _, OobAddress, OobFrame, OobListener as _, OobStream as _, OobTransport as _,
+};
+use trunkline_node::ipc::NodeConfig as Sharing;
+use trunkline_node::tagged::{TaggedConfig, TaggedEndpoint, TaggedEvent};
+use trunkline_proto::ipc::exporter::ExportAmount;
 use trunkline_proto::wire::dial::PublicKey;
-use trunkline_proto::wire::introduction::Introduction;
-use trunkline_proto::wire::tagged::Inbox;
+use trunkline_proto::wire::introduction::RankIntroduction;
+use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::attacker::{Attack, AttackReport, receive_facts, until};
 use crate::channel::TestChannel;
@@ -38,7 +40,7 @@ pub(crate) struct ForeignIntroduction {
     victims: [VictimCard; 2],
     world: World,
     /// The streams on which it has introduced itself as the rank that it is, and the answers.
-    own: [Option<(UnixStream, Introduction)>; 2],
+    own: [Option<(UnixStream, RankIntroduction)>; 2],
 }
 
 fn gather(world: &World, mine: &[u8]) -> Vec<u8> {
@@ -56,9 +58,10 @@ impl ForeignIntroduction {
         raise_limit();
         let world = World::builder().heap(1 << 20).start().unwrap();
         let host = UnixHost::new(|_, _| {});
-        let (key, process) = (MemberKey::new([host.random(), host.random()]), host.random());
-        let address = host.oob().listen().unwrap().address().0;
-        let mut card = [process.as_slice(), &std::process::id().to_le_bytes(), &key.public()].concat();
+        let (key, process) =
+            (MemberKey::new([host.random_bytes(), host.random_bytes()]), host.random_bytes());
+        let address = host.oob().listen().unwrap().listen_address().0;
+        let mut card = [process.as_slice(), &std::process::id().to_le_bytes(), &key.public_key()].concat();
         card.push(address.len() as u8);
         card.extend(&address);
         card.resize(CARD, 0);
@@ -81,15 +84,19 @@ impl ForeignIntroduction {
     }
 
     /// The introduction that shows a victim that this rank speaks.
-    fn introduction(&self, victim: usize) -> Introduction {
-        let proof = self.key.prove(ProofPurpose::Tagged, &self.victims[victim].key, ME, victim as u32);
-        Introduction { rank: ME, proof: proof.unwrap() }
+    fn introduction(&self, victim: usize) -> RankIntroduction {
+        let proof = self.key.make_proof(ProofPurpose::Tagged, &self.victims[victim].key, ME, victim as u32);
+        RankIntroduction { rank: ME, proof: proof.unwrap() }
     }
 
     /// Says an introduction on a stream of its own: the stream and the answer, if the victim believes it.
-    fn introduce(&self, victim: usize, introduction: &Introduction) -> Option<(UnixStream, Introduction)> {
+    fn introduce(
+        &self,
+        victim: usize,
+        introduction: &RankIntroduction,
+    ) -> Option<(UnixStream, RankIntroduction)> {
         let mut stream = until("a stream", || self.connect(victim));
-        stream.send(Frame { bytes: introduction.to_bytes(), fd: None }).ok()?;
+        stream.send(OobFrame { bytes: introduction.to_bytes(), fd: None }).ok()?;
         let answer = answer_on(&mut stream)?;
         Some((stream, answer))
     }
@@ -98,7 +105,7 @@ impl ForeignIntroduction {
     fn introduce_before_a_flood(&mut self, victim: usize, report: &mut AttackReport) {
         let mut stream = until("a stream", || self.connect(victim));
         let bytes = self.introduction(victim).to_bytes();
-        stream.send(Frame { bytes, fd: None }).unwrap();
+        stream.send(OobFrame { bytes, fd: None }).unwrap();
         let flood = self.flood(victim);
         match answer_on(&mut stream) {
             Some(answer) => self.own[victim] = Some((stream, answer)),
@@ -110,16 +117,16 @@ impl ForeignIntroduction {
     fn flood(&self, victim: usize) -> Vec<UnixStream> {
         let mut flood: Vec<_> = (0..SILENT).filter_map(|_| self.connect(victim)).collect();
         for stream in flood.iter_mut().step_by(3) {
-            let _ = stream.send(Frame { bytes: vec![0xff; 32], fd: None });
+            let _ = stream.send(OobFrame { bytes: vec![0xff; 32], fd: None });
         }
         flood
     }
 }
 
 /// The answer to an introduction; none if the stream ends instead.
-fn answer_on(stream: &mut UnixStream) -> Option<Introduction> {
+fn answer_on(stream: &mut UnixStream) -> Option<RankIntroduction> {
     until("an answer to an introduction", || match stream.recv() {
-        Ok(Some(frame)) => Some(Introduction::from_bytes(&frame.bytes).ok()),
+        Ok(Some(frame)) => Some(RankIntroduction::from_bytes(&frame.bytes).ok()),
         Ok(None) => None,
         Err(_) => Some(None),
     })
@@ -136,7 +143,7 @@ impl Attack for ForeignIntroduction {
             let own = self.introduction(victim);
             let recorded = self.own[other].as_ref().map_or([0; 16], |(_, answer)| answer.proof);
             for proof in [own.proof, recorded, [0; 16]] {
-                if self.introduce(victim, &Introduction { rank: other as u32, proof }).is_some() {
+                if self.introduce(victim, &RankIntroduction { rank: other as u32, proof }).is_some() {
                     report.claim("another rank was introduced");
                 }
             }
@@ -153,19 +160,19 @@ impl Attack for ForeignIntroduction {
         if !report.claims.is_empty() {
             return;
         }
-        let sharing = Sharing::new(self.process, Amount { entries: 16, bytes: 1 << 30 });
-        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
-        let config = Config { sharing, inbox, copy: Choice::default() };
+        let sharing = Sharing::new(self.process, ExportAmount { entries: 16, bytes: 1 << 30 });
+        let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
+        let config = TaggedConfig { sharing, inbox, copy: MethodChoice::default() };
         let now = self.host.now();
-        let mut endpoint = Endpoint::new(Host::new().unwrap(), config, now);
+        let mut endpoint = TaggedEndpoint::new(HostMemory::new().unwrap(), config, now);
         for own in &mut self.own {
-            endpoint.join(own.take().unwrap().0).unwrap();
+            endpoint.join_peer(own.take().unwrap().0).unwrap();
         }
         let mut met = 0;
         until("the victims' meeting", || {
             endpoint.progress(self.host.now());
-            while let Some(event) = endpoint.event() {
-                met += usize::from(matches!(event, Event::Met { .. }));
+            while let Some(event) = endpoint.next_event() {
+                met += usize::from(matches!(event, TaggedEvent::Met { .. }));
             }
             (met == 2).then_some(())
         });

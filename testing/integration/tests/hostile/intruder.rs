@@ -5,16 +5,16 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 
-use trunkline_engine::Nics;
+use trunkline_engine::CommNics;
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{ContextId, Job, Local};
+use trunkline_engine::rma::{ContextId, HeapRange, RmaJob};
 use trunkline_fabric::{
-    Fabric as _, Frame, Host as _, LinkId, Links as _, Oob, OobAddress, OobError, OobListener as _,
-    OobStream as _, PassedFd,
+    Fabric as _, Host as _, LinkControl as _, LinkId, OobAddress, OobError, OobFrame, OobListener as _,
+    OobStream as _, OobTransport, PassedFd,
 };
-use trunkline_mem::Memory;
-use trunkline_proto::wire::dial::{Card, Heap, Proof, Refusal, Word};
-use trunkline_proto::wire::rma::Stream;
+use trunkline_mem::MemoryRange;
+use trunkline_proto::wire::dial::{DialMessage, DialRefusal, MemberProof, ProcessCard, RemoteHeap};
+use trunkline_proto::wire::rma::RmaStream;
 use trunkline_softnic::{SoftFabric, SoftRail};
 
 use crate::attacker::{receive_facts, until};
@@ -24,15 +24,15 @@ use crate::one_sided::{HEAP, SCRATCH};
 use crate::pair::PairKind;
 use crate::victim::VictimFacts;
 
-type Io = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Stream;
-type Listener = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Listener;
+type Io = <<UnixHost as trunkline_fabric::Host>::Oob as OobTransport>::Stream;
+type Listener = <<UnixHost as trunkline_fabric::Host>::Oob as OobTransport>::Listener;
 
 /// Links that are asked for by hand have ids with this bit.
 const BY_HAND: u64 = 1 << 63;
 
 /// The other end of a link.
 pub(crate) struct TakenLink {
-    pub(crate) heaps: Vec<Heap>,
+    pub(crate) heaps: Vec<RemoteHeap>,
     pub(crate) link: Vec<u8>,
     fd: Option<OwnedFd>,
 }
@@ -44,11 +44,11 @@ struct ControlRelay {
     own: Option<Io>,
     far: Option<Io>,
     /// The proof by which the engine has shown the victim to be this member.
-    proof: Option<Proof>,
+    proof: Option<MemberProof>,
     /// The victim's answer to the engine's link.
     told: Option<TakenLink>,
     /// Answers to links that were asked for by hand.
-    answers: Vec<(u64, Result<TakenLink, Refusal>)>,
+    answers: Vec<(u64, Result<TakenLink, DialRefusal>)>,
 }
 
 impl ControlRelay {
@@ -66,24 +66,26 @@ impl ControlRelay {
         }
         let (Some(own), Some(far)) = (&mut self.own, &mut self.far) else { return };
         while let Ok(Some(frame)) = own.recv() {
-            if let Ok(Word::Dial { proof, .. }) = Word::from_bytes(&frame.bytes) {
+            if let Ok(DialMessage::Dial { proof, .. }) = DialMessage::from_bytes(&frame.bytes) {
                 self.proof = Some(proof);
             }
             let _ = far.send(frame);
         }
         while let Ok(Some(mut frame)) = far.recv() {
-            let fd = |frame: &mut Frame| frame.fd.take().map(|passed| passed.fd);
-            match Word::from_bytes(&frame.bytes) {
-                Ok(Word::Taken { id, heaps, link, .. }) if id & BY_HAND != 0 => {
+            let fd = |frame: &mut OobFrame| frame.fd.take().map(|passed| passed.fd);
+            match DialMessage::from_bytes(&frame.bytes) {
+                Ok(DialMessage::Taken { id, heaps, link, .. }) if id & BY_HAND != 0 => {
                     self.answers.push((id, Ok(TakenLink { heaps, link, fd: fd(&mut frame) })));
                     continue;
                 }
-                Ok(Word::Refused { id, why }) if id & BY_HAND != 0 => {
+                Ok(DialMessage::Refused { id, why }) if id & BY_HAND != 0 => {
                     self.answers.push((id, Err(why)));
                     continue;
                 }
-                Ok(Word::Standing { id, .. }) if id & BY_HAND != 0 => continue,
-                Ok(Word::Taken { heaps, link, .. }) => self.told = Some(TakenLink { heaps, link, fd: None }),
+                Ok(DialMessage::Standing { id, .. }) if id & BY_HAND != 0 => continue,
+                Ok(DialMessage::Taken { heaps, link, .. }) => {
+                    self.told = Some(TakenLink { heaps, link, fd: None })
+                }
                 _ => {}
             }
             let _ = own.send(frame);
@@ -94,15 +96,15 @@ impl ControlRelay {
 /// The member.
 pub(crate) struct IntrudingMember {
     host: UnixHost,
-    job: Job<SoftFabric, UnixHost>,
-    heap: Memory,
+    job: RmaJob<SoftFabric, UnixHost>,
+    heap: MemoryRange,
     context: ContextId,
     relays: [ControlRelay; 2],
     rail: SoftRail,
     link: Option<LinkId>,
     asked: u64,
     pub(crate) facts: [VictimFacts; 2],
-    pub(crate) cards: [Card; 3],
+    pub(crate) cards: [ProcessCard; 3],
     /// Where members reach it, if not at its engine.
     pub(crate) front: Option<Listener>,
 }
@@ -113,26 +115,27 @@ impl IntrudingMember {
         let host = UnixHost::new(|_, _| {});
         let fabric = || SoftFabric::new(PairKind::of_this_process().nics()).unwrap();
         let engine = UnixHost::new(|_, line: &str| println!("attacker: {line}"));
-        let job = Job::new(fabric(), engine, trunkline_engine::Params::default(), Nics::from(0)).unwrap();
-        let mut card = Card::from_bytes(&job.card()).unwrap();
+        let job = RmaJob::new(fabric(), engine, trunkline_engine::EngineParams::default(), CommNics::from(0))
+            .unwrap();
+        let mut card = ProcessCard::from_bytes(&job.process_card()).unwrap();
         let front = has_front.then(|| host.oob().listen().unwrap());
         if let Some(front) = &front {
-            card.address = front.address().0;
+            card.address = front.listen_address().0;
         }
         channel.send(&card.to_bytes());
         let cards = channel.receive_cards();
-        let true_cards = cards.map(|card| Card::from_bytes(&card).unwrap());
+        let true_cards = cards.map(|card| ProcessCard::from_bytes(&card).unwrap());
         let relays = [0, 1].map(|at: usize| ControlRelay::new(&host, true_cards[at].address.clone()));
         let mut relayed = cards;
         for (at, relay) in relays.iter().enumerate() {
-            let card = Card { address: relay.listener.address().0, ..true_cards[at].clone() };
+            let card = ProcessCard { address: relay.listener.listen_address().0, ..true_cards[at].clone() };
             relayed[at] = card.to_bytes();
         }
-        job.meet(2, &relayed).unwrap();
-        let heap = Memory::heap(HEAP);
+        job.set_members(2, &relayed).unwrap();
+        let heap = MemoryRange::heap(HEAP);
         job.add_heap(heap.clone()).unwrap();
-        let context = job.context().unwrap();
-        let rail = fabric().open(0, &rail_config()).unwrap();
+        let context = job.create_context().unwrap();
+        let rail = fabric().open_rail(0, &rail_config()).unwrap();
         let facts = receive_facts(channel);
         Self { host, job, heap, context, relays, rail, link: None, asked: 0, facts, cards: true_cards, front }
     }
@@ -154,7 +157,7 @@ impl IntrudingMember {
     /// Has an honest link to a victim.
     pub(crate) fn reach(&mut self, victim: usize) {
         self.until("an honest link", |one| {
-            one.job.reaches(one.context, victim as u32).unwrap().then_some(())
+            one.job.connect_member(one.context, victim as u32).unwrap().then_some(())
         });
     }
 
@@ -164,7 +167,7 @@ impl IntrudingMember {
     }
 
     /// The proof that shows a victim that this member speaks.
-    pub(crate) fn proof(&self, victim: usize) -> Proof {
+    pub(crate) fn proof(&self, victim: usize) -> MemberProof {
         self.relays[victim].proof.expect("the victim is reached")
     }
 
@@ -172,7 +175,7 @@ impl IntrudingMember {
     pub(crate) fn get(&mut self, victim: usize, offset: u64, len: u64) -> Vec<u8> {
         let mut done = 0;
         while done < len {
-            let into = Local { heap: 0, offset: done, len: len - done };
+            let into = HeapRange { heap: 0, offset: done, len: len - done };
             done += self.until("an honest get", |one| {
                 one.job.get(one.context, victim as u32, 0, offset + done, into).unwrap()
             });
@@ -187,22 +190,22 @@ impl IntrudingMember {
     pub(crate) fn own_link(&mut self) -> (Vec<u8>, OwnedFd) {
         // It stays until the next one is asked for: one that has ended says so in its ring.
         if let Some(last) = self.link.take() {
-            self.rail.destroy(last);
+            self.rail.destroy_link(last);
         }
-        let link = self.rail.create().unwrap();
+        let link = self.rail.create_link().unwrap();
         self.link = Some(link);
-        let address = self.rail.address(link).unwrap();
+        let address = self.rail.link_address(link).unwrap();
         (address.bytes, address.fd.unwrap().fd)
     }
 
     /// The address of a link of this process that only TCP reaches.
     pub(crate) fn own_link_over_tcp(&mut self) -> Vec<u8> {
         if let Some(last) = self.link.take() {
-            self.rail.destroy(last);
+            self.rail.destroy_link(last);
         }
-        let link = self.rail.create().unwrap();
+        let link = self.rail.create_link().unwrap();
         self.link = Some(link);
-        self.rail.address(link).unwrap().bytes
+        self.rail.link_address(link).unwrap().bytes
     }
 
     /// Asks a victim for its end of a link with that address.
@@ -211,7 +214,7 @@ impl IntrudingMember {
         victim: usize,
         stream: u8,
         (link, ring): (Vec<u8>, OwnedFd),
-    ) -> Result<TakenLink, Refusal> {
+    ) -> Result<TakenLink, DialRefusal> {
         let id = self.ask(victim, stream, link, Some(ring));
         self.await_answer(victim, id)
     }
@@ -220,13 +223,13 @@ impl IntrudingMember {
     pub(crate) fn ask(&mut self, victim: usize, stream: u8, link: Vec<u8>, ring: Option<OwnedFd>) -> u64 {
         self.asked += 1;
         let id = BY_HAND | self.asked;
-        let (proof, stream) = (self.proof(victim), Stream::new(stream).unwrap());
-        let word = Word::Dial { id, proof, member: 2, stream, path: 0, link };
+        let (proof, stream) = (self.proof(victim), RmaStream::new(stream).unwrap());
+        let word = DialMessage::Dial { id, proof, member: 2, stream, path: 0, link };
         self.say(victim, &word, ring);
         id
     }
 
-    pub(crate) fn await_answer(&mut self, victim: usize, id: u64) -> Result<TakenLink, Refusal> {
+    pub(crate) fn await_answer(&mut self, victim: usize, id: u64) -> Result<TakenLink, DialRefusal> {
         self.until("an answer to a dial", |one| {
             let answers = &mut one.relays[victim].answers;
             let at = answers.iter().position(|(of, _)| *of == id)?;
@@ -235,15 +238,15 @@ impl IntrudingMember {
     }
 
     /// Says a word to a victim on the stream of the engine.
-    pub(crate) fn say(&mut self, victim: usize, word: &Word, fd: Option<OwnedFd>) {
+    pub(crate) fn say(&mut self, victim: usize, word: &DialMessage, fd: Option<OwnedFd>) {
         let bytes = word.to_bytes();
-        let fd = fd.map(PassedFd::own);
-        self.relays[victim].far.as_mut().unwrap().send(Frame { bytes, fd }).unwrap();
+        let fd = fd.map(PassedFd::from_own_process);
+        self.relays[victim].far.as_mut().unwrap().send(OobFrame { bytes, fd }).unwrap();
     }
 
     /// Gives a stream back that a link was asked for on.
     pub(crate) fn leave(&mut self, victim: usize, stream: u8) {
-        self.say(victim, &Word::Leave { stream: Stream::new(stream).unwrap() }, None);
+        self.say(victim, &DialMessage::Leave { stream: RmaStream::new(stream).unwrap() }, None);
     }
 
     /// Waits until a victim has executed a record, or has refused it.

@@ -4,7 +4,7 @@
 use std::thread::JoinHandle;
 
 use trunkline::World;
-use trunkline::messages::{Host, Messages};
+use trunkline::messages::{HostMemory, Messages};
 
 /// Ranks of the job: the pair and the attacker.
 pub(crate) const RANKS: u32 = 3;
@@ -44,7 +44,7 @@ impl TaggedRank {
 
 fn exchange(me: usize) -> Result<(), String> {
     let world = World::builder().heap(1 << 20).start().map_err(|error| error.to_string())?;
-    let host = Host::new().map_err(|error| error.to_string())?;
+    let host = HostMemory::new().map_err(|error| error.to_string())?;
     let mut messages = Messages::start(&world, host).map_err(|error| error.to_string())?;
     let bytes = |rank: usize| (0..LEN).map(|at| (at * 7 + rank) as u8).collect::<Vec<_>>();
     let (other, mut got) = (1 - me, vec![0; LEN]);

@@ -1,11 +1,11 @@
 //! The pair's messages as puts and signals between members of a one-sided job.
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{ContextId, Job, Local, RmaError, Source};
-use trunkline_engine::{Nics, Params};
-use trunkline_mem::Memory;
-use trunkline_proto::wire::rma::signal::{SignalOp, Update};
-use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_engine::rma::{ContextId, HeapRange, PutSource, RmaError, RmaJob};
+use trunkline_engine::{CommNics, EngineParams};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
+use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
 use crate::canaries::SharedNics;
 use crate::channel::TestChannel;
@@ -34,9 +34,9 @@ enum SendStage {
 }
 
 pub(crate) struct OneSidedPair {
-    job: Job<SharedNics, UnixHost>,
+    job: RmaJob<SharedNics, UnixHost>,
     context: ContextId,
-    heap: Memory,
+    heap: MemoryRange,
     other: u32,
     /// It begins links to the attacker, as a member that has something to put there.
     calls_attacker: bool,
@@ -53,18 +53,18 @@ impl OneSidedPair {
         me: u32,
         fabric: SharedNics,
         host: UnixHost,
-        params: Params,
+        params: EngineParams,
         channel: &mut TestChannel,
     ) -> Self {
-        let job = Job::new(fabric, host, params, Nics::from(0)).unwrap();
-        channel.send(&job.card());
+        let job = RmaJob::new(fabric, host, params, CommNics::from(0)).unwrap();
+        channel.send(&job.process_card());
         let cards = channel.receive_cards();
-        job.meet(me, &cards).unwrap();
-        let heap = Memory::heap(HEAP);
+        job.set_members(me, &cards).unwrap();
+        let heap = MemoryRange::heap(HEAP);
         job.add_heap(heap.clone()).unwrap();
-        let context = job.context().unwrap();
+        let context = job.create_context().unwrap();
         // An idle context: events for it are queued and not read.
-        job.context().unwrap();
+        job.create_context().unwrap();
         Self { job, context, heap, other: 1 - me, calls_attacker: false, stage: SendStage::Idle }
     }
 }
@@ -78,16 +78,16 @@ impl PairTraffic for OneSidedPair {
                 self.stage = SendStage::Puts(0);
             }
             SendStage::Puts(done) if done < len => {
-                let from = Source::Heap(Local { heap: 0, offset: LEAVES + done, len: len - done });
+                let from = PutSource::Heap(HeapRange { heap: 0, offset: LEAVES + done, len: len - done });
                 let put = self.job.put(self.context, self.other, 0, ARRIVES + done, from).map_err(fault)?;
                 self.stage = SendStage::Puts(done + put.unwrap_or(0));
                 return Ok(false);
             }
             SendStage::Puts(_) => self.stage = SendStage::Signals,
             SendStage::Signals => {
-                let word = Word::new(0, FLAG, Width::Eight).unwrap();
-                let update = Update::new(SignalOp::Set, word, number).unwrap();
-                if self.job.signal(self.context, self.other, update).map_err(fault)? {
+                let word = SymmetricWord::new(0, FLAG, WordWidth::Eight).unwrap();
+                let update = SignalUpdate::new(UpdateOp::Set, word, number).unwrap();
+                if self.job.send_signal(self.context, self.other, update).map_err(fault)? {
                     self.stage = SendStage::Settles;
                 }
             }
@@ -117,7 +117,7 @@ impl PairTraffic for OneSidedPair {
     fn serve_others(&mut self) -> Result<(), String> {
         if self.calls_attacker {
             // Whether it answers is its own affair.
-            let _ = self.job.reaches(self.context, 2);
+            let _ = self.job.connect_member(self.context, 2);
         }
         Ok(())
     }

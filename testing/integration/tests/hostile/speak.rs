@@ -1,8 +1,8 @@
 //! A member that says it is its neighbour: asks for links in its name, gives its links and streams up, and spoils a word.
 
-use trunkline_fabric::{Frame, OobStream as _};
-use trunkline_proto::wire::dial::Word;
-use trunkline_proto::wire::rma::Stream;
+use trunkline_fabric::{OobFrame, OobStream as _};
+use trunkline_proto::wire::dial::DialMessage;
+use trunkline_proto::wire::rma::RmaStream;
 
 use crate::attacker::{Attack, AttackReport, until};
 use crate::channel::TestChannel;
@@ -26,23 +26,25 @@ impl Attack for NeighbourSpeech {
         let Ok(mut stream) = one.connect(0) else { return };
         let (neighbour, own) = (one.cards[1].process, one.proof(0));
         let proof = if report.acts.is_multiple_of(2) { own } else { [0x55; 16] };
-        let name = Stream::new(0).unwrap();
-        let mut words =
-            vec![Word::Spoil { proof, heap: 0, offset: UNTOUCHED, value: 9 }, Word::Leave { stream: name }];
+        let name = RmaStream::new(0).unwrap();
+        let mut words = vec![
+            DialMessage::Spoil { proof, heap: 0, offset: UNTOUCHED, value: 9 },
+            DialMessage::Leave { stream: name },
+        ];
         // The links that the neighbour may have here.
-        words.extend((0..8).map(|slot| Word::Down { served: 1 << 32 | slot }));
+        words.extend((0..8).map(|slot| DialMessage::Down { served: 1 << 32 | slot }));
         let (link, ring) = one.own_link();
-        let dial = Word::Dial { id: 7, proof, member: 1, stream: name, path: 0, link };
-        stream.send(Frame { bytes: hello(neighbour), fd: None }).unwrap();
+        let dial = DialMessage::Dial { id: 7, proof, member: 1, stream: name, path: 0, link };
+        stream.send(OobFrame { bytes: hello(neighbour), fd: None }).unwrap();
         for word in words {
-            stream.send(Frame { bytes: word.to_bytes(), fd: None }).unwrap();
+            stream.send(OobFrame { bytes: word.to_bytes(), fd: None }).unwrap();
         }
-        let fd = Some(trunkline_fabric::PassedFd::own(ring));
-        stream.send(Frame { bytes: dial.to_bytes(), fd }).unwrap();
+        let fd = Some(trunkline_fabric::PassedFd::from_own_process(ring));
+        stream.send(OobFrame { bytes: dial.to_bytes(), fd }).unwrap();
         let is_taken = until("an answer", || match stream.recv() {
-            Ok(Some(frame)) => match Word::from_bytes(&frame.bytes) {
-                Ok(Word::Taken { .. }) => Some(true),
-                Ok(Word::Refused { .. }) => Some(false),
+            Ok(Some(frame)) => match DialMessage::from_bytes(&frame.bytes) {
+                Ok(DialMessage::Taken { .. }) => Some(true),
+                Ok(DialMessage::Refused { .. }) => Some(false),
                 _ => None,
             },
             Ok(None) => None,

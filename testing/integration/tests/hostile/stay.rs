@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use trunkline_engine::host::UnixHost;
-use trunkline_fabric::{Frame, Host as _, Oob, OobAddress, OobStream as _};
+use trunkline_fabric::{Host as _, OobAddress, OobFrame, OobStream as _, OobTransport};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::frame::{Frame as Control, VERSION};
-use trunkline_proto::wire::share::Offer;
+use trunkline_proto::wire::frame::{ControlFrame as Control, VERSION};
+use trunkline_proto::wire::share::ShareOffer;
 
 use crate::attacker::{Attack, AttackReport, receive_facts, until};
 use crate::channel::TestChannel;
@@ -23,10 +23,10 @@ const SETTLES: Duration = Duration::from_secs(1);
 
 /// The first frame of a process on a control stream.
 pub(crate) fn hello(process: ProcessId) -> Vec<u8> {
-    Control::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process }.to_bytes()
+    Control::Hello { min: VERSION, max: VERSION, offer: ShareOffer::NONE, process }.to_bytes()
 }
 
-type Io = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Stream;
+type Io = <<UnixHost as trunkline_fabric::Host>::Oob as OobTransport>::Stream;
 
 /// Lets this process have as many descriptors as it may.
 pub(crate) fn raise_limit() {
@@ -78,9 +78,9 @@ impl HelloStay {
     fn call(&mut self, victim: usize, report: &mut AttackReport) {
         let address = &self.victims[victim];
         let mut stream = until("a connection", || self.host.oob().connect(address).ok());
-        let bytes = hello(ProcessId(self.host.random()));
+        let bytes = hello(ProcessId(self.host.random_bytes()));
         // One that the victim has ended meanwhile stays as well.
-        let _ = stream.send(Frame { bytes, fd: None });
+        let _ = stream.send(OobFrame { bytes, fd: None });
         self.held[victim].push_back(stream);
         report.acts += 1;
     }

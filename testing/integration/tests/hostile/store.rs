@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
-use trunkline_bootstrap::{Bootstrap, Environment, own};
+use trunkline_bootstrap::{JobBootstrap, JobEnvironment, own};
 
 /// Name of the thread in which rank 0 waits.
 pub(crate) const THREAD: &str = "store";
@@ -52,8 +52,8 @@ fn meet(rank: u32, port: u16) -> Result<(), String> {
         own::SECRET => Some("5a".repeat(32)),
         _ => None,
     };
-    let environment = Environment::of(&variable).unwrap().unwrap();
-    match Bootstrap::join(&environment, LIMIT) {
+    let environment = JobEnvironment::from_variables(&variable).unwrap().unwrap();
+    match JobBootstrap::join(&environment, LIMIT) {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("rank {rank} of the store: {error}")),
     }

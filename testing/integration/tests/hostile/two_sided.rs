@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{CommId, Engine, Error, ListenId, MrId, Params, RecvBuf, RequestId};
-use trunkline_mem::Memory;
-use trunkline_proto::wire::handle::{self, Handle};
+use trunkline_engine::{CommId, Engine, EngineError, EngineParams, ListenId, MrId, RecvBuf, RequestId};
+use trunkline_mem::MemoryRange;
+use trunkline_proto::wire::handle::{self, ConnectionHandle};
 
 use crate::attacker::until;
 use crate::canaries::SharedNics;
@@ -30,11 +30,11 @@ impl GivenHandles {
     }
 
     /// As the third process knows them: the handle of the pair without its nonce, which only the other one of the pair was given.
-    pub(crate) fn seen_by_guest(bytes: &[u8]) -> [Handle; 2] {
+    pub(crate) fn seen_by_guest(bytes: &[u8]) -> [ConnectionHandle; 2] {
         let given = Self::from_bytes(bytes);
-        let mut pair = Handle::from_bytes(&given.pair).unwrap();
+        let mut pair = ConnectionHandle::from_bytes(&given.pair).unwrap();
         pair.nonce = [0; 16];
-        [pair, Handle::from_bytes(&given.guests).unwrap()]
+        [pair, ConnectionHandle::from_bytes(&given.guests).unwrap()]
     }
 }
 
@@ -42,13 +42,13 @@ impl GivenHandles {
 struct ConnectedEnd {
     comm: CommId,
     region: MrId,
-    memory: Memory,
+    memory: MemoryRange,
     request: Option<RequestId>,
 }
 
 impl ConnectedEnd {
     fn new(engine: &Engine<SharedNics, UnixHost>, comm: CommId) -> Self {
-        let memory = Memory::heap(LONG);
+        let memory = MemoryRange::heap(LONG);
         let region = engine.register(comm, memory.clone()).unwrap();
         Self { comm, region, memory, request: None }
     }
@@ -68,7 +68,7 @@ impl ConnectedEnd {
     }
 }
 
-fn fault(error: Error) -> String {
+fn fault(error: EngineError) -> String {
     trunkline_engine::in_full(&error)
 }
 
@@ -86,10 +86,10 @@ impl TwoSidedPair {
         me: u32,
         fabric: SharedNics,
         host: UnixHost,
-        params: Params,
+        params: EngineParams,
         channel: &mut TestChannel,
     ) -> Self {
-        let engine = Engine::new(fabric, host, Params { status: false, ..params }).unwrap();
+        let engine = Engine::new(fabric, host, EngineParams { status: false, ..params }).unwrap();
         let ((pair, to_pair), (guests, to_guests)) = (engine.listen(0).unwrap(), engine.listen(0).unwrap());
         channel.send(&[to_pair, to_guests].concat());
         let all: [Vec<u8>; 3] = std::array::from_fn(|_| channel.receive());

@@ -9,9 +9,9 @@ use rustix::net::{
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 use trunkline_engine::host::UnixHost;
-use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
+use trunkline_fabric::{Host as _, OobListener as _, OobTransport as _};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::dial::Card;
+use trunkline_proto::wire::dial::ProcessCard;
 use trunkline_proto::wire::fabric::ChosenFabric;
 
 use crate::attacker::{Attack, AttackReport, receive_facts, until};
@@ -57,14 +57,14 @@ impl OtherUser {
 }
 
 /// A card that is no member's who could be reached, in the place of the third member; all cards.
-pub(crate) fn meet_as_stranger(channel: &mut TestChannel) -> [Card; 3] {
+pub(crate) fn meet_as_stranger(channel: &mut TestChannel) -> [ProcessCard; 3] {
     let host = UnixHost::new(|_, _| {});
-    let address = host.oob().listen().unwrap().address().0;
-    let (process, key) = (ProcessId(host.random()), [9; 32]);
+    let address = host.oob().listen().unwrap().listen_address().0;
+    let (process, key) = (ProcessId(host.random_bytes()), [9; 32]);
     let fabric = ChosenFabric::new("soft", "");
-    let card = Card { process, key, rails: 1, address, executes: false, fabric };
+    let card = ProcessCard { process, key, rails: 1, address, executes: false, fabric };
     channel.send(&card.to_bytes());
-    channel.receive_cards().map(|card| Card::from_bytes(&card).unwrap())
+    channel.receive_cards().map(|card| ProcessCard::from_bytes(&card).unwrap())
 }
 
 impl Attack for OtherUser {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use trunkline_engine::Params;
-use trunkline_engine::host::{Reach, UnixHost};
+use trunkline_engine::EngineParams;
+use trunkline_engine::host::{ControlReach, UnixHost};
 use trunkline_fabric::Host as _;
 use trunkline_softnic::SoftFabric;
 
@@ -31,12 +31,12 @@ const SLEEP_EVERY: u32 = 32;
 const SLEEP: Duration = Duration::from_micros(20);
 
 /// The bugs that can be planted, chosen as in all tests.
-pub(crate) fn params() -> Params {
+pub(crate) fn params() -> EngineParams {
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params::default();
+    let mut params = EngineParams::default();
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::named(name.leak());
+        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
     }
     params
 }
@@ -95,12 +95,12 @@ pub(crate) fn play(me: u32, mut channel: TestChannel) {
     let kind = PairKind::of_this_process();
     let lines = Arc::new(AtomicU64::new(0));
     let (params, counted) = (params(), Arc::clone(&lines));
-    let reach = Reach { mutant: params.mutant, ..Reach::default() };
-    let host = UnixHost::reached(reach, move |_, line: &str| {
+    let reach = ControlReach { mutant: params.mutant, ..ControlReach::default() };
+    let host = UnixHost::with_reach(reach, move |_, line: &str| {
         counted.fetch_add(1, Ordering::Relaxed);
         println!("victim: {line}");
     });
-    let secret = host.random();
+    let secret = host.random_bytes();
     let fabric = SharedNics(Arc::new(SoftFabric::new(kind.nics()).unwrap()));
     let (canaries, private, retired) = SecretCanaries::new(&fabric, secret);
     let mut traffic: Box<dyn PairTraffic> = match kind {

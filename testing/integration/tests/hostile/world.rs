@@ -249,7 +249,11 @@ impl AttackWorld {
             WorldProcess::new(parts[at as usize], self.pair, environment)
         });
         if let Some(reason) = self.introduce(&mut actors) {
-            return trunkline_integration::skip(&format!("hostile, {}", self.attack), "hostile", &reason);
+            return trunkline_integration::skip_test(
+                &format!("hostile, {}", self.attack),
+                "hostile",
+                &reason,
+            );
         }
         let [victim, other, attacker] = &mut actors;
         let mut taken = [VictimGrowth::new(victim), VictimGrowth::new(other)];

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use trunkline_integration::testbed::{self, Shape, Testbed};
+use trunkline_integration::testbed::{self, LineShape, Testbed};
 
 use super::rails::{File, Pair, during};
 use crate::run::Setting;
@@ -37,7 +37,7 @@ fn settle(setting: Setting, peer_time: Duration) -> Setting {
 
 /// Each round begins with one cable that both ends have given up. It is whole again, and the other one is cut after `gap`.
 fn second_cut(testbed: &mut Testbed, peer_time: Duration, gap: Duration) {
-    let pair = Pair::new(testbed, &[Shape::PLAIN; 2]);
+    let pair = Pair::new(testbed, &[LineShape::PLAIN; 2]);
     let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
     let setting = settle(setting, peer_time);
     during(setting.within(limit(peer_time, gap)), |file| {
@@ -83,7 +83,7 @@ fn wait_for(file: &File<'_>, cables: u16, peer_time: Duration) {
 fn a_while_without_any_cable_loses_no_connection() {
     let (peer_time, dark) = (Duration::from_secs(10), 4 * RAIL_TIME);
     testbed::run_within(2 * limit(peer_time, dark), |testbed| {
-        let pair = Pair::new(testbed, &[Shape::PLAIN; 2]);
+        let pair = Pair::new(testbed, &[LineShape::PLAIN; 2]);
         let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
         let setting = settle(setting, peer_time);
         during(setting.within(limit(peer_time, dark)), |file| {

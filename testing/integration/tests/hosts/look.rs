@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 use trunkline_fabric::{
-    Access, Completion, Extent, Fabric as _, LinkAddress, LinkError, LinkId, Links as _, Op, Purpose,
-    Rail as _, RailConfig, RecvOrder, Remote, RemoteKey, Source, Status,
+    AccessRights, Completion, Fabric as _, LinkAddress, LinkControl as _, LinkError, LinkId, Op, OpSource,
+    OpStatus, Rail as _, RailConfig, RecvOrder, RegionExtent, RegionPurpose, RemoteKey, RemoteLocation,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::time::Duration as Span;
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail, WireMode};
 
@@ -35,7 +35,7 @@ struct End {
     rail: SoftRail,
     link: LinkId,
     /// The peer's memory.
-    to: Remote,
+    to: RemoteLocation,
     /// Operations under way.
     posted: usize,
     done: u64,
@@ -45,7 +45,7 @@ impl End {
     fn new(scene: &mut Scene, rail_time: Duration) -> Self {
         let address = IpAddr::from(Ipv4Addr::new(10, 77, 0, scene.role as u8 + 1));
         let config = SoftConfig { wire: WireMode::Tcp, addresses: vec![address], ..SoftConfig::default() };
-        let (peer_time, rail_time) = (Span::secs(10), Span::millis(rail_time.as_millis() as u64));
+        let (peer_time, rail_time) = (Span::from_secs(10), Span::from_millis(rail_time.as_millis() as u64));
         let rail_config = RailConfig {
             depth: 64,
             recv_depth: 64,
@@ -57,19 +57,22 @@ impl End {
             traffic_class: None,
             many: false,
         };
-        let mut rail = SoftFabric::new(config).unwrap().open(0, &rail_config).unwrap();
-        let link = rail.create().unwrap();
-        let memory = Memory::heap(LARGE);
-        let keys = rail.registrar().register(&memory, Access::ALL, Purpose::Bounce).unwrap();
-        scene.say(&rail.address(link).unwrap().bytes);
+        let mut rail = SoftFabric::new(config).unwrap().open_rail(0, &rail_config).unwrap();
+        let link = rail.create_link().unwrap();
+        let memory = MemoryRange::heap(LARGE);
+        let keys = rail.registrar().register(&memory, AccessRights::ALL, RegionPurpose::Bounce).unwrap();
+        scene.say(&rail.link_address(link).unwrap().bytes);
         let bytes = scene.hear();
         rail.connect(link, LinkAddress { bytes, fd: None }).unwrap();
-        until("the link", || rail.is_up(link).unwrap().then_some(()));
+        until("the link", || rail.poll_link_up(link).unwrap().then_some(()));
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
         scene.say(&[keys.remote.0.to_le_bytes(), keys.remote_base.to_le_bytes()].concat());
         let heard = scene.hear();
-        let to =
-            Remote { key: RemoteKey(number(&heard[..8])), addr: number(&heard[8..]), purpose: Purpose::Data };
+        let to = RemoteLocation {
+            key: RemoteKey(number(&heard[..8])),
+            addr: number(&heard[8..]),
+            purpose: RegionPurpose::Data,
+        };
         scene.meet();
         Self { rail, link, to, posted: 0, done: 0 }
     }
@@ -78,7 +81,7 @@ impl End {
     fn poll(&mut self) {
         let mut out = [Completion::BLANK; 8];
         let count = self.rail.poll(&mut out);
-        assert!(out[..count].iter().all(|one| one.status == Status::Ok), "{:?}", &out[..count]);
+        assert!(out[..count].iter().all(|one| one.status == OpStatus::Ok), "{:?}", &out[..count]);
         self.posted -= count;
         self.done += count as u64;
     }
@@ -88,12 +91,12 @@ impl End {
         let started = Instant::now();
         while started.elapsed() < time {
             if busy && self.posted == 0 {
-                let write = Op::Write { from: Source::Inline(&[7; 64]), to: self.to, imm: None };
+                let write = Op::Write { from: OpSource::Inline(&[7; 64]), to: self.to, imm: None };
                 self.rail.post(self.link, 1, write, true).unwrap();
                 self.posted += 1;
             }
             self.poll();
-            self.rail.look(self.link)?;
+            self.rail.check_link(self.link)?;
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
@@ -111,8 +114,8 @@ fn a_look_tells_of_a_cut_cable(mut scene: Scene) {
     assert!(passed > UNTIL_CUT + RAIL_TIME - Duration::from_millis(1500), "{passed:?} is before the cut");
     assert_eq!(end.done > 0, busy, "{} writes", end.done);
     println!("figure: told {:?} after the cut", passed.saturating_sub(UNTIL_CUT));
-    end.rail.fail(end.link);
-    end.rail.destroy(end.link);
+    end.rail.fail_link(end.link);
+    end.rail.destroy_link(end.link);
 }
 
 fn a_look_tells_nothing_of_a_bad_cable(mut scene: Scene) {
@@ -131,9 +134,10 @@ fn a_look_tells_nothing_of_a_stopped_peer(mut scene: Scene) {
     let peer = scene.swap_pids();
     if scene.role == 0 {
         kill_process(peer, Signal::STOP).unwrap();
-        let memory = Memory::heap(LARGE);
-        let keys = end.rail.registrar().register(&memory, Access::LOCAL, Purpose::Bounce).unwrap();
-        let from = Source::Region(Extent { key: keys.local, offset: 0, len: LARGE as u64 });
+        let memory = MemoryRange::heap(LARGE);
+        let keys =
+            end.rail.registrar().register(&memory, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap();
+        let from = OpSource::Region(RegionExtent { key: keys.local, offset: 0, len: LARGE as u64 });
         end.rail.post(end.link, 2, Op::Write { from, to: end.to, imm: None }, true).unwrap();
         end.posted = 1;
         end.play(false, 6 * rail_time).unwrap();
@@ -141,13 +145,13 @@ fn a_look_tells_nothing_of_a_stopped_peer(mut scene: Scene) {
         kill_process(peer, Signal::CONT).unwrap();
         until("the write", || {
             end.poll();
-            end.rail.look(end.link).unwrap();
+            end.rail.check_link(end.link).unwrap();
             (end.done == 1).then_some(())
         });
     } else {
         until("the end", || {
             end.poll();
-            end.rail.look(end.link).unwrap();
+            end.rail.check_link(end.link).unwrap();
             scene.is_spoken_to().then_some(())
         });
     }

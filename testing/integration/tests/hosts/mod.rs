@@ -10,22 +10,22 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use trunkline_integration::testbed::{self, Host, Running, Shape};
+use trunkline_integration::testbed::{self, LineShape, RunningProcess, TestHost};
 
 use crate::run::scenario;
 
 #[test]
 fn the_contract_holds_between_hosts() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let cable = testbed.veth(&left, &right);
-        let before = cable.counters(&left).sent.bytes;
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let cable = testbed.add_veth(&left, &right);
+        let before = cable.device_counters(&left).sent.bytes;
         for family in ["AF_INET", "AF_INET6"] {
             for played in ["two_processes_exchange_messages", "two_processes_close_at_any_time"] {
                 scenario(played).env("NCCL_SOCKET_FAMILY", family).on([&left, &right]).two();
             }
         }
-        let sent = cable.counters(&left).sent.bytes - before;
+        let sent = cable.device_counters(&left).sent.bytes - before;
         assert!(sent > 1 << 20, "{sent} bytes went over the cable");
         scenario("two_processes_exchange_messages").env("TRUNKLINE_MATCH", "nic").on([&left, &right]).two();
         let fused = scenario("two_processes_exchange_messages").env("TRUNKLINE_SOFT_NICS", 4);
@@ -36,19 +36,23 @@ fn the_contract_holds_between_hosts() {
 #[test]
 fn messages_survive_loss_and_delay() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let delay = Duration::from_millis(1);
-        let cable = testbed.relay(&left, &right, Shape { delay, jitter: delay, loss: 0.005, ..Shape::PLAIN });
+        let cable = testbed.add_relay(
+            &left,
+            &right,
+            LineShape { delay, jitter: delay, loss: 0.005, ..LineShape::PLAIN },
+        );
         scenario("two_processes_exchange_messages").on([&left, &right]).two();
-        assert!(cable.tally(&left).lost + cable.tally(&right).lost > 0, "nothing was lost");
+        assert!(cable.tally_from(&left).lost + cable.tally_from(&right).lost > 0, "nothing was lost");
     });
 }
 
 #[test]
 fn a_slow_cable_is_no_error() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let _cable = testbed.relay(&left, &right, Shape { rate: Some(40 << 20), ..Shape::PLAIN });
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let _cable = testbed.add_relay(&left, &right, LineShape { rate: Some(40 << 20), ..LineShape::PLAIN });
         // What is under way fills every buffer, and the limit is shorter than the transfer.
         let setting = scenario("a_large_message_takes_its_time").env("TRUNKLINE_PEER_TIME_MS", 1000);
         setting.on([&left, &right]).two();
@@ -58,8 +62,8 @@ fn a_slow_cable_is_no_error() {
 #[test]
 fn a_peer_killed_on_another_host_fails_every_request_soon() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let _cable = testbed.veth(&left, &right);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let _cable = testbed.add_veth(&left, &right);
         for case in ["idle", "sending", "receiving", "connecting", "both"] {
             let setting = scenario("a_killed_peer_fails_every_request_soon").env("TEST_CASE", case);
             setting.on([&left, &right]).two_and_one_dies();
@@ -71,8 +75,8 @@ fn a_peer_killed_on_another_host_fails_every_request_soon() {
 #[test]
 fn a_peer_stopped_on_another_host_is_no_error() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let _cable = testbed.veth(&left, &right);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let _cable = testbed.add_veth(&left, &right);
         let setting = scenario("a_stopped_peer_is_no_error").env("TRUNKLINE_PEER_TIME_MS", 1000);
         setting.on([&left, &right]).two();
     });
@@ -81,8 +85,8 @@ fn a_peer_stopped_on_another_host_is_no_error() {
 #[test]
 fn a_cut_cable_fails_every_request_in_time() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let cable = testbed.relay(&left, &right, Shape::PLAIN);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let cable = testbed.add_relay(&left, &right, LineShape::PLAIN);
         for case in ["busy", "idle"] {
             let setting = scenario("a_cut_cable_fails_every_request_in_time").env("TEST_CASE", case);
             let setting = setting.env("TRUNKLINE_PEER_TIME_MS", 2000).on([&left, &right]);
@@ -99,7 +103,7 @@ fn a_cut_cable_fails_every_request_in_time() {
 }
 
 /// Plays the scenario on two hosts, and does something to their cable in the middle.
-fn cut(name: &'static str, case: &str, hosts: [&Host; 2], cut: impl FnOnce() + Send) {
+fn cut(name: &'static str, case: &str, hosts: [&TestHost; 2], cut: impl FnOnce() + Send) {
     let setting = scenario(name).env("TEST_CASE", case).on(hosts);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -113,8 +117,8 @@ fn cut(name: &'static str, case: &str, hosts: [&Host; 2], cut: impl FnOnce() + S
 #[test]
 fn a_look_tells_of_a_cut_cable() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let cable = testbed.relay(&left, &right, Shape::PLAIN);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let cable = testbed.add_relay(&left, &right, LineShape::PLAIN);
         for case in ["busy", "idle"] {
             cut("a_look_tells_of_a_cut_cable", case, [&left, &right], || cable.cut());
             cable.mend();
@@ -125,16 +129,16 @@ fn a_look_tells_of_a_cut_cable() {
 #[test]
 fn a_look_tells_of_an_interface_that_is_gone() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let _cable = testbed.veth(&left, &right);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let _cable = testbed.add_veth(&left, &right);
         for (case, change) in [("busy", "addr del 10.77.0.1/24 dev rail0"), ("idle", "link set rail0 down")] {
             let ip = || Command::new("ip").args(change.split(' ')).status();
             cut("a_look_tells_of_a_cut_cable", case, [&left, &right], || {
-                assert!(left.run(ip).unwrap().success(), "ip {change}");
+                assert!(left.call_on_host(ip).unwrap().success(), "ip {change}");
             });
             if case == "busy" {
                 let add = "addr add 10.77.0.1/24 dev rail0";
-                left.run(|| Command::new("ip").args(add.split(' ')).status()).unwrap();
+                left.call_on_host(|| Command::new("ip").args(add.split(' ')).status()).unwrap();
             }
         }
     });
@@ -143,43 +147,43 @@ fn a_look_tells_of_an_interface_that_is_gone() {
 #[test]
 fn a_look_tells_nothing_of_a_bad_cable() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let shape = Shape { delay: Duration::from_millis(20), loss: 0.05, ..Shape::PLAIN };
-        let cable = testbed.relay(&left, &right, shape);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let shape = LineShape { delay: Duration::from_millis(20), loss: 0.05, ..LineShape::PLAIN };
+        let cable = testbed.add_relay(&left, &right, shape);
         scenario("a_look_tells_nothing_of_a_bad_cable").on([&left, &right]).two();
-        assert!(cable.tally(&left).lost > 0 && cable.tally(&right).lost > 0, "nothing was lost");
+        assert!(cable.tally_from(&left).lost > 0 && cable.tally_from(&right).lost > 0, "nothing was lost");
     });
 }
 
 #[test]
 fn a_look_tells_nothing_of_a_stopped_peer() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let _cable = testbed.veth(&left, &right);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let _cable = testbed.add_veth(&left, &right);
         scenario("a_look_tells_nothing_of_a_stopped_peer").on([&left, &right]).two();
     });
 }
 
 /// One rank of a job of two, whose first rank is on the left host and writes the trace, as torchrun starts it.
-fn rank(host: &Host, rank: usize, trace: &Path) -> Running {
-    let mut command = Command::new(trunkline_integration::command().unwrap());
+fn rank(host: &TestHost, rank: usize, trace: &Path) -> RunningProcess {
+    let mut command = Command::new(trunkline_integration::command_path().unwrap());
     command.args(["bench", "all_reduce", "-b", "8", "-e", "4M", "-f", "64", "--json", "--trace"]).arg(trace);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("LOCAL_RANK", "0");
     command.env("MASTER_ADDR", "10.77.0.1").env("MASTER_PORT", "29555");
-    command.env("TRUNKLINE_PLUGIN", trunkline_integration::plugin().unwrap());
+    command.env("TRUNKLINE_PLUGIN", trunkline_integration::plugin_path().unwrap());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    host.start(&mut command).unwrap()
+    host.start_process(&mut command).unwrap()
 }
 
 #[test]
 fn the_bench_runs_across_hosts() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let cable = testbed.veth(&left, &right);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let cable = testbed.add_veth(&left, &right);
         let directory = tempfile::tempdir().unwrap();
         let trace = directory.path().join("trace.json");
         let (first, second) = (rank(&left, 0, &trace), rank(&right, 1, &trace));
-        let (first, second) = (first.output().unwrap(), second.output().unwrap());
+        let (first, second) = (first.wait_with_output().unwrap(), second.wait_with_output().unwrap());
         let text = [&first.stdout, &first.stderr, &second.stdout, &second.stderr]
             .map(|bytes| String::from_utf8_lossy(bytes));
         assert!(first.status.success() && second.status.success(), "{text:#?}");
@@ -188,7 +192,7 @@ fn the_bench_runs_across_hosts() {
         assert_eq!(rows.len(), 10, "5 sizes, in place and not: {text:#?}");
         assert!(rows.iter().all(|row| row["wrong"] == 0 && row["ranks"] == 2), "{text:#?}");
         assert_eq!(text[2], "", "only the first rank prints");
-        let carried = cable.counters(&left).sent.bytes;
+        let carried = cable.device_counters(&left).sent.bytes;
         assert!(carried > 4 << 20, "{carried} bytes went over the cable");
         let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trunkline_integration::testbed::{self, Host, Relay, Shape, Testbed};
+use trunkline_integration::testbed::{self, LineShape, RelayCable, TestHost, Testbed};
 
 use crate::hosts::stream::Carrying;
 use crate::run::{Setting, scenario};
@@ -29,17 +29,17 @@ const MIB: u64 = 1 << 20;
 
 /// Two hosts and the cables between them.
 pub(super) struct Pair {
-    pub(super) left: Host,
-    pub(super) right: Host,
-    pub(super) rails: Vec<Relay>,
+    pub(super) left: TestHost,
+    pub(super) right: TestHost,
+    pub(super) rails: Vec<RelayCable>,
 }
 
 impl Pair {
-    pub(super) fn new(testbed: &mut Testbed, shapes: &[Shape]) -> Self {
+    pub(super) fn new(testbed: &mut Testbed, shapes: &[LineShape]) -> Self {
         // As few packets as can be: the testbed has few processors.
         testbed.mtu = 9000;
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let rails = shapes.iter().map(|shape| testbed.relay(&left, &right, *shape)).collect();
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let rails = shapes.iter().map(|shape| testbed.add_relay(&left, &right, *shape)).collect();
         Self { left, right, rails }
     }
 
@@ -52,7 +52,7 @@ impl Pair {
 
     /// What has come to the right host over each rail.
     fn carried(&self) -> Vec<u64> {
-        self.rails.iter().map(|rail| rail.tally(&self.left).passed.bytes).collect()
+        self.rails.iter().map(|rail| rail.tally_from(&self.left).passed.bytes).collect()
     }
 
     /// What comes to the right host over each rail in some time.
@@ -64,8 +64,8 @@ impl Pair {
 
     /// Waits until a rail has carried so much more from a host; how long that took.
     #[track_caller]
-    pub(super) fn wait(&self, from: &Host, rail: usize, bytes: u64, limit: Duration) -> Duration {
-        let carried = || self.rails[rail].tally(from).passed.bytes;
+    pub(super) fn wait(&self, from: &TestHost, rail: usize, bytes: u64, limit: Duration) -> Duration {
+        let carried = || self.rails[rail].tally_from(from).passed.bytes;
         let (since, before) = (Instant::now(), carried());
         loop {
             let carried = carried() - before;
@@ -149,7 +149,7 @@ const ATTEMPTS: usize = 4;
 /// A stream over rails of so many megabits each, few enough for a machine with two processors: at least 40 % of their sum
 /// arrives, and each rail carries its share.
 fn shares(testbed: &mut Testbed, megabits: &[u64]) {
-    let shape = |&rate: &u64| Shape { rate: Some(rate * MEGABIT), ..Shape::PLAIN };
+    let shape = |&rate: &u64| LineShape { rate: Some(rate * MEGABIT), ..LineShape::PLAIN };
     let pair = Pair::new(testbed, &megabits.iter().map(shape).collect::<Vec<_>>());
     let sum = megabits.iter().sum::<u64>();
     let setting = pair.setting("a_stream_arrives_whole").env("TEST_LENGTH", MIB);
@@ -187,7 +187,7 @@ fn four_unequal_rails_carry_in_proportion() {
 #[test]
 fn small_messages_take_the_quick_rail() {
     testbed::run(|testbed| {
-        let delays = [20, 1].map(|ms| Shape { delay: Duration::from_millis(ms), ..Shape::PLAIN });
+        let delays = [20, 1].map(|ms| LineShape { delay: Duration::from_millis(ms), ..LineShape::PLAIN });
         let pair = Pair::new(testbed, &delays);
         // One after another, and so seldom that every link has rested before each.
         for rest_us in [0, 50_000] {
@@ -211,7 +211,7 @@ fn small_messages_take_the_quick_rail() {
 #[test]
 fn several_links_over_a_rail_carry_more_where_each_is_limited() {
     testbed::run(|testbed| {
-        let shape = Shape { rate: Some(100 * MEGABIT), each: true, ..Shape::PLAIN };
+        let shape = LineShape { rate: Some(100 * MEGABIT), each: true, ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape]);
         let carried = [1, 4].map(|links| {
             let setting = pair.setting("a_stream_arrives_whole").env("TEST_LENGTH", MIB);
@@ -231,7 +231,7 @@ fn several_links_over_a_rail_carry_more_where_each_is_limited() {
 #[test]
 fn any_number_of_rails_meets_any_other() {
     testbed::run(|testbed| {
-        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let shape = LineShape { rate: Some(200 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 4]);
         for (left, right) in [(1, 2), (2, 4), (4, 1), (2, 1)] {
             let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
@@ -246,7 +246,7 @@ fn any_number_of_rails_meets_any_other() {
 #[test]
 fn a_cut_rail_is_left_and_taken_back() {
     testbed::run(|testbed| {
-        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let shape = LineShape { rate: Some(200 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 2]);
         let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
         during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
@@ -269,7 +269,7 @@ fn a_cut_rail_is_left_and_taken_back() {
 #[test]
 fn members_of_a_group_leave_a_cut_rail_and_take_it_back() {
     testbed::run(|testbed| {
-        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let shape = LineShape { rate: Some(200 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 2]);
         let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both").env("TEST_WINDOW", 4);
         let setting = setting.env("TRUNKLINE_QP_SHARING", "on").env("TRUNKLINE_QP_GROUPS", 1);
@@ -328,7 +328,7 @@ impl Track {
 #[test]
 fn a_trace_shows_the_rail_that_was_cut() {
     testbed::run(|testbed| {
-        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let shape = LineShape { rate: Some(200 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 2]);
         let traces = tempfile::tempdir().unwrap();
         let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
@@ -369,7 +369,7 @@ fn a_trace_shows_the_rail_that_was_cut() {
 #[test]
 fn many_cuts_in_a_row_lose_nothing() {
     testbed::run(|testbed| {
-        let shape = Shape { rate: Some(100 * MEGABIT), ..Shape::PLAIN };
+        let shape = LineShape { rate: Some(100 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 4]);
         let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
         during(setting.env("TEST_PAUSE_MS", (3 * RAIL_TIME + SLACK).as_millis()), |_| {
@@ -391,7 +391,7 @@ fn many_cuts_in_a_row_lose_nothing() {
 
 /// A stream with two rails; something is cut; every request fails once, at both ends.
 fn fails(testbed: &mut Testbed, cut: impl FnOnce(&Pair, &File<'_>)) {
-    let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+    let shape = LineShape { rate: Some(200 * MEGABIT), ..LineShape::PLAIN };
     let pair = Pair::new(testbed, &[shape; 2]);
     let setting = pair.setting("a_stream_fails_once").env("TEST_WAYS", "both");
     let setting = setting.env("TRUNKLINE_PEER_TIME_MS", PEER_TIME.as_millis());
@@ -434,7 +434,7 @@ fn on_the_second(pair: &Pair, name: &'static str) -> Setting {
 #[test]
 fn a_peer_lives_as_long_as_one_cable_does() {
     testbed::run(|testbed| {
-        let shape = Shape { rate: Some(100 * MEGABIT), ..Shape::PLAIN };
+        let shape = LineShape { rate: Some(100 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 2]);
         // Not even there when the two meet.
         pair.rails[0].cut();
@@ -456,7 +456,7 @@ fn a_peer_lives_as_long_as_one_cable_does() {
 #[test]
 fn without_control_streams_every_request_fails_once() {
     testbed::run(|testbed| {
-        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let shape = LineShape { rate: Some(200 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 5]);
         let setting = on_the_second(&pair, "a_stream_fails_once").env("TEST_FIRST", 4);
         let limit = IDLE_TIME + PEER_TIME + SLACK;
@@ -476,7 +476,7 @@ fn without_control_streams_every_request_fails_once() {
 #[test]
 fn rails_cut_for_long_take_no_peer_with_them() {
     testbed::run(|testbed| {
-        let shape = Shape { rate: Some(100 * MEGABIT), ..Shape::PLAIN };
+        let shape = LineShape { rate: Some(100 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 2]);
         let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
         let setting = setting.env("TRUNKLINE_PEER_TIME_MS", PEER_TIME.as_millis());
@@ -495,15 +495,15 @@ fn rails_cut_for_long_take_no_peer_with_them() {
     });
 }
 
-fn ip(host: &Host, line: &str) {
-    let status = host.run(|| Command::new("ip").args(line.split(' ')).status());
+fn ip(host: &TestHost, line: &str) {
+    let status = host.call_on_host(|| Command::new("ip").args(line.split(' ')).status());
     assert!(status.unwrap().success(), "ip {line}");
 }
 
 #[test]
 fn an_interface_that_goes_is_left_and_taken_back() {
     testbed::run(|testbed| {
-        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let shape = LineShape { rate: Some(200 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 2]);
         let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
         during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {

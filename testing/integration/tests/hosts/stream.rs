@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use trunkline_proto::wire::status::{ControlStreams, Status};
+use trunkline_proto::wire::status::{ControlStreams, StatusSnapshot};
 use trunkline_sys::nccl_net::ResultCode;
 
 use crate::contract::arguments::text;
@@ -45,7 +45,7 @@ pub(crate) struct Carrying {
 impl Carrying {
     /// As the status page of this process has it.
     fn now() -> Self {
-        let Status { head, rows } = status();
+        let StatusSnapshot { head, rows } = status();
         let comms = rows.into_iter().filter_map(|row| row.comm);
         let links = comms.map(|comm| comm.links.carrying().count_ones()).sum();
         Self { links, control: head.control }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use strict_fi::Found;
+use strict_fi::StrictReport;
 use trunkline_sys::nccl_net::ResultCode;
 
 use super::strict::{Env, Strict};
@@ -30,7 +30,7 @@ scenarios! {
 /// What was ever registered, by domain, endpoint and rights.
 type Registered = BTreeMap<(String, String, String), u64>;
 
-fn registered(found: &Found) -> Registered {
+fn registered(found: &StrictReport) -> Registered {
     let mut all = Registered::new();
     for account in &found.accounts {
         for made in account["registrations"].as_array().expect("a list") {
@@ -226,7 +226,7 @@ fn a5_a_step_that_fails_on_any_rail_leaves_nothing_and_works_the_next_time() {
     for (fails, named) in &opening[..if is_full() { 5 } else { 2 }] {
         strict.over("nothing_opens", &[("FI_STRICT_FAIL", *fails)]).env("TEST_NAME", *named).alone();
         // Not all of it had a domain to close.
-        assert!(strict.unbroken().left().is_empty(), "{fails}");
+        assert!(strict.unbroken().open_accounts().is_empty(), "{fails}");
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn has(provider: &str) -> bool {
     let found = OfiFabric::new(&config);
     if let Err(missing) = &found {
         let name = format!("the plugin over ofi:{}", config.provider.unwrap_or_default());
-        trunkline_integration::skip(&name, "ofi", &missing.to_string());
+        trunkline_integration::skip_test(&name, "ofi", &missing.to_string());
     }
     found.is_ok_and(|fabric| !fabric.nics().is_empty())
 }
@@ -166,7 +166,7 @@ fn right(provider: &str, args: &str, more: &[(&str, &str)]) {
 /// The same in an environment.
 #[track_caller]
 fn rights(args: &str, env: &[(String, OsString)]) {
-    let plugin = trunkline_integration::plugin().unwrap();
+    let plugin = trunkline_integration::plugin_path().unwrap();
     let args = format!("{args} --plugin {}", plugin.display());
     let text = |value: &'_ OsString| value.to_str().expect("text").to_owned();
     let env: Vec<(&str, String)> = env.iter().map(|(name, value)| (name.as_str(), text(value))).collect();

@@ -54,7 +54,7 @@ fn a_soak_in_a_storm_loses_nothing() {
     for weather in weathers {
         strict.over("a_soak_of_messages", weather).env("TEST_MESSAGES", count()).two();
         let found = strict.clean(2);
-        assert!(found.sum("eagain") > 1000, "{found:?}");
+        assert!(found.sum_of("eagain") > 1000, "{found:?}");
     }
 }
 
@@ -245,7 +245,7 @@ fn a_soak_of_messages(mut scene: Scene) {
     println!("figure: {count} messages both ways in {:?}", begun.elapsed());
     assert_eq!(done, [count / 2; 2]);
     scene.meet();
-    let counters = status().counters();
+    let counters = status().process_counters();
     let half = count as u64 / 2;
     assert_eq!((counters.messages_sent, counters.messages_received), (half, half));
     assert_eq!((counters.messages_pending, counters.messages_failed, counters.requests_failed), (0, 0, 0));

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use strict_fi::Found;
-use trunkline_ofi::Library;
+use strict_fi::StrictReport;
+use trunkline_ofi::OfiLibrary;
 
 use super::{LIBRARY, rights};
 use crate::run::{Scene, Setting, scenario};
@@ -25,8 +25,8 @@ pub(crate) struct Strict(tempfile::TempDir);
 impl Strict {
     /// `None`, counted as a skip, where there is no libfabric.
     pub(crate) fn here(name: &str) -> Option<Self> {
-        if let Err(missing) = Library::open(std::env::var_os(LIBRARY).as_deref()) {
-            trunkline_integration::skip(name, "ofi", &missing.to_string());
+        if let Err(missing) = OfiLibrary::open(std::env::var_os(LIBRARY).as_deref()) {
+            trunkline_integration::skip_test(name, "ofi", &missing.to_string());
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
@@ -61,19 +61,19 @@ impl Strict {
 
     /// Nothing was broken and nothing is left of what so many processes did since the last time.
     #[track_caller]
-    pub(super) fn clean(&self, processes: usize) -> Found {
+    pub(super) fn clean(&self, processes: usize) -> StrictReport {
         let found = self.unbroken();
         let pids: BTreeSet<_> = found.accounts.iter().map(|account| account["pid"].as_u64()).collect();
         assert_eq!(pids.len(), processes, "accounts: {:#?}", found.accounts);
-        assert!(found.left().is_empty(), "domains were not closed: {:#?}", found.left());
+        assert!(found.open_accounts().is_empty(), "domains were not closed: {:#?}", found.open_accounts());
         found
     }
 
     /// Nothing was broken by anybody, also where processes were killed, who leave no account.
     #[track_caller]
-    pub(super) fn unbroken(&self) -> Found {
+    pub(super) fn unbroken(&self) -> StrictReport {
         let path = self.0.path().join("report");
-        let found = Found::read(&path).unwrap();
+        let found = StrictReport::read_file(&path).unwrap();
         let _ = std::fs::remove_file(path);
         assert!(found.violations.is_empty(), "rules were broken: {:#?}", found.violations);
         found
@@ -148,7 +148,7 @@ fn the_contract_holds_whatever_is_demanded() {
         strict.row(played, demands).alone();
         let found = strict.clean(1);
         let storm = demands.iter().any(|(name, _)| *name == "FI_STRICT_EAGAIN");
-        assert_eq!(found.sum("eagain") > 100, storm, "{demands:?}");
+        assert_eq!(found.sum_of("eagain") > 100, storm, "{demands:?}");
         if at % 2 == 1 || is_full() {
             strict.over("two_processes_exchange_messages", demands).two();
             strict.clean(2);

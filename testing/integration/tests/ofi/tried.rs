@@ -12,8 +12,8 @@ scenarios! {
 /// A scenario over `strict`; `None`, a counted skip, where there is no libfabric.
 fn over_strict(name: &'static str, folder: &Path) -> Option<Setting> {
     let library = std::env::var_os(super::LIBRARY);
-    if let Err(missing) = trunkline_ofi::Library::open(library.as_deref()) {
-        trunkline_integration::skip("what is tried over ofi:strict", "ofi", &missing.to_string());
+    if let Err(missing) = trunkline_ofi::OfiLibrary::open(library.as_deref()) {
+        trunkline_integration::skip_test("what is tried over ofi:strict", "ofi", &missing.to_string());
         return None;
     }
     strict_fi::place_in(folder).unwrap();

@@ -46,7 +46,11 @@ impl Cable {
     pub(super) fn lay() -> Option<Self> {
         if std::env::var_os("TRUNKLINE_TEST_MACHINE").is_none() {
             let reason = "the ports of this machine are not taken down; scripts/rxe-vm has one for that";
-            trunkline_integration::skip("ports that go down, over verbs", "a machine of its own", reason);
+            trunkline_integration::skip_test(
+                "ports that go down, over verbs",
+                "a machine of its own",
+                reason,
+            );
             return None;
         }
         let cable = Self { devices: ["rxe2", "rxe3"], address: Cell::new(1) };

@@ -27,7 +27,7 @@ const MIB: u64 = 1 << 20;
 fn over_devices(name: &'static str) -> Option<Setting> {
     let devices = std::fs::read_dir("/sys/class/infiniband").map_or(0, Iterator::count);
     if devices == 0 {
-        trunkline_integration::skip(
+        trunkline_integration::skip_test(
             "the engine over verbs",
             "verbs",
             "there is no RDMA device; scripts/rxe-vm has some",
@@ -62,7 +62,7 @@ fn the_kernel_counts_as_many_queue_pairs_as_the_formula_says() {
 #[test]
 fn the_kernel_counts_those_over_two_devices_too() {
     if std::fs::read_dir("/sys/class/infiniband").is_ok_and(|devices| devices.count() == 1) {
-        trunkline_integration::skip("queue pairs over two devices", "two RDMA devices", "there is one");
+        trunkline_integration::skip_test("queue pairs over two devices", "two RDMA devices", "there is one");
         return;
     }
     for groups in [0, 2] {

@@ -19,7 +19,11 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 fn on_own_machine() -> Option<Setting> {
     if std::env::var_os("TRUNKLINE_TEST_MACHINE").is_none() {
         let reason = "the devices of this machine are not taken away; scripts/rxe-vm has some for that";
-        trunkline_integration::skip("causes of devices that are not used", "a machine of its own", reason);
+        trunkline_integration::skip_test(
+            "causes of devices that are not used",
+            "a machine of its own",
+            reason,
+        );
         return None;
     }
     let mut setting = scenario("a_host_has_unused_nics")
@@ -161,7 +165,7 @@ impl Cgroup {
         let limits = mounted.is_ok_and(|output| output.status.success())
             && fs::write(root.join("cgroup.subtree_control"), "+rdma").is_ok();
         if !limits {
-            trunkline_integration::skip(
+            trunkline_integration::skip_test(
                 "a limit of the rdma cgroup",
                 "a kernel with it",
                 "this one has none",

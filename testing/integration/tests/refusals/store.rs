@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use trunkline_bootstrap::{Bootstrap, Environment, free_port, own};
+use trunkline_bootstrap::{JobBootstrap, JobEnvironment, free_port, own};
 
 use crate::trials::{Case, Outcome, told};
 
@@ -30,11 +30,11 @@ fn exchange(rank: usize, port: u16, len: usize) -> Outcome {
         own::SECRET => Some("5a".repeat(32)),
         _ => None,
     };
-    let environment = Environment::of(&variables).map_err(told)?.ok_or("no job")?;
-    let mut job = Bootstrap::join(&environment, LIMIT).map_err(told)?;
+    let environment = JobEnvironment::from_variables(&variables).map_err(told)?.ok_or("no job")?;
+    let mut job = JobBootstrap::join(&environment, LIMIT).map_err(told)?;
     for round in 0..2 {
         let mine = trunkline_proto::reserve::try_filled(rank as u8, len * round).map_err(told)?;
-        let all = job.exchange(&mine, LIMIT).map_err(told)?;
+        let all = job.all_gather(&mine, LIMIT).map_err(told)?;
         for (other, bytes) in all.iter().enumerate() {
             if bytes.len() != len * round || bytes.iter().any(|byte| usize::from(*byte) != other) {
                 return Err(format!("rank {other} gave other bytes"));

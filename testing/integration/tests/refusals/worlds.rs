@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use trunkline::World;
-use trunkline::device::{Mode, WindowConfig, With};
-use trunkline::messages::{Buffer, Host, Messages, Place};
+use trunkline::device::{ExecutorMode, PutNotification, WindowConfig};
+use trunkline::messages::{Buffer, HostMemory, Messages, WindowPlace};
 
 use crate::trials::{Case, Outcome, told};
 
@@ -16,8 +16,8 @@ pub(crate) const ALL: &[Case] = &[
     ("one-sided work", one_sided),
     ("many allocations", allocations),
     ("messages", messages),
-    ("windows that a thread executes", || windows(Mode::Thread)),
-    ("windows that their kernels execute", || windows(Mode::Inline)),
+    ("windows that a thread executes", || windows(ExecutorMode::Thread)),
+    ("windows that their kernels execute", || windows(ExecutorMode::Inline)),
     ("windows of other processes", lent_windows),
 ];
 
@@ -62,11 +62,11 @@ fn allocations() -> Outcome {
 /// A window of messages that only this rank has a part of.
 fn messages() -> Outcome {
     let world = start()?;
-    let mut messages = Messages::start(&world, Host::new().map_err(told)?).map_err(told)?;
+    let mut messages = Messages::start(&world, HostMemory::new().map_err(told)?).map_err(told)?;
     let buffers = [Buffer::private(100_000).map_err(told)?, Buffer::private(100_000).map_err(told)?];
     buffers[0].write(0, &[5; 64]).map_err(told)?;
     let window = messages.window(&buffers[1]).map_err(told)?;
-    messages.put(&window, Place::new(0, 0), &buffers[0]).map_err(told)?;
+    messages.put(&window, WindowPlace::new(0, 0), &buffers[0]).map_err(told)?;
     messages.fence(&window).map_err(told)?;
     messages.free(window).map_err(told)?;
     messages.all_to_all(&buffers[0], &buffers[1]).map_err(told)?;
@@ -80,13 +80,13 @@ fn config() -> WindowConfig {
 }
 
 /// A window whose kernel puts to its own rank.
-fn windows(mode: Mode) -> Outcome {
+fn windows(mode: ExecutorMode) -> Outcome {
     let world = start()?;
     let devices = world.devices(mode).map_err(told)?;
     let window = devices.window(&world, config()).map_err(told)?;
     let kernel = window.kernel(0).map_err(told)?.limit(LIMIT);
     window.write(0, &[5; 64]).map_err(told)?;
-    let put = kernel.put(0, 1000, 0, 64, With::signal(1)).map_err(told)?;
+    let put = kernel.put(0, 1000, 0, 64, PutNotification::signal(1)).map_err(told)?;
     kernel.wait(put).map_err(told)?;
     kernel.wait_signal(0, 1, 1).map_err(told)?;
     kernel.flush().map_err(told)?;

@@ -92,7 +92,7 @@ fn members_close_in_every_order(mut scene: Scene) {
         }
     }
     assert_eq!(usage(), before, "as at the start");
-    assert_eq!(status().counters().messages_pending, 0);
+    assert_eq!(status().process_counters().messages_pending, 0);
 }
 
 /// One end has closed all its members, the other one none; those that connect then work.
@@ -223,7 +223,7 @@ fn thousands_of_connections_come_and_go(mut scene: Scene) {
     }
     net.close_listen(listen).expect("closeListen");
     wait_for_queue_pairs(&net, 0);
-    let counters = status().counters();
+    let counters = status().process_counters();
     assert_eq!(counters.comms_opened, counters.comms_closed);
     assert_eq!((counters.messages_pending, counters.requests_failed, usage().regions), (0, 0, 0));
     scene.meet();
@@ -288,7 +288,7 @@ fn eight_threads_test_on_one_group(scene: Scene) {
     assert!(!failed.into_inner(), "{done:?}");
     assert_eq!(done.iter().map(|done| done.load(Ordering::Relaxed)).sum::<usize>(), messages);
     wait_for_queue_pairs(&net, 0);
-    let counters = status().counters();
+    let counters = status().process_counters();
     let messages = messages as u64;
     assert_eq!((counters.messages_sent, counters.messages_received), (messages, messages));
     assert_eq!((counters.messages_pending, counters.messages_failed, counters.requests_failed), (0, 0, 0));

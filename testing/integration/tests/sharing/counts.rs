@@ -8,13 +8,14 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::{
-    CommId, Engine, Error, ListenId, MrId, Nics, Params, RecvBuf, RequestId, SharingParams, Traffic,
+    CommId, CommNics, Engine, EngineError, EngineParams, ListenId, MrId, RecvBuf, RequestId, SharingParams,
+    TrafficHint,
 };
 use trunkline_fabric::Fabric as _;
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::limits::{LINKS_MAX, MEMBERS_OF_GROUP_MAX, SLICE_MAX, SLICES_MAX};
-use trunkline_proto::pool::config::Sharing;
-use trunkline_proto::wire::status::Usage;
+use trunkline_proto::pool::config::SharingMode;
+use trunkline_proto::wire::status::NicUsage;
 use trunkline_softnic::{SoftConfig, SoftFabric};
 
 type Running = Engine<SoftFabric, UnixHost>;
@@ -22,7 +23,7 @@ type Running = Engine<SoftFabric, UnixHost>;
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn engine(sharing: SharingParams, links: u32, nics: usize, flushes: bool) -> Arc<Running> {
-    let params = Params { sharing, links_per_rail: links, status: false, ..Params::default() };
+    let params = EngineParams { sharing, links_per_rail: links, status: false, ..EngineParams::default() };
     let config = SoftConfig { nics, delayed_visibility: flushes, ..SoftConfig::default() };
     let fabric = SoftFabric::new(config).expect("the software NIC");
     Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
@@ -37,12 +38,12 @@ pub(super) struct Duo {
 }
 
 /// All of so many NICs.
-fn all(nics: usize) -> Nics {
-    Nics::new(&(0..nics).collect::<Vec<_>>()).expect("a list of NICs")
+fn all(nics: usize) -> CommNics {
+    CommNics::new(&(0..nics).collect::<Vec<_>>()).expect("a list of NICs")
 }
 
 impl Duo {
-    pub(super) fn new(sharing: Sharing, groups: [u8; 2], links: u32) -> Self {
+    pub(super) fn new(sharing: SharingMode, groups: [u8; 2], links: u32) -> Self {
         let sharing = groups.map(|groups| SharingParams { sharing, groups, ..SharingParams::default() });
         Self::over(sharing, links, [1, 1], false)
     }
@@ -57,12 +58,12 @@ impl Duo {
     }
 
     /// Tries to connect one end to the other.
-    fn try_connect(&self, from: usize) -> Result<(CommId, CommId), Error> {
-        self.connect_in(from, Traffic::default())
+    fn try_connect(&self, from: usize) -> Result<(CommId, CommId), EngineError> {
+        self.connect_in(from, TrafficHint::default())
     }
 
     /// The same, for a comm that is part of such traffic.
-    fn connect_in(&self, from: usize, traffic: Traffic) -> Result<(CommId, CommId), Error> {
+    fn connect_in(&self, from: usize, traffic: TrafficHint) -> Result<(CommId, CommId), EngineError> {
         let (asks, answers) = (&self.ends[from], &self.ends[1 - from]);
         let (listen, mut handle) = self.listens[1 - from];
         let (mut send, mut recv) = (None, None);
@@ -84,10 +85,10 @@ impl Duo {
     }
 
     /// Of all NICs of an end.
-    pub(super) fn usage(&self, at: usize) -> Usage {
-        let mut sum = Usage::default();
+    pub(super) fn usage(&self, at: usize) -> NicUsage {
+        let mut sum = NicUsage::default();
         for nic in 0..self.nics[at] {
-            let usage = self.ends[at].fabric().usage(nic);
+            let usage = self.ends[at].fabric().nic_usage(nic);
             sum.queue_pairs += usage.queue_pairs;
             sum.completion_queues += usage.completion_queues;
             sum.regions += usage.regions;
@@ -98,7 +99,7 @@ impl Duo {
     /// One message, which makes the links that are made as they are used.
     pub(super) fn message(&self, from: usize, (send, recv): (CommId, CommId), seed: u8, len: usize) {
         let (sender, receiver) = (&self.ends[from], &self.ends[1 - from]);
-        let (out, into) = (Memory::heap(len.max(1)), Memory::heap(len.max(1)));
+        let (out, into) = (MemoryRange::heap(len.max(1)), MemoryRange::heap(len.max(1)));
         out.write(0, &vec![seed; len]).expect("it fits");
         let mrs: [MrId; 2] = [
             sender.register(send, out).expect("a region"),
@@ -140,7 +141,7 @@ impl Duo {
         while began.elapsed() < Duration::from_secs(5) {
             self.ends.iter().for_each(|end| end.progress_all());
             let none = |at: usize| {
-                let Usage { queue_pairs, completion_queues, regions, .. } = self.usage(at);
+                let NicUsage { queue_pairs, completion_queues, regions, .. } = self.usage(at);
                 let (comms, lingering, _) = self.ends[at].in_use();
                 (queue_pairs, completion_queues, regions, comms, lingering) == (0, 0, 0, 0, 0)
             };
@@ -153,7 +154,7 @@ impl Duo {
 }
 
 /// Connects so many each way; what the two ends have in use then.
-fn used(duo: &Duo, counts: [usize; 2], expected: u32) -> [Usage; 2] {
+fn used(duo: &Duo, counts: [usize; 2], expected: u32) -> [NicUsage; 2] {
     let mut comms: [Vec<_>; 2] = Default::default();
     // In turn, as NCCL's channels do.
     for at in 0..counts[0].max(counts[1]) {
@@ -200,7 +201,7 @@ pub(super) fn as_many_as_the_formula_says(links: std::ops::RangeInclusive<u32>, 
     let mut runner = TestRunner::new(runner);
     let outcome = runner.run(&all, |(there, back, m, other, links, nics, flushes)| {
         let counts = [there.0 * there.1, back.0 * back.1];
-        let sharing = Sharing::On;
+        let sharing = SharingMode::On;
         let sharing = [m, other].map(|groups| SharingParams { sharing, groups, ..SharingParams::default() });
         let duo = Duo::over(sharing, links, nics, flushes);
         let m = usize::from(m.min(other));
@@ -219,7 +220,7 @@ pub(super) fn as_many_as_the_formula_says(links: std::ops::RangeInclusive<u32>, 
 /// More members than a group holds begin another one.
 pub(super) fn more_than_a_group_holds() {
     for (comms, m) in [(128, 1), (129, 1), (300, 2)] {
-        let duo = Duo::new(Sharing::On, [m, m], 1);
+        let duo = Duo::new(SharingMode::On, [m, m], 1);
         let [one, other] = used(&duo, [comms, 0], 0).map(|usage| usage.queue_pairs as usize);
         assert_eq!([one, other], [groups_of(comms, m.into()); 2], "{comms} connections");
     }
@@ -229,14 +230,14 @@ pub(super) fn more_than_a_group_holds() {
 pub(super) fn a_budget_makes_comms_share() {
     const BUDGET: u32 = 6;
     let limited = |sharing| SharingParams { sharing, groups: 8, budget: BUDGET, ..SharingParams::default() };
-    for sharing in [Sharing::On, Sharing::Auto] {
+    for sharing in [SharingMode::On, SharingMode::Auto] {
         let duo = Duo::over([limited(sharing), limited(sharing)], 1, [1, 1], false);
         let found = used(&duo, [40, 40], 0);
         for usage in found {
             assert!((2..=BUDGET).contains(&usage.queue_pairs), "{sharing:?}: {usage:?}");
         }
     }
-    let duo = Duo::over([limited(Sharing::Off), limited(Sharing::Off)], 1, [1, 1], false);
+    let duo = Duo::over([limited(SharingMode::Off), limited(SharingMode::Off)], 1, [1, 1], false);
     let comms: Vec<_> = (0..BUDGET).map(|_| duo.connect(0)).collect();
     let text = duo.try_connect(0).expect_err("there are six").to_string();
     assert!(text.contains("no queue pairs left of 6"), "{text}");
@@ -247,21 +248,21 @@ pub(super) fn a_budget_makes_comms_share() {
 /// Groups are spread over the pipelines of a NIC, by what their members count for.
 pub(super) fn pipelines_are_balanced() {
     let ends = [0, 1].map(|_| {
-        let sharing = SharingParams { sharing: Sharing::On, groups: 8, ..SharingParams::default() };
-        let params = Params { sharing, status: false, ..Params::default() };
+        let sharing = SharingParams { sharing: SharingMode::On, groups: 8, ..SharingParams::default() };
+        let params = EngineParams { sharing, status: false, ..EngineParams::default() };
         let fabric = SoftFabric::new(SoftConfig { pipelines: 2, ..SoftConfig::default() }).expect("a NIC");
         Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
     });
     let duo = Duo::between(ends, [1, 1]);
-    let found = |at: usize| duo.ends[at].riding().pipelines;
-    let heavy = duo.connect_in(0, Traffic { peers: 1, flows: 4, class: None }).expect("connect");
+    let found = |at: usize| duo.ends[at].sharing_usage().pipelines;
+    let heavy = duo.connect_in(0, TrafficHint { peers: 1, flows: 4, class: None }).expect("connect");
     assert_eq!(found(0), [0]);
     let mut comms: Vec<_> = (0..4).map(|_| duo.connect(0)).collect();
     assert_eq!(found(0), [0, 1, 1, 1, 1], "four light ones beside a heavy one");
     comms.extend((0..2).map(|_| duo.connect(0)));
     assert_eq!(found(0)[5..], [0, 1], "they count for as much as it now");
     duo.close(0, &comms.split_off(1));
-    assert!(duo.ends[1].riding().pipelines.len() <= 8);
+    assert!(duo.ends[1].sharing_usage().pipelines.len() <= 8);
     comms.push(heavy);
     duo.close(0, &comms);
     assert!(duo.is_empty());
@@ -270,7 +271,7 @@ pub(super) fn pipelines_are_balanced() {
 /// Without sharing, as many as ever: one for each comm and link.
 pub(super) fn sharing_off_changes_nothing() {
     for (counts, links) in [([5, 3], 1), ([1, 0], 1), ([2, 3], 4)] {
-        let duo = Duo::new(Sharing::Off, [4, 4], links);
+        let duo = Duo::new(SharingMode::Off, [4, 4], links);
         let mut comms: [Vec<_>; 2] = Default::default();
         for from in [0, 1] {
             comms[from].extend((0..counts[from]).map(|_| duo.connect(from)));
@@ -290,8 +291,8 @@ pub(super) fn sharing_off_changes_nothing() {
 
 /// 16 communicators of 32 channels, a connection each way for each: a hundredth of the queue pairs.
 pub(super) fn a_hundredth_of_the_queue_pairs() {
-    let alone = Duo::new(Sharing::Off, [4, 4], 1);
-    let shared = Duo::new(Sharing::On, [4, 4], 1);
+    let alone = Duo::new(SharingMode::Off, [4, 4], 1);
+    let shared = Duo::new(SharingMode::On, [4, 4], 1);
     let [alone, shared] = [alone, shared].map(|duo| used(&duo, [16 * 32, 16 * 32], 0)[0].queue_pairs);
     println!("figure: {alone} queue pairs alone, {shared} shared");
     assert_eq!((alone, shared), (1024, 8));
@@ -300,7 +301,7 @@ pub(super) fn a_hundredth_of_the_queue_pairs() {
 
 /// Registrations and descriptors of a group of 4, 16, 64 and 128 members: hardly more with more of them.
 pub(super) fn members_cost_little() {
-    let duo = Duo::new(Sharing::On, [1, 1], 1);
+    let duo = Duo::new(SharingMode::On, [1, 1], 1);
     let descriptors = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
     let (mut comms, mut found) = (Vec::new(), Vec::new());
     for members in [4, 16, 64, 128] {
@@ -330,7 +331,7 @@ struct Long<'a> {
     duo: &'a Duo,
     sends: Vec<RequestId>,
     receives: Vec<RequestId>,
-    memories: Vec<Memory>,
+    memories: Vec<MemoryRange>,
 }
 
 impl<'a> Long<'a> {
@@ -340,7 +341,7 @@ impl<'a> Long<'a> {
         let mut long = Self { duo, sends: Vec::new(), receives: Vec::new(), memories: Vec::new() };
         let [sender, receiver] = [&duo.ends[0], &duo.ends[1]];
         for &(send, recv) in pairs {
-            let (out, into) = (Memory::heap(Self::LEN), Memory::heap(Self::LEN));
+            let (out, into) = (MemoryRange::heap(Self::LEN), MemoryRange::heap(Self::LEN));
             out.write(0, &vec![1; Self::LEN]).expect("it fits");
             let from = sender.register(send, out).expect("a region");
             let mr = receiver.register(recv, into.clone()).expect("a region");
@@ -380,7 +381,7 @@ impl<'a> Long<'a> {
     /// Bytes that have arrived.
     fn landed(&self) -> usize {
         let mut bytes = vec![0; Self::LEN];
-        let count = |memory: &Memory| {
+        let count = |memory: &MemoryRange| {
             memory.read(0, &mut bytes).expect("it fits");
             bytes.iter().filter(|&&byte| byte == 1).count()
         };
@@ -391,12 +392,12 @@ impl<'a> Long<'a> {
 /// Members have long messages under way, without end as far as a small one of another member is concerned. What of them arrives
 /// between its send and its arrival is what was queued before it.
 pub(super) fn a_small_message_waits_for_few_slices() {
-    let duo = Duo::new(Sharing::On, [1, 1], 1);
+    let duo = Duo::new(SharingMode::On, [1, 1], 1);
     let pairs: Vec<_> = (0..4).map(|_| duo.connect(0)).collect();
     assert_eq!(duo.usage(0).queue_pairs, 1);
     let [sender, receiver] = [&duo.ends[0], &duo.ends[1]];
     let (send, recv) = pairs[3];
-    let (out, place) = (Memory::heap(100), Memory::heap(100));
+    let (out, place) = (MemoryRange::heap(100), MemoryRange::heap(100));
     out.write(0, &[7; 100]).expect("it fits");
     let from = sender.register(send, out).expect("a region");
     let into = receiver.register(recv, place.clone()).expect("a region");

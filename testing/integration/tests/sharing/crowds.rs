@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
-use trunkline_engine::Params;
-use trunkline_proto::wire::status::Direction;
-use trunkline_proto::wire::status::group::Numbers;
+use trunkline_engine::EngineParams;
+use trunkline_proto::wire::status::CommDirection;
+use trunkline_proto::wire::status::group::GroupCounters;
 use trunkline_sys::nccl_net::{CommAttr, NetAttr, ResultCode};
 
 use crate::net::{Net, Piece, until};
@@ -47,7 +47,8 @@ fn hints_say_what_a_connection_counts_for(scene: Scene) {
     let comms: Vec<_> =
         [(1, 1)].into_iter().chain([(7, 4); 8]).map(|(peers, flows)| connect(peers, flows)).collect();
     let rides = status().rows.into_iter().filter_map(|row| row.comm);
-    let sending = rides.filter(|comm| comm.direction == Direction::Send).filter_map(|comm| comm.ride?.record);
+    let sending =
+        rides.filter(|comm| comm.direction == CommDirection::Send).filter_map(|comm| comm.ride?.record);
     let mut members = [0; 256];
     sending.for_each(|record| members[usize::from(record)] += 1);
     members.sort_unstable();
@@ -229,18 +230,18 @@ fn queues_are_as_deep_as_asked(scene: Scene) {
     let net = Net::start(scene.version);
     let pairs: Vec<_> = (0..3).map(|_| net.to_self()).collect();
     pairs.iter().for_each(|&pair| crate::contract::messages::round(&net, pair, 100_000));
-    let usual = Params::default();
+    let usual = EngineParams::default();
     let close = |(send, recv)| {
         net.close_send(send).expect("close");
         net.close_recv(recv).expect("close");
     };
-    for (way, eager) in [(Direction::Send, usual.eager_credits), (Direction::Recv, 0)] {
+    for (way, eager) in [(CommDirection::Send, usual.eager_credits), (CommDirection::Recv, 0)] {
         // Comers write the numbers.
         let comer = net.to_self();
         let records = status().head.records.into_iter().flatten();
         let group = records.into_iter().find(|record| record.direction == way).expect("a record");
         close(comer);
-        let Numbers { queue, eager: credits, .. } = group.numbers;
+        let GroupCounters { queue, eager: credits, .. } = group.numbers;
         println!("figure: depth times {times}, {way:?}: {queue:?}, eager {credits:?}");
         assert_eq!((queue.total, credits.total), (usual.depth * times, eager * times), "{way:?}");
         assert!(

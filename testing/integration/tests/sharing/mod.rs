@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use trunkline_engine::read_status;
 use trunkline_mem::PageView;
 use trunkline_proto::limits::RANGE_RECVS;
-use trunkline_proto::wire::status::{NAME, Status, Usage};
+use trunkline_proto::wire::status::{NAME, NicUsage, StatusSnapshot};
 
 use crate::net::{Comm, Net, until};
 use crate::run::{Scene, Setting, scenario};
@@ -30,7 +30,7 @@ fn shared(name: &'static str, groups: u8) -> Setting {
 }
 
 /// The status page of the plugin in this process.
-pub(crate) fn status() -> Status {
+pub(crate) fn status() -> StatusSnapshot {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
     let named = |path: &std::path::Path| {
         std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with(&format!("/memfd:{NAME}")))
@@ -41,8 +41,8 @@ pub(crate) fn status() -> Status {
 }
 
 /// What the NICs of the plugin in this process have in use, as they count themselves.
-pub(crate) fn usage() -> Usage {
-    let mut all = Usage::default();
+pub(crate) fn usage() -> NicUsage {
+    let mut all = NicUsage::default();
     for nic in status().head.usage {
         all.queue_pairs += nic.queue_pairs;
         all.completion_queues += nic.completion_queues;

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use trunkline_proto::counters::Tally;
-use trunkline_proto::wire::status::State;
+use trunkline_proto::counters::ProcessTally;
+use trunkline_proto::wire::status::CommState;
 
 use crate::net::{Comm, Net, until};
 use crate::run::Scene;
@@ -152,9 +152,9 @@ fn a_member_is_aborted_inside_one(scene: Scene) {
 /// Links that members have left since the process began, and for each row in use whether all its links carry.
 fn links() -> (u64, Vec<bool>) {
     let status = status();
-    let open = status.rows.iter().filter_map(|row| row.comm).filter(|comm| comm.state == State::Open);
+    let open = status.rows.iter().filter_map(|row| row.comm).filter(|comm| comm.state == CommState::Open);
     let all = open.map(|comm| comm.links.iter().all(|(_, carries)| carries)).collect();
-    (status.head.tallies[Tally::LinksLeft as usize], all)
+    (status.head.tallies[ProcessTally::LinksLeft as usize], all)
 }
 
 /// Sends or receives until each stream has had so many messages.

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use trunkline_engine::{CommId, MrId, RecvBuf, RequestId};
-use trunkline_mem::Memory;
-use trunkline_proto::pool::config::Sharing;
+use trunkline_mem::MemoryRange;
+use trunkline_proto::pool::config::SharingMode;
 
 use super::counts::Duo;
 
@@ -71,7 +71,7 @@ fn expected() -> Digest {
 struct Message {
     tag: u32,
     mrs: [MrId; 2],
-    into: Memory,
+    into: MemoryRange,
     sent: Option<RequestId>,
     received: Option<RequestId>,
     size: Option<u64>,
@@ -80,7 +80,7 @@ struct Message {
 impl Message {
     /// Registers and fills memory for it.
     fn new(duo: &Duo, (send, recv): (CommId, CommId), bytes: &[u8], tag: u32) -> Self {
-        let (out, into) = (Memory::heap(bytes.len().max(1)), Memory::heap(bytes.len() + GUARD));
+        let (out, into) = (MemoryRange::heap(bytes.len().max(1)), MemoryRange::heap(bytes.len() + GUARD));
         out.write(0, bytes).expect("it fits");
         into.write(0, &vec![0xee; bytes.len() + GUARD]).expect("it fits");
         let from = duo.ends[0].register(send, out).expect("a region");
@@ -142,7 +142,7 @@ fn carry_window(
 }
 
 /// The digest of all that is received over one connection.
-fn carried(sharing: Sharing, links: u32) -> Digest {
+fn carried(sharing: SharingMode, links: u32) -> Digest {
     let duo = Duo::new(sharing, [4, 4], links);
     let comms = duo.connect(0);
     let mut digest = Digest::EMPTY;
@@ -158,7 +158,7 @@ fn carried(sharing: Sharing, links: u32) -> Digest {
 pub(super) fn the_same_digest() {
     let expected = expected();
     for links in [1, 3] {
-        for sharing in [Sharing::Off, Sharing::On, Sharing::Auto] {
+        for sharing in [SharingMode::Off, SharingMode::On, SharingMode::Auto] {
             assert_eq!(carried(sharing, links), expected, "{sharing:?}, {links} links");
         }
     }

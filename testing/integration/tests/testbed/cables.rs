@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use trunkline_integration::testbed::{self, Shape};
+use trunkline_integration::testbed::{self, LineShape};
 
 use crate::traffic::{connect, datagrams, receive, round_trip, send, transfer};
 
@@ -17,16 +17,16 @@ const NOISE: u64 = 8 << 10;
 #[test]
 fn both_kinds_carry_both_families() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let plain = testbed.veth(&left, &right);
-        let relay = testbed.relay(&left, &right, Shape::PLAIN);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let plain = testbed.add_veth(&left, &right);
+        let relay = testbed.add_relay(&left, &right, LineShape::PLAIN);
         for cable in [&plain, &*relay] {
-            for address in cable.end(&right).addresses() {
+            for address in cable.end_at(&right).ip_addresses() {
                 let (near, far) = connect(&left, &right, address);
                 assert_eq!(near.peer_addr().unwrap().ip(), address);
                 transfer(&near, &far, 4 * MIB);
             }
-            for address in cable.end(&left).addresses() {
+            for address in cable.end_at(&left).ip_addresses() {
                 let (near, far) = connect(&right, &left, address);
                 transfer(&near, &far, 100_000);
             }
@@ -37,37 +37,37 @@ fn both_kinds_carry_both_families() {
 #[test]
 fn addresses_are_those_of_the_documentation() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let cables = [testbed.veth(&left, &right), testbed.veth(&right, &left)];
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let cables = [testbed.add_veth(&left, &right), testbed.add_veth(&right, &left)];
         let text = |cable: usize, host| {
-            let end = cables[cable].end(host);
+            let end = cables[cable].end_at(host);
             format!("{} {} {}", end.device, end.v4, end.v6)
         };
         assert_eq!(text(0, &left), "rail0 10.77.0.1 fd77::1");
         assert_eq!(text(0, &right), "rail0 10.77.0.2 fd77::2");
         assert_eq!(text(1, &left), "rail1 10.77.1.2 fd77:0:0:1::2");
         assert_eq!(text(1, &right), "rail1 10.77.1.1 fd77:0:0:1::1");
-        assert_eq!(cables[1].ends()[0].addresses(), cables[1].end(&right).addresses());
+        assert_eq!(cables[1].both_ends()[0].ip_addresses(), cables[1].end_at(&right).ip_addresses());
     });
 }
 
 #[test]
 fn the_largest_packet_is_the_one_asked_for() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         for mtu in [1500, 9000] {
             testbed.mtu = mtu;
-            let relay = testbed.relay(&left, &right, Shape::PLAIN);
-            let plain = testbed.veth(&left, &right);
+            let relay = testbed.add_relay(&left, &right, LineShape::PLAIN);
+            let plain = testbed.add_veth(&left, &right);
             for cable in [&plain, &*relay] {
-                let (near, far) = connect(&left, &right, cable.end(&right).v4.into());
+                let (near, far) = connect(&left, &right, cable.end_at(&right).v4.into());
                 transfer(&near, &far, MIB);
-                let path = format!("/sys/class/net/{}/mtu", cable.end(&left).device);
-                let said = left.run(|| std::fs::read_to_string(path).unwrap());
+                let path = format!("/sys/class/net/{}/mtu", cable.end_at(&left).device);
+                let said = left.call_on_host(|| std::fs::read_to_string(path).unwrap());
                 assert_eq!(said.trim(), mtu.to_string());
             }
             // TCP fills its packets, all but some.
-            let passed = relay.tally(&left).passed;
+            let passed = relay.tally_from(&left).passed;
             let average = passed.bytes / passed.packets;
             assert!(average > u64::from(mtu) / 2 && average <= u64::from(mtu), "{average} of {mtu}");
         }
@@ -77,15 +77,15 @@ fn the_largest_packet_is_the_one_asked_for() {
 #[test]
 fn counters_tell_over_which_cable_bytes_went() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let relay = testbed.relay(&left, &right, Shape::PLAIN);
-        let cables = [&testbed.veth(&left, &right), &testbed.veth(&left, &right), &*relay];
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let relay = testbed.add_relay(&left, &right, LineShape::PLAIN);
+        let cables = [&testbed.add_veth(&left, &right), &testbed.add_veth(&left, &right), &*relay];
         for (at, bytes) in [(0, MIB), (2, 2 * MIB)] {
-            let (near, far) = connect(&left, &right, cables[at].end(&right).v4.into());
+            let (near, far) = connect(&left, &right, cables[at].end_at(&right).v4.into());
             transfer(&near, &far, bytes);
         }
-        let sent = cables.map(|cable| cable.counters(&left).sent.bytes);
-        let received = cables.map(|cable| cable.counters(&right).received.bytes);
+        let sent = cables.map(|cable| cable.device_counters(&left).sent.bytes);
+        let received = cables.map(|cable| cable.device_counters(&right).received.bytes);
         for bytes in [sent, received] {
             let mib = MIB as u64;
             // TCP may send some of them twice; what belongs to the other cable would be more.
@@ -93,27 +93,27 @@ fn counters_tell_over_which_cable_bytes_went() {
             assert!(bytes[1] < NOISE, "{bytes:?}");
             assert!((2 * mib..3 * mib).contains(&bytes[2]), "{bytes:?}");
         }
-        let tally = relay.tally(&left);
+        let tally = relay.tally_from(&left);
         assert!(tally.passed.bytes >= 2 * MIB as u64 && tally.passed.packets >= 2 * MIB as u64 / 1500);
         assert_eq!((tally.lost, tally.dropped, tally.cut), (0, 0, 0));
         // Acknowledgements went the other way.
-        assert!(cables[2].counters(&left).received.packets > 10);
+        assert!(cables[2].device_counters(&left).received.packets > 10);
     });
 }
 
 #[test]
 fn a_delay_holds_both_ways() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let delay = Duration::from_millis(20);
-        let cable = testbed.relay(&left, &right, Shape { delay, ..Shape::PLAIN });
-        let (near, far) = connect(&left, &right, cable.end(&right).v4.into());
+        let cable = testbed.add_relay(&left, &right, LineShape { delay, ..LineShape::PLAIN });
+        let (near, far) = connect(&left, &right, cable.end_at(&right).v4.into());
         let both = round_trip(&near, &far);
         assert!((2 * delay..2 * delay + delay).contains(&both), "{both:?}");
-        cable.set_shape_from(&right, Shape::PLAIN);
+        cable.set_shape_from(&right, LineShape::PLAIN);
         let one = round_trip(&near, &far);
         assert!((delay..2 * delay).contains(&one), "{one:?}");
-        cable.set_shape(Shape::PLAIN);
+        cable.set_shape(LineShape::PLAIN);
         let none = round_trip(&near, &far);
         assert!(none < delay / 2, "{none:?}");
     });
@@ -122,10 +122,10 @@ fn a_delay_holds_both_ways() {
 #[test]
 fn a_rate_limits_each_direction() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let rate = 10_000_000;
-        let cable = testbed.relay(&left, &right, Shape { rate: Some(rate), ..Shape::PLAIN });
-        let (near, far) = connect(&left, &right, cable.end(&right).v6.into());
+        let cable = testbed.add_relay(&left, &right, LineShape { rate: Some(rate), ..LineShape::PLAIN });
+        let (near, far) = connect(&left, &right, cable.end_at(&right).v6.into());
         let bytes = 8_000_000;
         let took = std::thread::scope(|scope| {
             scope.spawn(|| send(&near, bytes));
@@ -136,8 +136,8 @@ fn a_rate_limits_each_direction() {
         // No faster than the rate, and with others at work on all cores not many times slower.
         let least = Duration::from_secs_f64(bytes as f64 / rate as f64);
         assert!(took.iter().all(|took| (least..6 * least).contains(took)), "{took:?}, at least {least:?}");
-        cable.set_shape(Shape::PLAIN);
-        let (near, far) = connect(&left, &right, cable.end(&right).v6.into());
+        cable.set_shape(LineShape::PLAIN);
+        let (near, far) = connect(&left, &right, cable.end_at(&right).v6.into());
         let took = transfer(&near, &far, bytes);
         assert!(took < least / 2, "{took:?} without a limit");
     });
@@ -146,53 +146,53 @@ fn a_rate_limits_each_direction() {
 #[test]
 fn tcp_survives_losses() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let shape = Shape { loss: 0.02, jitter: Duration::from_micros(100), ..Shape::PLAIN };
-        let cable = testbed.relay(&left, &right, shape);
-        let (near, far) = connect(&left, &right, cable.end(&right).v4.into());
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let shape = LineShape { loss: 0.02, jitter: Duration::from_micros(100), ..LineShape::PLAIN };
+        let cable = testbed.add_relay(&left, &right, shape);
+        let (near, far) = connect(&left, &right, cable.end_at(&right).v4.into());
         transfer(&near, &far, 8 * MIB);
-        let tally = cable.tally(&left);
+        let tally = cable.tally_from(&left);
         let share = tally.lost as f64 / (tally.lost + tally.passed.packets) as f64;
         assert!((0.01..0.03).contains(&share), "{share}: {tally:?}");
-        assert!(cable.tally(&right).lost > 0, "{:?}", cable.tally(&right));
+        assert!(cable.tally_from(&right).lost > 0, "{:?}", cable.tally_from(&right));
     });
 }
 
 #[test]
 fn a_cut_cable_stops_bytes_until_it_is_mended() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let shape = Shape { delay: Duration::from_millis(2), rate: Some(20_000_000), ..Shape::PLAIN };
-        let cable = testbed.relay(&left, &right, shape);
-        let (near, far) = connect(&left, &right, cable.end(&right).v4.into());
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let shape = LineShape { delay: Duration::from_millis(2), rate: Some(20_000_000), ..LineShape::PLAIN };
+        let cable = testbed.add_relay(&left, &right, shape);
+        let (near, far) = connect(&left, &right, cable.end_at(&right).v4.into());
         let bytes = 4 * MIB;
         std::thread::scope(|scope| {
             scope.spawn(|| send(&near, bytes));
             scope.spawn(|| receive(&far, bytes));
-            while cable.counters(&right).received.bytes < MIB as u64 {
+            while cable.device_counters(&right).received.bytes < MIB as u64 {
                 std::thread::sleep(Duration::from_millis(1));
             }
             cable.cut();
-            let [came, left_us] = [cable.tally(&left).passed, cable.counters(&left).sent];
-            let before = cable.counters(&right).received;
+            let [came, left_us] = [cable.tally_from(&left).passed, cable.device_counters(&left).sent];
+            let before = cable.device_counters(&right).received;
             std::thread::sleep(Duration::from_millis(400));
-            assert_eq!(cable.tally(&left).passed, came);
-            assert_eq!(cable.counters(&right).received, before);
+            assert_eq!(cable.tally_from(&left).passed, came);
+            assert_eq!(cable.device_counters(&right).received, before);
             assert!(before.bytes < bytes as u64, "all came before the cut");
-            assert!(cable.counters(&left).sent.packets > left_us.packets, "TCP tries again");
-            assert!(cable.tally(&left).cut > 0);
+            assert!(cable.device_counters(&left).sent.packets > left_us.packets, "TCP tries again");
+            assert!(cable.tally_from(&left).cut > 0);
             cable.mend();
         });
-        assert!(cable.counters(&right).received.bytes > bytes as u64);
+        assert!(cable.device_counters(&right).received.bytes > bytes as u64);
     });
 }
 
 #[test]
 fn one_direction_can_be_cut() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let cable = testbed.relay(&left, &right, Shape::PLAIN);
-        let address = |host| IpAddr::from(cable.end(host).v4);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let cable = testbed.add_relay(&left, &right, LineShape::PLAIN);
+        let address = |host| IpAddr::from(cable.end_at(host).v4);
         let wait = Duration::from_millis(200);
         let (near, far) = datagrams((&left, address(&left)), (&right, address(&right)), wait);
         let passes = |from: &std::net::UdpSocket, to: &std::net::UdpSocket| {
@@ -212,12 +212,12 @@ fn one_direction_can_be_cut() {
 #[test]
 fn nothing_under_way_comes_out_of_a_cut_cable() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let delay = Duration::from_millis(50);
-        let cable = testbed.relay(&left, &right, Shape { delay, ..Shape::PLAIN });
-        let (mut near, mut far) = connect(&left, &right, cable.end(&right).v4.into());
+        let cable = testbed.add_relay(&left, &right, LineShape { delay, ..LineShape::PLAIN });
+        let (mut near, mut far) = connect(&left, &right, cable.end_at(&right).v4.into());
         near.write_all(b"under way").unwrap();
-        while cable.counters(&left).sent.bytes == 0 {}
+        while cable.device_counters(&left).sent.bytes == 0 {}
         std::thread::sleep(delay / 5);
         cable.cut();
         far.set_read_timeout(Some(4 * delay)).unwrap();
@@ -234,18 +234,18 @@ fn nothing_under_way_comes_out_of_a_cut_cable() {
 #[test]
 fn rails_of_two_hosts_differ() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let slow = Shape { rate: Some(2_000_000), delay: Duration::from_millis(5), ..Shape::PLAIN };
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let slow = LineShape { rate: Some(2_000_000), delay: Duration::from_millis(5), ..LineShape::PLAIN };
         let rails = [
-            testbed.relay(&left, &right, Shape { rate: Some(8_000_000), ..Shape::PLAIN }),
-            testbed.relay(&left, &right, slow),
-            testbed.relay(&left, &right, Shape::PLAIN),
+            testbed.add_relay(&left, &right, LineShape { rate: Some(8_000_000), ..LineShape::PLAIN }),
+            testbed.add_relay(&left, &right, slow),
+            testbed.add_relay(&left, &right, LineShape::PLAIN),
         ];
         rails[2].cut();
         let begun = Instant::now();
         let took: Vec<Duration> = std::thread::scope(|scope| {
             let one = |at: usize| {
-                let (near, far) = connect(&left, &right, rails[at].end(&right).v4.into());
+                let (near, far) = connect(&left, &right, rails[at].end_at(&right).v4.into());
                 scope.spawn(move || transfer(&near, &far, 2_000_000))
             };
             [one(0), one(1)].map(|thread| thread.join().unwrap()).into()
@@ -253,6 +253,6 @@ fn rails_of_two_hosts_differ() {
         assert!(took[0] >= Duration::from_millis(250), "{took:?}");
         assert!(took[1] >= Duration::from_millis(1000) && took[1] > 2 * took[0], "{took:?}");
         assert!(begun.elapsed() >= took[1]);
-        assert_eq!(rails[2].tally(&left).passed.packets, 0);
+        assert_eq!(rails[2].tally_from(&left).passed.packets, 0);
     });
 }

@@ -6,13 +6,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use trunkline_integration::testbed::{self, Host, Running, Shape};
+use trunkline_integration::testbed::{self, LineShape, RunningProcess, TestHost};
 
 use crate::traffic::{LIMIT, connect, transfer};
 
 /// What a shell says on a host.
-fn shell(host: &Host, script: &str) -> String {
-    let output = host.output(Command::new("sh").args(["-c", script])).unwrap();
+fn shell(host: &TestHost, script: &str) -> String {
+    let output = host.run_captured(Command::new("sh").args(["-c", script])).unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
@@ -29,8 +29,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 fn programs_on_two_hosts_see_two_machines() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let _cable = testbed.veth(&left, &right);
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
+        let _cable = testbed.add_veth(&left, &right);
         for script in ["uname -n", "cat /proc/sys/kernel/random/boot_id", "readlink /proc/self/ns/net"] {
             assert_ne!(shell(&left, script), shell(&right, script), "{script}");
             assert_eq!(shell(&left, script), shell(&left, script), "{script}");
@@ -39,7 +39,7 @@ fn programs_on_two_hosts_see_two_machines() {
         shell(&left, "echo here > /dev/shm/mine");
         assert_eq!(shell(&left, "ls /dev/shm"), "mine");
         assert_eq!(shell(&right, "ls /dev/shm"), "");
-        let third = testbed.host("third");
+        let third = testbed.add_host("third");
         assert_eq!(shell(&third, "ls /sys/class/net"), "lo");
         assert_eq!(shell(&left, "ls /sys/class/net"), "lo\nrail0");
         // The test's own thread stays where it was.
@@ -56,12 +56,12 @@ fn own_name() -> String {
 #[test]
 fn the_loopback_of_a_host_is_up_and_its_own() {
     testbed::run(|testbed| {
-        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         for address in ["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()] {
             let (near, far) = connect(&left, &left, address);
             let at = far.local_addr().unwrap();
             transfer(&near, &far, 10_000);
-            assert!(right.run(|| std::net::TcpStream::connect(at)).is_err());
+            assert!(right.call_on_host(|| std::net::TcpStream::connect(at)).is_err());
         }
     });
 }
@@ -69,16 +69,18 @@ fn the_loopback_of_a_host_is_up_and_its_own() {
 #[test]
 fn three_hosts_can_be_joined_in_a_row() {
     testbed::run(|testbed| {
-        let hosts = ["a", "b", "c"].map(|name| testbed.host(name));
+        let hosts = ["a", "b", "c"].map(|name| testbed.add_host(name));
         let [a, b, c] = &hosts;
-        let cables = [testbed.veth(a, b), testbed.veth(b, c)];
-        let (near, far) = connect(a, b, cables[0].end(b).v4.into());
+        let cables = [testbed.add_veth(a, b), testbed.add_veth(b, c)];
+        let (near, far) = connect(a, b, cables[0].end_at(b).v4.into());
         transfer(&near, &far, 10_000);
-        let (near, far) = connect(b, c, cables[1].end(c).v6.into());
+        let (near, far) = connect(b, c, cables[1].end_at(c).v6.into());
         transfer(&near, &far, 10_000);
         // Nobody forwards.
-        let beyond = std::net::SocketAddr::from((cables[1].end(c).v4, 9));
-        assert!(a.run(|| std::net::TcpStream::connect_timeout(&beyond, Duration::from_secs(1))).is_err());
+        let beyond = std::net::SocketAddr::from((cables[1].end_at(c).v4, 9));
+        assert!(
+            a.call_on_host(|| std::net::TcpStream::connect_timeout(&beyond, Duration::from_secs(1))).is_err()
+        );
     });
 }
 
@@ -87,7 +89,7 @@ fn a_process_and_what_it_started_end_with_its_handle() {
     // The shell's child keeps the pipe open; only when both are dead does it end.
     let mut command = Command::new("sh");
     command.args(["-c", "sleep 40 & echo $!; wait"]).stdout(Stdio::piped());
-    let mut running = Running::start(&mut command).unwrap();
+    let mut running = RunningProcess::start_process(&mut command).unwrap();
     let mut output = running.child_mut().stdout.take().unwrap();
     let mut first = [0];
     output.read_exact(&mut first).unwrap();
@@ -104,12 +106,12 @@ fn a_process_and_what_it_started_end_with_its_handle() {
 #[test]
 fn a_process_can_be_stopped_and_waited_for() {
     testbed::run(|testbed| {
-        let host = testbed.host("host");
-        let mut running = host.start(Command::new("sleep").arg("1000")).unwrap();
-        running.signal(rustix::process::Signal::TERM).unwrap();
+        let host = testbed.add_host("host");
+        let mut running = host.start_process(Command::new("sleep").arg("1000")).unwrap();
+        running.send_signal(rustix::process::Signal::TERM).unwrap();
         let status = running.wait(LIMIT).unwrap().unwrap();
         assert!(!status.success());
-        let status = host.start(&mut Command::new("true")).unwrap().wait(LIMIT).unwrap().unwrap();
+        let status = host.start_process(&mut Command::new("true")).unwrap().wait(LIMIT).unwrap().unwrap();
         assert!(status.success());
     });
 }
@@ -137,19 +139,20 @@ fn threads() -> usize {
 fn nothing_is_left_behind() {
     testbed::run(|testbed| {
         let before = (namespaces_in_use(), files_open(), threads());
-        let keeps = testbed.host("keeps");
+        let keeps = testbed.add_host("keeps");
         for panics in [false, true] {
             let using = |testbed: &mut testbed::Testbed| {
-                let goes = testbed.host("goes");
-                let plain = testbed.veth(&keeps, &goes);
-                let relay = testbed.relay(&goes, &keeps, Shape::PLAIN);
-                let running = goes.start(Command::new("sleep").arg("1000")).unwrap();
-                let inode = std::fs::metadata(format!("/proc/{}/ns/net", running.id())).unwrap().ino();
+                let goes = testbed.add_host("goes");
+                let plain = testbed.add_veth(&keeps, &goes);
+                let relay = testbed.add_relay(&goes, &keeps, LineShape::PLAIN);
+                let running = goes.start_process(Command::new("sleep").arg("1000")).unwrap();
+                let inode =
+                    std::fs::metadata(format!("/proc/{}/ns/net", running.process_id())).unwrap().ino();
                 assert!(namespaces_in_use().contains(&inode));
-                let (near, far) = connect(&keeps, &goes, relay.end(&goes).v4.into());
+                let (near, far) = connect(&keeps, &goes, relay.end_at(&goes).v4.into());
                 transfer(&near, &far, 10_000);
                 assert_ne!(shell(&keeps, "ls /sys/class/net"), "lo");
-                assert!(!panics, "a panic on purpose; {:?}", plain.ends()[0].device);
+                assert!(!panics, "a panic on purpose; {:?}", plain.both_ends()[0].device);
             };
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| using(testbed)));
             match done {
@@ -171,12 +174,12 @@ fn nothing_is_left_behind() {
 #[test]
 fn a_host_lives_as_long_as_its_cables() {
     testbed::run(|testbed| {
-        let keeps = testbed.host("keeps");
-        let goes = testbed.host("goes");
-        let cable = testbed.veth(&keeps, &goes);
-        let address = cable.end(&goes).v4;
+        let keeps = testbed.add_host("keeps");
+        let goes = testbed.add_host("goes");
+        let cable = testbed.add_veth(&keeps, &goes);
+        let address = cable.end_at(&goes).v4;
         drop(goes);
-        let goes = &cable.ends()[1].host;
+        let goes = &cable.both_ends()[1].host;
         let (near, far) = connect(&keeps, goes, address.into());
         transfer(&near, &far, 10_000);
         drop(cable);

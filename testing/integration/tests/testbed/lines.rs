@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use trunkline_integration::testbed::{Line, Shape};
+use trunkline_integration::testbed::{CableLine, LineShape};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// Everything that comes out, with its time, when asked every 100 us for ten seconds.
-fn arrivals(line: &mut Line, begun: Instant) -> Vec<(Duration, Vec<u8>)> {
+fn arrivals(line: &mut CableLine, begun: Instant) -> Vec<(Duration, Vec<u8>)> {
     let mut all = Vec::new();
     for tick in 0..100_000 {
         let after = tick * Duration::from_micros(100);
@@ -21,7 +21,7 @@ fn arrivals(line: &mut Line, begun: Instant) -> Vec<(Duration, Vec<u8>)> {
 #[test]
 fn a_plain_line_passes_everything_at_once() {
     let now = Instant::now();
-    let mut line = Line::new(Shape::PLAIN, 1);
+    let mut line = CableLine::new(LineShape::PLAIN, 1);
     for number in 0..100 {
         line.push(now, vec![number; 1000]);
     }
@@ -30,13 +30,13 @@ fn a_plain_line_passes_everything_at_once() {
         assert_eq!(line.pop(now), Some(vec![number; 1000]));
     }
     assert_eq!((line.pop(now), line.next()), (None, None));
-    assert_eq!((line.tally().passed.packets, line.tally().passed.bytes), (100, 100_000));
+    assert_eq!((line.line_tally().passed.packets, line.line_tally().passed.bytes), (100, 100_000));
 }
 
 #[test]
 fn a_delay_is_the_time_of_every_packet() {
     let now = Instant::now();
-    let mut line = Line::new(Shape { delay: 20 * MS, ..Shape::PLAIN }, 1);
+    let mut line = CableLine::new(LineShape { delay: 20 * MS, ..LineShape::PLAIN }, 1);
     line.push(now, vec![1]);
     line.push(now + 5 * MS, vec![2]);
     assert_eq!(line.pop(now + 20 * MS - Duration::from_nanos(1)), None);
@@ -48,7 +48,7 @@ fn a_delay_is_the_time_of_every_packet() {
 #[test]
 fn jitter_spreads_packets_and_never_reorders_them() {
     let now = Instant::now();
-    let mut line = Line::new(Shape { delay: 10 * MS, jitter: 5 * MS, ..Shape::PLAIN }, 1);
+    let mut line = CableLine::new(LineShape { delay: 10 * MS, jitter: 5 * MS, ..LineShape::PLAIN }, 1);
     for number in 0..200u8 {
         line.push(now + u32::from(number) * 2 * MS, vec![number]);
     }
@@ -73,8 +73,8 @@ fn of_stream(port: u16, bytes: usize) -> Vec<u8> {
 fn each_stream_may_have_the_rate_of_its_own() {
     let now = Instant::now();
     for (each, streams, took) in [(false, 2, 200), (true, 2, 100), (true, 1, 200)] {
-        let shape = Shape { rate: Some(1_000_000), each, queue: 300_000, ..Shape::PLAIN };
-        let mut line = Line::new(shape, 1);
+        let shape = LineShape { rate: Some(1_000_000), each, queue: 300_000, ..LineShape::PLAIN };
+        let mut line = CableLine::new(shape, 1);
         for number in 0..200 {
             line.push(now, of_stream(number % streams, 1000));
         }
@@ -89,12 +89,12 @@ fn each_stream_may_have_the_rate_of_its_own() {
 fn bytes_never_pass_faster_than_the_rate() {
     let now = Instant::now();
     // 1 MB/s: a packet of 1000 bytes each millisecond.
-    let mut line = Line::new(Shape { rate: Some(1_000_000), queue: 200_000, ..Shape::PLAIN }, 1);
+    let mut line = CableLine::new(LineShape { rate: Some(1_000_000), queue: 200_000, ..LineShape::PLAIN }, 1);
     for number in 0..200 {
         line.push(now + number * MS / 2, vec![0; 1000]);
     }
     let all = arrivals(&mut line, now);
-    assert_eq!((all.len(), line.tally().dropped), (200, 0));
+    assert_eq!((all.len(), line.line_tally().dropped), (200, 0));
     for (number, (at, _)) in all.iter().enumerate() {
         assert!(*at >= (number as u32 + 1) * MS, "packet {number} came at {at:?}");
     }
@@ -104,31 +104,31 @@ fn bytes_never_pass_faster_than_the_rate() {
 #[test]
 fn what_finds_the_queue_full_is_dropped() {
     let now = Instant::now();
-    let mut line = Line::new(Shape { rate: Some(1_000_000), queue: 10_000, ..Shape::PLAIN }, 1);
+    let mut line = CableLine::new(LineShape { rate: Some(1_000_000), queue: 10_000, ..LineShape::PLAIN }, 1);
     for _ in 0..100 {
         line.push(now, vec![0; 1000]);
     }
     assert_eq!(arrivals(&mut line, now).len(), 10);
-    assert_eq!(line.tally().dropped, 90);
+    assert_eq!(line.line_tally().dropped, 90);
     // A queue smaller than a packet still passes one at a time.
-    let mut line = Line::new(Shape { rate: Some(1_000_000), queue: 10, ..Shape::PLAIN }, 1);
+    let mut line = CableLine::new(LineShape { rate: Some(1_000_000), queue: 10, ..LineShape::PLAIN }, 1);
     line.push(now, vec![0; 1000]);
     line.push(now, vec![0; 1000]);
-    assert_eq!((arrivals(&mut line, now).len(), line.tally().dropped), (1, 1));
+    assert_eq!((arrivals(&mut line, now).len(), line.line_tally().dropped), (1, 1));
 }
 
 #[test]
 fn losses_are_the_asked_share_and_follow_the_seed() {
     let now = Instant::now();
     let lost = |loss: f64, seed: u64| {
-        let mut line = Line::new(Shape { loss, ..Shape::PLAIN }, seed);
+        let mut line = CableLine::new(LineShape { loss, ..LineShape::PLAIN }, seed);
         let passed = |number: u16| {
             line.push(now, number.to_le_bytes().to_vec());
             line.pop(now).is_some()
         };
         let passed: Vec<bool> = (0..10_000).map(passed).collect();
         let count = passed.iter().filter(|passed| !**passed).count();
-        assert_eq!(line.tally().lost, count as u64);
+        assert_eq!(line.line_tally().lost, count as u64);
         (count, passed)
     };
     assert_eq!((lost(0.0, 1).0, lost(1.0, 1).0), (0, 10_000));
@@ -140,7 +140,7 @@ fn losses_are_the_asked_share_and_follow_the_seed() {
 #[test]
 fn a_cut_loses_what_is_under_way_and_what_comes() {
     let now = Instant::now();
-    let mut line = Line::new(Shape { delay: 10 * MS, ..Shape::PLAIN }, 1);
+    let mut line = CableLine::new(LineShape { delay: 10 * MS, ..LineShape::PLAIN }, 1);
     line.push(now, vec![1]);
     line.cut();
     line.push(now, vec![2]);
@@ -149,25 +149,25 @@ fn a_cut_loses_what_is_under_way_and_what_comes() {
     assert_eq!(line.pop(now + 100 * MS), None);
     line.push(now + 100 * MS, vec![3]);
     assert_eq!(line.pop(now + 110 * MS), Some(vec![3]));
-    assert_eq!((line.tally().cut, line.tally().passed.packets), (2, 1));
+    assert_eq!((line.line_tally().cut, line.line_tally().passed.packets), (2, 1));
 }
 
 #[test]
 fn what_is_under_way_has_a_bound() {
     let now = Instant::now();
-    let mut line = Line::new(Shape { delay: 10_000 * MS, ..Shape::PLAIN }, 1);
+    let mut line = CableLine::new(LineShape { delay: 10_000 * MS, ..LineShape::PLAIN }, 1);
     for _ in 0..1100 {
         line.push(now, vec![0; 64 << 10]);
     }
-    assert_eq!(line.tally().dropped, 1100 - 1024);
+    assert_eq!(line.line_tally().dropped, 1100 - 1024);
 }
 
 #[test]
 fn a_new_shape_is_for_what_comes_after_it() {
     let now = Instant::now();
-    let mut line = Line::new(Shape { rate: Some(1000), queue: 10_000, ..Shape::PLAIN }, 1);
+    let mut line = CableLine::new(LineShape { rate: Some(1000), queue: 10_000, ..LineShape::PLAIN }, 1);
     line.push(now, vec![1; 1000]);
-    line.set_shape(Shape::PLAIN);
+    line.set_shape(LineShape::PLAIN);
     line.push(now, vec![2; 1000]);
     assert_eq!(line.next(), Some(now + 1000 * MS));
     assert_eq!(line.pop(now + 1000 * MS).unwrap()[0], 1);

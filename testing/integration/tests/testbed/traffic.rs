@@ -4,16 +4,16 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use trunkline_integration::testbed::Host;
+use trunkline_integration::testbed::TestHost;
 
 /// Longest wait for anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A TCP connection: the connecting side's end, and the end at the host that has the address.
-pub(crate) fn connect(from: &Host, to: &Host, address: IpAddr) -> (TcpStream, TcpStream) {
-    let listener = to.run(|| TcpListener::bind((address, 0)).unwrap());
+pub(crate) fn connect(from: &TestHost, to: &TestHost, address: IpAddr) -> (TcpStream, TcpStream) {
+    let listener = to.call_on_host(|| TcpListener::bind((address, 0)).unwrap());
     let at = listener.local_addr().unwrap();
-    let near = from.run(|| TcpStream::connect_timeout(&at, LIMIT).unwrap());
+    let near = from.call_on_host(|| TcpStream::connect_timeout(&at, LIMIT).unwrap());
     let far = listener.accept().unwrap().0;
     for stream in [&near, &far] {
         stream.set_nodelay(true).unwrap();
@@ -25,12 +25,12 @@ pub(crate) fn connect(from: &Host, to: &Host, address: IpAddr) -> (TcpStream, Tc
 
 /// A datagram socket at each address, connected to each other; a read waits no longer than `wait`.
 pub(crate) fn datagrams(
-    from: (&Host, IpAddr),
-    to: (&Host, IpAddr),
+    from: (&TestHost, IpAddr),
+    to: (&TestHost, IpAddr),
     wait: Duration,
 ) -> (UdpSocket, UdpSocket) {
-    let open = |(host, address): (&Host, IpAddr)| {
-        let socket = host.run(|| UdpSocket::bind((address, 0)).unwrap());
+    let open = |(host, address): (&TestHost, IpAddr)| {
+        let socket = host.call_on_host(|| UdpSocket::bind((address, 0)).unwrap());
         socket.set_read_timeout(Some(wait)).unwrap();
         socket
     };

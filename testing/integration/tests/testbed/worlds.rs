@@ -30,7 +30,7 @@ fn said(output: &Output) -> String {
 fn part_that_fails() {
     if is_part() {
         testbed::run(|testbed| {
-            testbed.host("host");
+            testbed.add_host("host");
             panic!("what went wrong is told");
         });
     }
@@ -54,13 +54,13 @@ fn part_that_ends_early() {
 fn part_that_starts_a_process() {
     if is_part() {
         testbed::run(|testbed| {
-            let host = testbed.host("host");
+            let host = testbed.add_host("host");
             // Straight to the test's own output, around what the outer program collects.
             let path = std::env::var_os("TEST_PIPE").unwrap();
             let pipe = std::fs::OpenOptions::new().write(true).open(path).unwrap();
             let mut command = Command::new("sh");
             command.args(["-c", "echo started; sleep 1000"]).stdout(pipe);
-            let _running = host.start(&mut command).unwrap();
+            let _running = host.start_process(&mut command).unwrap();
             std::thread::sleep(Duration::from_secs(1000));
         });
     }
@@ -69,7 +69,7 @@ fn part_that_starts_a_process() {
 #[test]
 fn part_that_runs() {
     if is_part() {
-        testbed::run(|testbed| drop(testbed.host("host")));
+        testbed::run(|testbed| drop(testbed.add_host("host")));
     }
 }
 
@@ -80,7 +80,7 @@ fn is_possible(name: &str) -> bool {
     assert!(output.status.success(), "{said}");
     let skipped = said.lines().find_map(|line| line.strip_prefix("SKIPPED worlds::part_that_runs: "));
     if let Some(reason) = skipped {
-        trunkline_integration::skip(name, "hosts", reason);
+        trunkline_integration::skip_test(name, "hosts", reason);
     }
     skipped.is_none()
 }

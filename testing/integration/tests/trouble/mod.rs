@@ -137,6 +137,6 @@ fn a_peer_in_other_namespaces() {
         }
     }
     if !played {
-        trunkline_integration::skip("a_peer_in_other_namespaces", "soft", "unshare is not permitted");
+        trunkline_integration::skip_test("a_peer_in_other_namespaces", "soft", "unshare is not permitted");
     }
 }

@@ -7,18 +7,18 @@ use trunkline_sys::ofi::{
     ADDR_NOTAVAIL, Addr, AvAttr, Fid, FidAv, FidDomain, Ops, OpsAv, av_type, class, errno,
 };
 
-use super::domain::DomainObject;
-use super::{PANICKED, give, guarded, missing, object, take};
-use crate::config::Step;
-use crate::domain::Domain;
-use crate::gate::Whose;
-use crate::peers::Vector;
-use crate::wire::{ADDRESS, Address};
+use super::domain::DomainHandle;
+use super::{PANICKED, catch_panics, hand_out, missing, object_ref, take_back};
+use crate::config::FailureStep;
+use crate::domain::StrictDomain;
+use crate::gate::CallScope;
+use crate::peers::AddressVector;
+use crate::wire::{ADDRESS, StrictAddress};
 
 #[repr(C)]
-pub(super) struct AvObject {
+pub(super) struct AvHandle {
     fid: FidAv,
-    pub(super) domain: Arc<Domain>,
+    pub(super) domain: Arc<StrictDomain>,
     pub(super) number: u32,
 }
 
@@ -57,36 +57,36 @@ pub(super) unsafe extern "C" fn open(
     out: *mut *mut FidAv,
     context: *mut c_void,
 ) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let parent: &DomainObject = unsafe { object(domain) };
-        if parent.domain.shared.fails(Step::AvOpen) {
+        let parent: &DomainHandle = unsafe { object_ref(domain) };
+        if parent.domain.shared.count_call(FailureStep::AvOpen) {
             return -errno::EIO;
         }
         // SAFETY: NULL, or attributes.
         let kind = unsafe { attr.as_ref() }.map_or(av_type::UNSPEC, |attr| attr.r#type);
         let kind = if kind == av_type::UNSPEC { av_type::TABLE } else { kind };
-        let number = parent.domain.call(Whose::Domain, |state| {
-            let number = state.number();
-            state.vectors.insert(number, Vector::new(kind));
+        let number = parent.domain.run_call(CallScope::Domain, |state| {
+            let number = state.next_number();
+            state.vectors.insert(number, AddressVector::new(kind));
             number
         });
         let fid = Fid { fclass: class::AV, context, ops: (&raw const OPS).cast_mut() };
         let fid = FidAv { fid, ops: (&raw const AV_OPS).cast_mut() };
         // SAFETY: the caller's place for an object.
-        unsafe { give(AvObject { fid, domain: Arc::clone(&parent.domain), number }, out) };
+        unsafe { hand_out(AvHandle { fid, domain: Arc::clone(&parent.domain), number }, out) };
         0
     })
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &AvObject = unsafe { object(fid) };
-        let is_used = this.domain.call(Whose::Domain, |state| {
+        let this: &AvHandle = unsafe { object_ref(fid) };
+        let is_used = this.domain.run_call(CallScope::Domain, |state| {
             let is_used = state.vectors.get(&this.number).is_some_and(|vector| !vector.endpoints.is_empty());
             if is_used {
-                state.violation("close of an address vector that an endpoint uses");
+                state.report_violation("close of an address vector that an endpoint uses");
             } else {
                 state.vectors.remove(&this.number);
             }
@@ -96,7 +96,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             return -errno::EBUSY;
         }
         // SAFETY: see `edge`; what uses it is gone.
-        unsafe { take::<AvObject>(fid) };
+        unsafe { take_back::<AvHandle>(fid) };
         0
     })
 }
@@ -109,19 +109,19 @@ unsafe extern "C" fn insert(
     _flags: u64,
     _context: *mut c_void,
 ) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &AvObject = unsafe { object(av) };
-        if this.domain.shared.fails(Step::AvInsert) {
+        let this: &AvHandle = unsafe { object_ref(av) };
+        if this.domain.shared.count_call(FailureStep::AvInsert) {
             return -errno::EIO;
         }
         let mut added = 0;
         for at in 0..count {
             // SAFETY: the caller has so many addresses, one behind another.
-            let place = unsafe { addr.cast::<Address>().add(at) };
+            let place = unsafe { addr.cast::<StrictAddress>().add(at) };
             // SAFETY: as above.
             let address = unsafe { place.read_unaligned() };
-            let told = this.domain.call(Whose::Domain, |state| {
+            let told = this.domain.run_call(CallScope::Domain, |state| {
                 state.vectors.get_mut(&this.number).and_then(|vector| vector.insert(address))
             });
             added += c_int::from(told.is_some());
@@ -137,19 +137,20 @@ unsafe extern "C" fn insert(
 }
 
 unsafe extern "C" fn remove(av: *mut FidAv, fi_addr: *mut Addr, count: usize, _flags: u64) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &AvObject = unsafe { object(av) };
+        let this: &AvHandle = unsafe { object_ref(av) };
         for at in 0..count {
             // SAFETY: the caller has so many.
             let place = unsafe { fi_addr.add(at) };
             // SAFETY: as above.
             let addr = unsafe { place.read() };
-            let is_gone = this.domain.call(Whose::Domain, |state| {
+            let is_gone = this.domain.run_call(CallScope::Domain, |state| {
                 let is_gone = state.vectors.get_mut(&this.number).is_some_and(|vector| vector.remove(addr));
                 if !is_gone {
-                    state
-                        .violation(&format!("removal of peer {addr:#x}, which is not in the address vector"));
+                    state.report_violation(&format!(
+                        "removal of peer {addr:#x}, which is not in the address vector"
+                    ));
                 }
                 is_gone
             });
@@ -165,7 +166,7 @@ unsafe extern "C" fn remove(av: *mut FidAv, fi_addr: *mut Addr, count: usize, _f
 ///
 /// # Safety
 /// `len` may be read and written, and `out` has as many bytes as it says.
-pub(super) unsafe fn write_address(address: &Address, out: *mut c_void, len: *mut usize) -> bool {
+pub(super) unsafe fn write_address(address: &StrictAddress, out: *mut c_void, len: *mut usize) -> bool {
     // SAFETY: as this function's caller promises.
     let room = unsafe { len.read() };
     // SAFETY: as above.
@@ -178,11 +179,11 @@ pub(super) unsafe fn write_address(address: &Address, out: *mut c_void, len: *mu
 }
 
 unsafe extern "C" fn lookup(av: *mut FidAv, fi_addr: Addr, addr: *mut c_void, len: *mut usize) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &AvObject = unsafe { object(av) };
-        let found = this.domain.call(Whose::Domain, |state| {
-            state.vectors.get(&this.number).and_then(|vector| vector.lookup(fi_addr))
+        let this: &AvHandle = unsafe { object_ref(av) };
+        let found = this.domain.run_call(CallScope::Domain, |state| {
+            state.vectors.get(&this.number).and_then(|vector| vector.lookup_address(fi_addr))
         });
         let Some(address) = found else { return -errno::EINVAL };
         // SAFETY: as the interface says.
@@ -197,9 +198,9 @@ unsafe extern "C" fn straddr(
     buf: *mut c_char,
     len: *mut usize,
 ) -> *const c_char {
-    guarded(buf.cast_const(), || {
+    catch_panics(buf.cast_const(), || {
         // SAFETY: the caller has an address there.
-        let address = unsafe { addr.cast::<Address>().read_unaligned() };
+        let address = unsafe { addr.cast::<StrictAddress>().read_unaligned() };
         let mut text = b"strict-fi/".to_vec();
         for byte in address {
             text.extend_from_slice(format!("{byte:02x}").as_bytes());

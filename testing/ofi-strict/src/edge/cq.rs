@@ -11,13 +11,13 @@ use trunkline_sys::ofi::{
     OpsCq, class, control, cq_format, errno, wait,
 };
 
-use super::domain::DomainObject;
+use super::domain::DomainHandle;
 use super::info::QUEUE;
-use super::{PANICKED, give, guarded, missing, object, take};
-use crate::config::Step;
-use crate::domain::Domain;
-use crate::gate::Whose;
-use crate::queue::{Completion, Queue, Wait};
+use super::{PANICKED, catch_panics, hand_out, missing, object_ref, take_back};
+use crate::config::FailureStep;
+use crate::domain::StrictDomain;
+use crate::gate::CallScope;
+use crate::queue::{QueueWait, StrictCompletion, StrictQueue};
 
 /// Entries that one call takes at most.
 const READ_MAX: usize = 4096;
@@ -25,9 +25,9 @@ const READ_MAX: usize = 4096;
 const NAP: Duration = Duration::from_millis(1);
 
 #[repr(C)]
-pub(super) struct CqObject {
+pub(super) struct CqHandle {
     fid: FidCq,
-    pub(super) domain: Arc<Domain>,
+    pub(super) domain: Arc<StrictDomain>,
     pub(super) number: u32,
     format: u32,
     /// What a waiter polls, or -1. The queue owns it.
@@ -67,10 +67,10 @@ pub(super) unsafe extern "C" fn open(
     out: *mut *mut FidCq,
     context: *mut c_void,
 ) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let parent: &DomainObject = unsafe { object(domain) };
-        if parent.domain.shared.fails(Step::CqOpen) {
+        let parent: &DomainHandle = unsafe { object_ref(domain) };
+        if parent.domain.shared.count_call(FailureStep::CqOpen) {
             return -errno::EIO;
         }
         // SAFETY: NULL, or attributes.
@@ -81,7 +81,7 @@ pub(super) unsafe extern "C" fn open(
         }
         let waits = match attr.wait_obj {
             wait::NONE => None,
-            wait::UNSPEC | wait::FD => match Wait::new() {
+            wait::UNSPEC | wait::FD => match QueueWait::new() {
                 Ok(waits) => Some(waits),
                 Err(_) => return -errno::EMFILE,
             },
@@ -89,28 +89,28 @@ pub(super) unsafe extern "C" fn open(
         };
         let descriptor = waits.as_ref().map_or(-1, |waits| waits.all.as_raw_fd());
         let size = if attr.size == 0 { QUEUE } else { attr.size };
-        let number = parent.domain.call(Whose::Domain, |state| {
-            let number = state.number();
-            state.queues.insert(number, Queue::new(size, waits));
+        let number = parent.domain.run_call(CallScope::Domain, |state| {
+            let number = state.next_number();
+            state.queues.insert(number, StrictQueue::new(size, waits));
             number
         });
         let fid = Fid { fclass: class::CQ, context, ops: (&raw const OPS).cast_mut() };
         let fid = FidCq { fid, ops: (&raw const CQ_OPS).cast_mut() };
-        let made = CqObject { fid, domain: Arc::clone(&parent.domain), number, format, descriptor };
+        let made = CqHandle { fid, domain: Arc::clone(&parent.domain), number, format, descriptor };
         // SAFETY: the caller's place for an object.
-        unsafe { give(made, out) };
+        unsafe { hand_out(made, out) };
         0
     })
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &CqObject = unsafe { object(fid) };
-        let is_used = this.domain.call(Whose::Queue(this.number), |state| {
+        let this: &CqHandle = unsafe { object_ref(fid) };
+        let is_used = this.domain.run_call(CallScope::Queue(this.number), |state| {
             let is_used = state.queues.get(&this.number).is_some_and(|queue| !queue.endpoints.is_empty());
             if is_used {
-                state.violation("close of a completion queue that an endpoint uses");
+                state.report_violation("close of a completion queue that an endpoint uses");
             } else {
                 state.queues.remove(&this.number);
             }
@@ -120,15 +120,15 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             return -errno::EBUSY;
         }
         // SAFETY: see `edge`; what uses it is gone.
-        unsafe { take::<CqObject>(fid) };
+        unsafe { take_back::<CqHandle>(fid) };
         0
     })
 }
 
 unsafe extern "C" fn command(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &CqObject = unsafe { object(fid) };
+        let this: &CqHandle = unsafe { object_ref(fid) };
         match command {
             control::GETWAIT if this.descriptor >= 0 => {
                 // SAFETY: as the interface says of this command and `FI_WAIT_FD`.
@@ -157,24 +157,24 @@ pub(super) unsafe fn is_busy(fid: *const Fid) -> bool {
         return false;
     }
     // SAFETY: as above; its class says what it is.
-    let this: &CqObject = unsafe { object(fid) };
-    this.domain.call(Whose::Queue(this.number), |state| {
+    let this: &CqHandle = unsafe { object_ref(fid) };
+    this.domain.run_call(CallScope::Queue(this.number), |state| {
         let Some(queue) = state.queues.get(&this.number) else { return false };
         let restless = |endpoint: &u32| state.endpoints.get(endpoint).is_some_and(|one| one.is_restless());
         !queue.is_empty() || queue.endpoints.iter().any(restless)
     })
 }
 
-impl CqObject {
+impl CqHandle {
     /// Lets the endpoints go on, and takes what has completed; an error number if there is nothing.
-    fn take(&self, count: usize) -> Result<Vec<Completion>, i32> {
-        self.domain.call(Whose::Queue(self.number), |state| {
+    fn take_completions(&self, count: usize) -> Result<Vec<StrictCompletion>, i32> {
+        self.domain.run_call(CallScope::Queue(self.number), |state| {
             if state.says_again() {
                 return Err(errno::EAGAIN);
             }
             let endpoints =
                 state.queues.get(&self.number).map_or(Vec::new(), |queue| queue.endpoints.clone());
-            state.progress(&endpoints);
+            state.progress_endpoints(&endpoints);
             let Some(queue) = state.queues.get_mut(&self.number) else { return Err(errno::EINVAL) };
             let taken: Vec<_> = std::iter::from_fn(|| queue.pop()).take(count.min(READ_MAX)).collect();
             match () {
@@ -191,7 +191,7 @@ impl CqObject {
     /// # Safety
     /// `buf` has room for so many entries of the queue's format, and `src`, unless it is NULL, for their sources.
     unsafe fn read_into(&self, buf: *mut c_void, count: usize, src: *mut Addr) -> isize {
-        let taken = match self.take(count) {
+        let taken = match self.take_completions(count) {
             Ok(taken) => taken,
             Err(error) => return -(error as isize),
         };
@@ -230,9 +230,9 @@ impl CqObject {
 
 /// # Safety
 /// `buf` has room for an entry of the format at this place.
-unsafe fn write_entry(buf: *mut c_void, at: usize, format: u32, completion: &Completion) {
+unsafe fn write_entry(buf: *mut c_void, at: usize, format: u32, completion: &StrictCompletion) {
     let op_context = completion.context as *mut c_void;
-    let Completion { flags, len, data, tag, .. } = *completion;
+    let StrictCompletion { flags, len, data, tag, .. } = *completion;
     match format {
         cq_format::CONTEXT => {
             // SAFETY: as this function's caller promises; so below.
@@ -269,9 +269,9 @@ unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, count: usize) -> isi
 }
 
 unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, src: *mut Addr) -> isize {
-    guarded(PANICKED as isize, || {
+    catch_panics(PANICKED as isize, || {
         // SAFETY: see `edge`.
-        let this: &CqObject = unsafe { object(cq) };
+        let this: &CqHandle = unsafe { object_ref(cq) };
         // SAFETY: as the interface says of these places.
         unsafe { this.read_into(buf, count, src) }
     })
@@ -296,20 +296,20 @@ unsafe extern "C" fn sreadfrom(
     _cond: *const c_void,
     timeout: c_int,
 ) -> isize {
-    guarded(PANICKED as isize, || {
+    catch_panics(PANICKED as isize, || {
         // SAFETY: see `edge`.
-        let this: &CqObject = unsafe { object(cq) };
+        let this: &CqHandle = unsafe { object_ref(cq) };
         // SAFETY: as the interface says of these places.
         unsafe { this.wait_into(buf, count, src, timeout) }
     })
 }
 
 unsafe extern "C" fn readerr(cq: *mut FidCq, buf: *mut CqErrEntry, _flags: u64) -> isize {
-    guarded(PANICKED as isize, || {
+    catch_panics(PANICKED as isize, || {
         // SAFETY: see `edge`.
-        let this: &CqObject = unsafe { object(cq) };
-        let taken = this.domain.call(Whose::Queue(this.number), |state| {
-            state.queues.get_mut(&this.number).and_then(Queue::pop_error)
+        let this: &CqHandle = unsafe { object_ref(cq) };
+        let taken = this.domain.run_call(CallScope::Queue(this.number), |state| {
+            state.queues.get_mut(&this.number).and_then(StrictQueue::pop_error)
         });
         let Some(completion) = taken else { return -(errno::EAGAIN as isize) };
         // SAFETY: the caller's entry.

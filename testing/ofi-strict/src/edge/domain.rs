@@ -8,16 +8,16 @@ use trunkline_sys::ofi::{
     TxAttr, class, errno,
 };
 
-use super::{PANICKED, av, cq, endpoint, give, guarded, info, missing, mr, object, take};
-use crate::config::Step;
-use crate::domain::{Domain, Shared};
-use crate::gate::Whose;
+use super::{PANICKED, av, catch_panics, cq, endpoint, hand_out, info, missing, mr, object_ref, take_back};
+use crate::config::FailureStep;
+use crate::domain::{StrictDomain, StrictFabric};
+use crate::gate::CallScope;
 use crate::offer;
 
 #[repr(C)]
-pub(super) struct DomainObject {
+pub(super) struct DomainHandle {
     fid: FidDomain,
-    pub(super) domain: Arc<Domain>,
+    pub(super) domain: Arc<StrictDomain>,
 }
 
 static OPS: Ops = Ops {
@@ -58,37 +58,37 @@ missing! {
 
 /// # Safety
 /// `info` is as `fi_getinfo` made it, and `out` may be written.
-pub(super) unsafe fn open(
-    shared: &Arc<Shared>,
+pub(super) unsafe fn create_domain(
+    shared: &Arc<StrictFabric>,
     info: *const Info,
     out: *mut *mut FidDomain,
     context: *mut c_void,
 ) -> c_int {
-    if shared.fails(Step::Domain) {
+    if shared.count_call(FailureStep::Domain) {
         return -errno::EIO;
     }
     // SAFETY: as this function's caller promises.
-    let wishes = unsafe { info::wishes(info) };
+    let wishes = unsafe { info::read_hints(info) };
     let nic = wishes.domain.as_deref().and_then(|name| name.strip_prefix(offer::NAME)?.parse().ok());
     let Some(nic) = nic.filter(|nic| *nic < shared.config.nics) else { return -errno::ENODEV };
     let fid = Fid { fclass: class::DOMAIN, context, ops: (&raw const OPS).cast_mut() };
-    let domain = shared.open(nic, wishes.threading);
-    let fid = FidDomain { fid, ops: (&raw const DOMAIN_OPS).cast_mut(), mr: mr::table() };
+    let domain = shared.open_domain(nic, wishes.threading);
+    let fid = FidDomain { fid, ops: (&raw const DOMAIN_OPS).cast_mut(), mr: mr::mr_table() };
     // SAFETY: as this function's caller promises.
-    unsafe { give(DomainObject { fid, domain }, out) };
+    unsafe { hand_out(DomainHandle { fid, domain }, out) };
     0
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &DomainObject = unsafe { object(fid) };
-        let is_used = this.domain.call(Whose::Domain, |state| {
+        let this: &DomainHandle = unsafe { object_ref(fid) };
+        let is_used = this.domain.run_call(CallScope::Domain, |state| {
             let endpoints = state.endpoints.len();
-            let others = state.queues.len() + state.vectors.len() + state.memory.live();
+            let others = state.queues.len() + state.vectors.len() + state.memory.live_count();
             let is_used = endpoints + others > 0;
             if is_used {
-                state.violation(&format!(
+                state.report_violation(&format!(
                     "close of a domain with {endpoints} endpoints and {others} other objects"
                 ));
             }
@@ -97,9 +97,9 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if is_used {
             return -errno::EBUSY;
         }
-        this.domain.account("domain");
+        this.domain.write_account("domain");
         // SAFETY: see `edge`; what uses it is gone.
-        unsafe { take::<DomainObject>(fid) };
+        unsafe { take_back::<DomainHandle>(fid) };
         0
     })
 }

@@ -10,21 +10,21 @@ use trunkline_sys::ofi::{
     control, errno, opt,
 };
 
-use super::av::{self, AvObject};
-use super::cq::CqObject;
-use super::domain::DomainObject;
-use super::{PANICKED, give, guarded, info, message, missing, object, rma, take};
-use crate::config::Step;
-use crate::domain::Domain;
-use crate::endpoint::Endpoint;
-use crate::gate::Whose;
-use crate::registry::Broken;
-use crate::state::{Binding, State, Terms};
+use super::av::{self, AvHandle};
+use super::cq::CqHandle;
+use super::domain::DomainHandle;
+use super::{PANICKED, catch_panics, hand_out, info, message, missing, object_ref, rma, take_back};
+use crate::config::FailureStep;
+use crate::domain::StrictDomain;
+use crate::endpoint::StrictEndpoint;
+use crate::gate::CallScope;
+use crate::registry::BrokenRule;
+use crate::state::{DomainContents, EndpointTerms, QueueBinding};
 
 #[repr(C)]
-pub(super) struct EpObject {
+pub(super) struct EndpointHandle {
     fid: FidEp,
-    pub(super) domain: Arc<Domain>,
+    pub(super) domain: Arc<StrictDomain>,
     pub(super) number: u32,
 }
 
@@ -83,57 +83,57 @@ pub(super) unsafe extern "C" fn open(
     out: *mut *mut FidEp,
     context: *mut c_void,
 ) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let parent: &DomainObject = unsafe { object(domain) };
-        if parent.domain.shared.fails(Step::Endpoint) {
+        let parent: &DomainHandle = unsafe { object_ref(domain) };
+        if parent.domain.shared.count_call(FailureStep::Endpoint) {
             return -errno::EIO;
         }
         // SAFETY: as `fi_getinfo` made it.
-        let wishes = unsafe { info::wishes(info) };
+        let wishes = unsafe { info::read_hints(info) };
         let depth = parent.domain.shared.config.depth;
         let size = |wish: usize| if wish == 0 { depth } else { wish.min(depth) };
-        let terms = Terms {
+        let terms = EndpointTerms {
             caps: wishes.caps,
             order: wishes.msg_order,
             tx_flags: wishes.tx_flags,
             rx_flags: wishes.rx_flags,
             tx_depth: size(wishes.tx_size),
             rx_depth: size(wishes.rx_size),
-            ..Terms::default()
+            ..EndpointTerms::default()
         };
-        let number = parent.domain.call(Whose::Domain, |state| state.add_endpoint(terms));
+        let number = parent.domain.run_call(CallScope::Domain, |state| state.add_endpoint(terms));
         let fid = Fid { fclass: class::EP, context, ops: (&raw const OPS).cast_mut() };
         let fid = FidEp {
             fid,
             ops: (&raw const EP_OPS).cast_mut(),
             cm: (&raw const CM_OPS).cast_mut(),
-            msg: message::plain(),
-            rma: rma::table(),
-            tagged: message::tagged(),
+            msg: message::plain_table(),
+            rma: rma::rma_table(),
+            tagged: message::tagged_table(),
             atomic: ptr::null_mut(),
             collective: ptr::null_mut(),
         };
         // SAFETY: the caller's place for an object.
-        unsafe { give(EpObject { fid, domain: Arc::clone(&parent.domain), number }, out) };
+        unsafe { hand_out(EndpointHandle { fid, domain: Arc::clone(&parent.domain), number }, out) };
         0
     })
 }
 
-impl State {
-    fn add_endpoint(&mut self, terms: Terms) -> u32 {
+impl DomainContents {
+    fn add_endpoint(&mut self, terms: EndpointTerms) -> u32 {
         let number = self.next_endpoint();
-        self.endpoints.insert(number, Endpoint::new(Terms { number, ..terms }));
+        self.endpoints.insert(number, StrictEndpoint::new(EndpointTerms { number, ..terms }));
         number
     }
 
-    fn close_endpoint(&mut self, number: u32) -> Result<(), Broken> {
+    fn close_endpoint(&mut self, number: u32) -> Result<(), BrokenRule> {
         let bound = self.memory.bound_to(number);
         if bound > 0 {
             let line = format!("close of an endpoint with {bound} live registrations");
-            return Err(Broken::rule(errno::EBUSY, line));
+            return Err(BrokenRule::with_rule(errno::EBUSY, line));
         }
-        if let Some((endpoint, mut world)) = self.parts(number) {
+        if let Some((endpoint, mut world)) = self.endpoint_parts(number) {
             endpoint.close(&mut world);
         }
         self.endpoints.remove(&number);
@@ -142,10 +142,10 @@ impl State {
         Ok(())
     }
 
-    fn bind_queue(&mut self, number: u32, queue: u32, flags: u64) -> Result<(), Broken> {
-        let wrong = |error, line: &str| Err(Broken::rule(error, line));
+    fn bind_queue(&mut self, number: u32, queue: u32, flags: u64) -> Result<(), BrokenRule> {
+        let wrong = |error, line: &str| Err(BrokenRule::with_rule(error, line));
         let Some(endpoint) = self.endpoints.get_mut(&number) else {
-            return Err(Broken::plain(errno::EINVAL));
+            return Err(BrokenRule::without_rule(errno::EINVAL));
         };
         if endpoint.is_enabled() {
             return wrong(errno::EOPBADSTATE, "bind of a queue to an endpoint that is enabled");
@@ -154,7 +154,7 @@ impl State {
         if flags & !known != 0 || flags & (caps::TRANSMIT | caps::RECV) == 0 {
             return wrong(errno::EBADFLAGS, "bind of a queue with other flags than FI_TRANSMIT, FI_RECV");
         }
-        let binding = Binding { queue, is_selective: flags & caps::SELECTIVE_COMPLETION != 0 };
+        let binding = QueueBinding { queue, is_selective: flags & caps::SELECTIVE_COMPLETION != 0 };
         let terms = &mut endpoint.terms;
         for (bit, slot) in [(caps::TRANSMIT, &mut terms.tx), (caps::RECV, &mut terms.rx)] {
             if flags & bit != 0 && slot.replace(binding).is_some() {
@@ -169,13 +169,13 @@ impl State {
         Ok(())
     }
 
-    fn bind_vector(&mut self, number: u32, vector: u32) -> Result<(), Broken> {
+    fn bind_vector(&mut self, number: u32, vector: u32) -> Result<(), BrokenRule> {
         let Some(endpoint) = self.endpoints.get_mut(&number) else {
-            return Err(Broken::plain(errno::EINVAL));
+            return Err(BrokenRule::without_rule(errno::EINVAL));
         };
         if endpoint.is_enabled() || endpoint.terms.vector.is_some() {
             let line = "bind of an address vector to an endpoint that is enabled or has one";
-            return Err(Broken::rule(errno::EOPBADSTATE, line));
+            return Err(BrokenRule::with_rule(errno::EOPBADSTATE, line));
         }
         endpoint.terms.vector = Some(vector);
         if let Some(vector) = self.vectors.get_mut(&vector) {
@@ -184,64 +184,67 @@ impl State {
         Ok(())
     }
 
-    fn enable_endpoint(&mut self, number: u32) -> Result<(), Broken> {
+    fn enable_endpoint(&mut self, number: u32) -> Result<(), BrokenRule> {
         if self.says_again() {
-            return Err(Broken::plain(errno::EAGAIN));
+            return Err(BrokenRule::without_rule(errno::EAGAIN));
         }
         let Some(endpoint) = self.endpoints.get_mut(&number) else {
-            return Err(Broken::plain(errno::EINVAL));
+            return Err(BrokenRule::without_rule(errno::EINVAL));
         };
         endpoint.enable()?;
-        let Some(watcher) = endpoint.watcher() else { return Ok(()) };
+        let Some(watcher) = endpoint.ready_watcher() else { return Ok(()) };
         for queue in self.queues.values().filter(|queue| queue.endpoints.contains(&number)) {
             if let Some(wait) = &queue.wait {
                 let token = epoll::EventData::new_u64(u64::from(number) + 1);
                 let added = epoll::add(&wait.all, watcher, token, epoll::EventFlags::IN);
-                added.map_err(|error| Broken::plain(error.raw_os_error()))?;
+                added.map_err(|error| BrokenRule::without_rule(error.raw_os_error()))?;
             }
         }
         Ok(())
     }
 }
 
-impl EpObject {
+impl EndpointHandle {
     /// A call that may break a rule; what it returns.
-    pub(super) fn ruled(&self, act: impl FnOnce(&mut State) -> Result<(), Broken>) -> c_int {
-        self.domain.call(Whose::Endpoint(self.number), |state| match act(state) {
+    pub(super) fn checked_call(
+        &self,
+        act: impl FnOnce(&mut DomainContents) -> Result<(), BrokenRule>,
+    ) -> c_int {
+        self.domain.run_call(CallScope::Endpoint(self.number), |state| match act(state) {
             Ok(()) => 0,
-            Err(broken) => -state.broken(&broken),
+            Err(broken) => -state.report_broken(&broken),
         })
     }
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &EpObject = unsafe { object(fid) };
-        let result = this.ruled(|state| state.close_endpoint(this.number));
+        let this: &EndpointHandle = unsafe { object_ref(fid) };
+        let result = this.checked_call(|state| state.close_endpoint(this.number));
         if result == 0 {
             // SAFETY: see `edge`; what uses it is gone.
-            unsafe { take::<EpObject>(fid) };
+            unsafe { take_back::<EndpointHandle>(fid) };
         }
         result
     })
 }
 
 unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &EpObject = unsafe { object(fid) };
+        let this: &EndpointHandle = unsafe { object_ref(fid) };
         // SAFETY: an object, which begins so.
         let kind = unsafe { &*other }.fclass;
         let (domain, number) = match kind {
             class::CQ => {
                 // SAFETY: see `edge`; its class says what it is.
-                let queue: &CqObject = unsafe { object(other) };
+                let queue: &CqHandle = unsafe { object_ref(other) };
                 (&queue.domain, queue.number)
             }
             class::AV => {
                 // SAFETY: as above.
-                let vector: &AvObject = unsafe { object(other) };
+                let vector: &AvHandle = unsafe { object_ref(other) };
                 (&vector.domain, vector.number)
             }
             // Always empty, so that there is nothing to put in.
@@ -250,30 +253,30 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
         };
         if !Arc::ptr_eq(domain, &this.domain) {
             let line = "bind of an endpoint to an object of another domain";
-            return this.ruled(|_| Err(Broken::rule(errno::EINVAL, line)));
+            return this.checked_call(|_| Err(BrokenRule::with_rule(errno::EINVAL, line)));
         }
         if kind == class::AV {
-            return this.ruled(|state| state.bind_vector(this.number, number));
+            return this.checked_call(|state| state.bind_vector(this.number, number));
         }
-        let result = this.ruled(|state| state.bind_queue(this.number, number, flags));
+        let result = this.checked_call(|state| state.bind_queue(this.number, number, flags));
         if result == 0 {
-            this.domain.join(this.number, number);
+            this.domain.join_queue(this.number, number);
         }
         result
     })
 }
 
 unsafe extern "C" fn command(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &EpObject = unsafe { object(fid) };
+        let this: &EndpointHandle = unsafe { object_ref(fid) };
         match command {
-            control::ENABLE if this.domain.shared.fails(Step::Enable) => -errno::EIO,
-            control::ENABLE => this.ruled(|state| state.enable_endpoint(this.number)),
+            control::ENABLE if this.domain.shared.count_call(FailureStep::Enable) => -errno::EIO,
+            control::ENABLE => this.checked_call(|state| state.enable_endpoint(this.number)),
             control::GETOPSFLAG => {
                 // SAFETY: as the interface says of this command.
                 let asked = unsafe { arg.cast::<u64>().read() };
-                let flags = this.domain.call(Whose::Endpoint(this.number), |state| {
+                let flags = this.domain.run_call(CallScope::Endpoint(this.number), |state| {
                     let terms = state.endpoints.get(&this.number).map(|endpoint| endpoint.terms);
                     let terms = terms.unwrap_or_default();
                     if asked & caps::TRANSMIT != 0 { terms.tx_flags } else { terms.rx_flags }
@@ -288,28 +291,28 @@ unsafe extern "C" fn command(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
 }
 
 unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
-    guarded(PANICKED as isize, || {
+    catch_panics(PANICKED as isize, || {
         // SAFETY: see `edge`.
-        let this: &EpObject = unsafe { object(fid) };
-        let is_found = this.domain.call(Whose::Endpoint(this.number), |state| {
-            let parts = state.parts(this.number);
-            parts.is_some_and(|(endpoint, mut world)| endpoint.cancel(context as usize, &mut world))
+        let this: &EndpointHandle = unsafe { object_ref(fid) };
+        let is_found = this.domain.run_call(CallScope::Endpoint(this.number), |state| {
+            let parts = state.endpoint_parts(this.number);
+            parts.is_some_and(|(endpoint, mut world)| endpoint.cancel_receive(context as usize, &mut world))
         });
         if is_found { 0 } else { -(errno::ENOENT as isize) }
     })
 }
 
 unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &EpObject = unsafe { object(fid) };
-        if this.domain.shared.fails(Step::Getname) {
+        let this: &EndpointHandle = unsafe { object_ref(fid) };
+        if this.domain.shared.count_call(FailureStep::Getname) {
             return -errno::EIO;
         }
-        let address = this.domain.call(Whose::Endpoint(this.number), |state| {
-            let address = state.endpoints.get(&this.number).and_then(Endpoint::address);
+        let address = this.domain.run_call(CallScope::Endpoint(this.number), |state| {
+            let address = state.endpoints.get(&this.number).and_then(StrictEndpoint::own_address);
             if address.is_none() {
-                state.violation("the address of an endpoint that is not enabled");
+                state.report_violation("the address of an endpoint that is not enabled");
             }
             address
         });

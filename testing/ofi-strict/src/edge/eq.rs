@@ -4,10 +4,10 @@ use std::ffi::{c_char, c_int, c_void};
 
 use trunkline_sys::ofi::{EqAttr, EqErrEntry, Fid, FidEq, FidFabric, Ops, OpsEq, class, errno};
 
-use super::{PANICKED, give, guarded, missing, take};
+use super::{PANICKED, catch_panics, hand_out, missing, take_back};
 
 #[repr(C)]
-struct EqObject {
+struct EqHandle {
     fid: FidEq,
 }
 
@@ -44,19 +44,19 @@ pub(super) unsafe extern "C" fn open(
     out: *mut *mut FidEq,
     context: *mut c_void,
 ) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         let fid = Fid { fclass: class::EQ, context, ops: (&raw const OPS).cast_mut() };
         let fid = FidEq { fid, ops: (&raw const EQ_OPS).cast_mut() };
         // SAFETY: the caller's place for an object.
-        unsafe { give(EqObject { fid }, out) };
+        unsafe { hand_out(EqHandle { fid }, out) };
         0
     })
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`; nothing uses it.
-        unsafe { take::<EqObject>(fid) };
+        unsafe { take_back::<EqHandle>(fid) };
         0
     })
 }

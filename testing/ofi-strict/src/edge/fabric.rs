@@ -10,19 +10,19 @@ use trunkline_sys::ofi::{
     Provider, Version, WaitAttr, class, errno, version,
 };
 
-use super::{PANICKED, domain, eq, give, guarded, info, missing, object, take};
-use crate::config::{Config, Step};
-use crate::domain::Shared;
-use crate::offer::{self, Refusal};
-use crate::report::Report;
+use super::{PANICKED, catch_panics, domain, eq, hand_out, info, missing, object_ref, take_back};
+use crate::config::{FailureStep, StrictConfig};
+use crate::domain::StrictFabric;
+use crate::offer::{self, OfferRefusal};
+use crate::report::ViolationReport;
 
 /// The provider's own version.
 pub(super) const VERSION: u32 = version(1, 0);
 
 #[repr(C)]
-struct Fabric {
+struct FabricHandle {
     fid: FidFabric,
-    shared: Arc<Shared>,
+    shared: Arc<StrictFabric>,
 }
 
 static OPS: Ops = Ops {
@@ -67,7 +67,7 @@ pub extern "C" fn fi_prov_ini() -> *mut Provider {
             cleanup: Some(cleanup),
         }))
     };
-    guarded(ptr::null_mut(), provider)
+    catch_panics(ptr::null_mut(), provider)
 }
 
 /// What the library that loads us is: one of another major version takes no provider of this one. Its structures are longer
@@ -100,21 +100,21 @@ unsafe extern "C" fn getinfo(
     hints: *const Info,
     out: *mut *mut Info,
 ) -> c_int {
-    guarded(PANICKED, || {
-        let config = match Config::from_env() {
+    catch_panics(PANICKED, || {
+        let config = match StrictConfig::from_env() {
             Ok(config) => config,
             Err(wrong) => {
-                Report::new(&Config::default()).say(&format!("strict: {wrong}"));
+                ViolationReport::new(&StrictConfig::default()).write_line(&format!("strict: {wrong}"));
                 return -errno::EINVAL;
             }
         };
         // SAFETY: as the interface says of hints.
-        let wishes = unsafe { info::wishes(hints) };
-        let list = match offer::offers(&wishes, &config) {
-            Ok(offers) => info::list(&offers, &config),
+        let wishes = unsafe { info::read_hints(hints) };
+        let list = match offer::make_offers(&wishes, &config) {
+            Ok(offers) => info::write_offers(&offers, &config),
             Err(refusal) => {
-                if let Refusal::Because(line) = refusal {
-                    Report::new(&config).say(&format!("strict: fi_getinfo: {line}"));
+                if let OfferRefusal::Because(line) = refusal {
+                    ViolationReport::new(&config).write_line(&format!("strict: fi_getinfo: {line}"));
                 }
                 return -errno::ENODATA;
             }
@@ -133,16 +133,16 @@ unsafe extern "C" fn open_fabric(
     out: *mut *mut FidFabric,
     context: *mut c_void,
 ) -> c_int {
-    guarded(PANICKED, || {
-        let Ok(config) = Config::from_env() else { return -errno::EINVAL };
+    catch_panics(PANICKED, || {
+        let Ok(config) = StrictConfig::from_env() else { return -errno::EINVAL };
         // SAFETY: as the interface says.
         let name = unsafe { attr.as_ref() }.map_or(ptr::null_mut(), |attr| attr.name);
         // SAFETY: NULL, or a text.
-        if unsafe { info::text(name) }.is_some_and(|name| name != offer::NAME) {
+        if unsafe { info::read_text(name) }.is_some_and(|name| name != offer::NAME) {
             return -errno::EINVAL;
         }
-        let shared = Arc::new(Shared::new(config));
-        if shared.fails(Step::Fabric) {
+        let shared = Arc::new(StrictFabric::new(config));
+        if shared.count_call(FailureStep::Fabric) {
             return -errno::EIO;
         }
         // SAFETY: the function takes what it is given here, once, when the process ends; the file stays loaded until then.
@@ -150,7 +150,7 @@ unsafe extern "C" fn open_fabric(
         let fid = Fid { fclass: class::FABRIC, context, ops: (&raw const OPS).cast_mut() };
         let fid = FidFabric { fid, ops: (&raw const FABRIC_OPS).cast_mut(), api_version: API };
         // SAFETY: the caller's place for an object.
-        unsafe { give(Fabric { fid, shared }, out) };
+        unsafe { hand_out(FabricHandle { fid, shared }, out) };
         0
     })
 }
@@ -161,23 +161,23 @@ unsafe extern "C" {
 }
 
 unsafe extern "C" fn at_exit(_status: c_int, shared: *mut c_void) {
-    guarded((), || {
+    catch_panics((), || {
         // SAFETY: given to `on_exit` for this.
-        let shared = unsafe { Arc::from_raw(shared.cast::<Shared>().cast_const()) };
+        let shared = unsafe { Arc::from_raw(shared.cast::<StrictFabric>().cast_const()) };
         shared.account_at_exit();
     });
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &Fabric = unsafe { object(fid) };
+        let this: &FabricHandle = unsafe { object_ref(fid) };
         if this.shared.open_domains() > 0 {
-            this.shared.report.violation("close of a fabric that has domains");
+            this.shared.report.report_violation("close of a fabric that has domains");
             return -errno::EBUSY;
         }
         // SAFETY: see `edge`; what uses it is gone.
-        unsafe { take::<Fabric>(fid) };
+        unsafe { take_back::<FabricHandle>(fid) };
         0
     })
 }
@@ -188,16 +188,16 @@ unsafe extern "C" fn open_domain(
     out: *mut *mut FidDomain,
     context: *mut c_void,
 ) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &Fabric = unsafe { object(fabric) };
+        let this: &FabricHandle = unsafe { object_ref(fabric) };
         // SAFETY: as the interface says of what `fi_getinfo` made.
-        unsafe { domain::open(&this.shared, info, out, context) }
+        unsafe { domain::create_domain(&this.shared, info, out, context) }
     })
 }
 
 unsafe extern "C" fn trywait(_fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         for at in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: the list has so many.
             let place = unsafe { fids.add(at) };

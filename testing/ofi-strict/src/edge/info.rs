@@ -7,8 +7,8 @@ use trunkline_sys::ofi::{
     DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr, ep_type, order, resource_mgmt,
 };
 
-use crate::config::Config;
-use crate::offer::{ADDR_FORMAT, NAME, Offer, Wishes};
+use crate::config::StrictConfig;
+use crate::offer::{ADDR_FORMAT, InfoHints, NAME, ProviderOffer};
 use crate::post::RANGES_MAX;
 use crate::registry::CLIENT_KEY_BYTES;
 use crate::wire::MESSAGE_MAX;
@@ -24,8 +24,8 @@ pub(super) const QUEUE: usize = 4096;
 ///
 /// # Safety
 /// `hints` is NULL or as `fi_getinfo` takes it.
-pub(super) unsafe fn wishes(hints: *const Info) -> Wishes {
-    let mut wishes = Wishes::default();
+pub(super) unsafe fn read_hints(hints: *const Info) -> InfoHints {
+    let mut wishes = InfoHints::default();
     // SAFETY: as this function's caller promises.
     let Some(hints) = (unsafe { hints.as_ref() }) else { return wishes };
     (wishes.caps, wishes.addr_format) = (hints.caps, hints.addr_format);
@@ -50,19 +50,19 @@ pub(super) unsafe fn wishes(hints: *const Info) -> Wishes {
         (wishes.control_progress, wishes.data_progress) = (domain.control_progress, domain.data_progress);
         (wishes.mr_mode, wishes.cq_data_size) = (Some(domain.mr_mode), domain.cq_data_size);
         // SAFETY: NULL, or a text.
-        wishes.domain = unsafe { text(domain.name) };
+        wishes.domain = unsafe { read_text(domain.name) };
     }
     // SAFETY: NULL, or attributes.
     if let Some(fabric) = unsafe { hints.fabric_attr.as_ref() } {
         // SAFETY: NULL, or a text.
-        wishes.fabric = unsafe { text(fabric.name) };
+        wishes.fabric = unsafe { read_text(fabric.name) };
     }
     wishes
 }
 
 /// # Safety
 /// NULL, or a text that ends with zero.
-pub(super) unsafe fn text(at: *const c_char) -> Option<String> {
+pub(super) unsafe fn read_text(at: *const c_char) -> Option<String> {
     if at.is_null() {
         return None;
     }
@@ -71,23 +71,23 @@ pub(super) unsafe fn text(at: *const c_char) -> Option<String> {
 }
 
 /// Zeros of the C library's, or NULL.
-fn zeros<T>() -> *mut T {
+fn alloc_zeroed<T>() -> *mut T {
     // SAFETY: no memory is passed.
     unsafe { libc::calloc(1, size_of::<T>() + ROOM) }.cast()
 }
 
 /// A text of the C library's, or NULL.
-fn copied(text: &str) -> *mut c_char {
+fn copy_text(text: &str) -> *mut c_char {
     let text = CString::new(text).unwrap_or_default();
     // SAFETY: a text that ends with zero.
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
 /// Writes a list of offers; NULL if there is no memory.
-pub(super) fn list(offers: &[Offer], config: &Config) -> *mut Info {
+pub(super) fn write_offers(offers: &[ProviderOffer], config: &StrictConfig) -> *mut Info {
     let mut first = ptr::null_mut();
     for offer in offers.iter().rev() {
-        let made = one(offer, config, first);
+        let made = write_offer(offer, config, first);
         if made.is_null() {
             free_list(first);
             return ptr::null_mut();
@@ -97,13 +97,13 @@ pub(super) fn list(offers: &[Offer], config: &Config) -> *mut Info {
     first
 }
 
-fn one(offer: &Offer, config: &Config, next: *mut Info) -> *mut Info {
-    let made = zeros::<Info>();
+fn write_offer(offer: &ProviderOffer, config: &StrictConfig, next: *mut Info) -> *mut Info {
+    let made = alloc_zeroed::<Info>();
     // SAFETY: NULL, or zeros, which are an `Info`.
     let Some(info) = (unsafe { made.as_mut() }) else { return made };
     (info.caps, info.addr_format) = (offer.caps, ADDR_FORMAT);
-    (info.tx_attr, info.rx_attr, info.ep_attr) = (zeros(), zeros(), zeros());
-    (info.domain_attr, info.fabric_attr) = (zeros(), zeros());
+    (info.tx_attr, info.rx_attr, info.ep_attr) = (alloc_zeroed(), alloc_zeroed(), alloc_zeroed());
+    (info.domain_attr, info.fabric_attr) = (alloc_zeroed(), alloc_zeroed());
     // SAFETY: NULL, or zeros, which are attributes; so are those below.
     let tx = unsafe { info.tx_attr.as_mut() };
     // SAFETY: as above.
@@ -126,7 +126,7 @@ fn one(offer: &Offer, config: &Config, next: *mut Info) -> *mut Info {
     made
 }
 
-fn fill_sides(tx: &mut TxAttr, rx: &mut RxAttr, offer: &Offer, config: &Config) {
+fn fill_sides(tx: &mut TxAttr, rx: &mut RxAttr, offer: &ProviderOffer, config: &StrictConfig) {
     use trunkline_sys::ofi::caps::{READ, RECV, REMOTE_READ, REMOTE_WRITE, SEND, WRITE};
     tx.caps = offer.caps & !(RECV | REMOTE_READ | REMOTE_WRITE);
     (tx.op_flags, tx.msg_order) = (offer.tx_flags, offer.msg_order);
@@ -137,7 +137,7 @@ fn fill_sides(tx: &mut TxAttr, rx: &mut RxAttr, offer: &Offer, config: &Config) 
     (rx.size, rx.iov_limit) = (config.depth, RANGES_MAX);
 }
 
-fn fill_endpoint(ep: &mut EpAttr, offer: &Offer) {
+fn fill_endpoint(ep: &mut EpAttr, offer: &ProviderOffer) {
     (ep.r#type, ep.protocol, ep.protocol_version) = (ep_type::RDM, PROTOCOL, 1);
     ep.max_msg_size = usize::try_from(MESSAGE_MAX).unwrap_or(usize::MAX);
     let ordered = |bit: u64| if offer.msg_order & bit != 0 { ep.max_msg_size } else { 0 };
@@ -149,8 +149,8 @@ fn fill_endpoint(ep: &mut EpAttr, offer: &Offer) {
     (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (1, 1);
 }
 
-fn fill_domain(domain: &mut DomainAttr, offer: &Offer, config: &Config) {
-    domain.name = copied(&format!("{NAME}{}", offer.nic));
+fn fill_domain(domain: &mut DomainAttr, offer: &ProviderOffer, config: &StrictConfig) {
+    domain.name = copy_text(&format!("{NAME}{}", offer.nic));
     (domain.threading, domain.av_type) = (offer.threading, offer.av_type);
     (domain.control_progress, domain.data_progress) = (offer.progress, offer.progress);
     domain.resource_mgmt = resource_mgmt::ENABLED;
@@ -168,7 +168,7 @@ fn fill_domain(domain: &mut DomainAttr, offer: &Offer, config: &Config) {
 
 fn fill_fabric(fabric: &mut FabricAttr) {
     // libfabric itself writes who the provider is.
-    fabric.name = copied(NAME);
+    fabric.name = copy_text(NAME);
     fabric.prov_version = super::fabric::VERSION;
 }
 

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 
 use trunkline_sys::ofi::{Addr, FidEp, Iovec, Msg, MsgTagged, OpsMsg, OpsTagged};
 
-use super::submit::{Buffers, Label, post, receive};
-use crate::outgoing::What;
+use super::submit::{OpBuffers, PostLabel, post_operation, post_receive};
+use crate::outgoing::PeerAction;
 
 static PLAIN: OpsMsg = OpsMsg {
     size: size_of::<OpsMsg>(),
@@ -34,19 +34,19 @@ static TAGGED: OpsTagged = OpsTagged {
 };
 
 /// The table of plain messages.
-pub(super) fn plain() -> *mut OpsMsg {
+pub(super) fn plain_table() -> *mut OpsMsg {
     (&raw const PLAIN).cast_mut()
 }
 
 /// The table of tagged ones.
-pub(super) fn tagged() -> *mut OpsTagged {
+pub(super) fn tagged_table() -> *mut OpsTagged {
     (&raw const TAGGED).cast_mut()
 }
 
-const SEND: What = What::Send { tag: None };
+const SEND: PeerAction = PeerAction::Send { tag: None };
 
-fn tagged_send(tag: u64) -> What {
-    What::Send { tag: Some(tag) }
+fn tagged_send(tag: u64) -> PeerAction {
+    PeerAction::Send { tag: Some(tag) }
 }
 
 unsafe extern "C" fn recv(
@@ -58,7 +58,9 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: see `edge`.
-    unsafe { receive(ep, Buffers::one(buf, len, desc), None, Label::plain(src, context)) }
+    unsafe {
+        post_receive(ep, OpBuffers::from_buffer(buf, len, desc), None, PostLabel::for_plain(src, context))
+    }
 }
 
 unsafe extern "C" fn recvv(
@@ -70,19 +72,19 @@ unsafe extern "C" fn recvv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(iov, desc, count) };
+    let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
     // SAFETY: see `edge`.
-    unsafe { receive(ep, buffers, None, Label::plain(src, context)) }
+    unsafe { post_receive(ep, buffers, None, PostLabel::for_plain(src, context)) }
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     // SAFETY: the caller's message.
     let msg = unsafe { &*msg };
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(msg.msg_iov, msg.desc, msg.iov_count) };
-    let label = Label::flagged(msg.addr, msg.context, msg.data, flags);
+    let buffers = unsafe { OpBuffers::from_list(msg.msg_iov, msg.desc, msg.iov_count) };
+    let label = PostLabel::with_flags(msg.addr, msg.context, msg.data, flags);
     // SAFETY: see `edge`.
-    unsafe { receive(ep, buffers, None, label) }
+    unsafe { post_receive(ep, buffers, None, label) }
 }
 
 unsafe extern "C" fn send(
@@ -94,7 +96,9 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: see `edge`.
-    unsafe { post(ep, SEND, Buffers::one(buf, len, desc), Label::plain(dest, context)) }
+    unsafe {
+        post_operation(ep, SEND, OpBuffers::from_buffer(buf, len, desc), PostLabel::for_plain(dest, context))
+    }
 }
 
 unsafe extern "C" fn sendv(
@@ -106,25 +110,25 @@ unsafe extern "C" fn sendv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(iov, desc, count) };
+    let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
     // SAFETY: see `edge`.
-    unsafe { post(ep, SEND, buffers, Label::plain(dest, context)) }
+    unsafe { post_operation(ep, SEND, buffers, PostLabel::for_plain(dest, context)) }
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     // SAFETY: the caller's message.
     let msg = unsafe { &*msg };
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(msg.msg_iov, msg.desc, msg.iov_count) };
-    let label = Label::flagged(msg.addr, msg.context, msg.data, flags);
+    let buffers = unsafe { OpBuffers::from_list(msg.msg_iov, msg.desc, msg.iov_count) };
+    let label = PostLabel::with_flags(msg.addr, msg.context, msg.data, flags);
     // SAFETY: see `edge`.
-    unsafe { post(ep, SEND, buffers, label) }
+    unsafe { post_operation(ep, SEND, buffers, label) }
 }
 
 unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, dest: Addr) -> isize {
-    let buffers = Buffers::one(buf, len, std::ptr::null_mut());
+    let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
     // SAFETY: see `edge`.
-    unsafe { post(ep, SEND, buffers, Label::inject(dest)) }
+    unsafe { post_operation(ep, SEND, buffers, PostLabel::for_inject(dest)) }
 }
 
 unsafe extern "C" fn senddata(
@@ -136,9 +140,9 @@ unsafe extern "C" fn senddata(
     dest: Addr,
     context: *mut c_void,
 ) -> isize {
-    let label = Label::plain(dest, context).with(data);
+    let label = PostLabel::for_plain(dest, context).with_data(data);
     // SAFETY: see `edge`.
-    unsafe { post(ep, SEND, Buffers::one(buf, len, desc), label) }
+    unsafe { post_operation(ep, SEND, OpBuffers::from_buffer(buf, len, desc), label) }
 }
 
 unsafe extern "C" fn injectdata(
@@ -148,9 +152,9 @@ unsafe extern "C" fn injectdata(
     data: u64,
     dest: Addr,
 ) -> isize {
-    let buffers = Buffers::one(buf, len, std::ptr::null_mut());
+    let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
     // SAFETY: see `edge`.
-    unsafe { post(ep, SEND, buffers, Label::inject(dest).with(data)) }
+    unsafe { post_operation(ep, SEND, buffers, PostLabel::for_inject(dest).with_data(data)) }
 }
 
 unsafe extern "C" fn trecv(
@@ -164,7 +168,14 @@ unsafe extern "C" fn trecv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: see `edge`.
-    unsafe { receive(ep, Buffers::one(buf, len, desc), Some((tag, ignore)), Label::plain(src, context)) }
+    unsafe {
+        post_receive(
+            ep,
+            OpBuffers::from_buffer(buf, len, desc),
+            Some((tag, ignore)),
+            PostLabel::for_plain(src, context),
+        )
+    }
 }
 
 unsafe extern "C" fn trecvv(
@@ -178,19 +189,19 @@ unsafe extern "C" fn trecvv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(iov, desc, count) };
+    let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
     // SAFETY: see `edge`.
-    unsafe { receive(ep, buffers, Some((tag, ignore)), Label::plain(src, context)) }
+    unsafe { post_receive(ep, buffers, Some((tag, ignore)), PostLabel::for_plain(src, context)) }
 }
 
 unsafe extern "C" fn trecvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
     // SAFETY: the caller's message.
     let msg = unsafe { &*msg };
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(msg.msg_iov, msg.desc, msg.iov_count) };
-    let label = Label::flagged(msg.addr, msg.context, msg.data, flags);
+    let buffers = unsafe { OpBuffers::from_list(msg.msg_iov, msg.desc, msg.iov_count) };
+    let label = PostLabel::with_flags(msg.addr, msg.context, msg.data, flags);
     // SAFETY: see `edge`.
-    unsafe { receive(ep, buffers, Some((msg.tag, msg.ignore)), label) }
+    unsafe { post_receive(ep, buffers, Some((msg.tag, msg.ignore)), label) }
 }
 
 unsafe extern "C" fn tsend(
@@ -203,7 +214,14 @@ unsafe extern "C" fn tsend(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: see `edge`.
-    unsafe { post(ep, tagged_send(tag), Buffers::one(buf, len, desc), Label::plain(dest, context)) }
+    unsafe {
+        post_operation(
+            ep,
+            tagged_send(tag),
+            OpBuffers::from_buffer(buf, len, desc),
+            PostLabel::for_plain(dest, context),
+        )
+    }
 }
 
 unsafe extern "C" fn tsendv(
@@ -216,25 +234,25 @@ unsafe extern "C" fn tsendv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(iov, desc, count) };
+    let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
     // SAFETY: see `edge`.
-    unsafe { post(ep, tagged_send(tag), buffers, Label::plain(dest, context)) }
+    unsafe { post_operation(ep, tagged_send(tag), buffers, PostLabel::for_plain(dest, context)) }
 }
 
 unsafe extern "C" fn tsendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
     // SAFETY: the caller's message.
     let msg = unsafe { &*msg };
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(msg.msg_iov, msg.desc, msg.iov_count) };
-    let label = Label::flagged(msg.addr, msg.context, msg.data, flags);
+    let buffers = unsafe { OpBuffers::from_list(msg.msg_iov, msg.desc, msg.iov_count) };
+    let label = PostLabel::with_flags(msg.addr, msg.context, msg.data, flags);
     // SAFETY: see `edge`.
-    unsafe { post(ep, tagged_send(msg.tag), buffers, label) }
+    unsafe { post_operation(ep, tagged_send(msg.tag), buffers, label) }
 }
 
 unsafe extern "C" fn tinject(ep: *mut FidEp, buf: *const c_void, len: usize, dest: Addr, tag: u64) -> isize {
-    let buffers = Buffers::one(buf, len, std::ptr::null_mut());
+    let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
     // SAFETY: see `edge`.
-    unsafe { post(ep, tagged_send(tag), buffers, Label::inject(dest)) }
+    unsafe { post_operation(ep, tagged_send(tag), buffers, PostLabel::for_inject(dest)) }
 }
 
 unsafe extern "C" fn tsenddata(
@@ -247,9 +265,9 @@ unsafe extern "C" fn tsenddata(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    let label = Label::plain(dest, context).with(data);
+    let label = PostLabel::for_plain(dest, context).with_data(data);
     // SAFETY: see `edge`.
-    unsafe { post(ep, tagged_send(tag), Buffers::one(buf, len, desc), label) }
+    unsafe { post_operation(ep, tagged_send(tag), OpBuffers::from_buffer(buf, len, desc), label) }
 }
 
 unsafe extern "C" fn tinjectdata(
@@ -260,7 +278,7 @@ unsafe extern "C" fn tinjectdata(
     dest: Addr,
     tag: u64,
 ) -> isize {
-    let buffers = Buffers::one(buf, len, std::ptr::null_mut());
+    let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
     // SAFETY: see `edge`.
-    unsafe { post(ep, tagged_send(tag), buffers, Label::inject(dest).with(data)) }
+    unsafe { post_operation(ep, tagged_send(tag), buffers, PostLabel::for_inject(dest).with_data(data)) }
 }

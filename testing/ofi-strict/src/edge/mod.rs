@@ -27,15 +27,15 @@ pub use fabric::fi_prov_ini;
 const PANICKED: c_int = -errno::EIO;
 
 /// Runs a call.
-fn guarded<R>(panicked: R, call: impl FnOnce() -> R) -> R {
+fn catch_panics<R>(panicked: R, call: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(panicked)
 }
 
 /// The object behind a pointer that C has.
 ///
 /// # Safety
-/// The object was made by [`give`] as a `T`, and is not closed.
-unsafe fn object<'a, T>(fid: *const impl Sized) -> &'a T {
+/// The object was made by [`hand_out`] as a `T`, and is not closed.
+unsafe fn object_ref<'a, T>(fid: *const impl Sized) -> &'a T {
     // SAFETY: as this function's caller promises; its first field is what C knows of it.
     unsafe { &*fid.cast::<T>() }
 }
@@ -44,7 +44,7 @@ unsafe fn object<'a, T>(fid: *const impl Sized) -> &'a T {
 ///
 /// # Safety
 /// The place may be written.
-unsafe fn give<T, F>(made: T, place: *mut *mut F) {
+unsafe fn hand_out<T, F>(made: T, place: *mut *mut F) {
     // SAFETY: as this function's caller promises.
     unsafe { place.write(Box::into_raw(Box::new(made)).cast()) };
 }
@@ -52,8 +52,8 @@ unsafe fn give<T, F>(made: T, place: *mut *mut F) {
 /// Takes an object back.
 ///
 /// # Safety
-/// As [`object`], and nobody uses it any more.
-unsafe fn take<T>(fid: *mut impl Sized) {
+/// As [`object_ref`], and nobody uses it any more.
+unsafe fn take_back<T>(fid: *mut impl Sized) {
     // SAFETY: as this function's caller promises.
     drop(unsafe { Box::from_raw(fid.cast::<T>()) });
 }

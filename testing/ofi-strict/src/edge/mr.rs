@@ -7,22 +7,22 @@ use trunkline_sys::ofi::{
     Fid, FidMr, Iovec, KEY_NOTAVAIL, MR_DMABUF, MrAttr, MrDmabuf, Ops, OpsMr, class, control, errno, hmem,
 };
 
-use super::domain::DomainObject;
-use super::endpoint::EpObject;
-use super::{PANICKED, give, guarded, missing, object, take};
-use crate::config::Step;
+use super::domain::DomainHandle;
+use super::endpoint::EndpointHandle;
+use super::{PANICKED, catch_panics, hand_out, missing, object_ref, take_back};
+use crate::config::FailureStep;
 use crate::device;
-use crate::domain::Domain;
-use crate::gate::Whose;
-use crate::memory::Range;
-use crate::registry::{Broken, MrId, Wanted};
-use crate::state::State;
+use crate::domain::StrictDomain;
+use crate::gate::CallScope;
+use crate::memory::ProgramRange;
+use crate::registry::{BrokenRule, RegistrationRequest, StrictMrId};
+use crate::state::DomainContents;
 
 #[repr(C)]
-struct MrObject {
+struct MrHandle {
     fid: FidMr,
-    domain: Arc<Domain>,
-    id: MrId,
+    domain: Arc<StrictDomain>,
+    id: StrictMrId,
 }
 
 static OPS: Ops = Ops {
@@ -43,7 +43,7 @@ missing! {
 }
 
 /// The table of a domain.
-pub(super) fn table() -> *mut OpsMr {
+pub(super) fn mr_table() -> *mut OpsMr {
     (&raw const MR_OPS).cast_mut()
 }
 
@@ -81,10 +81,10 @@ unsafe extern "C" fn regv(
 }
 
 unsafe extern "C" fn regattr(fid: *mut Fid, attr: *const MrAttr, flags: u64, out: *mut *mut FidMr) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let parent: &DomainObject = unsafe { object(fid) };
-        if parent.domain.shared.fails(Step::MrRegattr) {
+        let parent: &DomainHandle = unsafe { object_ref(fid) };
+        if parent.domain.shared.count_call(FailureStep::MrRegattr) {
             return -errno::EIO;
         }
         // SAFETY: the caller's attributes.
@@ -98,13 +98,14 @@ unsafe extern "C" fn regattr(fid: *mut Fid, attr: *const MrAttr, flags: u64, out
             return -errno::EINVAL;
         }
         // SAFETY: the caller's attributes, with one range.
-        let (range, bytes) = match unsafe { named(attr, flags, is_device) } {
+        let (range, bytes) = match unsafe { read_range(attr, flags, is_device) } {
             Ok(named) => named,
             Err(error) => return -error,
         };
-        let wanted = Wanted { range, rights: attr.access, requested_key: attr.requested_key, bytes };
-        let made = parent.domain.call(Whose::Domain, |state| {
-            state.memory.register(wanted).map_err(|broken| state.broken(&broken))
+        let wanted =
+            RegistrationRequest { range, rights: attr.access, requested_key: attr.requested_key, bytes };
+        let made = parent.domain.run_call(CallScope::Domain, |state| {
+            state.memory.register(wanted).map_err(|broken| state.report_broken(&broken))
         });
         let (id, key) = match made {
             Ok(made) => made,
@@ -114,7 +115,7 @@ unsafe extern "C" fn regattr(fid: *mut Fid, attr: *const MrAttr, flags: u64, out
         // A descriptor is a number, so that one of no registration is noticed.
         let fid = FidMr { fid, mem_desc: id.0 as *mut c_void, key: key.unwrap_or(KEY_NOTAVAIL) };
         // SAFETY: the caller's place for an object.
-        unsafe { give(MrObject { fid, domain: Arc::clone(&parent.domain), id }, out) };
+        unsafe { hand_out(MrHandle { fid, domain: Arc::clone(&parent.domain), id }, out) };
         0
     })
 }
@@ -123,46 +124,54 @@ unsafe extern "C" fn regattr(fid: *mut Fid, attr: *const MrAttr, flags: u64, out
 ///
 /// # Safety
 /// The attributes name one range, or with [`MR_DMABUF`] a part of a dma-buf.
-unsafe fn named(attr: &MrAttr, flags: u64, is_device: bool) -> Result<(Range, Option<usize>), c_int> {
+unsafe fn read_range(
+    attr: &MrAttr,
+    flags: u64,
+    is_device: bool,
+) -> Result<(ProgramRange, Option<usize>), c_int> {
     if flags & MR_DMABUF != 0 {
         // SAFETY: as this function's caller promises.
         let part = unsafe { attr.mr_iov.cast::<MrDmabuf>().read() };
         let base = (part.base_addr as usize).wrapping_add(part.offset as usize);
         let bytes = device::bytes_of_dmabuf(part.fd, part.offset, part.len)?;
-        return Ok((Range { base, len: part.len }, Some(bytes)));
+        return Ok((ProgramRange { base, len: part.len }, Some(bytes)));
     }
     // SAFETY: as above.
     let iov = unsafe { attr.mr_iov.read() };
-    let range = Range { base: iov.iov_base as usize, len: iov.iov_len };
+    let range = ProgramRange { base: iov.iov_base as usize, len: iov.iov_len };
     let bytes = if is_device { Some(device::bytes_of(range)?) } else { None };
     Ok((range, bytes))
 }
 
-impl MrObject {
+impl MrHandle {
     /// A call that may break a rule; its error number, if it fails.
-    fn ruled<R>(&self, act: impl FnOnce(&mut State) -> Result<R, Broken>) -> Result<R, c_int> {
-        self.domain.call(Whose::Domain, |state| act(state).map_err(|broken| state.broken(&broken)))
+    fn checked_call<R>(
+        &self,
+        act: impl FnOnce(&mut DomainContents) -> Result<R, BrokenRule>,
+    ) -> Result<R, c_int> {
+        self.domain
+            .run_call(CallScope::Domain, |state| act(state).map_err(|broken| state.report_broken(&broken)))
     }
 }
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &MrObject = unsafe { object(fid) };
-        if let Err(error) = this.ruled(|state| state.memory.close(this.id)) {
+        let this: &MrHandle = unsafe { object_ref(fid) };
+        if let Err(error) = this.checked_call(|state| state.memory.close(this.id)) {
             return -error;
         }
         // SAFETY: see `edge`; what uses it is gone.
-        unsafe { take::<MrObject>(fid) };
+        unsafe { take_back::<MrHandle>(fid) };
         0
     })
 }
 
 unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         // SAFETY: see `edge`.
-        let this: &MrObject = unsafe { object(fid) };
-        if this.domain.shared.fails(Step::MrBind) {
+        let this: &MrHandle = unsafe { object_ref(fid) };
+        if this.domain.shared.count_call(FailureStep::MrBind) {
             return -errno::EIO;
         }
         // SAFETY: an object, which begins so.
@@ -170,36 +179,36 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
             return -errno::EINVAL;
         }
         // SAFETY: see `edge`; its class says what it is.
-        let endpoint: &EpObject = unsafe { object(other) };
+        let endpoint: &EndpointHandle = unsafe { object_ref(other) };
         let is_ours = Arc::ptr_eq(&endpoint.domain, &this.domain);
-        let result = this.ruled(|state| {
+        let result = this.checked_call(|state| {
             if !is_ours {
                 let line = "bind of a registration to an endpoint of another domain";
-                return Err(Broken::rule(errno::EINVAL, line));
+                return Err(BrokenRule::with_rule(errno::EINVAL, line));
             }
             let is_enabled = state.endpoints.get(&endpoint.number).is_some_and(|one| one.is_enabled());
-            state.memory.bind(this.id, endpoint.number, is_enabled)
+            state.memory.bind_endpoint(this.id, endpoint.number, is_enabled)
         });
         result.map_or_else(|error| -error, |()| 0)
     })
 }
 
 unsafe extern "C" fn command(fid: *mut Fid, command: c_int, _arg: *mut c_void) -> c_int {
-    guarded(PANICKED, || {
+    catch_panics(PANICKED, || {
         if command != control::ENABLE {
             return -errno::ENOSYS;
         }
         let result = {
             // SAFETY: see `edge`.
-            let this: &MrObject = unsafe { object(fid) };
-            if this.domain.shared.fails(Step::MrEnable) {
+            let this: &MrHandle = unsafe { object_ref(fid) };
+            if this.domain.shared.count_call(FailureStep::MrEnable) {
                 return -errno::EIO;
             }
-            this.ruled(|state| {
+            this.checked_call(|state| {
                 if state.says_again() {
-                    return Err(Broken::plain(errno::EAGAIN));
+                    return Err(BrokenRule::without_rule(errno::EAGAIN));
                 }
-                state.memory.enable(this.id)
+                state.memory.enable_registration(this.id)
             })
         };
         let key = match result {

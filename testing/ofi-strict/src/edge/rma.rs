@@ -4,12 +4,12 @@ use std::ffi::c_void;
 
 use trunkline_sys::ofi::{Addr, FidEp, Iovec, MsgRma, OpsRma, errno};
 
-use super::endpoint::EpObject;
-use super::object;
-use super::submit::{Buffers, Label, post};
+use super::endpoint::EndpointHandle;
+use super::object_ref;
+use super::submit::{OpBuffers, PostLabel, post_operation};
 use crate::memory;
-use crate::outgoing::What;
-use crate::registry::Broken;
+use crate::outgoing::PeerAction;
+use crate::registry::BrokenRule;
 
 static OPS: OpsRma = OpsRma {
     size: size_of::<OpsRma>(),
@@ -25,7 +25,7 @@ static OPS: OpsRma = OpsRma {
 };
 
 /// The table of reads and writes.
-pub(super) fn table() -> *mut OpsRma {
+pub(super) fn rma_table() -> *mut OpsRma {
     (&raw const OPS).cast_mut()
 }
 
@@ -33,30 +33,35 @@ pub(super) fn table() -> *mut OpsRma {
 ///
 /// # Safety
 /// See `edge`; the message is as the interface says.
-unsafe fn message(ep: *mut FidEp, msg: *const MsgRma, flags: u64, what: fn(u64, u64) -> What) -> isize {
+unsafe fn post_message(
+    ep: *mut FidEp,
+    msg: *const MsgRma,
+    flags: u64,
+    what: fn(u64, u64) -> PeerAction,
+) -> isize {
     // SAFETY: the caller's message.
     let msg = unsafe { &*msg };
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(msg.msg_iov, msg.desc, msg.iov_count) };
+    let buffers = unsafe { OpBuffers::from_list(msg.msg_iov, msg.desc, msg.iov_count) };
     // SAFETY: as above; NULL if there is none.
     let remote = unsafe { msg.rma_iov.as_ref() }.filter(|_| msg.rma_iov_count == 1);
-    let Some(remote) = remote.filter(|remote| memory::total(&buffers.ranges) == Some(remote.len)) else {
+    let Some(remote) = remote.filter(|remote| memory::total_len(&buffers.ranges) == Some(remote.len)) else {
         // SAFETY: see `edge`.
-        let this: &EpObject = unsafe { object(ep) };
+        let this: &EndpointHandle = unsafe { object_ref(ep) };
         let line = "a read or write whose one remote range is not as long as its local ones";
-        return this.ruled(|_| Err(Broken::rule(errno::EINVAL, line))) as isize;
+        return this.checked_call(|_| Err(BrokenRule::with_rule(errno::EINVAL, line))) as isize;
     };
-    let label = Label::flagged(msg.addr, msg.context, msg.data, flags);
+    let label = PostLabel::with_flags(msg.addr, msg.context, msg.data, flags);
     // SAFETY: see `edge`.
-    unsafe { post(ep, what(remote.addr, remote.key), buffers, label) }
+    unsafe { post_operation(ep, what(remote.addr, remote.key), buffers, label) }
 }
 
-fn read_of(addr: u64, key: u64) -> What {
-    What::Read { key, addr }
+fn read_of(addr: u64, key: u64) -> PeerAction {
+    PeerAction::Read { key, addr }
 }
 
-fn write_of(addr: u64, key: u64) -> What {
-    What::Write { key, addr }
+fn write_of(addr: u64, key: u64) -> PeerAction {
+    PeerAction::Write { key, addr }
 }
 
 unsafe extern "C" fn read(
@@ -70,7 +75,14 @@ unsafe extern "C" fn read(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: see `edge`.
-    unsafe { post(ep, read_of(addr, key), Buffers::one(buf, len, desc), Label::plain(src, context)) }
+    unsafe {
+        post_operation(
+            ep,
+            read_of(addr, key),
+            OpBuffers::from_buffer(buf, len, desc),
+            PostLabel::for_plain(src, context),
+        )
+    }
 }
 
 unsafe extern "C" fn readv(
@@ -84,14 +96,14 @@ unsafe extern "C" fn readv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(iov, desc, count) };
+    let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
     // SAFETY: see `edge`.
-    unsafe { post(ep, read_of(addr, key), buffers, Label::plain(src, context)) }
+    unsafe { post_operation(ep, read_of(addr, key), buffers, PostLabel::for_plain(src, context)) }
 }
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: see `edge`.
-    unsafe { message(ep, msg, flags, read_of) }
+    unsafe { post_message(ep, msg, flags, read_of) }
 }
 
 unsafe extern "C" fn write(
@@ -105,7 +117,14 @@ unsafe extern "C" fn write(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: see `edge`.
-    unsafe { post(ep, write_of(addr, key), Buffers::one(buf, len, desc), Label::plain(dest, context)) }
+    unsafe {
+        post_operation(
+            ep,
+            write_of(addr, key),
+            OpBuffers::from_buffer(buf, len, desc),
+            PostLabel::for_plain(dest, context),
+        )
+    }
 }
 
 unsafe extern "C" fn writev(
@@ -119,14 +138,14 @@ unsafe extern "C" fn writev(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: as the interface says of the lists.
-    let buffers = unsafe { Buffers::list(iov, desc, count) };
+    let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
     // SAFETY: see `edge`.
-    unsafe { post(ep, write_of(addr, key), buffers, Label::plain(dest, context)) }
+    unsafe { post_operation(ep, write_of(addr, key), buffers, PostLabel::for_plain(dest, context)) }
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: see `edge`.
-    unsafe { message(ep, msg, flags, write_of) }
+    unsafe { post_message(ep, msg, flags, write_of) }
 }
 
 unsafe extern "C" fn inject(
@@ -137,9 +156,9 @@ unsafe extern "C" fn inject(
     addr: u64,
     key: u64,
 ) -> isize {
-    let buffers = Buffers::one(buf, len, std::ptr::null_mut());
+    let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
     // SAFETY: see `edge`.
-    unsafe { post(ep, write_of(addr, key), buffers, Label::inject(dest)) }
+    unsafe { post_operation(ep, write_of(addr, key), buffers, PostLabel::for_inject(dest)) }
 }
 
 unsafe extern "C" fn writedata(
@@ -153,9 +172,9 @@ unsafe extern "C" fn writedata(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let label = Label::plain(dest, context).with(data);
+    let label = PostLabel::for_plain(dest, context).with_data(data);
     // SAFETY: see `edge`.
-    unsafe { post(ep, write_of(addr, key), Buffers::one(buf, len, desc), label) }
+    unsafe { post_operation(ep, write_of(addr, key), OpBuffers::from_buffer(buf, len, desc), label) }
 }
 
 unsafe extern "C" fn injectdata(
@@ -167,7 +186,7 @@ unsafe extern "C" fn injectdata(
     addr: u64,
     key: u64,
 ) -> isize {
-    let buffers = Buffers::one(buf, len, std::ptr::null_mut());
+    let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
     // SAFETY: see `edge`.
-    unsafe { post(ep, write_of(addr, key), buffers, Label::inject(dest).with(data)) }
+    unsafe { post_operation(ep, write_of(addr, key), buffers, PostLabel::for_inject(dest).with_data(data)) }
 }

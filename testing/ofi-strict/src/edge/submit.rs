@@ -4,32 +4,32 @@ use std::ffi::c_void;
 
 use trunkline_sys::ofi::{Addr, FidEp, Iovec, caps};
 
-use super::endpoint::EpObject;
-use super::{PANICKED, guarded, object};
-use crate::memory::{self, Range};
-use crate::outgoing::{Body, What};
-use crate::post::{Draft, RecvDraft};
+use super::endpoint::EndpointHandle;
+use super::{PANICKED, catch_panics, object_ref};
+use crate::memory::{self, ProgramRange};
+use crate::outgoing::{OperationBody, PeerAction};
+use crate::post::{OperationDraft, RecvDraft};
 
 /// More ranges than any operation takes; beyond these none are read.
 const LIST_MAX: usize = 64;
 
 /// Buffers of an operation.
-pub(super) struct Buffers {
-    pub(super) ranges: Vec<Range>,
+pub(super) struct OpBuffers {
+    pub(super) ranges: Vec<ProgramRange>,
     pub(super) descs: Vec<usize>,
 }
 
-impl Buffers {
+impl OpBuffers {
     /// One.
-    pub(super) fn one(buf: *const c_void, len: usize, desc: *mut c_void) -> Self {
-        Self { ranges: vec![Range { base: buf as usize, len }], descs: vec![desc as usize] }
+    pub(super) fn from_buffer(buf: *const c_void, len: usize, desc: *mut c_void) -> Self {
+        Self { ranges: vec![ProgramRange { base: buf as usize, len }], descs: vec![desc as usize] }
     }
 
     /// As many as a list has.
     ///
     /// # Safety
     /// The lists have so many entries; `desc` may be NULL.
-    pub(super) unsafe fn list(iov: *const Iovec, desc: *const *mut c_void, count: usize) -> Self {
+    pub(super) unsafe fn from_list(iov: *const Iovec, desc: *const *mut c_void, count: usize) -> Self {
         let mut ranges = Vec::new();
         let mut descs = Vec::new();
         for at in 0..count.min(LIST_MAX) {
@@ -37,7 +37,7 @@ impl Buffers {
             let place = unsafe { iov.add(at) };
             // SAFETY: as above.
             let entry = unsafe { place.read() };
-            ranges.push(Range { base: entry.iov_base as usize, len: entry.iov_len });
+            ranges.push(ProgramRange { base: entry.iov_base as usize, len: entry.iov_len });
             if !desc.is_null() {
                 // SAFETY: as above.
                 let place = unsafe { desc.add(at) };
@@ -51,7 +51,7 @@ impl Buffers {
 
 /// Where an operation goes, and how it is told of.
 #[derive(Clone, Copy)]
-pub(super) struct Label {
+pub(super) struct PostLabel {
     pub(super) peer: Addr,
     pub(super) data: Option<u64>,
     pub(super) context: *mut c_void,
@@ -60,24 +60,24 @@ pub(super) struct Label {
     pub(super) is_silent: bool,
 }
 
-impl Label {
+impl PostLabel {
     /// Of a plain call.
-    pub(super) fn plain(peer: Addr, context: *mut c_void) -> Self {
+    pub(super) fn for_plain(peer: Addr, context: *mut c_void) -> Self {
         Self { peer, data: None, context, flags: None, is_silent: false }
     }
 
     /// Of one that copies.
-    pub(super) fn inject(peer: Addr) -> Self {
+    pub(super) fn for_inject(peer: Addr) -> Self {
         Self { peer, data: None, context: std::ptr::null_mut(), flags: None, is_silent: true }
     }
 
     /// Of one with flags.
-    pub(super) fn flagged(peer: Addr, context: *mut c_void, data: u64, flags: u64) -> Self {
+    pub(super) fn with_flags(peer: Addr, context: *mut c_void, data: u64, flags: u64) -> Self {
         let data = (flags & caps::REMOTE_CQ_DATA != 0).then_some(data);
         Self { peer, data, context, flags: Some(flags), is_silent: false }
     }
 
-    pub(super) fn with(self, data: u64) -> Self {
+    pub(super) fn with_data(self, data: u64) -> Self {
         Self { data: Some(data), ..self }
     }
 }
@@ -86,43 +86,49 @@ impl Label {
 ///
 /// # Safety
 /// See `edge`; the buffers are as the interface says of the call.
-pub(super) unsafe fn post(ep: *mut FidEp, what: What, buffers: Buffers, label: Label) -> isize {
-    guarded(PANICKED as isize, || {
+pub(super) unsafe fn post_operation(
+    ep: *mut FidEp,
+    what: PeerAction,
+    buffers: OpBuffers,
+    label: PostLabel,
+) -> isize {
+    catch_panics(PANICKED as isize, || {
         // SAFETY: see `edge`.
-        let this: &EpObject = unsafe { object(ep) };
-        let Buffers { ranges, descs } = buffers;
+        let this: &EndpointHandle = unsafe { object_ref(ep) };
+        let OpBuffers { ranges, descs } = buffers;
         let copies = label.is_silent || label.flags.is_some_and(|flags| flags & caps::INJECT != 0);
         let most = this.domain.shared.config.inject;
-        let fits =
-            memory::total(&ranges).is_some_and(|len| len <= most) && !matches!(what, What::Read { .. });
+        let fits = memory::total_len(&ranges).is_some_and(|len| len <= most)
+            && !matches!(what, PeerAction::Read { .. });
         let body = if copies && fits {
             // SAFETY: as the interface says of an injected operation's buffers.
-            Body::Copied(unsafe { memory::copy_in(&ranges) })
+            OperationBody::Copied(unsafe { memory::copy_in(&ranges) })
         } else {
-            Body::Lent(ranges)
+            OperationBody::Lent(ranges)
         };
-        let Label { peer, data, context, flags, is_silent } = label;
-        let draft = Draft { what, body, descs, peer, data, context: context as usize, flags, is_silent };
-        this.ruled(|state| state.post(this.number, draft)) as isize
+        let PostLabel { peer, data, context, flags, is_silent } = label;
+        let draft =
+            OperationDraft { what, body, descs, peer, data, context: context as usize, flags, is_silent };
+        this.checked_call(|state| state.post_operation(this.number, draft)) as isize
     })
 }
 
 /// Posts a receive.
 ///
 /// # Safety
-/// As [`post`].
-pub(super) unsafe fn receive(
+/// As [`post_operation`].
+pub(super) unsafe fn post_receive(
     ep: *mut FidEp,
-    buffers: Buffers,
+    buffers: OpBuffers,
     tag: Option<(u64, u64)>,
-    label: Label,
+    label: PostLabel,
 ) -> isize {
-    guarded(PANICKED as isize, || {
+    catch_panics(PANICKED as isize, || {
         // SAFETY: see `edge`.
-        let this: &EpObject = unsafe { object(ep) };
-        let Buffers { ranges, descs } = buffers;
-        let Label { peer: src, context, flags, .. } = label;
+        let this: &EndpointHandle = unsafe { object_ref(ep) };
+        let OpBuffers { ranges, descs } = buffers;
+        let PostLabel { peer: src, context, flags, .. } = label;
         let draft = RecvDraft { ranges, descs, src, tag, context: context as usize, flags };
-        this.ruled(|state| state.receive(this.number, draft)) as isize
+        this.checked_call(|state| state.post_receive(this.number, draft)) as isize
     })
 }

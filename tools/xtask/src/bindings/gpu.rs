@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result, bail};
 use syn::{ReturnType, Type};
 use trunkline_sys::{cuda, cuda_ipc, cuda_run, hip, hip_ipc, ze};
 
-use super::{Facts, as_fact, prototypes};
-use crate::source::Source;
+use super::{HeaderFacts, as_fact, prototypes};
+use crate::source::SourceFile;
 
 /// A vendor's interface.
-pub(super) struct Interface {
+pub(super) struct VendorInterface {
     /// A header of the vendor, by which it is known to be installed.
     pub(super) known_by: &'static str,
     /// Our header that includes all that is needed.
@@ -27,7 +27,7 @@ pub(super) struct Interface {
 }
 
 /// NVIDIA's.
-pub(super) const CUDA: Interface = Interface {
+pub(super) const CUDA: VendorInterface = VendorInterface {
     known_by: "cuda.h",
     header: "tools/xtask/bindings/probe_cuda.h",
     package: "CUDA toolkit; or set CPATH",
@@ -41,7 +41,7 @@ pub(super) const CUDA: Interface = Interface {
 };
 
 /// AMD's.
-pub(super) const HIP: Interface = Interface {
+pub(super) const HIP: VendorInterface = VendorInterface {
     known_by: "hip/hip_runtime_api.h",
     header: "tools/xtask/bindings/probe_hip.h",
     package: "ROCm packages hip-dev and hsa-rocr-dev; or set CPATH",
@@ -51,7 +51,7 @@ pub(super) const HIP: Interface = Interface {
 };
 
 /// Intel's.
-pub(super) const ZE: Interface = Interface {
+pub(super) const ZE: VendorInterface = VendorInterface {
     known_by: "level_zero/ze_api.h",
     header: "tools/xtask/bindings/probe_ze.h",
     package: "Debian package libze-dev; or set CPATH",
@@ -64,19 +64,19 @@ pub(super) const ZE: Interface = Interface {
 ///
 /// # Errors
 /// When the source cannot be read, or holds a type that has no C name here.
-pub(super) fn facts(interface: &Interface, sys: &Path) -> Result<Facts> {
-    let mut facts: Facts =
+pub(super) fn interface_facts(interface: &VendorInterface, sys: &Path) -> Result<HeaderFacts> {
+    let mut facts: HeaderFacts =
         (interface.numbers)().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     for (table, symbols) in interface.tables {
-        functions(&sys.join(table), symbols, &mut facts)?;
+        add_prototypes(&sys.join(table), symbols, &mut facts)?;
     }
     Ok(facts)
 }
 
 /// The prototypes of a table's functions.
-fn functions(table: &Path, symbols: &[&std::ffi::CStr], facts: &mut Facts) -> Result<()> {
-    let source = Source::read(table)?;
-    let aliases = prototypes::aliases(&source);
+fn add_prototypes(table: &Path, symbols: &[&std::ffi::CStr], facts: &mut HeaderFacts) -> Result<()> {
+    let source = SourceFile::read(table)?;
+    let aliases = prototypes::function_aliases(&source);
     let found = source.product.items.iter().find_map(|item| match item {
         syn::Item::Struct(found) if found.ident == "Calls" => Some(found),
         _ => None,
@@ -91,22 +91,26 @@ fn functions(table: &Path, symbols: &[&std::ffi::CStr], facts: &mut Facts) -> Re
         };
         let name = path.path.segments.last().context("an empty path")?.ident.to_string();
         let (_, signature) = aliases.get(&name).with_context(|| format!("{name} is no alias"))?;
-        let arguments =
-            signature.inputs.iter().map(|input| c_type(&input.ty)).collect::<Result<Vec<_>>>()?.join(", ");
+        let arguments = signature
+            .inputs
+            .iter()
+            .map(|input| render_c_type(&input.ty))
+            .collect::<Result<Vec<_>>>()?
+            .join(", ");
         let ReturnType::Type(_, result) = &signature.output else { bail!("{name} returns nothing") };
         let symbol = symbol.to_str()?;
-        let result = c_type(result)?;
+        let result = render_c_type(result)?;
         let check = format!("__builtin_types_compatible_p(__typeof__(&{symbol}), {result} (*)({arguments}))");
         facts.insert(check, 1);
     }
     Ok(())
 }
 
-fn c_type(ty: &Type) -> Result<String> {
+fn render_c_type(ty: &Type) -> Result<String> {
     if let Type::Ptr(pointer) = ty {
         // A `const` behind one pointer is to the left of the type, which is enough here.
         let constant = if pointer.const_token.is_some() { "const " } else { "" };
-        return Ok(format!("{constant}{}*", c_type(&pointer.elem)?));
+        return Ok(format!("{constant}{}*", render_c_type(&pointer.elem)?));
     }
     let Type::Path(path) = ty else { bail!("a type without a C name") };
     let name = path.path.segments.last().context("an empty path")?.ident.to_string();

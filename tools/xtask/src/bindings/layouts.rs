@@ -17,7 +17,7 @@ use trunkline_sys::nccl_net::{
 };
 
 /// One struct as Rust lays it out.
-pub(super) struct Layout {
+pub(super) struct StructLayout {
     /// The C type it must equal.
     pub(super) c: &'static str,
     pub(super) size: usize,
@@ -36,7 +36,7 @@ macro_rules! layouts {
     ($($c:literal = $t:ident { $($f:ident)* })*) => { vec![$({
         // Names every field, so that a new one breaks the build until it stands in the list.
         let _every_field = |$t { $($f: _),* }: $t| ();
-        Layout {
+        StructLayout {
             c: $c,
             size: std::mem::size_of::<$t>(),
             align: std::mem::align_of::<$t>(),
@@ -47,12 +47,12 @@ macro_rules! layouts {
 pub(super) use layouts;
 
 /// Every struct.
-pub(super) fn all() -> Vec<Layout> {
-    [shared(), properties(), tables()].into_iter().flatten().collect()
+pub(super) fn all_layouts() -> Vec<StructLayout> {
+    [shared_layouts(), property_layouts(), table_layouts()].into_iter().flatten().collect()
 }
 
 /// Constants by their C names.
-pub(super) fn constants() -> Vec<(&'static str, i64)> {
+pub(super) fn net_constants() -> Vec<(&'static str, i64)> {
     vec![
         ("NCCL_NET_HANDLE_MAXSIZE", super::as_fact(net::HANDLE_BYTES)),
         ("NCCL_NET_MAX_REQUESTS", super::as_fact(net::NET_REQUESTS_MAX)),
@@ -81,7 +81,7 @@ pub(super) fn constants() -> Vec<(&'static str, i64)> {
 }
 
 /// What all versions share.
-fn shared() -> Vec<Layout> {
+fn shared_layouts() -> Vec<StructLayout> {
     layouts! {
         "ncclNetDeviceHandle_v7_t" = DeviceHandle {
             net_device_type net_device_version handle size needs_proxy_progress
@@ -97,7 +97,7 @@ fn shared() -> Vec<Layout> {
 }
 
 /// The properties of each version.
-fn properties() -> Vec<Layout> {
+fn property_layouts() -> Vec<StructLayout> {
     layouts! {
         "ncclNetProperties_v6_t" = PropertiesV6 {
             name pci_path guid ptr_support speed port latency max_comms max_recvs
@@ -132,7 +132,7 @@ fn properties() -> Vec<Layout> {
 }
 
 /// The function table of each version.
-fn tables() -> Vec<Layout> {
+fn table_layouts() -> Vec<StructLayout> {
     layouts! {
         "ncclNet_v6_t" = NetV6 {
             name init devices get_properties listen connect accept reg_mr reg_mr_dma_buf dereg_mr isend

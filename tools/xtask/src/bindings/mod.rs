@@ -17,7 +17,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::report::Findings;
+use crate::report::CheckFindings;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -25,13 +25,13 @@ use crate::workspace::Workspace;
 const HEADER: &str = "tools/xtask/bindings/nccl_net.h";
 
 /// A measured fact, keyed by the C expression that yields it: `sizeof(ncclNet_v6_t)`.
-type Facts = BTreeMap<String, i64>;
+type HeaderFacts = BTreeMap<String, i64>;
 
 /// Compares against our own header.
 ///
 /// # Errors
 /// When the header does not compile, or the probe does not run.
-pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
+pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
     run_against(workspace, &workspace.root.join(HEADER))
 }
 
@@ -39,17 +39,17 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_against(workspace: &Workspace, header: &Path) -> Result<Findings> {
-    if shell::which("cc").is_none() {
-        return Ok(Findings::skip("no C compiler (package gcc)"));
+pub(crate) fn run_against(workspace: &Workspace, header: &Path) -> Result<CheckFindings> {
+    if shell::find_program("cc").is_none() {
+        return Ok(CheckFindings::with_skip("no C compiler (package gcc)"));
     }
-    let mut rust = facts();
-    if let Some(sys) = workspace.find("sys") {
-        rust.extend(prototypes::checks(&sys.dir)?.into_iter().map(|expression| (expression, 1)));
+    let mut rust = rust_facts();
+    if let Some(sys) = workspace.find_crate("sys") {
+        rust.extend(prototypes::prototype_checks(&sys.dir)?.into_iter().map(|expression| (expression, 1)));
     }
-    let c = measure(header, rust.keys())?;
-    let mut findings = compare(&rust, &c);
-    findings.note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
+    let c = measure_facts(header, rust.keys())?;
+    let mut findings = compare_facts(&rust, &c);
+    findings.add_note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
     Ok(findings)
 }
 
@@ -57,22 +57,22 @@ pub(crate) fn run_against(workspace: &Workspace, header: &Path) -> Result<Findin
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_verbs(workspace: &Workspace) -> Result<Findings> {
+pub(crate) fn run_verbs(workspace: &Workspace) -> Result<CheckFindings> {
     run_verbs_against(workspace, Path::new(verbs::HEADER))
 }
 
-fn run_verbs_against(workspace: &Workspace, header: &Path) -> Result<Findings> {
-    if shell::which("cc").is_none() {
-        return Ok(Findings::skip("no C compiler (package gcc)"));
+fn run_verbs_against(workspace: &Workspace, header: &Path) -> Result<CheckFindings> {
+    if shell::find_program("cc").is_none() {
+        return Ok(CheckFindings::with_skip("no C compiler (package gcc)"));
     }
     let system = Path::new("/usr/include").join(verbs::HEADER);
     if !system.exists() {
-        return Ok(Findings::skip("no infiniband/verbs.h (package libibverbs-dev)"));
+        return Ok(CheckFindings::with_skip("no infiniband/verbs.h (package libibverbs-dev)"));
     }
-    let Some(sys) = workspace.find("sys") else { anyhow::bail!("there is no crate sys") };
-    let rust = verbs::facts(&sys.dir)?;
-    let mut findings = compare(&rust, &measure(header, rust.keys())?);
-    findings.note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
+    let Some(sys) = workspace.find_crate("sys") else { anyhow::bail!("there is no crate sys") };
+    let rust = verbs::verbs_facts(&sys.dir)?;
+    let mut findings = compare_facts(&rust, &measure_facts(header, rust.keys())?);
+    findings.add_note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
     Ok(findings)
 }
 
@@ -80,21 +80,21 @@ fn run_verbs_against(workspace: &Workspace, header: &Path) -> Result<Findings> {
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_ofi(workspace: &Workspace) -> Result<Findings> {
+pub(crate) fn run_ofi(workspace: &Workspace) -> Result<CheckFindings> {
     run_ofi_against(workspace, &workspace.root.join(ofi::HEADER))
 }
 
-fn run_ofi_against(workspace: &Workspace, header: &Path) -> Result<Findings> {
-    if shell::which("cc").is_none() {
-        return Ok(Findings::skip("no C compiler (package gcc)"));
+fn run_ofi_against(workspace: &Workspace, header: &Path) -> Result<CheckFindings> {
+    if shell::find_program("cc").is_none() {
+        return Ok(CheckFindings::with_skip("no C compiler (package gcc)"));
     }
     if !is_installed(ofi::KNOWN_BY)? {
-        return Ok(Findings::skip(format!("no {} (package libfabric-dev)", ofi::KNOWN_BY)));
+        return Ok(CheckFindings::with_skip(format!("no {} (package libfabric-dev)", ofi::KNOWN_BY)));
     }
-    let Some(sys) = workspace.find("sys") else { anyhow::bail!("there is no crate sys") };
-    let rust = ofi::facts(&sys.dir)?;
-    let mut findings = compare(&rust, &measure(header, rust.keys())?);
-    findings.note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
+    let Some(sys) = workspace.find_crate("sys") else { anyhow::bail!("there is no crate sys") };
+    let rust = ofi::ofi_facts(&sys.dir)?;
+    let mut findings = compare_facts(&rust, &measure_facts(header, rust.keys())?);
+    findings.add_note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
     Ok(findings)
 }
 
@@ -102,7 +102,7 @@ fn run_ofi_against(workspace: &Workspace, header: &Path) -> Result<Findings> {
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_cuda(workspace: &Workspace) -> Result<Findings> {
+pub(crate) fn run_cuda(workspace: &Workspace) -> Result<CheckFindings> {
     run_gpu(workspace, &gpu::CUDA)
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn run_cuda(workspace: &Workspace) -> Result<Findings> {
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_hip(workspace: &Workspace) -> Result<Findings> {
+pub(crate) fn run_hip(workspace: &Workspace) -> Result<CheckFindings> {
     run_gpu(workspace, &gpu::HIP)
 }
 
@@ -118,42 +118,46 @@ pub(crate) fn run_hip(workspace: &Workspace) -> Result<Findings> {
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_ze(workspace: &Workspace) -> Result<Findings> {
+pub(crate) fn run_ze(workspace: &Workspace) -> Result<CheckFindings> {
     run_gpu(workspace, &gpu::ZE)
 }
 
-fn run_gpu(workspace: &Workspace, interface: &gpu::Interface) -> Result<Findings> {
-    if shell::which("cc").is_none() {
-        return Ok(Findings::skip("no C compiler (package gcc)"));
+fn run_gpu(workspace: &Workspace, interface: &gpu::VendorInterface) -> Result<CheckFindings> {
+    if shell::find_program("cc").is_none() {
+        return Ok(CheckFindings::with_skip("no C compiler (package gcc)"));
     }
     if !is_installed(interface.known_by)? {
-        return Ok(Findings::skip(format!("no {} ({})", interface.known_by, interface.package)));
+        return Ok(CheckFindings::with_skip(format!("no {} ({})", interface.known_by, interface.package)));
     }
     run_gpu_against(workspace, interface, &workspace.root.join(interface.header))
 }
 
-fn run_gpu_against(workspace: &Workspace, interface: &gpu::Interface, header: &Path) -> Result<Findings> {
-    let text = preprocessed(header)?;
+fn run_gpu_against(
+    workspace: &Workspace,
+    interface: &gpu::VendorInterface,
+    header: &Path,
+) -> Result<CheckFindings> {
+    let text = preprocess_header(header)?;
     let is_word =
         |name: &str| text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name);
     if let Some((name, since)) = interface.young.iter().find(|(name, _)| !is_word(name)) {
         let found = format!("{} has no {name}, which {since} has", interface.known_by);
-        return Ok(Findings::skip(format!("{found} ({})", interface.package)));
+        return Ok(CheckFindings::with_skip(format!("{found} ({})", interface.package)));
     }
-    let Some(sys) = workspace.find("sys") else { anyhow::bail!("there is no crate sys") };
-    let rust = gpu::facts(interface, &sys.dir)?;
-    let mut findings = compare(&rust, &measure(header, rust.keys())?);
-    findings.note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
+    let Some(sys) = workspace.find_crate("sys") else { anyhow::bail!("there is no crate sys") };
+    let rust = gpu::interface_facts(interface, &sys.dir)?;
+    let mut findings = compare_facts(&rust, &measure_facts(header, rust.keys())?);
+    findings.add_note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
     Ok(findings)
 }
 
 /// A header, and all that it includes.
-fn preprocessed(header: &Path) -> Result<String> {
+fn preprocess_header(header: &Path) -> Result<String> {
     let mut cc = Command::new("cc");
     if let Some(folder) = header.parent() {
         cc.arg("-I").arg(folder);
     }
-    shell::output(cc.args(VENDORS).args(["-E", "-P"]).arg(header))
+    shell::run_captured(cc.args(VENDORS).args(["-E", "-P"]).arg(header))
 }
 
 /// Whether the C compiler finds a header.
@@ -161,29 +165,29 @@ fn is_installed(header: &str) -> Result<bool> {
     let dir = tempfile::tempdir().context("a temporary folder")?;
     let source = dir.path().join("probe.c");
     std::fs::write(&source, format!("#if __has_include(<{header}>)\nthere\n#endif\n"))?;
-    let out = shell::output(Command::new("cc").args(["-E", "-P"]).args(VENDORS).arg(&source))?;
+    let out = shell::run_captured(Command::new("cc").args(["-E", "-P"]).args(VENDORS).arg(&source))?;
     Ok(out.contains("there"))
 }
 
 /// Where vendors of GPUs put their headers, behind the places that the C compiler knows.
 const VENDORS: [&str; 4] = ["-idirafter", "/usr/local/cuda/include", "-idirafter", "/opt/rocm/include"];
 
-fn compare(rust: &Facts, c: &Facts) -> Findings {
-    let mut findings = Findings::default();
+fn compare_facts(rust: &HeaderFacts, c: &HeaderFacts) -> CheckFindings {
+    let mut findings = CheckFindings::default();
     for (expression, ours) in rust {
         match c.get(expression) {
             Some(theirs) if theirs == ours => {}
-            Some(theirs) => findings.add(expression, format!("{theirs} in C, {ours} in crates/sys")),
-            None => findings.add(expression, "the C program did not print it"),
+            Some(theirs) => findings.add_finding(expression, format!("{theirs} in C, {ours} in crates/sys")),
+            None => findings.add_finding(expression, "the C program did not print it"),
         }
     }
     findings
 }
 
 /// What Rust says.
-fn facts() -> Facts {
-    let mut facts = Facts::new();
-    for layout in layouts::all() {
+fn rust_facts() -> HeaderFacts {
+    let mut facts = HeaderFacts::new();
+    for layout in layouts::all_layouts() {
         let c = layout.c;
         facts.insert(format!("sizeof({c})"), as_fact(layout.size));
         facts.insert(format!("_Alignof({c})"), as_fact(layout.align));
@@ -193,7 +197,7 @@ fn facts() -> Facts {
             facts.insert(format!("sizeof((({c}*)0)->{field})"), as_fact(size));
         }
     }
-    facts.extend(layouts::constants().into_iter().map(|(name, value)| (name.to_owned(), value)));
+    facts.extend(layouts::net_constants().into_iter().map(|(name, value)| (name.to_owned(), value)));
     facts
 }
 
@@ -202,7 +206,7 @@ fn as_fact(bytes: usize) -> i64 {
 }
 
 /// Has a C compiler evaluate every expression.
-fn measure<'a>(header: &Path, expressions: impl Iterator<Item = &'a String>) -> Result<Facts> {
+fn measure_facts<'a>(header: &Path, expressions: impl Iterator<Item = &'a String>) -> Result<HeaderFacts> {
     let dir = tempfile::tempdir().context("a temporary folder")?;
     let source = dir.path().join("probe.c");
     let program = dir.path().join("probe");
@@ -217,8 +221,8 @@ fn measure<'a>(header: &Path, expressions: impl Iterator<Item = &'a String>) -> 
     if let Some(folder) = header.parent() {
         cc.arg("-I").arg(folder);
     }
-    shell::output(cc.args(VENDORS).args(["-std=gnu11", "-Wall", "-o"]).arg(&program).arg(&source))?;
-    let out = shell::output(&mut Command::new(&program))?;
+    shell::run_captured(cc.args(VENDORS).args(["-std=gnu11", "-Wall", "-o"]).arg(&program).arg(&source))?;
+    let out = shell::run_captured(&mut Command::new(&program))?;
     out.lines()
         .map(|line| {
             let (value, expression) = line.split_once('\t').context("the probe's output")?;
@@ -256,8 +260,8 @@ mod tests {
     }
 
     /// What is found against our header with some words replaced; `None` without a compiler.
-    fn against_altered(words: &[(&str, &str)]) -> Option<Findings> {
-        shell::which("cc")?;
+    fn against_altered(words: &[(&str, &str)]) -> Option<CheckFindings> {
+        shell::find_program("cc")?;
         let dir = tempfile::tempdir().unwrap();
         let mut text = std::fs::read_to_string(header()).unwrap();
         for (from, to) in words {
@@ -289,8 +293,8 @@ mod tests {
     }
 
     /// What is found against the library's header with some words replaced; `None` where there is none.
-    fn against_altered_verbs(words: &[(&str, &str)]) -> Option<Findings> {
-        shell::which("cc")?;
+    fn against_altered_verbs(words: &[(&str, &str)]) -> Option<CheckFindings> {
+        shell::find_program("cc")?;
         let mut text = std::fs::read_to_string(Path::new("/usr/include").join(verbs::HEADER)).ok()?;
         for (from, to) in words {
             assert!(text.contains(from), "{from}");
@@ -329,8 +333,8 @@ mod tests {
     }
 
     /// What is found against libfabric's headers with some words of one replaced; `None` where there are none.
-    fn against_altered_ofi(header: &str, words: (&str, &str)) -> Option<Findings> {
-        shell::which("cc")?;
+    fn against_altered_ofi(header: &str, words: (&str, &str)) -> Option<CheckFindings> {
+        shell::find_program("cc")?;
         let text = std::fs::read_to_string(Path::new("/usr/include/rdma").join(header)).ok()?;
         assert!(text.contains(words.0), "{}", words.0);
         let dir = tempfile::tempdir().unwrap();
@@ -382,13 +386,13 @@ mod tests {
     #[test]
     fn the_facts_of_gpus_are_found_without_their_headers() {
         let workspace = Workspace::current().unwrap();
-        let sys = &workspace.find("sys").unwrap().dir;
-        let cuda = gpu::facts(&gpu::CUDA, sys).unwrap();
+        let sys = &workspace.find_crate("sys").unwrap().dir;
+        let cuda = gpu::interface_facts(&gpu::CUDA, sys).unwrap();
         let pop = "__builtin_types_compatible_p(__typeof__(&cuCtxPopCurrent_v2), unsigned int (*)(struct CUctx_st**))";
         assert_eq!(cuda.get(pop), Some(&1));
-        let hip = gpu::facts(&gpu::HIP, sys).unwrap();
+        let hip = gpu::interface_facts(&gpu::HIP, sys).unwrap();
         assert!(hip.keys().any(|fact| fact.contains("(&hsa_amd_portable_export_dmabuf)")));
-        let ze = gpu::facts(&gpu::ZE, sys).unwrap();
+        let ze = gpu::interface_facts(&gpu::ZE, sys).unwrap();
         let put = "__builtin_types_compatible_p(__typeof__(&zeMemPutIpcHandle), \
                    unsigned int (*)(struct _ze_context_handle_t*, ze_ipc_mem_handle_t))";
         assert_eq!(ze.get(put), Some(&1));
@@ -400,7 +404,7 @@ mod tests {
     /// A header that lacks a function which its successors have is no reason to fail; one that has it is compared.
     #[test]
     fn headers_that_are_too_old_are_skipped_with_a_reason() {
-        if shell::which("cc").is_none() {
+        if shell::find_program("cc").is_none() {
             return;
         }
         let workspace = Workspace::current().unwrap();
@@ -423,7 +427,7 @@ mod tests {
 
     #[test]
     fn headers_are_looked_for_by_the_compiler() {
-        if shell::which("cc").is_some() {
+        if shell::find_program("cc").is_some() {
             assert!(is_installed("stdio.h").unwrap());
             assert!(!is_installed("there/is/no.h").unwrap());
         }

@@ -17,10 +17,10 @@ use trunkline_sys::ofi::{
     PciAttr, Provider, RmaIoc, RmaIov, RxAttr, TxAttr,
 };
 
-use super::layouts::{Layout, layouts, size_behind};
-use super::prototypes::{self, Aliases};
-use super::{Facts, as_fact};
-use crate::source::Source;
+use super::layouts::{StructLayout, layouts, size_behind};
+use super::prototypes::{self, FunctionAliases};
+use super::{HeaderFacts, as_fact};
+use crate::source::SourceFile;
 
 /// Our header that includes all that is needed.
 pub(super) const HEADER: &str = "tools/xtask/bindings/probe_ofi.h";
@@ -47,9 +47,11 @@ const LONGER: [&str; 12] = [
 ///
 /// # Errors
 /// When a source cannot be read, or holds what has no C name here.
-pub(super) fn facts(sys: &Path) -> Result<Facts> {
-    let mut facts = Facts::new();
-    for Layout { c, size, align, fields } in attributes().into_iter().chain(objects()).chain(operations()) {
+pub(super) fn ofi_facts(sys: &Path) -> Result<HeaderFacts> {
+    let mut facts = HeaderFacts::new();
+    for StructLayout { c, size, align, fields } in
+        attribute_layouts().into_iter().chain(object_layouts()).chain(operation_layouts())
+    {
         let longer = LONGER.contains(&c);
         size_of(&mut facts, longer, c, size);
         facts.insert(format!("_Alignof({c})"), as_fact(align));
@@ -60,22 +62,22 @@ pub(super) fn facts(sys: &Path) -> Result<Facts> {
             size_of(&mut facts, c == "struct fi_mr_modify", &format!("((({c}*)0)->{field})"), size);
         }
     }
-    facts.extend(later());
-    let sources = sources(&sys.join("src/ofi"))?;
-    let mut aliases = Aliases::new();
+    facts.extend(later_facts());
+    let sources = read_sources(&sys.join("src/ofi"))?;
+    let mut aliases = FunctionAliases::new();
     for source in &sources {
-        aliases.extend(prototypes::aliases(source));
+        aliases.extend(prototypes::function_aliases(source));
     }
     for source in &sources {
         for item in &source.product.items {
             match item {
-                Item::Struct(table) => slots(&mut facts, &aliases, table)?,
+                Item::Struct(table) => add_slot_checks(&mut facts, &aliases, table)?,
                 Item::Mod(group) => {
                     for item in group.content.iter().flat_map(|(_, items)| items) {
-                        number(&mut facts, item)?;
+                        add_constant(&mut facts, item)?;
                     }
                 }
-                item => number(&mut facts, item)?,
+                item => add_constant(&mut facts, item)?,
             }
         }
     }
@@ -83,7 +85,7 @@ pub(super) fn facts(sys: &Path) -> Result<Facts> {
 }
 
 /// The size of a type or field; exact, but for what later versions made longer.
-fn size_of(facts: &mut Facts, longer: bool, of: &str, size: usize) {
+fn size_of(facts: &mut HeaderFacts, longer: bool, of: &str, size: usize) {
     if longer {
         let than = format!("PROBE_VERSION > FI_VERSION(1, 17) ? sizeof({of}) >= {size}");
         facts.insert(format!("({than} : sizeof({of}) == {size})"), 1);
@@ -93,7 +95,7 @@ fn size_of(facts: &mut Facts, longer: bool, of: &str, size: usize) {
 }
 
 /// What only later headers have.
-fn later() -> impl Iterator<Item = (String, i64)> {
+fn later_facts() -> impl Iterator<Item = (String, i64)> {
     use std::mem::offset_of;
     let attr = "struct fi_mr_attr";
     let places = [
@@ -113,17 +115,17 @@ fn later() -> impl Iterator<Item = (String, i64)> {
     all.map(|(c, number)| (format!("PROBE_LATER({c}, {number})"), as_fact(number)))
 }
 
-fn sources(folder: &Path) -> Result<Vec<Source>> {
+fn read_sources(folder: &Path) -> Result<Vec<SourceFile>> {
     let mut paths = Vec::<PathBuf>::new();
     for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         paths.push(entry?.path());
     }
     paths.sort();
-    paths.iter().map(|path| Source::read(path)).collect()
+    paths.iter().map(|path| SourceFile::read(path)).collect()
 }
 
 /// A constant whose text begins with its name in C: the C compiler is given the same value in its own words.
-fn number(facts: &mut Facts, item: &Item) -> Result<()> {
+fn add_constant(facts: &mut HeaderFacts, item: &Item) -> Result<()> {
     let Item::Const(constant) = item else { return Ok(()) };
     let text = constant.attrs.iter().find_map(|attr| match &attr.meta {
         syn::Meta::NameValue(doc) => Some(doc.value.to_token_stream().to_string()),
@@ -131,12 +133,12 @@ fn number(facts: &mut Facts, item: &Item) -> Result<()> {
     });
     let Some(name) = text.as_deref().and_then(|text| text.strip_prefix("\" `FI_")) else { return Ok(()) };
     let name = name.split('`').next().context("an open quote")?;
-    let value = c_value(&constant.expr).with_context(|| format!("the value of FI_{name}"))?;
+    let value = render_c_value(&constant.expr).with_context(|| format!("the value of FI_{name}"))?;
     facts.insert(format!("FI_{name} == {value}"), 1);
     Ok(())
 }
 
-fn c_value(value: &Expr) -> Result<String> {
+fn render_c_value(value: &Expr) -> Result<String> {
     let text = value.to_token_stream().to_string();
     match text.split(' ').collect::<Vec<_>>()[..] {
         ["u64", "::", "MAX"] => Ok("UINT64_MAX".to_owned()),
@@ -147,7 +149,11 @@ fn c_value(value: &Expr) -> Result<String> {
 }
 
 /// C expressions that are 1 when a function, or a slot of a table, has the type that Rust gives it.
-fn slots(facts: &mut Facts, aliases: &Aliases, table: &syn::ItemStruct) -> Result<()> {
+fn add_slot_checks(
+    facts: &mut HeaderFacts,
+    aliases: &FunctionAliases,
+    table: &syn::ItemStruct,
+) -> Result<()> {
     let name = table.ident.to_string();
     for field in &table.fields {
         let Some(slot) = field.ident.as_ref().map(ToString::to_string) else { continue };
@@ -156,32 +162,32 @@ fn slots(facts: &mut Facts, aliases: &Aliases, table: &syn::ItemStruct) -> Resul
             (_, Some(function)) => (format!("(({}*)0)->{slot}", c_struct(&name)), function),
             _ => continue,
         };
-        let prototype = prototype(aliases, function).with_context(|| format!("{name}: {slot}"))?;
+        let prototype = render_prototype(aliases, function).with_context(|| format!("{name}: {slot}"))?;
         facts.insert(format!("__builtin_types_compatible_p(__typeof__({place}), {prototype})"), 1);
     }
     Ok(())
 }
 
 /// `int (*)(struct fid_ep*, ...)` for an alias.
-fn prototype(aliases: &Aliases, function: &Type) -> Result<String> {
+fn render_prototype(aliases: &FunctionAliases, function: &Type) -> Result<String> {
     let Type::Path(path) = function else { bail!("no named type") };
     let name = path.path.segments.last().context("an empty path")?.ident.to_string();
     let (_, signature) = aliases.get(&name).with_context(|| format!("{name} is no alias"))?;
     let arguments =
-        signature.inputs.iter().map(|input| c_type(&input.ty)).collect::<Result<Vec<_>>>()?.join(", ");
+        signature.inputs.iter().map(|input| render_c_type(&input.ty)).collect::<Result<Vec<_>>>()?.join(", ");
     let result = match &signature.output {
         ReturnType::Default => "void".to_owned(),
-        ReturnType::Type(_, ty) => c_type(ty)?,
+        ReturnType::Type(_, ty) => render_c_type(ty)?,
     };
     // A function without arguments says so in C.
     let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments };
     Ok(format!("{result} (*)({arguments})"))
 }
 
-fn c_type(ty: &Type) -> Result<String> {
+fn render_c_type(ty: &Type) -> Result<String> {
     if let Type::Ptr(pointer) = ty {
         let constant = if pointer.const_token.is_some() { "const " } else { "" };
-        return Ok(format!("{constant}{}*", c_type(&pointer.elem)?));
+        return Ok(format!("{constant}{}*", render_c_type(&pointer.elem)?));
     }
     let Type::Path(path) = ty else { bail!("a type without a C name") };
     let name = path.path.segments.last().context("an empty path")?.ident.to_string();
@@ -223,7 +229,7 @@ fn c_struct(name: &str) -> String {
 }
 
 /// What is asked for and offered.
-fn attributes() -> Vec<Layout> {
+fn attribute_layouts() -> Vec<StructLayout> {
     layouts! {
         "struct fi_info" = Info {
             next caps mode addr_format src_addrlen dest_addrlen src_addr dest_addr handle tx_attr
@@ -256,7 +262,7 @@ fn attributes() -> Vec<Layout> {
 }
 
 /// Objects, their tables and what queues hold.
-fn objects() -> Vec<Layout> {
+fn object_layouts() -> Vec<StructLayout> {
     layouts! {
         "struct fid" = Fid { fclass context ops }
         "struct fi_ops" = Ops { size close bind control ops_open tostr ops_set }
@@ -309,7 +315,7 @@ fn objects() -> Vec<Layout> {
 }
 
 /// Operations and their tables.
-fn operations() -> Vec<Layout> {
+fn operation_layouts() -> Vec<StructLayout> {
     layouts! {
         "struct fi_msg" = Msg { msg_iov desc iov_count addr context data }
         "struct fi_msg_tagged" = MsgTagged { msg_iov desc iov_count addr tag ignore context data }

@@ -9,27 +9,27 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use syn::{GenericArgument, PathArguments, ReturnType, Type};
 
-use crate::source::Source;
+use crate::source::SourceFile;
 
 /// A named function type: its type parameters and its signature.
-pub(super) type Aliases = BTreeMap<String, (Vec<String>, syn::TypeBareFn)>;
+pub(super) type FunctionAliases = BTreeMap<String, (Vec<String>, syn::TypeBareFn)>;
 
 /// C expressions that are 1 when a slot has the type that Rust gives it.
 ///
 /// # Errors
 /// When a source cannot be read, or holds a type that has no C name here.
-pub(super) fn checks(sys: &Path) -> Result<Vec<String>> {
+pub(super) fn prototype_checks(sys: &Path) -> Result<Vec<String>> {
     let folder = sys.join("src/nccl_net");
-    let aliases = aliases(&Source::read(&folder.join("mod.rs"))?);
+    let aliases = function_aliases(&SourceFile::read(&folder.join("mod.rs"))?);
     let mut checks = Vec::new();
     for version in 6..=12 {
-        let source = Source::read(&folder.join(format!("v{version}.rs")))?;
-        let slots = Slots { aliases: &aliases, version };
+        let source = SourceFile::read(&folder.join(format!("v{version}.rs")))?;
+        let slots = TableSlots { aliases: &aliases, version };
         for item in &source.product.items {
             if let syn::Item::Struct(table) = item
                 && table.ident == format!("NetV{version}")
             {
-                checks.extend(slots.of(table)?);
+                checks.extend(slots.slot_checks(table)?);
             }
         }
     }
@@ -40,8 +40,8 @@ pub(super) fn checks(sys: &Path) -> Result<Vec<String>> {
 }
 
 /// The named function types of a source.
-pub(super) fn aliases(source: &Source) -> Aliases {
-    let mut aliases = Aliases::new();
+pub(super) fn function_aliases(source: &SourceFile) -> FunctionAliases {
+    let mut aliases = FunctionAliases::new();
     for item in &source.product.items {
         if let syn::Item::Type(alias) = item
             && let Type::BareFn(signature) = &*alias.ty
@@ -54,26 +54,27 @@ pub(super) fn aliases(source: &Source) -> Aliases {
 }
 
 /// The tables of one version.
-struct Slots<'a> {
-    aliases: &'a Aliases,
+struct TableSlots<'a> {
+    aliases: &'a FunctionAliases,
     version: u8,
 }
 
-impl Slots<'_> {
-    fn of(&self, table: &syn::ItemStruct) -> Result<Vec<String>> {
+impl TableSlots<'_> {
+    fn slot_checks(&self, table: &syn::ItemStruct) -> Result<Vec<String>> {
         let mut checks = Vec::new();
         for field in &table.fields {
             let Some(name) = &field.ident else { continue };
             let Some(function) = inside_option(&field.ty) else { continue };
             let slot = format!("((ncclNet_v{}_t*)0)->{}", self.version, super::camel_case(&name.to_string()));
-            let prototype = self.prototype(function).with_context(|| format!("v{}: {name}", self.version))?;
+            let prototype =
+                self.render_prototype(function).with_context(|| format!("v{}: {name}", self.version))?;
             checks.push(format!("__builtin_types_compatible_p(__typeof__({slot}), {prototype})"));
         }
         Ok(checks)
     }
 
     /// `ncclResult_t (*)(void*, int)` for an alias, its type arguments put in.
-    fn prototype(&self, function: &Type) -> Result<String> {
+    fn render_prototype(&self, function: &Type) -> Result<String> {
         let Type::Path(path) = function else { bail!("no named type") };
         let name = path.path.segments.last().context("an empty path")?;
         let (parameters, signature) = self
@@ -84,30 +85,30 @@ impl Slots<'_> {
         if let PathArguments::AngleBracketed(arguments) = &name.arguments {
             for (parameter, argument) in parameters.iter().zip(&arguments.args) {
                 let GenericArgument::Type(argument) = argument else { bail!("an odd type argument") };
-                given.insert(parameter.clone(), self.c_type(argument, &BTreeMap::new())?);
+                given.insert(parameter.clone(), self.render_c_type(argument, &BTreeMap::new())?);
             }
         }
         let arguments = signature
             .inputs
             .iter()
-            .map(|i| self.c_type(&i.ty, &given))
+            .map(|i| self.render_c_type(&i.ty, &given))
             .collect::<Result<Vec<_>>>()?
             .join(", ");
         let result = match &signature.output {
             ReturnType::Default => "void".to_owned(),
-            ReturnType::Type(_, ty) => self.c_type(ty, &given)?,
+            ReturnType::Type(_, ty) => self.render_c_type(ty, &given)?,
         };
         Ok(format!("{result} (*)({arguments})"))
     }
 
-    fn c_type(&self, ty: &Type, given: &BTreeMap<String, String>) -> Result<String> {
+    fn render_c_type(&self, ty: &Type, given: &BTreeMap<String, String>) -> Result<String> {
         if let Type::Ptr(pointer) = ty {
-            let behind = self.c_type(&pointer.elem, given)?;
+            let behind = self.render_c_type(&pointer.elem, given)?;
             let constant = if pointer.const_token.is_some() { "const " } else { "" };
             return Ok(format!("{constant}{behind}*"));
         }
         if let Some(function) = inside_option(ty) {
-            return self.c_type(function, given);
+            return self.render_c_type(function, given);
         }
         let Type::Path(path) = ty else { bail!("a type without a C name") };
         let name = path.path.segments.last().context("an empty path")?.ident.to_string();

@@ -13,10 +13,10 @@ use trunkline_sys::verbs::{
     wr_opcode,
 };
 
-use super::layouts::{Layout, layouts, size_behind};
-use super::prototypes::{self, Aliases};
-use super::{Facts, as_fact};
-use crate::source::Source;
+use super::layouts::{StructLayout, layouts, size_behind};
+use super::prototypes::{self, FunctionAliases};
+use super::{HeaderFacts, as_fact};
+use crate::source::SourceFile;
 
 /// The header, as programs include it.
 pub(super) const HEADER: &str = "infiniband/verbs.h";
@@ -28,9 +28,9 @@ const ROWS: [&str; 2] = ["advise_mr", "ibv_destroy_flow"];
 ///
 /// # Errors
 /// When a source cannot be read, or holds a type that has no C name here.
-pub(super) fn facts(sys: &Path) -> Result<Facts> {
-    let mut facts = Facts::new();
-    for Layout { c, size, align, fields } in objects().into_iter().chain(requests()) {
+pub(super) fn verbs_facts(sys: &Path) -> Result<HeaderFacts> {
+    let mut facts = HeaderFacts::new();
+    for StructLayout { c, size, align, fields } in object_layouts().into_iter().chain(request_layouts()) {
         facts.insert(format!("sizeof({c})"), as_fact(size));
         facts.insert(format!("_Alignof({c})"), as_fact(align));
         for (field, offset, size) in fields {
@@ -50,8 +50,8 @@ pub(super) fn facts(sys: &Path) -> Result<Facts> {
     for (field, offset) in targets {
         facts.insert(format!("offsetof(struct ibv_send_wr, wr.{field})"), as_fact(inside + offset));
     }
-    facts.extend(constants().map(|(name, value)| (name.to_owned(), value)));
-    facts.extend(checks(&sys.join("src/verbs"))?.into_iter().map(|expression| (expression, 1)));
+    facts.extend(verbs_constants().map(|(name, value)| (name.to_owned(), value)));
+    facts.extend(prototype_checks(&sys.join("src/verbs"))?.into_iter().map(|expression| (expression, 1)));
     Ok(facts)
 }
 
@@ -64,7 +64,7 @@ fn c_name(field: &'static str) -> &'static str {
 }
 
 /// Objects of the library.
-fn objects() -> Vec<Layout> {
+fn object_layouts() -> Vec<StructLayout> {
     layouts! {
         "struct ibv_device" = Device {
             _ops node_type transport_type name dev_name dev_path ibdev_path
@@ -117,7 +117,7 @@ fn objects() -> Vec<Layout> {
 }
 
 /// What is asked of it, and what it tells.
-fn requests() -> Vec<Layout> {
+fn request_layouts() -> Vec<StructLayout> {
     layouts! {
         "struct ibv_qp_cap" = QpCap {
             max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data
@@ -152,7 +152,7 @@ fn requests() -> Vec<Layout> {
 }
 
 /// Constants by their C names.
-fn constants() -> impl Iterator<Item = (&'static str, i64)> {
+fn verbs_constants() -> impl Iterator<Item = (&'static str, i64)> {
     of_objects().into_iter().chain(of_work()).chain(of_endings())
 }
 
@@ -256,9 +256,9 @@ fn of_endings() -> Vec<(&'static str, i64)> {
 }
 
 /// C expressions that are 1 when a function, or a slot of a table, has the type that Rust gives it.
-fn checks(folder: &Path) -> Result<Vec<String>> {
-    let calls = Source::read(&folder.join("calls.rs"))?;
-    let aliases = prototypes::aliases(&calls);
+fn prototype_checks(folder: &Path) -> Result<Vec<String>> {
+    let calls = SourceFile::read(&folder.join("calls.rs"))?;
+    let aliases = prototypes::function_aliases(&calls);
     let tables = [
         ("Calls", "calls.rs"),
         ("ContextOps", "context.rs"),
@@ -267,7 +267,7 @@ fn checks(folder: &Path) -> Result<Vec<String>> {
     ];
     let mut checks = Vec::new();
     for (table, file) in tables {
-        let source = Source::read(&folder.join(file))?;
+        let source = SourceFile::read(&folder.join(file))?;
         let found = source.product.items.iter().find_map(|item| match item {
             syn::Item::Struct(found) if found.ident == table => Some(found),
             _ => None,
@@ -283,7 +283,8 @@ fn checks(folder: &Path) -> Result<Vec<String>> {
                 _ => (format!("((struct ibv_qp_ex*)0)->{name}"), optional),
             };
             let Some(function) = function else { continue };
-            let prototype = prototype(&aliases, function).with_context(|| format!("{table}: {name}"))?;
+            let prototype =
+                render_prototype(&aliases, function).with_context(|| format!("{table}: {name}"))?;
             checks.push(format!("__builtin_types_compatible_p(__typeof__({place}), {prototype})"));
         }
     }
@@ -291,23 +292,23 @@ fn checks(folder: &Path) -> Result<Vec<String>> {
 }
 
 /// `int (*)(struct ibv_qp*, ...)` for an alias.
-fn prototype(aliases: &Aliases, function: &Type) -> Result<String> {
+fn render_prototype(aliases: &FunctionAliases, function: &Type) -> Result<String> {
     let Type::Path(path) = function else { bail!("no named type") };
     let name = path.path.segments.last().context("an empty path")?.ident.to_string();
     let (_, signature) = aliases.get(&name).with_context(|| format!("{name} is no alias"))?;
     let arguments =
-        signature.inputs.iter().map(|input| c_type(&input.ty)).collect::<Result<Vec<_>>>()?.join(", ");
+        signature.inputs.iter().map(|input| render_c_type(&input.ty)).collect::<Result<Vec<_>>>()?.join(", ");
     let result = match &signature.output {
         ReturnType::Default => "void".to_owned(),
-        ReturnType::Type(_, ty) => c_type(ty)?,
+        ReturnType::Type(_, ty) => render_c_type(ty)?,
     };
     Ok(format!("{result} (*)({arguments})"))
 }
 
-fn c_type(ty: &Type) -> Result<String> {
+fn render_c_type(ty: &Type) -> Result<String> {
     if let Type::Ptr(pointer) = ty {
         let constant = if pointer.const_token.is_some() { "const " } else { "" };
-        return Ok(format!("{constant}{}*", c_type(&pointer.elem)?));
+        return Ok(format!("{constant}{}*", render_c_type(&pointer.elem)?));
     }
     let Type::Path(path) = ty else { bail!("a type without a C name") };
     let name = path.path.segments.last().context("an empty path")?.ident.to_string();

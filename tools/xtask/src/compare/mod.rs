@@ -17,7 +17,7 @@ use comfy_table::Table;
 
 use crate::workspace::Workspace;
 use crate::{dist, shell};
-use stats::{Better, Pairs, Summary};
+use stats::{BetterDirection, FigurePairs, PairSummary};
 
 /// Where `--write` puts the figures, relative to the root, and between which markers.
 const DOCUMENT: &str = "docs/performance.md";
@@ -29,7 +29,7 @@ const MIB: usize = 1 << 20;
 
 /// What is asked for on the command line.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct CompareOptions {
     /// Pairs of runs for each row, ours and the peer's in turns.
     #[arg(long, default_value_t = 9)]
     pairs: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Options {
 
 /// What carries the bytes of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wire {
+enum ComparedWire {
     /// Shared memory.
     Shm,
     /// TCP through the loopback interface.
@@ -53,14 +53,14 @@ enum Wire {
 }
 
 /// One row: what is measured, and the bar it is held against.
-struct Row {
+struct ComparisonRow {
     name: String,
     unit: &'static str,
-    better: Better,
+    better: BetterDirection,
     bytes: usize,
-    wire: Wire,
-    ours: Ours,
-    peer: Option<Peer>,
+    wire: ComparedWire,
+    ours: OwnMeasure,
+    peer: Option<PeerBenchmark>,
     /// The ratio to reach, if there is one.
     goal: Option<f64>,
     /// The own figure to reach, if there is one.
@@ -69,7 +69,7 @@ struct Row {
 
 /// What of ours a row shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ours {
+enum OwnMeasure {
     Latency,
     OneWay,
     MessageRate,
@@ -87,7 +87,7 @@ enum Ours {
 
 /// Whom a row is compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Peer {
+enum PeerBenchmark {
     /// Debian's `fi_pingpong` over the shm or the net provider.
     Pingpong,
     /// The example `raw` of `crates/ofi`: libfabric's tagged messages and nothing else.
@@ -108,16 +108,16 @@ enum Peer {
     OwnBothWay,
 }
 
-impl Peer {
-    const fn name(self, wire: Wire) -> &'static str {
+impl PeerBenchmark {
+    const fn peer_name(self, wire: ComparedWire) -> &'static str {
         match (self, wire) {
-            (Self::Pingpong, Wire::Shm) => "fi_pingpong -p shm",
+            (Self::Pingpong, ComparedWire::Shm) => "fi_pingpong -p shm",
             (Self::Pingpong, _) => "fi_pingpong -p net",
             (Self::Raw, _) => "raw libfabric",
             (Self::RawRound, _) => "raw libfabric, a message there and back",
             (Self::RawRemote, _) => "raw libfabric, writes and reads",
             (Self::RawEach, _) => "raw libfabric, a connection each way",
-            (Self::TagBandwidth, Wire::Shm) => "UCX tag_bw, posix,cma",
+            (Self::TagBandwidth, ComparedWire::Shm) => "UCX tag_bw, posix,cma",
             (Self::TagBandwidth, _) => "UCX tag_bw, tcp",
             (Self::TagLatency, _) => "UCX tag_lat, posix,cma",
             (Self::OwnMemcpy, _) => "one core's memcpy",
@@ -126,7 +126,7 @@ impl Peer {
     }
 
     /// Program and package.
-    const fn needs(self) -> Option<(&'static str, &'static str)> {
+    const fn needed_program(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Pingpong => Some(("fi_pingpong", "libfabric-bin")),
             Self::TagBandwidth | Self::TagLatency => Some(("ucx_perftest", "ucx-utils")),
@@ -144,7 +144,7 @@ impl Peer {
 ///
 /// # Errors
 /// When ours does not build or run, or the document cannot be written. A peer that is not installed is a skip.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &CompareOptions) -> Result<()> {
     if options.pairs < 9 {
         eprintln!("compare: fewer than 9 pairs say little");
     }
@@ -152,20 +152,23 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let tool = dist::build_shipped(workspace, &packages)?.join("trunkline");
     dist::build_shipped(workspace, &["--package", "trunkline-ofi", "--example", "raw"])?;
     let mut summaries = Vec::new();
-    for row in rows().into_iter().filter(|r| options.only.as_ref().is_none_or(|part| r.name.contains(part))) {
-        if let Some((program, package)) = row.peer.and_then(Peer::needs)
-            && shell::which(program).is_none()
+    for row in comparison_rows()
+        .into_iter()
+        .filter(|r| options.only.as_ref().is_none_or(|part| r.name.contains(part)))
+    {
+        if let Some((program, package)) = row.peer.and_then(PeerBenchmark::needed_program)
+            && shell::find_program(program).is_none()
         {
             println!("SKIPPED {}: {program} is not installed (package {package})", row.name);
             continue;
         }
         eprintln!("compare: {} ...", row.name);
-        let pairs = measure(&tool, &row, options.pairs)?;
-        let summary = pairs.summary().with_context(|| format!("{}: no figures", row.name))?;
+        let pairs = measure_row(&tool, &row, options.pairs)?;
+        let summary = pairs.to_summary().with_context(|| format!("{}: no figures", row.name))?;
         summaries.push((row, summary));
     }
-    println!("{}", table(&summaries));
-    let text = markdown(&summaries, options.pairs)?;
+    println!("{}", summary_table(&summaries));
+    let text = render_markdown(&summaries, options.pairs)?;
     if options.write {
         write_document(&workspace.root.join(DOCUMENT), &text)?;
     } else {
@@ -175,7 +178,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 /// Bytes, as people say them.
-fn said(bytes: usize) -> String {
+fn format_size(bytes: usize) -> String {
     match bytes {
         0..KIB => format!("{bytes} B"),
         KIB..MIB => format!("{} KiB", bytes / KIB),
@@ -183,99 +186,122 @@ fn said(bytes: usize) -> String {
     }
 }
 
-fn rows() -> Vec<Row> {
+fn comparison_rows() -> Vec<ComparisonRow> {
     let row = |wire, bytes, what: &str, ours| {
         let over = match wire {
-            Wire::Shm => "",
-            Wire::Tcp => "tcp: ",
-            Wire::Ofi => "ofi:tcp: ",
+            ComparedWire::Shm => "",
+            ComparedWire::Tcp => "tcp: ",
+            ComparedWire::Ofi => "ofi:tcp: ",
         };
         let (unit, better) = match ours {
-            Ours::Latency | Ours::Remote(_) | Ours::NearLatency(_) => ("us", Better::Lower),
-            Ours::MessageRate => ("million/s", Better::Higher),
-            Ours::OneWay | Ours::RemoteStream(_) | Ours::NearStream(_) | Ours::Collective(..) => {
-                ("GB/s", Better::Higher)
+            OwnMeasure::Latency | OwnMeasure::Remote(_) | OwnMeasure::NearLatency(_) => {
+                ("us", BetterDirection::Lower)
             }
+            OwnMeasure::MessageRate => ("million/s", BetterDirection::Higher),
+            OwnMeasure::OneWay
+            | OwnMeasure::RemoteStream(_)
+            | OwnMeasure::NearStream(_)
+            | OwnMeasure::Collective(..) => ("GB/s", BetterDirection::Higher),
         };
         let peer = match ours {
-            Ours::Remote(_) => Some(Peer::RawRound),
-            Ours::RemoteStream(_) => Some(Peer::RawRemote),
-            _ if wire == Wire::Ofi => Some(Peer::Raw),
-            Ours::Latency => Some(Peer::Pingpong),
-            Ours::NearLatency(_) => Some(Peer::TagLatency),
-            Ours::OneWay | Ours::NearStream(_) => Some(Peer::TagBandwidth),
-            Ours::MessageRate => None,
-            Ours::Collective(..) => Some(Peer::OwnBothWay),
+            OwnMeasure::Remote(_) => Some(PeerBenchmark::RawRound),
+            OwnMeasure::RemoteStream(_) => Some(PeerBenchmark::RawRemote),
+            _ if wire == ComparedWire::Ofi => Some(PeerBenchmark::Raw),
+            OwnMeasure::Latency => Some(PeerBenchmark::Pingpong),
+            OwnMeasure::NearLatency(_) => Some(PeerBenchmark::TagLatency),
+            OwnMeasure::OneWay | OwnMeasure::NearStream(_) => Some(PeerBenchmark::TagBandwidth),
+            OwnMeasure::MessageRate => None,
+            OwnMeasure::Collective(..) => Some(PeerBenchmark::OwnBothWay),
         };
-        let name = format!("{over}{} {what}", said(bytes));
-        Row { name, unit, better, bytes, wire, ours, peer, goal: None, own_goal: None }
+        let name = format!("{over}{} {what}", format_size(bytes));
+        ComparisonRow { name, unit, better, bytes, wire, ours, peer, goal: None, own_goal: None }
     };
-    let latency = |wire, bytes, goal, own_goal| Row {
+    let latency = |wire, bytes, goal, own_goal| ComparisonRow {
         goal,
         own_goal,
-        ..row(wire, bytes, "half round trip", Ours::Latency)
+        ..row(wire, bytes, "half round trip", OwnMeasure::Latency)
     };
-    let rate = |wire, goal| Row { own_goal: Some(goal), ..row(wire, 8, "messages", Ours::MessageRate) };
-    let shm = |bytes| Row { goal: Some(1.75), ..row(Wire::Shm, bytes, "stream", Ours::OneWay) };
-    let tcp = |bytes, goal| Row { own_goal: Some(goal), ..row(Wire::Tcp, bytes, "stream", Ours::OneWay) };
+    let rate = |wire, goal| ComparisonRow {
+        own_goal: Some(goal),
+        ..row(wire, 8, "messages", OwnMeasure::MessageRate)
+    };
+    let shm = |bytes| ComparisonRow {
+        goal: Some(1.75),
+        ..row(ComparedWire::Shm, bytes, "stream", OwnMeasure::OneWay)
+    };
+    let tcp = |bytes, goal| ComparisonRow {
+        own_goal: Some(goal),
+        ..row(ComparedWire::Tcp, bytes, "stream", OwnMeasure::OneWay)
+    };
     let collective = |name: &'static str, in_place| {
         let what = format!("{name}{}", if in_place { " in place" } else { "" });
-        Row { goal: Some(0.85), ..row(Wire::Shm, 16 * MIB, &what, Ours::Collective(name, in_place)) }
+        ComparisonRow {
+            goal: Some(0.85),
+            ..row(ComparedWire::Shm, 16 * MIB, &what, OwnMeasure::Collective(name, in_place))
+        }
     };
     let mut rows = vec![
-        latency(Wire::Shm, 8, Some(0.75), Some(0.20)),
-        latency(Wire::Shm, 64 * KIB, None, Some(4.0)),
-        rate(Wire::Shm, 5.0),
+        latency(ComparedWire::Shm, 8, Some(0.75), Some(0.20)),
+        latency(ComparedWire::Shm, 64 * KIB, None, Some(4.0)),
+        rate(ComparedWire::Shm, 5.0),
     ];
     rows.extend([64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB].map(shm));
     rows.extend([collective("sendrecv", false), collective("all_gather", true)]);
     rows.extend(
         [(8, 4.8), (4 * KIB, 5.3), (64 * KIB, 10.4)]
-            .map(|(bytes, goal)| latency(Wire::Tcp, bytes, None, Some(goal))),
+            .map(|(bytes, goal)| latency(ComparedWire::Tcp, bytes, None, Some(goal))),
     );
-    rows.push(rate(Wire::Tcp, 0.51));
+    rows.push(rate(ComparedWire::Tcp, 0.51));
     let streams = [(64 * KIB, 5.22), (256 * KIB, 8.91), (MIB, 9.39), (16 * MIB, 6.8), (64 * MIB, 5.81)];
     rows.extend(streams.map(|(bytes, goal)| tcp(bytes, goal)));
     rows.extend(
-        [(8, 1.08), (64 * KIB, 1.05)].map(|(bytes, goal)| latency(Wire::Ofi, bytes, Some(goal), None)),
+        [(8, 1.08), (64 * KIB, 1.05)]
+            .map(|(bytes, goal)| latency(ComparedWire::Ofi, bytes, Some(goal), None)),
     );
-    let each = row(Wire::Ofi, 8, "half round trip, a connection each way", Ours::Latency);
-    rows.push(Row { peer: Some(Peer::RawEach), ..each });
-    rows.push(Row { goal: Some(0.95), ..row(Wire::Ofi, 8, "messages", Ours::MessageRate) });
+    let each = row(ComparedWire::Ofi, 8, "half round trip, a connection each way", OwnMeasure::Latency);
+    rows.push(ComparisonRow { peer: Some(PeerBenchmark::RawEach), ..each });
+    rows.push(ComparisonRow {
+        goal: Some(0.95),
+        ..row(ComparedWire::Ofi, 8, "messages", OwnMeasure::MessageRate)
+    });
     for (what, name) in [("put and quiet", "put"), ("get", "get")] {
-        rows.push(Row { goal: Some(1.15), ..row(Wire::Ofi, 8, what, Ours::Remote(name)) });
+        rows.push(ComparisonRow {
+            goal: Some(1.15),
+            ..row(ComparedWire::Ofi, 8, what, OwnMeasure::Remote(name))
+        });
     }
     for (what, name) in [("stream of puts", "put"), ("stream of gets", "get")] {
-        let streams =
-            [64 * KIB, 256 * KIB, MIB].map(|bytes| row(Wire::Ofi, bytes, what, Ours::RemoteStream(name)));
-        rows.extend(streams.map(|row| Row { goal: Some(0.95), ..row }));
+        let streams = [64 * KIB, 256 * KIB, MIB]
+            .map(|bytes| row(ComparedWire::Ofi, bytes, what, OwnMeasure::RemoteStream(name)));
+        rows.extend(streams.map(|row| ComparisonRow { goal: Some(0.95), ..row }));
     }
-    rows.extend(near(row));
+    rows.extend(near_rows(row));
     rows
 }
 
 /// Tagged messages inside a host.
-fn near(row: impl Fn(Wire, usize, &str, Ours) -> Row) -> Vec<Row> {
+fn near_rows(row: impl Fn(ComparedWire, usize, &str, OwnMeasure) -> ComparisonRow) -> Vec<ComparisonRow> {
     let named = |memory: &'static str, bytes, what: &str, ours, goal| {
-        let row = row(Wire::Shm, bytes, &format!("{what} of {memory} memory"), ours);
-        Row { name: format!("messages: {}", row.name), goal: Some(goal), ..row }
+        let row = row(ComparedWire::Shm, bytes, &format!("{what} of {memory} memory"), ours);
+        ComparisonRow { name: format!("messages: {}", row.name), goal: Some(goal), ..row }
     };
-    let latency = |bytes| named("host", bytes, "half round trip", Ours::NearLatency("host"), 1.0);
-    let stream = |memory, goal| move |bytes| named(memory, bytes, "stream", Ours::NearStream(memory), goal);
-    let mut rows: Vec<Row> = [8, 4 * KIB].map(latency).into();
+    let latency = |bytes| named("host", bytes, "half round trip", OwnMeasure::NearLatency("host"), 1.0);
+    let stream =
+        |memory, goal| move |bytes| named(memory, bytes, "stream", OwnMeasure::NearStream(memory), goal);
+    let mut rows: Vec<ComparisonRow> = [8, 4 * KIB].map(latency).into();
     rows.extend([64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB].map(stream("host", 1.75)));
     // The other way of private memory; which of the two is the faster one depends on the machine.
     let by_kernel = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB].map(stream("cma", 1.0));
-    rows.extend(by_kernel.map(|row| Row { goal: None, ..row }));
+    rows.extend(by_kernel.map(|row| ComparisonRow { goal: None, ..row }));
     rows.extend([64 * KIB, 256 * KIB, MIB, 4 * MIB].map(stream("memfd", 3.0)));
     let whole = stream("memfd", 0.9)(16 * MIB);
-    rows.push(Row { peer: Some(Peer::OwnMemcpy), ..whole });
+    rows.push(ComparisonRow { peer: Some(PeerBenchmark::OwnMemcpy), ..whole });
     rows
 }
 
 /// Runs the pairs, the one that goes first changing each time.
-fn measure(tool: &Path, row: &Row, count: usize) -> Result<Pairs> {
-    let mut pairs = Pairs::default();
+fn measure_row(tool: &Path, row: &ComparisonRow, count: usize) -> Result<FigurePairs> {
+    let mut pairs = FigurePairs::default();
     for turn in 0..count {
         let ours_first = turn % 2 == 0;
         let early = ours_first.then(|| measure_ours(tool, row)).transpose()?;
@@ -289,62 +315,63 @@ fn measure(tool: &Path, row: &Row, count: usize) -> Result<Pairs> {
     Ok(pairs)
 }
 
-fn measure_ours(tool: &Path, row: &Row) -> Result<f64> {
+fn measure_ours(tool: &Path, row: &ComparisonRow) -> Result<f64> {
     let p2p = || ours::point_to_point(tool, row.wire, row.bytes);
     match row.ours {
-        Ours::Latency => Ok(p2p()?.latency_us),
-        Ours::OneWay => Ok(p2p()?.bandwidth_gbps),
-        Ours::MessageRate => Ok(p2p()?.messages_million),
-        Ours::Remote(name) => Ok(ours::remote(tool, row.wire, name, row.bytes)?.time_us),
-        Ours::RemoteStream(name) => Ok(ours::remote(tool, row.wire, name, row.bytes)?.gbs),
-        Ours::NearLatency(memory) => Ok(ours::messages(tool, memory, row.bytes)?.0.latency_us),
-        Ours::NearStream(memory) => Ok(ours::messages(tool, memory, row.bytes)?.0.bandwidth_gbps),
-        Ours::Collective(name, in_place) => ours::collective_gbps(tool, name, row.bytes, in_place),
+        OwnMeasure::Latency => Ok(p2p()?.latency_us),
+        OwnMeasure::OneWay => Ok(p2p()?.bandwidth_gbps),
+        OwnMeasure::MessageRate => Ok(p2p()?.messages_million),
+        OwnMeasure::Remote(name) => Ok(ours::bench_remote(tool, row.wire, name, row.bytes)?.time_us),
+        OwnMeasure::RemoteStream(name) => Ok(ours::bench_remote(tool, row.wire, name, row.bytes)?.gbs),
+        OwnMeasure::NearLatency(memory) => Ok(ours::bench_messages(tool, memory, row.bytes)?.0.latency_us),
+        OwnMeasure::NearStream(memory) => Ok(ours::bench_messages(tool, memory, row.bytes)?.0.bandwidth_gbps),
+        OwnMeasure::Collective(name, in_place) => ours::collective_gbps(tool, name, row.bytes, in_place),
     }
 }
 
-fn measure_peer(tool: &Path, peer: Peer, row: &Row) -> Result<f64> {
-    let each = peer == Peer::RawEach;
+fn measure_peer(tool: &Path, peer: PeerBenchmark, row: &ComparisonRow) -> Result<f64> {
+    let each = peer == PeerBenchmark::RawEach;
     let raw = tool.with_file_name("examples").join("raw");
-    let of_raw = || peers::raw(&raw, row.bytes, each);
+    let of_raw = || peers::measure_raw(&raw, row.bytes, each);
     match peer {
-        Peer::Pingpong => peers::pingpong_us(row.wire, row.bytes),
-        Peer::Raw if row.ours == Ours::MessageRate => Ok(of_raw()?.messages_million),
-        Peer::Raw | Peer::RawEach => Ok(of_raw()?.latency_us),
-        Peer::RawRound => Ok(2.0 * of_raw()?.latency_us),
-        Peer::RawRemote => {
-            let gets = row.ours == Ours::RemoteStream("get");
+        PeerBenchmark::Pingpong => peers::pingpong_us(row.wire, row.bytes),
+        PeerBenchmark::Raw if row.ours == OwnMeasure::MessageRate => Ok(of_raw()?.messages_million),
+        PeerBenchmark::Raw | PeerBenchmark::RawEach => Ok(of_raw()?.latency_us),
+        PeerBenchmark::RawRound => Ok(2.0 * of_raw()?.latency_us),
+        PeerBenchmark::RawRemote => {
+            let gets = row.ours == OwnMeasure::RemoteStream("get");
             let streams = peers::raw_streams(&raw, row.bytes)?;
             Ok(streams[usize::from(gets)])
         }
-        Peer::TagBandwidth => peers::tag_bandwidth_gbps(row.wire, row.bytes),
-        Peer::TagLatency => peers::tag_latency_us(row.bytes),
-        Peer::OwnMemcpy => Ok(ours::messages(tool, "memfd", row.bytes)?.1),
-        Peer::OwnBothWay => Ok(ours::point_to_point(tool, row.wire, row.bytes)?.both_way_gbps),
+        PeerBenchmark::TagBandwidth => peers::tag_bandwidth_gbps(row.wire, row.bytes),
+        PeerBenchmark::TagLatency => peers::tag_latency_us(row.bytes),
+        PeerBenchmark::OwnMemcpy => Ok(ours::bench_messages(tool, "memfd", row.bytes)?.1),
+        PeerBenchmark::OwnBothWay => Ok(ours::point_to_point(tool, row.wire, row.bytes)?.both_way_gbps),
     }
 }
 
 /// The cells of one row after its name, for both kinds of table.
-fn cells(row: &Row, summary: &Summary) -> [String; 5] {
+fn row_cells(row: &ComparisonRow, summary: &PairSummary) -> [String; 5] {
     let number = |value: f64| if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") };
     let spread = |[low, high]: [f64; 2]| format!("{} to {}", number(low), number(high));
     let ours = format!("{} {} ({})", number(summary.ours), row.unit, spread(summary.ours_spread));
     let Some(theirs) = &summary.theirs else {
-        return [ours, "-".to_owned(), "-".to_owned(), "-".to_owned(), verdict(row, summary)];
+        return [ours, "-".to_owned(), "-".to_owned(), "-".to_owned(), goal_verdict(row, summary)];
     };
-    let peer = row.peer.map(|peer| peer.name(row.wire)).unwrap_or_default();
+    let peer = row.peer.map(|peer| peer.peer_name(row.wire)).unwrap_or_default();
     [
         ours,
         format!("{} {} ({})", number(theirs.median), row.unit, spread(theirs.spread)),
         format!("{:.2} ({:.2} to {:.2})", theirs.ratio, theirs.ratio_spread[0], theirs.ratio_spread[1]),
         peer.to_owned(),
-        verdict(row, summary),
+        goal_verdict(row, summary),
     ]
 }
 
 /// Each goal and whether it is reached.
-fn verdict(row: &Row, summary: &Summary) -> String {
-    let word = |value: f64, goal: f64| if row.better.reaches(value, goal) { "reached" } else { "missed" };
+fn goal_verdict(row: &ComparisonRow, summary: &PairSummary) -> String {
+    let word =
+        |value: f64, goal: f64| if row.better.reaches_goal(value, goal) { "reached" } else { "missed" };
     let ratio = row.goal.zip(summary.theirs.as_ref());
     let ratio = ratio.map(|(goal, theirs)| format!("ratio {goal}: {}", word(theirs.ratio, goal)));
     let own = row.own_goal.map(|goal| format!("{goal} {}: {}", row.unit, word(summary.ours, goal)));
@@ -353,29 +380,32 @@ fn verdict(row: &Row, summary: &Summary) -> String {
 
 const HEADER: [&str; 6] = ["", "ours", "peer", "ratio", "whose", "goal"];
 
-fn table(summaries: &[(Row, Summary)]) -> Table {
+fn summary_table(summaries: &[(ComparisonRow, PairSummary)]) -> Table {
     let mut table = Table::new();
     table.set_header(HEADER);
     for (row, summary) in summaries {
         let mut line = vec![row.name.clone()];
-        line.extend(cells(row, summary));
+        line.extend(row_cells(row, summary));
         table.add_row(line);
     }
     table
 }
 
-fn markdown(summaries: &[(Row, Summary)], pairs: usize) -> Result<String> {
-    let mut text =
-        format!("{} on {}, {pairs} pairs a row, medians (smallest to largest):\n\n", machine(), today()?);
+fn render_markdown(summaries: &[(ComparisonRow, PairSummary)], pairs: usize) -> Result<String> {
+    let mut text = format!(
+        "{} on {}, {pairs} pairs a row, medians (smallest to largest):\n\n",
+        machine_name(),
+        current_date()?
+    );
     writeln!(text, "| {} |\n|{}", HEADER.join(" | "), " --- |".repeat(HEADER.len()))?;
     for (row, summary) in summaries {
-        writeln!(text, "| {} | {} |", row.name, cells(row, summary).join(" | "))?;
+        writeln!(text, "| {} | {} |", row.name, row_cells(row, summary).join(" | "))?;
     }
     Ok(text)
 }
 
 /// Processor and number of cores.
-fn machine() -> String {
+fn machine_name() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
         info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':').map(|(_, m)| m.trim()));
@@ -384,8 +414,8 @@ fn machine() -> String {
 }
 
 /// The date, as documents have it.
-pub(crate) fn today() -> Result<String> {
-    Ok(shell::output(std::process::Command::new("date").arg("+%Y-%m-%d"))?.trim().to_owned())
+pub(crate) fn current_date() -> Result<String> {
+    Ok(shell::run_captured(std::process::Command::new("date").arg("+%Y-%m-%d"))?.trim().to_owned())
 }
 
 fn write_document(path: &Path, figures: &str) -> Result<()> {

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use super::Wire;
+use super::ComparedWire;
 use crate::shell;
 
 /// What one row of the bench says.
@@ -28,13 +28,13 @@ pub(super) struct PointToPoint {
 ///
 /// # Errors
 /// When it fails, prints no row of that size, or moved wrong bytes.
-pub(super) fn point_to_point(tool: &Path, wire: Wire, bytes: usize) -> Result<PointToPoint> {
+pub(super) fn point_to_point(tool: &Path, wire: ComparedWire, bytes: usize) -> Result<PointToPoint> {
     let (whole, most) = match wire {
-        Wire::Shm => (4 << 30, 100_000),
-        Wire::Tcp | Wire::Ofi => (2 << 30, 20_000),
+        ComparedWire::Shm => (4 << 30, 100_000),
+        ComparedWire::Tcp | ComparedWire::Ofi => (2 << 30, 20_000),
     };
     let iterations = (whole / bytes.max(1)).clamp(30, most);
-    let out = bench(tool, "p2p", bytes, Some(iterations), wire)?;
+    let out = run_bench(tool, "p2p", bytes, Some(iterations), wire)?;
     read_p2p(&out, bytes).with_context(|| format!("trunkline bench p2p said: {out}"))
 }
 
@@ -42,20 +42,20 @@ pub(super) fn point_to_point(tool: &Path, wire: Wire, bytes: usize) -> Result<Po
 ///
 /// # Errors
 /// As [`point_to_point`].
-pub(super) fn messages(tool: &Path, memory: &str, bytes: usize) -> Result<(PointToPoint, f64)> {
+pub(super) fn bench_messages(tool: &Path, memory: &str, bytes: usize) -> Result<(PointToPoint, f64)> {
     let iterations = ((8 << 30) / bytes.max(1)).clamp(30, 300_000).to_string();
     let size = bytes.to_string();
     let mut command = Command::new(tool);
     command.args(["bench", "p2p", "--memory", memory, "--json", "-n", "2", "-b", &size, "-e", &size]);
-    let out = shell::output(command.args(["--iters", &iterations]))?;
+    let out = shell::run_captured(command.args(["--iters", &iterations]))?;
     let read = || -> Result<_> {
-        Ok((read_p2p(&out, bytes)?, number(&find_row(&out, bytes, None)?, "memcpy_gbs")?))
+        Ok((read_p2p(&out, bytes)?, read_number(&find_row(&out, bytes, None)?, "memcpy_gbs")?))
     };
     read().with_context(|| format!("trunkline bench p2p --memory {memory} said: {out}"))
 }
 
 /// What the bench of one-sided operations tells of one kind of them.
-pub(super) struct Remote {
+pub(super) struct RemoteFigures {
     /// Median of single ones, a put with its quiet.
     pub(super) time_us: f64,
     /// Of a stream, 1e9 bytes a second.
@@ -66,9 +66,14 @@ pub(super) struct Remote {
 ///
 /// # Errors
 /// As [`point_to_point`].
-pub(super) fn remote(tool: &Path, wire: Wire, name: &str, bytes: usize) -> Result<Remote> {
+pub(super) fn bench_remote(
+    tool: &Path,
+    wire: ComparedWire,
+    name: &str,
+    bytes: usize,
+) -> Result<RemoteFigures> {
     let iterations = ((1 << 30) / bytes.max(1)).clamp(30, 10_000);
-    let out = bench(tool, "rma", bytes, Some(iterations), wire)?;
+    let out = run_bench(tool, "rma", bytes, Some(iterations), wire)?;
     read_remote(&out, name, bytes).with_context(|| format!("trunkline bench rma said: {out}"))
 }
 
@@ -77,13 +82,19 @@ pub(super) fn remote(tool: &Path, wire: Wire, name: &str, bytes: usize) -> Resul
 /// # Errors
 /// As [`point_to_point`].
 pub(super) fn collective_gbps(tool: &Path, name: &str, bytes: usize, in_place: bool) -> Result<f64> {
-    let out = bench(tool, name, bytes, None, Wire::Shm)?;
+    let out = run_bench(tool, name, bytes, None, ComparedWire::Shm)?;
     let row = find_row(&out, bytes, Some(in_place))
         .with_context(|| format!("trunkline bench {name} said: {out}"))?;
-    number(&row, "busbw")
+    read_number(&row, "busbw")
 }
 
-fn bench(tool: &Path, what: &str, bytes: usize, iterations: Option<usize>, wire: Wire) -> Result<String> {
+fn run_bench(
+    tool: &Path,
+    what: &str,
+    bytes: usize,
+    iterations: Option<usize>,
+    wire: ComparedWire,
+) -> Result<String> {
     let size = bytes.to_string();
     let mut command = Command::new(tool);
     command.args(["bench", what, "--json", "-n", "2", "-b", &size, "-e", &size]);
@@ -95,32 +106,35 @@ fn bench(tool: &Path, what: &str, bytes: usize, iterations: Option<usize>, wire:
         command.args(["--iters", &iterations.to_string()]);
     }
     match wire {
-        Wire::Shm => {}
-        Wire::Tcp => {
+        ComparedWire::Shm => {}
+        ComparedWire::Tcp => {
             command.env("TRUNKLINE_FABRIC", "soft:tcp").env("NCCL_SOCKET_IFNAME", "=lo");
         }
-        Wire::Ofi => {
+        ComparedWire::Ofi => {
             command.env("TRUNKLINE_FABRIC", "ofi:tcp").env("TRUNKLINE_OFI_DOMAIN", "lo");
         }
     }
-    shell::output(&mut command)
+    shell::run_captured(&mut command)
 }
 
 fn read_p2p(out: &str, bytes: usize) -> Result<PointToPoint> {
     let row = find_row(out, bytes, None)?;
     Ok(PointToPoint {
-        latency_us: number(&row, "latency_p50_us")?,
-        bandwidth_gbps: number(&row, "one_way_gbs")?,
-        both_way_gbps: number(&row, "both_way_gbs")?,
-        messages_million: number(&row, "rate_mps")?,
+        latency_us: read_number(&row, "latency_p50_us")?,
+        bandwidth_gbps: read_number(&row, "one_way_gbs")?,
+        both_way_gbps: read_number(&row, "both_way_gbs")?,
+        messages_million: read_number(&row, "rate_mps")?,
     })
 }
 
-fn read_remote(out: &str, name: &str, bytes: usize) -> Result<Remote> {
+fn read_remote(out: &str, name: &str, bytes: usize) -> Result<RemoteFigures> {
     let is_it = |line: &&str| line.contains(&format!("\"collective\":\"{name}\""));
     let rows = out.lines().filter(is_it).collect::<Vec<_>>().join("\n");
     let row = find_row(&rows, bytes, None)?;
-    Ok(Remote { time_us: number(&row, "latency_p50_us")?, gbs: number(&row, "one_way_gbs")? })
+    Ok(RemoteFigures {
+        time_us: read_number(&row, "latency_p50_us")?,
+        gbs: read_number(&row, "one_way_gbs")?,
+    })
 }
 
 /// The row of that size, and of that placement where one is asked for.
@@ -139,7 +153,7 @@ fn find_row(out: &str, bytes: usize, in_place: Option<bool>) -> Result<Value> {
     Ok(row)
 }
 
-fn number(row: &Value, key: &str) -> Result<f64> {
+fn read_number(row: &Value, key: &str) -> Result<f64> {
     row.get(key).and_then(Value::as_f64).with_context(|| format!("no number {key}"))
 }
 
@@ -174,7 +188,7 @@ mod tests {
 
     #[test]
     fn reads_the_row_of_its_placement() {
-        assert_eq!(number(&find_row(&row(), 8, Some(false)).unwrap(), "busbw").unwrap(), 0.02);
+        assert_eq!(read_number(&find_row(&row(), 8, Some(false)).unwrap(), "busbw").unwrap(), 0.02);
         assert!(find_row(&row(), 8, Some(true)).is_err());
     }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::Wire;
-use crate::shell::{self, Ended};
+use super::ComparedWire;
+use crate::shell::{self, ProgramEnd};
 
 /// How long one client may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -19,18 +19,18 @@ const LIMIT: Duration = Duration::from_secs(60);
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// Half a round trip of `fi_pingpong` over the shm or the net provider, microseconds, mean over the run.
-pub(super) fn pingpong_us(wire: Wire, bytes: usize) -> Result<f64> {
+pub(super) fn pingpong_us(wire: ComparedWire, bytes: usize) -> Result<f64> {
     let (provider, iterations) = match wire {
-        Wire::Shm if bytes <= 4096 => ("shm", "100000"),
-        Wire::Shm => ("shm", "20000"),
-        Wire::Tcp | Wire::Ofi => ("net", "20000"),
+        ComparedWire::Shm if bytes <= 4096 => ("shm", "100000"),
+        ComparedWire::Shm => ("shm", "20000"),
+        ComparedWire::Tcp | ComparedWire::Ofi => ("net", "20000"),
     };
     let size = bytes.to_string();
     let port = free_port()?.to_string();
     let common = ["-p", provider, "-e", "rdm", "-I", iterations, "-S", &size];
     let mut server = Command::new("fi_pingpong");
     server.args(common).args(["-B", &port]);
-    let out = against(&mut server, || {
+    let out = run_against_server(&mut server, || {
         let mut client = Command::new("fi_pingpong");
         client.args(common).args(["-P", &port, "127.0.0.1"]);
         client
@@ -39,7 +39,7 @@ pub(super) fn pingpong_us(wire: Wire, bytes: usize) -> Result<f64> {
 }
 
 /// What a program says that asks libfabric for nothing but messages.
-pub(super) struct Raw {
+pub(super) struct RawFigures {
     /// Median half round trip.
     pub(super) latency_us: f64,
     /// One-way messages, in millions a second, 8 in flight.
@@ -48,7 +48,7 @@ pub(super) struct Raw {
 
 /// Runs that program for one size over the provider for TCP, through the loopback interface; with a connection for each direction
 /// or one for both.
-pub(super) fn raw(program: &Path, bytes: usize, each: bool) -> Result<Raw> {
+pub(super) fn measure_raw(program: &Path, bytes: usize, each: bool) -> Result<RawFigures> {
     let out = run_raw(program, bytes, each.then_some("each"))?;
     read_raw(&out).with_context(|| format!("{} said: {out}", program.display()))
 }
@@ -64,7 +64,7 @@ fn run_raw(program: &Path, bytes: usize, word: Option<&str>) -> Result<String> {
     let mut command = Command::new(program);
     command.args(["tcp", "lo", &bytes.to_string(), &messages]).args(word);
     let (ended, out) = shell::run_limited(&mut command, LIMIT)?;
-    if ended != Ended::Passed {
+    if ended != ProgramEnd::Passed {
         bail!("{} did not get through: {out}", program.display());
     }
     Ok(out)
@@ -75,15 +75,15 @@ fn read_raw_streams(out: &str) -> Option<[f64; 2]> {
     Some([row.get("put_gbs")?.as_f64()?, row.get("get_gbs")?.as_f64()?])
 }
 
-fn read_raw(out: &str) -> Option<Raw> {
+fn read_raw(out: &str) -> Option<RawFigures> {
     let row: serde_json::Value = out.lines().find_map(|line| serde_json::from_str(line).ok())?;
     let number = |key: &str| row.get(key).and_then(serde_json::Value::as_f64);
-    Some(Raw { latency_us: number("half_us")?, messages_million: number("rate_mps")? })
+    Some(RawFigures { latency_us: number("half_us")?, messages_million: number("rate_mps")? })
 }
 
 /// The rate of UCX's tagged stream over posix and cma, or over tcp, GB/s (1e9 bytes).
-pub(super) fn tag_bandwidth_gbps(wire: Wire, bytes: usize) -> Result<f64> {
-    let out = perftest(wire, "tag_bw", bytes)?;
+pub(super) fn tag_bandwidth_gbps(wire: ComparedWire, bytes: usize) -> Result<f64> {
+    let out = run_perftest(wire, "tag_bw", bytes)?;
     let messages = read_ucx(&out, "overall_mr").with_context(|| format!("ucx_perftest said: {out}"))?;
     #[expect(clippy::cast_precision_loss, reason = "message sizes are far below 2^52")]
     Ok(messages * bytes as f64 / 1e9)
@@ -91,14 +91,14 @@ pub(super) fn tag_bandwidth_gbps(wire: Wire, bytes: usize) -> Result<f64> {
 
 /// Half a round trip of UCX's tagged messages over posix and cma, us: the median.
 pub(super) fn tag_latency_us(bytes: usize) -> Result<f64> {
-    let out = perftest(Wire::Shm, "tag_lat", bytes)?;
+    let out = run_perftest(ComparedWire::Shm, "tag_lat", bytes)?;
     read_ucx(&out, "50.0_percentile_lat").with_context(|| format!("ucx_perftest said: {out}"))
 }
 
-fn perftest(wire: Wire, test: &str, bytes: usize) -> Result<String> {
+fn run_perftest(wire: ComparedWire, test: &str, bytes: usize) -> Result<String> {
     let (transports, whole) = match wire {
-        Wire::Shm => ("posix,cma,self", 8 << 30),
-        Wire::Tcp | Wire::Ofi => ("tcp,self", 2 << 30),
+        ComparedWire::Shm => ("posix,cma,self", 8 << 30),
+        ComparedWire::Tcp | ComparedWire::Ofi => ("tcp,self", 2 << 30),
     };
     let iterations = (whole / bytes.max(1)).clamp(30, 100_000).to_string();
     let warm_up = (whole / 16 / bytes.max(1)).clamp(5, 10_000).to_string();
@@ -109,7 +109,7 @@ fn perftest(wire: Wire, test: &str, bytes: usize) -> Result<String> {
         command.env("UCX_TLS", transports).env("UCX_NET_DEVICES", "all").args(["-p", &port]);
         command
     };
-    against(&mut perftest(), || {
+    run_against_server(&mut perftest(), || {
         let mut client = perftest();
         let runs = ["-n", &iterations, "-w", &warm_up, "-f", "-v"];
         client.args(["127.0.0.1", "-t", test, "-s", &size]).args(runs);
@@ -132,9 +132,9 @@ fn read_ucx(out: &str, name: &str) -> Option<f64> {
 }
 
 /// Kills and reaps the server when dropped.
-struct Server(Child);
+struct ServerGuard(Child);
 
-impl Drop for Server {
+impl Drop for ServerGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -142,19 +142,19 @@ impl Drop for Server {
 }
 
 /// Starts a server, then clients until one gets through.
-fn against(server: &mut Command, client: impl Fn() -> Command) -> Result<String> {
+fn run_against_server(server: &mut Command, client: impl Fn() -> Command) -> Result<String> {
     let name = server.get_program().to_string_lossy().into_owned();
     let spawned = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let mut server = Server(spawned.with_context(|| format!("starting {name}"))?);
+    let mut server = ServerGuard(spawned.with_context(|| format!("starting {name}"))?);
     let begun = Instant::now();
     loop {
         std::thread::sleep(Duration::from_millis(200));
         let (ended, out) = shell::run_limited(&mut client(), LIMIT)?;
-        if ended == Ended::Passed {
+        if ended == ProgramEnd::Passed {
             return Ok(out);
         }
         let server_gone = server.0.try_wait().with_context(|| format!("asking for {name}"))?.is_some();
-        if server_gone || ended == Ended::TimedOut || begun.elapsed() > START_LIMIT {
+        if server_gone || ended == ProgramEnd::TimedOut || begun.elapsed() > START_LIMIT {
             bail!("{name} did not get through: {out}");
         }
     }

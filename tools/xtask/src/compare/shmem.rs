@@ -10,8 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::stats::{Better, Pairs};
-use super::{DOCUMENT, machine, today, write_between};
+use super::stats::{BetterDirection, FigurePairs};
+use super::{DOCUMENT, current_date, machine_name, write_between};
 use crate::workspace::Workspace;
 use crate::{dist, shell};
 
@@ -25,7 +25,7 @@ const HYDRA: &str = "mpiexec.hydra";
 
 /// What `cargo xtask compare-shmem` is told.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct ShmemCompareOptions {
     /// How often each is run.
     #[arg(long, default_value_t = 9)]
     pairs: usize,
@@ -39,18 +39,18 @@ pub(crate) struct Options {
 }
 
 /// Another library.
-struct Peer {
+struct PeerLibrary {
     name: &'static str,
     compiler: PathBuf,
     /// The launcher's words before the number of PEs.
     launcher: &'static [&'static str],
-    ends: Ends,
+    ends: RequiredEnd,
     /// The ways that it is measured in, by its side of them.
-    ways: &'static [Way],
+    ways: &'static [ComparedSetup],
 }
 
 /// One way in which both are run.
-struct Way {
+struct ComparedSetup {
     title: &'static str,
     pes: usize,
     ours: &'static [(&'static str, &'static str)],
@@ -78,9 +78,9 @@ const OVER_TCP: &[(&str, &str)] = &[("UCX_TLS", "tcp,self")];
 const BY_RXM: &[(&str, &str)] = &[("SHMEM_OFI_PROVIDER", "tcp;ofi_rxm")];
 const ALONE: &[(&str, f64)] = &[("barrier", 1.0), ("sum", 1.0)];
 
-const OPEN_MPI_WAYS: [Way; 4] = [
-    Way { title: "one host, 2 PEs", pes: 2, ours: &[], theirs: &[], only: &[], goals: SHARED },
-    Way {
+const OPEN_MPI_WAYS: [ComparedSetup; 4] = [
+    ComparedSetup { title: "one host, 2 PEs", pes: 2, ours: &[], theirs: &[], only: &[], goals: SHARED },
+    ComparedSetup {
         title: "one host, 4 PEs",
         pes: 4,
         ours: &[],
@@ -88,7 +88,7 @@ const OPEN_MPI_WAYS: [Way; 4] = [
         only: &["barrier", "sum"],
         goals: SHARED,
     },
-    Way {
+    ComparedSetup {
         title: "soft:tcp, 2 PEs",
         pes: 2,
         ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "soft:tcp")],
@@ -96,7 +96,7 @@ const OPEN_MPI_WAYS: [Way; 4] = [
         only: POINT,
         goals: TCP,
     },
-    Way {
+    ComparedSetup {
         title: "ofi:tcp, 2 PEs",
         pes: 2,
         ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "ofi:tcp")],
@@ -107,8 +107,8 @@ const OPEN_MPI_WAYS: [Way; 4] = [
 ];
 
 /// Over TCP, where both have everything go over the network.
-const SANDIA_WAYS: [Way; 2] = [
-    Way {
+const SANDIA_WAYS: [ComparedSetup; 2] = [
+    ComparedSetup {
         title: "soft:tcp, 2 PEs",
         pes: 2,
         ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "soft:tcp")],
@@ -116,7 +116,7 @@ const SANDIA_WAYS: [Way; 2] = [
         only: &[],
         goals: ALONE,
     },
-    Way {
+    ComparedSetup {
         title: "ofi:tcp, 2 PEs",
         pes: 2,
         ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "ofi:tcp")],
@@ -126,19 +126,19 @@ const SANDIA_WAYS: [Way; 2] = [
     },
 ];
 
-fn peers(options: &Options) -> Vec<Peer> {
-    let open_mpi = Peer {
+fn peer_libraries(options: &ShmemCompareOptions) -> Vec<PeerLibrary> {
+    let open_mpi = PeerLibrary {
         name: "Open MPI",
         compiler: THEIRS.into(),
         launcher: &["oshrun", "--oversubscribe", "-np"],
-        ends: Ends::Anyhow,
+        ends: RequiredEnd::Anyhow,
         ways: &OPEN_MPI_WAYS,
     };
-    let sandia = options.sandia.as_ref().map(|prefix| Peer {
+    let sandia = options.sandia.as_ref().map(|prefix| PeerLibrary {
         name: "Sandia",
         compiler: prefix.join("bin/oshcc"),
         launcher: &[HYDRA, "-n"],
-        ends: Ends::Anyhow,
+        ends: RequiredEnd::Anyhow,
         ways: &SANDIA_WAYS,
     });
     std::iter::once(open_mpi).chain(sandia).collect()
@@ -148,8 +148,8 @@ fn peers(options: &Options) -> Vec<Peer> {
 ///
 /// # Errors
 /// When a program does not compile, run or print what it should.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    if shell::which(THEIRS).is_none() {
+pub(crate) fn run(workspace: &Workspace, options: &ShmemCompareOptions) -> Result<()> {
+    if shell::find_program(THEIRS).is_none() {
         println!(
             "SKIPPED compare-shmem: {THEIRS} is not installed (packages libopenmpi-dev and openmpi-bin)"
         );
@@ -161,37 +161,37 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let source = workspace.root.join("tools/xtask/src/compare/shmem.c");
     let compile = |compiler: &Path, name: &str| -> Result<PathBuf> {
         let out = folder.path().join(name);
-        shell::output(Command::new(compiler).arg("-O2").arg(&source).arg("-o").arg(&out))?;
+        shell::run_captured(Command::new(compiler).arg("-O2").arg(&source).arg("-o").arg(&out))?;
         Ok(out)
     };
     let ours = compile(&built.join("oshcc"), "ours")?;
     shell::check_loads(&ours, &workspace.target, OURS, &built)?;
     let mut text = format!(
         "{} on {}, {} pairs a row, medians (smallest to largest):\n",
-        machine(),
-        today()?,
+        machine_name(),
+        current_date()?,
         options.pairs
     );
     println!("{text}");
-    for peer in peers(options) {
+    for peer in peer_libraries(options) {
         // Open MPI finds its static variables by the file's name, which then may have no space.
         let theirs = compile(&peer.compiler, &peer.name.replace(' ', "-"))?;
         for way in peer.ways {
-            let mut pairs: BTreeMap<String, Pairs> = BTreeMap::new();
+            let mut pairs: BTreeMap<String, FigurePairs> = BTreeMap::new();
             for at in 0..options.pairs {
                 eprintln!("compare-shmem: {}, {}, {} of {} ...", peer.name, way.title, at + 1, options.pairs);
                 let pes = way.pes.to_string();
-                let mut command = shell::outside(built.join("oshrun"), &workspace.target);
+                let mut command = shell::user_command(built.join("oshrun"), &workspace.target);
                 let mine = command.args(["-n", &pes]).arg(&ours).envs(way.ours.iter().copied());
-                let mine = figures(mine, Ends::Well)?;
-                let other = figures(&mut theirs_by(&peer, way, &theirs), peer.ends)?;
+                let mine = run_figures(mine, RequiredEnd::Well)?;
+                let other = run_figures(&mut theirs_by(&peer, way, &theirs), peer.ends)?;
                 for (name, value) in mine {
                     let theirs = *other.get(&name).with_context(|| format!("{name}: only ours has it"))?;
                     pairs.entry(name).or_default().push(value, Some(theirs));
                 }
             }
             // Each as soon as it is there: all of them take half an hour.
-            let table = table(peer.name, way, &pairs)?;
+            let table = render_table(peer.name, way, &pairs)?;
             println!("{table}");
             text.push_str(&table);
         }
@@ -203,7 +203,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 /// How another library's program is started.
-fn theirs_by(peer: &Peer, way: &Way, program: &Path) -> Command {
+fn theirs_by(peer: &PeerLibrary, way: &ComparedSetup, program: &Path) -> Command {
     let pes = way.pes.to_string();
     let mut command = Command::new(peer.launcher[0]);
     command.args(&peer.launcher[1..]).arg(pes).arg(program).envs(way.theirs.iter().copied());
@@ -213,17 +213,17 @@ fn theirs_by(peer: &Peer, way: &Way, program: &Path) -> Command {
 
 /// How a program has to end that has printed all of its figures. Open MPI's crashes in `shmem_finalize` after two PEs of one host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Ends {
+enum RequiredEnd {
     Well,
     Anyhow,
 }
 
 /// What a program prints: names and numbers.
-fn figures(command: &mut Command, ends: Ends) -> Result<BTreeMap<String, f64>> {
+fn run_figures(command: &mut Command, ends: RequiredEnd) -> Result<BTreeMap<String, f64>> {
     let output = command.output().with_context(|| format!("starting {command:?}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let is_whole = text.lines().any(|line| line == "end");
-    if !is_whole || ends == Ends::Well && !output.status.success() {
+    if !is_whole || ends == RequiredEnd::Well && !output.status.success() {
         bail!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
     let line = |line: &str| {
@@ -233,12 +233,12 @@ fn figures(command: &mut Command, ends: Ends) -> Result<BTreeMap<String, f64>> {
     if found.is_empty() { bail!("it printed no figures") } else { Ok(found) }
 }
 
-fn table(peer: &str, way: &Way, pairs: &BTreeMap<String, Pairs>) -> Result<String> {
+fn render_table(peer: &str, way: &ComparedSetup, pairs: &BTreeMap<String, FigurePairs>) -> Result<String> {
     let mut text = String::new();
     writeln!(text, "\n| {} | ours | {peer} | ratio | goal |\n| --- | --- | --- | --- | --- |", way.title)?;
     let wanted = |name: &str| way.only.is_empty() || way.only.iter().any(|begin| name.starts_with(begin));
     for (name, pairs) in pairs.iter().filter(|(name, _)| wanted(name)) {
-        let Some(summary) = pairs.summary() else { continue };
+        let Some(summary) = pairs.to_summary() else { continue };
         let Some(theirs) = &summary.theirs else { continue };
         let is_rate = name.contains("stream");
         let unit = if is_rate { "MB/s" } else { "us" };
@@ -247,10 +247,10 @@ fn table(peer: &str, way: &Way, pairs: &BTreeMap<String, Pairs>) -> Result<Strin
             _ if value < 10.0 => format!("{value:.3}"),
             _ => format!("{value:.1}"),
         };
-        let better = if is_rate { Better::Higher } else { Better::Lower };
+        let better = if is_rate { BetterDirection::Higher } else { BetterDirection::Lower };
         let goal = way.goals.iter().find(|(begin, _)| name.starts_with(begin)).map(|(_, goal)| *goal);
         let verdict = goal.map_or_else(String::new, |goal| {
-            let reached = if better.reaches(theirs.ratio, goal) { "reached" } else { "missed" };
+            let reached = if better.reaches_goal(theirs.ratio, goal) { "reached" } else { "missed" };
             format!("{} {goal}: {reached}", if is_rate { "at least" } else { "at most" })
         });
         writeln!(

@@ -4,16 +4,16 @@
 
 /// Which way is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Better {
+pub(super) enum BetterDirection {
     /// Times.
     Lower,
     /// Rates.
     Higher,
 }
 
-impl Better {
+impl BetterDirection {
     /// Whether a figure is at least as good as a goal.
-    pub(super) fn reaches(self, value: f64, goal: f64) -> bool {
+    pub(super) fn reaches_goal(self, value: f64, goal: f64) -> bool {
         match self {
             Self::Lower => value <= goal,
             Self::Higher => value >= goal,
@@ -23,7 +23,7 @@ impl Better {
 
 /// Figures taken in turns.
 #[derive(Debug, Default)]
-pub(super) struct Pairs {
+pub(super) struct FigurePairs {
     ours: Vec<f64>,
     theirs: Vec<f64>,
     ratios: Vec<f64>,
@@ -31,18 +31,18 @@ pub(super) struct Pairs {
 
 /// What a row shows.
 #[derive(Debug, PartialEq)]
-pub(super) struct Summary {
+pub(super) struct PairSummary {
     /// Our median.
     pub(super) ours: f64,
     /// Smallest and largest of ours.
     pub(super) ours_spread: [f64; 2],
     /// The same for the peer, where there is one.
-    pub(super) theirs: Option<Theirs>,
+    pub(super) theirs: Option<PeerSummary>,
 }
 
 /// The peer's half of a row.
 #[derive(Debug, PartialEq)]
-pub(super) struct Theirs {
+pub(super) struct PeerSummary {
     pub(super) median: f64,
     pub(super) spread: [f64; 2],
     /// Median of the pairs' ratios, ours over theirs.
@@ -51,7 +51,7 @@ pub(super) struct Theirs {
     pub(super) ratio_spread: [f64; 2],
 }
 
-impl Pairs {
+impl FigurePairs {
     /// Adds one pair, or one figure where there is no peer.
     pub(super) fn push(&mut self, ours: f64, theirs: Option<f64>) {
         self.ours.push(ours);
@@ -62,15 +62,15 @@ impl Pairs {
     }
 
     /// Medians and spreads; `None` without figures.
-    pub(super) fn summary(&self) -> Option<Summary> {
+    pub(super) fn to_summary(&self) -> Option<PairSummary> {
         let theirs =
             match (median(&self.theirs), spread(&self.theirs), median(&self.ratios), spread(&self.ratios)) {
                 (Some(median), Some(spread), Some(ratio), Some(ratio_spread)) => {
-                    Some(Theirs { median, spread, ratio, ratio_spread })
+                    Some(PeerSummary { median, spread, ratio, ratio_spread })
                 }
                 _ => None,
             };
-        Some(Summary { ours: median(&self.ours)?, ours_spread: spread(&self.ours)?, theirs })
+        Some(PairSummary { ours: median(&self.ours)?, ours_spread: spread(&self.ours)?, theirs })
     }
 }
 
@@ -96,25 +96,29 @@ mod tests {
 
     #[test]
     fn medians_and_spreads() {
-        let mut pairs = Pairs::default();
+        let mut pairs = FigurePairs::default();
         for (ours, theirs) in [(1.0, 2.0), (3.0, 4.0), (2.0, 2.0)] {
             pairs.push(ours, Some(theirs));
         }
-        let summary = pairs.summary().unwrap();
+        let summary = pairs.to_summary().unwrap();
         assert_eq!((summary.ours, summary.ours_spread), (2.0, [1.0, 3.0]));
         let theirs = summary.theirs.unwrap();
         assert_eq!((theirs.median, theirs.spread), (2.0, [2.0, 4.0]));
         assert_eq!((theirs.ratio, theirs.ratio_spread), (0.75, [0.5, 1.0]));
         assert_eq!(median(&[1.0, 2.0]), Some(1.5));
-        assert_eq!(Pairs::default().summary(), None);
+        assert_eq!(FigurePairs::default().to_summary(), None);
     }
 
     #[test]
     fn a_row_without_a_peer_has_no_ratio() {
-        let mut pairs = Pairs::default();
+        let mut pairs = FigurePairs::default();
         pairs.push(5.0, None);
-        assert_eq!(pairs.summary().unwrap().theirs, None);
-        assert!(Better::Higher.reaches(5.0, 5.0) && !Better::Higher.reaches(4.9, 5.0));
-        assert!(Better::Lower.reaches(0.2, 0.2) && !Better::Lower.reaches(0.21, 0.2));
+        assert_eq!(pairs.to_summary().unwrap().theirs, None);
+        assert!(
+            BetterDirection::Higher.reaches_goal(5.0, 5.0) && !BetterDirection::Higher.reaches_goal(4.9, 5.0)
+        );
+        assert!(
+            BetterDirection::Lower.reaches_goal(0.2, 0.2) && !BetterDirection::Lower.reaches_goal(0.21, 0.2)
+        );
     }
 }

@@ -6,17 +6,19 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use trunkline_device::QueueError;
-use trunkline_device::{Executor, Network, Words};
-use trunkline_device_queue::channel::Channel;
-use trunkline_device_queue::{BellPage, Lane, Queue, Ticket, heap};
+use trunkline_device::{MemberNetwork, QueueExecutor, QueueWords};
+use trunkline_device_queue::channel::TicketRecord;
+use trunkline_device_queue::{BellPage, DeviceQueue, EntryTicket, QueueLane, allocate_words};
 use trunkline_engine::Mutant;
-use trunkline_proto::wire::device_queue::{Bells, Entry, Work};
+use trunkline_proto::wire::device_queue::{DoorbellLayout, EntryWork, QueueEntry};
 
 use super::gpu;
-use super::pattern::{check, fill};
-use super::ranks::{Alone, Rank, Way, alone, over, patience};
-use super::{DeviceBenchError, Row, Settings};
-use crate::bench::times::{Times, warm_up};
+use super::pattern::{count_wrong, fill_source};
+use super::ranks::{
+    BenchRank, ExecutionPath, LoopbackNetwork, endless_patience, start_loopback_ranks, start_soft_ranks,
+};
+use super::{DeviceBenchError, DeviceBenchRow, DeviceBenchSettings};
+use crate::bench::times::{OperationTimes, warm_up};
 use crate::cmd::BenchError;
 
 /// Runs of a row of few bytes.
@@ -37,11 +39,11 @@ const FANS: usize = 200;
 const IDLE: u32 = 1024;
 
 /// Ways of B1 and B2.
-pub(super) const WAYS: usize = Way::ALL.len();
+pub(super) const WAYS: usize = ExecutionPath::ALL.len();
 
 /// What the goals are about.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct GoalFigures {
     pub(super) m1_put_us: f64,
     pub(super) m0_put_us: f64,
     pub(super) m1_rate: f64,
@@ -60,12 +62,12 @@ pub(super) struct Found {
 
 /// A word on its own line.
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct CacheLine(AtomicU64);
 
 /// Half of what a word takes to another processor and back, in microseconds.
 pub(super) fn line_transfer_us() -> Result<f64, DeviceBenchError> {
     const ROUNDS: u64 = 20_000;
-    let line = Line(AtomicU64::new(0));
+    let line = CacheLine(AtomicU64::new(0));
     let turn = |mine: u64| {
         let began = Instant::now();
         for round in 0..ROUNDS {
@@ -95,34 +97,49 @@ pub(super) fn line_transfer_us() -> Result<f64, DeviceBenchError> {
     Ok(best)
 }
 
-type Print<'a> = &'a mut dyn FnMut(&Row) -> Result<(), BenchError>;
+type RowSink<'a> = &'a mut dyn FnMut(&DeviceBenchRow) -> Result<(), BenchError>;
 
 /// Everything, a row at a time.
-pub(super) fn all(settings: &Settings, print: Print<'_>) -> Result<Found, BenchError> {
-    let mut found = Found::default();
+pub(super) fn measure_all(
+    settings: &DeviceBenchSettings,
+    print: RowSink<'_>,
+) -> Result<GoalFigures, BenchError> {
+    let mut found = GoalFigures::default();
     let mut modes = Vec::new();
-    for way in Way::ALL {
+    for way in ExecutionPath::ALL {
         match way {
-            Way::M0 | Way::M1 => {
-                let mut keep = |row: &Row| {
+            ExecutionPath::M0 | ExecutionPath::M1 => {
+                let mut keep = |row: &DeviceBenchRow| {
                     modes.extend(row.of_mode());
                     print(row)
                 };
-                of_way(&alone(way, settings.largest())?, way, settings, &mut keep, &mut found)?;
+                measure_path(
+                    &start_loopback_ranks(way, settings.largest_size())?,
+                    way,
+                    settings,
+                    &mut keep,
+                    &mut found,
+                )?;
             }
-            Way::Shm | Way::Tcp => of_way(&over(way, settings.largest())?, way, settings, print, &mut found)?,
+            ExecutionPath::Shm | ExecutionPath::Tcp => measure_path(
+                &start_soft_ranks(way, settings.largest_size())?,
+                way,
+                settings,
+                print,
+                &mut found,
+            )?,
         }
     }
     // B5: the same operations again, side by side.
     modes.iter().try_for_each(&mut *print)?;
-    gpu::all(settings, print)?;
-    idle(print, &mut found)?;
+    gpu::measure_kernels(settings, print)?;
+    measure_idle(print, &mut found)?;
     fan_out(print, &mut found)?;
-    baseline(settings, print)?;
+    measure_baseline(settings, print)?;
     Ok(found)
 }
 
-fn runs(settings: &Settings, bytes: usize) -> usize {
+fn run_count(settings: &DeviceBenchSettings, bytes: usize) -> usize {
     match settings.iterations {
         0 => ((64 << 20) / bytes.max(1)).clamp(runs_least(bytes), RUNS),
         iterations => iterations,
@@ -135,26 +152,26 @@ const fn runs_least(bytes: usize) -> usize {
 }
 
 /// Times an operation, several at a time where one is about as long as a look at the clock.
-fn timed(
+fn time_operation(
     bytes: usize,
     count: usize,
     mut operation: impl FnMut() -> Result<(), DeviceBenchError>,
-) -> Result<Times, DeviceBenchError> {
+) -> Result<OperationTimes, DeviceBenchError> {
     let parts = if bytes <= SHORT { PARTS } else { 1 };
     let times = (count / parts as usize).max(runs_least(bytes));
-    Times::take(times, parts, |_| (0..parts).try_for_each(|_| operation()))
+    OperationTimes::time_runs(times, parts, |_| (0..parts).try_for_each(|_| operation()))
 }
 
 /// Has somebody wait at a rank while another one puts there: its executor stays awake, as it does for a kernel that waits for what comes.
-fn attended<N: Network + 'static, T>(
-    rank: &Rank<N>,
+fn with_waiter<N: MemberNetwork + 'static, T>(
+    rank: &BenchRank<N>,
     f: impl FnOnce() -> Result<T, DeviceBenchError>,
 ) -> Result<T, DeviceBenchError> {
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                rank.attend();
+                rank.poll_once();
             }
         });
         let result = f();
@@ -164,27 +181,28 @@ fn attended<N: Network + 'static, T>(
 }
 
 /// B1 and B2.
-fn of_way<N: Network + 'static>(
-    ranks: &[Rank<N>; 2],
-    way: Way,
-    settings: &Settings,
-    print: Print<'_>,
-    found: &mut Found,
+fn measure_path<N: MemberNetwork + 'static>(
+    ranks: &[BenchRank<N>; 2],
+    way: ExecutionPath,
+    settings: &DeviceBenchSettings,
+    print: RowSink<'_>,
+    found: &mut GoalFigures,
 ) -> Result<(), BenchError> {
     let [first, second] = ranks;
-    let queue = first.queue(1024)?;
-    let companion = companion(first, &queue)?;
+    let queue = first.create_queue(1024)?;
+    let companion = find_companion(first, &queue)?;
     for &bytes in &settings.sizes {
-        let count = runs(settings, bytes);
-        let [put, flush, counter, waits] =
-            attended_over(second, way, || puts(ranks, (&queue, &companion), way, (bytes, count)))?;
-        let p50 = |row: &Row| row.p50_us.unwrap_or_default();
+        let count = run_count(settings, bytes);
+        let [put, flush, counter, waits] = with_remote_waiter(second, way, || {
+            measure_puts(ranks, (&queue, &companion), way, (bytes, count))
+        })?;
+        let p50 = |row: &DeviceBenchRow| row.p50_us.unwrap_or_default();
         let times = [p50(&put), p50(&counter), p50(&waits)];
         match way {
-            Way::M0 if bytes == 8 => {
+            ExecutionPath::M0 if bytes == 8 => {
                 [found.m0_put_us, found.m0_counter_us, found.m0_companion_us] = times;
             }
-            Way::M1 if bytes == 8 => {
+            ExecutionPath::M1 if bytes == 8 => {
                 [found.m1_put_us, found.m1_counter_us, found.m1_companion_us] = times;
             }
             _ => {}
@@ -193,61 +211,71 @@ fn of_way<N: Network + 'static>(
             .iter()
             .try_for_each(&mut *print)?;
     }
-    let mut sent = first.value(9);
-    let times = timed(8, runs(settings, 8), || {
+    let mut sent = first.counter_value(9);
+    let times = time_operation(8, run_count(settings, 8), || {
         sent += 1;
-        first.queues_wait(&queue, &[first.count(9)])?;
-        debug_assert_eq!(first.value(9), sent);
+        first.queues_wait(&queue, &[first.count_entry(9)])?;
+        debug_assert_eq!(first.counter_value(9), sent);
         Ok(())
     })?;
-    print(&Row::timed("B1", "signal (own) + wait", way.name(), 0, times))?;
-    let entries = if matches!(way, Way::M0 | Way::M1) { 200_000 } else { 5_000 };
+    print(&DeviceBenchRow::from_times("B1", "signal (own) + wait", way.name(), 0, times))?;
+    let entries = if matches!(way, ExecutionPath::M0 | ExecutionPath::M1) { 200_000 } else { 5_000 };
     for batch in [1, 16, 64] {
-        let rate = attended_over(second, way, || rate(first, &queue, (batch, entries), 1))?;
-        if (way, batch) == (Way::M1, 16) {
+        let rate = with_remote_waiter(second, way, || measure_rate(first, &queue, (batch, entries), 1))?;
+        if (way, batch) == (ExecutionPath::M1, 16) {
             found.m1_rate = rate;
         }
-        print(&Row::rated("B1", "puts", way.name(), (8, batch), rate))?;
+        print(&DeviceBenchRow::from_rate("B1", "puts", way.name(), (8, batch), rate))?;
     }
     let mut producers = 2;
     while producers <= settings.producers {
-        let rate = attended_over(second, way, || rate(first, &queue, (16, entries), producers))?;
-        print(&Row::rated("B2", &format!("puts, {producers} producers"), way.name(), (8, 16), rate))?;
+        let rate = with_remote_waiter(second, way, || measure_rate(first, &queue, (16, entries), producers))?;
+        print(&DeviceBenchRow::from_rate(
+            "B2",
+            &format!("puts, {producers} producers"),
+            way.name(),
+            (8, 16),
+            rate,
+        ))?;
         producers *= 2;
     }
     Ok(())
 }
 
 /// Only a network needs the other side.
-fn attended_over<N: Network + 'static, T>(
-    rank: &Rank<N>,
-    way: Way,
+fn with_remote_waiter<N: MemberNetwork + 'static, T>(
+    rank: &BenchRank<N>,
+    way: ExecutionPath,
     f: impl FnOnce() -> Result<T, DeviceBenchError>,
 ) -> Result<T, DeviceBenchError> {
     match way {
-        Way::M0 | Way::M1 => f(),
-        Way::Shm | Way::Tcp => attended(rank, f),
+        ExecutionPath::M0 | ExecutionPath::M1 => f(),
+        ExecutionPath::Shm | ExecutionPath::Tcp => with_waiter(rank, f),
     }
 }
 
-fn companion<N: Network + 'static>(
-    rank: &Rank<N>,
-    queue: &Queue<Words>,
-) -> Result<Queue<Words>, DeviceBenchError> {
-    let number = queue.companion_within(&mut patience())?;
-    rank.queues.find(number).ok_or_else(|| DeviceBenchError::Ranks("no companion".to_owned()))
+fn find_companion<N: MemberNetwork + 'static>(
+    rank: &BenchRank<N>,
+    queue: &DeviceQueue<QueueWords>,
+) -> Result<DeviceQueue<QueueWords>, DeviceBenchError> {
+    let number = queue.companion_within(&mut endless_patience())?;
+    rank.queues.find_queue(number).ok_or_else(|| DeviceBenchError::Ranks("no companion".to_owned()))
 }
 
-impl<N: Network + 'static> Rank<N> {
-    fn queues_wait(&self, queue: &Queue<Words>, entries: &[Entry]) -> Result<Ticket, DeviceBenchError> {
-        let ticket = queue.post(entries, &mut patience())?;
-        queue.wait(ticket, &mut patience())?;
+impl<N: MemberNetwork + 'static> BenchRank<N> {
+    fn queues_wait(
+        &self,
+        queue: &DeviceQueue<QueueWords>,
+        entries: &[QueueEntry],
+    ) -> Result<EntryTicket, DeviceBenchError> {
+        let ticket = queue.post(entries, &mut endless_patience())?;
+        queue.wait(ticket, &mut endless_patience())?;
         Ok(ticket)
     }
 }
 
 /// An operation of one put, with its name and what its bytes are made of.
-struct Kind<'a> {
+struct PutVariant<'a> {
     what: &'static str,
     seed: u64,
     round: &'a mut dyn FnMut() -> Result<(), DeviceBenchError>,
@@ -255,19 +283,19 @@ struct Kind<'a> {
 
 /// Puts of the first rank to the second, one at a time, each of which is posted and waited for. The kinds take turns, some runs each: a machine that is
 /// slow for a while is slow for all. The bytes are checked each time.
-fn in_turns<N: Network + 'static, const KINDS: usize>(
-    ranks: &[Rank<N>; 2],
-    way: Way,
+fn in_turns<N: MemberNetwork + 'static, const KINDS: usize>(
+    ranks: &[BenchRank<N>; 2],
+    way: ExecutionPath,
     (bytes, count): (usize, usize),
-    mut kinds: [Kind<'_>; KINDS],
-) -> Result<[Row; KINDS], DeviceBenchError> {
+    mut kinds: [PutVariant<'_>; KINDS],
+) -> Result<[DeviceBenchRow; KINDS], DeviceBenchError> {
     let parts = if bytes <= SHORT { PARTS } else { 1 };
     let turns = if bytes <= SHORT { TURNS } else { 1 };
     let runs = (count / parts as usize).max(runs_least(bytes)).div_ceil(turns);
     let mut found = [(); KINDS].map(|()| (Vec::with_capacity(turns * runs), 0));
     for _ in 0..turns {
         for (kind, (nanos, wrong)) in kinds.iter_mut().zip(&mut found) {
-            fill([&ranks[0].memory, &ranks[1].memory], bytes, kind.seed);
+            fill_source([&ranks[0].memory, &ranks[1].memory], bytes, kind.seed);
             for run in 0..warm_up(runs) + runs {
                 let began = Instant::now();
                 (0..parts).try_for_each(|_| (kind.round)())?;
@@ -276,84 +304,93 @@ fn in_turns<N: Network + 'static, const KINDS: usize>(
                     nanos.push(took.as_nanos() as u64);
                 }
             }
-            *wrong += check(&ranks[1].memory, bytes, kind.seed);
+            *wrong += count_wrong(&ranks[1].memory, bytes, kind.seed);
         }
     }
     // As many as there are kinds.
     let mut found = found.into_iter();
     Ok(kinds.map(|kind| {
         let (nanos, wrong) = found.next().unwrap_or_default();
-        Row { wrong, ..Row::timed("B1", kind.what, way.name(), bytes, Times::of(nanos, parts)) }
+        DeviceBenchRow {
+            wrong,
+            ..DeviceBenchRow::from_times(
+                "B1",
+                kind.what,
+                way.name(),
+                bytes,
+                OperationTimes::from_nanos(nanos, parts),
+            )
+        }
     }))
 }
 
 /// A put until its ticket is done, until a channel of one lane is flushed, until a counter has it that its own entry raises, and until one that a companion raises.
-fn puts<N: Network + 'static>(
-    ranks: &[Rank<N>; 2],
-    (queue, companion): (&Queue<Words>, &Queue<Words>),
-    way: Way,
+fn measure_puts<N: MemberNetwork + 'static>(
+    ranks: &[BenchRank<N>; 2],
+    (queue, companion): (&DeviceQueue<QueueWords>, &DeviceQueue<QueueWords>),
+    way: ExecutionPath,
     (bytes, count): (usize, usize),
-) -> Result<[Row; 4], DeviceBenchError> {
+) -> Result<[DeviceBenchRow; 4], DeviceBenchError> {
     let rank = &ranks[0];
-    let entries = rank.put(bytes);
+    let entries = rank.put_entries(bytes);
     let mut wait = || rank.queues_wait(queue, &entries).map(drop);
     let counted_entries = rank.put_counted(bytes, 0)?;
-    let mut counted = rank.value(0);
+    let mut counted = rank.counter_value(0);
     let mut count_it = || {
-        queue.post(&counted_entries, &mut patience())?;
+        queue.post(&counted_entries, &mut endless_patience())?;
         counted += 1;
-        rank.wait(0, counted)
+        rank.wait_counter(0, counted)
     };
-    let lane = Lane::new(queue.clone(), rank.queues.finder());
-    let place = rank.bytes(bytes);
-    let counter = rank.counter(1);
-    let mut seen = rank.value(1);
+    let lane = QueueLane::new(queue.clone(), rank.queues.queue_finder());
+    let place = rank.put_range(bytes);
+    let counter = rank.counter_addition(1);
+    let mut seen = rank.counter_value(1);
     let mut accompany = || {
-        lane.write_and_count(companion, &place, &counter, &mut patience())?;
+        lane.write_and_count(companion, &place, &counter, &mut endless_patience())?;
         seen += 1;
-        rank.wait(1, seen)
+        rank.wait_counter(1, seen)
     };
     let mut channel = None;
     let mut flush = || {
-        let ticket = queue.post(&entries, &mut patience())?;
+        let ticket = queue.post(&entries, &mut endless_patience())?;
         let channel = match &mut channel {
             Some(channel) => channel,
             none => none.insert(one_lane(ticket.index)?),
         };
-        let _ = channel.record(0, ticket);
-        Ok(channel.flush(std::slice::from_ref(queue), &mut patience())?)
+        let _ = channel.record_ticket(0, ticket);
+        Ok(channel.flush(std::slice::from_ref(queue), &mut endless_patience())?)
     };
     let kinds = [
-        Kind { what: "put + wait", seed: 1, round: &mut wait },
-        Kind { what: "put + flush", seed: 5, round: &mut flush },
-        Kind { what: "put + fused counter", seed: 2, round: &mut count_it },
-        Kind { what: "put + companion's counter", seed: 3, round: &mut accompany },
+        PutVariant { what: "put + wait", seed: 1, round: &mut wait },
+        PutVariant { what: "put + flush", seed: 5, round: &mut flush },
+        PutVariant { what: "put + fused counter", seed: 2, round: &mut count_it },
+        PutVariant { what: "put + companion's counter", seed: 3, round: &mut accompany },
     ];
     in_turns(ranks, way, (bytes, count), kinds)
 }
 
 /// A channel of one lane, whose first entry is that one.
-fn one_lane(first: u64) -> Result<Channel<Words>, DeviceBenchError> {
-    let words = Words::try_heap(64).map_err(|error| DeviceBenchError::Ranks(error.to_string()))?;
-    Channel::create(words, 0, &[first], Mutant::NONE).ok_or(DeviceBenchError::Panicked)
+fn one_lane(first: u64) -> Result<TicketRecord<QueueWords>, DeviceBenchError> {
+    let words = QueueWords::try_heap(64).map_err(|error| DeviceBenchError::Ranks(error.to_string()))?;
+    TicketRecord::create(words, 0, &[first], Mutant::NONE).ok_or(DeviceBenchError::Panicked)
 }
 
 /// Half of a put with a signal there, and one back.
-fn ping_pong<N: Network + 'static>(
-    ranks: &[Rank<N>; 2],
-    way: Way,
+fn ping_pong<N: MemberNetwork + 'static>(
+    ranks: &[BenchRank<N>; 2],
+    way: ExecutionPath,
     bytes: usize,
     count: usize,
-) -> Result<Row, DeviceBenchError> {
-    fill([&ranks[0].memory, &ranks[1].memory], bytes, 4);
+) -> Result<DeviceBenchRow, DeviceBenchError> {
+    fill_source([&ranks[0].memory, &ranks[1].memory], bytes, 4);
     let all = count + warm_up(count);
     let [first, second] = ranks;
-    let there = first.queue(128)?;
-    let back = second.queue(128)?;
-    let mut sent = second.value(2);
-    let mut heard = first.value(2);
+    let there = first.create_queue(128)?;
+    let back = second.create_queue(128)?;
+    let mut sent = second.counter_value(2);
+    let mut heard = first.counter_value(2);
     let replied = heard;
-    let put = |rank: &Rank<N>| [rank.put(bytes), vec![rank.signal(2)]].concat();
+    let put = |rank: &BenchRank<N>| [rank.put_entries(bytes), vec![rank.signal_entry(2)]].concat();
     let ask = put(first);
     let answer = put(second);
     let times = std::thread::scope(|scope| {
@@ -361,42 +398,42 @@ fn ping_pong<N: Network + 'static>(
             let mut heard = sent;
             for _ in 0..all {
                 heard += 1;
-                second.wait(2, heard)?;
-                back.post(&answer, &mut patience())?;
+                second.wait_counter(2, heard)?;
+                back.post(&answer, &mut endless_patience())?;
             }
             Ok::<_, DeviceBenchError>(())
         });
-        let times = Times::take(count, 2, |_| {
+        let times = OperationTimes::time_runs(count, 2, |_| {
             sent += 1;
             heard += 1;
-            there.post(&ask, &mut patience())?;
-            first.wait(2, heard)
+            there.post(&ask, &mut endless_patience())?;
+            first.wait_counter(2, heard)
         });
         echo.join().map_err(|_| DeviceBenchError::Panicked)??;
         times
     })?;
-    let came = first.value(2) - replied;
-    let row = Row::timed("B1", "put + signal, one way", way.name(), bytes, times);
-    Ok(Row { wrong: check(&ranks[1].memory, bytes, 4) + came.abs_diff(all as u64), ..row })
+    let came = first.counter_value(2) - replied;
+    let row = DeviceBenchRow::from_times("B1", "put + signal, one way", way.name(), bytes, times);
+    Ok(DeviceBenchRow { wrong: count_wrong(&ranks[1].memory, bytes, 4) + came.abs_diff(all as u64), ..row })
 }
 
 /// Millions of entries a second.
-fn rate<N: Network + 'static>(
-    rank: &Rank<N>,
-    queue: &Queue<Words>,
+fn measure_rate<N: MemberNetwork + 'static>(
+    rank: &BenchRank<N>,
+    queue: &DeviceQueue<QueueWords>,
     (batch, entries): (usize, usize),
     producers: usize,
 ) -> Result<f64, DeviceBenchError> {
     let each = (entries / producers / batch).max(1);
-    let entries = rank.put(8).repeat(batch);
+    let entries = rank.put_entries(8).repeat(batch);
     let began = Instant::now();
     std::thread::scope(|scope| {
         let produce = || {
             let mut last = None;
             for _ in 0..each {
-                last = Some(queue.post(&entries, &mut patience())?);
+                last = Some(queue.post(&entries, &mut endless_patience())?);
             }
-            last.map_or(Ok(()), |ticket| Ok(queue.wait(ticket, &mut patience())?))
+            last.map_or(Ok(()), |ticket| Ok(queue.wait(ticket, &mut endless_patience())?))
         };
         let others: Vec<_> = (1..producers).map(|_| scope.spawn(produce)).collect();
         let own: Result<(), DeviceBenchError> = produce();
@@ -409,13 +446,13 @@ fn rate<N: Network + 'static>(
 }
 
 /// B3: a byte for each queue, as a GPU sets them, in place of a bit.
-fn idle_flags() -> Result<Times, QueueError> {
-    let bytes = Bells::new(IDLE)?.by_bytes().bytes();
-    let page = BellPage::create_for_devices(heap(bytes), IDLE, Mutant::NONE)?;
-    Times::take(RUNS, 100, |_| {
+fn idle_flags() -> Result<OperationTimes, QueueError> {
+    let bytes = DoorbellLayout::new(IDLE)?.by_bytes().page_bytes();
+    let page = BellPage::create_for_devices(allocate_words(bytes), IDLE, Mutant::NONE)?;
+    OperationTimes::time_runs(RUNS, 100, |_| {
         for _ in 0..100 {
-            for group in 0..page.groups() {
-                black_box(page.take(group));
+            for group in 0..page.group_count() {
+                black_box(page.take_group(group));
             }
         }
         Ok(())
@@ -423,93 +460,109 @@ fn idle_flags() -> Result<Times, QueueError> {
 }
 
 /// B3: no producer and no waiter, just the executor.
-fn idle(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
-    let mut executor = Executor::new(Alone(0), IDLE, Mutant::NONE).map_err(DeviceBenchError::from)?;
+fn measure_idle(print: RowSink<'_>, found: &mut GoalFigures) -> Result<(), BenchError> {
+    let mut executor =
+        QueueExecutor::new(LoopbackNetwork(0), IDLE, Mutant::NONE).map_err(DeviceBenchError::from)?;
     let queues: Result<Vec<_>, _> = (0..IDLE).map(|_| executor.make_queue(64, 0)).collect();
     let queues = queues.map_err(DeviceBenchError::from)?;
     // What was taken on is looked at once.
-    while executor.pass().busy {}
-    let times = Times::take(RUNS, 100, |_| {
+    while executor.run_pass().busy {}
+    let times = OperationTimes::time_runs(RUNS, 100, |_| {
         for _ in 0..100 {
-            black_box(executor.pass());
+            black_box(executor.run_pass());
         }
         Ok::<_, DeviceBenchError>(())
     })?;
     found.idle_pass_us = times.p50_us;
-    print(&Row::timed("B3", "pass, 1,024 idle queues", "executor", 0, times))?;
+    print(&DeviceBenchRow::from_times("B3", "pass, 1,024 idle queues", "executor", 0, times))?;
     let times = idle_flags().map_err(DeviceBenchError::from)?;
     found.idle_flags_us = times.p50_us;
-    print(&Row::timed("B3", "look, 1,024 idle flags of a GPU", "page", 0, times))?;
-    let nops = [Entry::new(Work::Nop); 16];
+    print(&DeviceBenchRow::from_times("B3", "look, 1,024 idle flags of a GPU", "page", 0, times))?;
+    let nops = [QueueEntry::new(EntryWork::Nop); 16];
     let queue = &queues[0];
     let mut nanos = Vec::with_capacity(RUNS);
     for _ in 0..RUNS {
-        queue.post(&nops, &mut patience()).map_err(DeviceBenchError::from)?;
+        queue.post(&nops, &mut endless_patience()).map_err(DeviceBenchError::from)?;
         let began = Instant::now();
-        while executor.pass().busy {}
+        while executor.run_pass().busy {}
         nanos.push(began.elapsed().as_nanos() as u64);
     }
-    print(&Row::timed("B3", "entry of a batch (NOP)", "executor", 0, Times::of(nanos, 16)))
+    print(&DeviceBenchRow::from_times(
+        "B3",
+        "entry of a batch (NOP)",
+        "executor",
+        0,
+        OperationTimes::from_nanos(nanos, 16),
+    ))
 }
 
 /// B4: 64 puts until one counter has them all, and until their tickets are done, in turns: a machine that is slow for a while is slow for both. How long these took,
 /// and the counter's value.
-fn fans(
-    rank: &Rank<Alone>,
-    queues: &[Queue<Words>],
-    tickets: &mut Vec<Ticket>,
-) -> Result<([Times; 2], u64), DeviceBenchError> {
-    let put = rank.put(8);
+fn time_fan_outs(
+    rank: &BenchRank<LoopbackNetwork>,
+    queues: &[DeviceQueue<QueueWords>],
+    tickets: &mut Vec<EntryTicket>,
+) -> Result<([OperationTimes; 2], u64), DeviceBenchError> {
+    let put = rank.put_entries(8);
     let counted_put = rank.put_counted(8, 5)?;
-    let mut counted = rank.value(5);
+    let mut counted = rank.counter_value(5);
     let mut nanos = [(); 2].map(|()| Vec::with_capacity(FANS));
     for run in 0..warm_up(FANS) + FANS {
         let began = Instant::now();
         for queue in queues {
-            queue.post(&counted_put, &mut patience())?;
+            queue.post(&counted_put, &mut endless_patience())?;
         }
         counted += PEERS as u64;
-        rank.wait(5, counted)?;
+        rank.wait_counter(5, counted)?;
         let by_counter = began.elapsed();
         tickets.clear();
         let began = Instant::now();
         for queue in queues {
-            tickets.push(queue.post(&put, &mut patience())?);
+            tickets.push(queue.post(&put, &mut endless_patience())?);
         }
-        queues.iter().zip(&*tickets).try_for_each(|(queue, ticket)| queue.wait(*ticket, &mut patience()))?;
+        queues
+            .iter()
+            .zip(&*tickets)
+            .try_for_each(|(queue, ticket)| queue.wait(*ticket, &mut endless_patience()))?;
         let took = [by_counter, began.elapsed()];
         for (nanos, took) in nanos.iter_mut().zip(took).filter(|_| run >= warm_up(FANS)) {
             nanos.push(took.as_nanos() as u64);
         }
     }
-    Ok((nanos.map(|nanos| Times::of(nanos, 1)), counted))
+    Ok((nanos.map(|nanos| OperationTimes::from_nanos(nanos, 1)), counted))
 }
 
 /// B4: that, and the waiter's looks once all has completed, which is what it does at least.
-fn fan_out(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
-    let ranks = alone(Way::M1, 8)?;
+fn fan_out(print: RowSink<'_>, found: &mut GoalFigures) -> Result<(), BenchError> {
+    let ranks = start_loopback_ranks(ExecutionPath::M1, 8)?;
     let rank = &ranks[0];
-    let queues: Result<Vec<_>, _> = (0..PEERS).map(|_| rank.queue(16)).collect();
+    let queues: Result<Vec<_>, _> = (0..PEERS).map(|_| rank.create_queue(16)).collect();
     let queues = queues?;
     let mut tickets = Vec::with_capacity(PEERS);
-    let ([by_counter, by_tickets], counted) = fans(rank, &queues, &mut tickets)?;
+    let ([by_counter, by_tickets], counted) = time_fan_outs(rank, &queues, &mut tickets)?;
     (found.fan_counter_us, found.fan_tickets_us) = (by_counter.p50_us, by_tickets.p50_us);
-    print(&Row::timed("B4", "64 puts, one counter", Way::M1.name(), 8, by_counter))?;
-    print(&Row::timed("B4", "64 puts, 64 tickets", Way::M1.name(), 8, by_tickets))?;
-    let look = Times::take(RUNS, 1, |_| rank.wait(5, black_box(counted)))?;
-    let looks = Times::take(RUNS, 1, |_| {
+    print(&DeviceBenchRow::from_times(
+        "B4",
+        "64 puts, one counter",
+        ExecutionPath::M1.name(),
+        8,
+        by_counter,
+    ))?;
+    print(&DeviceBenchRow::from_times("B4", "64 puts, 64 tickets", ExecutionPath::M1.name(), 8, by_tickets))?;
+    let look = OperationTimes::time_runs(RUNS, 1, |_| rank.wait_counter(5, black_box(counted)))?;
+    let looks = OperationTimes::time_runs(RUNS, 1, |_| {
         for (queue, ticket) in queues.iter().zip(&tickets) {
-            queue.wait(*black_box(ticket), &mut patience())?;
+            queue.wait(*black_box(ticket), &mut endless_patience())?;
         }
         Ok::<_, DeviceBenchError>(())
     })?;
     (found.look_counter_ns, found.look_tickets_ns) = (look.p50_us * 1e3, looks.p50_us * 1e3);
-    print(&Row::timed("B4", "a look: one counter", Way::M1.name(), 8, look))?;
-    print(&Row::timed("B4", "a look: 64 tickets", Way::M1.name(), 8, looks))
+    print(&DeviceBenchRow::from_times("B4", "a look: one counter", ExecutionPath::M1.name(), 8, look))?;
+    print(&DeviceBenchRow::from_times("B4", "a look: 64 tickets", ExecutionPath::M1.name(), 8, looks))
 }
 
 /// B6: what a channel of the standard library takes for the same.
-fn baseline(settings: &Settings, print: Print<'_>) -> Result<(), BenchError> {
+fn measure_baseline(settings: &DeviceBenchSettings, print: RowSink<'_>) -> Result<(), BenchError> {
     let (ask, asked) = mpsc::channel::<u64>();
     let (answer, answered) = mpsc::channel::<u64>();
     let times = std::thread::scope(|scope| {
@@ -520,7 +573,7 @@ fn baseline(settings: &Settings, print: Print<'_>) -> Result<(), BenchError> {
                 }
             }
         });
-        let times = Times::take(runs(settings, 8), 1, |at| {
+        let times = OperationTimes::time_runs(run_count(settings, 8), 1, |at| {
             let gone = |_| DeviceBenchError::Panicked;
             ask.send(at as u64).map_err(|_| DeviceBenchError::Panicked)?;
             answered.recv().map(drop).map_err(gone)
@@ -529,5 +582,5 @@ fn baseline(settings: &Settings, print: Print<'_>) -> Result<(), BenchError> {
         echo.join().map_err(|_| DeviceBenchError::Panicked)?;
         times
     })?;
-    print(&Row::timed("B6", "mpsc, there and back", "channel", 8, times))
+    print(&DeviceBenchRow::from_times("B6", "mpsc, there and back", "channel", 8, times))
 }

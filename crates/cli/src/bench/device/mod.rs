@@ -12,9 +12,9 @@ use std::io::Write as _;
 use serde::Serialize;
 
 use super::progress;
-use super::times::Times;
+use super::times::OperationTimes;
 use crate::cmd::BenchError;
-use measure::Found;
+use measure::GoalFigures;
 
 /// Largest put: an entry for each GiB of it, which all fit into a queue at once.
 pub(crate) const BYTES_MAX: usize = 64 << 30;
@@ -25,7 +25,7 @@ const BESIDE: usize = 256 << 20;
 const ROWS: usize = 24;
 
 /// What the arguments say.
-pub(crate) struct Settings {
+pub(crate) struct DeviceBenchSettings {
     /// Sizes of the rows.
     pub(crate) sizes: Vec<usize>,
     /// Timed runs, 0 for a number that fits.
@@ -36,9 +36,9 @@ pub(crate) struct Settings {
     pub(crate) json: bool,
 }
 
-impl Settings {
+impl DeviceBenchSettings {
     /// Bytes of the largest put.
-    fn largest(&self) -> usize {
+    fn largest_size(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
@@ -47,10 +47,10 @@ impl Settings {
     /// # Errors
     /// What it takes, and what there is.
     pub(crate) fn check_memory(&self) -> Result<(), String> {
-        let needed = self.largest().saturating_mul(RANKS).saturating_add(BESIDE);
+        let needed = self.largest_size().saturating_mul(RANKS).saturating_add(BESIDE);
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        match available(&text) {
-            Some(there) if there < needed && self.largest() > BESIDE => {
+        match available_bytes(&text) {
+            Some(there) if there < needed && self.largest_size() > BESIDE => {
                 Err(format!("{RANKS} ranks take {} MiB, and {} are free", needed >> 20, there >> 20))
             }
             _ => Ok(()),
@@ -58,14 +58,14 @@ impl Settings {
     }
 
     /// About as many as there will be.
-    fn rows(&self) -> usize {
+    fn row_estimate(&self) -> usize {
         let ways = measure::WAYS;
         ways * (4 * self.sizes.len() + 4) + 2 * self.sizes.len() + ROWS
     }
 }
 
 /// Bytes that new programs can have, as the kernel says.
-fn available(meminfo: &str) -> Option<usize> {
+fn available_bytes(meminfo: &str) -> Option<usize> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }
@@ -78,7 +78,7 @@ pub(crate) enum DeviceBenchError {
     Ranks(String),
     /// A queue did not take an entry.
     #[error(transparent)]
-    Post(#[from] trunkline_device_queue::Refusal),
+    Post(#[from] trunkline_device_queue::ReserveError),
     /// An operation was not posted.
     #[error(transparent)]
     Operation(#[from] trunkline_device_queue::OpError),
@@ -95,7 +95,7 @@ pub(crate) enum DeviceBenchError {
 
 /// One line.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct DeviceBenchRow {
     bench: &'static str,
     operation: String,
     way: &'static str,
@@ -117,7 +117,7 @@ pub(crate) struct Row {
 
 /// What is aimed at, and what was found.
 #[derive(Debug, Serialize)]
-struct Bar {
+struct GoalResult {
     bar: String,
     found: f64,
     wanted: f64,
@@ -129,8 +129,14 @@ const COLUMNS: &str = "\
 #                                                    size  batch       p50       p99      rate  bandwidth  #wrong
 #                                                     (B)             (us)      (us)    (M/s)     (GB/s)";
 
-impl Row {
-    fn timed(bench: &'static str, operation: &str, way: &'static str, bytes: usize, times: Times) -> Self {
+impl DeviceBenchRow {
+    fn from_times(
+        bench: &'static str,
+        operation: &str,
+        way: &'static str,
+        bytes: usize,
+        times: OperationTimes,
+    ) -> Self {
         let bandwidth = (bytes > 64).then(|| bytes as f64 / times.p50_us / 1e3);
         Self {
             bench,
@@ -149,14 +155,14 @@ impl Row {
 
     /// Nothing was measured, and why.
     fn skipped(bench: &'static str, operation: &str, way: &'static str, reason: String) -> Self {
-        Self { skipped: Some(reason), ..Self::rated(bench, operation, way, (0, 1), 0.0).unmeasured() }
+        Self { skipped: Some(reason), ..Self::from_rate(bench, operation, way, (0, 1), 0.0).without_rate() }
     }
 
-    fn unmeasured(self) -> Self {
+    fn without_rate(self) -> Self {
         Self { rate_mops: None, ..self }
     }
 
-    fn rated(
+    fn from_rate(
         bench: &'static str,
         operation: &str,
         way: &'static str,
@@ -184,7 +190,7 @@ impl Row {
         is_compared.then(|| Self { bench: "B5", ..self.clone() })
     }
 
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         if let Some(reason) = &self.skipped {
             return format!("  {:<3} {:<26} {:<11} SKIPPED: {reason}", self.bench, self.operation, self.way);
         }
@@ -207,7 +213,7 @@ impl Row {
 }
 
 /// Runs everything; returns how much was wrong.
-pub(crate) fn run(settings: &Settings) -> Result<u64, BenchError> {
+pub(crate) fn run_device_bench(settings: &DeviceBenchSettings) -> Result<u64, BenchError> {
     let mut out = std::io::stdout().lock();
     let transfer = measure::line_transfer_us()?;
     if !settings.json {
@@ -217,27 +223,27 @@ pub(crate) fn run(settings: &Settings) -> Result<u64, BenchError> {
         )?;
     }
     let mut wrong = 0;
-    let bar = progress::bar(settings.rows());
-    let mut print = |row: &Row| -> Result<(), BenchError> {
+    let bar = progress::row_bar(settings.row_estimate());
+    let mut print = |row: &DeviceBenchRow| -> Result<(), BenchError> {
         wrong += row.wrong;
         let line = if settings.json {
             serde_json::to_string(row).map_err(std::io::Error::from)?
         } else {
-            row.text()
+            row.to_text()
         };
         bar.set_message(format!("{} {}, {} B", row.way, row.operation, row.bytes));
         bar.inc(1);
         bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()))?;
         Ok(())
     };
-    let found = measure::all(settings, &mut print)?;
+    let found = measure::measure_all(settings, &mut print)?;
     bar.finish_and_clear();
-    for bar in bars(&found, transfer) {
+    for bar in compare_goals(&found, transfer) {
         if settings.json {
             writeln!(out, "{}", serde_json::to_string(&bar).map_err(std::io::Error::from)?)?;
             continue;
         }
-        let Bar { bar, found, wanted, unit, met } = bar;
+        let GoalResult { bar, found, wanted, unit, met } = bar;
         let met = if met { "met" } else { "MISSED" };
         writeln!(out, "# {bar}: {found:.3} of {wanted:.3} {unit}: {met}")?;
     }
@@ -248,15 +254,15 @@ pub(crate) fn run(settings: &Settings) -> Result<u64, BenchError> {
 const TIMES: &str = "of the time";
 
 /// The measured goals of device queues. A ratio of two medians of one run, or a time against line transfers of it.
-fn bars(found: &Found, transfer: f64) -> Vec<Bar> {
-    let most = |bar: &str, found: f64, wanted: f64, unit| Bar {
+fn compare_goals(found: &GoalFigures, transfer: f64) -> Vec<GoalResult> {
+    let most = |bar: &str, found: f64, wanted: f64, unit| GoalResult {
         bar: bar.to_owned(),
         found,
         wanted,
         unit,
         met: found <= wanted,
     };
-    let least = |bar: &str, found: f64, wanted: f64, unit| Bar {
+    let least = |bar: &str, found: f64, wanted: f64, unit| GoalResult {
         bar: bar.to_owned(),
         found,
         wanted,
@@ -305,7 +311,7 @@ mod tests {
 
     #[test]
     fn goals_are_compared_the_right_way_round() {
-        let found = Found {
+        let found = GoalFigures {
             m1_put_us: 0.7,
             m0_put_us: 0.2,
             m1_rate: 6.0,
@@ -320,17 +326,22 @@ mod tests {
             m1_counter_us: 0.75,
             m1_companion_us: 1.0,
         };
-        let met: Vec<bool> = bars(&found, 0.1).iter().map(|bar| bar.met).collect();
+        let met: Vec<bool> = compare_goals(&found, 0.1).iter().map(|bar| bar.met).collect();
         assert_eq!(met, [true, false, true, true, false, true, false, true, true, true, false]);
-        let none = bars(&Found::default(), 0.1);
+        let none = compare_goals(&GoalFigures::default(), 0.1);
         assert!(none.iter().skip(5).all(|bar| !bar.met), "what was not measured meets nothing");
     }
 
     #[test]
     fn memory_that_is_not_there_is_not_asked_for() {
-        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
-        assert_eq!(available("MemTotal: 9 kB\n"), None);
-        let of = |largest| Settings { sizes: vec![8, largest], iterations: 0, producers: 4, json: true };
+        assert_eq!(available_bytes("MemTotal: 9 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
+        assert_eq!(available_bytes("MemTotal: 9 kB\n"), None);
+        let of = |largest| DeviceBenchSettings {
+            sizes: vec![8, largest],
+            iterations: 0,
+            producers: 4,
+            json: true,
+        };
         assert_eq!(of(64 << 20).check_memory(), Ok(()));
         assert!(of(1 << 50).check_memory().is_err());
     }

@@ -1,32 +1,32 @@
 //! What is put: bytes that say where they belong, and what came of them. A piece at a time, so that it takes no memory of its own.
 
-use trunkline_mem::Memory;
+use trunkline_mem::MemoryRange;
 
 /// Bytes at a time.
 const PIECE: usize = 1 << 20;
 
 /// The bytes of a word, by its place: two places are alike nowhere, also not a GiB apart.
-const fn word(at: u64, seed: u64) -> [u8; 8] {
+const fn pattern_word(at: u64, seed: u64) -> [u8; 8] {
     (at ^ (seed << 56)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
-fn piece(begin: usize, len: usize, seed: u64, into: &mut Vec<u8>) {
+fn fill_piece(begin: usize, len: usize, seed: u64, into: &mut Vec<u8>) {
     into.clear();
     let first = begin as u64 / 8;
-    into.extend((first..first + len.div_ceil(8) as u64).flat_map(|at| word(at, seed)));
+    into.extend((first..first + len.div_ceil(8) as u64).flat_map(|at| pattern_word(at, seed)));
     into.truncate(len);
 }
 
-fn pieces(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
+fn piece_ranges(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..bytes).step_by(PIECE).map(move |begin| (begin, PIECE.min(bytes - begin)))
 }
 
 /// Fills the source, and empties the target.
-pub(super) fn fill([source, target]: [&Memory; 2], bytes: usize, seed: u64) {
+pub(super) fn fill_source([source, target]: [&MemoryRange; 2], bytes: usize, seed: u64) {
     let mut data = Vec::with_capacity(PIECE);
     let zeros = vec![0; PIECE.min(bytes)];
-    for (begin, len) in pieces(bytes) {
-        piece(begin, len, seed, &mut data);
+    for (begin, len) in piece_ranges(bytes) {
+        fill_piece(begin, len, seed, &mut data);
         // The memory is longer than the largest size.
         let _ = source.write(begin as u64, &data);
         let _ = target.write(begin as u64, zeros.get(..len).unwrap_or_default());
@@ -34,12 +34,12 @@ pub(super) fn fill([source, target]: [&Memory; 2], bytes: usize, seed: u64) {
 }
 
 /// How many bytes are wrong at the target.
-pub(super) fn check(target: &Memory, bytes: usize, seed: u64) -> u64 {
+pub(super) fn count_wrong(target: &MemoryRange, bytes: usize, seed: u64) -> u64 {
     let mut data = Vec::with_capacity(PIECE);
     let mut there = vec![0; PIECE.min(bytes)];
     let mut wrong = 0;
-    for (begin, len) in pieces(bytes) {
-        piece(begin, len, seed, &mut data);
+    for (begin, len) in piece_ranges(bytes) {
+        fill_piece(begin, len, seed, &mut data);
         let there = there.get_mut(..len).unwrap_or_default();
         wrong += match target.read(begin as u64, there) {
             Ok(()) if *there == *data => 0,
@@ -57,22 +57,22 @@ mod tests {
     #[test]
     fn every_byte_is_looked_at() {
         let bytes = 2 * PIECE + 13;
-        let [source, target] = [0, 1].map(|_| Memory::heap(bytes));
-        fill([&source, &target], bytes, 3);
-        assert_eq!(check(&source, bytes, 3), 0);
-        assert!(check(&target, bytes, 3) > bytes as u64 / 2, "it was emptied");
+        let [source, target] = [0, 1].map(|_| MemoryRange::heap(bytes));
+        fill_source([&source, &target], bytes, 3);
+        assert_eq!(count_wrong(&source, bytes, 3), 0);
+        assert!(count_wrong(&target, bytes, 3) > bytes as u64 / 2, "it was emptied");
         target.copy_from(0, &source, 0, bytes as u64).unwrap();
-        assert_eq!(check(&target, bytes, 3), 0);
+        assert_eq!(count_wrong(&target, bytes, 3), 0);
         for at in [0, PIECE as u64 - 1, PIECE as u64, bytes as u64 - 1] {
             let mut byte = [0];
             target.read(at, &mut byte).unwrap();
             target.write(at, &[!byte[0]]).unwrap();
-            assert_eq!(check(&target, bytes, 3), 1, "{at}");
+            assert_eq!(count_wrong(&target, bytes, 3), 1, "{at}");
             target.write(at, &byte).unwrap();
         }
-        assert!(check(&target, bytes, 4) > 0, "another seed is other bytes");
+        assert!(count_wrong(&target, bytes, 4) > 0, "another seed is other bytes");
         // What belongs a GiB further is no good here.
-        let far = |at: u64| word(at + (1 << 27), 3) == word(at, 3);
+        let far = |at: u64| pattern_word(at + (1 << 27), 3) == pattern_word(at, 3);
         assert!(!(0..1000).any(far));
     }
 }

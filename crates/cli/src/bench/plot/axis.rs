@@ -4,7 +4,7 @@
 
 /// A logarithmic axis.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Axis {
+pub(crate) struct LogAxis {
     /// Logarithms of the ends.
     low: f64,
     high: f64,
@@ -15,7 +15,7 @@ pub(crate) struct Axis {
 
 /// A line of the grid.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Tick {
+pub(crate) struct AxisTick {
     /// Where it is.
     pub(crate) value: f64,
     /// What it is called; a line without is drawn lighter.
@@ -23,9 +23,9 @@ pub(crate) struct Tick {
 }
 
 /// Units: what one is worth, and its name.
-type Units = [(f64, &'static str)];
+type UnitScale = [(f64, &'static str)];
 
-const BYTES: &Units = &[
+const BYTES: &UnitScale = &[
     (1.0, "B"),
     (1024.0, "KiB"),
     (1_048_576.0, "MiB"),
@@ -33,7 +33,7 @@ const BYTES: &Units = &[
     (1_099_511_627_776.0, "TiB"),
 ];
 
-const TIMES: &Units = &[(1e-3, "ns"), (1.0, "\u{b5}s"), (1e3, "ms"), (1e6, "s")];
+const TIMES: &UnitScale = &[(1e-3, "ns"), (1.0, "\u{b5}s"), (1e3, "ms"), (1e6, "s")];
 
 /// How far the ends of an axis are from the outermost figures, at least.
 const AIR: f64 = 1.15;
@@ -41,38 +41,38 @@ const AIR: f64 = 1.15;
 /// Most labels of an axis of sizes.
 const SIZE_LABELS_MAX: u32 = 8;
 
-impl Axis {
+impl LogAxis {
     /// An axis that shows all values between two.
     pub(crate) fn new((low, high): (f64, f64), (from, to): (f64, f64)) -> Self {
         Self { low: low.ln(), high: high.ln(), from, to }
     }
 
     /// Where a value stands on the paper.
-    pub(crate) fn place(&self, value: f64) -> f64 {
+    pub(crate) fn position_of(&self, value: f64) -> f64 {
         self.from + (value.ln() - self.low) / (self.high - self.low) * (self.to - self.from)
     }
 }
 
 /// The smallest and the largest of some values above zero.
-pub(crate) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+pub(crate) fn value_range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::MAX, f64::MIN_POSITIVE), |(low, high), value| (low.min(value), high.max(value)))
 }
 
 /// Powers of two, all within the range, evenly spaced and not too many; its ends where there is none.
-pub(crate) fn size_ticks((low, high): (f64, f64)) -> Vec<Tick> {
+pub(crate) fn size_ticks((low, high): (f64, f64)) -> Vec<AxisTick> {
     // A size just off a power of two by rounding is that power.
     let first = (low.log2() - 1e-9).ceil() as u32;
     let last = (high.log2() + 1e-9).floor() as u32;
     let step = (1..).find(|step| (last.saturating_sub(first)) / step < SIZE_LABELS_MAX).unwrap_or(1);
     let tick = |exponent: u32| {
         let value = 2f64.powi(exponent as i32);
-        Tick { value, label: Some(size(value)) }
+        AxisTick { value, label: Some(format_size(value)) }
     };
-    let ticks: Vec<Tick> = (first..=last).step_by(step as usize).map(tick).collect();
+    let ticks: Vec<AxisTick> = (first..=last).step_by(step as usize).map(tick).collect();
     if ticks.is_empty() {
         let mut ends = vec![low, high];
         ends.dedup();
-        return ends.into_iter().map(|value| Tick { value, label: Some(size(value)) }).collect();
+        return ends.into_iter().map(|value| AxisTick { value, label: Some(format_size(value)) }).collect();
     }
     ticks
 }
@@ -81,7 +81,7 @@ pub(crate) fn size_ticks((low, high): (f64, f64)) -> Vec<Tick> {
 pub(crate) fn decimal_ticks(
     (low, high): (f64, f64),
     label: impl Fn(f64) -> String,
-) -> ((f64, f64), Vec<Tick>) {
+) -> ((f64, f64), Vec<AxisTick>) {
     let decades = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
     let all = |digits: &'static [u32]| {
         decades.clone().flat_map(move |decade| {
@@ -96,30 +96,30 @@ pub(crate) fn decimal_ticks(
     let inside = |value: f64| value >= below * 0.999 && value <= above * 1.001;
     let ticks = all(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).filter(|(_, value)| inside(*value));
     let ticks =
-        ticks.map(|(digit, value)| Tick { value, label: named.contains(&digit).then(|| label(value)) });
+        ticks.map(|(digit, value)| AxisTick { value, label: named.contains(&digit).then(|| label(value)) });
     ((below, above), ticks.collect())
 }
 
 /// A size in bytes: `8 B`, `64 KiB`, `1 MiB`.
-pub(crate) fn size(bytes: f64) -> String {
+pub(crate) fn format_size(bytes: f64) -> String {
     in_units(bytes, BYTES)
 }
 
 /// A time in microseconds: `500 ns`, `20 us`, `1.5 ms`.
-pub(crate) fn time(microseconds: f64) -> String {
+pub(crate) fn format_time(microseconds: f64) -> String {
     in_units(microseconds, TIMES)
 }
 
 /// Three figures, without zeros at the end.
-pub(crate) fn number(value: f64) -> String {
+pub(crate) fn format_number(value: f64) -> String {
     let decimals = (2 - value.abs().log10().floor() as i32).clamp(0, 9) as usize;
     let text = format!("{value:.decimals$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-fn in_units(value: f64, units: &Units) -> String {
+fn in_units(value: f64, units: &UnitScale) -> String {
     // 999.7 would be written as 1000.
     let fitting = units.iter().rev().find(|(worth, _)| value >= worth * 0.9995);
     let (worth, name) = fitting.or(units.first()).copied().unwrap_or((1.0, ""));
-    format!("{} {name}", number(value / worth))
+    format!("{} {name}", format_number(value / worth))
 }

@@ -59,9 +59,9 @@ pub(crate) enum PlotError {
 
 /// One row of `bench --json`, as far as a picture needs it.
 #[derive(Debug, Deserialize)]
-struct Row {
+struct PlotRow {
     #[serde(flatten)]
-    what: What,
+    what: RunIdentity,
     bytes: u64,
     in_place: bool,
     time_us: f64,
@@ -72,7 +72,7 @@ struct Row {
 
 /// What the rows of one run have in common.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
-struct What {
+struct RunIdentity {
     collective: String,
     plugin: String,
     fabric: String,
@@ -97,13 +97,13 @@ const fn nobody() -> i64 {
     -1
 }
 
-impl What {
+impl RunIdentity {
     fn is_p2p(&self) -> bool {
         ["p2p", "put", "get"].contains(&self.collective.as_str())
     }
 
     /// In the order in which they are told: what tells most comes first.
-    fn words(&self) -> [String; 8] {
+    fn title_words(&self) -> [String; 8] {
         let unless = |plain: bool, word: String| if plain { String::new() } else { word };
         let network = format!("{} on {}", self.plugin, self.device);
         [
@@ -121,7 +121,7 @@ impl What {
 
 /// A point of both panels.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Point {
+struct PlotPoint {
     bytes: f64,
     gbs: f64,
     us: f64,
@@ -129,26 +129,26 @@ struct Point {
 
 /// One line of each panel.
 #[derive(Debug)]
-pub(crate) struct Run {
-    what: What,
+pub(crate) struct PlotRun {
+    what: RunIdentity,
     /// What it is called, if its caller knows better than its rows.
     name: Option<String>,
-    points: Vec<Point>,
+    points: Vec<PlotPoint>,
 }
 
 /// Reads the runs of a file that `bench --json` wrote; `-` is standard input. A file may hold several: a run ends where
 /// the next row is of something else, or its size does not grow.
-pub(crate) fn read(path: &str, name: &str, in_place: bool) -> Result<Vec<Run>, PlotError> {
+pub(crate) fn read_runs(path: &str, name: &str, in_place: bool) -> Result<Vec<PlotRun>, PlotError> {
     let failed = |error| PlotError::Read(path.to_owned(), error);
     let input: Box<dyn BufRead> = match path {
         "-" => Box::new(io::stdin().lock()),
         _ => Box::new(BufReader::new(File::open(path).map_err(failed)?)),
     };
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<PlotRun> = Vec::new();
     for (at, line) in input.lines().enumerate() {
         let line = line.map_err(failed)?;
         if !line.trim().is_empty() {
-            add(&mut runs, &line, path, at + 1, in_place)?;
+            add_row(&mut runs, &line, path, at + 1, in_place)?;
         }
     }
     if runs.is_empty() {
@@ -160,52 +160,58 @@ pub(crate) fn read(path: &str, name: &str, in_place: bool) -> Result<Vec<Run>, P
 
 /// The picture of a run that is under way.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingPlot {
     path: PathBuf,
     lines: RefCell<Vec<String>>,
 }
 
-impl Pending {
+impl PendingPlot {
     /// One that has no rows yet.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, lines: RefCell::default() }
     }
 
     /// Makes sure that it can be written, before a long run; a file that is there keeps its content.
-    pub(crate) fn prepare(&self) -> Result<(), PlotError> {
+    pub(crate) fn prepare_file(&self) -> Result<(), PlotError> {
         let opened = File::options().append(true).create(true).open(&self.path);
         opened.map(drop).map_err(|error| PlotError::Write(self.path.clone(), error))
     }
 
     /// A row, as `--json` prints it.
-    pub(crate) fn add(&self, line: String) {
+    pub(crate) fn add_row(&self, line: String) {
         self.lines.borrow_mut().push(line);
     }
 
     /// Draws all rows.
-    pub(crate) fn draw(&self) -> Result<(), PlotError> {
-        draw(&self.path, &own(&self.lines.borrow())?)
+    pub(crate) fn draw_rows(&self) -> Result<(), PlotError> {
+        draw_runs(&self.path, &parse_own_lines(&self.lines.borrow())?)
     }
 }
 
 /// The runs of lines that this process made itself.
-fn own(lines: &[String]) -> Result<Vec<Run>, PlotError> {
+fn parse_own_lines(lines: &[String]) -> Result<Vec<PlotRun>, PlotError> {
     let mut runs = Vec::new();
     for (at, line) in lines.iter().enumerate() {
-        add(&mut runs, line, "this run", at + 1, false)?;
+        add_row(&mut runs, line, "this run", at + 1, false)?;
     }
     Ok(runs)
 }
 
 /// Puts a row to the last run, or begins the next one with it.
-fn add(runs: &mut Vec<Run>, text: &str, file: &str, line: usize, in_place: bool) -> Result<(), PlotError> {
+fn add_row(
+    runs: &mut Vec<PlotRun>,
+    text: &str,
+    file: &str,
+    line: usize,
+    in_place: bool,
+) -> Result<(), PlotError> {
     let file = || file.to_owned();
-    let row: Row =
+    let row: PlotRow =
         serde_json::from_str(text).map_err(|source| PlotError::Row { file: file(), line, source })?;
     if row.in_place != in_place && !row.what.is_p2p() {
         return Ok(());
     }
-    let point = Point {
+    let point = PlotPoint {
         bytes: row.bytes as f64,
         gbs: row.one_way_gbs.unwrap_or(row.busbw),
         us: row.latency_p50_us.unwrap_or(row.time_us),
@@ -221,27 +227,27 @@ fn add(runs: &mut Vec<Run>, text: &str, file: &str, line: usize, in_place: bool)
         {
             run.points.push(point);
         }
-        _ => runs.push(Run { what: row.what, name: None, points: vec![point] }),
+        _ => runs.push(PlotRun { what: row.what, name: None, points: vec![point] }),
     }
     Ok(())
 }
 
 /// Draws the runs into a file.
-pub(crate) fn draw(path: &Path, runs: &[Run]) -> Result<(), PlotError> {
+pub(crate) fn draw_runs(path: &Path, runs: &[PlotRun]) -> Result<(), PlotError> {
     if runs.is_empty() {
         return Err(PlotError::Empty("this run".to_owned(), "out-of-place"));
     }
     if runs.len() > RUNS_MAX {
         return Err(PlotError::Many(runs.len()));
     }
-    let text = picture::picture(runs);
+    let text = picture::render_picture(runs);
     let written = File::create(path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| PlotError::Write(path.to_owned(), error))
 }
 
 /// What all runs have in common, for the title, and what each is called in the legend.
-fn names(runs: &[Run]) -> (String, Vec<String>) {
-    let words: Vec<[String; 8]> = runs.iter().map(|run| run.what.words()).collect();
+fn name_runs(runs: &[PlotRun]) -> (String, Vec<String>) {
+    let words: Vec<[String; 8]> = runs.iter().map(|run| run.what.title_words()).collect();
     let same = |at: usize| words.iter().all(|others| others[at] == words[0][at]);
     let join =
         |words: Vec<&str>| words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ");

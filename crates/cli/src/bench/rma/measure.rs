@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use trunkline::{Compare, Error, SignalOp, Symmetric, SymmetricSlice, World};
 
-use super::super::times::{Times, warm_up};
-use super::{One, Settings};
+use super::super::times::{OperationTimes, warm_up};
+use super::{FixedSizeResult, RmaBenchSettings};
 use crate::cmd::BenchError;
 
 /// Bytes around the data that nobody may touch.
@@ -21,9 +21,9 @@ const AT_COMPUTING: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Puts or gets of one size.
-pub(super) struct Moved {
+pub(super) struct TransferResult {
     pub(super) name: &'static str,
-    pub(super) times: Times,
+    pub(super) times: OperationTimes,
     /// Of a stream, 1e9 bytes a second.
     pub(super) gbs: f64,
     /// Millions a second.
@@ -32,9 +32,9 @@ pub(super) struct Moved {
 }
 
 /// What all measurements use.
-pub(super) struct Bench<'a> {
+pub(super) struct RmaBench<'a> {
     world: &'a World,
-    settings: &'a Settings,
+    settings: &'a RmaBenchSettings,
     /// Where data arrives, between two guards.
     data: SymmetricSlice<u8>,
     /// Where it comes from.
@@ -45,11 +45,11 @@ pub(super) struct Bench<'a> {
     wrong: Symmetric<u64>,
 }
 
-impl<'a> Bench<'a> {
-    /// Lines of [`one`](Self::one).
+impl<'a> RmaBench<'a> {
+    /// Lines of [`measure_line`](Self::measure_line).
     pub(super) const LINES: usize = 8;
 
-    pub(super) fn new(world: &'a World, settings: &'a Settings) -> Result<Self, Error> {
+    pub(super) fn new(world: &'a World, settings: &'a RmaBenchSettings) -> Result<Self, Error> {
         let most = settings.sizes.iter().copied().max().unwrap_or(8);
         Ok(Self {
             world,
@@ -63,7 +63,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Timed runs at a size.
-    pub(super) fn iterations(&self, bytes: usize) -> usize {
+    pub(super) fn iteration_count(&self, bytes: usize) -> usize {
         match self.settings.iterations {
             0 => (WHOLE / bytes.max(1)).clamp(FEW, MANY),
             asked => asked,
@@ -77,7 +77,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Tells all ranks of what this one found wrong; how much all found since `before`.
-    fn tell(&self, before: u64, wrong: u64) -> Result<u64, Error> {
+    fn share_wrong(&self, before: u64, wrong: u64) -> Result<u64, Error> {
         if wrong > 0 {
             for rank in 0..self.world.size() {
                 self.world.add(rank, &self.wrong, wrong)?;
@@ -92,13 +92,13 @@ impl<'a> Bench<'a> {
     }
 
     /// A byte of the pattern of a size.
-    fn pattern(bytes: usize, salt: usize) -> Vec<u8> {
+    fn pattern_bytes(bytes: usize, salt: usize) -> Vec<u8> {
         let byte = |at: usize| ((at ^ at >> 8 ^ at >> 16).wrapping_mul(31) + bytes + salt) as u8;
         (0..bytes).map(byte).collect()
     }
 
     /// How many bytes of the data are not as they should be, guards included.
-    fn differing(&self, expected: &[u8]) -> u64 {
+    fn count_differing(&self, expected: &[u8]) -> u64 {
         if !self.settings.check {
             return 0;
         }
@@ -110,64 +110,71 @@ impl<'a> Bench<'a> {
     }
 
     /// Puts of a size, then gets.
-    pub(super) fn moved(&self, bytes: usize) -> Result<[Moved; 2], Error> {
-        Ok([self.puts(bytes)?, self.gets(bytes)?])
+    pub(super) fn measure_transfers(&self, bytes: usize) -> Result<[TransferResult; 2], Error> {
+        Ok([self.measure_puts(bytes)?, self.measure_gets(bytes)?])
     }
 
-    fn puts(&self, bytes: usize) -> Result<Moved, Error> {
+    fn measure_puts(&self, bytes: usize) -> Result<TransferResult, Error> {
         let world = self.world;
-        let count = self.iterations(bytes);
+        let count = self.iteration_count(bytes);
         let before = self.wrong.load();
-        let [single, streamed] = [1, 2].map(|salt| Self::pattern(bytes, salt));
+        let [single, streamed] = [1, 2].map(|salt| Self::pattern_bytes(bytes, salt));
         self.data.fill(GUARD_BYTE);
         self.source.write(0, &streamed);
         world.barrier()?;
         let to = self.data.at(GUARD);
         let times = self.on_first(|| {
-            Times::take(count, 1, |_| {
+            OperationTimes::time_runs(count, 1, |_| {
                 world.put(1, to, &single)?;
                 world.quiet_rank(1)
             })
         })?;
         world.barrier()?;
-        let mut wrong = if world.rank() == 1 { self.differing(&single) } else { 0 };
+        let mut wrong = if world.rank() == 1 { self.count_differing(&single) } else { 0 };
         world.barrier()?;
-        let (gbs, rate) = self.stream(bytes, count, || world.put_nbi(1, to, &self.source, bytes))?;
-        wrong += if world.rank() == 1 { self.differing(&streamed) } else { 0 };
-        Ok(Moved { name: "put", times, gbs, rate, wrong: self.tell(before, wrong)? })
+        let (gbs, rate) = self.time_stream(bytes, count, || world.put_nbi(1, to, &self.source, bytes))?;
+        wrong += if world.rank() == 1 { self.count_differing(&streamed) } else { 0 };
+        Ok(TransferResult { name: "put", times, gbs, rate, wrong: self.share_wrong(before, wrong)? })
     }
 
-    fn gets(&self, bytes: usize) -> Result<Moved, Error> {
+    fn measure_gets(&self, bytes: usize) -> Result<TransferResult, Error> {
         let world = self.world;
-        let count = self.iterations(bytes);
+        let count = self.iteration_count(bytes);
         let before = self.wrong.load();
-        let expected = Self::pattern(bytes, 3);
+        let expected = Self::pattern_bytes(bytes, 3);
         self.data.fill(GUARD_BYTE);
         if world.rank() == 1 {
             self.source.write(0, &expected);
         }
         world.barrier()?;
         let mut got = vec![0; bytes];
-        let times = self.on_first(|| Times::take(count, 1, |_| world.get(1, &self.source, &mut got)))?;
+        let times =
+            self.on_first(|| OperationTimes::time_runs(count, 1, |_| world.get(1, &self.source, &mut got)))?;
         let first = world.rank() == 0;
         let mut wrong = self.is_wrong(first && got != expected);
         world.barrier()?;
         let (gbs, rate) =
-            self.stream(bytes, count, || world.get_nbi(1, &self.source, self.data.at(GUARD), bytes))?;
-        wrong += if first { self.differing(&expected) } else { 0 };
-        Ok(Moved { name: "get", times, gbs, rate, wrong: self.tell(before, wrong)? })
+            self.time_stream(bytes, count, || world.get_nbi(1, &self.source, self.data.at(GUARD), bytes))?;
+        wrong += if first { self.count_differing(&expected) } else { 0 };
+        Ok(TransferResult { name: "get", times, gbs, rate, wrong: self.share_wrong(before, wrong)? })
     }
 
     /// Measures on rank 0, while the others wait for it.
-    fn on_first(&self, measure: impl FnOnce() -> Result<Times, Error>) -> Result<Times, Error> {
-        let times =
-            if self.world.rank() == 0 { measure()? } else { Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 } };
+    fn on_first(
+        &self,
+        measure: impl FnOnce() -> Result<OperationTimes, Error>,
+    ) -> Result<OperationTimes, Error> {
+        let times = if self.world.rank() == 0 {
+            measure()?
+        } else {
+            OperationTimes { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 }
+        };
         self.world.sync()?;
         Ok(times)
     }
 
     /// So many in a stream, with a quiet behind them: 1e9 bytes and millions a second.
-    fn stream(
+    fn time_stream(
         &self,
         bytes: usize,
         count: usize,
@@ -191,60 +198,60 @@ impl<'a> Bench<'a> {
     }
 
     /// What has one size, by line.
-    pub(super) fn one(&self, line: usize) -> Result<One, Error> {
+    pub(super) fn measure_line(&self, line: usize) -> Result<FixedSizeResult, Error> {
         self.words.fill(0);
         self.halves.fill(0);
         self.world.barrier()?;
         match line {
             0 => self.fetch_adds(),
             1 => self.compare_swaps(),
-            2 => self.fetches(),
-            3 => self.adds(),
-            4 => self.signals(false),
-            5 => self.signals(true),
+            2 => self.measure_swaps(),
+            3 => self.measure_add_stream(),
+            4 => self.measure_signals(false),
+            5 => self.measure_signals(true),
             6 => self.signal_stream(),
             _ => self.quiets_of_nothing(),
         }
     }
 
     /// Times on rank 0, and what rank 1 then has to say.
-    fn timed(
+    fn time_operation(
         &self,
         name: &str,
         bytes: usize,
         operation: impl FnMut(usize) -> Result<(), Error>,
         check: impl FnOnce(usize) -> bool,
-    ) -> Result<One, Error> {
-        let count = self.iterations(8);
+    ) -> Result<FixedSizeResult, Error> {
+        let count = self.iteration_count(8);
         let before = self.wrong.load();
-        let times = self.on_first(|| Times::take(count, 1, operation))?;
+        let times = self.on_first(|| OperationTimes::time_runs(count, 1, operation))?;
         self.world.barrier()?;
         let all = count + warm_up(count);
         let wrong = self.is_wrong(self.world.rank() == 1 && !check(all));
-        let wrong = self.tell(before, wrong)?;
-        Ok(One { name: name.into(), bytes, times: Some(times), rate: None, wrong })
+        let wrong = self.share_wrong(before, wrong)?;
+        Ok(FixedSizeResult { name: name.into(), bytes, times: Some(times), rate: None, wrong })
     }
 
-    fn fetch_adds(&self) -> Result<One, Error> {
+    fn fetch_adds(&self) -> Result<FixedSizeResult, Error> {
         let add = |at: usize| match self.world.fetch_add(1, self.words.at(0), 3)? {
             old if old == 3 * at as u64 => Ok(()),
             _ => Err(Error::Argument("a fetch-and-add found another sum")),
         };
-        self.timed("fetch-add, 8 B", 8, add, |all| self.words.load(0) == 3 * all as u64)
+        self.time_operation("fetch-add, 8 B", 8, add, |all| self.words.load(0) == 3 * all as u64)
     }
 
     /// Rank 1 makes no call of ours until rank 0 has put a word there.
-    pub(super) fn fetch_adds_at_computing_rank(&self) -> Result<One, Error> {
+    pub(super) fn fetch_adds_at_computing_rank(&self) -> Result<FixedSizeResult, Error> {
         let world = self.world;
         let before = self.wrong.load();
         let sum = self.words.at(0);
         let end = 1;
         self.words.fill(0);
         world.barrier()?;
-        let mut times = Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 };
+        let mut times = OperationTimes { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 };
         match world.rank() {
             0 => {
-                let count = self.iterations(8).min(AT_COMPUTING);
+                let count = self.iteration_count(8).min(AT_COMPUTING);
                 let mut nanos = Vec::with_capacity(count);
                 for _ in 0..count {
                     std::thread::sleep(PAUSE);
@@ -252,7 +259,7 @@ impl<'a> Bench<'a> {
                     world.fetch_add(1, sum, 1)?;
                     nanos.push(began.elapsed().as_nanos() as u64);
                 }
-                times = Times::of(nanos, 1);
+                times = OperationTimes::from_nanos(nanos, 1);
                 world.put(1, self.words.at(end), &[count as u64])?;
             }
             1 => {
@@ -265,39 +272,45 @@ impl<'a> Bench<'a> {
         }
         world.barrier()?;
         let is_wrong = world.rank() == 1 && self.words.load(0) != self.words.load(end);
-        let wrong = self.tell(before, self.is_wrong(is_wrong))?;
+        let wrong = self.share_wrong(before, self.is_wrong(is_wrong))?;
         let name = "fetch-add, at a rank that computes".into();
-        Ok(One { name, bytes: 8, times: Some(times), rate: None, wrong })
+        Ok(FixedSizeResult { name, bytes: 8, times: Some(times), rate: None, wrong })
     }
 
-    fn compare_swaps(&self) -> Result<One, Error> {
+    fn compare_swaps(&self) -> Result<FixedSizeResult, Error> {
         let swap = |at: usize| {
             let at = at as u64;
             self.world.compare_swap(1, self.words.at(0), at, at + 1).map(drop)
         };
-        self.timed("compare-swap, 8 B", 8, swap, |all| self.words.load(0) == all as u64)
+        self.time_operation("compare-swap, 8 B", 8, swap, |all| self.words.load(0) == all as u64)
     }
 
-    fn fetches(&self) -> Result<One, Error> {
+    fn measure_swaps(&self) -> Result<FixedSizeResult, Error> {
         let swap = |at: usize| self.world.swap(1, self.halves.at(0), at as u32).map(drop);
-        self.timed("swap, 4 B", 4, swap, |all| self.halves.load(0) == all as u32 - 1)
+        self.time_operation("swap, 4 B", 4, swap, |all| self.halves.load(0) == all as u32 - 1)
     }
 
     /// A stream of those that bring nothing back.
-    fn adds(&self) -> Result<One, Error> {
-        let count = self.iterations(8);
+    fn measure_add_stream(&self) -> Result<FixedSizeResult, Error> {
+        let count = self.iteration_count(8);
         let before = self.wrong.load();
-        let (_, rate) = self.stream(8, count, || self.world.inc(1, self.words.at(0)))?;
+        let (_, rate) = self.time_stream(8, count, || self.world.inc(1, self.words.at(0)))?;
         let all = (count + count / 10 + 1) as u64;
         let wrong = self.is_wrong(self.world.rank() == 1 && self.words.load(0) != all);
-        let wrong = self.tell(before, wrong)?;
-        Ok(One { name: "stream of increments, 8 B".into(), bytes: 8, times: None, rate: Some(rate), wrong })
+        let wrong = self.share_wrong(before, wrong)?;
+        Ok(FixedSizeResult {
+            name: "stream of increments, 8 B".into(),
+            bytes: 8,
+            times: None,
+            rate: Some(rate),
+            wrong,
+        })
     }
 
     /// Half round trips of signals, maybe each behind a put of 8 B.
-    fn signals(&self, puts: bool) -> Result<One, Error> {
+    fn measure_signals(&self, puts: bool) -> Result<FixedSizeResult, Error> {
         let world = self.world;
-        let count = self.iterations(8);
+        let count = self.iteration_count(8);
         let before = self.wrong.load();
         let mut wrong = 0;
         let send = |to: usize, value: u64| {
@@ -313,10 +326,10 @@ impl<'a> Bench<'a> {
             Ok::<_, Error>(())
         };
         let all = count + warm_up(count);
-        let mut times = Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 };
+        let mut times = OperationTimes { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 };
         match world.rank() {
             0 => {
-                times = Times::take(count, 2, |at| {
+                times = OperationTimes::time_runs(count, 2, |at| {
                     send(1, at as u64 + 1)?;
                     receive(1, at as u64 + 1)
                 })?;
@@ -327,35 +340,41 @@ impl<'a> Bench<'a> {
             })?,
             _ => {}
         }
-        let wrong = self.tell(before, wrong)?;
+        let wrong = self.share_wrong(before, wrong)?;
         let name = if puts { "put of 8 B with signal, one way" } else { "signal, one way" };
-        Ok(One { name: name.into(), bytes: 8, times: Some(times), rate: None, wrong })
+        Ok(FixedSizeResult { name: name.into(), bytes: 8, times: Some(times), rate: None, wrong })
     }
 
-    fn signal_stream(&self) -> Result<One, Error> {
-        let count = self.iterations(8);
+    fn signal_stream(&self) -> Result<FixedSizeResult, Error> {
+        let count = self.iteration_count(8);
         let before = self.wrong.load();
         let signal = || self.world.signal(1, self.words.at(0), SignalOp::Add, 1);
-        let (_, rate) = self.stream(8, count, signal)?;
+        let (_, rate) = self.time_stream(8, count, signal)?;
         let all = (count + count / 10 + 1) as u64;
         let wrong = self.is_wrong(self.world.rank() == 1 && self.words.load(0) != all);
-        let wrong = self.tell(before, wrong)?;
-        Ok(One { name: "stream of signals".into(), bytes: 8, times: None, rate: Some(rate), wrong })
+        let wrong = self.share_wrong(before, wrong)?;
+        Ok(FixedSizeResult {
+            name: "stream of signals".into(),
+            bytes: 8,
+            times: None,
+            rate: Some(rate),
+            wrong,
+        })
     }
 
-    fn quiets_of_nothing(&self) -> Result<One, Error> {
-        self.timed("quiet, nothing to wait for", 0, |_| self.world.quiet(), |_| true)
+    fn quiets_of_nothing(&self) -> Result<FixedSizeResult, Error> {
+        self.time_operation("quiet, nothing to wait for", 0, |_| self.world.quiet(), |_| true)
     }
 
     /// A quiet after a put to each of so many ranks.
-    pub(super) fn quiet(&self, peers: usize) -> Result<One, Error> {
+    pub(super) fn measure_quiet(&self, peers: usize) -> Result<FixedSizeResult, Error> {
         let world = self.world;
         let before = self.wrong.load();
-        let count = self.iterations(8);
+        let count = self.iteration_count(8);
         self.words.fill(0);
         world.barrier()?;
         let times = self.on_first(|| {
-            Times::take(count, 1, |at| {
+            OperationTimes::time_runs(count, 1, |at| {
                 (1..=peers).try_for_each(|rank| world.put(rank, self.words.at(0), &[at as u64]))?;
                 world.quiet()
             })
@@ -363,22 +382,22 @@ impl<'a> Bench<'a> {
         world.barrier()?;
         let last = (count + warm_up(count) - 1) as u64;
         let is_put = (1..=peers).contains(&world.rank());
-        let wrong = self.tell(before, self.is_wrong(is_put && self.words.load(0) != last))?;
+        let wrong = self.share_wrong(before, self.is_wrong(is_put && self.words.load(0) != last))?;
         let name = format!("put of 8 B to {peers} {}, quiet", if peers == 1 { "rank" } else { "ranks" });
-        Ok(One { name, bytes: 8, times: Some(times), rate: None, wrong })
+        Ok(FixedSizeResult { name, bytes: 8, times: Some(times), rate: None, wrong })
     }
 
     /// So many ranks add to one word of rank 0.
-    pub(super) fn fan_in_adds(&self, callers: usize) -> Result<One, Error> {
-        let count = self.iterations(8);
+    pub(super) fn fan_in_adds(&self, callers: usize) -> Result<FixedSizeResult, Error> {
+        let count = self.iteration_count(8);
         let add = |_| self.world.fetch_inc(0, self.words.at(0)).map(drop);
         let all = (callers * count) as u64;
         self.fan_in("fetch-adds", callers, count, add, || self.words.load(0) == all)
     }
 
     /// So many ranks put to words of their own on rank 0.
-    pub(super) fn fan_in_puts(&self, callers: usize) -> Result<One, Error> {
-        let count = self.iterations(8);
+    pub(super) fn fan_in_puts(&self, callers: usize) -> Result<FixedSizeResult, Error> {
+        let count = self.iteration_count(8);
         let place = 4 + self.world.rank();
         let put = |at: usize| self.world.put(0, self.words.at(place), &[at as u64 + 1]);
         let is_right = || (1..=callers).all(|rank| self.words.load(4 + rank) == count as u64);
@@ -392,7 +411,7 @@ impl<'a> Bench<'a> {
         count: usize,
         operation: impl FnMut(usize) -> Result<(), Error>,
         is_right: impl FnOnce() -> bool,
-    ) -> Result<One, Error> {
+    ) -> Result<FixedSizeResult, Error> {
         let world = self.world;
         let before = self.wrong.load();
         self.words.fill(0);
@@ -403,9 +422,9 @@ impl<'a> Bench<'a> {
         }
         world.barrier()?;
         let seconds = began.elapsed().as_secs_f64();
-        let wrong = self.tell(before, self.is_wrong(world.rank() == 0 && !is_right()))?;
+        let wrong = self.share_wrong(before, self.is_wrong(world.rank() == 0 && !is_right()))?;
         let name = format!("{callers} to one, 8 B {what}");
         let rate = Some((callers * count) as f64 / seconds / 1e6);
-        Ok(One { name, bytes: 8, times: None, rate, wrong })
+        Ok(FixedSizeResult { name, bytes: 8, times: None, rate, wrong })
     }
 }

@@ -11,14 +11,14 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use trunkline::World;
 
-use super::plot::Pending;
+use super::plot::PendingPlot;
 use super::progress;
-use super::times::Times;
+use super::times::OperationTimes;
 use crate::cmd::BenchError;
-use measure::{Bench, Moved};
+use measure::{RmaBench, TransferResult};
 
 /// What the arguments say.
-pub(crate) struct Settings {
+pub(crate) struct RmaBenchSettings {
     /// Sizes of the rows.
     pub(crate) sizes: Vec<usize>,
     /// Whether bytes and values are checked.
@@ -32,12 +32,12 @@ pub(crate) struct Settings {
     /// JSON instead of tables.
     pub(crate) json: bool,
     /// The picture to draw.
-    pub(crate) plot: Option<Pending>,
+    pub(crate) plot: Option<PendingPlot>,
 }
 
 /// One line of `--json`, with the names that `bench p2p` has.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct RmaLine<'a> {
     collective: &'a str,
     fabric: &'a str,
     plugin: &'a str,
@@ -60,10 +60,10 @@ struct Line<'a> {
 }
 
 /// A line of the second table: what has one size.
-struct One {
+struct FixedSizeResult {
     name: String,
     bytes: usize,
-    times: Option<Times>,
+    times: Option<OperationTimes>,
     /// Millions a second.
     rate: Option<f64>,
     wrong: u64,
@@ -80,69 +80,69 @@ const COLUMNS_ONE: &str = "\
 #                                         (us)      (us)      (us)    (M/s)";
 
 /// Runs everything; returns how much was wrong, which all ranks know.
-pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError> {
-    settings.plot.as_ref().map_or(Ok(()), Pending::prepare)?;
-    let mut out = Printer::new(settings, world)?;
-    let bench = Bench::new(world, settings)?;
+pub(crate) fn run_rma(settings: &RmaBenchSettings, world: &World) -> Result<u64, BenchError> {
+    settings.plot.as_ref().map_or(Ok(()), PendingPlot::prepare_file)?;
+    let mut out = RmaPrinter::new(settings, world)?;
+    let bench = RmaBench::new(world, settings)?;
     let mut moved = Vec::new();
     for &bytes in &settings.sizes {
-        out.begins(format!("{bytes} B"));
-        let row = bench.moved(bytes)?;
-        out.moved(bytes, &row)?;
+        out.announce_step(format!("{bytes} B"));
+        let row = bench.measure_transfers(bytes)?;
+        out.print_transfers(bytes, &row)?;
         moved.push((bytes, row));
     }
-    out.line(COLUMNS_ONE)?;
+    out.print_line(COLUMNS_ONE)?;
     if settings.raw {
-        out.begins("bare TCP".into());
-        match raw::round_trips(world, bench.iterations(8))? {
-            Some(times) => out.one(&One {
+        out.announce_step("bare TCP".into());
+        match raw::round_trips(world, bench.iteration_count(8))? {
+            Some(times) => out.print_result(&FixedSizeResult {
                 name: "bare TCP, round trip".into(),
                 bytes: 8,
                 times: Some(times),
                 rate: None,
                 wrong: 0,
             })?,
-            None => out.line("# bare TCP: the ranks are on different hosts")?,
+            None => out.print_line("# bare TCP: the ranks are on different hosts")?,
         }
     }
-    for line in 0..Bench::LINES {
-        out.begins("one size".into());
-        out.one(&bench.one(line)?)?;
+    for line in 0..RmaBench::LINES {
+        out.announce_step("one size".into());
+        out.print_result(&bench.measure_line(line)?)?;
     }
     if settings.computing {
-        out.begins("a rank that computes".into());
-        out.one(&bench.fetch_adds_at_computing_rank()?)?;
+        out.announce_step("a rank that computes".into());
+        out.print_result(&bench.fetch_adds_at_computing_rank()?)?;
     }
     for peers in 1..world.size() {
-        out.begins(format!("quiet, {peers} ranks"));
-        out.one(&bench.quiet(peers)?)?;
+        out.announce_step(format!("quiet, {peers} ranks"));
+        out.print_result(&bench.measure_quiet(peers)?)?;
     }
     for callers in 1..world.size() {
-        out.begins(format!("fan-in, {callers} ranks"));
-        out.one(&bench.fan_in_adds(callers)?)?;
-        out.one(&bench.fan_in_puts(callers)?)?;
+        out.announce_step(format!("fan-in, {callers} ranks"));
+        out.print_result(&bench.fan_in_adds(callers)?)?;
+        out.print_result(&bench.fan_in_puts(callers)?)?;
     }
-    out.end(&moved)?;
+    out.finish_plot(&moved)?;
     bench.wrong_of_all()
 }
 
 /// Prints, on rank 0.
-struct Printer<'a> {
-    settings: &'a Settings,
+struct RmaPrinter<'a> {
+    settings: &'a RmaBenchSettings,
     world: &'a World,
     out: StdoutLock<'static>,
     bar: ProgressBar,
 }
 
-impl<'a> Printer<'a> {
-    fn new(settings: &'a Settings, world: &'a World) -> Result<Self, BenchError> {
+impl<'a> RmaPrinter<'a> {
+    fn new(settings: &'a RmaBenchSettings, world: &'a World) -> Result<Self, BenchError> {
         let asked_for = usize::from(settings.raw) + usize::from(settings.computing);
-        let rows = settings.sizes.len() + asked_for + Bench::LINES + 3 * (world.size() - 1);
-        let bar = if world.rank() == 0 { progress::bar(rows) } else { ProgressBar::hidden() };
+        let rows = settings.sizes.len() + asked_for + RmaBench::LINES + 3 * (world.size() - 1);
+        let bar = if world.rank() == 0 { progress::row_bar(rows) } else { ProgressBar::hidden() };
         let mut printer = Self { settings, world, out: std::io::stdout().lock(), bar };
         let carrier = world.carrier();
         let passive = if world.is_passive() { "passive progress" } else { "no passive progress" };
-        printer.line(&format!(
+        printer.print_line(&format!(
             "# rma: {} ranks, {passive}\n# {} over {}, {} Mbit/s\n#\n{COLUMNS}",
             world.size(),
             carrier.fabric,
@@ -153,11 +153,11 @@ impl<'a> Printer<'a> {
     }
 
     /// What comes next.
-    fn begins(&self, what: String) {
+    fn announce_step(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    fn print(&mut self, text: &str) -> Result<(), BenchError> {
+    fn print_text(&mut self, text: &str) -> Result<(), BenchError> {
         if self.world.rank() == 0 {
             let out = &mut self.out;
             self.bar.suspend(|| writeln!(out, "{text}").and_then(|()| out.flush()))?;
@@ -166,21 +166,21 @@ impl<'a> Printer<'a> {
     }
 
     /// A line for people.
-    fn line(&mut self, text: &str) -> Result<(), BenchError> {
-        if self.settings.json { Ok(()) } else { self.print(text) }
+    fn print_line(&mut self, text: &str) -> Result<(), BenchError> {
+        if self.settings.json { Ok(()) } else { self.print_text(text) }
     }
 
     /// A row of the first table.
-    fn moved(&mut self, bytes: usize, row: &[Moved; 2]) -> Result<(), BenchError> {
+    fn print_transfers(&mut self, bytes: usize, row: &[TransferResult; 2]) -> Result<(), BenchError> {
         self.bar.inc(1);
         if self.settings.json {
             for moved in row {
-                self.print(&self.json_moved(bytes, moved)?)?;
+                self.print_text(&self.json_transfer(bytes, moved)?)?;
             }
             return Ok(());
         }
         let [put, get] = row;
-        self.print(&format!(
+        self.print_text(&format!(
             "{bytes:>12}  {:>8.2}  {:>8.2}  {:>8.2}  {:>8.2}  {:>9.3} {:>9.3}  {:>9.3} {:>9.3}  {:>6}",
             put.times.p50_us,
             put.times.p99_us,
@@ -195,11 +195,11 @@ impl<'a> Printer<'a> {
     }
 
     /// A row of the second.
-    fn one(&mut self, one: &One) -> Result<(), BenchError> {
+    fn print_result(&mut self, one: &FixedSizeResult) -> Result<(), BenchError> {
         self.bar.inc(1);
         let times = one.times;
         if self.settings.json {
-            let line = self.json(Line {
+            let line = self.json_line(RmaLine {
                 collective: &one.name,
                 bytes: one.bytes,
                 time_us: times.map_or_else(|| 1.0 / one.rate.unwrap_or(f64::INFINITY), |times| times.p50_us),
@@ -208,13 +208,13 @@ impl<'a> Printer<'a> {
                 latency_max_us: times.map(|times| times.max_us),
                 rate_mps: one.rate.unwrap_or(0.0),
                 wrong: one.wrong,
-                ..self.blank()
+                ..self.blank_line()
             })?;
-            return self.print(&line);
+            return self.print_text(&line);
         }
         let show =
             |value: Option<f64>, digits| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
-        self.print(&format!(
+        self.print_text(&format!(
             "{:>34}  {:>8}  {:>8}  {:>8}  {:>8}  {:>6}",
             one.name,
             show(times.map(|times| times.p50_us), 2),
@@ -225,8 +225,8 @@ impl<'a> Printer<'a> {
         ))
     }
 
-    fn blank(&self) -> Line<'_> {
-        Line {
+    fn blank_line(&self) -> RmaLine<'_> {
+        RmaLine {
             collective: "",
             fabric: self.world.carrier().fabric,
             plugin: "Trunkline",
@@ -248,13 +248,13 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn json(&self, line: Line<'_>) -> Result<String, BenchError> {
+    fn json_line(&self, line: RmaLine<'_>) -> Result<String, BenchError> {
         let device = self.world.carrier().nics.join("+");
-        Ok(serde_json::to_string(&Line { device: &device, ..line }).map_err(std::io::Error::from)?)
+        Ok(serde_json::to_string(&RmaLine { device: &device, ..line }).map_err(std::io::Error::from)?)
     }
 
-    fn json_moved(&self, bytes: usize, moved: &Moved) -> Result<String, BenchError> {
-        self.json(Line {
+    fn json_transfer(&self, bytes: usize, moved: &TransferResult) -> Result<String, BenchError> {
+        self.json_line(RmaLine {
             collective: moved.name,
             bytes,
             time_us: moved.times.p50_us,
@@ -266,19 +266,19 @@ impl<'a> Printer<'a> {
             one_way_gbs: moved.gbs,
             rate_mps: moved.rate,
             wrong: moved.wrong,
-            ..self.blank()
+            ..self.blank_line()
         })
     }
 
     /// Draws the picture, if there is to be one: a run for puts and one for gets.
-    fn end(&mut self, moved: &[(usize, [Moved; 2])]) -> Result<(), BenchError> {
+    fn finish_plot(&mut self, moved: &[(usize, [TransferResult; 2])]) -> Result<(), BenchError> {
         self.bar.finish_and_clear();
         let Some(plot) = &self.settings.plot else { return Ok(()) };
         for which in 0..2 {
             for (bytes, row) in moved {
-                plot.add(self.json_moved(*bytes, &row[which])?);
+                plot.add_row(self.json_transfer(*bytes, &row[which])?);
             }
         }
-        Ok(plot.draw()?)
+        Ok(plot.draw_rows()?)
     }
 }

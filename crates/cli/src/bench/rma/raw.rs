@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use trunkline::World;
 
-use super::super::times::{Times, warm_up};
+use super::super::times::{OperationTimes, warm_up};
 use crate::cmd::BenchError;
 
 /// How long the other end may take to call.
 const CALL: Duration = Duration::from_secs(5);
 
 /// Times on rank 0, which rank 1 answers; nothing elsewhere, or if they do not meet in this host.
-pub(super) fn round_trips(world: &World, count: usize) -> Result<Option<Times>, BenchError> {
+pub(super) fn round_trips(world: &World, count: usize) -> Result<Option<OperationTimes>, BenchError> {
     let port = world.alloc_one::<u64>()?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     if world.rank() == 0 {
@@ -22,18 +22,18 @@ pub(super) fn round_trips(world: &World, count: usize) -> Result<Option<Times>, 
     }
     world.barrier()?;
     let times = match world.rank() {
-        0 => ask(&listener, count)?,
+        0 => time_pings(&listener, count)?,
         1 => {
-            answer(port.load() as u16, count)?;
+            answer_pings(port.load() as u16, count)?;
             None
         }
         _ => None,
     };
     world.free_one(port)?;
-    Ok(if world.rank() == 0 { times } else { Some(Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 }) })
+    Ok(if world.rank() == 0 { times } else { Some(OperationTimes { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 }) })
 }
 
-fn ask(listener: &TcpListener, count: usize) -> Result<Option<Times>, BenchError> {
+fn time_pings(listener: &TcpListener, count: usize) -> Result<Option<OperationTimes>, BenchError> {
     listener.set_nonblocking(true)?;
     let until = std::time::Instant::now() + CALL;
     let mut stream = loop {
@@ -44,32 +44,32 @@ fn ask(listener: &TcpListener, count: usize) -> Result<Option<Times>, BenchError
             Err(error) => return Err(error.into()),
         }
     };
-    spin(&stream)?;
-    let times = Times::take(count, 1, |_| {
+    set_spinning(&stream)?;
+    let times = OperationTimes::time_runs(count, 1, |_| {
         stream.write_all(&[7; 8])?;
-        read(&mut stream)
+        read_ping(&mut stream)
     })?;
     Ok(Some(times))
 }
 
-fn answer(port: u16, count: usize) -> Result<(), BenchError> {
+fn answer_pings(port: u16, count: usize) -> Result<(), BenchError> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let Ok(mut stream) = TcpStream::connect_timeout(&address, CALL) else { return Ok(()) };
-    spin(&stream)?;
+    set_spinning(&stream)?;
     for _ in 0..count + warm_up(count) {
-        read(&mut stream)?;
+        read_ping(&mut stream)?;
         stream.write_all(&[7; 8])?;
     }
     Ok(())
 }
 
-fn spin(stream: &TcpStream) -> std::io::Result<()> {
+fn set_spinning(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)
 }
 
 /// Eight bytes, which come at once.
-fn read(stream: &mut TcpStream) -> std::io::Result<()> {
+fn read_ping(stream: &mut TcpStream) -> std::io::Result<()> {
     let mut bytes = [0; 8];
     loop {
         match stream.read(&mut bytes) {

@@ -4,7 +4,7 @@ use svg::node::element::Element;
 use svg::node::{Node, Text, Value};
 
 /// An element that can be built in one expression.
-pub(super) trait Build: Node + Sized {
+pub(super) trait ElementBuilder: Node + Sized {
     /// With that attribute.
     fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.assign(name, value);
@@ -18,25 +18,25 @@ pub(super) trait Build: Node + Sized {
     }
 }
 
-impl Build for Element {}
+impl ElementBuilder for Element {}
 
 /// An element without content. Only those may stay so that HTML knows as empty.
-pub(super) fn html(name: &str) -> Element {
+pub(super) fn html_element(name: &str) -> Element {
     Element::new(name)
 }
 
 /// An element of text.
-pub(super) fn with(name: &str, text: impl AsRef<str>) -> Element {
-    html(name).add(Text::new(clean(text.as_ref())))
+pub(super) fn text_element(name: &str, text: impl AsRef<str>) -> Element {
+    html_element(name).add(Text::new(clean_text(text.as_ref())))
 }
 
 /// A row of cells.
-pub(super) fn row(cells: impl IntoIterator<Item = Element>) -> Element {
-    cells.into_iter().fold(html("tr"), Build::add)
+pub(super) fn table_row(cells: impl IntoIterator<Item = Element>) -> Element {
+    cells.into_iter().fold(html_element("tr"), ElementBuilder::add)
 }
 
 /// Letters that XML cannot hold become spaces; line ends stay.
-fn clean(text: &str) -> String {
+fn clean_text(text: &str) -> String {
     let allowed = |letter: char| letter == '\n' || !(letter.is_control() || letter as u32 & 0xfffe == 0xfffe);
     text.chars().map(|letter| if allowed(letter) { letter } else { ' ' }).collect()
 }

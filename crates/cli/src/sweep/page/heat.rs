@@ -2,16 +2,16 @@
 
 use svg::node::element::Element;
 
-use super::element::{Build as _, html, row, with};
-use super::heads;
-use crate::sweep::Plan;
-use crate::sweep::results::{Cell, Results, Spread};
+use super::column_heads;
+use super::element::{ElementBuilder as _, html_element, table_row, text_element};
+use crate::sweep::SweepPlan;
+use crate::sweep::results::{RoundSpread, SweepCell, SweepResults};
 
 /// A ratio that is this far from 1, or farther, has the full colour.
 const FULL: f64 = 2.0;
 
 /// The table, and what it means.
-pub(super) fn section(plan: &Plan, results: &Results) -> Element {
+pub(super) fn heat_section(plan: &SweepPlan, results: &SweepResults) -> Element {
     let first = plan.configurations.first().map_or_else(String::new, ToString::to_string);
     let told = format!(
         "Bus bandwidth relative to {first}: the geometric mean over all sizes, the median of the rounds, and below \
@@ -19,42 +19,45 @@ pub(super) fn section(plan: &Plan, results: &Results) -> Element {
          of {first} itself shows how far its rounds are from their median. A cell has a colour if all its rounds are on \
          one side of 1: blue for faster, orange for slower."
     );
-    let body = results.collectives().map(|cells| {
+    let body = results.by_collective().map(|cells| {
         let name = cells.first().map_or("", |cell| cell.collective.name());
-        let ratios = cells.iter().map(|one| cell(one, one.beside(&cells[0])));
-        row(std::iter::once(with("th", name).set("scope", "row")).chain(ratios))
+        let ratios = cells.iter().map(|one| ratio_cell(one, one.relative_bandwidth(&cells[0])));
+        table_row(std::iter::once(text_element("th", name).set("scope", "row")).chain(ratios))
     });
-    let table = body.fold(html("table").set("class", "heat").add(heads(plan)), |table, line| table.add(line));
-    let table = if results.collectives().count() > 1 { table.add(means(plan, results)) } else { table };
-    html("section")
-        .add(with("h2", format!("Bus bandwidth relative to {first}")))
-        .add(with("p", told))
-        .add(html("div").set("class", "wide").add(table))
+    let table = body
+        .fold(html_element("table").set("class", "heat").add(column_heads(plan)), |table, line| {
+            table.add(line)
+        });
+    let table = if results.by_collective().count() > 1 { table.add(mean_row(plan, results)) } else { table };
+    html_element("section")
+        .add(text_element("h2", format!("Bus bandwidth relative to {first}")))
+        .add(text_element("p", told))
+        .add(html_element("div").set("class", "wide").add(table))
 }
 
-fn cell(one: &Cell, ratio: Spread) -> Element {
-    let tip = format!("{}, {}", one.collective, one.configuration.words());
-    let spread = with("small", format!("{:.2}\u{2013}{:.2}", ratio.low, ratio.high));
-    let value = with("b", format!("{:.2}", ratio.median));
+fn ratio_cell(one: &SweepCell, ratio: RoundSpread) -> Element {
+    let tip = format!("{}, {}", one.collective, one.configuration.to_words());
+    let spread = text_element("small", format!("{:.2}\u{2013}{:.2}", ratio.low, ratio.high));
+    let value = text_element("b", format!("{:.2}", ratio.median));
     let told = ratio.low > 1.0 || ratio.high < 1.0;
-    let colour = shade(if told { ratio.median } else { 1.0 });
-    html("td").set("style", colour).set("title", tip).add(value).add(spread)
+    let colour = cell_colour(if told { ratio.median } else { 1.0 });
+    html_element("td").set("style", colour).set("title", tip).add(value).add(spread)
 }
 
 /// The geometric mean of each column.
-fn means(plan: &Plan, results: &Results) -> Element {
+fn mean_row(plan: &SweepPlan, results: &SweepResults) -> Element {
     let mean = |at: usize| {
-        let logs = results.collectives().map(|cells| cells[at].beside(&cells[0]).median.ln());
+        let logs = results.by_collective().map(|cells| cells[at].relative_bandwidth(&cells[0]).median.ln());
         let (sum, count) = logs.fold((0.0, 0.0), |(sum, count), log| (sum + log, count + 1.0));
         let ratio: f64 = (sum / count).exp();
-        html("td").add(with("b", format!("{ratio:.2}")))
+        html_element("td").add(text_element("b", format!("{ratio:.2}")))
     };
-    let head = with("th", "all").set("scope", "row");
-    row(std::iter::once(head).chain((0..plan.configurations.len()).map(mean))).set("class", "mean")
+    let head = text_element("th", "all").set("scope", "row");
+    table_row(std::iter::once(head).chain((0..plan.configurations.len()).map(mean))).set("class", "mean")
 }
 
 /// Blue for faster, orange for slower; nothing at 1. Transparent, so that it does for light and dark.
-fn shade(ratio: f64) -> String {
+fn cell_colour(ratio: f64) -> String {
     let strength = (ratio.log2() / FULL.log2()).clamp(-1.0, 1.0) * 0.6;
     let strength = if strength.is_finite() { strength } else { 0.0 };
     let colour = if strength > 0.0 { "0,114,178" } else { "230,120,0" };
@@ -63,14 +66,14 @@ fn shade(ratio: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::shade;
+    use super::cell_colour;
 
     #[test]
     fn colours_tell_faster_from_slower() {
-        assert_eq!(shade(2.0), "background:rgba(0,114,178,0.60)");
-        assert_eq!(shade(9.0), shade(2.0));
-        assert_eq!(shade(0.5), "background:rgba(230,120,0,0.60)");
-        assert_eq!(shade(1.0), "background:rgba(230,120,0,0.00)");
-        assert_eq!(shade(f64::NAN), shade(1.0), "nothing was measured");
+        assert_eq!(cell_colour(2.0), "background:rgba(0,114,178,0.60)");
+        assert_eq!(cell_colour(9.0), cell_colour(2.0));
+        assert_eq!(cell_colour(0.5), "background:rgba(230,120,0,0.60)");
+        assert_eq!(cell_colour(1.0), "background:rgba(230,120,0,0.00)");
+        assert_eq!(cell_colour(f64::NAN), cell_colour(1.0), "nothing was measured");
     }
 }

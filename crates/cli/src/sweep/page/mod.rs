@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use svg::node::element::Element;
 use thiserror::Error;
 
-use self::element::{Build as _, html, row, with};
-use super::formula::Counted;
-use super::results::{Cell, Results};
-use super::{Plan, machine};
+use self::element::{ElementBuilder as _, html_element, table_row, text_element};
+use super::formula::QueueComparison;
+use super::results::{SweepCell, SweepResults};
+use super::{SweepPlan, machine};
 
 /// How everything looks.
 const STYLE: &str = include_str!("style.css");
@@ -26,62 +26,71 @@ const STYLE: &str = include_str!("style.css");
 /// There is no report.
 #[derive(Debug, Error)]
 #[error("{}: {source}", path.display())]
-pub(crate) struct PageError {
+pub(crate) struct SweepPageError {
     path: PathBuf,
     source: io::Error,
 }
 
 /// Makes sure that the report can be written, before a long run; a file that is there keeps its content.
-pub(crate) fn prepare(path: &Path) -> Result<(), PageError> {
+pub(crate) fn prepare_file(path: &Path) -> Result<(), SweepPageError> {
     let opened = File::options().append(true).create(true).open(path);
-    opened.map(drop).map_err(|source| PageError { path: path.to_owned(), source })
+    opened.map(drop).map_err(|source| SweepPageError { path: path.to_owned(), source })
 }
 
 /// Writes the report.
-pub(crate) fn write(path: &Path, plan: &Plan, results: &Results) -> Result<(), PageError> {
-    let text = text(plan, results, &Run::here());
+pub(crate) fn write_report(
+    path: &Path,
+    plan: &SweepPlan,
+    results: &SweepResults,
+) -> Result<(), SweepPageError> {
+    let text = page_text(plan, results, &ReportOrigin::from_process());
     let written = File::create(path).and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|source| PageError { path: path.to_owned(), source })
+    written.map_err(|source| SweepPageError { path: path.to_owned(), source })
 }
 
 /// What was run, and where.
-struct Run {
+struct ReportOrigin {
     command: String,
     machine: String,
 }
 
-impl Run {
-    fn here() -> Self {
+impl ReportOrigin {
+    fn from_process() -> Self {
         let mut words: Vec<String> =
             std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
         if let Some(program) = words.first_mut() {
             *program = "trunkline".to_owned();
         }
         let quoted = shlex::try_join(words.iter().map(String::as_str));
-        Self { command: quoted.unwrap_or_else(|_| words.join(" ")), machine: machine::words() }
+        Self { command: quoted.unwrap_or_else(|_| words.join(" ")), machine: machine::describe_machine() }
     }
 }
 
 /// The whole page.
-fn text(plan: &Plan, results: &Results, run: &Run) -> String {
+fn page_text(plan: &SweepPlan, results: &SweepResults, run: &ReportOrigin) -> String {
     const TITLE: &str = "Trunkline: queue pairs shared and not";
-    let head = html("head")
-        .add(html("meta").set("charset", "utf-8"))
-        .add(html("meta").set("name", "viewport").set("content", "width=device-width"))
-        .add(html("meta").set("name", "color-scheme").set("content", "light dark"))
-        .add(with("title", TITLE))
-        .add(with("style", STYLE));
-    let mut body =
-        html("body").add(with("h1", TITLE)).add(facts(plan, results, run)).add(outcome(plan, results));
-    for part in [heat::section(plan, results), counts::section(plan, results), curves::section(plan, results)]
-    {
+    let head = html_element("head")
+        .add(html_element("meta").set("charset", "utf-8"))
+        .add(html_element("meta").set("name", "viewport").set("content", "width=device-width"))
+        .add(html_element("meta").set("name", "color-scheme").set("content", "light dark"))
+        .add(text_element("title", TITLE))
+        .add(text_element("style", STYLE));
+    let mut body = html_element("body")
+        .add(text_element("h1", TITLE))
+        .add(facts_table(plan, results, run))
+        .add(outcome_section(plan, results));
+    for part in [
+        heat::heat_section(plan, results),
+        counts::counts_section(plan, results),
+        curves::curves_section(plan, results),
+    ] {
         body = body.add(part);
     }
-    format!("<!DOCTYPE html>\n{}\n", html("html").set("lang", "en").add(head).add(body))
+    format!("<!DOCTYPE html>\n{}\n", html_element("html").set("lang", "en").add(head).add(body))
 }
 
 /// What ran where.
-fn facts(plan: &Plan, results: &Results, run: &Run) -> Element {
+fn facts_table(plan: &SweepPlan, results: &SweepResults, run: &ReportOrigin) -> Element {
     let job = &plan.common.job;
     let info = results.cells.first().map(|cell| cell.info.clone()).unwrap_or_default();
     let connections = format!(
@@ -89,7 +98,7 @@ fn facts(plan: &Plan, results: &Results, run: &Run) -> Element {
         job.ranks,
         job.comms,
         job.channels,
-        plan.connections()
+        plan.connection_count()
     );
     let plugin = format!(
         "{} (interface v{}) on {}, data is sums of float where it is reduced",
@@ -106,38 +115,47 @@ fn facts(plan: &Plan, results: &Results, run: &Run) -> Element {
         ("Plugin", plugin),
         ("Runs", rounds),
     ];
-    let table = html("table").set("class", "facts");
+    let table = html_element("table").set("class", "facts");
     rows.into_iter().fold(table, |table, (name, value)| {
-        let value = if name == "Command" { html("td").add(with("code", value)) } else { with("td", value) };
-        table.add(row([with("th", name).set("scope", "row"), value]))
+        let value = if name == "Command" {
+            html_element("td").add(text_element("code", value))
+        } else {
+            text_element("td", value)
+        };
+        table.add(table_row([text_element("th", name).set("scope", "row"), value]))
     })
 }
 
 /// What nobody is to overlook.
-fn outcome(plan: &Plan, results: &Results) -> Element {
-    let wrong: u64 = results.cells.iter().map(Cell::wrong).sum();
-    let misfits: Vec<Counted> =
-        results.cells.iter().map(|cell| cell.counted(plan)).filter(|one| !one.fits()).collect();
+fn outcome_section(plan: &SweepPlan, results: &SweepResults) -> Element {
+    let wrong: u64 = results.cells.iter().map(SweepCell::wrong_count).sum();
+    let misfits: Vec<QueueComparison> = results
+        .cells
+        .iter()
+        .map(|cell| cell.queue_comparison(plan))
+        .filter(|one| !one.matches_formula())
+        .collect();
     let data = match wrong {
-        0 => with("p", "All data was right.").set("class", "good"),
-        _ => with("p", format!("{wrong} elements of the data were wrong.")).set("class", "bad"),
+        0 => text_element("p", "All data was right.").set("class", "good"),
+        _ => text_element("p", format!("{wrong} elements of the data were wrong.")).set("class", "bad"),
     };
     let queues = match misfits.len() {
-        0 => with("p", "Queue pairs and completion queues are as the formula says.").set("class", "good"),
+        0 => text_element("p", "Queue pairs and completion queues are as the formula says.")
+            .set("class", "good"),
         count => {
             let all = results.cells.len();
             let told = format!("Queues are not as the formula says in {count} of {all} cells, marked below.");
-            with("p", told).set("class", "bad")
+            text_element("p", told).set("class", "bad")
         }
     };
-    html("div").set("class", "outcome").add(data).add(queues)
+    html_element("div").set("class", "outcome").add(data).add(queues)
 }
 
 /// The heads of columns: a configuration each.
-fn heads(plan: &Plan) -> Element {
-    let first = with("th", "\u{a0}");
-    plan.configurations.iter().fold(html("tr").add(first), |line, one| {
-        line.add(with("th", one.to_string()).set("scope", "col").set("title", one.words()))
+fn column_heads(plan: &SweepPlan) -> Element {
+    let first = text_element("th", "\u{a0}");
+    plan.configurations.iter().fold(html_element("tr").add(first), |line, one| {
+        line.add(text_element("th", one.to_string()).set("scope", "col").set("title", one.to_words()))
     })
 }
 

@@ -2,20 +2,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use roxmltree::{Document, Node};
-use trunkline_nccl_host::{Collective, Device, Job, MemoryKind, PluginInfo, RowResult};
+use trunkline_nccl_host::{Collective, DeviceSelection, MemoryKind, PluginReport, RankJob, RowResult};
 
 use super::*;
-use crate::bench::collective::Half;
-use crate::sweep::configuration::Configuration;
-use crate::sweep::formula::{Queues, Seen};
-use crate::sweep::{Common, Iterations};
+use crate::bench::collective::RowHalf;
+use crate::sweep::configuration::SweepConfiguration;
+use crate::sweep::formula::{QueueCounts, RankUsage};
+use crate::sweep::{CommonSettings, IterationRule};
 
-fn plan() -> Plan {
+fn plan() -> SweepPlan {
     let time = Duration::from_secs(1);
-    let job = Job {
+    let job = RankJob {
         plugin: PathBuf::new(),
         abi: None,
-        device: Device::Number(0),
+        device: DeviceSelection::Number(0),
         ranks: 2,
         comms: 2,
         channels: 8,
@@ -32,44 +32,44 @@ fn plan() -> Plan {
         environment: Vec::new(),
     };
     let sizes = vec![1 << 10, 1 << 20];
-    Plan {
+    SweepPlan {
         collectives: vec![Collective::AllReduce, Collective::Gather],
-        configurations: Configuration::all(),
+        configurations: SweepConfiguration::all(),
         rounds: 2,
-        common: Common { job, sizes, warmup: 0, iterations: Iterations::Number(1), json: false },
+        common: CommonSettings { job, sizes, warmup: 0, iterations: IterationRule::Number(1), json: false },
     }
 }
 
 /// Results in which configuration number N is N+1 times as fast as the first, and `spoil` changes what was seen.
-fn results(plan: &Plan, spoil: impl Fn(Configuration, &mut Queues)) -> Results {
+fn results(plan: &SweepPlan, spoil: impl Fn(SweepConfiguration, &mut QueueCounts)) -> SweepResults {
     let mut cells = Vec::new();
     for collective in plan.collectives.iter().copied() {
         for (at, configuration) in plan.configurations.iter().copied().enumerate() {
-            let mut cell = Cell::new(collective, configuration);
+            let mut cell = SweepCell::new(collective, configuration);
             for (size, block) in [(0, 256), (1, 1 << 18)] {
                 for _ in 0..plan.rounds {
                     let busbw = (at + 1) as f64 * 0.5;
                     let result = RowResult { time_us: 1.0, wrong: 0 };
-                    cell.add(size, block, Half { result, algbw: busbw, busbw });
+                    cell.add_round(size, block, RowHalf { result, algbw: busbw, busbw });
                 }
             }
-            let info = PluginInfo { name: "<b>&\"\u{1}".to_owned(), ..PluginInfo::default() };
+            let info = PluginReport { name: "<b>&\"\u{1}".to_owned(), ..PluginReport::default() };
             let seen = [0, 1].map(|rank| {
-                let mut queues = cell.counted_of(plan, rank).expected;
+                let mut queues = cell.queue_comparison_of(plan, rank).expected;
                 spoil(configuration, &mut queues);
-                Seen { queues, idle: 0 }
+                RankUsage { queues, idle: 0 }
             });
-            cell.saw(&info, &seen);
+            cell.record_ranks(&info, &seen);
             cells.push(cell);
         }
     }
-    Results { cells }
+    SweepResults { cells }
 }
 
-fn page(spoil: impl Fn(Configuration, &mut Queues)) -> String {
+fn page(spoil: impl Fn(SweepConfiguration, &mut QueueCounts)) -> String {
     let plan = plan();
-    let run = Run { command: "trunkline sweep '<script>'".to_owned(), machine: "a & b".to_owned() };
-    let text = text(&plan, &results(&plan, spoil), &run);
+    let run = ReportOrigin { command: "trunkline sweep '<script>'".to_owned(), machine: "a & b".to_owned() };
+    let text = page_text(&plan, &results(&plan, spoil), &run);
     text.strip_prefix("<!DOCTYPE html>\n").expect("HTML").to_owned()
 }
 
@@ -126,7 +126,7 @@ fn each_collective_has_a_line_and_a_cell_for_each_configuration() {
 
 #[test]
 fn what_differs_from_the_formula_is_red_and_nothing_else() {
-    let bad = |spoil: fn(Configuration, &mut Queues)| {
+    let bad = |spoil: fn(SweepConfiguration, &mut QueueCounts)| {
         let page = page(spoil);
         let tree = Document::parse(&page).expect("well-formed");
         let texts = of_class(&tree, "bad").into_iter().filter_map(|node| node.text());

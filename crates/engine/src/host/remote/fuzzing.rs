@@ -9,27 +9,27 @@ use std::os::fd::AsFd;
 
 use rustix::net::sockopt;
 use trunkline_proto::control::StrandEnd;
-use trunkline_proto::fuzzing::{Action, read_actions, variants, write_script};
-use trunkline_proto::wire::strand::{Head, Kind};
+use trunkline_proto::fuzzing::{FuzzAction, make_variants, read_actions, write_script};
+use trunkline_proto::wire::strand::{StrandHead, StrandRecordKind};
 
 use super::*;
-use crate::planted::planted;
+use crate::planted::planted_mutant;
 
 /// Actions of one input.
 const ACTIONS_MAX: usize = 96;
-const SILENCE: Duration = Duration::secs(30);
-const NAME: Name = [7; 16];
+const SILENCE: Duration = Duration::from_secs(30);
+const NAME: StreamName = [7; 16];
 /// Connections of others.
 const STRANGERS_MAX: usize = 8;
 /// Looks at both ends in which sent frames must arrive.
 const LOOKS_MAX: usize = 20_000;
 
 /// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input is the number of connections.
-pub(crate) fn actions(bytes: &[u8]) {
+pub(crate) fn check_actions(bytes: &[u8]) {
     let Some((strands, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
-    let Some(mut world) = World::new(1 + strands % 3) else { return };
-    actions.for_each(|action| world.act(action));
-    world.end();
+    let Some(mut world) = StreamFuzzer::new(1 + strands % 3) else { return };
+    actions.for_each(|action| world.run_action(action));
+    world.finish_run();
 }
 
 pub(crate) fn action_seeds() -> Vec<Vec<u8>> {
@@ -88,21 +88,21 @@ pub(crate) fn action_seeds() -> Vec<Vec<u8>> {
     for (strands, script) in (0..).zip(scripts) {
         all.push(write_script(strands, &script));
     }
-    variants(&all)
+    make_variants(&all)
 }
 
 /// One end of the stream.
 #[derive(Default)]
-struct End {
+struct FuzzedEnd {
     stream: Option<RemoteStream>,
     /// Frames for this end that have not come.
     coming: VecDeque<Vec<u8>>,
 }
 
-struct World {
+struct StreamFuzzer {
     listener: RemoteListener,
     /// The one that began, and the one that was accepted.
-    ends: [End; 2],
+    ends: [FuzzedEnd; 2],
     /// Accepted connections that are not the stream.
     others: Vec<RemoteStream>,
     strangers: Vec<TcpStream>,
@@ -113,17 +113,17 @@ struct World {
     apart: bool,
 }
 
-impl World {
+impl StreamFuzzer {
     fn new(strands: u8) -> Option<Self> {
         let addresses: Vec<IpAddr> =
             (1..=strands).map(|last| Ipv4Addr::new(127, 0, 0, last).into()).collect();
-        let listener = RemoteListener::new(&addresses, SILENCE, planted()).ok()?;
-        let places = listener.places()[..1].to_vec();
-        let client = RemoteStream::connect(NAME, places, &addresses[..1], SILENCE, planted()).ok()?;
-        let began = End { stream: Some(client), coming: VecDeque::new() };
+        let listener = RemoteListener::new(&addresses, SILENCE, planted_mutant()).ok()?;
+        let places = listener.listen_addresses()[..1].to_vec();
+        let client = RemoteStream::connect(NAME, places, &addresses[..1], SILENCE, planted_mutant()).ok()?;
+        let began = FuzzedEnd { stream: Some(client), coming: VecDeque::new() };
         Some(Self {
             listener,
-            ends: [began, End::default()],
+            ends: [began, FuzzedEnd::default()],
             others: Vec::new(),
             strangers: Vec::new(),
             sent: 0,
@@ -132,21 +132,26 @@ impl World {
         })
     }
 
-    fn act(&mut self, Action { what, at, one, two }: Action) {
+    fn run_action(&mut self, FuzzAction { what, at, one, two }: FuzzAction) {
         match what % 10 {
-            0 | 1 => self.send(at, 1 + usize::from(one) * 16 + usize::from(two) % 16),
-            2 => self.look(at),
-            3 => self.settle(),
-            4 => self.cut(at, usize::from(one)),
+            0 | 1 => self.send_frame(at, 1 + usize::from(one) * 16 + usize::from(two) % 16),
+            2 => self.check_frames(at),
+            3 => self.await_frames(),
+            4 => self.cut_connection(at, usize::from(one)),
             5 if self.strangers.len() < STRANGERS_MAX => {
-                let place = self.listener.places()[usize::from(one) % self.listener.places().len()];
+                let place = self.listener.listen_addresses()
+                    [usize::from(one) % self.listener.listen_addresses().len()];
                 self.strangers.extend(TcpStream::connect(place).ok());
             }
-            6 => self.say(one, Join { name: [one; 16], places: Vec::new() }.to_bytes(), two),
-            7 => drop(self.strangers.pop().map(|stranger| forget(&stranger))),
+            6 => self.send_record(one, StrandJoin { name: [one; 16], places: Vec::new() }.to_bytes(), two),
+            7 => drop(self.strangers.pop().map(|stranger| set_zero_linger(&stranger))),
             8 => {
                 self.known = true;
-                self.say(one, Join { name: NAME, places: self.listener.places().to_vec() }.to_bytes(), two);
+                self.send_record(
+                    one,
+                    StrandJoin { name: NAME, places: self.listener.listen_addresses().to_vec() }.to_bytes(),
+                    two,
+                );
             }
             9 if two.is_multiple_of(4) => {
                 self.apart = true;
@@ -156,9 +161,9 @@ impl World {
         }
     }
 
-    fn send(&mut self, at: usize, len: usize) {
+    fn send_frame(&mut self, at: usize, len: usize) {
         self.sent = self.sent.wrapping_add(1);
-        let frame = vec![self.sent; len.min(Frame::MAX)];
+        let frame = vec![self.sent; len.min(OobFrame::MAX)];
         let Some(stream) = &mut self.ends[at].stream else { return };
         match stream.send(frame.clone()) {
             Ok(()) => self.ends[1 - at].coming.push_back(frame),
@@ -168,16 +173,16 @@ impl World {
     }
 
     /// A stranger says a record, whole or in part.
-    fn say(&mut self, kind: u8, join: Vec<u8>, number: u8) {
+    fn send_record(&mut self, kind: u8, join: Vec<u8>, number: u8) {
         let Some(stranger) = self.strangers.last_mut() else { return };
         let (kind, body) = match kind % 5 {
-            0 | 1 => (Kind::Join, join),
-            2 => (Kind::Frame, vec![number; 9]),
-            3 => (Kind::Taken, Vec::new()),
-            _ => (Kind::End, Vec::new()),
+            0 | 1 => (StrandRecordKind::Join, join),
+            2 => (StrandRecordKind::Frame, vec![number; 9]),
+            3 => (StrandRecordKind::Taken, Vec::new()),
+            _ => (StrandRecordKind::End, Vec::new()),
         };
         let received = if number.is_multiple_of(3) { 0 } else { u64::from(number % 8) };
-        let head = Head { kind, len: body.len() as u16, number: u64::from(number / 8), received };
+        let head = StrandHead { kind, len: body.len() as u16, number: u64::from(number / 8), received };
         let mut bytes = head.to_bytes().to_vec();
         bytes.extend(body);
         if number > 200 {
@@ -188,9 +193,9 @@ impl World {
     }
 
     /// Takes and checks the frames that have arrived at one end.
-    fn look(&mut self, at: usize) {
+    fn check_frames(&mut self, at: usize) {
         if at == 1 {
-            self.accept();
+            self.accept_streams();
         }
         let end = &mut self.ends[at];
         let Some(stream) = &mut end.stream else { return };
@@ -218,7 +223,7 @@ impl World {
     }
 
     /// The first accepted connection that has said the name is the stream; others end, or wait for a name that they never send.
-    fn accept(&mut self) {
+    fn accept_streams(&mut self) {
         while let Ok(Some(stream)) = self.listener.accept() {
             self.others.push(stream);
         }
@@ -242,14 +247,14 @@ impl World {
                 Ok(_) => at += 1,
                 Err(_) => {
                     let stream = self.others.remove(at);
-                    stream.strands.iter().for_each(|strand| forget(strand.fd()));
+                    stream.strands.iter().for_each(|strand| set_zero_linger(strand.fd()));
                 }
             }
         }
     }
 
     /// One connection of an end is given up at both ends, without a word.
-    fn cut(&mut self, at: usize, which: usize) {
+    fn cut_connection(&mut self, at: usize, which: usize) {
         let [began, accepted] = &mut self.ends;
         let (Some(a), Some(b)) = (&mut began.stream, &mut accepted.stream) else { return };
         let (one, other) = if at == 0 { (a, b) } else { (b, a) };
@@ -261,25 +266,26 @@ impl World {
         let of: Vec<usize> = (0..one.strands.len()).filter(|at| one.strands[*at].is_joined()).collect();
         let cut = of[which % of.len()];
         let port = rustix::net::getsockname(one.strands[cut].fd()).ok();
-        let is_it =
-            |strand: &Strand| port.is_some() && rustix::net::getpeername(strand.fd()).ok().flatten() == port;
+        let is_it = |strand: &ControlConnection| {
+            port.is_some() && rustix::net::getpeername(strand.fd()).ok().flatten() == port
+        };
         let Some(there) = other.strands.iter().position(is_it) else { return };
         // One that the other end has not joined is still to tell the frames that this one has sent over it.
         if !other.strands[there].is_joined() {
             return;
         }
         for (stream, at) in [(&mut *one, cut), (&mut *other, there)] {
-            let fault = StrandFault { end: StrandEnd::Silence, error: OobError::Closed };
-            forget(stream.strands[at].fd());
-            stream.lose(at, fault, monotonic());
+            let fault = ConnectionFault { end: StrandEnd::Silence, error: OobError::Closed };
+            set_zero_linger(stream.strands[at].fd());
+            stream.drop_connection(at, fault, monotonic_now());
         }
         self.apart |= joined(one) == 0 || joined(other) == 0;
     }
 
     /// All that was sent arrives, as long as the two are not apart.
-    fn settle(&mut self) {
+    fn await_frames(&mut self) {
         for looks in 0.. {
-            [0, 1].into_iter().for_each(|at| self.look(at));
+            [0, 1].into_iter().for_each(|at| self.check_frames(at));
             let all_came = self.ends.iter().all(|end| end.coming.is_empty() && end.stream.is_some());
             if all_came || ((self.known || self.apart) && looks > 16) {
                 return;
@@ -291,32 +297,32 @@ impl World {
         }
     }
 
-    fn end(mut self) {
-        self.settle();
+    fn finish_run(mut self) {
+        self.await_frames();
         let streams = self.ends.iter().filter_map(|end| end.stream.as_ref()).chain(&self.others);
-        streams.flat_map(|stream| &stream.strands).for_each(|strand| forget(strand.fd()));
-        self.strangers.iter().for_each(forget);
+        streams.flat_map(|stream| &stream.strands).for_each(|strand| set_zero_linger(strand.fd()));
+        self.strangers.iter().for_each(set_zero_linger);
     }
 }
 
 /// The kernel keeps no port for it: many inputs follow one another.
-fn forget(socket: &impl AsFd) {
+fn set_zero_linger(socket: &impl AsFd) {
     // A socket that has ended already keeps none.
     let _ = sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
 }
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::fuzzing::{Numbers, random_script};
+    use trunkline_proto::fuzzing::{RandomNumbers, random_script};
 
     use super::*;
 
     #[test]
     fn random_actions_hold() {
-        action_seeds().iter().for_each(|seed| actions(seed));
-        let mut numbers = Numbers::new(19);
+        action_seeds().iter().for_each(|seed| check_actions(seed));
+        let mut numbers = RandomNumbers::new(19);
         for _ in 0..300 {
-            actions(&random_script(&mut numbers, 48));
+            check_actions(&random_script(&mut numbers, 48));
         }
     }
 }

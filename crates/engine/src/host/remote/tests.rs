@@ -4,14 +4,14 @@ use std::time::Instant as Stopwatch;
 
 use rustix::net::sockopt;
 use trunkline_proto::control::StrandEnd;
-use trunkline_proto::wire::strand::{HEAD, Head, Kind};
+use trunkline_proto::wire::strand::{HEAD, StrandHead, StrandRecordKind};
 
 use super::super::strand::QUESTIONS;
 use super::*;
-use crate::planted::planted;
+use crate::planted::planted_mutant;
 
-const SILENCE: Duration = Duration::secs(10);
-const NAME: Name = [7; 16];
+const SILENCE: Duration = Duration::from_secs(10);
+const NAME: StreamName = [7; 16];
 
 fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
     let started = Stopwatch::now();
@@ -29,12 +29,12 @@ fn addresses(count: u8) -> Vec<IpAddr> {
 }
 
 fn listener(count: u8) -> RemoteListener {
-    RemoteListener::new(&addresses(count), SILENCE, planted()).unwrap()
+    RemoteListener::new(&addresses(count), SILENCE, planted_mutant()).unwrap()
 }
 
 fn connect(listener: &RemoteListener, known: usize) -> RemoteStream {
-    let places = listener.places()[..known].to_vec();
-    RemoteStream::connect(NAME, places, &addresses(1), SILENCE, planted()).unwrap()
+    let places = listener.listen_addresses()[..known].to_vec();
+    RemoteStream::connect(NAME, places, &addresses(1), SILENCE, planted_mutant()).unwrap()
 }
 
 /// What else is accepted has gone over to the stream that is there.
@@ -70,7 +70,10 @@ fn weave(
         merge(listener);
         let joined =
             |stream: &RemoteStream| stream.strands.iter().filter(|strand| strand.is_joined()).count();
-        assert_eq!([client.connections().now, server.connections().now], [joined(client), joined(server)]);
+        assert_eq!(
+            [client.connection_counts().now, server.connection_counts().now],
+            [joined(client), joined(server)]
+        );
         (joined(client) == strands && joined(server) == strands).then_some(())
     });
 }
@@ -79,12 +82,13 @@ fn weave(
 fn cut(one: &mut RemoteStream, other: &mut RemoteStream, slot: usize) {
     let at = one.strands.iter().position(|strand| strand.slot == slot && strand.is_joined()).unwrap();
     let port = rustix::net::getsockname(one.strands[at].fd()).unwrap();
-    let matches = |strand: &Strand| rustix::net::getpeername(strand.fd()).unwrap().unwrap() == port;
+    let matches =
+        |strand: &ControlConnection| rustix::net::getpeername(strand.fd()).unwrap().unwrap() == port;
     let there = other.strands.iter().position(matches).unwrap();
     // Gone without a word that the other end could read.
     for (stream, at) in [(one, at), (other, there)] {
-        let fault = StrandFault { end: StrandEnd::Silence, error: OobError::Closed };
-        stream.lose(at, fault, monotonic());
+        let fault = ConnectionFault { end: StrandEnd::Silence, error: OobError::Closed };
+        stream.drop_connection(at, fault, monotonic_now());
     }
 }
 
@@ -159,7 +163,7 @@ fn a_stream_whose_strands_all_fell_silent_goes_on() {
     for _ in 0..3 {
         cut(&mut a, &mut b, 0);
         cut(&mut a, &mut b, 1);
-        assert_eq!([a.connections().now, b.connections().now], [0, 0]);
+        assert_eq!([a.connection_counts().now, b.connection_counts().now], [0, 0]);
         for stream in [&mut a, &mut b] {
             assert!(stream.recv().unwrap().is_none());
             stream.send(vec![7; 9]).unwrap();
@@ -195,7 +199,7 @@ fn a_strand_that_ended_is_begun_again_and_brings_what_is_missing() {
 #[test]
 fn what_is_too_long_or_empty_is_refused() {
     let (_listener, mut a, mut b) = woven(1);
-    for bytes in [vec![0; Frame::MAX + 1], Vec::new()] {
+    for bytes in [vec![0; OobFrame::MAX + 1], Vec::new()] {
         assert!(matches!(a.send(bytes), Err(OobError::Malformed)));
     }
     pass(&mut a, &mut b, 0..1);
@@ -232,14 +236,14 @@ fn who_only_hears_says_in_time_what_it_has_taken() {
     }
     until(|| {
         assert!(a.recv().unwrap().is_none() && b.recv().unwrap().is_none());
-        (a.resume.sent() - a.resume.first() < 16).then_some(())
+        (a.resume.frames_sent() - a.resume.first_kept() < 16).then_some(())
     });
 }
 
 #[test]
 fn nobody_listens_there() {
-    let gone = listener(2).places().to_vec();
-    let refused = match RemoteStream::connect(NAME, gone, &[], SILENCE, planted()) {
+    let gone = listener(2).listen_addresses().to_vec();
+    let refused = match RemoteStream::connect(NAME, gone, &[], SILENCE, planted_mutant()) {
         Ok(mut stream) => until(|| stream.recv().map(|_| ()).err()),
         Err(error) => error,
     };
@@ -250,10 +254,10 @@ fn nobody_listens_there() {
 fn an_address_that_cannot_be_had_is_left_out_unless_it_is_the_only_one() {
     let not_ours: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
     let ours: IpAddr = Ipv4Addr::LOCALHOST.into();
-    let both = RemoteListener::new(&[not_ours, ours], SILENCE, planted()).unwrap();
-    assert_eq!(both.places().iter().map(SocketAddr::ip).collect::<Vec<_>>(), [ours]);
+    let both = RemoteListener::new(&[not_ours, ours], SILENCE, planted_mutant()).unwrap();
+    assert_eq!(both.listen_addresses().iter().map(SocketAddr::ip).collect::<Vec<_>>(), [ours]);
     assert!(matches!(
-        RemoteListener::new(&[not_ours], SILENCE, planted()),
+        RemoteListener::new(&[not_ours], SILENCE, planted_mutant()),
         Err(OobError::System { what: "bind", .. })
     ));
 }
@@ -270,18 +274,18 @@ fn the_kernel_watches_the_other_host() {
     }
 }
 
-fn record(kind: Kind, number: u64, received: u64, body: &[u8]) -> Vec<u8> {
-    let head = Head { kind, len: body.len() as u16, number, received };
+fn record(kind: StrandRecordKind, number: u64, received: u64, body: &[u8]) -> Vec<u8> {
+    let head = StrandHead { kind, len: body.len() as u16, number, received };
     [&head.to_bytes()[..], body].concat()
 }
 
-fn join(name: Name, received: u64) -> Vec<u8> {
-    record(Kind::Join, 0, received, &Join { name, places: Vec::new() }.to_bytes())
+fn join(name: StreamName, received: u64) -> Vec<u8> {
+    record(StrandRecordKind::Join, 0, received, &StrandJoin { name, places: Vec::new() }.to_bytes())
 }
 
 /// What a stream that a stranger's bytes began says of them at last.
 fn heard(listener: &mut RemoteListener, bytes: &[u8]) -> (OobError, TcpStream) {
-    let mut stranger = TcpStream::connect(listener.places()[0]).unwrap();
+    let mut stranger = TcpStream::connect(listener.listen_addresses()[0]).unwrap();
     stranger.write_all(bytes).unwrap();
     let mut stream = until(|| listener.accept().unwrap());
     (until(|| stream.recv().map(|_| ()).err()), stranger)
@@ -290,7 +294,7 @@ fn heard(listener: &mut RemoteListener, bytes: &[u8]) -> (OobError, TcpStream) {
 #[test]
 fn strangers_and_what_cannot_be_end_their_strand_alone() {
     let (mut listener, mut a, mut b) = woven(1);
-    let frame = |number, received| record(Kind::Frame, number, received, &[1]);
+    let frame = |number, received| record(StrandRecordKind::Frame, number, received, &[1]);
     let good = join([8; 16], 0);
     let malformed = [
         vec![0; HEAD],
@@ -300,15 +304,15 @@ fn strangers_and_what_cannot_be_end_their_strand_alone() {
         [good.clone(), good.clone()].concat(),
         [good.clone(), frame(1, 0)].concat(),
         [good.clone(), frame(0, 1)].concat(),
-        [good.clone(), record(Kind::Taken, 0, 1, &[])].concat(),
-        record(Kind::Join, 0, 0, &[0; 24]),
+        [good.clone(), record(StrandRecordKind::Taken, 0, 1, &[])].concat(),
+        record(StrandRecordKind::Join, 0, 0, &[0; 24]),
     ];
     for bytes in &malformed {
         let (error, _) = heard(&mut listener, bytes);
         assert!(matches!(error, OobError::Malformed), "{bytes:?}: {error:?}");
     }
     // A stream that is not there cannot go on; END ends one.
-    for bytes in [join([8; 16], 1), [good, record(Kind::End, 0, 0, &[])].concat()] {
+    for bytes in [join([8; 16], 1), [good, record(StrandRecordKind::End, 0, 0, &[])].concat()] {
         let (error, mut stranger) = heard(&mut listener, &bytes);
         assert!(matches!(error, OobError::Closed), "{bytes:?}: {error:?}");
         let _ = stranger.read_to_end(&mut Vec::new());
@@ -324,7 +328,7 @@ fn a_strand_that_cannot_go_on_harms_no_other() {
     pass(&mut b, &mut a, 0..40);
     until(|| {
         assert!(a.recv().unwrap().is_none() && b.recv().unwrap().is_none());
-        (b.resume.first() > 0).then_some(())
+        (b.resume.first_kept() > 0).then_some(())
     });
     for received in [0, 1000] {
         let (error, mut stranger) = heard(&mut listener, &join(NAME, received));
@@ -332,7 +336,7 @@ fn a_strand_that_cannot_go_on_harms_no_other() {
         assert!(b.recv().unwrap().is_none());
         assert_eq!((b.strands.len(), stranger.read(&mut [0; 100]).unwrap_or(0)), (1, 0));
     }
-    let received = b.resume.sent();
+    let received = b.resume.frames_sent();
     let more: Vec<TcpStream> = (0..20)
         .map(|_| {
             let (error, stranger) = heard(&mut listener, &join(NAME, received));

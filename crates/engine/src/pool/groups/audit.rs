@@ -2,18 +2,18 @@
 //! waits for each lane, and decides nothing.
 
 use trunkline_fabric::{Fabric, Host, Rail};
-use trunkline_proto::pool::{GroupUsage, Usage};
+use trunkline_proto::pool::{GroupUsage, PoolUsage};
 
-use super::{CHUNK, Group, Groups, Seats, Shared};
-use crate::pool::member::Side;
-use crate::pool::ride::Made;
+use super::{CHUNK, CommGroup, GroupTable, MemberSet, SharedGroup};
+use crate::pool::member::CommSide;
+use crate::pool::ride::AttemptLinks;
 use crate::{CommId, Engine};
 
 /// What an engine's shared queue pairs have in use.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Riding {
+pub struct SharingUsage {
     /// What the pool has.
-    pub pool: Usage,
+    pub pool: PoolUsage,
     /// Lanes that hold a group, those of comms alone included.
     pub lanes: usize,
     /// Seats of all groups that comms share, of closed comms too.
@@ -34,38 +34,39 @@ pub struct Riding {
 
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// What shared queue pairs have in use.
-    pub fn riding(&self) -> Riding {
-        let control = self.control.claim();
-        let mut riding = Riding {
-            pool: control.pool.usage(),
-            groups: control.pool.groups().collect(),
+    pub fn sharing_usage(&self) -> SharingUsage {
+        let control = self.control.lock();
+        let mut riding = SharingUsage {
+            pool: control.pool.pool_usage(),
+            groups: control.pool.group_usages().collect(),
             riders: control.riders.len(),
             attempts: control.attempts.len(),
-            ..Riding::default()
+            ..SharingUsage::default()
         };
-        self.groups.each(|lane, group| {
+        self.groups.for_each_group(|lane, group| {
             let made = control.attempts.iter().filter_map(|(_, attempt)| attempt.lane.as_ref());
             let left = control.leftovers.iter().filter_map(|leftover| leftover.made.as_ref());
             let made = made.chain(left).map(|(_, made)| made);
-            let asks = made.filter(|made| matches!(made, Made::Rider { lane: of, .. } if *of == lane));
-            group.audit(lane, asks.count(), &mut riding);
+            let asks =
+                made.filter(|made| matches!(made, AttemptLinks::Rider { lane: of, .. } if *of == lane));
+            group.audit_usage(lane, asks.count(), &mut riding);
         });
         riding
     }
 
     /// The name of the group that a comm rides on, among those of this engine now; `None` for one that shares nothing.
     pub fn group_of(&self, comm: CommId) -> Option<u32> {
-        let seat = self.comms.get(comm)?.seat();
+        let seat = self.comms.get(comm)?.member_location();
         (seat.member != 0).then_some(seat.lane)
     }
 }
 
-impl<R: Rail> Groups<R> {
-    fn each(&self, mut look: impl FnMut(u32, &mut Group<R>)) {
+impl<R: Rail> GroupTable<R> {
+    fn for_each_group(&self, mut look: impl FnMut(u32, &mut CommGroup<R>)) {
         for lane in 0..self.free.lock().fresh {
             let chunk = self.chunks.get(lane as usize / CHUNK);
             if chunk.and_then(std::sync::OnceLock::get).is_some()
-                && let Some(group) = self.claim_lane(lane).as_mut()
+                && let Some(group) = self.lock_lane(lane).as_mut()
             {
                 look(lane, group);
             }
@@ -73,25 +74,25 @@ impl<R: Rail> Groups<R> {
     }
 }
 
-impl<R: Rail> Group<R> {
+impl<R: Rail> CommGroup<R> {
     fn first_pipeline(&self) -> Option<u32> {
         let open = match &self.seats {
-            Seats::Alone(open) => open,
-            Seats::Shared(shared) => shared.members.iter().next()?,
+            MemberSet::Alone(open) => open,
+            MemberSet::Shared(shared) => shared.members.iter().next()?,
         };
         let path = match &open.side {
-            Side::Send(lane) => lane.paths.leader(),
-            Side::Recv(lane) => lane.paths.leader(),
+            CommSide::Send(lane) => lane.paths.lead_path(),
+            CommSide::Recv(lane) => lane.paths.lead_path(),
         };
-        self.rails.get(path.rail).pipeline(path.link)
+        self.rails.get(path.rail).link_pipeline(path.link)
     }
 
     /// Adds what this group has; `asks` attempts have a mailbox of it.
-    fn audit(&mut self, lane: u32, asks: usize, riding: &mut Riding) {
+    fn audit_usage(&mut self, lane: u32, asks: usize, riding: &mut SharingUsage) {
         riding.lanes += 1;
         riding.pipelines.extend(self.first_pipeline());
-        let Seats::Shared(shared) = &self.seats else { return };
-        let Shared { members, common } = &**shared;
+        let MemberSet::Shared(shared) = &self.seats else { return };
+        let SharedGroup { members, common } = &**shared;
         riding.seats += members.len();
         riding.dropped += common.dropped;
         let mut lots = asks;
@@ -101,15 +102,17 @@ impl<R: Rail> Group<R> {
         for open in members.iter() {
             lots += usize::from(open.lot.is_some());
             match &open.side {
-                Side::Send(lane) => (eager, slices) = (eager + lane.part.eager, slices + lane.part.slices),
-                Side::Recv(lane) => ranges += usize::from(lane.part.range.is_some()),
+                CommSide::Send(lane) => {
+                    (eager, slices) = (eager + lane.part.eager, slices + lane.part.slices)
+                }
+                CommSide::Recv(lane) => ranges += usize::from(lane.part.range.is_some()),
             }
         }
         let given = (
-            common.slab.used(),
-            common.receiving.as_ref().map_or(0, |receiving| receiving.ranges.used()),
-            self.rails.eager.as_ref().map_or(0, trunkline_proto::pool::credits::Credits::used),
-            self.rails.slices.used(),
+            common.slab.used_slots(),
+            common.receiving.as_ref().map_or(0, |receiving| receiving.ranges.used_ranges()),
+            self.rails.eager.as_ref().map_or(0, trunkline_proto::pool::credits::GroupCredits::used_credits),
+            self.rails.slices.used_credits(),
         );
         let held = (lots, ranges, eager, slices);
         if given != held && riding.wrong.is_none() {

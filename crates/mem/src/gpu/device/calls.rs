@@ -3,12 +3,12 @@
 use trunkline_sys::cuda;
 use trunkline_sys::cuda_run::{self as calls, Calls};
 
-use crate::gpu::Missing;
-use crate::gpu::library::{Library, table};
+use crate::gpu::GpuUnavailable;
+use crate::gpu::library::{DynamicLibrary, table};
 
 /// The functions of the library that comes with NVIDIA's kernel driver. One that lacks any of them is too old.
-pub(super) fn load() -> Result<Calls, Missing> {
-    let library = Library::open(&[cuda::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
+pub(super) fn load_calls() -> Result<Calls, GpuUnavailable> {
+    let library = DynamicLibrary::open(&[cuda::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
     Ok(table!(library, calls;
         device_get_attribute DeviceGetAttribute c"cuDeviceGetAttribute"
         mem_host_alloc MemHostAlloc c"cuMemHostAlloc"

@@ -7,27 +7,27 @@ use std::sync::Arc;
 
 use trunkline_sys::cuda_run::{HOST_ALLOC_DEVICEMAP, HOST_ALLOC_PORTABLE};
 
-use super::{Device, Inner};
-use crate::gpu::{CallError, Export, ExportError, Mapping, PointerKind};
-use crate::{Kind, Memory, OutOfBounds};
+use super::{DeviceContext, GpuDevice};
+use crate::gpu::{DmaBufError, DmaBufExport, DmaBufMapping, DriverCallError, PointerKind};
+use crate::{MemoryKind, MemoryRange, OutOfBounds};
 
 /// Memory of the host, and where the device finds it. A clone names the same bytes.
 #[derive(Clone, Debug)]
-pub struct Pinned {
-    memory: Memory,
+pub struct PinnedMemory {
+    memory: MemoryRange,
     at: u64,
 }
 
-impl Pinned {
+impl PinnedMemory {
     /// The bytes, for the host.
     #[must_use]
-    pub const fn memory(&self) -> &Memory {
+    pub const fn memory(&self) -> &MemoryRange {
         &self.memory
     }
 
     /// The address by which kernels of its device find the first byte.
     #[must_use]
-    pub const fn at(&self) -> u64 {
+    pub const fn device_address(&self) -> u64 {
         self.at
     }
 }
@@ -41,17 +41,17 @@ pub enum RangeError {
     Range(#[from] OutOfBounds),
     /// The driver fails.
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] DriverCallError),
 }
 
 /// Frees itself.
-struct Allocated {
-    device: Arc<Inner>,
+struct AllocationGuard {
+    device: Arc<DeviceContext>,
     addr: usize,
     is_host: bool,
 }
 
-impl Drop for Allocated {
+impl Drop for AllocationGuard {
     fn drop(&mut self) {
         let calls = &self.device.calls;
         // What cannot be freed is the driver's until the process ends.
@@ -66,58 +66,60 @@ impl Drop for Allocated {
                 return;
             }
             let free = || cuda.free(self.device.ordinal, self.addr, false);
-            let first = cuda.inside(self.device.context, free);
-            first.or_else(|_| cuda.inside(self.device.context, free)).and_then(|freed| freed)
+            let first = cuda.with_context(self.device.context, free);
+            first.or_else(|_| cuda.with_context(self.device.context, free)).and_then(|freed| freed)
         };
     }
 }
 
-impl fmt::Debug for Allocated {
+impl fmt::Debug for AllocationGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Allocated({:#x}, host: {})", self.addr, self.is_host)
     }
 }
 
-impl Device {
+impl GpuDevice {
     /// `len` bytes of the host that the device sees, zeros. Not write-combined: the host reads them.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub fn pinned(&self, len: usize) -> Result<Pinned, CallError> {
+    /// [`DriverCallError`].
+    pub fn allocate_pinned(&self, len: usize) -> Result<PinnedMemory, DriverCallError> {
         let inner = &self.inner;
         let len = len.max(1).next_multiple_of(8);
         let mut start = ptr::null_mut();
         let mut at = 0;
-        inner.call("cuMemHostAlloc", || {
+        inner.call_driver("cuMemHostAlloc", || {
             let flags = HOST_ALLOC_PORTABLE | HOST_ALLOC_DEVICEMAP;
             // SAFETY: writes an address to a place of ours.
             unsafe { (inner.calls.mem_host_alloc)(&raw mut start, len, flags) }
         })?;
-        let owner = Allocated { device: Arc::clone(inner), addr: start.expose_provenance(), is_host: true };
-        inner.call("cuMemHostGetDevicePointer", || {
+        let owner =
+            AllocationGuard { device: Arc::clone(inner), addr: start.expose_provenance(), is_host: true };
+        inner.call_driver("cuMemHostGetDevicePointer", || {
             // SAFETY: writes an address to a place of ours, of memory that is mapped for devices.
             unsafe { (inner.calls.mem_host_get_device_pointer)(&raw mut at, start, 0) }
         })?;
         // SAFETY: as many bytes as were just allocated, which nobody else has yet.
         unsafe { ptr::write_bytes(start.cast::<u8>(), 0, len) };
         // SAFETY: mapped readable and writable as long as its owner; nobody makes references to the bytes.
-        let memory = unsafe { Memory::with_owner(owner.addr, len, Kind::Host, Arc::new(owner)) };
-        Ok(Pinned { memory, at })
+        let memory = unsafe { MemoryRange::with_owner(owner.addr, len, MemoryKind::Host, Arc::new(owner)) };
+        Ok(PinnedMemory { memory, at })
     }
 
     /// `len` bytes of the device, zeros. The CPU touches none of them.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub fn allocate(&self, len: usize) -> Result<Memory, CallError> {
+    /// [`DriverCallError`].
+    pub fn allocate(&self, len: usize) -> Result<MemoryRange, DriverCallError> {
         let inner = &self.inner;
         let len = len.max(1).next_multiple_of(8);
         inner.check_process("cuMemAlloc")?;
-        let addr = inner.cuda.inside(inner.context, || inner.cuda.allocate(len))??.0;
-        let owner = Allocated { device: Arc::clone(inner), addr, is_host: false };
+        let addr = inner.cuda.with_context(inner.context, || inner.cuda.allocate(len))??.0;
+        let owner = AllocationGuard { device: Arc::clone(inner), addr, is_host: false };
         // SAFETY: the CPU touches no byte of such memory, and it is there as long as its owner.
-        let memory = unsafe { Memory::with_owner(addr, len, Kind::Device(inner.ordinal), Arc::new(owner)) };
-        inner.call("cuMemsetD8Async", || {
+        let memory =
+            unsafe { MemoryRange::with_owner(addr, len, MemoryKind::Device(inner.ordinal), Arc::new(owner)) };
+        inner.call_driver("cuMemsetD8Async", || {
             // SAFETY: as many bytes as were just allocated; they are not freed before the wait below.
             unsafe { (inner.calls.memset_d8_async)(addr as u64, 0, len, inner.stream) }
         })?;
@@ -128,16 +130,16 @@ impl Device {
     /// Exports memory of the device as a dma-buf, by which NICs reach it.
     ///
     /// # Errors
-    /// [`ExportError`]. That the driver does not export is none: [`Export::Refused`].
-    pub fn export(&self, memory: &Memory) -> Result<Export, ExportError> {
+    /// [`DmaBufError`]. That the driver does not export is none: [`DmaBufExport::Refused`].
+    pub fn export_dmabuf(&self, memory: &MemoryRange) -> Result<DmaBufExport, DmaBufError> {
         let inner = &self.inner;
         let addr = memory.addr();
         match memory.kind() {
-            Kind::Device(ordinal) if ordinal == inner.ordinal && !memory.is_empty() => {
+            MemoryKind::Device(ordinal) if ordinal == inner.ordinal && !memory.is_empty() => {
                 let page = rustix::param::page_size();
-                inner.cuda.export(ordinal, (addr, memory.len()), page, Mapping::Any)
+                inner.cuda.export_dmabuf(ordinal, (addr, memory.len()), page, DmaBufMapping::Any)
             }
-            _ => Err(ExportError::Kind { addr, kind: PointerKind::Host }),
+            _ => Err(DmaBufError::Kind { addr, kind: PointerKind::Host }),
         }
     }
 
@@ -145,8 +147,8 @@ impl Device {
     ///
     /// # Errors
     /// [`RangeError`].
-    pub fn write(&self, memory: &Memory, offset: u64, bytes: &[u8]) -> Result<(), RangeError> {
-        let to = self.inner.own(memory, offset, bytes.len())?;
+    pub fn copy_to_device(&self, memory: &MemoryRange, offset: u64, bytes: &[u8]) -> Result<(), RangeError> {
+        let to = self.inner.own_address(memory, offset, bytes.len())?;
         Ok(self.inner.upload(to, bytes)?)
     }
 
@@ -154,28 +156,40 @@ impl Device {
     ///
     /// # Errors
     /// [`RangeError`].
-    pub fn read(&self, memory: &Memory, offset: u64, out: &mut [u8]) -> Result<(), RangeError> {
-        let from = self.inner.own(memory, offset, out.len())?;
+    pub fn copy_from_device(
+        &self,
+        memory: &MemoryRange,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), RangeError> {
+        let from = self.inner.own_address(memory, offset, out.len())?;
         // SAFETY: the device's memory, and bytes that are borrowed for it alone until the copy has ended below; docs/unsafe.md has the assumption where waiting fails.
-        unsafe { self.inner.copy(out.as_mut_ptr().expose_provenance(), from, out.len(), self.inner.stream) }?;
+        unsafe {
+            self.inner.enqueue_copy(out.as_mut_ptr().expose_provenance(), from, out.len(), self.inner.stream)
+        }?;
         Ok(self.inner.wait_for(self.inner.stream)?)
     }
 }
 
-impl Inner {
+impl DeviceContext {
     /// The address of bytes of this device.
-    pub(super) fn own(&self, memory: &Memory, offset: u64, len: usize) -> Result<usize, OutOfBounds> {
-        let at = memory.checked(offset, len as u64)?;
+    pub(super) fn own_address(
+        &self,
+        memory: &MemoryRange,
+        offset: u64,
+        len: usize,
+    ) -> Result<usize, OutOfBounds> {
+        let at = memory.checked_address(offset, len as u64)?;
         match memory.kind() {
-            Kind::Device(ordinal) if ordinal == self.ordinal => Ok(at),
+            MemoryKind::Device(ordinal) if ordinal == self.ordinal => Ok(at),
             _ => Err(OutOfBounds { offset, len: len as u64, size: 0 }),
         }
     }
 
     /// Copies bytes to an address of the device's memory that has room for them, and waits for it.
-    fn upload(&self, to: usize, bytes: &[u8]) -> Result<(), CallError> {
+    fn upload(&self, to: usize, bytes: &[u8]) -> Result<(), DriverCallError> {
         // SAFETY: the device's memory, and bytes that are borrowed until the copy has ended below.
-        unsafe { self.copy(to, bytes.as_ptr().expose_provenance(), bytes.len(), self.stream) }?;
+        unsafe { self.enqueue_copy(to, bytes.as_ptr().expose_provenance(), bytes.len(), self.stream) }?;
         self.wait_for(self.stream)
     }
 }

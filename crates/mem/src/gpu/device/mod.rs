@@ -1,5 +1,5 @@
 //! A device of NVIDIA's on which kernels of this process run: its memory, memory of the host that it sees, copies that it makes beside
-//! its kernels, and kernels that are loaded and started. Opened by whoever starts kernels ([`Gpu::device`](super::Gpu::device)); used by the
+//! its kernels, and kernels that are loaded and started. Opened by whoever starts kernels ([`VendorDriver::open_device`](super::VendorDriver::open_device)); used by the
 //! executor of device queues.
 //!
 //! Memory is allocated and freed, and kernels are loaded, while no kernel runs that waits for the host: the driver may wait for such a
@@ -20,24 +20,24 @@ use rustix::process::{Pid, getpid};
 use trunkline_sys::cuda::{self as driver, Stream, status};
 use trunkline_sys::cuda_run::{self as calls_of, Calls};
 
-use super::cuda::Cuda;
-use super::{CallError, Missing, planted};
+use super::cuda::CudaLibrary;
+use super::{DriverCallError, GpuUnavailable, is_planted};
 
-pub use memory::{Pinned, RangeError};
-pub use mover::{MOVES_MAX, Mover};
-pub use program::{Arg, LaunchError, Program, Running};
+pub use memory::{PinnedMemory, RangeError};
+pub use mover::{DeviceCopyQueue, MOVES_MAX};
+pub use program::{KernelArg, KernelLaunchError, KernelModule, RunningKernel};
 
 /// Streams of kernels that have ended that are kept for the next ones: to make one may wait for kernels that run.
 const SPARE_STREAMS_MAX: usize = 16;
 
 /// A device. Cheap to clone; its context stays until the last clone, and all that was made of it, is gone.
 #[derive(Clone)]
-pub struct Device {
-    inner: Arc<Inner>,
+pub struct GpuDevice {
+    inner: Arc<DeviceContext>,
 }
 
-pub(super) struct Inner {
-    cuda: Cuda,
+pub(super) struct DeviceContext {
+    cuda: CudaLibrary,
     calls: Calls,
     ordinal: u32,
     context: *mut driver::Context,
@@ -50,32 +50,32 @@ pub(super) struct Inner {
 }
 
 // SAFETY: the driver may be called by any thread, and locks what it keeps for a context and a stream.
-unsafe impl Send for Inner {}
+unsafe impl Send for DeviceContext {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for DeviceContext {}
 
 /// A device cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DeviceError {
+pub enum GpuDeviceError {
     /// The driver has no functions for it.
     #[error(transparent)]
-    Missing(#[from] Missing),
+    Missing(#[from] GpuUnavailable),
     /// A call failed.
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] DriverCallError),
     /// Another vendor's: kernels are started by NVIDIA's driver only.
     #[error("kernels are started by NVIDIA's driver only")]
     Vendor,
 }
 
-impl Device {
-    pub(super) fn new(cuda: Cuda, ordinal: u32) -> Result<Self, DeviceError> {
-        let calls = calls::load()?;
-        let context = cuda.retained(ordinal)?;
+impl GpuDevice {
+    pub(super) fn new(cuda: CudaLibrary, ordinal: u32) -> Result<Self, GpuDeviceError> {
+        let calls = calls::load_calls()?;
+        let context = cuda.retained_context(ordinal)?;
         let stream = ptr::null_mut();
         let spare = Mutex::new(Vec::with_capacity(SPARE_STREAMS_MAX));
-        let mut inner = Inner { cuda, calls, ordinal, context, stream, spare, process: getpid() };
+        let mut inner = DeviceContext { cuda, calls, ordinal, context, stream, spare, process: getpid() };
         inner.stream = inner.new_stream()?;
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -89,9 +89,9 @@ impl Device {
     /// What it is, as compilers call it: 90 for `sm_90`.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub fn architecture(&self) -> Result<u32, CallError> {
-        let of = |attribute| self.inner.attribute(attribute);
+    /// [`DriverCallError`].
+    pub fn architecture(&self) -> Result<u32, DriverCallError> {
+        let of = |attribute| self.inner.device_attribute(attribute);
         let major = of(calls_of::COMPUTE_CAPABILITY_MAJOR)?;
         let minor = of(calls_of::COMPUTE_CAPABILITY_MINOR)?;
         Ok(u32::try_from(major * 10 + minor).unwrap_or(0))
@@ -100,32 +100,36 @@ impl Device {
     /// Where it is, as sysfs names it: `0000:3b:00.0`.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub fn pci_address(&self) -> Result<String, CallError> {
-        let of = |attribute| self.inner.attribute(attribute);
+    /// [`DriverCallError`].
+    pub fn pci_address(&self) -> Result<String, DriverCallError> {
+        let of = |attribute| self.inner.device_attribute(attribute);
         let domain = of(calls_of::PCI_DOMAIN_ID)?;
         let bus = of(calls_of::PCI_BUS_ID)?;
         Ok(format!("{domain:04x}:{bus:02x}:{:02x}.0", of(calls_of::PCI_DEVICE_ID)?))
     }
 }
 
-impl Inner {
+impl DeviceContext {
     /// Whether this is the process that opened the device. A driver may do anything in a child of a fork, and wait there for locks for ever.
-    fn check_process(&self, name: &'static str) -> Result<(), CallError> {
-        if getpid() == self.process || planted("mem-device-goes-on-in-children") {
+    fn check_process(&self, name: &'static str) -> Result<(), DriverCallError> {
+        if getpid() == self.process || is_planted("mem-device-goes-on-in-children") {
             return Ok(());
         }
         let code = status::NOT_INITIALIZED;
         let name_of_code = "CUDA_ERROR_NOT_INITIALIZED".to_owned();
         let remedy = "the process was forked after it opened the GPU; open it in the child";
-        Err(CallError { call: name, code, name: name_of_code, remedy })
+        Err(DriverCallError { call: name, code, name: name_of_code, remedy })
     }
 
     /// Calls in the device's context.
-    fn call(&self, name: &'static str, call: impl FnOnce() -> driver::Status) -> Result<(), CallError> {
+    fn call_driver(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> driver::Status,
+    ) -> Result<(), DriverCallError> {
         self.check_process(name)?;
-        let code = self.cuda.inside(self.context, call)?;
-        self.cuda.check(name, code)
+        let code = self.cuda.with_context(self.context, call)?;
+        self.cuda.check_status(name, code)
     }
 
     /// Calls a function that frees an object. If the context cannot be made current, that is tried once more: no other code frees the object.
@@ -133,34 +137,38 @@ impl Inner {
         &self,
         name: &'static str,
         mut call: impl FnMut() -> driver::Status,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), DriverCallError> {
         self.check_process(name)?;
-        let first = self.cuda.inside(self.context, &mut call);
-        let code = first.or_else(|_| self.cuda.inside(self.context, &mut call))?;
-        self.cuda.check(name, code)
+        let first = self.cuda.with_context(self.context, &mut call);
+        let code = first.or_else(|_| self.cuda.with_context(self.context, &mut call))?;
+        self.cuda.check_status(name, code)
     }
 
     /// The same of a question, whose answer may be "not yet".
-    fn ask(&self, name: &'static str, call: impl FnOnce() -> driver::Status) -> Result<bool, CallError> {
+    fn poll_driver(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> driver::Status,
+    ) -> Result<bool, DriverCallError> {
         self.check_process(name)?;
-        match self.cuda.inside(self.context, call)? {
+        match self.cuda.with_context(self.context, call)? {
             calls_of::NOT_READY => Ok(false),
-            code => self.cuda.check(name, code).map(|()| true),
+            code => self.cuda.check_status(name, code).map(|()| true),
         }
     }
 
-    fn attribute(&self, attribute: u32) -> Result<c_int, CallError> {
-        let device = self.cuda.device(self.ordinal)?;
+    fn device_attribute(&self, attribute: u32) -> Result<c_int, DriverCallError> {
+        let device = self.cuda.device_handle(self.ordinal)?;
         let mut value = 0;
         // SAFETY: writes a number to a place of ours.
         let code = unsafe { (self.calls.device_get_attribute)(&raw mut value, attribute, device) };
-        self.cuda.check("cuDeviceGetAttribute", code).map(|()| value)
+        self.cuda.check_status("cuDeviceGetAttribute", code).map(|()| value)
     }
 
     /// A stream that waits for no other.
-    fn new_stream(&self) -> Result<*mut Stream, CallError> {
+    fn new_stream(&self) -> Result<*mut Stream, DriverCallError> {
         let mut stream = ptr::null_mut();
-        self.call("cuStreamCreate", || {
+        self.call_driver("cuStreamCreate", || {
             // SAFETY: writes a handle to a place of ours.
             unsafe { (self.calls.stream_create)(&raw mut stream, driver::STREAM_NON_BLOCKING) }
         })?;
@@ -168,14 +176,14 @@ impl Inner {
     }
 
     /// A stream on which nothing is.
-    fn take_stream(&self) -> Result<*mut Stream, CallError> {
+    fn take_stream(&self) -> Result<*mut Stream, DriverCallError> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.map_or_else(|| self.new_stream(), Ok)
     }
 
     /// Gives a stream of ours back once all on it has ended, for another kernel. One whose kernel has failed is ended.
     fn give_back_stream(&self, stream: *mut Stream) {
-        if self.wait_for(stream).is_ok() && !planted("mem-launches-make-streams") {
+        if self.wait_for(stream).is_ok() && !is_planted("mem-launches-make-streams") {
             let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
             if spare.len() < SPARE_STREAMS_MAX {
                 return spare.push(stream);
@@ -195,9 +203,9 @@ impl Inner {
     }
 
     /// Waits until all on a stream has ended. A wait that fails is tried once more: until the end is known, memory that is copied is the device's.
-    fn wait_for(&self, stream: *mut Stream) -> Result<(), CallError> {
+    fn wait_for(&self, stream: *mut Stream) -> Result<(), DriverCallError> {
         let wait = || {
-            self.call("cuStreamSynchronize", || {
+            self.call_driver("cuStreamSynchronize", || {
                 // SAFETY: a stream of ours.
                 unsafe { (self.calls.stream_synchronize)(stream) }
             })
@@ -209,15 +217,21 @@ impl Inner {
     ///
     /// # Safety
     /// Both ranges are this device's memory, or memory of this process that stays until the copy has ended.
-    unsafe fn copy(&self, to: usize, from: usize, len: usize, stream: *mut Stream) -> Result<(), CallError> {
-        self.call("cuMemcpyAsync", || {
+    unsafe fn enqueue_copy(
+        &self,
+        to: usize,
+        from: usize,
+        len: usize,
+        stream: *mut Stream,
+    ) -> Result<(), DriverCallError> {
+        self.call_driver("cuMemcpyAsync", || {
             // SAFETY: as the caller says.
             unsafe { (self.calls.memcpy_async)(to as u64, from as u64, len, stream) }
         })
     }
 }
 
-impl Drop for Inner {
+impl Drop for DeviceContext {
     fn drop(&mut self) {
         let spare = std::mem::take(self.spare.get_mut().unwrap_or_else(PoisonError::into_inner));
         spare.into_iter().for_each(|stream| self.end_stream(stream));
@@ -225,14 +239,14 @@ impl Drop for Inner {
             self.end_stream(self.stream);
         }
         if self.check_process("cuDevicePrimaryCtxRelease").is_ok() {
-            self.cuda.release(self.ordinal);
+            self.cuda.release_context(self.ordinal);
         }
     }
 }
 
-impl fmt::Debug for Device {
+impl fmt::Debug for GpuDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Device({}, {})", self.inner.ordinal, self.inner.cuda.version())
+        write!(f, "Device({}, {})", self.inner.ordinal, self.inner.cuda.version_text())
     }
 }
 

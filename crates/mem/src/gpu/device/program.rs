@@ -9,121 +9,121 @@ use std::time::{Duration, Instant};
 use trunkline_sys::cuda::Stream;
 use trunkline_sys::cuda_run::{Function, Module};
 
-use super::{Device, Inner};
-use crate::Memory;
-use crate::gpu::CallError;
-use crate::gpu::device::Pinned;
+use super::{DeviceContext, GpuDevice};
+use crate::MemoryRange;
+use crate::gpu::DriverCallError;
+use crate::gpu::device::PinnedMemory;
 
 /// How long a look at a running kernel is from the next.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Loaded kernels. Cheap to clone.
 #[derive(Clone)]
-pub struct Program {
-    loaded: Arc<Loaded>,
+pub struct KernelModule {
+    loaded: Arc<LoadedModule>,
 }
 
-struct Loaded {
-    device: Arc<Inner>,
+struct LoadedModule {
+    device: Arc<DeviceContext>,
     module: *mut Module,
 }
 
 // SAFETY: a handle of the driver's, which any thread may use.
-unsafe impl Send for Loaded {}
+unsafe impl Send for LoadedModule {}
 // SAFETY: as above.
-unsafe impl Sync for Loaded {}
+unsafe impl Sync for LoadedModule {}
 
 /// An argument of a kernel.
 #[derive(Clone, Debug)]
-pub enum Arg {
+pub enum KernelArg {
     /// Words by value, as a structure that is made of them.
     Words(Vec<u64>),
     /// The address of memory of the device, which is held while the kernel runs.
-    Memory(Memory),
+    Memory(MemoryRange),
     /// The address of memory of the host as the device sees it, which is held as well.
-    Pinned(Pinned),
+    Pinned(PinnedMemory),
 }
 
 /// A kernel was not started.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum LaunchError {
+pub enum KernelLaunchError {
     /// A name with a zero in it.
     #[error("a name of a kernel with a zero in it")]
     Name,
     /// The driver refuses.
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] DriverCallError),
 }
 
 /// A kernel that was started. Dropping it waits for the kernel's end, so that nothing that it uses goes before: abort its queues first, if
 /// it waits for them.
 #[must_use = "dropping it waits for the kernel"]
-pub struct Running {
-    loaded: Arc<Loaded>,
+pub struct RunningKernel {
+    loaded: Arc<LoadedModule>,
     stream: *mut Stream,
-    _held: Vec<Arg>,
+    _held: Vec<KernelArg>,
 }
 
-// SAFETY: as for `Loaded`.
-unsafe impl Send for Running {}
+// SAFETY: as for `LoadedModule`.
+unsafe impl Send for RunningKernel {}
 
-impl Device {
+impl GpuDevice {
     /// Loads what a compiler made for this device: machine code, or PTX, which ends with a zero.
     ///
     /// # Errors
-    /// [`CallError`]: it is not for this device, say.
+    /// [`DriverCallError`]: it is not for this device, say.
     ///
     /// # Safety
     /// Whatever they are started with, its kernels change no memory but what their arguments name, and read none else, within its bounds.
     /// Arguments that are words name none, unless the memory is held by another argument.
-    pub unsafe fn program(&self, image: &[u8]) -> Result<Program, CallError> {
+    pub unsafe fn load_module(&self, image: &[u8]) -> Result<KernelModule, DriverCallError> {
         // The driver is told no length: text ends with a zero, and machine code says its own.
         let mut image = image.to_vec();
         image.push(0);
         let inner = &self.inner;
         let mut module = ptr::null_mut();
-        inner.call("cuModuleLoadData", || {
+        inner.call_driver("cuModuleLoadData", || {
             // SAFETY: an image that ends with a zero, read during the call; a place of ours for a handle.
             unsafe { (inner.calls.module_load_data)(&raw mut module, image.as_ptr().cast()) }
         })?;
-        Ok(Program { loaded: Arc::new(Loaded { device: Arc::clone(inner), module }) })
+        Ok(KernelModule { loaded: Arc::new(LoadedModule { device: Arc::clone(inner), module }) })
     }
 }
 
-impl Program {
+impl KernelModule {
     /// The device that it was loaded for.
     #[must_use]
-    pub fn device(&self) -> Device {
-        Device { inner: Arc::clone(&self.loaded.device) }
+    pub fn device(&self) -> GpuDevice {
+        GpuDevice { inner: Arc::clone(&self.loaded.device) }
     }
 
     /// Starts a kernel: so many blocks of so many threads.
     ///
     /// # Errors
-    /// [`LaunchError`].
-    pub fn launch(
+    /// [`KernelLaunchError`].
+    pub fn launch_kernel(
         &self,
         name: &str,
         (blocks, threads): (u32, u32),
-        args: Vec<Arg>,
-    ) -> Result<Running, LaunchError> {
+        args: Vec<KernelArg>,
+    ) -> Result<RunningKernel, KernelLaunchError> {
         let device = &self.loaded.device;
-        let function = self.find(name)?;
+        let function = self.find_function(name)?;
         let mut words: Vec<Vec<u64>> = args
             .iter()
             .map(|arg| match arg {
-                Arg::Words(words) => words.clone(),
-                Arg::Memory(memory) => vec![memory.addr() as u64],
-                Arg::Pinned(pinned) => vec![pinned.at()],
+                KernelArg::Words(words) => words.clone(),
+                KernelArg::Memory(memory) => vec![memory.addr() as u64],
+                KernelArg::Pinned(pinned) => vec![pinned.device_address()],
             })
             .collect();
         let mut places: Vec<*mut c_void> = words.iter_mut().map(|of| of.as_mut_ptr().cast()).collect();
         let stream = device.take_stream()?;
-        let running = Running { loaded: Arc::clone(&self.loaded), stream, _held: args };
+        let running = RunningKernel { loaded: Arc::clone(&self.loaded), stream, _held: args };
         let blocks: c_uint = blocks;
         let threads: c_uint = threads;
-        device.call("cuLaunchKernel", || {
+        device.call_driver("cuLaunchKernel", || {
             // SAFETY: a kernel of a module that is held, as many places as it has arguments (who loaded it has promised what it does with
             // any), which are read during the call.
             unsafe {
@@ -145,11 +145,11 @@ impl Program {
         Ok(running)
     }
 
-    fn find(&self, name: &str) -> Result<*mut Function, LaunchError> {
-        let name = CString::new(name).map_err(|_| LaunchError::Name)?;
+    fn find_function(&self, name: &str) -> Result<*mut Function, KernelLaunchError> {
+        let name = CString::new(name).map_err(|_| KernelLaunchError::Name)?;
         let device = &self.loaded.device;
         let mut function = ptr::null_mut();
-        device.call("cuModuleGetFunction", || {
+        device.call_driver("cuModuleGetFunction", || {
             // SAFETY: a module of ours, a name that ends with a zero, and a place of ours for a handle.
             unsafe {
                 (device.calls.module_get_function)(&raw mut function, self.loaded.module, name.as_ptr())
@@ -159,14 +159,14 @@ impl Program {
     }
 }
 
-impl Running {
+impl RunningKernel {
     /// Whether it has ended.
     ///
     /// # Errors
-    /// [`CallError`]: it has failed.
-    pub fn is_over(&self) -> Result<bool, CallError> {
+    /// [`DriverCallError`]: it has failed.
+    pub fn is_over(&self) -> Result<bool, DriverCallError> {
         let device = &self.loaded.device;
-        device.ask("cuStreamQuery", || {
+        device.poll_driver("cuStreamQuery", || {
             // SAFETY: a stream of ours.
             unsafe { (device.calls.stream_query)(self.stream) }
         })
@@ -175,8 +175,8 @@ impl Running {
     /// Waits for its end, at most so long. Whether it has ended.
     ///
     /// # Errors
-    /// As [`Running::is_over`].
-    pub fn wait(&self, limit: Duration) -> Result<bool, CallError> {
+    /// As [`RunningKernel::is_over`].
+    pub fn wait(&self, limit: Duration) -> Result<bool, DriverCallError> {
         let began = Instant::now();
         while !self.is_over()? {
             if began.elapsed() > limit {
@@ -188,13 +188,13 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningKernel {
     fn drop(&mut self) {
         self.loaded.device.give_back_stream(self.stream);
     }
 }
 
-impl Drop for Loaded {
+impl Drop for LoadedModule {
     fn drop(&mut self) {
         let _ = self.device.give_back("cuModuleUnload", || {
             // SAFETY: a module of ours, none of whose kernels runs: each of those holds it.
@@ -203,13 +203,13 @@ impl Drop for Loaded {
     }
 }
 
-impl fmt::Debug for Program {
+impl fmt::Debug for KernelModule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Program(device {})", self.loaded.device.ordinal)
     }
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for RunningKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Running(device {})", self.loaded.device.ordinal)
     }

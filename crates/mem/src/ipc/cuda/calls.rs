@@ -3,13 +3,13 @@
 use trunkline_sys::cuda::{self, status};
 use trunkline_sys::cuda_ipc::{self as calls, Calls};
 
-use crate::gpu::library::{Library, table};
-use crate::gpu::{CallError, Missing};
-use crate::ipc::error::{Cause, OpenError};
+use crate::gpu::library::{DynamicLibrary, table};
+use crate::gpu::{DriverCallError, GpuUnavailable};
+use crate::ipc::error::{CallFailure, HandleOpenError};
 
 /// The functions of the library that comes with NVIDIA's kernel driver.
-pub(super) fn load() -> Result<Calls, Missing> {
-    let library = Library::open(&[cuda::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
+pub(super) fn load_calls() -> Result<Calls, GpuUnavailable> {
+    let library = DynamicLibrary::open(&[cuda::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
     Ok(table!(library, calls;
         ipc_get_mem_handle IpcGetMemHandle c"cuIpcGetMemHandle"
         ipc_open_mem_handle IpcOpenMemHandle c"cuIpcOpenMemHandle_v2"
@@ -38,21 +38,21 @@ pub(super) fn load() -> Result<Calls, Missing> {
 }
 
 /// What a failure means for who opens.
-pub(super) fn open_error(error: CallError) -> OpenError {
+pub(super) fn open_error(error: DriverCallError) -> HandleOpenError {
     let code = error.code;
-    let cause = Cause::Driver(error);
+    let cause = CallFailure::Driver(error);
     match code {
-        status::ALREADY_MAPPED => OpenError::AlreadyMapped,
-        status::INVALID_VALUE | status::INVALID_HANDLE => OpenError::Gone,
-        status::OUT_OF_MEMORY | status::TOO_MANY_PEERS => OpenError::Exhausted(cause),
+        status::ALREADY_MAPPED => HandleOpenError::AlreadyMapped,
+        status::INVALID_VALUE | status::INVALID_HANDLE => HandleOpenError::Gone,
+        status::OUT_OF_MEMORY | status::TOO_MANY_PEERS => HandleOpenError::Exhausted(cause),
         status::PEER_ACCESS_UNSUPPORTED
         | status::NOT_SUPPORTED
         | status::INVALID_DEVICE
-        | status::NOT_PERMITTED => OpenError::Refused {
+        | status::NOT_PERMITTED => HandleOpenError::Refused {
             cause,
             remedy: "the two GPUs must reach each other (nvidia-smi topo -p2p r), and both processes see them (CUDA_VISIBLE_DEVICES)",
         },
-        _ => OpenError::Other(cause),
+        _ => HandleOpenError::Other(cause),
     }
 }
 
@@ -69,12 +69,12 @@ mod tests {
     #[test]
     fn codes_mean_what_helps() {
         let of = |code| {
-            open_error(CallError { call: "cuIpcOpenMemHandle", code, name: "?".to_owned(), remedy: "" })
+            open_error(DriverCallError { call: "cuIpcOpenMemHandle", code, name: "?".to_owned(), remedy: "" })
         };
-        assert_eq!(of(208), OpenError::AlreadyMapped);
-        assert_eq!((of(1), of(400)), (OpenError::Gone, OpenError::Gone));
-        assert!(matches!(of(2), OpenError::Exhausted(_)));
+        assert_eq!(of(208), HandleOpenError::AlreadyMapped);
+        assert_eq!((of(1), of(400)), (HandleOpenError::Gone, HandleOpenError::Gone));
+        assert!(matches!(of(2), HandleOpenError::Exhausted(_)));
         assert!(of(217).to_string().contains("nvidia-smi topo -p2p r"));
-        assert!(matches!(of(4711), OpenError::Other(_)));
+        assert!(matches!(of(4711), HandleOpenError::Other(_)));
     }
 }

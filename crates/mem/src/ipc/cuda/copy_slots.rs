@@ -5,19 +5,19 @@ use std::ptr;
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream};
 use trunkline_sys::cuda_run::{EVENT_DISABLE_TIMING, Event, NOT_READY};
 
-use super::{CudaDriver, planted};
-use crate::gpu::CallError;
+use super::{CudaDriver, is_planted};
+use crate::gpu::DriverCallError;
 use crate::ipc::driven::CopyStreams;
 
 impl CopyStreams for CudaDriver {
     type Stream = Stream;
     type Event = Event;
 
-    fn make_stream(&self, device: u32) -> Result<*mut Stream, CallError> {
+    fn make_stream(&self, device: u32) -> Result<*mut Stream, DriverCallError> {
         // Keeps the context that the stream is of.
-        self.stream(device)?;
+        self.device_stream(device)?;
         let mut made = ptr::null_mut();
-        self.call(device, "cuStreamCreate", || {
+        self.call_driver(device, "cuStreamCreate", || {
             // SAFETY: writes a handle to a place of ours, in the device's context.
             unsafe { (self.calls.stream_create)(&raw mut made, STREAM_NON_BLOCKING) }
         })?;
@@ -25,15 +25,15 @@ impl CopyStreams for CudaDriver {
     }
 
     fn end_stream(&self, device: u32, stream: *mut Stream) {
-        let _ = self.call(device, "cuStreamDestroy", || {
+        let _ = self.call_driver(device, "cuStreamDestroy", || {
             // SAFETY: a stream of ours, once.
             unsafe { (self.calls.stream_destroy)(stream) }
         });
     }
 
-    fn make_event(&self, device: u32) -> Result<*mut Event, CallError> {
+    fn make_event(&self, device: u32) -> Result<*mut Event, DriverCallError> {
         let mut made = ptr::null_mut();
-        self.call(device, "cuEventCreate", || {
+        self.call_driver(device, "cuEventCreate", || {
             // SAFETY: writes a handle to a place of ours, in the device's context.
             unsafe { (self.calls.event_create)(&raw mut made, EVENT_DISABLE_TIMING) }
         })?;
@@ -41,7 +41,7 @@ impl CopyStreams for CudaDriver {
     }
 
     fn end_event(&self, device: u32, event: *mut Event) {
-        let _ = self.call(device, "cuEventDestroy", || {
+        let _ = self.call_driver(device, "cuEventDestroy", || {
             // SAFETY: an event of ours, once.
             unsafe { (self.calls.event_destroy)(event) }
         });
@@ -52,34 +52,39 @@ impl CopyStreams for CudaDriver {
         device: u32,
         stream: *mut Stream,
         (to, from, len): (usize, usize, usize),
-    ) -> Result<(), CallError> {
-        self.call(device, "cuMemcpyAsync", || {
+    ) -> Result<(), DriverCallError> {
+        self.call_driver(device, "cuMemcpyAsync", || {
             // SAFETY: the caller's promise; the driver tells by the addresses which are of a device.
             unsafe { (self.calls.memcpy_async)(to as u64, from as u64, len, stream) }
         })
     }
 
-    fn record(&self, device: u32, event: *mut Event, stream: *mut Stream) -> Result<(), CallError> {
-        self.call(device, "cuEventRecord", || {
+    fn record_event(
+        &self,
+        device: u32,
+        event: *mut Event,
+        stream: *mut Stream,
+    ) -> Result<(), DriverCallError> {
+        self.call_driver(device, "cuEventRecord", || {
             // SAFETY: an event and a stream of ours.
             unsafe { (self.calls.event_record)(event, stream) }
         })
     }
 
-    fn has_ended(&self, device: u32, event: *mut Event) -> Result<bool, CallError> {
-        let code = self.cuda.within(device, || {
+    fn has_ended(&self, device: u32, event: *mut Event) -> Result<bool, DriverCallError> {
+        let code = self.cuda.with_device_context(device, || {
             // SAFETY: an event of ours that was recorded.
             unsafe { (self.calls.event_query)(event) }
         })?;
         match code {
-            NOT_READY if !planted("mem-cuda-ends-before-the-event") => Ok(false),
+            NOT_READY if !is_planted("mem-cuda-ends-before-the-event") => Ok(false),
             NOT_READY => Ok(true),
-            code => self.cuda.check("cuEventQuery", code).map(|()| true),
+            code => self.cuda.check_status("cuEventQuery", code).map(|()| true),
         }
     }
 
-    fn wait(&self, device: u32, stream: *mut Stream) -> Result<(), CallError> {
-        self.call(device, "cuStreamSynchronize", || {
+    fn synchronize_stream(&self, device: u32, stream: *mut Stream) -> Result<(), DriverCallError> {
+        self.call_driver(device, "cuStreamSynchronize", || {
             // SAFETY: a stream of ours.
             unsafe { (self.calls.stream_synchronize)(stream) }
         })

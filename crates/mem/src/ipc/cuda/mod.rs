@@ -20,14 +20,17 @@ use std::ptr;
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attribute, status};
 use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, MEM_HOST_REGISTER_PORTABLE};
 
-use super::driven::{CopySlots, CopyStreams as _, Driven, Driver, Each, Sealed, Way, among};
-use super::error::{Cause, ExportError, OpenError};
-use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
-use crate::gpu::cuda::Cuda as Library;
-use crate::gpu::{CallError, Missing};
+use super::driven::{
+    CopyDirection, CopySlots, CopyStreams as _, DriverMemory, IpcDriver, PerDevice, SealedHandle,
+    choose_device,
+};
+use super::error::{CallFailure, ExportError, HandleOpenError};
+use super::{HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle, NoMemory, is_planted};
+use crate::gpu::cuda::CudaLibrary as Library;
+use crate::gpu::{DriverCallError, GpuUnavailable};
 
 /// Memory of NVIDIA's devices.
-pub type Cuda = Driven<CudaDriver>;
+pub type CudaMemory = DriverMemory<CudaDriver>;
 
 /// What is asked about an address, in one call. The last is not known before CUDA 11.2.
 const ASKED: [c_uint; 9] = [
@@ -50,7 +53,7 @@ pub struct CudaDriver {
     calls: Calls,
     device: u32,
     /// Of those devices whose context is kept.
-    streams: Each<Stream>,
+    streams: PerDevice<Stream>,
     slots: CopySlots<Self>,
 }
 
@@ -61,7 +64,7 @@ unsafe impl Sync for CudaDriver {}
 
 /// How an allocation may be shared.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Sort {
+enum SharingMethod {
     /// By a legacy handle.
     Legacy,
     /// A segment, by a descriptor.
@@ -72,7 +75,7 @@ enum Sort {
 
 /// What is open.
 #[derive(Debug)]
-pub enum Opened {
+pub enum CudaImport {
     /// By a legacy handle, in the context of that device.
     Legacy(u32),
     /// A segment, of so many bytes.
@@ -81,33 +84,41 @@ pub enum Opened {
 
 impl CudaDriver {
     /// The stream of a device, whose context is kept from the first time on.
-    fn stream(&self, device: u32) -> Result<*mut Stream, CallError> {
+    fn device_stream(&self, device: u32) -> Result<*mut Stream, DriverCallError> {
         self.streams.get(device, || {
             let mut made = ptr::null_mut();
-            self.cuda.keep(device)?;
-            let created = self.call(device, "cuStreamCreate", || {
+            self.cuda.keep_context(device)?;
+            let created = self.call_driver(device, "cuStreamCreate", || {
                 // SAFETY: writes a handle to a place of ours, in the device's context.
                 unsafe { (self.calls.stream_create)(&raw mut made, STREAM_NON_BLOCKING) }
             });
-            created.inspect_err(|_| self.cuda.release(device))?;
+            created.inspect_err(|_| self.cuda.release_context(device))?;
             Ok(made)
         })
     }
 
     /// Calls in a device's context.
-    fn call(&self, device: u32, name: &'static str, call: impl FnOnce() -> c_uint) -> Result<(), CallError> {
-        self.cuda.within(device, call).and_then(|code| self.cuda.check(name, code))
+    fn call_driver(
+        &self,
+        device: u32,
+        name: &'static str,
+        call: impl FnOnce() -> c_uint,
+    ) -> Result<(), DriverCallError> {
+        self.cuda.with_device_context(device, call).and_then(|code| self.cuda.check_status(name, code))
     }
 
     /// The allocation around an address, and how it may be shared.
-    fn look(&self, addr: usize) -> Result<Option<(Allocation, Sort)>, CallError> {
+    fn query_allocation(
+        &self,
+        addr: usize,
+    ) -> Result<Option<(IpcAllocation, SharingMethod)>, DriverCallError> {
         // Wide enough for each; the driver writes as many of the low bytes as the attribute has.
         let mut values = [0_u64; ASKED.len()];
         let mut places = values.each_mut().map(|value| ptr::from_mut(value).cast::<c_void>());
         let mut asked = ASKED;
-        let count = if self.cuda.counted() < ALL_SINCE { ASKED.len() - 1 } else { ASKED.len() };
+        let count = if self.cuda.version_number() < ALL_SINCE { ASKED.len() - 1 } else { ASKED.len() };
         let get = self.cuda.calls().pointer_get_attributes;
-        self.call(self.device, "cuPointerGetAttributes", || {
+        self.call_driver(self.device, "cuPointerGetAttributes", || {
             // SAFETY: at most as many attributes as places, each with room for the largest; the address is only looked up.
             unsafe { get(count as c_uint, asked.as_mut_ptr(), places.as_mut_ptr(), addr as u64) }
         })?;
@@ -116,7 +127,7 @@ impl CudaDriver {
             return Ok(None);
         }
         let is_legacy = legacy as u32 != 0 && pool == 0;
-        let (base, len) = if is_legacy || planted("mem-vmm-exports-one-segment") {
+        let (base, len) = if is_legacy || is_planted("mem-vmm-exports-one-segment") {
             (start as usize, len as usize)
         } else {
             // Of virtual memory that was the range of addresses, which may have several segments or none.
@@ -126,57 +137,59 @@ impl CudaDriver {
             }
         };
         let sort = match (is_legacy, pool) {
-            (true, _) => Sort::Legacy,
-            (false, 0) if types & u64::from(MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0 => Sort::Segment,
-            (false, 0) => Sort::Kept(
+            (true, _) => SharingMethod::Legacy,
+            (false, 0) if types & u64::from(MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0 => {
+                SharingMethod::Segment
+            }
+            (false, 0) => SharingMethod::Kept(
                 "the memory was made (cuMemCreate) without a handle type that is a file descriptor",
             ),
-            (false, _) => Sort::Kept("memory of a pool (cudaMallocAsync) has no handle of its own"),
+            (false, _) => SharingMethod::Kept("memory of a pool (cudaMallocAsync) has no handle of its own"),
         };
-        let id = AllocationId(if planted("mem-cuda-ignores-buffer-id") { 1 } else { id });
-        Ok(Some((Allocation { base, len, id, device: device as u32 }, sort)))
+        let id = IpcAllocationId(if is_planted("mem-cuda-ignores-buffer-id") { 1 } else { id });
+        Ok(Some((IpcAllocation { base, len, id, device: device as u32 }, sort)))
     }
 
     /// What is mapped around an address.
-    fn segment_at(&self, addr: usize) -> Result<Option<(usize, usize)>, CallError> {
+    fn segment_at(&self, addr: usize) -> Result<Option<(usize, usize)>, DriverCallError> {
         let mut base = 0;
         let mut len = 0;
-        let code = self.cuda.within(self.device, || {
+        let code = self.cuda.with_device_context(self.device, || {
             // SAFETY: writes an address and a size to places of ours.
             unsafe { (self.calls.mem_get_address_range)(&raw mut base, &raw mut len, addr as u64) }
         })?;
         if matches!(code, status::INVALID_VALUE | status::NOT_FOUND) {
             return Ok(None);
         }
-        self.cuda.check("cuMemGetAddressRange", code)?;
+        self.cuda.check_status("cuMemGetAddressRange", code)?;
         Ok(Some((base as usize, len)))
     }
 }
 
-impl Driver for CudaDriver {
-    type Opened = Opened;
+impl IpcDriver for CudaDriver {
+    type Opened = CudaImport;
 
-    const KINDS: &'static [u8] = &[Handle::CUDA, Handle::CUDA_SEGMENT];
+    const KINDS: &'static [u8] = &[IpcHandle::CUDA, IpcHandle::CUDA_SEGMENT];
 
-    fn begin(device: u32) -> Result<Self, NoMemory> {
-        let cuda = Library::new(crate::gpu::cuda::load()?)?;
-        let calls = calls::load()?;
-        if device >= cuda.devices() {
-            return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.devices() });
+    fn open_for_device(device: u32) -> Result<Self, NoMemory> {
+        let cuda = Library::new(crate::gpu::cuda::load_calls()?)?;
+        let calls = calls::load_calls()?;
+        if device >= cuda.device_count() {
+            return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.device_count() });
         }
-        let streams = Each::of(cuda.devices());
-        let slots = CopySlots::of(cuda.devices(), device);
+        let streams = PerDevice::for_devices(cuda.device_count());
+        let slots = CopySlots::for_devices(cuda.device_count(), device);
         let this = Self { cuda, calls, device, streams, slots };
-        this.stream(device).map_err(Missing::Driver)?;
-        if !planted("mem-gpu-makes-streams-late") {
-            this.slots.prepare(&this).map_err(Missing::Driver)?;
+        this.device_stream(device).map_err(GpuUnavailable::Driver)?;
+        if !is_planted("mem-gpu-makes-streams-late") {
+            this.slots.prepare_default(&this).map_err(GpuUnavailable::Driver)?;
         }
         Ok(this)
     }
 
     /// Those of legacy handles, which are the stricter ones; descriptors are for segments.
-    fn caps(&self) -> Caps {
-        Caps {
+    fn caps(&self) -> IpcCaps {
+        IpcCaps {
             maps: true,
             by_bytes: true,
             by_descriptor: true,
@@ -187,71 +200,71 @@ impl Driver for CudaDriver {
         }
     }
 
-    fn find(&self, addr: usize) -> Result<Option<Allocation>, Cause> {
-        Ok(self.look(addr)?.map(|(found, _)| found))
+    fn find_allocation(&self, addr: usize) -> Result<Option<IpcAllocation>, CallFailure> {
+        Ok(self.query_allocation(addr)?.map(|(found, _)| found))
     }
 
-    fn export(
+    fn export_handle(
         &self,
-        of: &Allocation,
-        how: Passing,
-        sealed: &mut Sealed,
+        of: &IpcAllocation,
+        how: HandlePassing,
+        sealed: &mut SealedHandle,
     ) -> Result<Option<OwnedFd>, ExportError> {
-        let found = self.look(of.base).map_err(Cause::from)?;
+        let found = self.query_allocation(of.base).map_err(CallFailure::from)?;
         let (_, sort) = found.ok_or(ExportError::Gone(of.id))?;
         let made = match (sort, how) {
-            (Sort::Kept(why), _) => Err(ExportError::Unshareable(why)),
-            (Sort::Legacy, Passing::Descriptor) => {
+            (SharingMethod::Kept(why), _) => Err(ExportError::Unshareable(why)),
+            (SharingMethod::Legacy, HandlePassing::Descriptor) => {
                 Err(ExportError::Passing("what cudaMalloc gave goes by the bytes of its handle"))
             }
-            (Sort::Segment, Passing::Bytes) => {
+            (SharingMethod::Segment, HandlePassing::Bytes) => {
                 Err(ExportError::Passing("a segment of virtual memory goes by its descriptor"))
             }
-            (Sort::Legacy, _) => self.export_legacy(of, sealed).map(|()| None),
-            (Sort::Segment, _) => self.export_segment(of, sealed).map(Some),
+            (SharingMethod::Legacy, _) => self.export_legacy(of, sealed).map(|()| None),
+            (SharingMethod::Segment, _) => self.export_segment(of, sealed).map(Some),
         };
         // Else a peer may read bytes that a memset or copy of the user's has not written yet. Where nothing can be set the user is warned, and it is exported all the same.
-        if made.is_ok() && !planted("mem-exports-asynchronous-memory") {
+        if made.is_ok() && !is_planted("mem-exports-asynchronous-memory") {
             let _ = self.cuda.request_sync_memops(of.device, of.base);
         }
         made
     }
 
-    fn conflicts(&self, kind: u8) -> bool {
-        kind == Handle::CUDA
+    fn refuses_overlap(&self, kind: u8) -> bool {
+        kind == IpcHandle::CUDA
     }
 
     fn device_for(&self, own: Option<u32>) -> Option<u32> {
-        let told_apart = among(self.cuda.devices(), self.device, own);
-        told_apart.filter(|_| !planted("mem-cuda-maps-for-one-device"))
+        let told_apart = choose_device(self.cuda.device_count(), self.device, own);
+        told_apart.filter(|_| !is_planted("mem-cuda-maps-for-one-device"))
     }
 
-    fn open(
+    fn open_handle(
         &self,
-        sealed: &Sealed,
+        sealed: &SealedHandle,
         descriptor: Option<OwnedFd>,
         device: Option<u32>,
-    ) -> Result<(usize, Opened), OpenError> {
+    ) -> Result<(usize, CudaImport), HandleOpenError> {
         let device = device.unwrap_or(self.device);
         // Its context is kept, as what is mapped goes with it.
-        self.stream(device).map_err(|error| OpenError::Other(error.into()))?;
-        if sealed.kind == Handle::CUDA {
+        self.device_stream(device).map_err(|error| HandleOpenError::Other(error.into()))?;
+        if sealed.kind == IpcHandle::CUDA {
             if descriptor.is_some() {
-                return Err(OpenError::Descriptor("a legacy handle has no descriptor"));
+                return Err(HandleOpenError::Descriptor("a legacy handle has no descriptor"));
             }
-            return Ok((self.open_legacy(sealed, device)?, Opened::Legacy(device)));
+            return Ok((self.open_legacy(sealed, device)?, CudaImport::Legacy(device)));
         }
-        let fd =
-            descriptor.ok_or(OpenError::Descriptor("the descriptor of the segment did not come along"))?;
-        Ok((self.open_segment(&fd, sealed.len, device)?, Opened::Segment(sealed.len)))
+        let fd = descriptor
+            .ok_or(HandleOpenError::Descriptor("the descriptor of the segment did not come along"))?;
+        Ok((self.open_segment(&fd, sealed.len, device)?, CudaImport::Segment(sealed.len)))
     }
 
-    fn close(&self, addr: usize, opened: &Opened) -> Result<(), Cause> {
+    fn unmap_import(&self, addr: usize, opened: &CudaImport) -> Result<(), CallFailure> {
         match opened {
-            Opened::Legacy(device) => self.close_legacy(addr, *device),
-            Opened::Segment(len) => self.close_segment(addr, *len),
+            CudaImport::Legacy(device) => self.close_legacy(addr, *device),
+            CudaImport::Segment(len) => self.close_segment(addr, *len),
         }
-        .map_err(Cause::from)
+        .map_err(CallFailure::from)
     }
 
     unsafe fn transfer(
@@ -259,20 +272,20 @@ impl Driver for CudaDriver {
         to: usize,
         from: usize,
         len: usize,
-        (_way, device): (Way, Option<u32>),
-    ) -> Result<(), Cause> {
+        (_way, device): (CopyDirection, Option<u32>),
+    ) -> Result<(), CallFailure> {
         if len == 0 {
             return Ok(());
         }
         let device = device.unwrap_or(self.device);
-        let stream = self.stream(device)?;
+        let stream = self.device_stream(device)?;
         // SAFETY: the caller's promise; it has ended when the stream has been waited for.
         unsafe { self.begin_copy(device, stream, (to, from, len)) }?;
-        Ok(self.wait(device, stream)?)
+        Ok(self.synchronize_stream(device, stream)?)
     }
 
-    fn pin(&self, addr: usize, len: usize) -> Result<bool, Cause> {
-        self.call(self.device, "cuMemHostRegister", || {
+    fn pin_host(&self, addr: usize, len: usize) -> Result<bool, CallFailure> {
+        self.call_driver(self.device, "cuMemHostRegister", || {
             let at = ptr::with_exposed_provenance_mut(addr);
             // SAFETY: a range of the host that the caller holds until it is unpinned; the driver only pins its pages.
             unsafe { (self.calls.mem_host_register)(at, len, MEM_HOST_REGISTER_PORTABLE) }
@@ -280,31 +293,31 @@ impl Driver for CudaDriver {
         Ok(true)
     }
 
-    fn unpin(&self, addr: usize) {
+    fn unpin_host(&self, addr: usize) {
         // What cannot be given back is the driver's until the process ends.
-        let _ = self.call(self.device, "cuMemHostUnregister", || {
+        let _ = self.call_driver(self.device, "cuMemHostUnregister", || {
             // SAFETY: pinned above, and still mapped.
             unsafe { (self.calls.mem_host_unregister)(ptr::with_exposed_provenance_mut(addr)) }
         });
     }
 
-    fn slots(&self) -> &CopySlots<Self> {
+    fn copy_slots(&self) -> &CopySlots<Self> {
         &self.slots
     }
 
-    fn alloc(&self, len: usize) -> Result<usize, Cause> {
+    fn alloc(&self, len: usize) -> Result<usize, CallFailure> {
         let mut at = 0;
         let alloc = self.cuda.calls().mem_alloc;
-        self.call(self.device, "cuMemAlloc", || {
+        self.call_driver(self.device, "cuMemAlloc", || {
             // SAFETY: writes an address to a place of ours.
             unsafe { alloc(&raw mut at, len) }
         })?;
         Ok(at as usize)
     }
 
-    fn free(&self, addr: usize) -> Result<(), Cause> {
+    fn free(&self, addr: usize) -> Result<(), CallFailure> {
         let free = self.cuda.calls().mem_free;
-        self.call(self.device, "cuMemFree", || {
+        self.call_driver(self.device, "cuMemFree", || {
             // SAFETY: the driver knows what it has given, and refuses the rest.
             unsafe { free(addr as u64) }
         })?;
@@ -314,16 +327,16 @@ impl Driver for CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
-        std::mem::replace(&mut self.slots, CopySlots::of(0, 0)).end(self);
-        for (device, stream) in self.streams.take() {
+        std::mem::replace(&mut self.slots, CopySlots::for_devices(0, 0)).end_slots(self);
+        for (device, stream) in self.streams.take_all() {
             self.end_stream(device, stream);
-            self.cuda.release(device);
+            self.cuda.release_context(device);
         }
     }
 }
 
 impl fmt::Debug for CudaDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, device {}", self.cuda.version(), self.device)
+        write!(f, "{}, device {}", self.cuda.version_text(), self.device)
     }
 }

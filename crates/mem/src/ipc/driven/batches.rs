@@ -1,13 +1,13 @@
 //! Batches of copies that are under way, each in a slot of the driver's. The memory that a batch copies from and to is held, and the imports that it uses stay mapped,
 //! until its end is known: for ever where the driver does not tell it. Nothing is allocated once a slot was used.
 
-use super::Driver;
-use crate::Memory;
-use crate::ipc::{Cause, CopyBatch, CopyError, planted};
+use super::IpcDriver;
+use crate::MemoryRange;
+use crate::ipc::{CallFailure, CopyBatch, CopyError, is_planted};
 
 /// All slots.
 #[derive(Debug)]
-pub(super) struct Batches {
+pub(super) struct CopyBatches {
     slots: Vec<BatchSlot>,
     next: u64,
 }
@@ -15,24 +15,24 @@ pub(super) struct Batches {
 /// A place for a batch, and the memory that the batch uses.
 #[derive(Debug, Default)]
 struct BatchSlot {
-    batch: Option<Batch>,
+    batch: Option<ActiveBatch>,
     /// Its copies, by the devices that make them.
     shares: Vec<BatchShare>,
     /// The imports that it uses, by their numbers.
     imports: Vec<u64>,
-    held: Vec<Memory>,
+    held: Vec<MemoryRange>,
 }
 
 /// One that is under way.
 #[derive(Debug)]
-struct Batch {
+struct ActiveBatch {
     number: u64,
-    fate: Fate,
+    fate: BatchStatus,
 }
 
 /// The state of a batch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Fate {
+enum BatchStatus {
     UnderWay,
     /// It has ended, and its owner was not told.
     Ended,
@@ -44,12 +44,12 @@ enum Fate {
 #[derive(Debug)]
 struct BatchShare {
     device: Option<u32>,
-    mark: Mark,
+    mark: MarkPosition,
 }
 
 /// Where the mark of a share is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Mark {
+enum MarkPosition {
     /// Nowhere.
     None,
     /// Behind its first copies, and not behind the last.
@@ -70,23 +70,23 @@ impl BatchSlot {
 
 impl BatchShare {
     /// Whether all its copies in that slot have ended. They are marked if need be.
-    fn has_ended<D: Driver>(&mut self, driver: &D, slot: usize) -> Result<bool, Cause> {
-        if self.mark == Mark::Before {
+    fn has_ended<D: IpcDriver>(&mut self, driver: &D, slot: usize) -> Result<bool, CallFailure> {
+        if self.mark == MarkPosition::Before {
             if !driver.is_over(slot, self.device)? {
                 return Ok(false);
             }
-            self.mark = Mark::None;
+            self.mark = MarkPosition::None;
         }
-        if self.mark == Mark::None {
-            driver.mark(slot, self.device)?;
-            self.mark = Mark::Behind;
+        if self.mark == MarkPosition::None {
+            driver.mark_slot(slot, self.device)?;
+            self.mark = MarkPosition::Behind;
         }
         driver.is_over(slot, self.device)
     }
 }
 
-impl Batches {
-    pub(super) fn of(slots: usize) -> Self {
+impl CopyBatches {
+    pub(super) fn with_slots(slots: usize) -> Self {
         Self { slots: (0..slots).map(|_| BatchSlot::default()).collect(), next: 1 }
     }
 
@@ -94,37 +94,37 @@ impl Batches {
     ///
     /// # Errors
     /// [`CopyError::Busy`]; [`CopyError::Closed`] of a batch that is over.
-    pub(super) fn slot(&mut self, batch: &mut Option<CopyBatch>) -> Result<usize, CopyError> {
+    pub(super) fn acquire_slot(&mut self, batch: &mut Option<CopyBatch>) -> Result<usize, CopyError> {
         if let Some(CopyBatch(number)) = batch {
-            return self.find(*number).ok_or(CopyError::Closed);
+            return self.find_slot(*number).ok_or(CopyError::Closed);
         }
         let slot = self.slots.iter().position(|slot| slot.batch.is_none()).ok_or(CopyError::Busy)?;
         let number = self.next;
         self.next += 1;
-        self.slots[slot].batch = Some(Batch { number, fate: Fate::UnderWay });
+        self.slots[slot].batch = Some(ActiveBatch { number, fate: BatchStatus::UnderWay });
         *batch = Some(CopyBatch(number));
         Ok(slot)
     }
 
-    fn find(&self, number: u64) -> Option<usize> {
+    fn find_slot(&self, number: u64) -> Option<usize> {
         self.slots.iter().position(|slot| slot.batch.as_ref().is_some_and(|one| one.number == number))
     }
 
     /// A slot has a copy more, by that device, between an import and that memory.
-    pub(super) fn note(
+    pub(super) fn record_copy(
         &mut self,
         slot: usize,
         device: Option<u32>,
         imports: [Option<u64>; 2],
-        held: Option<&Memory>,
+        held: Option<&MemoryRange>,
     ) {
         let Some(of) = self.slots.get_mut(slot) else { return };
         match of.shares.iter_mut().find(|share| share.device == device) {
-            Some(share) if share.mark != Mark::None && !planted("mem-gpu-marks-again-at-once") => {
-                share.mark = Mark::Before;
+            Some(share) if share.mark != MarkPosition::None && !is_planted("mem-gpu-marks-again-at-once") => {
+                share.mark = MarkPosition::Before;
             }
-            Some(share) => share.mark = Mark::None,
-            None => of.shares.push(BatchShare { device, mark: Mark::None }),
+            Some(share) => share.mark = MarkPosition::None,
+            None => of.shares.push(BatchShare { device, mark: MarkPosition::None }),
         }
         for import in imports.into_iter().flatten() {
             if !of.imports.contains(&import) {
@@ -135,20 +135,20 @@ impl Batches {
     }
 
     /// Whether a batch has ended; then it is over.
-    pub(super) fn has_ended<D: Driver>(&mut self, driver: &D, of: &CopyBatch) -> Result<bool, CopyError> {
+    pub(super) fn has_ended<D: IpcDriver>(&mut self, driver: &D, of: &CopyBatch) -> Result<bool, CopyError> {
         // One that failed was told so.
-        let Some(number) = self.find(of.0) else { return Ok(true) };
+        let Some(number) = self.find_slot(of.0) else { return Ok(true) };
         let Some(slot) = self.slots.get_mut(number) else { return Ok(true) };
         let Some(batch) = &mut slot.batch else { return Ok(true) };
         match batch.fate {
-            Fate::UnderWay => {}
-            Fate::Ended => {
+            BatchStatus::UnderWay => {}
+            BatchStatus::Ended => {
                 slot.clear();
                 return Ok(true);
             }
-            Fate::Lost => return Ok(true),
+            BatchStatus::Lost => return Ok(true),
         }
-        let first_alone = planted("mem-gpu-asks-one-device");
+        let first_alone = is_planted("mem-gpu-asks-one-device");
         let shares = slot.shares.iter_mut().take(if first_alone { 1 } else { usize::MAX });
         let ended =
             shares.map(|share| share.has_ended(driver, number)).try_fold(true, |all, one| Ok(all & one?));
@@ -159,7 +159,7 @@ impl Batches {
                 Ok(true)
             }
             Err(cause) => {
-                (batch.fate, batch.number) = (Fate::Lost, 0);
+                (batch.fate, batch.number) = (BatchStatus::Lost, 0);
                 Err(CopyError::Other(cause))
             }
         }
@@ -169,10 +169,11 @@ impl Batches {
     ///
     /// # Errors
     /// The driver's error: copies may be under way.
-    pub(super) fn poll_users<D: Driver>(&mut self, driver: &D, import: u64) -> Result<bool, Cause> {
+    pub(super) fn poll_users<D: IpcDriver>(&mut self, driver: &D, import: u64) -> Result<bool, CallFailure> {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             let uses = slot.imports.contains(&import);
-            let Some(batch) = slot.batch.as_mut().filter(|batch| uses && batch.fate != Fate::Ended) else {
+            let Some(batch) = slot.batch.as_mut().filter(|batch| uses && batch.fate != BatchStatus::Ended)
+            else {
                 continue;
             };
             for share in &mut slot.shares {
@@ -180,10 +181,10 @@ impl Batches {
                     return Ok(true);
                 }
             }
-            if batch.fate == Fate::Lost {
+            if batch.fate == BatchStatus::Lost {
                 slot.clear();
             } else {
-                batch.fate = Fate::Ended;
+                batch.fate = BatchStatus::Ended;
             }
         }
         Ok(false)
@@ -193,17 +194,22 @@ impl Batches {
     ///
     /// # Errors
     /// The driver's error: the import may still be in use.
-    pub(super) fn wait<D: Driver>(&mut self, driver: &D, import: Option<u64>) -> Result<(), Cause> {
+    pub(super) fn wait_for_users<D: IpcDriver>(
+        &mut self,
+        driver: &D,
+        import: Option<u64>,
+    ) -> Result<(), CallFailure> {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             let uses = import.is_none_or(|import| slot.imports.contains(&import));
-            let Some(batch) = slot.batch.as_mut().filter(|batch| uses && batch.fate != Fate::Ended) else {
+            let Some(batch) = slot.batch.as_mut().filter(|batch| uses && batch.fate != BatchStatus::Ended)
+            else {
                 continue;
             };
             slot.shares.iter().try_for_each(|share| driver.wait_for(number, share.device))?;
-            if batch.fate == Fate::Lost {
+            if batch.fate == BatchStatus::Lost {
                 slot.clear();
             } else {
-                batch.fate = Fate::Ended;
+                batch.fate = BatchStatus::Ended;
             }
         }
         Ok(())

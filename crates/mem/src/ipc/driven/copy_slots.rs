@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use super::Each;
-use crate::gpu::CallError;
+use super::PerDevice;
+use crate::gpu::DriverCallError;
 
 /// How many there are: batches of a process that may be under way.
 pub(in crate::ipc) const COPY_SLOTS: usize = 8;
@@ -22,7 +22,7 @@ pub trait CopyStreams {
     ///
     /// # Errors
     /// What the driver says.
-    fn make_stream(&self, device: u32) -> Result<*mut Self::Stream, CallError>;
+    fn make_stream(&self, device: u32) -> Result<*mut Self::Stream, DriverCallError>;
 
     /// Destroys a stream. One that cannot be destroyed is the driver's until the process ends.
     fn end_stream(&self, device: u32, stream: *mut Self::Stream);
@@ -31,7 +31,7 @@ pub trait CopyStreams {
     ///
     /// # Errors
     /// What the driver says.
-    fn make_event(&self, device: u32) -> Result<*mut Self::Event, CallError>;
+    fn make_event(&self, device: u32) -> Result<*mut Self::Event, DriverCallError>;
 
     /// As [`CopyStreams::end_stream`].
     fn end_event(&self, device: u32, event: *mut Self::Event);
@@ -42,42 +42,42 @@ pub trait CopyStreams {
     /// What the driver says.
     ///
     /// # Safety
-    /// As [`Driver::begin_transfer`](super::Driver::begin_transfer).
+    /// As [`Driver::begin_transfer`](super::IpcDriver::begin_transfer).
     unsafe fn begin_copy(
         &self,
         device: u32,
         stream: *mut Self::Stream,
         copy: (usize, usize, usize),
-    ) -> Result<(), CallError>;
+    ) -> Result<(), DriverCallError>;
 
     /// Puts an event behind all that a stream has begun. The copies that it was behind before have ended.
     ///
     /// # Errors
     /// What the driver says.
-    fn record(
+    fn record_event(
         &self,
         device: u32,
         event: *mut Self::Event,
         stream: *mut Self::Stream,
-    ) -> Result<(), CallError>;
+    ) -> Result<(), DriverCallError>;
 
     /// Whether the copies before an event have ended.
     ///
     /// # Errors
     /// What the driver says.
-    fn has_ended(&self, device: u32, event: *mut Self::Event) -> Result<bool, CallError>;
+    fn has_ended(&self, device: u32, event: *mut Self::Event) -> Result<bool, DriverCallError>;
 
     /// Waits for a stream.
     ///
     /// # Errors
     /// What the driver says.
-    fn wait(&self, device: u32, stream: *mut Self::Stream) -> Result<(), CallError>;
+    fn synchronize_stream(&self, device: u32, stream: *mut Self::Stream) -> Result<(), DriverCallError>;
 }
 
 /// One slot.
 struct CopySlot<S: CopyStreams> {
-    streams: Each<S::Stream>,
-    events: Each<S::Event>,
+    streams: PerDevice<S::Stream>,
+    events: PerDevice<S::Event>,
 }
 
 /// All slots of a driver.
@@ -88,8 +88,11 @@ pub struct CopySlots<S: CopyStreams> {
 
 impl<S: CopyStreams> CopySlots<S> {
     /// For so many devices, of which one copies where none is named.
-    pub(in crate::ipc) fn of(devices: u32, by_default: u32) -> Self {
-        let slot = |_| CopySlot { streams: Each::of(devices), events: Each::of(devices) };
+    pub(in crate::ipc) fn for_devices(devices: u32, by_default: u32) -> Self {
+        let slot = |_| CopySlot {
+            streams: PerDevice::for_devices(devices),
+            events: PerDevice::for_devices(devices),
+        };
         Self { slots: std::array::from_fn(slot), by_default }
     }
 
@@ -97,26 +100,26 @@ impl<S: CopyStreams> CopySlots<S> {
     ///
     /// # Errors
     /// The driver's error; the objects made until then stay.
-    pub(in crate::ipc) fn prepare(&self, driver: &S) -> Result<(), CallError> {
+    pub(in crate::ipc) fn prepare_default(&self, driver: &S) -> Result<(), DriverCallError> {
         self.prepare_for(driver, self.by_default)
     }
 
     /// Makes the streams and events of a device.
     ///
     /// # Errors
-    /// As [`CopySlots::prepare`].
-    pub(in crate::ipc) fn prepare_for(&self, driver: &S, device: u32) -> Result<(), CallError> {
+    /// As [`CopySlots::prepare_default`].
+    pub(in crate::ipc) fn prepare_for(&self, driver: &S, device: u32) -> Result<(), DriverCallError> {
         (0..COPY_SLOTS).try_for_each(|slot| {
-            self.stream(driver, slot, device)?;
-            self.event(driver, slot, device).map(drop)
+            self.slot_stream(driver, slot, device)?;
+            self.slot_event(driver, slot, device).map(drop)
         })
     }
 
-    fn stream(&self, driver: &S, slot: usize, device: u32) -> Result<*mut S::Stream, CallError> {
+    fn slot_stream(&self, driver: &S, slot: usize, device: u32) -> Result<*mut S::Stream, DriverCallError> {
         self.slots[slot].streams.get(device, || driver.make_stream(device))
     }
 
-    fn event(&self, driver: &S, slot: usize, device: u32) -> Result<*mut S::Event, CallError> {
+    fn slot_event(&self, driver: &S, slot: usize, device: u32) -> Result<*mut S::Event, DriverCallError> {
         self.slots[slot].events.get(device, || driver.make_event(device))
     }
 
@@ -126,16 +129,16 @@ impl<S: CopyStreams> CopySlots<S> {
     /// What the driver says.
     ///
     /// # Safety
-    /// As [`Driver::begin_transfer`](super::Driver::begin_transfer).
-    pub(in crate::ipc) unsafe fn begin(
+    /// As [`Driver::begin_transfer`](super::IpcDriver::begin_transfer).
+    pub(in crate::ipc) unsafe fn begin_copy(
         &self,
         driver: &S,
         slot: usize,
         copy: (usize, usize, usize),
         device: Option<u32>,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), DriverCallError> {
         let device = device.unwrap_or(self.by_default);
-        let stream = self.stream(driver, slot, device)?;
+        let stream = self.slot_stream(driver, slot, device)?;
         // SAFETY: the caller's promise.
         unsafe { driver.begin_copy(device, stream, copy) }
     }
@@ -144,11 +147,16 @@ impl<S: CopyStreams> CopySlots<S> {
     ///
     /// # Errors
     /// What the driver says.
-    pub(in crate::ipc) fn mark(&self, driver: &S, slot: usize, device: Option<u32>) -> Result<(), CallError> {
+    pub(in crate::ipc) fn mark_slot(
+        &self,
+        driver: &S,
+        slot: usize,
+        device: Option<u32>,
+    ) -> Result<(), DriverCallError> {
         let device = device.unwrap_or(self.by_default);
-        let event = self.event(driver, slot, device)?;
-        let stream = self.stream(driver, slot, device)?;
-        driver.record(device, event, stream)
+        let event = self.slot_event(driver, slot, device)?;
+        let stream = self.slot_stream(driver, slot, device)?;
+        driver.record_event(device, event, stream)
     }
 
     /// Whether all before the mark has ended.
@@ -160,9 +168,9 @@ impl<S: CopyStreams> CopySlots<S> {
         driver: &S,
         slot: usize,
         device: Option<u32>,
-    ) -> Result<bool, CallError> {
+    ) -> Result<bool, DriverCallError> {
         let device = device.unwrap_or(self.by_default);
-        driver.has_ended(device, self.event(driver, slot, device)?)
+        driver.has_ended(device, self.slot_event(driver, slot, device)?)
     }
 
     /// Waits until all of a slot has ended.
@@ -174,16 +182,16 @@ impl<S: CopyStreams> CopySlots<S> {
         driver: &S,
         slot: usize,
         device: Option<u32>,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), DriverCallError> {
         let device = device.unwrap_or(self.by_default);
-        driver.wait(device, self.stream(driver, slot, device)?)
+        driver.synchronize_stream(device, self.slot_stream(driver, slot, device)?)
     }
 
     /// Gives back the streams and events of slots on which nothing is under way.
-    pub(in crate::ipc) fn end(mut self, driver: &S) {
+    pub(in crate::ipc) fn end_slots(mut self, driver: &S) {
         for CopySlot { streams, events } in &mut self.slots {
-            events.take().for_each(|(device, event)| driver.end_event(device, event));
-            streams.take().for_each(|(device, stream)| driver.end_stream(device, stream));
+            events.take_all().for_each(|(device, event)| driver.end_event(device, event));
+            streams.take_all().for_each(|(device, stream)| driver.end_stream(device, stream));
         }
     }
 }

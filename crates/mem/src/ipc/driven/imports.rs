@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::Sealed;
-use crate::ipc::{AllocationId, CloseError, CopyError, Mapped, NotClosed};
+use super::SealedHandle;
+use crate::ipc::{CloseError, CopyError, IpcAllocationId, NotClosed, OpenedHandle};
 
 /// One of them.
 #[derive(Debug)]
-pub(super) struct Import<T> {
+pub(super) struct DriverImport<T> {
     owner: u64,
-    id: AllocationId,
+    id: IpcAllocationId,
     base: u64,
     len: usize,
     /// What it is mapped for.
@@ -20,20 +20,20 @@ pub(super) struct Import<T> {
 
 /// All.
 #[derive(Debug)]
-pub(super) struct Imports<T> {
-    open: BTreeMap<u64, Import<T>>,
+pub(super) struct DriverImports<T> {
+    open: BTreeMap<u64, DriverImport<T>>,
     next: u64,
 }
 
-impl<T> Imports<T> {
+impl<T> DriverImports<T> {
     pub(super) fn new() -> Self {
         Self { open: BTreeMap::new(), next: 1 }
     }
 
     /// What is open of the same owner and has addresses there in common with it, but for itself as it is mapped for other devices.
-    pub(super) fn in_the_way(&self, of: &Sealed, device: Option<u32>) -> Option<AllocationId> {
+    pub(super) fn in_the_way(&self, of: &SealedHandle, device: Option<u32>) -> Option<IpcAllocationId> {
         let end = of.base.saturating_add(of.len as u64);
-        let meets = |one: &&Import<T>| {
+        let meets = |one: &&DriverImport<T>| {
             let is_there = one.base < end && of.base < one.base.saturating_add(one.len as u64);
             one.owner == of.process && is_there && (one.id != of.id || one.device == device)
         };
@@ -41,26 +41,35 @@ impl<T> Imports<T> {
     }
 
     /// Something is mapped there.
-    pub(super) fn add(&mut self, of: &Sealed, device: Option<u32>, addr: usize, opened: T) -> Mapped {
+    pub(super) fn add_import(
+        &mut self,
+        of: &SealedHandle,
+        device: Option<u32>,
+        addr: usize,
+        opened: T,
+    ) -> OpenedHandle {
         let number = self.next;
         self.next += 1;
-        let Sealed { process: owner, id, base, len, .. } = *of;
-        self.open.insert(number, Import { owner, id, base, len, device, addr, opened });
-        Mapped { number, address: Some(addr), len }
+        let SealedHandle { process: owner, id, base, len, .. } = *of;
+        self.open.insert(number, DriverImport { owner, id, base, len, device, addr, opened });
+        OpenedHandle { number, address: Some(addr), len }
     }
 
     /// It was taken out and did not end.
-    pub(super) fn put_back(&mut self, mapped: &Mapped, import: Import<T>) {
+    pub(super) fn put_back(&mut self, mapped: &OpenedHandle, import: DriverImport<T>) {
         self.open.insert(mapped.number, import);
     }
 
-    fn get(&self, mapped: &Mapped) -> Option<&Import<T>> {
+    fn get(&self, mapped: &OpenedHandle) -> Option<&DriverImport<T>> {
         let found = self.open.get(&mapped.number)?;
         (Some(found.addr) == mapped.address && found.len == mapped.len).then_some(found)
     }
 
     /// Takes it out, to end it.
-    pub(super) fn take(&mut self, mapped: Mapped) -> Result<(Mapped, Import<T>), NotClosed> {
+    pub(super) fn take_import(
+        &mut self,
+        mapped: OpenedHandle,
+    ) -> Result<(OpenedHandle, DriverImport<T>), NotClosed> {
         if self.get(&mapped).is_none() {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
         }
@@ -71,14 +80,14 @@ impl<T> Imports<T> {
     }
 
     /// Whether an address is inside of what is open.
-    pub(super) fn has(&self, addr: usize) -> bool {
+    pub(super) fn contains_address(&self, addr: usize) -> bool {
         self.open.values().any(|one| addr.wrapping_sub(one.addr) < one.len)
     }
 
     /// Where bytes are, and what they are mapped for.
-    pub(super) fn address(
+    pub(super) fn import_address(
         &self,
-        mapped: &Mapped,
+        mapped: &OpenedHandle,
         offset: u64,
         len: usize,
     ) -> Result<(usize, Option<u32>), CopyError> {
@@ -89,7 +98,7 @@ impl<T> Imports<T> {
     }
 
     /// Takes all of them out.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Import<T>> {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = DriverImport<T>> {
         std::mem::take(&mut self.open).into_values()
     }
 }

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use super::Here;
-use crate::ipc::error::Cause;
+use super::ForkGuard;
+use crate::ipc::error::CallFailure;
 use crate::ipc::mapping_queue::{MappingAnswer, MappingQueue, MappingRequest};
 
 /// The thread, and its requests.
 #[derive(Debug)]
 pub(super) struct MappingThread {
     queue: Arc<MappingQueue>,
-    here: Arc<Here>,
+    here: Arc<ForkGuard>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -23,13 +23,13 @@ impl MappingThread {
     /// The system's error.
     pub(super) fn start_thread(
         queue: Arc<MappingQueue>,
-        here: &Arc<Here>,
+        here: &Arc<ForkGuard>,
         carry_out: impl FnMut(MappingRequest) -> MappingAnswer + Send + 'static,
-    ) -> Result<Self, Cause> {
+    ) -> Result<Self, CallFailure> {
         let served = Arc::clone(&queue);
         let thread = Builder::new().name("trunkline-map".to_owned());
         let thread = thread.spawn(move || served.serve_requests(carry_out));
-        let thread = thread.map_err(|error| Cause::system("pthread_create", &error))?;
+        let thread = thread.map_err(|error| CallFailure::from_system("pthread_create", &error))?;
         Ok(Self { queue, here: Arc::clone(here), thread: Some(thread) })
     }
 

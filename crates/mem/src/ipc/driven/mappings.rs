@@ -6,54 +6,56 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use super::batches::Batches;
+use super::batches::CopyBatches;
 use super::copy_slots::COPY_SLOTS;
-use super::imports::Imports;
+use super::imports::DriverImports;
 use super::prepared::PreparedDevices;
-use super::{Driver, Here, Sealed, pins};
-use crate::Memory;
-use crate::ipc::error::{Cause, CloseError, ExportError, NotClosed, OpenError};
+use super::{ForkGuard, IpcDriver, SealedHandle, pins};
+use crate::MemoryRange;
+use crate::ipc::error::{CallFailure, CloseError, ExportError, HandleOpenError, NotClosed};
 use crate::ipc::mapping_queue::{MappingAnswer, MappingQueue, MappingRequest};
-use crate::ipc::{Export, Handle, HandleError, Mapped, StagePin, User, planted};
+use crate::ipc::{
+    ExportedHandle, IpcHandle, IpcHandleError, MappingUser, OpenedHandle, StagePin, is_planted,
+};
 
 /// How often the thread that closes asks whether copies have ended.
 const POLL: Duration = Duration::from_micros(100);
 
 /// A driver, and the mappings made by it.
 #[derive(Debug)]
-pub(super) struct DriverMappings<D: Driver> {
+pub(super) struct DriverMappings<D: IpcDriver> {
     /// A child of a fork keeps it for ever, as to end it would be to call it.
     pub(super) driver: Arc<D>,
-    pub(super) here: Arc<Here>,
+    pub(super) here: Arc<ForkGuard>,
     /// A random number by which peers tell processes apart.
     pub(super) process: u64,
     /// Held while a mapping is opened or closed.
     turn: Mutex<()>,
-    imports: RwLock<Imports<D::Opened>>,
+    imports: RwLock<DriverImports<D::Opened>>,
     /// Locked behind the table of mappings, where both are.
-    batches: Mutex<Batches>,
+    batches: Mutex<CopyBatches>,
     pub(super) prepared: PreparedDevices,
     /// The requests of the thread that maps.
     pub(super) queue: Arc<MappingQueue>,
 }
 
 /// A handle that the driver gave and no caller got. Its end gives it back.
-struct UnusedHandle<D: Driver> {
+struct UnusedHandle<D: IpcDriver> {
     driver: Arc<D>,
-    here: Arc<Here>,
-    sealed: Sealed,
+    here: Arc<ForkGuard>,
+    sealed: SealedHandle,
 }
 
-impl<D: Driver> Drop for UnusedHandle<D> {
+impl<D: IpcDriver> Drop for UnusedHandle<D> {
     fn drop(&mut self) {
         if self.here.is_child() {
             return std::mem::forget(Arc::clone(&self.driver));
         }
-        let _ = self.driver.unexport(&self.sealed);
+        let _ = self.driver.unexport_handle(&self.sealed);
     }
 }
 
-impl<D: Driver + 'static> DriverMappings<D> {
+impl<D: IpcDriver + 'static> DriverMappings<D> {
     /// Carries out a request, in the thread that maps.
     pub(super) fn carry_out(&self, request: MappingRequest) -> MappingAnswer {
         match request {
@@ -72,10 +74,10 @@ impl<D: Driver + 'static> DriverMappings<D> {
     }
 
     /// Pins memory of the host for copies.
-    pub(super) fn pin_memory(&self, memory: &Memory) -> Option<StagePin> {
+    pub(super) fn pin_memory(&self, memory: &MemoryRange) -> Option<StagePin> {
         let is_ours =
-            self.check_process().is_ok() && memory.kind() == crate::Kind::Host && !memory.is_empty();
-        if is_ours { pins::pin(&self.driver, &self.here, &self.queue, memory) } else { None }
+            self.check_process().is_ok() && memory.kind() == crate::MemoryKind::Host && !memory.is_empty();
+        if is_ours { pins::pin_host_memory(&self.driver, &self.here, &self.queue, memory) } else { None }
     }
 
     /// Has a handle made, which is used if `check` says so behind it. Where it is not, and the driver may wait for a kernel to take it back, the thread that maps gives it
@@ -85,12 +87,12 @@ impl<D: Driver + 'static> DriverMappings<D> {
     /// [`ExportError`].
     pub(super) fn export_sealed<T>(
         &self,
-        sealed: &mut Sealed,
-        export: impl FnOnce(&mut Sealed) -> Result<T, ExportError>,
+        sealed: &mut SealedHandle,
+        export: impl FnOnce(&mut SealedHandle) -> Result<T, ExportError>,
         check: impl FnOnce() -> Result<(), ExportError>,
     ) -> Result<T, ExportError> {
         if D::UNEXPORT_MAY_WAIT {
-            let no_place = |_| Cause::System { call: "malloc", code: libc::ENOMEM };
+            let no_place = |_| CallFailure::System { call: "malloc", code: libc::ENOMEM };
             self.queue.reserve_release().map_err(no_place)?;
         }
         let made = export(sealed).and_then(|made| check().map(|()| made));
@@ -103,7 +105,7 @@ impl<D: Driver + 'static> DriverMappings<D> {
                 };
                 drop(self.queue.post_release(Box::new(unused)));
             }
-            Err(_) if sealed.has_driver_words() => _ = self.driver.unexport(sealed),
+            Err(_) if sealed.has_driver_words() => _ = self.driver.unexport_handle(sealed),
             _ if D::UNEXPORT_MAY_WAIT => self.queue.cancel_release(),
             _ => {}
         }
@@ -111,28 +113,28 @@ impl<D: Driver + 'static> DriverMappings<D> {
     }
 }
 
-impl<D: Driver> DriverMappings<D> {
-    pub(super) fn new(driver: Arc<D>, here: Arc<Here>, process: u64, queue: Arc<MappingQueue>) -> Self {
-        let imports = RwLock::new(Imports::new());
-        let batches = Mutex::new(Batches::of(COPY_SLOTS));
+impl<D: IpcDriver> DriverMappings<D> {
+    pub(super) fn new(driver: Arc<D>, here: Arc<ForkGuard>, process: u64, queue: Arc<MappingQueue>) -> Self {
+        let imports = RwLock::new(DriverImports::new());
+        let batches = Mutex::new(CopyBatches::with_slots(COPY_SLOTS));
         let prepared = PreparedDevices::with_device(driver.device_for(None));
         Self { driver, here, process, turn: Mutex::default(), imports, batches, prepared, queue }
     }
 
     /// A child of a fork has nothing of its parent's. Asked before any lock, which another thread of its parent's may have had.
-    pub(super) fn check_process(&self) -> Result<(), Cause> {
-        if planted("mem-gpu-goes-on-in-children") { Ok(()) } else { self.here.check() }
+    pub(super) fn check_process(&self) -> Result<(), CallFailure> {
+        if is_planted("mem-gpu-goes-on-in-children") { Ok(()) } else { self.here.check_process() }
     }
 
-    pub(super) fn read_imports(&self) -> RwLockReadGuard<'_, Imports<D::Opened>> {
+    pub(super) fn read_imports(&self) -> RwLockReadGuard<'_, DriverImports<D::Opened>> {
         self.imports.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write_imports(&self) -> RwLockWriteGuard<'_, Imports<D::Opened>> {
+    fn write_imports(&self) -> RwLockWriteGuard<'_, DriverImports<D::Opened>> {
         self.imports.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn lock_batches(&self) -> MutexGuard<'_, Batches> {
+    pub(super) fn lock_batches(&self) -> MutexGuard<'_, CopyBatches> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -140,63 +142,63 @@ impl<D: Driver> DriverMappings<D> {
     ///
     /// # Errors
     /// [`CloseError`].
-    pub(super) fn end_export(&self, export: Export) -> Result<(), CloseError> {
-        match Sealed::parse(&export.handle, D::KINDS) {
+    pub(super) fn end_export(&self, export: ExportedHandle) -> Result<(), CloseError> {
+        match SealedHandle::parse(&export.handle, D::KINDS) {
             Ok(sealed) if sealed.process == self.process && self.check_process().is_ok() => {
-                self.driver.unexport(&sealed)
+                self.driver.unexport_handle(&sealed)
             }
             _ => Err(CloseError::Unknown),
         }
     }
 
     /// Makes the streams and events of a device's copies.
-    fn prepare_device(&self, device: u32) -> Result<(), Cause> {
+    fn prepare_device(&self, device: u32) -> Result<(), CallFailure> {
         self.check_process()?;
-        Ok(self.driver.slots().prepare_for(&*self.driver, device)?)
+        Ok(self.driver.copy_slots().prepare_for(&*self.driver, device)?)
     }
 
     /// Opens a handle for a user.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`HandleOpenError`].
     pub(super) fn open_handle(
         &self,
-        handle: &Handle,
+        handle: &IpcHandle,
         descriptor: Option<OwnedFd>,
-        user: User,
-    ) -> Result<Mapped, OpenError> {
-        self.check_process().map_err(OpenError::Other)?;
-        let sealed = Sealed::parse(handle, D::KINDS)?;
+        user: MappingUser,
+    ) -> Result<OpenedHandle, HandleOpenError> {
+        self.check_process().map_err(HandleOpenError::Other)?;
+        let sealed = SealedHandle::parse(handle, D::KINDS)?;
         if sealed.process == self.process {
-            return Err(OpenError::Own);
+            return Err(HandleOpenError::Own);
         }
         let device = self.driver.device_for(match user {
-            User::Device(device) => Some(device),
-            User::Host => None,
+            MappingUser::Device(device) => Some(device),
+            MappingUser::Host => None,
         });
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let conflicts = self.driver.conflicts(sealed.kind);
+        let conflicts = self.driver.refuses_overlap(sealed.kind);
         let stale = self.read_imports().in_the_way(&sealed, device).filter(|_| conflicts);
         match stale {
-            Some(stale) if stale == sealed.id => return Err(OpenError::AlreadyMapped),
-            Some(stale) => return Err(OpenError::Overlap { stale, wanted: sealed.id }),
+            Some(stale) if stale == sealed.id => return Err(HandleOpenError::AlreadyMapped),
+            Some(stale) => return Err(HandleOpenError::Overlap { stale, wanted: sealed.id }),
             None => {}
         }
         if let Some(device) = device.filter(|device| !self.prepared.is_prepared(*device)) {
-            self.prepare_device(device).map_err(OpenError::Other)?;
+            self.prepare_device(device).map_err(HandleOpenError::Other)?;
             self.prepared.note_answer(device, Ok(()));
         }
-        let (addr, opened) = self.driver.open(&sealed, descriptor, device)?;
+        let (addr, opened) = self.driver.open_handle(&sealed, descriptor, device)?;
         // A peer's word for the length would have copies go beyond what is mapped.
-        let wrong = match self.driver.maps(addr, sealed.len) {
-            Ok(true) => return Ok(self.write_imports().add(&sealed, device, addr, opened)),
-            Ok(false) if planted("mem-gpu-believes-lengths") => {
-                return Ok(self.write_imports().add(&sealed, device, addr, opened));
+        let wrong = match self.driver.maps_contiguously(addr, sealed.len) {
+            Ok(true) => return Ok(self.write_imports().add_import(&sealed, device, addr, opened)),
+            Ok(false) if is_planted("mem-gpu-believes-lengths") => {
+                return Ok(self.write_imports().add_import(&sealed, device, addr, opened));
             }
-            Ok(false) => HandleError::Value("length").into(),
-            Err(cause) => OpenError::Other(cause),
+            Ok(false) => IpcHandleError::Value("length").into(),
+            Err(cause) => HandleOpenError::Other(cause),
         };
-        let _ = self.driver.close(addr, &opened);
+        let _ = self.driver.unmap_import(addr, &opened);
         Err(wrong)
     }
 
@@ -204,21 +206,21 @@ impl<D: Driver> DriverMappings<D> {
     ///
     /// # Errors
     /// [`NotClosed`].
-    pub(super) fn close_mapping(&self, mapped: Mapped) -> Result<(), NotClosed> {
+    pub(super) fn close_mapping(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
         if self.check_process().is_err() {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // No copy can begin on it any more, as the caller has given it away. A caller that has polled for the ends of its copies does not wait here.
-        if let Err(cause) = self.lock_batches().wait(&*self.driver, Some(mapped.number)) {
+        if let Err(cause) = self.lock_batches().wait_for_users(&*self.driver, Some(mapped.number)) {
             return Err(NotClosed { mapped, error: CloseError::Other(cause) });
         }
         self.unmap_import(mapped)
     }
 
     /// The same while another thread copies, which this call does not delay.
-    fn close_beside(&self, mapped: Mapped) -> Result<(), NotClosed> {
-        if planted("mem-gpu-waits-under-a-lock") {
+    fn close_beside(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
+        if is_planted("mem-gpu-waits-under-a-lock") {
             return self.close_mapping(mapped);
         }
         loop {
@@ -234,10 +236,10 @@ impl<D: Driver> DriverMappings<D> {
     }
 
     /// Has the driver unmap memory that no copy uses. The caller has the turn.
-    fn unmap_import(&self, mapped: Mapped) -> Result<(), NotClosed> {
+    fn unmap_import(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
         // Waits for copies that borrow it, which are those that their caller waits for.
-        let (mapped, import) = self.write_imports().take(mapped)?;
-        match self.driver.close(import.addr, &import.opened) {
+        let (mapped, import) = self.write_imports().take_import(mapped)?;
+        match self.driver.unmap_import(import.addr, &import.opened) {
             Ok(()) => Ok(()),
             Err(cause) => {
                 self.write_imports().put_back(&mapped, import);
@@ -247,21 +249,21 @@ impl<D: Driver> DriverMappings<D> {
     }
 }
 
-impl<D: Driver> Drop for DriverMappings<D> {
+impl<D: IpcDriver> Drop for DriverMappings<D> {
     fn drop(&mut self) {
         if self.check_process().is_err() {
             return std::mem::forget(Arc::clone(&self.driver));
         }
         let batches = self.batches.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if batches.wait(&*self.driver, None).is_err() {
+        if batches.wait_for_users(&*self.driver, None).is_err() {
             // Copies may go on: the memory that they use stays mapped.
-            std::mem::forget(std::mem::replace(batches, Batches::of(0)));
+            std::mem::forget(std::mem::replace(batches, CopyBatches::with_slots(0)));
             return std::mem::forget(Arc::clone(&self.driver));
         }
         let imports = self.imports.get_mut().unwrap_or_else(PoisonError::into_inner);
         for import in imports.drain() {
             // A mapping that the driver keeps now stays until the process ends.
-            let _ = self.driver.close(import.addr, &import.opened);
+            let _ = self.driver.unmap_import(import.addr, &import.opened);
         }
     }
 }

@@ -6,45 +6,45 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Driver, Here};
-use crate::Memory;
-use crate::ipc::mapping_queue::{MappingQueue, ReleasedObject};
-use crate::ipc::{StagePin, planted};
+use super::{ForkGuard, IpcDriver};
+use crate::MemoryRange;
+use crate::ipc::mapping_queue::{DeferredRelease, MappingQueue};
+use crate::ipc::{StagePin, is_planted};
 
 /// Whether this process has warned of memory that is not pinned.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 /// Pinned memory, which it holds. Its end unpins it.
-struct PinnedRange<D: Driver> {
+struct PinnedRange<D: IpcDriver> {
     driver: Arc<D>,
-    here: Arc<Here>,
-    memory: Memory,
+    here: Arc<ForkGuard>,
+    memory: MemoryRange,
 }
 
 /// The user of pinned memory, in any thread. Its end never waits while a thread serves the queue.
 struct PinGuard {
     /// Taken when it ends.
-    range: Option<ReleasedObject>,
-    here: Arc<Here>,
+    range: Option<DeferredRelease>,
+    here: Arc<ForkGuard>,
     queue: Arc<MappingQueue>,
 }
 
 /// Pins all of a range of the host.
-pub(super) fn pin<D: Driver + 'static>(
+pub(super) fn pin_host_memory<D: IpcDriver + 'static>(
     driver: &Arc<D>,
-    here: &Arc<Here>,
+    here: &Arc<ForkGuard>,
     queue: &Arc<MappingQueue>,
-    memory: &Memory,
+    memory: &MemoryRange,
 ) -> Option<StagePin> {
     // Without a place for its end it is not pinned, as without memory for anything else.
     queue.reserve_release().ok()?;
-    match driver.pin(memory.addr(), memory.len()) {
+    match driver.pin_host(memory.addr(), memory.len()) {
         Ok(true) => {
             let range =
                 PinnedRange { driver: Arc::clone(driver), here: Arc::clone(here), memory: memory.clone() };
-            let range: Option<ReleasedObject> = Some(Box::new(range));
+            let range: Option<DeferredRelease> = Some(Box::new(range));
             let guard = PinGuard { range, here: Arc::clone(here), queue: Arc::clone(queue) };
-            return Some(StagePin::of(guard));
+            return Some(StagePin::from_guard(guard));
         }
         Ok(false) => {}
         Err(cause) => warn_once(memory, &cause.to_string()),
@@ -53,7 +53,7 @@ pub(super) fn pin<D: Driver + 'static>(
     None
 }
 
-fn warn_once(memory: &Memory, cause: &str) {
+fn warn_once(memory: &MemoryRange, cause: &str) {
     if !WARNED.swap(true, Ordering::Relaxed) {
         eprintln!(
             "trunkline: warning: {} bytes of memory for staging are not pinned ({cause}): messages of memory of GPUs that has no handle are slower. \
@@ -67,20 +67,20 @@ impl Drop for PinGuard {
     fn drop(&mut self) {
         let Some(range) = self.range.take() else { return };
         // A child has no thread, and another thread of its parent's may have had the lock.
-        if self.here.is_child() || planted("mem-gpu-unpins-inline") {
+        if self.here.is_child() || is_planted("mem-gpu-unpins-inline") {
             return drop(range);
         }
         drop(self.queue.post_release(range));
     }
 }
 
-impl<D: Driver> Drop for PinnedRange<D> {
+impl<D: IpcDriver> Drop for PinnedRange<D> {
     fn drop(&mut self) {
         if self.here.is_child() {
             return std::mem::forget(Arc::clone(&self.driver));
         }
-        if !planted("mem-gpu-keeps-pins") {
-            self.driver.unpin(self.memory.addr());
+        if !is_planted("mem-gpu-keeps-pins") {
+            self.driver.unpin_host(self.memory.addr());
         }
     }
 }

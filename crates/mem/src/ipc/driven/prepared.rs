@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::ipc::error::Cause;
+use crate::ipc::error::CallFailure;
 use crate::ipc::mapping_queue::MappingQueue;
 
 /// Where a device stands.
@@ -14,7 +14,7 @@ enum DeviceSlots {
     Asked,
     Made,
     /// The driver refused, and no caller has the error yet.
-    Refused(Cause),
+    Refused(CallFailure),
 }
 
 /// All devices that were ever copied with.
@@ -43,7 +43,7 @@ impl PreparedDevices {
     ///
     /// # Errors
     /// The driver's refusal, once; the next call requests them again.
-    pub(super) fn poll_device(&self, device: u32, queue: &MappingQueue) -> Result<bool, Cause> {
+    pub(super) fn poll_device(&self, device: u32, queue: &MappingQueue) -> Result<bool, CallFailure> {
         self.request_device(device, queue);
         let mut all = self.lock_devices();
         let refused = all.get(&device).is_some_and(|slots| matches!(slots, DeviceSlots::Refused(_)));
@@ -60,7 +60,7 @@ impl PreparedDevices {
     }
 
     /// Notes how a request for a device has ended.
-    pub(super) fn note_answer(&self, device: u32, made: Result<(), Cause>) {
+    pub(super) fn note_answer(&self, device: u32, made: Result<(), CallFailure>) {
         let slots = made.map_or_else(DeviceSlots::Refused, |()| DeviceSlots::Made);
         self.lock_devices().insert(device, slots);
     }
@@ -76,7 +76,7 @@ mod tests {
         let devices = PreparedDevices::with_device(Some(0));
         let queue = MappingQueue::new().unwrap();
         assert_eq!(devices.poll_device(0, &queue), Ok(true));
-        let cause = Cause::System { call: "cuStreamCreate", code: 12 };
+        let cause = CallFailure::System { call: "cuStreamCreate", code: 12 };
         for _ in 0..2 {
             assert_eq!(
                 [devices.poll_device(1, &queue), devices.poll_device(1, &queue)],

@@ -3,7 +3,7 @@
 //! There is no table in which an importer could look up whether the words are true. So a check word holds them together, the driver
 //! tells how long the memory is, and what is wrong after that harms only who believes its peer's names.
 
-use crate::ipc::{Allocation, AllocationId, Handle, HandleError};
+use crate::ipc::{IpcAllocation, IpcAllocationId, IpcHandle, IpcHandleError};
 
 /// Words of a driver's own: 64 bytes.
 pub(super) const DRIVERS: usize = 8;
@@ -11,13 +11,13 @@ const WORDS: usize = 5 + DRIVERS + 1;
 
 /// What a handle says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Sealed {
+pub struct SealedHandle {
     /// Kind of handle.
     pub(in crate::ipc) kind: u8,
     /// Random number of its owner.
     pub(in crate::ipc) process: u64,
     /// What it is called there.
-    pub(in crate::ipc) id: AllocationId,
+    pub(in crate::ipc) id: IpcAllocationId,
     /// Where it is there.
     pub(in crate::ipc) base: u64,
     /// Bytes.
@@ -28,15 +28,15 @@ pub struct Sealed {
     pub(in crate::ipc) driver: [u64; DRIVERS],
 }
 
-impl Sealed {
+impl SealedHandle {
     /// Of an allocation of this process, before the driver has given anything.
-    pub(in crate::ipc) fn of(allocation: &Allocation, process: u64, kind: u8) -> Self {
-        let Allocation { base, len, id, device } = *allocation;
+    pub(in crate::ipc) fn for_allocation(allocation: &IpcAllocation, process: u64, kind: u8) -> Self {
+        let IpcAllocation { base, len, id, device } = *allocation;
         Self { kind, process, id, base: base as u64, len, device, driver: [0; DRIVERS] }
     }
 
     /// The driver's bytes.
-    pub(in crate::ipc) fn bytes(&self) -> [u8; 64] {
+    pub(in crate::ipc) fn driver_bytes(&self) -> [u8; 64] {
         let mut bytes = [0; 64];
         for (to, word) in bytes.chunks_exact_mut(8).zip(self.driver) {
             to.copy_from_slice(&word.to_ne_bytes());
@@ -57,40 +57,40 @@ impl Sealed {
     }
 
     /// As a peer gets it.
-    pub(in crate::ipc) fn handle(&self) -> Handle {
+    pub(in crate::ipc) fn to_handle(self) -> IpcHandle {
         let mut words = [0; WORDS];
         let said = [self.process, self.id.0, self.base, self.len as u64, u64::from(self.device)];
         for (word, said) in words.iter_mut().zip(said.into_iter().chain(self.driver)) {
             *word = said;
         }
-        words[WORDS - 1] = check(self.kind, &words);
-        Handle::of_words(self.kind, words)
+        words[WORDS - 1] = check_word(self.kind, &words);
+        IpcHandle::of_words(self.kind, words)
     }
 
     /// What a handle of one of those kinds says.
     ///
     /// # Errors
-    /// [`HandleError`].
-    pub(in crate::ipc) fn parse(handle: &Handle, kinds: &[u8]) -> Result<Self, HandleError> {
+    /// [`IpcHandleError`].
+    pub(in crate::ipc) fn parse(handle: &IpcHandle, kinds: &[u8]) -> Result<Self, IpcHandleError> {
         let kind = handle.kind();
         let expected = kinds.first().copied().unwrap_or(0);
         if !kinds.contains(&kind) {
-            return Err(HandleError::Kind { found: kind, expected });
+            return Err(IpcHandleError::Kind { found: kind, expected });
         }
-        let words: [u64; WORDS] = handle.words(kind)?;
+        let words: [u64; WORDS] = handle.parse_words(kind)?;
         let [process, id, base, len, device, driver @ .., told] = words;
-        if told != check(kind, &words) {
-            return Err(HandleError::Value("check word"));
+        if told != check_word(kind, &words) {
+            return Err(IpcHandleError::Value("check word"));
         }
         let len = usize::try_from(len).ok().filter(|len| *len > 0 && base.checked_add(*len as u64).is_some());
-        let len = len.ok_or(HandleError::Value("length"))?;
-        let device = u32::try_from(device).map_err(|_| HandleError::Value("device"))?;
-        Ok(Self { kind, process, id: AllocationId(id), base, len, device, driver })
+        let len = len.ok_or(IpcHandleError::Value("length"))?;
+        let device = u32::try_from(device).map_err(|_| IpcHandleError::Value("device"))?;
+        Ok(Self { kind, process, id: IpcAllocationId(id), base, len, device, driver })
     }
 }
 
 /// Of the words before the last. Each step keeps apart what was apart, so that one word that is another one always shows.
-fn check(kind: u8, words: &[u64; WORDS]) -> u64 {
+fn check_word(kind: u8, words: &[u64; WORDS]) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ u64::from(kind);
     words.iter().take(WORDS - 1).fold(start, |sum, word| {
         let sum = (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -104,26 +104,30 @@ mod tests {
 
     #[test]
     fn words_come_back_and_a_changed_bit_shows() {
-        let allocation = Allocation { base: 0x7000, len: 77, id: AllocationId(5), device: 3 };
-        let mut sealed = Sealed::of(&allocation, 9, 16);
+        let allocation = IpcAllocation { base: 0x7000, len: 77, id: IpcAllocationId(5), device: 3 };
+        let mut sealed = SealedHandle::for_allocation(&allocation, 9, 16);
         let bytes = std::array::from_fn(|at| at as u8);
         sealed.set_bytes(bytes);
-        assert_eq!(sealed.bytes(), bytes);
-        let handle = sealed.handle();
-        assert_eq!(Sealed::parse(&handle, &[17, 16]), Ok(sealed));
-        let other = HandleError::Kind { found: 16, expected: 17 };
-        assert_eq!(Sealed::parse(&handle, &[17]), Err(other));
-        let moved = Handle::new(17, handle.bytes()).unwrap();
-        assert_eq!(Sealed::parse(&moved, &[17, 16]), Err(HandleError::Value("check word")));
+        assert_eq!(sealed.driver_bytes(), bytes);
+        let handle = sealed.to_handle();
+        assert_eq!(SealedHandle::parse(&handle, &[17, 16]), Ok(sealed));
+        let other = IpcHandleError::Kind { found: 16, expected: 17 };
+        assert_eq!(SealedHandle::parse(&handle, &[17]), Err(other));
+        let moved = IpcHandle::new(17, handle.bytes()).unwrap();
+        assert_eq!(SealedHandle::parse(&moved, &[17, 16]), Err(IpcHandleError::Value("check word")));
         for bit in 64..8 * handle.bytes().len() {
             let mut bytes = handle.bytes().to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let broken = Handle::new(16, &bytes).unwrap();
-            assert_eq!(Sealed::parse(&broken, &[16]), Err(HandleError::Value("check word")), "bit {bit}");
+            let broken = IpcHandle::new(16, &bytes).unwrap();
+            assert_eq!(
+                SealedHandle::parse(&broken, &[16]),
+                Err(IpcHandleError::Value("check word")),
+                "bit {bit}"
+            );
         }
         for (base, len) in [(0, 0), (u64::MAX, 2)] {
-            let empty = Sealed { base, len, ..sealed }.handle();
-            assert_eq!(Sealed::parse(&empty, &[16]), Err(HandleError::Value("length")));
+            let empty = SealedHandle { base, len, ..sealed }.to_handle();
+            assert_eq!(SealedHandle::parse(&empty, &[16]), Err(IpcHandleError::Value("length")));
         }
     }
 }

@@ -3,13 +3,13 @@
 use trunkline_sys::hip::{self, status};
 use trunkline_sys::hip_ipc::{self as calls, Calls};
 
-use crate::gpu::library::{Library, table};
-use crate::gpu::{CallError, Missing};
-use crate::ipc::error::{Cause, OpenError};
+use crate::gpu::library::{DynamicLibrary, table};
+use crate::gpu::{DriverCallError, GpuUnavailable};
+use crate::ipc::error::{CallFailure, HandleOpenError};
 
 /// The functions of ROCm's library.
-pub(super) fn load() -> Result<Calls, Missing> {
-    let library = Library::open(&hip::LIBRARIES, "ROCm's runtime (package hip-runtime-amd)")?;
+pub(super) fn load_calls() -> Result<Calls, GpuUnavailable> {
+    let library = DynamicLibrary::open(&hip::LIBRARIES, "ROCm's runtime (package hip-runtime-amd)")?;
     Ok(table!(library, calls;
         ipc_get_mem_handle IpcGetMemHandle c"hipIpcGetMemHandle"
         ipc_open_mem_handle IpcOpenMemHandle c"hipIpcOpenMemHandle"
@@ -31,18 +31,18 @@ pub(super) fn load() -> Result<Calls, Missing> {
 }
 
 /// What a failure means for who opens.
-pub(super) fn open_error(error: CallError) -> OpenError {
+pub(super) fn open_error(error: DriverCallError) -> HandleOpenError {
     let code = error.code;
-    let cause = Cause::Driver(error);
+    let cause = CallFailure::Driver(error);
     match code {
-        status::ALREADY_MAPPED => OpenError::AlreadyMapped,
-        status::INVALID_VALUE | status::INVALID_HANDLE => OpenError::Gone,
-        status::OUT_OF_MEMORY => OpenError::Exhausted(cause),
+        status::ALREADY_MAPPED => HandleOpenError::AlreadyMapped,
+        status::INVALID_VALUE | status::INVALID_HANDLE => HandleOpenError::Gone,
+        status::OUT_OF_MEMORY => HandleOpenError::Exhausted(cause),
         status::PEER_ACCESS_UNSUPPORTED | status::NOT_SUPPORTED | status::INVALID_DEVICE => {
             let remedy = "the two GPUs must reach each other (rocm-smi --showtopo), and both processes see them (HIP_VISIBLE_DEVICES)";
-            OpenError::Refused { cause, remedy }
+            HandleOpenError::Refused { cause, remedy }
         }
-        _ => OpenError::Other(cause),
+        _ => HandleOpenError::Other(cause),
     }
 }
 

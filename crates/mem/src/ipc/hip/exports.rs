@@ -3,26 +3,26 @@
 
 use std::collections::BTreeMap;
 
-use crate::ipc::{Allocation, planted};
+use crate::ipc::{IpcAllocation, is_planted};
 
 /// So many are remembered.
 const MOST: usize = 4096;
 
 /// By the first addresses of their allocations.
 #[derive(Debug, Default)]
-pub(super) struct Exports {
-    made: BTreeMap<usize, (Allocation, [u8; 64])>,
+pub(super) struct HipHandles {
+    made: BTreeMap<usize, (IpcAllocation, [u8; 64])>,
 }
 
-impl Exports {
+impl HipHandles {
     /// The handle of an allocation, if it was made before.
-    pub(super) fn get(&self, of: &Allocation) -> Option<[u8; 64]> {
+    pub(super) fn get(&self, of: &IpcAllocation) -> Option<[u8; 64]> {
         let (found, handle) = self.made.get(&of.base)?;
-        (found == of && !planted("mem-hip-exports-each-time")).then_some(*handle)
+        (found == of && !is_planted("mem-hip-exports-each-time")).then_some(*handle)
     }
 
     /// It was made. What has addresses in common with it was freed.
-    pub(super) fn add(&mut self, of: &Allocation, handle: [u8; 64]) {
+    pub(super) fn add_handle(&mut self, of: &IpcAllocation, handle: [u8; 64]) {
         let end = of.base.saturating_add(of.len);
         self.made.retain(|base, (other, _)| *base >= end || base.saturating_add(other.len) <= of.base);
         if self.made.len() >= MOST {
@@ -38,20 +38,20 @@ impl Exports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipc::AllocationId;
+    use crate::ipc::IpcAllocationId;
 
     #[test]
     fn what_lies_over_an_older_one_takes_its_place_and_room_is_bounded() {
-        let of = |base, len, id| Allocation { base, len, id: AllocationId(id), device: 0 };
-        let mut exports = Exports::default();
-        exports.add(&of(100, 10, 1), [1; 64]);
-        exports.add(&of(110, 10, 2), [2; 64]);
+        let of = |base, len, id| IpcAllocation { base, len, id: IpcAllocationId(id), device: 0 };
+        let mut exports = HipHandles::default();
+        exports.add_handle(&of(100, 10, 1), [1; 64]);
+        exports.add_handle(&of(110, 10, 2), [2; 64]);
         assert_eq!(exports.get(&of(100, 10, 1)), Some([1; 64]));
         assert_eq!(exports.get(&of(100, 10, 3)), None, "the same address, another allocation");
-        exports.add(&of(95, 16, 4), [4; 64]);
+        exports.add_handle(&of(95, 16, 4), [4; 64]);
         assert_eq!((exports.get(&of(100, 10, 1)), exports.get(&of(110, 10, 2))), (None, None));
         for n in 0..2 * MOST as u64 {
-            exports.add(&of(1000 + 10 * n as usize, 10, 10 + n), [0; 64]);
+            exports.add_handle(&of(1000 + 10 * n as usize, 10, 10 + n), [0; 64]);
         }
         assert_eq!(exports.made.len(), MOST);
         assert_eq!(exports.get(&of(95, 16, 4)), None, "the oldest goes");

@@ -7,21 +7,21 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::ipc::planted;
+use crate::ipc::is_planted;
 
 /// The newest id that was seen, with its epoch.
 #[derive(Debug, Default)]
-pub(super) struct Ids {
+pub(super) struct AllocationEpochs {
     newest: Mutex<Option<u64>>,
 }
 
 /// The epoch that counting begins with: what is older than the first id that is seen has one before.
 const FIRST: u64 = 1 << 32;
 
-impl Ids {
+impl AllocationEpochs {
     /// The name of what the runtime calls that.
-    pub(super) fn name(&self, id: u32) -> u64 {
-        if planted("mem-hip-forgets-wraps") {
+    pub(super) fn extend_id(&self, id: u32) -> u64 {
+        if is_planted("mem-hip-forgets-wraps") {
             return u64::from(id);
         }
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,22 +39,22 @@ mod tests {
 
     #[test]
     fn a_wrap_begins_an_epoch_and_older_ids_keep_theirs() {
-        let ids = Ids::default();
-        let before = ids.name(u32::MAX - 1);
-        let after = ids.name(1);
+        let ids = AllocationEpochs::default();
+        let before = ids.extend_id(u32::MAX - 1);
+        let after = ids.extend_id(1);
         assert_eq!(after, before + 3);
-        assert_eq!(ids.name(u32::MAX - 1), before, "still there");
-        assert_eq!((ids.name(1), ids.name(2)), (after, after + 1));
+        assert_eq!(ids.extend_id(u32::MAX - 1), before, "still there");
+        assert_eq!((ids.extend_id(1), ids.extend_id(2)), (after, after + 1));
     }
 
     #[test]
     fn the_same_number_a_round_later_is_another_name() {
-        let ids = Ids::default();
-        let first = ids.name(7);
+        let ids = AllocationEpochs::default();
+        let first = ids.extend_id(7);
         for id in [1 << 30, 2 << 30, 3 << 30] {
-            ids.name(id);
+            ids.extend_id(id);
         }
-        assert_eq!(ids.name(7), first + (1 << 32));
-        assert_eq!(ids.name(6), first + (1 << 32) - 1);
+        assert_eq!(ids.extend_id(7), first + (1 << 32));
+        assert_eq!(ids.extend_id(6), first + (1 << 32) - 1);
     }
 }

@@ -24,16 +24,19 @@ use trunkline_sys::hip_ipc::{
 };
 
 use self::calls::open_error;
-use self::exports::Exports;
-use self::ids::Ids;
-use super::driven::{CopySlots, CopyStreams as _, Driven, Driver, Each, Sealed, Way, among};
-use super::error::{Cause, ExportError, OpenError};
-use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
-use crate::gpu::hip::Hip as Library;
-use crate::gpu::{CallError, LookError, Missing, PointerKind};
+use self::exports::HipHandles;
+use self::ids::AllocationEpochs;
+use super::driven::{
+    CopyDirection, CopySlots, CopyStreams as _, DriverMemory, IpcDriver, PerDevice, SealedHandle,
+    choose_device,
+};
+use super::error::{CallFailure, ExportError, HandleOpenError};
+use super::{HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle, NoMemory, is_planted};
+use crate::gpu::hip::HipLibrary as Library;
+use crate::gpu::{DriverCallError, GpuUnavailable, LookError, PointerKind};
 
 /// Memory of AMD's devices.
-pub type Hip = Driven<HipDriver>;
+pub type HipMemory = DriverMemory<HipDriver>;
 
 /// The runtime, and the device that memory of others is mapped for.
 pub struct HipDriver {
@@ -41,10 +44,10 @@ pub struct HipDriver {
     calls: Calls,
     device: u32,
     /// Of those devices that have copied.
-    streams: Each<HipStream>,
+    streams: PerDevice<HipStream>,
     slots: CopySlots<Self>,
-    ids: Ids,
-    exports: Mutex<Exports>,
+    ids: AllocationEpochs,
+    exports: Mutex<HipHandles>,
 }
 
 // SAFETY: the runtime may be called by any thread, and locks what it keeps for a stream.
@@ -53,37 +56,42 @@ unsafe impl Send for HipDriver {}
 unsafe impl Sync for HipDriver {}
 
 impl HipDriver {
-    fn stream(&self, device: u32) -> Result<*mut HipStream, CallError> {
+    fn device_stream(&self, device: u32) -> Result<*mut HipStream, DriverCallError> {
         self.streams.get(device, || self.make_stream(device))
     }
 
     /// Calls with a device as the thread's.
-    fn within<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, CallError> {
+    fn with_device<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, DriverCallError> {
         let mut before: c_int = 0;
         // SAFETY: writes a number to a place of ours.
         let code = unsafe { (self.calls.get_device)(&raw mut before) };
-        self.hip.check("hipGetDevice", code)?;
+        self.hip.check_status("hipGetDevice", code)?;
         let wanted = device.cast_signed();
         if before == wanted {
             return Ok(call());
         }
         // SAFETY: takes a number.
         let code = unsafe { (self.calls.set_device)(wanted) };
-        self.hip.check("hipSetDevice", code)?;
+        self.hip.check_status("hipSetDevice", code)?;
         let result = call();
-        if !planted("mem-hip-keeps-devices") {
+        if !is_planted("mem-hip-keeps-devices") {
             // SAFETY: as above; it was the thread's before.
             let _ = unsafe { (self.calls.set_device)(before) };
         }
         Ok(result)
     }
 
-    fn call(&self, device: u32, name: &'static str, call: impl FnOnce() -> c_uint) -> Result<(), CallError> {
-        self.within(device, call).and_then(|code| self.hip.check(name, code))
+    fn call_driver(
+        &self,
+        device: u32,
+        name: &'static str,
+        call: impl FnOnce() -> c_uint,
+    ) -> Result<(), DriverCallError> {
+        self.with_device(device, call).and_then(|code| self.hip.check_status(name, code))
     }
 
-    fn look(&self, addr: usize) -> Result<Option<Allocation>, Cause> {
-        let found = match self.hip.look(addr) {
+    fn query_allocation(&self, addr: usize) -> Result<Option<IpcAllocation>, CallFailure> {
+        let found = match self.hip.query_pointer(addr) {
             Ok(found) => found,
             // Runtimes before 6.2 say so of an address that they do not know.
             Err(LookError::Driver(error)) if error.code == status::INVALID_VALUE => return Ok(None),
@@ -99,44 +107,51 @@ impl HipDriver {
         let code = unsafe {
             (self.calls.pointer_get_attribute)((&raw mut id).cast(), POINTER_ATTRIBUTE_BUFFER_ID, at)
         };
-        self.hip.check("hipPointerGetAttribute", code)?;
-        let id = AllocationId(self.ids.name(id));
-        Ok(Some(Allocation { base: range.base, len: range.len, id, device }))
+        self.hip.check_status("hipPointerGetAttribute", code)?;
+        let id = IpcAllocationId(self.ids.extend_id(id));
+        Ok(Some(IpcAllocation { base: range.base, len: range.len, id, device }))
     }
 
-    fn close_handle(&self, addr: usize, device: u32) -> Result<(), CallError> {
-        self.call(device, "hipIpcCloseMemHandle", || {
+    fn close_handle(&self, addr: usize, device: u32) -> Result<(), DriverCallError> {
+        self.call_driver(device, "hipIpcCloseMemHandle", || {
             // SAFETY: the runtime knows what it has mapped, and refuses the rest.
             unsafe { (self.calls.ipc_close_mem_handle)(ptr::with_exposed_provenance_mut(addr)) }
         })
     }
 }
 
-impl Driver for HipDriver {
+impl IpcDriver for HipDriver {
     /// The device that it is mapped by.
     type Opened = u32;
 
-    const KINDS: &'static [u8] = &[Handle::HIP];
+    const KINDS: &'static [u8] = &[IpcHandle::HIP];
 
-    fn begin(device: u32) -> Result<Self, NoMemory> {
-        let hip = Library::new(crate::gpu::hip::load()?)?;
-        let calls = calls::load()?;
-        if device >= hip.devices() {
-            return Err(NoMemory::Device { vendor: "AMD", device, devices: hip.devices() });
+    fn open_for_device(device: u32) -> Result<Self, NoMemory> {
+        let hip = Library::new(crate::gpu::hip::load_calls()?)?;
+        let calls = calls::load_calls()?;
+        if device >= hip.device_count() {
+            return Err(NoMemory::Device { vendor: "AMD", device, devices: hip.device_count() });
         }
-        let streams = Each::of(hip.devices());
-        let slots = CopySlots::of(hip.devices(), device);
-        let this =
-            Self { hip, calls, device, streams, slots, ids: Ids::default(), exports: Mutex::default() };
-        this.stream(device).map_err(Missing::Driver)?;
-        if !planted("mem-gpu-makes-streams-late") {
-            this.slots.prepare(&this).map_err(Missing::Driver)?;
+        let streams = PerDevice::for_devices(hip.device_count());
+        let slots = CopySlots::for_devices(hip.device_count(), device);
+        let this = Self {
+            hip,
+            calls,
+            device,
+            streams,
+            slots,
+            ids: AllocationEpochs::default(),
+            exports: Mutex::default(),
+        };
+        this.device_stream(device).map_err(GpuUnavailable::Driver)?;
+        if !is_planted("mem-gpu-makes-streams-late") {
+            this.slots.prepare_default(&this).map_err(GpuUnavailable::Driver)?;
         }
         Ok(this)
     }
 
-    fn caps(&self) -> Caps {
-        Caps {
+    fn caps(&self) -> IpcCaps {
+        IpcCaps {
             maps: true,
             by_bytes: true,
             by_descriptor: false,
@@ -147,17 +162,17 @@ impl Driver for HipDriver {
         }
     }
 
-    fn find(&self, addr: usize) -> Result<Option<Allocation>, Cause> {
-        self.look(addr)
+    fn find_allocation(&self, addr: usize) -> Result<Option<IpcAllocation>, CallFailure> {
+        self.query_allocation(addr)
     }
 
-    fn export(
+    fn export_handle(
         &self,
-        of: &Allocation,
-        how: Passing,
-        sealed: &mut Sealed,
+        of: &IpcAllocation,
+        how: HandlePassing,
+        sealed: &mut SealedHandle,
     ) -> Result<Option<OwnedFd>, ExportError> {
-        if how == Passing::Descriptor {
+        if how == HandlePassing::Descriptor {
             return Err(ExportError::Passing("memory of AMD's devices goes by the bytes of its handle"));
         }
         let mut exports = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,7 +181,7 @@ impl Driver for HipDriver {
             return Ok(None);
         }
         let mut handle = HipIpcMemHandle { reserved: [0; 64] };
-        let got = self.call(of.device, "hipIpcGetMemHandle", || {
+        let got = self.call_driver(of.device, "hipIpcGetMemHandle", || {
             let at = ptr::with_exposed_provenance_mut(of.base);
             // SAFETY: writes 64 bytes to a place of ours; the address is only looked up.
             unsafe { (self.calls.ipc_get_mem_handle)(&raw mut handle, at) }
@@ -176,33 +191,33 @@ impl Driver for HipDriver {
             _ => ExportError::Other(error.into()),
         })?;
         let bytes = handle.reserved.map(i8::cast_unsigned);
-        exports.add(of, bytes);
+        exports.add_handle(of, bytes);
         sealed.set_bytes(bytes);
         Ok(None)
     }
 
-    fn conflicts(&self, _kind: u8) -> bool {
+    fn refuses_overlap(&self, _kind: u8) -> bool {
         true
     }
 
     fn device_for(&self, own: Option<u32>) -> Option<u32> {
-        let told_apart = among(self.hip.devices(), self.device, own);
-        told_apart.filter(|_| !planted("mem-hip-maps-for-one-device"))
+        let told_apart = choose_device(self.hip.device_count(), self.device, own);
+        told_apart.filter(|_| !is_planted("mem-hip-maps-for-one-device"))
     }
 
-    fn open(
+    fn open_handle(
         &self,
-        sealed: &Sealed,
+        sealed: &SealedHandle,
         descriptor: Option<OwnedFd>,
         device: Option<u32>,
-    ) -> Result<(usize, u32), OpenError> {
+    ) -> Result<(usize, u32), HandleOpenError> {
         let device = device.unwrap_or(self.device);
         if descriptor.is_some() {
-            return Err(OpenError::Descriptor("memory of AMD's devices has no descriptor"));
+            return Err(HandleOpenError::Descriptor("memory of AMD's devices has no descriptor"));
         }
-        let handle = HipIpcMemHandle { reserved: sealed.bytes().map(u8::cast_signed) };
+        let handle = HipIpcMemHandle { reserved: sealed.driver_bytes().map(u8::cast_signed) };
         let mut at = ptr::null_mut();
-        let opened = self.call(device, "hipIpcOpenMemHandle", || {
+        let opened = self.call_driver(device, "hipIpcOpenMemHandle", || {
             // SAFETY: writes an address to a place of ours; the runtime looks at the bytes of the handle.
             unsafe { (self.calls.ipc_open_mem_handle)(&raw mut at, handle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS) }
         });
@@ -211,15 +226,15 @@ impl Driver for HipDriver {
     }
 
     /// Without its id: what is another process's need have none.
-    fn maps(&self, addr: usize, len: usize) -> Result<bool, Cause> {
-        match self.hip.look(addr) {
-            Ok(found) => Ok(found.allocation.is_some_and(|found| found.holds(addr, len))),
+    fn maps_contiguously(&self, addr: usize, len: usize) -> Result<bool, CallFailure> {
+        match self.hip.query_pointer(addr) {
+            Ok(found) => Ok(found.allocation.is_some_and(|found| found.contains_range(addr, len))),
             Err(LookError::Driver(error)) => Err(error.into()),
             Err(LookError::Unfamiliar { .. }) => Ok(false),
         }
     }
 
-    fn close(&self, addr: usize, device: &u32) -> Result<(), Cause> {
+    fn unmap_import(&self, addr: usize, device: &u32) -> Result<(), CallFailure> {
         Ok(self.close_handle(addr, *device)?)
     }
 
@@ -228,23 +243,23 @@ impl Driver for HipDriver {
         to: usize,
         from: usize,
         len: usize,
-        (_way, device): (Way, Option<u32>),
-    ) -> Result<(), Cause> {
+        (_way, device): (CopyDirection, Option<u32>),
+    ) -> Result<(), CallFailure> {
         if len == 0 {
             return Ok(());
         }
         let device = device.unwrap_or(self.device);
-        let stream = self.stream(device)?;
+        let stream = self.device_stream(device)?;
         // SAFETY: the caller's promise; it has ended when the stream has been waited for.
         unsafe { self.begin_copy(device, stream, (to, from, len)) }?;
-        Ok(self.wait(device, stream)?)
+        Ok(self.synchronize_stream(device, stream)?)
     }
 
-    fn pin(&self, addr: usize, len: usize) -> Result<bool, Cause> {
-        if planted("mem-hip-pins-nothing") {
+    fn pin_host(&self, addr: usize, len: usize) -> Result<bool, CallFailure> {
+        if is_planted("mem-hip-pins-nothing") {
             return Ok(false);
         }
-        self.call(self.device, "hipHostRegister", || {
+        self.call_driver(self.device, "hipHostRegister", || {
             let at = ptr::with_exposed_provenance_mut(addr);
             // SAFETY: a range of the host that the caller holds until it is unpinned; the runtime only pins its pages.
             unsafe { (self.calls.host_register)(at, len, HOST_REGISTER_PORTABLE) }
@@ -252,31 +267,31 @@ impl Driver for HipDriver {
         Ok(true)
     }
 
-    fn unpin(&self, addr: usize) {
+    fn unpin_host(&self, addr: usize) {
         // What cannot be given back is the runtime's until the process ends.
-        let _ = self.call(self.device, "hipHostUnregister", || {
+        let _ = self.call_driver(self.device, "hipHostUnregister", || {
             // SAFETY: pinned above, and still mapped.
             unsafe { (self.calls.host_unregister)(ptr::with_exposed_provenance_mut(addr)) }
         });
     }
 
-    fn slots(&self) -> &CopySlots<Self> {
+    fn copy_slots(&self) -> &CopySlots<Self> {
         &self.slots
     }
 
-    fn alloc(&self, len: usize) -> Result<usize, Cause> {
-        Ok(self.within(self.device, || self.hip.allocate(len))??)
+    fn alloc(&self, len: usize) -> Result<usize, CallFailure> {
+        Ok(self.with_device(self.device, || self.hip.allocate(len))??)
     }
 
-    fn free(&self, addr: usize) -> Result<(), Cause> {
+    fn free(&self, addr: usize) -> Result<(), CallFailure> {
         Ok(self.hip.free(addr)?)
     }
 }
 
 impl Drop for HipDriver {
     fn drop(&mut self) {
-        std::mem::replace(&mut self.slots, CopySlots::of(0, 0)).end(self);
-        self.streams.take().for_each(|(device, stream)| self.end_stream(device, stream));
+        std::mem::replace(&mut self.slots, CopySlots::for_devices(0, 0)).end_slots(self);
+        self.streams.take_all().for_each(|(device, stream)| self.end_stream(device, stream));
     }
 }
 

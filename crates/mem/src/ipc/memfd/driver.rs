@@ -3,70 +3,74 @@
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 
-use super::{Device, DeviceError, Place};
-use crate::Memory;
-use crate::ipc::error::{Cause, CopyError, ExportError, FindError, NotClosed, OpenError};
-use crate::ipc::mapping::Mapping;
-use crate::ipc::table::Table;
+use super::{DeviceSlot, MemfdDevice, MemfdError};
+use crate::MemoryRange;
+use crate::ipc::error::{
+    CallFailure, CopyError, ExportError, FindAllocationError, HandleOpenError, NotClosed,
+};
+use crate::ipc::mapping::FileMapping;
+use crate::ipc::table::AllocationTable;
 use crate::ipc::{
-    Allocation, AllocationId, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, To, planted,
+    CopyPlace, CopyTarget, ExportedHandle, HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle,
+    IpcHandleError, IpcMemory, OpenedHandle, is_planted,
 };
 
-impl Device {
+impl MemfdDevice {
     fn open_inside(
         &self,
-        table: &mut Table<Place>,
+        table: &mut AllocationTable<DeviceSlot>,
         words: [u64; 6],
         descriptor: Option<OwnedFd>,
-    ) -> Result<Mapped, OpenError> {
+    ) -> Result<OpenedHandle, HandleOpenError> {
         let [nonce, process, id, slot, base, len] = words;
         if nonce != self.nonce {
-            return Err(HandleError::Foreign.into());
+            return Err(IpcHandleError::Foreign.into());
         }
         if process == self.process {
-            return Err(OpenError::Own);
+            return Err(HandleOpenError::Own);
         }
         if descriptor.as_ref().is_some_and(|fd| !self.ledger.is_file_of(fd)) {
-            return Err(OpenError::Descriptor("the descriptor is not of this device"));
+            return Err(HandleOpenError::Descriptor("the descriptor is not of this device"));
         }
         let slot = usize::try_from(slot).ok().filter(|slot| *slot < super::SLOTS);
-        let slot = slot.ok_or(HandleError::Value("slot"))?;
-        let ledger = self.ledger.enter().map_err(fault)?;
-        let record = ledger.record(slot).map_err(fault)?.ok_or(OpenError::Gone)?;
+        let slot = slot.ok_or(IpcHandleError::Value("slot"))?;
+        let ledger = self.ledger.lock_table().map_err(to_open_error)?;
+        let record = ledger.read_record(slot).map_err(to_open_error)?.ok_or(HandleOpenError::Gone)?;
         let is_it = record.id == id && record.process == process;
-        if !is_it && !planted("mem-ipc-ignores-ids") {
-            return Err(OpenError::Gone);
+        if !is_it && !is_planted("mem-ipc-ignores-ids") {
+            return Err(HandleOpenError::Gone);
         }
-        if (record.base, record.len) != (base, len) && !planted("mem-ipc-ignores-ids") {
-            return Err(HandleError::Value("range").into());
+        if (record.base, record.len) != (base, len) && !is_planted("mem-ipc-ignores-ids") {
+            return Err(IpcHandleError::Value("range").into());
         }
         // A descriptor holds what it is of; without one there is only the owner's word.
-        if descriptor.is_none() && !ledger.is_owned(slot).map_err(fault)? {
-            return Err(OpenError::Gone);
+        if descriptor.is_none() && !ledger.is_owned(slot).map_err(to_open_error)? {
+            return Err(HandleOpenError::Gone);
         }
-        let len = usize::try_from(record.len).map_err(|_| HandleError::Value("length"))?;
+        let len = usize::try_from(record.len).map_err(|_| IpcHandleError::Value("length"))?;
         let other = table.in_the_way(process, base, len).map(|other| other.id);
-        if let Some(stale) = other.filter(|_| !planted("mem-ipc-maps-over-stale")) {
-            let wanted = AllocationId(id);
+        if let Some(stale) = other.filter(|_| !is_planted("mem-ipc-maps-over-stale")) {
+            let wanted = IpcAllocationId(id);
             let is_same = stale == wanted;
             return Err(if is_same {
-                OpenError::AlreadyMapped
+                HandleOpenError::AlreadyMapped
             } else {
-                OpenError::Overlap { stale, wanted }
+                HandleOpenError::Overlap { stale, wanted }
             });
         }
-        let hold = self.ledger.hold(record.range).map_err(fault)?;
-        let mapping = Mapping::of(table.window.here(), &hold, record.range.start, len).map_err(cause)?;
-        if planted("mem-ipc-keeps-holds") {
+        let hold = self.ledger.hold_range(record.range).map_err(to_open_error)?;
+        let mapping = FileMapping::map_file(table.window.fork_guard(), &hold, record.range.start, len)
+            .map_err(open_error)?;
+        if is_planted("mem-ipc-keeps-holds") {
             std::mem::forget(hold);
         }
-        Ok(table.import(process, AllocationId(id), base, len, mapping))
+        Ok(table.add_import(process, IpcAllocationId(id), base, len, mapping))
     }
 }
 
-impl IpcMemory for Device {
-    fn caps(&self) -> Caps {
-        Caps {
+impl IpcMemory for MemfdDevice {
+    fn caps(&self) -> IpcCaps {
+        IpcCaps {
             maps: true,
             by_bytes: true,
             by_descriptor: true,
@@ -77,76 +81,88 @@ impl IpcMemory for Device {
         }
     }
 
-    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).find(addr).map(|own| own.allocation)
+    fn allocation_of(&self, addr: usize) -> Result<IpcAllocation, FindAllocationError> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).find_around(addr).map(|own| own.allocation)
     }
 
-    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
+    fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        let own = table.own(of.base).filter(|own| own.allocation == *of);
+        let own = table.find_own(of.base).filter(|own| own.allocation == *of);
         let slot = own.ok_or(ExportError::Gone(of.id))?.more.slot;
         let words = [self.nonce, self.process, of.id.0, slot as u64, of.base as u64, of.len as u64];
         let descriptor = match how {
-            Passing::Bytes | Passing::Either => None,
-            Passing::Descriptor => {
-                let ledger = self.ledger.enter().map_err(told)?;
-                let record = ledger.record(slot).map_err(told)?.ok_or(ExportError::Gone(of.id))?;
-                Some(self.ledger.hold(record.range).map_err(told)?)
+            HandlePassing::Bytes | HandlePassing::Either => None,
+            HandlePassing::Descriptor => {
+                let ledger = self.ledger.lock_table().map_err(to_export_error)?;
+                let record =
+                    ledger.read_record(slot).map_err(to_export_error)?.ok_or(ExportError::Gone(of.id))?;
+                Some(self.ledger.hold_range(record.range).map_err(to_export_error)?)
             }
         };
-        Ok(Export { handle: Handle::of_words(Handle::DEVICE, words), descriptor })
+        Ok(ExportedHandle { handle: IpcHandle::of_words(IpcHandle::DEVICE, words), descriptor })
     }
 
-    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
-        let words = handle.words(Handle::DEVICE)?;
+    fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError> {
+        let words = handle.parse_words(IpcHandle::DEVICE)?;
         self.open_inside(&mut self.table_mut(), words, descriptor)
     }
 
-    fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
-        self.table_mut().close(mapped)?;
+    fn close(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
+        self.table_mut().close_import(mapped)?;
         // It is closed. Whether it was the last one is seen by whoever looks next, if not now.
-        let _ = self.ledger.enter().and_then(|ledger| ledger.reap());
+        let _ = self.ledger.lock_table().and_then(|ledger| ledger.reclaim_unheld());
         Ok(())
     }
 
-    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+    fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).read(from, out)
     }
 
-    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+    fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).copy(from, to, len)
     }
 
-    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+    fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).write(to, bytes)
     }
 
-    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).fill(to, from, offset, len)
+    fn fill_from(
+        &self,
+        to: CopyPlace<'_>,
+        from: &MemoryRange,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).fill_from(to, from, offset, len)
     }
 }
 
 /// What a device's failure means for who opens.
-fn fault(error: DeviceError) -> OpenError {
-    cause(system(error))
+fn to_open_error(error: MemfdError) -> HandleOpenError {
+    open_error(to_cause(error))
 }
 
-fn told(error: DeviceError) -> ExportError {
-    system(error).into()
+fn to_export_error(error: MemfdError) -> ExportError {
+    to_cause(error).into()
 }
 
-fn system(error: DeviceError) -> Cause {
+fn to_cause(error: MemfdError) -> CallFailure {
     match error {
-        DeviceError::System(cause) => cause,
-        DeviceError::Busy => Cause::System { call: "waiting for the device's table", code: libc::ETIMEDOUT },
-        DeviceError::Child => Cause::System { call: "a child of a fork", code: libc::EPERM },
-        DeviceError::Worn => Cause::System { call: "a place on the device", code: libc::ENOSPC },
-        DeviceError::Foreign | DeviceError::Version(_) | DeviceError::Broken => {
-            Cause::System { call: "the device's table", code: libc::EBADMSG }
+        MemfdError::System(cause) => cause,
+        MemfdError::Busy => {
+            CallFailure::System { call: "waiting for the device's table", code: libc::ETIMEDOUT }
+        }
+        MemfdError::Child => CallFailure::System { call: "a child of a fork", code: libc::EPERM },
+        MemfdError::Worn => CallFailure::System { call: "a place on the device", code: libc::ENOSPC },
+        MemfdError::Foreign | MemfdError::Version(_) | MemfdError::Broken => {
+            CallFailure::System { call: "the device's table", code: libc::EBADMSG }
         }
     }
 }
 
-fn cause(cause: Cause) -> OpenError {
-    OpenError::of(cause, "the process must be allowed to open the device's file again through /proc")
+fn open_error(cause: CallFailure) -> HandleOpenError {
+    HandleOpenError::from_cause(
+        cause,
+        "the process must be allowed to open the device's file again through /proc",
+    )
 }

@@ -1,12 +1,12 @@
 //! What goes wrong with a device, and with its memory.
 
-use super::Usage;
-use crate::ipc::error::Cause;
+use super::DeviceUsage;
+use crate::ipc::error::CallFailure;
 
 /// A device cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DeviceError {
+pub enum MemfdError {
     /// The descriptor is of none.
     #[error("the descriptor is of no device")]
     Foreign,
@@ -27,7 +27,7 @@ pub enum DeviceError {
     Worn,
     /// What the system says.
     #[error(transparent)]
-    System(#[from] Cause),
+    System(#[from] CallFailure),
 }
 
 /// Memory was not allocated.
@@ -46,14 +46,14 @@ pub enum AllocError {
         /// Bytes asked for, as they would be charged.
         wanted: u64,
         /// What there is.
-        usage: Usage,
+        usage: DeviceUsage,
     },
     /// There are as many allocations as there may be.
     #[error("the device has {0} allocations already")]
     Slots(usize),
     /// The device fails.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Device(#[from] MemfdError),
 }
 
 /// Memory was not freed.
@@ -68,5 +68,5 @@ pub enum FreeError {
     },
     /// The device fails.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Device(#[from] MemfdError),
 }

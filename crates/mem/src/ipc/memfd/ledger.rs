@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 
-use super::error::DeviceError;
-use crate::Memory;
-use crate::ipc::error::Cause;
-use crate::ipc::here::Here;
-use crate::ipc::locks::{self, Lock, Range};
-use crate::ipc::mapping::{FIXED, Mapping, cause, file, reopen};
+use super::error::MemfdError;
+use crate::MemoryRange;
+use crate::ipc::error::CallFailure;
+use crate::ipc::here::ForkGuard;
+use crate::ipc::locks::{self, FileRange, LockMode};
+use crate::ipc::mapping::{FIXED, FileMapping, cause_of, create_sized_file, reopen_file};
 
 /// Allocations of a device at a time.
 pub(super) const SLOTS: usize = 512;
@@ -42,7 +42,7 @@ const NEXT_PROCESS_AT: u64 = 48;
 const RECORD: u64 = 64;
 
 /// The byte whose lock is the right to use the table. Of the bytes after it each is locked by the owner of that slot's allocation.
-const GATE: Range = Range { start: 0, len: 1 };
+const GATE: FileRange = FileRange { start: 0, len: 1 };
 
 /// For how long another process may have the gate before this one gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -51,79 +51,79 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// The table, as this process has it.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct DeviceLedger {
     /// Its locks are those of this process as an owner.
     file: OwnedFd,
-    words: Memory,
-    here: Arc<Here>,
+    words: MemoryRange,
+    here: Arc<ForkGuard>,
     /// Keeps threads of this process apart, which share the locks.
     threads: Mutex<()>,
 }
 
 /// An allocation, as everybody sees it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Record {
+pub(super) struct AllocationRecord {
     pub(super) id: u64,
     pub(super) process: u64,
     pub(super) base: u64,
     pub(super) len: u64,
     /// Its bytes in the file; what it is charged.
-    pub(super) range: Range,
+    pub(super) range: FileRange,
 }
 
-impl Ledger {
+impl DeviceLedger {
     /// A device of so many bytes.
-    pub(super) fn create(capacity: u64, nonce: u64) -> Result<Self, DeviceError> {
-        let made = file("trunkline.device", END)?;
-        let ledger = Self::map(&made)?;
+    pub(super) fn create(capacity: u64, nonce: u64) -> Result<Self, MemfdError> {
+        let made = create_sized_file("trunkline.device", END)?;
+        let ledger = Self::map_file(&made)?;
         for (at, value) in HEAD.into_iter().zip([MAGIC, VERSION, nonce, capacity, 1, TABLE]) {
-            ledger.put(at, value)?;
+            ledger.store_word(at, value)?;
         }
-        ledger.put(NEXT_PROCESS_AT, 1)?;
+        ledger.store_word(NEXT_PROCESS_AT, 1)?;
         Ok(ledger)
     }
 
     /// The device of another process.
-    pub(super) fn join(of: &impl AsFd) -> Result<Self, DeviceError> {
-        let seals = rustix::fs::fcntl_get_seals(of).map_err(|_| DeviceError::Foreign)?;
-        let size = rustix::fs::fstat(of).map_err(cause("fstat"))?.st_size;
+    pub(super) fn join(of: &impl AsFd) -> Result<Self, MemfdError> {
+        let seals = rustix::fs::fcntl_get_seals(of).map_err(|_| MemfdError::Foreign)?;
+        let size = rustix::fs::fstat(of).map_err(cause_of("fstat"))?.st_size;
         if !seals.contains(FIXED) || u64::try_from(size) != Ok(END) {
-            return Err(DeviceError::Foreign);
+            return Err(MemfdError::Foreign);
         }
-        let ledger = Self::map(of)?;
+        let ledger = Self::map_file(of)?;
         if ledger.get(MAGIC_AT)? != MAGIC {
-            return Err(DeviceError::Foreign);
+            return Err(MemfdError::Foreign);
         }
         match ledger.get(VERSION_AT)? {
             VERSION => Ok(ledger),
-            other => Err(DeviceError::Version(other)),
+            other => Err(MemfdError::Version(other)),
         }
     }
 
-    fn map(of: &impl AsFd) -> Result<Self, DeviceError> {
+    fn map_file(of: &impl AsFd) -> Result<Self, MemfdError> {
         // Opened anew: locks belong to an open file, and these are only this process's.
-        let file = reopen(of)?;
-        let here = Arc::new(Here::new()?);
-        let words = Arc::new(Mapping::of(&here, &file, 0, TABLE as usize)?).memory();
+        let file = reopen_file(of)?;
+        let here = Arc::new(ForkGuard::new()?);
+        let words = Arc::new(FileMapping::map_file(&here, &file, 0, TABLE as usize)?).memory();
         Ok(Self { file, words, here, threads: Mutex::new(()) })
     }
 
-    fn get(&self, at: u64) -> Result<u64, DeviceError> {
-        self.words.load(at).map_err(|_| DeviceError::Broken)
+    fn get(&self, at: u64) -> Result<u64, MemfdError> {
+        self.words.load(at).map_err(|_| MemfdError::Broken)
     }
 
-    fn put(&self, at: u64, value: u64) -> Result<(), DeviceError> {
-        self.words.store(at, value).map_err(|_| DeviceError::Broken)
+    fn store_word(&self, at: u64, value: u64) -> Result<(), MemfdError> {
+        self.words.store(at, value).map_err(|_| MemfdError::Broken)
     }
 
     /// What handles of this device carry.
-    pub(super) fn nonce(&self) -> Result<u64, DeviceError> {
+    pub(super) fn device_nonce(&self) -> Result<u64, MemfdError> {
         self.get(NONCE_AT)
     }
 
     /// The file, opened once more.
-    pub(super) fn reopen(&self) -> Result<OwnedFd, DeviceError> {
-        Ok(reopen(&self.file)?)
+    pub(super) fn reopen_file(&self) -> Result<OwnedFd, MemfdError> {
+        Ok(reopen_file(&self.file)?)
     }
 
     /// Whether a descriptor is of the same file.
@@ -133,79 +133,79 @@ impl Ledger {
     }
 
     /// A new open file that holds the bytes: for a mapping or a peer, which hold them as long as they are there.
-    pub(super) fn hold(&self, range: Range) -> Result<OwnedFd, DeviceError> {
-        let file = self.reopen()?;
-        let taken = locks::take(&file, range, Lock::Shared).map_err(cause("fcntl"))?;
+    pub(super) fn hold_range(&self, range: FileRange) -> Result<OwnedFd, MemfdError> {
+        let file = self.reopen_file()?;
+        let taken = locks::try_lock_range(&file, range, LockMode::Shared).map_err(cause_of("fcntl"))?;
         // Nobody holds bytes of the device alone.
-        if taken { Ok(file) } else { Err(DeviceError::Broken) }
+        if taken { Ok(file) } else { Err(MemfdError::Broken) }
     }
 
     /// Waits for the right to use the table, a bounded time.
-    pub(super) fn enter(&self) -> Result<Entered<'_>, DeviceError> {
+    pub(super) fn lock_table(&self) -> Result<LedgerGuard<'_>, MemfdError> {
         // Its locks would be its parent's.
         if self.here.is_child() {
-            return Err(DeviceError::Child);
+            return Err(MemfdError::Child);
         }
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let until = Instant::now() + PATIENCE;
-        while !locks::take(&self.file, GATE, Lock::Alone).map_err(cause("fcntl"))? {
+        while !locks::try_lock_range(&self.file, GATE, LockMode::Alone).map_err(cause_of("fcntl"))? {
             if Instant::now() > until {
-                return Err(DeviceError::Busy);
+                return Err(MemfdError::Busy);
             }
             std::thread::sleep(PAUSE);
         }
-        Ok(Entered { ledger: self, _threads: threads })
+        Ok(LedgerGuard { ledger: self, _threads: threads })
     }
 }
 
 /// The right to use the table. A process that dies with it leaves nothing half done that matters: a record counts once its id is
 /// written, which comes last.
 #[derive(Debug)]
-pub(super) struct Entered<'a> {
-    ledger: &'a Ledger,
+pub(super) struct LedgerGuard<'a> {
+    ledger: &'a DeviceLedger,
     _threads: MutexGuard<'a, ()>,
 }
 
-impl Drop for Entered<'_> {
+impl Drop for LedgerGuard<'_> {
     fn drop(&mut self) {
-        let _ = locks::release(&self.ledger.file, GATE);
+        let _ = locks::unlock_range(&self.ledger.file, GATE);
     }
 }
 
-impl Entered<'_> {
+impl LedgerGuard<'_> {
     /// The next number of a process, never given twice.
-    pub(super) fn next_process(&self) -> Result<u64, DeviceError> {
+    pub(super) fn next_process(&self) -> Result<u64, MemfdError> {
         self.next(NEXT_PROCESS_AT, 1)
     }
 
     /// The next name of an allocation, never given twice.
-    pub(super) fn next_id(&self) -> Result<u64, DeviceError> {
+    pub(super) fn next_id(&self) -> Result<u64, MemfdError> {
         self.next(NEXT_ID_AT, 1)
     }
 
     /// Bytes of the file that nobody ever had.
-    pub(super) fn next_range(&self, len: u64) -> Result<Range, DeviceError> {
+    pub(super) fn next_range(&self, len: u64) -> Result<FileRange, MemfdError> {
         let start = self.ledger.get(NEXT_PLACE_AT)?;
-        let end = start.checked_add(len).filter(|end| *end <= END).ok_or(DeviceError::Worn)?;
+        let end = start.checked_add(len).filter(|end| *end <= END).ok_or(MemfdError::Worn)?;
         if start < TABLE {
-            return Err(DeviceError::Broken);
+            return Err(MemfdError::Broken);
         }
-        self.ledger.put(NEXT_PLACE_AT, end)?;
-        Ok(Range { start, len })
+        self.ledger.store_word(NEXT_PLACE_AT, end)?;
+        Ok(FileRange { start, len })
     }
 
-    fn next(&self, at: u64, by: u64) -> Result<u64, DeviceError> {
+    fn next(&self, at: u64, by: u64) -> Result<u64, MemfdError> {
         let value = self.ledger.get(at)?;
-        self.ledger.put(at, value.checked_add(by).ok_or(DeviceError::Broken)?)?;
+        self.ledger.store_word(at, value.checked_add(by).ok_or(MemfdError::Broken)?)?;
         Ok(value)
     }
 
-    pub(super) fn capacity(&self) -> Result<u64, DeviceError> {
+    pub(super) fn capacity(&self) -> Result<u64, MemfdError> {
         self.ledger.get(CAPACITY_AT)
     }
 
     /// The allocation in a slot, if there is one.
-    pub(super) fn record(&self, slot: usize) -> Result<Option<Record>, DeviceError> {
+    pub(super) fn read_record(&self, slot: usize) -> Result<Option<AllocationRecord>, MemfdError> {
         let mut words = [0; 6];
         for (at, word) in (record_at(slot)..).step_by(8).zip(&mut words) {
             *word = self.ledger.get(at)?;
@@ -214,64 +214,64 @@ impl Entered<'_> {
         let is_sane = start >= TABLE && start.checked_add(span).is_some_and(|end| end <= END) && len <= span;
         match id {
             0 => Ok(None),
-            _ if !is_sane => Err(DeviceError::Broken),
-            _ => Ok(Some(Record { id, process, base, len, range: Range { start, len: span } })),
+            _ if !is_sane => Err(MemfdError::Broken),
+            _ => Ok(Some(AllocationRecord { id, process, base, len, range: FileRange { start, len: span } })),
         }
     }
 
     /// An allocation is in a slot.
-    pub(super) fn fill(&self, slot: usize, record: &Record) -> Result<(), DeviceError> {
-        let Record { id, process, base, len, range } = *record;
+    pub(super) fn write_record(&self, slot: usize, record: &AllocationRecord) -> Result<(), MemfdError> {
+        let AllocationRecord { id, process, base, len, range } = *record;
         let words = [id, process, base, len, range.start, range.len];
         for (at, word) in (record_at(slot)..).step_by(8).zip(words).collect::<Vec<_>>().into_iter().rev() {
-            self.ledger.put(at, word)?;
+            self.ledger.store_word(at, word)?;
         }
         Ok(())
     }
 
     /// Nothing is in a slot any more.
-    pub(super) fn vacate(&self, slot: usize) -> Result<(), DeviceError> {
-        self.ledger.put(record_at(slot), 0)
+    pub(super) fn clear_record(&self, slot: usize) -> Result<(), MemfdError> {
+        self.ledger.store_word(record_at(slot), 0)
     }
 
     /// This process owns what is in a slot, or does no more.
-    pub(super) fn own(&self, slot: usize, owns: bool) -> Result<(), DeviceError> {
+    pub(super) fn set_owner(&self, slot: usize, owns: bool) -> Result<(), MemfdError> {
         let range = owner_of(slot);
         let done = if owns {
-            locks::take(&self.ledger.file, range, Lock::Alone)
+            locks::try_lock_range(&self.ledger.file, range, LockMode::Alone)
         } else {
-            locks::release(&self.ledger.file, range).map(|()| true)
+            locks::unlock_range(&self.ledger.file, range).map(|()| true)
         };
-        if done.map_err(cause("fcntl"))? { Ok(()) } else { Err(DeviceError::Broken) }
+        if done.map_err(cause_of("fcntl"))? { Ok(()) } else { Err(MemfdError::Broken) }
     }
 
     /// Whether another process owns what is in a slot: has neither freed it nor ended.
-    pub(super) fn is_owned(&self, slot: usize) -> Result<bool, DeviceError> {
-        Ok(locks::is_held(&self.ledger.file, owner_of(slot)).map_err(cause("fcntl"))?)
+    pub(super) fn is_owned(&self, slot: usize) -> Result<bool, MemfdError> {
+        Ok(locks::is_held(&self.ledger.file, owner_of(slot)).map_err(cause_of("fcntl"))?)
     }
 
     /// Takes back what nobody holds any more.
-    pub(super) fn reap(&self) -> Result<(), DeviceError> {
+    pub(super) fn reclaim_unheld(&self) -> Result<(), MemfdError> {
         for slot in 0..SLOTS {
-            let Some(record) = self.record(slot)? else { continue };
-            if locks::is_held(&self.ledger.file, record.range).map_err(cause("fcntl"))? {
+            let Some(record) = self.read_record(slot)? else { continue };
+            if locks::is_held(&self.ledger.file, record.range).map_err(cause_of("fcntl"))? {
                 continue;
             }
-            self.erase(record.range)?;
-            self.vacate(slot)?;
+            self.punch_hole(record.range)?;
+            self.clear_record(slot)?;
         }
         Ok(())
     }
 
-    fn erase(&self, range: Range) -> Result<(), Cause> {
+    fn punch_hole(&self, range: FileRange) -> Result<(), CallFailure> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.ledger.file, flags, range.start, range.len).map_err(cause("fallocate"))
+        rustix::fs::fallocate(&self.ledger.file, flags, range.start, range.len).map_err(cause_of("fallocate"))
     }
 
     /// A slot with nothing in it, the first.
-    pub(super) fn vacant(&self) -> Result<Option<usize>, DeviceError> {
+    pub(super) fn find_vacant(&self) -> Result<Option<usize>, MemfdError> {
         for slot in 0..SLOTS {
-            if self.record(slot)?.is_none() {
+            if self.read_record(slot)?.is_none() {
                 return Ok(Some(slot));
             }
         }
@@ -283,8 +283,8 @@ fn record_at(slot: usize) -> u64 {
     RECORD * (1 + slot as u64)
 }
 
-fn owner_of(slot: usize) -> Range {
-    Range { start: GATE.len + slot as u64, len: 1 }
+fn owner_of(slot: usize) -> FileRange {
+    FileRange { start: GATE.len + slot as u64, len: 1 }
 }
 
 #[cfg(test)]
@@ -293,46 +293,46 @@ mod tests {
 
     #[test]
     fn what_is_no_table_of_a_device_is_not_joined() {
-        let blank = file("trunkline.test", END).unwrap();
-        assert_eq!(Ledger::join(&blank).unwrap_err(), DeviceError::Foreign);
-        let short = file("trunkline.test", TABLE).unwrap();
-        assert_eq!(Ledger::join(&short).unwrap_err(), DeviceError::Foreign);
-        let device = Ledger::create(1 << 20, 7).unwrap();
-        let joined = Ledger::join(&device.file).unwrap();
-        assert_eq!((joined.nonce(), joined.enter().unwrap().capacity()), (Ok(7), Ok(1 << 20)));
-        device.put(VERSION_AT, 2).unwrap();
-        assert_eq!(Ledger::join(&device.file).unwrap_err(), DeviceError::Version(2));
+        let blank = create_sized_file("trunkline.test", END).unwrap();
+        assert_eq!(DeviceLedger::join(&blank).unwrap_err(), MemfdError::Foreign);
+        let short = create_sized_file("trunkline.test", TABLE).unwrap();
+        assert_eq!(DeviceLedger::join(&short).unwrap_err(), MemfdError::Foreign);
+        let device = DeviceLedger::create(1 << 20, 7).unwrap();
+        let joined = DeviceLedger::join(&device.file).unwrap();
+        assert_eq!((joined.device_nonce(), joined.lock_table().unwrap().capacity()), (Ok(7), Ok(1 << 20)));
+        device.store_word(VERSION_AT, 2).unwrap();
+        assert_eq!(DeviceLedger::join(&device.file).unwrap_err(), MemfdError::Version(2));
     }
 
     #[test]
     fn a_record_that_cannot_be_is_not_followed() {
-        let ledger = Ledger::create(1 << 20, 7).unwrap();
-        let entered = ledger.enter().unwrap();
-        let range = Range { start: TABLE, len: 65536 };
-        let good = Record { id: 1, process: 1, base: 4096, len: 10, range };
-        entered.fill(0, &good).unwrap();
-        assert_eq!(entered.record(0), Ok(Some(good)));
+        let ledger = DeviceLedger::create(1 << 20, 7).unwrap();
+        let entered = ledger.lock_table().unwrap();
+        let range = FileRange { start: TABLE, len: 65536 };
+        let good = AllocationRecord { id: 1, process: 1, base: 4096, len: 10, range };
+        entered.write_record(0, &good).unwrap();
+        assert_eq!(entered.read_record(0), Ok(Some(good)));
         for (start, span, len) in [(0, 4096, 10), (END - 1, 2, 1), (u64::MAX, 2, 1), (TABLE, 9, 10)] {
-            let range = Range { start, len: span };
-            entered.fill(0, &Record { len, range, ..good }).unwrap();
-            assert_eq!(entered.record(0), Err(DeviceError::Broken));
-            assert_eq!(entered.reap(), Err(DeviceError::Broken));
+            let range = FileRange { start, len: span };
+            entered.write_record(0, &AllocationRecord { len, range, ..good }).unwrap();
+            assert_eq!(entered.read_record(0), Err(MemfdError::Broken));
+            assert_eq!(entered.reclaim_unheld(), Err(MemfdError::Broken));
         }
-        entered.vacate(0).unwrap();
-        assert_eq!((entered.record(0), entered.vacant()), (Ok(None), Ok(Some(0))));
-        ledger.put(NEXT_PLACE_AT, END - 1).unwrap();
-        assert_eq!(entered.next_range(2), Err(DeviceError::Worn));
+        entered.clear_record(0).unwrap();
+        assert_eq!((entered.read_record(0), entered.find_vacant()), (Ok(None), Ok(Some(0))));
+        ledger.store_word(NEXT_PLACE_AT, END - 1).unwrap();
+        assert_eq!(entered.next_range(2), Err(MemfdError::Worn));
     }
 
     #[test]
     fn bytes_are_held_as_long_as_anything_of_the_open_file_is_there() {
-        let ledger = Ledger::create(1 << 20, 7).unwrap();
-        let range = Range { start: TABLE, len: 65536 };
+        let ledger = DeviceLedger::create(1 << 20, 7).unwrap();
+        let range = FileRange { start: TABLE, len: 65536 };
         let is_held = || locks::is_held(&ledger.file, range).unwrap();
         assert!(!is_held());
-        let hold = ledger.hold(range).unwrap();
+        let hold = ledger.hold_range(range).unwrap();
         let copy = hold.try_clone().unwrap();
-        let mapping = Mapping::of(&ledger.here, &hold, range.start, 4096).unwrap();
+        let mapping = FileMapping::map_file(&ledger.here, &hold, range.start, 4096).unwrap();
         drop(hold);
         assert!(is_held(), "a copy of the descriptor and a mapping");
         drop(copy);

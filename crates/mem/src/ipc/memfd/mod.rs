@@ -2,12 +2,12 @@
 //! none; made once, joined by its descriptor.
 //!
 //! - Memory of a capacity. Allocations have ids that never come again, though their addresses do, as soon as they can.
-//! - What is freed is overwritten at once ([`poison`]), so that who reads on can tell; but as long as any process has it open, or
+//! - What is freed is overwritten at once ([`poison_word`]), so that who reads on can tell; but as long as any process has it open, or
 //!   holds its descriptor, it is there and counts.
 //! - An allocation is opened once a process, and never over one of the same owner that is stale.
 //! - Any process may be killed at any time; what it held is free when the next one looks.
 //!
-//! A child of a fork has nothing of its parent's, and does nothing to it: what it asks for is refused ([`DeviceError::Child`]), what it drops stays. It holds
+//! A child of a fork has nothing of its parent's, and does nothing to it: what it asks for is refused ([`MemfdError::Child`]), what it drops stays. It holds
 //! no memory but what its parent had exported by descriptors at the fork, until it ends or becomes another program. Processes trust each other's table,
 //! as they would a driver.
 
@@ -18,34 +18,34 @@ mod ledger;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
-pub use error::{AllocError, DeviceError, FreeError};
+pub use error::{AllocError, FreeError, MemfdError};
 
-use self::ledger::{Entered, Ledger, Record, SLOTS};
-use super::host::random;
-use super::table::Table;
-use super::window::{GRANULE, Window, granules};
-use super::{Allocation, AllocationId, At, planted};
+use self::ledger::{AllocationRecord, DeviceLedger, LedgerGuard, SLOTS};
+use super::host::random_number;
+use super::table::AllocationTable;
+use super::window::{AddressWindow, GRANULE, round_to_granules};
+use super::{CopyPlace, IpcAllocation, IpcAllocationId, is_planted};
 
 /// A device, as this process has it. What it allocated is freed with it.
 #[derive(Debug)]
-pub struct Device {
-    ledger: Ledger,
+pub struct MemfdDevice {
+    ledger: DeviceLedger,
     number: u32,
     nonce: u64,
     /// This process's number among those of the device.
     process: u64,
-    table: RwLock<Table<Place>>,
+    table: RwLock<AllocationTable<DeviceSlot>>,
 }
 
 /// Where an own allocation is.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct DeviceSlot {
     slot: usize,
 }
 
 /// What of a device is in use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Usage {
+pub struct DeviceUsage {
     /// Bytes that it has.
     pub capacity: u64,
     /// Bytes that are allocated, or freed and still open.
@@ -58,62 +58,66 @@ pub struct Usage {
 
 /// What memory is full of that was freed under that id: this word, little-endian, again and again.
 #[must_use]
-pub fn poison(id: AllocationId) -> u64 {
+pub fn poison_word(id: IpcAllocationId) -> u64 {
     0xdead_0000_0000_0000 ^ id.0
 }
 
-impl Device {
+impl MemfdDevice {
     /// A new device of so many bytes, with the number that its allocations will say.
     ///
     /// # Errors
-    /// [`DeviceError`].
-    pub fn create(number: u32, capacity: u64) -> Result<Self, DeviceError> {
-        Self::with(number, Ledger::create(capacity, random()?)?)
+    /// [`MemfdError`].
+    pub fn create(number: u32, capacity: u64) -> Result<Self, MemfdError> {
+        Self::from_ledger(number, DeviceLedger::create(capacity, random_number()?)?)
     }
 
     /// The device that a descriptor is of.
     ///
     /// # Errors
-    /// [`DeviceError`].
-    pub fn join(number: u32, descriptor: &impl AsFd) -> Result<Self, DeviceError> {
-        Self::with(number, Ledger::join(descriptor)?)
+    /// [`MemfdError`].
+    pub fn join(number: u32, descriptor: &impl AsFd) -> Result<Self, MemfdError> {
+        Self::from_ledger(number, DeviceLedger::join(descriptor)?)
     }
 
-    fn with(number: u32, ledger: Ledger) -> Result<Self, DeviceError> {
-        let process = ledger.enter()?.next_process()?;
-        let nonce = ledger.nonce()?;
-        let table = RwLock::new(Table::new(Window::new()?));
+    fn from_ledger(number: u32, ledger: DeviceLedger) -> Result<Self, MemfdError> {
+        let process = ledger.lock_table()?.next_process()?;
+        let nonce = ledger.device_nonce()?;
+        let table = RwLock::new(AllocationTable::new(AddressWindow::new()?));
         Ok(Self { ledger, number, nonce, process, table })
     }
 
     /// What other processes join by.
     ///
     /// # Errors
-    /// [`DeviceError`].
-    pub fn descriptor(&self) -> Result<OwnedFd, DeviceError> {
-        self.ledger.reopen()
+    /// [`MemfdError`].
+    pub fn descriptor(&self) -> Result<OwnedFd, MemfdError> {
+        self.ledger.reopen_file()
     }
 
     /// What is in use now.
     ///
     /// # Errors
-    /// [`DeviceError`].
-    pub fn usage(&self) -> Result<Usage, DeviceError> {
+    /// [`MemfdError`].
+    pub fn usage(&self) -> Result<DeviceUsage, MemfdError> {
         let table = self.table_mut();
-        self.usage_of(&self.ledger.enter()?, &table)
+        self.usage_of(&self.ledger.lock_table()?, &table)
     }
 
-    fn usage_of(&self, ledger: &Entered<'_>, table: &Table<Place>) -> Result<Usage, DeviceError> {
-        if !planted("mem-ipc-forgets-the-dead") {
-            ledger.reap()?;
+    fn usage_of(
+        &self,
+        ledger: &LedgerGuard<'_>,
+        table: &AllocationTable<DeviceSlot>,
+    ) -> Result<DeviceUsage, MemfdError> {
+        if !is_planted("mem-ipc-forgets-the-dead") {
+            ledger.reclaim_unheld()?;
         }
-        let mut usage = Usage { capacity: ledger.capacity()?, used: 0, freed: 0, allocations: 0 };
+        let mut usage = DeviceUsage { capacity: ledger.capacity()?, used: 0, freed: 0, allocations: 0 };
         for slot in 0..SLOTS {
-            let Some(record) = ledger.record(slot)? else { continue };
+            let Some(record) = ledger.read_record(slot)? else { continue };
             usage.used += record.range.len;
             usage.allocations += 1;
             let is_own = record.process == self.process
-                && table.own(record.base as usize).is_some_and(|own| own.allocation.id.0 == record.id);
+                && table.find_own(record.base as usize).is_some_and(|own| own.allocation.id.0 == record.id);
             if !is_own && !ledger.is_owned(slot)? {
                 usage.freed += record.range.len;
             }
@@ -121,7 +125,7 @@ impl Device {
         Ok(usage)
     }
 
-    fn table_mut(&self) -> RwLockWriteGuard<'_, Table<Place>> {
+    fn table_mut(&self) -> RwLockWriteGuard<'_, AllocationTable<DeviceSlot>> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -130,26 +134,27 @@ impl Device {
     /// # Errors
     /// [`AllocError`].
     pub fn alloc(&self, len: usize) -> Result<usize, AllocError> {
-        let size = granules(len).ok_or(AllocError::Size(len))?;
+        let size = round_to_granules(len).ok_or(AllocError::Size(len))?;
         let mut table = self.table_mut();
-        let ledger = self.ledger.enter()?;
+        let ledger = self.ledger.lock_table()?;
         let usage = self.usage_of(&ledger, &table)?;
         let wanted = size as u64;
         if usage.used.checked_add(wanted).is_none_or(|used| used > usage.capacity) {
             return Err(AllocError::Exhausted { wanted, usage });
         }
-        let slot = ledger.vacant()?.ok_or(AllocError::Slots(SLOTS))?;
+        let slot = ledger.find_vacant()?.ok_or(AllocError::Slots(SLOTS))?;
         let range = ledger.next_range(wanted)?;
-        let hold = self.ledger.hold(range)?;
+        let hold = self.ledger.hold_range(range)?;
         let id = ledger.next_id()?;
-        let base = table.window.put(size, &hold, range.start).map_err(DeviceError::from)?;
-        let record = Record { id, process: self.process, base: base as u64, len: len as u64, range };
-        if let Err(error) = ledger.own(slot, true).and_then(|()| ledger.fill(slot, &record)) {
-            let _ = (table.window.clear(base), ledger.own(slot, false));
+        let base = table.window.map_lowest(size, &hold, range.start).map_err(MemfdError::from)?;
+        let record =
+            AllocationRecord { id, process: self.process, base: base as u64, len: len as u64, range };
+        if let Err(error) = ledger.set_owner(slot, true).and_then(|()| ledger.write_record(slot, &record)) {
+            let _ = (table.window.clear(base), ledger.set_owner(slot, false));
             return Err(error.into());
         }
-        let allocation = Allocation { base, len, id: AllocationId(id), device: self.number };
-        table.add(allocation, Place { slot });
+        let allocation = IpcAllocation { base, len, id: IpcAllocationId(id), device: self.number };
+        table.add_own(allocation, DeviceSlot { slot });
         Ok(base)
     }
 
@@ -159,30 +164,30 @@ impl Device {
     /// [`FreeError`].
     pub fn free(&self, base: usize) -> Result<(), FreeError> {
         let mut table = self.table_mut();
-        let own = table.own(base).ok_or(FreeError::Unknown { addr: base })?;
+        let own = table.find_own(base).ok_or(FreeError::Unknown { addr: base })?;
         let allocation = own.allocation;
         let slot = own.more.slot;
-        let ledger = self.ledger.enter()?;
-        if !planted("mem-ipc-poisons-nothing") {
-            overwrite(&table, &allocation);
+        let ledger = self.ledger.lock_table()?;
+        if !is_planted("mem-ipc-poisons-nothing") {
+            overwrite_freed(&table, &allocation);
         }
-        table.window.clear(base).map_err(DeviceError::from)?;
+        table.window.clear(base).map_err(MemfdError::from)?;
         table.remove(base);
-        ledger.own(slot, false)?;
-        if planted("mem-ipc-credits-at-free") {
-            ledger.vacate(slot)?;
+        ledger.set_owner(slot, false)?;
+        if is_planted("mem-ipc-credits-at-free") {
+            ledger.clear_record(slot)?;
         }
-        ledger.reap()?;
+        ledger.reclaim_unheld()?;
         Ok(())
     }
 }
 
 /// Fills an allocation with its poison.
-fn overwrite(table: &Table<Place>, allocation: &Allocation) {
-    let words = poison(allocation.id).to_le_bytes().repeat(GRANULE / 8);
+fn overwrite_freed(table: &AllocationTable<DeviceSlot>, allocation: &IpcAllocation) {
+    let words = poison_word(allocation.id).to_le_bytes().repeat(GRANULE / 8);
     for at in (0..allocation.len).step_by(GRANULE) {
         let part = words.get(..GRANULE.min(allocation.len - at)).unwrap_or(&words);
         // All of it is inside.
-        let _ = table.write(At::Own(allocation.base + at), part);
+        let _ = table.write(CopyPlace::Own(allocation.base + at), part);
     }
 }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use trunkline_sys::xpmem::PermitId;
 
-use super::library::Driver;
-use crate::ipc::Mapped;
-use crate::ipc::error::Cause;
-use crate::ipc::planted;
+use super::library::XpmemLibrary;
+use crate::ipc::OpenedHandle;
+use crate::ipc::error::CallFailure;
+use crate::ipc::is_planted;
 
 /// Bytes of a piece, which begins at a multiple of them. A mapping of them costs addresses, and memory only for pages that are copied from.
 pub(super) const PIECE: usize = 8 << 20;
@@ -19,16 +19,16 @@ pub(super) const PAGE: usize = 4096;
 
 /// Another process, of which something is open.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct AttachedPeer {
     /// If it can be attached: by what.
-    pub(super) permit: Option<Permit>,
+    pub(super) permit: Option<AttachPermit>,
     /// How it is reached by system calls, or why it is not.
-    pub(super) by_calls: Result<Mapped, Cause>,
+    pub(super) by_calls: Result<OpenedHandle, CallFailure>,
 }
 
 /// The permission to attach a process's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Permit {
+pub(super) struct AttachPermit {
     pub(super) id: PermitId,
     /// The page of its proof, attached here.
     pub(super) page: usize,
@@ -37,16 +37,16 @@ pub(super) struct Permit {
     pub(super) proof: u64,
 }
 
-impl Permit {
+impl AttachPermit {
     /// Nothing more is attached by it.
-    pub(super) fn end(self, driver: &Driver) {
-        driver.detach(self.page);
-        driver.release(self.id);
+    pub(super) fn end_permit(self, driver: &XpmemLibrary) {
+        driver.detach_range(self.page);
+        driver.release_permit(self.id);
     }
 }
 
 #[derive(Debug)]
-struct Piece {
+struct AttachedPiece {
     at: usize,
     /// When it was last copied from.
     used: AtomicU64,
@@ -54,17 +54,17 @@ struct Piece {
 
 /// Who is open, and what is attached of them. Borrowed as long as bytes are copied, so that nothing is detached under a copy.
 #[derive(Debug)]
-pub(super) struct Attachments {
-    pub(super) peers: BTreeMap<u64, Peer>,
+pub(super) struct PeerAttachments {
+    pub(super) peers: BTreeMap<u64, AttachedPeer>,
     pub(super) next: u64,
     /// By peer and number of the piece there.
-    pieces: BTreeMap<(u64, usize), Piece>,
+    pieces: BTreeMap<(u64, usize), AttachedPiece>,
     /// How many of them there may be.
     most: usize,
     uses: AtomicU64,
 }
 
-impl Attachments {
+impl PeerAttachments {
     pub(super) fn new(most: usize) -> Self {
         let peers = BTreeMap::new();
         let pieces = BTreeMap::new();
@@ -72,8 +72,9 @@ impl Attachments {
     }
 
     /// Where a piece of a peer is attached.
-    pub(super) fn find(&self, peer: u64, number: usize) -> Option<usize> {
-        let piece = self.pieces.get(&(peer, number)).filter(|_| !planted("mem-xpmem-attaches-each-time"))?;
+    pub(super) fn find_piece(&self, peer: u64, number: usize) -> Option<usize> {
+        let piece =
+            self.pieces.get(&(peer, number)).filter(|_| !is_planted("mem-xpmem-attaches-each-time"))?;
         piece.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         Some(piece.at)
     }
@@ -82,42 +83,42 @@ impl Attachments {
     ///
     /// # Errors
     /// What the library says.
-    pub(super) fn attach(
+    pub(super) fn attach_piece(
         &mut self,
-        driver: &Driver,
+        driver: &XpmemLibrary,
         peer: u64,
-        permit: Permit,
+        permit: AttachPermit,
         number: usize,
-    ) -> Result<Option<()>, Cause> {
-        if self.find(peer, number).is_some() {
+    ) -> Result<Option<()>, CallFailure> {
+        if self.find_piece(peer, number).is_some() {
             return Ok(None);
         }
-        while self.pieces.len() >= self.most && !planted("mem-xpmem-keeps-all") {
+        while self.pieces.len() >= self.most && !is_planted("mem-xpmem-keeps-all") {
             let oldest = self.pieces.iter().min_by_key(|(_, piece)| piece.used.load(Ordering::Relaxed));
             let Some(key) = oldest.map(|(key, _)| *key) else { break };
-            self.detach(driver, key);
+            self.detach_piece(driver, key);
         }
-        let at = driver.attach(permit.id, number.saturating_mul(PIECE), PIECE)?;
+        let at = driver.attach_range(permit.id, number.saturating_mul(PIECE), PIECE)?;
         let used = AtomicU64::new(self.uses.fetch_add(1, Ordering::Relaxed));
         // Without a planted bug there is none in its place.
-        self.detach(driver, (peer, number));
-        self.pieces.insert((peer, number), Piece { at, used });
+        self.detach_piece(driver, (peer, number));
+        self.pieces.insert((peer, number), AttachedPiece { at, used });
         Ok(Some(()))
     }
 
-    fn detach(&mut self, driver: &Driver, key: (u64, usize)) {
+    fn detach_piece(&mut self, driver: &XpmemLibrary, key: (u64, usize)) {
         if let Some(piece) = self.pieces.remove(&key) {
-            driver.detach(piece.at);
+            driver.detach_range(piece.at);
         }
     }
 
     /// Ends what is attached of a peer.
-    pub(super) fn leave(&mut self, driver: &Driver, peer: u64, permit: Permit) {
-        if planted("mem-xpmem-keeps-attachments") {
+    pub(super) fn detach_peer(&mut self, driver: &XpmemLibrary, peer: u64, permit: AttachPermit) {
+        if is_planted("mem-xpmem-keeps-attachments") {
             return;
         }
         let keys: Vec<_> = self.pieces.range((peer, 0)..=(peer, usize::MAX)).map(|(key, _)| *key).collect();
-        keys.into_iter().for_each(|key| self.detach(driver, key));
-        permit.end(driver);
+        keys.into_iter().for_each(|key| self.detach_piece(driver, key));
+        permit.end_permit(driver);
     }
 }

@@ -1,9 +1,9 @@
-//! Any memory of a process, attached by XPMEM (a kernel module, and its library that is opened at run time): what [`Private`] reaches by a
+//! Any memory of a process, attached by XPMEM (a kernel module, and its library that is opened at run time): what [`PrivateMemory`] reaches by a
 //! system call for each copy is mapped here, and read without one from then on.
 //!
 //! A process shows all its addresses once; who opens its handle asks for them once, and attaches pieces of them as copies need them. What is
 //! attached is addresses: the kernel takes pages away when their owner frees them or dies, so nothing is stale, and a copy of what is
-//! not there ends ([`Guard`]) and is made by a system call, which says why it cannot be. So is each copy that is not attached, and all
+//! not there ends ([`FaultGuard`]) and is made by a system call, which says why it cannot be. So is each copy that is not attached, and all
 //! that is written to another process, in one go: the module maps pages that their owner may only read so that others write them (`xpmem_pin_page`), and a system call
 //! refuses that.
 //!
@@ -18,30 +18,34 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use trunkline_sys::xpmem::SegmentId;
 
-use self::attachments::{Attachments, PAGE, PIECE, Peer, Permit};
-use self::library::Driver;
-use super::error::{Cause, CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
-use super::guarded::Guard;
-use super::here::Here;
+use self::attachments::{AttachPermit, AttachedPeer, PAGE, PIECE, PeerAttachments};
+use self::library::XpmemLibrary;
+use super::error::{
+    CallFailure, CloseError, CopyError, ExportError, FindAllocationError, HandleOpenError, NoMemory,
+    NotClosed,
+};
+use super::guarded::FaultGuard;
+use super::here::ForkGuard;
 use super::host::HostError;
 use super::memory::copy_in_steps;
 use super::private::{ADDRESSES, ALL};
 use super::process;
 use super::{
-    Allocation, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, Private, To, planted,
+    CopyPlace, CopyTarget, ExportedHandle, HandlePassing, IpcAllocation, IpcCaps, IpcHandle, IpcHandleError,
+    IpcMemory, OpenedHandle, PrivateMemory, is_planted,
 };
-use crate::{Kind, Memory};
+use crate::{MemoryKind, MemoryRange};
 
 /// This process's memory for others, and that of others for this one.
 #[derive(Debug)]
-pub struct Xpmem {
-    driver: Driver,
-    guard: Guard,
-    here: Here,
-    private: Private,
+pub struct XpmemMemory {
+    driver: XpmemLibrary,
+    guard: FaultGuard,
+    here: ForkGuard,
+    private: PrivateMemory,
     /// What this process shows.
     segment: SegmentId,
-    open: RwLock<Attachments>,
+    open: RwLock<PeerAttachments>,
     attached: AtomicU64,
     by_calls: AtomicU64,
     refused: AtomicU64,
@@ -49,7 +53,7 @@ pub struct Xpmem {
 
 /// What was attached, and what was not.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Attaching {
+pub struct AttachCounts {
     /// Pieces that were attached.
     pub attached: u64,
     /// Copies from other processes that what is attached did not do, and were left to system calls.
@@ -61,7 +65,7 @@ pub struct Attaching {
 /// Pieces that are attached at a time, of all processes together: 8 GiB of addresses.
 const PIECES_MAX: usize = 1024;
 
-impl Xpmem {
+impl XpmemMemory {
     /// For this process, once it has attached a piece of its own memory and read it.
     ///
     /// # Errors
@@ -73,38 +77,38 @@ impl Xpmem {
     /// The same with at most so many pieces attached at a time.
     ///
     /// # Errors
-    /// As [`Xpmem::open`].
+    /// As [`XpmemMemory::open`].
     pub fn with_pieces(most: usize) -> Result<Self, NoMemory> {
-        let driver = Driver::load()?;
-        let guard = Guard::install()?;
-        let here = Here::new()?;
-        let private = Private::new()?;
+        let driver = XpmemLibrary::load()?;
+        let guard = FaultGuard::install()?;
+        let here = ForkGuard::new()?;
+        let private = PrivateMemory::new()?;
         // From here on it is removed with the value.
         let this = Self {
             driver,
             guard,
             here,
             private,
-            segment: driver.make()?,
-            open: RwLock::new(Attachments::new(most)),
+            segment: driver.make_segment()?,
+            open: RwLock::new(PeerAttachments::new(most)),
             attached: AtomicU64::new(0),
             by_calls: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         };
-        let [_, addr, proof] = this.private.words();
-        this.permit(this.segment, addr as usize, proof)?.end(&driver);
+        let [_, addr, proof] = this.private.handle_words();
+        this.request_permit(this.segment, addr as usize, proof)?.end_permit(&driver);
         Ok(this)
     }
 
     /// What was attached, and what was not.
     #[must_use]
-    pub fn counts(&self) -> Attaching {
+    pub fn attach_counts(&self) -> AttachCounts {
         let [attached, by_calls, refused] =
             [&self.attached, &self.by_calls, &self.refused].map(|count| count.load(Ordering::Relaxed));
-        Attaching { attached, by_calls, refused }
+        AttachCounts { attached, by_calls, refused }
     }
 
-    /// New zeroed memory, for whoever has no other; see [`Private::alloc`].
+    /// New zeroed memory, for whoever has no other; see [`PrivateMemory::alloc`].
     ///
     /// # Errors
     /// [`HostError`].
@@ -113,9 +117,9 @@ impl Xpmem {
         self.private.alloc(len)
     }
 
-    /// As [`Private::admit`].
-    pub fn admit(&self, memory: Memory) -> usize {
-        self.private.admit(memory)
+    /// As [`PrivateMemory::admit_memory`].
+    pub fn admit_memory(&self, memory: MemoryRange) -> usize {
+        self.private.admit_memory(memory)
     }
 
     /// Frees it.
@@ -128,44 +132,50 @@ impl Xpmem {
     }
 
     /// A child of a fork has nothing of its parent's.
-    fn check_process(&self) -> Result<(), Cause> {
-        if planted("mem-xpmem-goes-on-in-children") { Ok(()) } else { self.here.check() }
+    fn check_process(&self) -> Result<(), CallFailure> {
+        if is_planted("mem-xpmem-goes-on-in-children") { Ok(()) } else { self.here.check_process() }
     }
 
-    fn open_ones(&self) -> RwLockReadGuard<'_, Attachments> {
+    fn open_ones(&self) -> RwLockReadGuard<'_, PeerAttachments> {
         self.open.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open_ones_mut(&self) -> RwLockWriteGuard<'_, Attachments> {
+    fn open_ones_mut(&self) -> RwLockWriteGuard<'_, PeerAttachments> {
         self.open.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The permission to attach the memory of a process, once that has proved to be it.
-    fn permit(&self, segment: SegmentId, addr: usize, proof: u64) -> Result<Permit, Cause> {
+    fn request_permit(
+        &self,
+        segment: SegmentId,
+        addr: usize,
+        proof: u64,
+    ) -> Result<AttachPermit, CallFailure> {
         let id = self.driver.get(segment)?;
         let from = addr / PAGE * PAGE;
-        let page = self.driver.attach(id, from, PAGE).inspect_err(|_| self.driver.release(id))?;
-        let permit = Permit { id, page, word: addr - from, proof };
-        if self.is_there(permit) || planted("mem-xpmem-believes-segments") {
+        let page =
+            self.driver.attach_range(id, from, PAGE).inspect_err(|_| self.driver.release_permit(id))?;
+        let permit = AttachPermit { id, page, word: addr - from, proof };
+        if self.is_there(permit) || is_planted("mem-xpmem-believes-segments") {
             return Ok(permit);
         }
-        permit.end(&self.driver);
-        Err(Cause::System { call: "xpmem_attach", code: libc::ESRCH })
+        permit.end_permit(&self.driver);
+        Err(CallFailure::System { call: "xpmem_attach", code: libc::ESRCH })
     }
 
     /// Whether the process of a permission is there, and the one that was meant.
-    fn is_there(&self, permit: Permit) -> bool {
+    fn is_there(&self, permit: AttachPermit) -> bool {
         let mut found = 0_u64;
         let to = std::ptr::from_mut(&mut found).expose_provenance();
         // SAFETY: an own word, for as long as the call; of what is attached, which is a whole page, another one.
-        (unsafe { self.guard.copy(to, permit.page + permit.word, 8) }) && found == permit.proof
+        (unsafe { self.guard.copy_guarded(to, permit.page + permit.word, 8) }) && found == permit.proof
     }
 
     /// Copies bytes of a process to an address here, by what is attached of it. Whether all were copied so.
     ///
     /// # Safety
-    /// As [`Guard::copy`], of `to`.
-    unsafe fn pull(&self, peer: u64, from: usize, to: usize, len: usize) -> bool {
+    /// As [`FaultGuard::copy_guarded`], of `to`.
+    unsafe fn pull_bytes(&self, peer: u64, from: usize, to: usize, len: usize) -> bool {
         let mut done = 0;
         while done < len {
             let at = from + done;
@@ -187,12 +197,12 @@ impl Xpmem {
         // The second time it is attached, unless others need the room.
         for _ in 0..2 {
             let open = self.open_ones();
-            if let Some(at) = open.find(peer, from / PIECE) {
+            if let Some(at) = open.find_piece(peer, from / PIECE) {
                 // SAFETY: the caller's promise; a piece is attached as long as this is borrowed, and the bytes are all inside.
-                return unsafe { self.guard.copy(to, at + from % PIECE, len) };
+                return unsafe { self.guard.copy_guarded(to, at + from % PIECE, len) };
             }
             drop(open);
-            if !self.attach(peer, from / PIECE) {
+            if !self.attach_piece(peer, from / PIECE) {
                 return false;
             }
         }
@@ -200,14 +210,14 @@ impl Xpmem {
     }
 
     /// Attaches a piece of a process; whether it is attached.
-    fn attach(&self, peer: u64, number: usize) -> bool {
+    fn attach_piece(&self, peer: u64, number: usize) -> bool {
         // Without the handler a copy would end the process.
         if !self.guard.is_in_place() {
             return false;
         }
         let mut open = self.open_ones_mut();
         let Some(permit) = open.peers.get(&peer).and_then(|peer| peer.permit) else { return false };
-        match open.attach(&self.driver, peer, permit, number) {
+        match open.attach_piece(&self.driver, peer, permit, number) {
             Ok(made) => {
                 self.attached.fetch_add(u64::from(made.is_some()), Ordering::Relaxed);
                 true
@@ -217,11 +227,11 @@ impl Xpmem {
     }
 
     /// The process that a place is in, if it is another one's, and the address there.
-    fn place(&self, at: At<'_>, len: usize) -> Result<(Option<u64>, usize), CopyError> {
+    fn resolve_place(&self, at: CopyPlace<'_>, len: usize) -> Result<(Option<u64>, usize), CopyError> {
         self.check_process().map_err(CopyError::Refused)?;
         let (peer, addr) = match at {
-            At::Own(addr) => (None, addr as u64),
-            At::Open(mapped, offset) => {
+            CopyPlace::Own(addr) => (None, addr as u64),
+            CopyPlace::Open(mapped, offset) => {
                 let is_open = self.open_ones().peers.contains_key(&mapped.number);
                 (Some(is_open.then_some(mapped.number).ok_or(CopyError::Closed)?), offset)
             }
@@ -233,11 +243,11 @@ impl Xpmem {
     }
 
     /// Has system calls do what is not attached.
-    fn call<T>(
+    fn call_private<T>(
         &self,
         peer: u64,
         at: usize,
-        call: impl FnOnce(&Mapped, u64) -> Result<T, CopyError>,
+        call: impl FnOnce(&OpenedHandle, u64) -> Result<T, CopyError>,
     ) -> Result<T, CopyError> {
         let open = self.open_ones();
         let peer = open.peers.get(&peer).ok_or(CopyError::Closed)?;
@@ -249,8 +259,8 @@ impl Xpmem {
     }
 }
 
-impl IpcMemory for Xpmem {
-    fn caps(&self) -> Caps {
+impl IpcMemory for XpmemMemory {
+    fn caps(&self) -> IpcCaps {
         self.private.caps()
     }
 
@@ -258,56 +268,58 @@ impl IpcMemory for Xpmem {
         true
     }
 
-    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
-        self.check_process().map_err(|_| FindError::Unknown { addr })?;
+    fn allocation_of(&self, addr: usize) -> Result<IpcAllocation, FindAllocationError> {
+        self.check_process().map_err(|_| FindAllocationError::Unknown { addr })?;
         Ok(ALL)
     }
 
-    fn holds(&self, addr: usize, len: usize) -> bool {
-        self.check_process().is_ok() && self.private.holds(addr, len)
+    fn holds_range(&self, addr: usize, len: usize) -> bool {
+        self.check_process().is_ok() && self.private.holds_range(addr, len)
     }
 
-    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
+    fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError> {
         self.check_process()?;
-        let Export { descriptor, .. } = self.private.export(of, how)?;
-        let [pid, addr, proof] = self.private.words();
+        let ExportedHandle { descriptor, .. } = self.private.export(of, how)?;
+        let [pid, addr, proof] = self.private.handle_words();
         let words = [pid, addr, proof, self.segment.cast_unsigned()];
-        Ok(Export { handle: Handle::of_words(Handle::XPMEM, words), descriptor })
+        Ok(ExportedHandle { handle: IpcHandle::of_words(IpcHandle::XPMEM, words), descriptor })
     }
 
-    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
-        self.check_process().map_err(OpenError::Other)?;
+    fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError> {
+        self.check_process().map_err(HandleOpenError::Other)?;
         let permit = match handle.kind() {
-            Handle::PRIVATE => Err(Cause::System { call: "xpmem_get", code: libc::ENOSYS }),
+            IpcHandle::PRIVATE => Err(CallFailure::System { call: "xpmem_get", code: libc::ENOSYS }),
             _ => {
-                let [_, addr, proof, segment] = handle.words(Handle::XPMEM)?;
+                let [_, addr, proof, segment] = handle.parse_words(IpcHandle::XPMEM)?;
                 let addr = usize::try_from(addr).ok().filter(|addr| addr.is_multiple_of(8));
-                let addr = addr.ok_or(HandleError::Value("address"))?;
+                let addr = addr.ok_or(IpcHandleError::Value("address"))?;
                 // Whatever node of this process it is: attached, all addresses of the process would be reached.
                 let is_own = process::is_own(addr, proof) || segment.cast_signed() == self.segment;
                 match descriptor {
                     // Whom it is refused to says the other way.
-                    None if !is_own => self.permit(segment.cast_signed(), addr, proof),
-                    _ => Err(Cause::System { call: "xpmem_get", code: libc::EINVAL }),
+                    None if !is_own => self.request_permit(segment.cast_signed(), addr, proof),
+                    _ => Err(CallFailure::System { call: "xpmem_get", code: libc::EINVAL }),
                 }
             }
         };
         let by_calls = match (self.private.open(handle, descriptor), &permit) {
             (Ok(mapped), _) => Ok(mapped),
             (Err(error), Err(_)) => return Err(error),
-            (Err(OpenError::Refused { cause, .. } | OpenError::Other(cause)), Ok(_)) => Err(cause),
+            (Err(HandleOpenError::Refused { cause, .. } | HandleOpenError::Other(cause)), Ok(_)) => {
+                Err(cause)
+            }
             // Its number is another one's here, or nobody's: they are in two namespaces.
-            (Err(_), Ok(_)) => Err(Cause::System { call: "process_vm_readv", code: libc::ESRCH }),
+            (Err(_), Ok(_)) => Err(CallFailure::System { call: "process_vm_readv", code: libc::ESRCH }),
         };
         self.refused.fetch_add(u64::from(permit.is_err()), Ordering::Relaxed);
         let mut open = self.open_ones_mut();
         let number = open.next;
         open.next += 1;
-        open.peers.insert(number, Peer { permit: permit.ok(), by_calls });
-        Ok(Mapped { number, address: None, len: ADDRESSES })
+        open.peers.insert(number, AttachedPeer { permit: permit.ok(), by_calls });
+        Ok(OpenedHandle { number, address: None, len: ADDRESSES })
     }
 
-    fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
+    fn close(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
         if self.check_process().is_err() {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
         }
@@ -316,7 +328,7 @@ impl IpcMemory for Xpmem {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
         };
         if let Some(permit) = peer.permit {
-            open.leave(&self.driver, mapped.number, permit);
+            open.detach_peer(&self.driver, mapped.number, permit);
         }
         match peer.by_calls.map(|by_calls| self.private.close(by_calls)) {
             Ok(Err(NotClosed { error, .. })) => Err(NotClosed { mapped, error }),
@@ -324,74 +336,88 @@ impl IpcMemory for Xpmem {
         }
     }
 
-    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
-        let (Some(peer), addr) = self.place(from, out.len())? else { return self.private.read(from, out) };
+    fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+        let (Some(peer), addr) = self.resolve_place(from, out.len())? else {
+            return self.private.read(from, out);
+        };
         let to = out.as_mut_ptr().expose_provenance();
         // SAFETY: an exclusive borrow, as long as the call.
-        if unsafe { self.pull(peer, addr, to, out.len()) } {
+        if unsafe { self.pull_bytes(peer, addr, to, out.len()) } {
             return Ok(());
         }
         self.by_calls.fetch_add(1, Ordering::Relaxed);
-        self.call(peer, addr, |mapped, at| self.private.read(At::Open(mapped, at), out))
+        self.call_private(peer, addr, |mapped, at| self.private.read(CopyPlace::Open(mapped, at), out))
     }
 
-    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
-        let (Some(peer), addr) = self.place(to, bytes.len())? else { return self.private.write(to, bytes) };
-        if planted("mem-xpmem-writes-what-is-attached")
-            && let Some(at) = self.open_ones().find(peer, addr / PIECE)
+    fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+        let (Some(peer), addr) = self.resolve_place(to, bytes.len())? else {
+            return self.private.write(to, bytes);
+        };
+        if is_planted("mem-xpmem-writes-what-is-attached")
+            && let Some(at) = self.open_ones().find_piece(peer, addr / PIECE)
         {
             let from = bytes.as_ptr().expose_provenance();
             // SAFETY: borrowed, and only read; a piece is attached.
-            unsafe { self.guard.copy(at + addr % PIECE, from, bytes.len()) };
+            unsafe { self.guard.copy_guarded(at + addr % PIECE, from, bytes.len()) };
             return Ok(());
         }
-        self.call(peer, addr, |mapped, at| self.private.write(At::Open(mapped, at), bytes))
+        self.call_private(peer, addr, |mapped, at| self.private.write(CopyPlace::Open(mapped, at), bytes))
     }
 
-    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
-        if planted("mem-xpmem-copies-in-steps") {
+    fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
+        if is_planted("mem-xpmem-copies-in-steps") {
             return copy_in_steps(self, from, to, len);
         }
-        match (self.place(from, len)?, to) {
-            ((Some(_), _), To::Open(..)) => copy_in_steps(self, from, to, len),
-            ((None, _), To::Open(mapped, at)) => {
-                let (Some(peer), to) = self.place(At::Open(mapped, at), len)? else {
+        match (self.resolve_place(from, len)?, to) {
+            ((Some(_), _), CopyTarget::Open(..)) => copy_in_steps(self, from, to, len),
+            ((None, _), CopyTarget::Open(mapped, at)) => {
+                let (Some(peer), to) = self.resolve_place(CopyPlace::Open(mapped, at), len)? else {
                     return Err(CopyError::Closed);
                 };
-                self.call(peer, to, |mapped, to| self.private.copy(from, To::Open(mapped, to), len))
+                self.call_private(peer, to, |mapped, to| {
+                    self.private.copy(from, CopyTarget::Open(mapped, to), len)
+                })
             }
             ((None, _), _) => self.private.copy(from, to, len),
             ((Some(peer), addr), _) => {
                 let to_here = match to {
-                    To::Own(addr) => addr.checked_add(len).map(|_| addr),
-                    To::Memory(memory, at) if memory.kind() == Kind::Host => {
-                        memory.checked(at, len as u64).ok()
+                    CopyTarget::Own(addr) => addr.checked_add(len).map(|_| addr),
+                    CopyTarget::Memory(memory, at) if memory.kind() == MemoryKind::Host => {
+                        memory.checked_address(at, len as u64).ok()
                     }
-                    To::Memory(..) | To::Open(..) => None,
+                    CopyTarget::Memory(..) | CopyTarget::Open(..) => None,
                 };
-                let held = self.private.hold([to.own(), None], len)?;
+                let held = self.private.hold_blocks([to.own_address(), None], len)?;
                 // SAFETY: memory that says how long it is, or bytes inside a block that is held: no reference exists to either.
-                if to_here.is_some_and(|to| unsafe { self.pull(peer, addr, to, len) }) {
+                if to_here.is_some_and(|to| unsafe { self.pull_bytes(peer, addr, to, len) }) {
                     return Ok(());
                 }
                 drop(held);
                 self.by_calls.fetch_add(1, Ordering::Relaxed);
-                self.call(peer, addr, |mapped, at| self.private.copy(At::Open(mapped, at), to, len))
+                self.call_private(peer, addr, |mapped, at| {
+                    self.private.copy(CopyPlace::Open(mapped, at), to, len)
+                })
             }
         }
     }
 
-    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
-        match self.place(to, len)? {
-            (None, _) => self.private.fill(to, from, offset, len),
-            (Some(peer), at) => {
-                self.call(peer, at, |mapped, at| self.private.fill(At::Open(mapped, at), from, offset, len))
-            }
+    fn fill_from(
+        &self,
+        to: CopyPlace<'_>,
+        from: &MemoryRange,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        match self.resolve_place(to, len)? {
+            (None, _) => self.private.fill_from(to, from, offset, len),
+            (Some(peer), at) => self.call_private(peer, at, |mapped, at| {
+                self.private.fill_from(CopyPlace::Open(mapped, at), from, offset, len)
+            }),
         }
     }
 }
 
-impl Drop for Xpmem {
+impl Drop for XpmemMemory {
     fn drop(&mut self) {
         if self.check_process().is_err() {
             return;
@@ -399,7 +425,7 @@ impl Drop for Xpmem {
         let driver = self.driver;
         let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (number, peer) in std::mem::take(&mut open.peers) {
-            peer.permit.into_iter().for_each(|permit| open.leave(&driver, number, permit));
+            peer.permit.into_iter().for_each(|permit| open.detach_peer(&driver, number, permit));
         }
         driver.remove(self.segment);
     }

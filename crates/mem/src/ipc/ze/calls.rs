@@ -2,13 +2,13 @@
 
 use trunkline_sys::ze::{self as calls, Calls, Status, status};
 
-use crate::gpu::library::{Library, table};
-use crate::gpu::{CallError, Missing};
-use crate::ipc::error::{Cause, OpenError};
+use crate::gpu::library::{DynamicLibrary, table};
+use crate::gpu::{DriverCallError, GpuUnavailable};
+use crate::ipc::error::{CallFailure, HandleOpenError};
 
 /// The functions of the loader.
-pub(super) fn load() -> Result<Calls, Missing> {
-    let library = Library::open(
+pub(super) fn load_calls() -> Result<Calls, GpuUnavailable> {
+    let library = DynamicLibrary::open(
         &[calls::LIBRARY],
         "Level Zero's loader (Debian: package libze1) and Intel's driver for it (libze-intel-gpu1)",
     )?;
@@ -41,12 +41,12 @@ pub(super) fn load() -> Result<Calls, Missing> {
     ))
 }
 
-pub(super) fn check(call: &'static str, code: Status) -> Result<(), CallError> {
-    if code == status::SUCCESS { Ok(()) } else { Err(refused(call, code)) }
+pub(super) fn check_status(call: &'static str, code: Status) -> Result<(), DriverCallError> {
+    if code == status::SUCCESS { Ok(()) } else { Err(to_call_error(call, code)) }
 }
 
 /// What a call was refused with.
-pub(super) fn refused(call: &'static str, code: Status) -> CallError {
+pub(super) fn to_call_error(call: &'static str, code: Status) -> DriverCallError {
     let (name, remedy) = match code {
         status::OUT_OF_HOST_MEMORY => ("ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY", "free memory of the host"),
         status::OUT_OF_DEVICE_MEMORY => {
@@ -63,20 +63,23 @@ pub(super) fn refused(call: &'static str, code: Status) -> CallError {
         status::INVALID_ARGUMENT => ("ZE_RESULT_ERROR_INVALID_ARGUMENT", "the memory may have been freed"),
         _ => ("a result of Level Zero", "see ze_api.h, and the kernel's log (dmesg)"),
     };
-    CallError { call, code, name: name.to_owned(), remedy }
+    DriverCallError { call, code, name: name.to_owned(), remedy }
 }
 
 /// What a failure means for who opens.
-pub(super) fn open_error(error: CallError) -> OpenError {
+pub(super) fn open_error(error: DriverCallError) -> HandleOpenError {
     let code = error.code;
-    let cause = Cause::Driver(error);
+    let cause = CallFailure::Driver(error);
     match code {
-        status::INVALID_ARGUMENT => OpenError::Descriptor("the driver knows no memory by that descriptor"),
-        status::OUT_OF_HOST_MEMORY | status::OUT_OF_DEVICE_MEMORY => OpenError::Exhausted(cause),
-        status::INSUFFICIENT_PERMISSIONS | status::UNSUPPORTED_FEATURE => {
-            OpenError::Refused { cause, remedy: "both processes must see the device (ZE_AFFINITY_MASK)" }
+        status::INVALID_ARGUMENT => {
+            HandleOpenError::Descriptor("the driver knows no memory by that descriptor")
         }
-        _ => OpenError::Other(cause),
+        status::OUT_OF_HOST_MEMORY | status::OUT_OF_DEVICE_MEMORY => HandleOpenError::Exhausted(cause),
+        status::INSUFFICIENT_PERMISSIONS | status::UNSUPPORTED_FEATURE => HandleOpenError::Refused {
+            cause,
+            remedy: "both processes must see the device (ZE_AFFINITY_MASK)",
+        },
+        _ => HandleOpenError::Other(cause),
     }
 }
 

@@ -6,13 +6,13 @@ use std::sync::PoisonError;
 
 use trunkline_sys::ze::{self, ZeCommandList, ZeEvent, status};
 
-use super::calls::check;
-use super::{Pool, ZeDrivers, planted};
-use crate::gpu::CallError;
+use super::calls::check_status;
+use super::{EventPool, ZeDrivers, is_planted};
+use crate::gpu::DriverCallError;
 use crate::ipc::driven::CopyStreams;
 
 impl ZeDrivers {
-    fn end_pool(&self, pool: &Pool) {
+    fn end_pool(&self, pool: &EventPool) {
         // SAFETY: a pool of ours without an event, once. Its result changes nothing.
         let _ = unsafe { (self.calls.event_pool_destroy)(pool.0) };
     }
@@ -22,8 +22,8 @@ impl CopyStreams for ZeDrivers {
     type Stream = ZeCommandList;
     type Event = ZeEvent;
 
-    fn make_stream(&self, device: u32) -> Result<*mut ZeCommandList, CallError> {
-        self.make_list(self.handle(device), ze::COMMAND_QUEUE_MODE_ASYNCHRONOUS)
+    fn make_stream(&self, device: u32) -> Result<*mut ZeCommandList, DriverCallError> {
+        self.make_list(self.device_handle(device), ze::COMMAND_QUEUE_MODE_ASYNCHRONOUS)
     }
 
     fn end_stream(&self, _device: u32, list: *mut ZeCommandList) {
@@ -31,20 +31,20 @@ impl CopyStreams for ZeDrivers {
         let _ = unsafe { (self.calls.command_list_destroy)(list) };
     }
 
-    fn make_event(&self, device: u32) -> Result<*mut ZeEvent, CallError> {
+    fn make_event(&self, device: u32) -> Result<*mut ZeEvent, DriverCallError> {
         let desc = ze::ZeEventPoolDesc {
             stype: ze::STRUCTURE_TYPE_EVENT_POOL_DESC,
             next: ptr::null(),
             flags: ze::EVENT_POOL_FLAG_HOST_VISIBLE,
             count: 1,
         };
-        let mut on = self.handle(device);
+        let mut on = self.device_handle(device);
         let mut pool = ptr::null_mut();
         // SAFETY: a description, a device and a place of ours.
         let code = unsafe {
             (self.calls.event_pool_create)(self.context, &raw const desc, 1, &raw mut on, &raw mut pool)
         };
-        check("zeEventPoolCreate", code)?;
+        check_status("zeEventPoolCreate", code)?;
         let desc = ze::ZeEventDesc {
             stype: ze::STRUCTURE_TYPE_EVENT_DESC,
             next: ptr::null(),
@@ -52,11 +52,11 @@ impl CopyStreams for ZeDrivers {
             signal: ze::EVENT_SCOPE_FLAG_HOST,
             wait: ze::EVENT_SCOPE_FLAG_HOST,
         };
-        let pool = Pool(pool);
+        let pool = EventPool(pool);
         let mut made = ptr::null_mut();
         // SAFETY: the pool's only place, a description and a place of ours.
         let code = unsafe { (self.calls.event_create)(pool.0, &raw const desc, &raw mut made) };
-        check("zeEventCreate", code).inspect_err(|_| self.end_pool(&pool))?;
+        check_status("zeEventCreate", code).inspect_err(|_| self.end_pool(&pool))?;
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).insert(made.addr(), pool);
         Ok(made)
     }
@@ -73,34 +73,39 @@ impl CopyStreams for ZeDrivers {
         _device: u32,
         list: *mut ZeCommandList,
         copy: (usize, usize, usize),
-    ) -> Result<(), CallError> {
+    ) -> Result<(), DriverCallError> {
         // SAFETY: the caller's promise; one thread at a time uses slots.
         unsafe { self.append_copy(list, copy) }
     }
 
-    fn record(&self, _device: u32, event: *mut ZeEvent, list: *mut ZeCommandList) -> Result<(), CallError> {
+    fn record_event(
+        &self,
+        _device: u32,
+        event: *mut ZeEvent,
+        list: *mut ZeCommandList,
+    ) -> Result<(), DriverCallError> {
         // SAFETY: an event of ours, which nothing is to signal.
-        check("zeEventHostReset", unsafe { (self.calls.event_host_reset)(event) })?;
+        check_status("zeEventHostReset", unsafe { (self.calls.event_host_reset)(event) })?;
         // SAFETY: a list and an event of ours; nothing else is waited for.
         let code = unsafe { (self.calls.command_list_append_barrier)(list, event, 0, ptr::null_mut()) };
-        check("zeCommandListAppendBarrier", code)
+        check_status("zeCommandListAppendBarrier", code)
     }
 
-    fn has_ended(&self, _device: u32, event: *mut ZeEvent) -> Result<bool, CallError> {
+    fn has_ended(&self, _device: u32, event: *mut ZeEvent) -> Result<bool, DriverCallError> {
         // SAFETY: an event of ours.
         match unsafe { (self.calls.event_query_status)(event) } {
-            status::NOT_READY => Ok(planted("mem-ze-ends-before-the-event")),
-            code => check("zeEventQueryStatus", code).map(|()| true),
+            status::NOT_READY => Ok(is_planted("mem-ze-ends-before-the-event")),
+            code => check_status("zeEventQueryStatus", code).map(|()| true),
         }
     }
 
-    fn wait(&self, device: u32, list: *mut ZeCommandList) -> Result<(), CallError> {
+    fn synchronize_stream(&self, device: u32, list: *mut ZeCommandList) -> Result<(), DriverCallError> {
         // That of the slot may be behind its first copies only.
         let event = self.make_event(device)?;
-        let ended = self.record(device, event, list).and_then(|()| {
+        let ended = self.record_event(device, event, list).and_then(|()| {
             // SAFETY: an event of ours.
             let code = unsafe { (self.calls.event_host_synchronize)(event, u64::MAX) };
-            check("zeEventHostSynchronize", code)
+            check_status("zeEventHostSynchronize", code)
         });
         self.end_event(device, event);
         ended

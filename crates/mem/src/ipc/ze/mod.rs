@@ -24,14 +24,14 @@ use trunkline_sys::ze::{
     self, Calls, Status, ZeCommandList, ZeContext, ZeDevice, ZeDriver, ZeIpcMemHandle, status,
 };
 
-use self::calls::{check, open_error, refused};
-use super::driven::{CopySlots, Driven, Driver, Sealed, Way, among};
-use super::error::{Cause, CloseError, ExportError, OpenError};
-use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
-use crate::gpu::{CallError, Missing};
+use self::calls::{check_status, open_error, to_call_error};
+use super::driven::{CopyDirection, CopySlots, DriverMemory, IpcDriver, SealedHandle, choose_device};
+use super::error::{CallFailure, CloseError, ExportError, HandleOpenError};
+use super::{HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle, NoMemory, is_planted};
+use crate::gpu::{DriverCallError, GpuUnavailable};
 
 /// Memory of Intel's devices.
-pub type LevelZero = Driven<ZeDrivers>;
+pub type LevelZero = DriverMemory<ZeDrivers>;
 
 /// Devices of a driver that are looked at, and tiles of a card.
 const DEVICES_MAX: u32 = 256;
@@ -42,40 +42,40 @@ const ALIGNMENT: usize = 64 << 10;
 pub struct ZeDrivers {
     calls: Calls,
     context: *mut ZeContext,
-    devices: Vec<Device>,
+    devices: Vec<CardOrTile>,
     device: u32,
     slots: CopySlots<Self>,
     /// The pool that each event of the slots is in, by the event's address: one event per pool.
-    pools: Mutex<BTreeMap<usize, Pool>>,
+    pools: Mutex<BTreeMap<usize, EventPool>>,
     /// How often each address is open. Some drivers give the same one again for another tile of a card, and end it when it is closed once.
     open: Mutex<BTreeMap<usize, u32>>,
 }
 
 /// Room for an event.
-struct Pool(*mut ze::ZeEventPool);
+struct EventPool(*mut ze::ZeEventPool);
 
 /// A card or a tile.
-struct Device {
+struct CardOrTile {
     handle: *mut ZeDevice,
     /// What copies, from the first time on; of one thread at a time.
     list: Mutex<*mut ZeCommandList>,
 }
 
-// SAFETY: the driver may be called by any thread, but for the lists, which are locked; those of slots by the owner of all batches (`Driven::batches`).
+// SAFETY: the driver may be called by any thread, but for the lists, which are locked; those of slots by the owner of all batches (`DriverMemory::lock_batches`).
 unsafe impl Send for ZeDrivers {}
 // SAFETY: as above.
 unsafe impl Sync for ZeDrivers {}
 
 impl ZeDrivers {
-    fn handle(&self, device: u32) -> *mut ZeDevice {
+    fn device_handle(&self, device: u32) -> *mut ZeDevice {
         self.devices.get(device as usize).map_or(ptr::null_mut(), |device| device.handle)
     }
 
     /// What copies with a device, for the caller alone; made when it is first wanted.
-    fn list(&self, device: u32) -> Result<MutexGuard<'_, *mut ZeCommandList>, CallError> {
+    fn lock_command_list(&self, device: u32) -> Result<MutexGuard<'_, *mut ZeCommandList>, DriverCallError> {
         let found = self.devices.get(device as usize);
-        let Some(Device { handle, list }) = found else {
-            return Err(refused("zeCommandListCreateImmediate", status::INVALID_ARGUMENT));
+        let Some(CardOrTile { handle, list }) = found else {
+            return Err(to_call_error("zeCommandListCreateImmediate", status::INVALID_ARGUMENT));
         };
         let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
         if list.is_null() {
@@ -84,7 +84,7 @@ impl ZeDrivers {
         Ok(list)
     }
 
-    fn make_list(&self, device: *mut ZeDevice, mode: c_uint) -> Result<*mut ZeCommandList, CallError> {
+    fn make_list(&self, device: *mut ZeDevice, mode: c_uint) -> Result<*mut ZeCommandList, DriverCallError> {
         let queue = ze::ZeCommandQueueDesc {
             stype: ze::STRUCTURE_TYPE_COMMAND_QUEUE_DESC,
             next: ptr::null(),
@@ -98,19 +98,19 @@ impl ZeDrivers {
         let mut made = ptr::null_mut();
         // SAFETY: a description and a place of ours.
         let code = unsafe { create(self.context, device, &raw const queue, &raw mut made) };
-        check("zeCommandListCreateImmediate", code)?;
+        check_status("zeCommandListCreateImmediate", code)?;
         Ok(made)
     }
 
     /// Appends a copy to a list: to where, from where and how long.
     ///
     /// # Safety
-    /// As [`Driver::begin_transfer`]; no other thread uses the list.
+    /// As [`IpcDriver::begin_transfer`]; no other thread uses the list.
     unsafe fn append_copy(
         &self,
         list: *mut ZeCommandList,
         (to, from, len): (usize, usize, usize),
-    ) -> Result<(), CallError> {
+    ) -> Result<(), DriverCallError> {
         let into = ptr::with_exposed_provenance_mut(to);
         let out = ptr::with_exposed_provenance(from);
         let none = ptr::null_mut();
@@ -118,10 +118,10 @@ impl ZeDrivers {
         // SAFETY: the caller's promise, and a list of ours.
         let code =
             unsafe { (self.calls.command_list_append_memory_copy)(list, into, out, len, none, 0, nobody) };
-        check("zeCommandListAppendMemoryCopy", code)
+        check_status("zeCommandListAppendMemoryCopy", code)
     }
 
-    fn look(&self, addr: usize) -> Result<Option<Allocation>, CallError> {
+    fn query_allocation(&self, addr: usize) -> Result<Option<IpcAllocation>, DriverCallError> {
         let at = ptr::with_exposed_provenance::<c_void>(addr);
         let mut found = ze::ZeMemoryAllocationProperties {
             stype: ze::STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES,
@@ -135,70 +135,70 @@ impl ZeDrivers {
         let code = unsafe {
             (self.calls.mem_get_alloc_properties)(self.context, at, &raw mut found, &raw mut device)
         };
-        check("zeMemGetAllocProperties", code)?;
+        check_status("zeMemGetAllocProperties", code)?;
         if found.kind != ze::memory_type::DEVICE {
             return Ok(None);
         }
-        let (base, len) = self.range(addr)?;
+        let (base, len) = self.address_range(addr)?;
         let known = self.devices.iter().position(|one| one.handle == device);
         let device = known.map_or(self.device, |at| at as u32);
-        Ok(Some(Allocation { base, len, id: AllocationId(found.id), device }))
+        Ok(Some(IpcAllocation { base, len, id: IpcAllocationId(found.id), device }))
     }
 
-    fn range(&self, addr: usize) -> Result<(usize, usize), CallError> {
+    fn address_range(&self, addr: usize) -> Result<(usize, usize), DriverCallError> {
         let at = ptr::with_exposed_provenance::<c_void>(addr);
         let mut base = ptr::null_mut();
         let mut len = 0;
         // SAFETY: as above.
         let code =
             unsafe { (self.calls.mem_get_address_range)(self.context, at, &raw mut base, &raw mut len) };
-        check("zeMemGetAddressRange", code)?;
+        check_status("zeMemGetAddressRange", code)?;
         Ok((base.expose_provenance(), len))
     }
 
-    fn put(&self, bytes: [u8; 64]) -> Result<(), CallError> {
+    fn put_ipc_handle(&self, bytes: [u8; 64]) -> Result<(), DriverCallError> {
         let handle = ZeIpcMemHandle { data: bytes.map(u8::cast_signed) };
         // SAFETY: the driver knows what it has given, and refuses the rest.
-        check("zeMemPutIpcHandle", unsafe { (self.calls.mem_put_ipc_handle)(self.context, handle) })
+        check_status("zeMemPutIpcHandle", unsafe { (self.calls.mem_put_ipc_handle)(self.context, handle) })
     }
 
-    fn close_handle(&self, addr: usize) -> Result<(), CallError> {
+    fn close_handle(&self, addr: usize) -> Result<(), DriverCallError> {
         let at = ptr::with_exposed_provenance::<c_void>(addr);
         // SAFETY: as above.
-        check("zeMemCloseIpcHandle", unsafe { (self.calls.mem_close_ipc_handle)(self.context, at) })
+        check_status("zeMemCloseIpcHandle", unsafe { (self.calls.mem_close_ipc_handle)(self.context, at) })
     }
 }
 
 /// The cards, and behind them their tiles.
-fn devices(calls: &Calls, driver: *mut ZeDriver) -> Result<Vec<Device>, Missing> {
-    let mut handles = listed("zeDeviceGet", |count, places| {
+fn list_devices(calls: &Calls, driver: *mut ZeDriver) -> Result<Vec<CardOrTile>, GpuUnavailable> {
+    let mut handles = list_handles("zeDeviceGet", |count, places| {
         // SAFETY: as many places as the number says, or none.
         unsafe { (calls.device_get)(driver, count, places) }
     })?;
     for card in 0..handles.len() {
-        let Some(card) = handles.get(card).copied().filter(|_| !planted("mem-ze-knows-no-tiles")) else {
+        let Some(card) = handles.get(card).copied().filter(|_| !is_planted("mem-ze-knows-no-tiles")) else {
             break;
         };
-        handles.extend(listed("zeDeviceGetSubDevices", |count, places| {
+        handles.extend(list_handles("zeDeviceGetSubDevices", |count, places| {
             // SAFETY: as above; the card is one that the driver gave.
             unsafe { (calls.device_get_sub_devices)(card, count, places) }
         })?);
     }
     handles.truncate(DEVICES_MAX as usize);
-    Ok(handles.into_iter().map(|handle| Device { handle, list: Mutex::new(ptr::null_mut()) }).collect())
+    Ok(handles.into_iter().map(|handle| CardOrTile { handle, list: Mutex::new(ptr::null_mut()) }).collect())
 }
 
 /// What a call lists: asked for the number first.
-fn listed(
+fn list_handles(
     call: &'static str,
     list: impl Fn(*mut u32, *mut *mut ZeDevice) -> Status,
-) -> Result<Vec<*mut ZeDevice>, CallError> {
+) -> Result<Vec<*mut ZeDevice>, DriverCallError> {
     let mut count = 0;
-    check(call, list(&raw mut count, ptr::null_mut()))?;
+    check_status(call, list(&raw mut count, ptr::null_mut()))?;
     count = count.min(DEVICES_MAX);
     let mut found = vec![ptr::null_mut(); count as usize];
     if count > 0 {
-        check(call, list(&raw mut count, found.as_mut_ptr()))?;
+        check_status(call, list(&raw mut count, found.as_mut_ptr()))?;
     }
     found.truncate(count as usize);
     Ok(found)
@@ -210,24 +210,25 @@ fn descriptor_of(bytes: &[u8; 64]) -> c_int {
     c_int::from_ne_bytes([a, b, c, d])
 }
 
-impl Driver for ZeDrivers {
+impl IpcDriver for ZeDrivers {
     type Opened = ();
 
-    const KINDS: &'static [u8] = &[Handle::LEVEL_ZERO];
+    const KINDS: &'static [u8] = &[IpcHandle::LEVEL_ZERO];
 
     /// The last handle of memory that its owner has freed frees it.
     const UNEXPORT_MAY_WAIT: bool = true;
 
-    fn begin(device: u32) -> Result<Self, NoMemory> {
-        let calls = calls::load()?;
+    fn open_for_device(device: u32) -> Result<Self, NoMemory> {
+        let calls = calls::load_calls()?;
         // SAFETY: one flag; may be called again and by others.
-        check("zeInit", unsafe { (calls.init)(ze::INIT_FLAG_GPU_ONLY) }).map_err(Missing::Driver)?;
+        check_status("zeInit", unsafe { (calls.init)(ze::INIT_FLAG_GPU_ONLY) })
+            .map_err(GpuUnavailable::Driver)?;
         let mut driver: *mut ZeDriver = ptr::null_mut();
         let mut drivers = 1;
         // SAFETY: room for one, and the number says so.
         let code = unsafe { (calls.driver_get)(&raw mut drivers, &raw mut driver) };
-        check("zeDriverGet", code).map_err(Missing::Driver)?;
-        let devices = if drivers == 0 { Vec::new() } else { devices(&calls, driver)? };
+        check_status("zeDriverGet", code).map_err(GpuUnavailable::Driver)?;
+        let devices = if drivers == 0 { Vec::new() } else { list_devices(&calls, driver)? };
         if device as usize >= devices.len() {
             return Err(NoMemory::Device { vendor: "Intel", device, devices: devices.len() as u32 });
         }
@@ -235,18 +236,18 @@ impl Driver for ZeDrivers {
         let mut context = ptr::null_mut();
         // SAFETY: a description and a place of ours.
         let code = unsafe { (calls.context_create)(driver, &raw const desc, &raw mut context) };
-        check("zeContextCreate", code).map_err(Missing::Driver)?;
-        let slots = CopySlots::of(devices.len() as u32, device);
+        check_status("zeContextCreate", code).map_err(GpuUnavailable::Driver)?;
+        let slots = CopySlots::for_devices(devices.len() as u32, device);
         let open = Mutex::default();
         let pools = Mutex::default();
         let this = Self { calls, context, devices, device, slots, pools, open };
-        drop(this.list(device).map_err(Missing::Driver)?);
-        this.slots.prepare(&this).map_err(Missing::Driver)?;
+        drop(this.lock_command_list(device).map_err(GpuUnavailable::Driver)?);
+        this.slots.prepare_default(&this).map_err(GpuUnavailable::Driver)?;
         Ok(this)
     }
 
-    fn caps(&self) -> Caps {
-        Caps {
+    fn caps(&self) -> IpcCaps {
+        IpcCaps {
             maps: true,
             by_bytes: false,
             by_descriptor: true,
@@ -257,94 +258,94 @@ impl Driver for ZeDrivers {
         }
     }
 
-    fn find(&self, addr: usize) -> Result<Option<Allocation>, Cause> {
-        Ok(self.look(addr)?)
+    fn find_allocation(&self, addr: usize) -> Result<Option<IpcAllocation>, CallFailure> {
+        Ok(self.query_allocation(addr)?)
     }
 
-    fn export(
+    fn export_handle(
         &self,
-        of: &Allocation,
-        how: Passing,
-        sealed: &mut Sealed,
+        of: &IpcAllocation,
+        how: HandlePassing,
+        sealed: &mut SealedHandle,
     ) -> Result<Option<OwnedFd>, ExportError> {
-        if how == Passing::Bytes {
+        if how == HandlePassing::Bytes {
             return Err(ExportError::Passing("memory of Intel's devices goes by its descriptor"));
         }
         let mut handle = ZeIpcMemHandle { data: [0; 64] };
         let at = ptr::with_exposed_provenance::<c_void>(of.base);
         // SAFETY: writes 64 bytes to a place of ours; the address is only looked up.
         let code = unsafe { (self.calls.mem_get_ipc_handle)(self.context, at, &raw mut handle) };
-        check("zeMemGetIpcHandle", code).map_err(|error| ExportError::Other(error.into()))?;
+        check_status("zeMemGetIpcHandle", code).map_err(|error| ExportError::Other(error.into()))?;
         let bytes = handle.data.map(i8::cast_unsigned);
         sealed.set_bytes(bytes);
         let fd = descriptor_of(&bytes);
         let copy = if fd < 0 {
-            Err(Cause::System { call: "zeMemGetIpcHandle", code: libc::EBADF })
+            Err(CallFailure::System { call: "zeMemGetIpcHandle", code: libc::EBADF })
         } else {
             // SAFETY: the driver's, which is open until the handle is put.
             let theirs = unsafe { BorrowedFd::borrow_raw(fd) };
-            theirs.try_clone_to_owned().map_err(|error| Cause::system("fcntl", &error))
+            theirs.try_clone_to_owned().map_err(|error| CallFailure::from_system("fcntl", &error))
         };
         copy.map(Some).map_err(ExportError::from)
     }
 
-    fn unexport(&self, sealed: &Sealed) -> Result<(), CloseError> {
-        if planted("mem-ze-never-puts") {
+    fn unexport_handle(&self, sealed: &SealedHandle) -> Result<(), CloseError> {
+        if is_planted("mem-ze-never-puts") {
             return Ok(());
         }
-        if planted("mem-ze-puts-twice") {
-            let _ = self.put(sealed.bytes());
+        if is_planted("mem-ze-puts-twice") {
+            let _ = self.put_ipc_handle(sealed.driver_bytes());
         }
-        self.put(sealed.bytes()).map_err(|error| CloseError::Other(error.into()))
+        self.put_ipc_handle(sealed.driver_bytes()).map_err(|error| CloseError::Other(error.into()))
     }
 
-    fn conflicts(&self, _kind: u8) -> bool {
+    fn refuses_overlap(&self, _kind: u8) -> bool {
         false
     }
 
     fn device_for(&self, own: Option<u32>) -> Option<u32> {
-        let told_apart = among(self.devices.len() as u32, self.device, own);
-        told_apart.filter(|_| !planted("mem-ze-maps-for-one-device"))
+        let told_apart = choose_device(self.devices.len() as u32, self.device, own);
+        told_apart.filter(|_| !is_planted("mem-ze-maps-for-one-device"))
     }
 
-    fn open(
+    fn open_handle(
         &self,
-        sealed: &Sealed,
+        sealed: &SealedHandle,
         descriptor: Option<OwnedFd>,
         device: Option<u32>,
-    ) -> Result<(usize, ()), OpenError> {
-        let fd =
-            descriptor.ok_or(OpenError::Descriptor("the descriptor of the memory did not come along"))?;
-        let mut bytes = sealed.bytes();
+    ) -> Result<(usize, ()), HandleOpenError> {
+        let fd = descriptor
+            .ok_or(HandleOpenError::Descriptor("the descriptor of the memory did not come along"))?;
+        let mut bytes = sealed.driver_bytes();
         for (byte, ours) in bytes.iter_mut().zip(fd.as_raw_fd().to_ne_bytes()) {
             *byte = ours;
         }
         let handle = ZeIpcMemHandle { data: bytes.map(u8::cast_signed) };
         let mut at = ptr::null_mut();
-        let on = self.handle(device.unwrap_or(self.device));
+        let on = self.device_handle(device.unwrap_or(self.device));
         // SAFETY: writes an address to a place of ours; the driver looks at the bytes of the handle, and the descriptor is open.
         let code = unsafe { (self.calls.mem_open_ipc_handle)(self.context, on, handle, 0, &raw mut at) };
         // What is mapped holds the memory; the descriptor closes here.
-        if planted("mem-ze-keeps-descriptors") {
+        if is_planted("mem-ze-keeps-descriptors") {
             std::mem::forget(fd);
         } else {
             drop(fd);
         }
-        check("zeMemOpenIpcHandle", code).map_err(open_error)?;
+        check_status("zeMemOpenIpcHandle", code).map_err(open_error)?;
         let at = at.expose_provenance();
         *self.open.lock().unwrap_or_else(PoisonError::into_inner).entry(at).or_default() += 1;
         Ok((at, ()))
     }
 
-    fn maps(&self, addr: usize, len: usize) -> Result<bool, Cause> {
-        let (base, all) = self.range(addr)?;
+    fn maps_contiguously(&self, addr: usize, len: usize) -> Result<bool, CallFailure> {
+        let (base, all) = self.address_range(addr)?;
         Ok(addr.checked_sub(base).is_some_and(|offset| offset <= all && all - offset >= len))
     }
 
-    fn close(&self, addr: usize, _opened: &()) -> Result<(), Cause> {
+    fn unmap_import(&self, addr: usize, _opened: &()) -> Result<(), CallFailure> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         match open.get_mut(&addr) {
-            Some(others) if *others > 1 && !planted("mem-ze-closes-under-others") => *others -= 1,
+            Some(others) if *others > 1 && !is_planted("mem-ze-closes-under-others") => *others -= 1,
             _ => {
                 self.close_handle(addr)?;
                 open.remove(&addr);
@@ -358,21 +359,21 @@ impl Driver for ZeDrivers {
         to: usize,
         from: usize,
         len: usize,
-        (_way, device): (Way, Option<u32>),
-    ) -> Result<(), Cause> {
+        (_way, device): (CopyDirection, Option<u32>),
+    ) -> Result<(), CallFailure> {
         if len == 0 {
             return Ok(());
         }
-        let list = self.list(device.unwrap_or(self.device))?;
+        let list = self.lock_command_list(device.unwrap_or(self.device))?;
         // SAFETY: the caller's promise; the list is locked, and has done it when the call returns.
         Ok(unsafe { self.append_copy(*list, (to, from, len)) }?)
     }
 
-    fn slots(&self) -> &CopySlots<Self> {
+    fn copy_slots(&self) -> &CopySlots<Self> {
         &self.slots
     }
 
-    fn alloc(&self, len: usize) -> Result<usize, Cause> {
+    fn alloc(&self, len: usize) -> Result<usize, CallFailure> {
         let desc = ze::ZeDeviceMemAllocDesc {
             stype: ze::STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC,
             next: ptr::null(),
@@ -387,25 +388,25 @@ impl Driver for ZeDrivers {
                 &raw const desc,
                 len,
                 ALIGNMENT,
-                self.handle(self.device),
+                self.device_handle(self.device),
                 &raw mut at,
             )
         };
-        check("zeMemAllocDevice", code)?;
+        check_status("zeMemAllocDevice", code)?;
         Ok(at.expose_provenance())
     }
 
-    fn free(&self, addr: usize) -> Result<(), Cause> {
+    fn free(&self, addr: usize) -> Result<(), CallFailure> {
         let at = ptr::with_exposed_provenance_mut(addr);
         // SAFETY: the driver knows what it has given, and refuses the rest.
-        Ok(check("zeMemFree", unsafe { (self.calls.mem_free)(self.context, at) })?)
+        Ok(check_status("zeMemFree", unsafe { (self.calls.mem_free)(self.context, at) })?)
     }
 }
 
 impl Drop for ZeDrivers {
     fn drop(&mut self) {
-        std::mem::replace(&mut self.slots, CopySlots::of(0, 0)).end(self);
-        for Device { list, .. } in &mut self.devices {
+        std::mem::replace(&mut self.slots, CopySlots::for_devices(0, 0)).end_slots(self);
+        for CardOrTile { list, .. } in &mut self.devices {
             let list = *list.get_mut().unwrap_or_else(PoisonError::into_inner);
             if !list.is_null() {
                 // SAFETY: a list of ours, on which nothing is under way. What it says changes nothing.

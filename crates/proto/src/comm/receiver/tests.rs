@@ -7,33 +7,33 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::comm::sender::{Isend, Mailbox, Sender};
+use crate::comm::sender::{MessageSender, SendDecision, SenderMailbox};
 use crate::limits::{EAGER_CREDITS_MAX, MEMBER_MAILBOX_BYTES, TOKENS_MAX};
-use crate::wire::cts::{self, Cts, Others};
-use crate::wire::frame::Region;
-use crate::wire::layout::Layout;
+use crate::wire::cts::{self, CtsRecord, CtsSecondLine};
+use crate::wire::frame::RemoteRegion;
+use crate::wire::layout::MailboxLayout;
 
 struct Box64(Vec<u64>);
 
-impl Mailbox for Box64 {
-    fn word(&self, offset: u64) -> u64 {
+impl SenderMailbox for Box64 {
+    fn load_word(&self, offset: u64) -> u64 {
         self.0[offset as usize / 8]
     }
 }
 
 enum Flying {
-    Eager(Eager, usize),
-    Direct(Token, usize),
+    Eager(EagerHeader, usize),
+    Direct(BufferToken, usize),
 }
 
 /// One comm: messages and buffers are known by their position in the order of their calls.
 struct Pair {
-    sender: Sender,
-    receiver: Receiver,
-    lines: Lines,
+    sender: MessageSender,
+    receiver: MessageReceiver,
+    lines: RecordLines,
     mailbox: Box64,
     /// Records under way, and where they land.
-    records: VecDeque<(usize, Cts)>,
+    records: VecDeque<(usize, CtsRecord)>,
     /// The receive whose record lies there, by line.
     written: Vec<Option<u32>>,
     wire: VecDeque<Flying>,
@@ -50,11 +50,11 @@ struct Pair {
 impl Pair {
     fn new(start: u32, mutant: Mutant) -> Self {
         Self {
-            sender: Sender::starting_at(start, 64, 8, mutant),
-            receiver: Receiver::starting_at(start, mutant),
-            lines: Lines::One,
-            mailbox: Box64(vec![0; Lines::One.mailbox_bytes() / 8]),
-            written: vec![None; Lines::One.mailbox_bytes() / cts::BYTES],
+            sender: MessageSender::starting_at(start, 64, 8, mutant),
+            receiver: MessageReceiver::starting_at(start, mutant),
+            lines: RecordLines::One,
+            mailbox: Box64(vec![0; RecordLines::One.mailbox_bytes() / 8]),
+            written: vec![None; RecordLines::One.mailbox_bytes() / cts::BYTES],
             records: VecDeque::new(),
             wire: VecDeque::new(),
             bounced: Vec::new(),
@@ -66,12 +66,12 @@ impl Pair {
     }
 
     /// The two ends of a member of a group.
-    fn in_group(start: u32, lines: Lines, mutant: Mutant) -> Self {
-        let links = if lines == Lines::One { 1 } else { 2 };
-        let sender = Sender::starting_at(start, 64, EAGER_CREDITS_MAX as u32, mutant);
+    fn in_group(start: u32, lines: RecordLines, mutant: Mutant) -> Self {
+        let links = if lines == RecordLines::One { 1 } else { 2 };
+        let sender = MessageSender::starting_at(start, 64, EAGER_CREDITS_MAX as u32, mutant);
         Self {
-            sender: sender.over(links).in_group(),
-            receiver: Receiver::starting_at(start, mutant).in_range(7, lines),
+            sender: sender.with_links(links).in_group(),
+            receiver: MessageReceiver::starting_at(start, mutant).in_range(7, lines),
             lines,
             mailbox: Box64(vec![0; MEMBER_MAILBOX_BYTES / 8]),
             ..Self::new(start, mutant)
@@ -81,15 +81,15 @@ impl Pair {
     fn irecv(&mut self, tags: &[u32]) -> bool {
         let Some(id) = self.receiver.on_irecv(tags.iter().map(|&tag| (tag, 64))) else { return false };
         for (index, &tag) in tags.iter().enumerate() {
-            let (number, token, count) = self.receiver.announcement(id, index);
+            let (number, token, count) = self.receiver.cts_fields(id, index);
             self.buffers[token.slot()] = self.posted;
             self.posted += 1;
             let index = index as u8;
-            let at = match self.receiver.ring() {
-                None => cts::offset(number, index.into(), self.lines),
-                Some(ring) => ring.offset(number, index.into()),
+            let at = match self.receiver.cts_ring() {
+                None => cts::record_offset(number, index.into(), self.lines),
+                Some(ring) => ring.record_offset(number, index.into()),
             };
-            let record = Cts { number, index, count, addr: 0, len: 64, tag, token, key: 0 };
+            let record = CtsRecord { number, index, count, addr: 0, len: 64, tag, token, key: 0 };
             self.records.push_back((at as usize, record));
         }
         self.outstanding += 1;
@@ -99,26 +99,30 @@ impl Pair {
 
     fn isend(&mut self, message: usize, tag: u32, len: u64) -> bool {
         match self.sender.on_isend(&self.mailbox, tag, len).unwrap() {
-            Isend::NotYet => return false,
-            Isend::Direct(cts) => {
-                assert_eq!(self.sender.others(&self.mailbox, &cts).is_some(), self.lines == Lines::Two);
+            SendDecision::NotYet => return false,
+            SendDecision::Direct(cts) => {
+                assert_eq!(
+                    self.sender.other_links(&self.mailbox, &cts).is_some(),
+                    self.lines == RecordLines::Two
+                );
                 self.wire.push_back(Flying::Direct(cts.token, message));
             }
-            Isend::Eager(header) => self.wire.push_back(Flying::Eager(header, message)),
+            SendDecision::Eager(header) => self.wire.push_back(Flying::Eager(header, message)),
         }
         true
     }
 
     fn record_arrives(&mut self) {
         let Some((at, record)) = self.records.pop_front() else { return };
-        let Cts { number, index, .. } = record;
+        let CtsRecord { number, index, .. } = record;
         if let Some(before) = self.written[at / cts::BYTES].replace(number) {
             let read = self.sender.next_number().wrapping_sub(before).cast_signed() > 0;
-            let done = self.receiver.outstanding(before).is_none();
+            let done = self.receiver.outstanding_receive(before).is_none();
             assert!(read && done, "the record of receive {before} is overwritten by that of {number}");
         }
         let lines = self.mailbox.0[at / 8..].chunks_exact_mut(cts::WORDS);
-        let second = Others { number, index, places: [Region { key: 0, addr: 0 }; 3] }.to_words();
+        let second =
+            CtsSecondLine { number, index, places: [RemoteRegion { key: 0, addr: 0 }; 3] }.to_words();
         for (line, words) in
             lines.zip([record.to_words(), second]).take(self.lines.record_bytes() / cts::BYTES)
         {
@@ -139,8 +143,8 @@ impl Pair {
             }
             Flying::Direct(token, message) => {
                 self.pairs.push((message, self.buffers[token.slot()]));
-                let arrival = self.receiver.on_imm(Imm::Full(token), 0).unwrap();
-                assert_ne!(arrival, Arrival::Stale);
+                let arrival = self.receiver.on_imm(WriteImmediate::Full(token), 0).unwrap();
+                assert_ne!(arrival, ArrivalOutcome::Stale);
                 self.ended(arrival);
             }
         }
@@ -149,14 +153,14 @@ impl Pair {
     fn deliver(&mut self) {
         while let Some(delivery) = self.receiver.next_delivery().unwrap() {
             self.pairs.push((self.bounced[delivery.bounce as usize], self.buffers[delivery.token.slot()]));
-            let arrival = self.receiver.delivered(&delivery);
+            let arrival = self.receiver.complete_delivery(&delivery);
             self.ended(arrival);
         }
     }
 
-    fn ended(&mut self, arrival: Arrival) {
-        if let Arrival::Done(id) = arrival {
-            self.receiver.finish(id, |_, _| {});
+    fn ended(&mut self, arrival: ArrivalOutcome) {
+        if let ArrivalOutcome::Done(id) = arrival {
+            self.receiver.finish_receive(id, |_, _| {});
             self.outstanding -= 1;
         }
     }
@@ -246,25 +250,25 @@ proptest! {
         two: bool,
     ) {
         let start = if wraps { u32::MAX - 20 } else { 1 };
-        let lines = if two { Lines::Two } else { Lines::One };
+        let lines = if two { RecordLines::Two } else { RecordLines::One };
         run(&groups, &script, ordered, Pair::in_group(start, lines, planted()))?;
     }
 }
 
 #[test]
 fn a_member_knows_which_records_have_their_places() {
-    for lines in [Lines::One, Lines::Two] {
-        let mut ring = Ring::new(1, lines, planted());
-        let records = ring.records() as usize;
+    for lines in [RecordLines::One, RecordLines::Two] {
+        let mut ring = CtsRing::new(1, lines, planted());
+        let records = ring.record_capacity() as usize;
         for number in 1..=records as u32 {
-            assert!(ring.take(number, 1, |_| false) && ring.holds(1), "{number}");
+            assert!(ring.reserve_places(number, 1, |_| false) && ring.holds_receive(1), "{number}");
         }
         let next = records as u32 + 1;
-        assert!(ring.take(next, 8, |_| false));
-        let held = (2..=next).map(|number| ring.holds(number)).filter(|&held| held).count();
-        assert_eq!((held, ring.holds(8), ring.holds(9)), (records - 8 + 1, false, true));
-        let first = Layout::member(lines).begin(1);
-        assert_eq!(ring.offset(next, 0), u64::from(first), "the ring has gone around");
+        assert!(ring.reserve_places(next, 8, |_| false));
+        let held = (2..=next).map(|number| ring.holds_receive(number)).filter(|&held| held).count();
+        assert_eq!((held, ring.holds_receive(8), ring.holds_receive(9)), (records - 8 + 1, false, true));
+        let first = MailboxLayout::for_member(lines).first_offset(1);
+        assert_eq!(ring.record_offset(next, 0), u64::from(first), "the ring has gone around");
     }
 }
 
@@ -272,9 +276,13 @@ fn a_member_knows_which_records_have_their_places() {
 /// many others as may be outstanding: their records just find room.
 #[test]
 fn a_member_begins_as_many_receives_as_its_mailbox_has_room_for() {
-    for (lines, count) in
-        [(Lines::One, 1), (Lines::One, 8), (Lines::Two, 1), (Lines::Two, 3), (Lines::Two, 8)]
-    {
+    for (lines, count) in [
+        (RecordLines::One, 1),
+        (RecordLines::One, 8),
+        (RecordLines::Two, 1),
+        (RecordLines::Two, 3),
+        (RecordLines::Two, 8),
+    ] {
         let mut pair = Pair::in_group(u32::MAX - 40, lines, planted());
         for round in 0..5 {
             for message in 0..EAGER_CREDITS_MAX {
@@ -287,7 +295,7 @@ fn a_member_begins_as_many_receives_as_its_mailbox_has_room_for() {
             assert_eq!(pair.outstanding, 0, "all are done, and no record has come");
             let tags = vec![1; count];
             let begun = (0..).take_while(|_| pair.irecv(&tags)).count();
-            let room = Layout::member(lines).window() as usize / count;
+            let room = MailboxLayout::for_member(lines).buffer_window() as usize / count;
             assert_eq!(begun, room.min(RANGE_RECVS), "{lines:?} of {count}");
             while !pair.records.is_empty() {
                 pair.record_arrives();
@@ -305,13 +313,13 @@ fn a_member_begins_as_many_receives_as_its_mailbox_has_room_for() {
 fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(std::string::String::leak(name));
+        return Mutant::with_name(std::string::String::leak(name));
     }
     Mutant::NONE
 }
 
-fn single(tag: u32) -> Receiver {
-    let mut receiver = Receiver::new(planted());
+fn single(tag: u32) -> MessageReceiver {
+    let mut receiver = MessageReceiver::new(planted());
     assert_eq!(receiver.on_irecv([(tag, 100)].into_iter()), Some(RecvId(1)));
     receiver
 }
@@ -319,71 +327,83 @@ fn single(tag: u32) -> Receiver {
 #[test]
 fn a_late_immediate_of_an_earlier_use_is_stale() {
     let mut receiver = single(0);
-    let (_, token, _) = receiver.announcement(RecvId(1), 0);
-    assert_eq!(receiver.on_imm(Imm::Full(token), 0), Ok(Arrival::Done(RecvId(1))));
+    let (_, token, _) = receiver.cts_fields(RecvId(1), 0);
+    assert_eq!(receiver.on_imm(WriteImmediate::Full(token), 0), Ok(ArrivalOutcome::Done(RecvId(1))));
     let mut sizes = Vec::new();
-    receiver.finish(RecvId(1), |index, len| sizes.push((index, len)));
+    receiver.finish_receive(RecvId(1), |index, len| sizes.push((index, len)));
     assert_eq!(sizes, [(0, 100)]);
-    assert_eq!(receiver.on_imm(Imm::Full(token), 0), Ok(Arrival::Stale), "nobody waits there");
+    assert_eq!(
+        receiver.on_imm(WriteImmediate::Full(token), 0),
+        Ok(ArrivalOutcome::Stale),
+        "nobody waits there"
+    );
     for _ in 0..RECVS_MAX {
         assert!(receiver.on_irecv([(0, 100)].into_iter()).is_some());
     }
-    let (_, next, _) = receiver.announcement(RecvId(1), 0);
+    let (_, next, _) = receiver.cts_fields(RecvId(1), 0);
     assert_eq!((next.slot(), next.generation()), (token.slot(), token.generation() + 1));
-    assert_eq!(receiver.on_imm(Imm::Full(token), 0), Ok(Arrival::Stale), "somebody else waits there");
-    assert_eq!(receiver.on_imm(Imm::Full(next), 0), Ok(Arrival::Done(RecvId(1))));
-    assert_eq!(receiver.on_imm(Imm::Full(Token::new(0x3fff, 0)), 0), Ok(Arrival::Stale), "no such slot");
+    assert_eq!(
+        receiver.on_imm(WriteImmediate::Full(token), 0),
+        Ok(ArrivalOutcome::Stale),
+        "somebody else waits there"
+    );
+    assert_eq!(receiver.on_imm(WriteImmediate::Full(next), 0), Ok(ArrivalOutcome::Done(RecvId(1))));
+    assert_eq!(
+        receiver.on_imm(WriteImmediate::Full(BufferToken::new(0x3fff, 0)), 0),
+        Ok(ArrivalOutcome::Stale),
+        "no such slot"
+    );
 }
 
 #[test]
 fn stripes_count_once_and_wait_for_the_fin() {
     let mut receiver = single(0);
-    let (_, token, _) = receiver.announcement(RecvId(1), 0);
-    assert_eq!(receiver.on_imm(Imm::Stripe(token, 3), 0), Ok(Arrival::Partial));
-    assert_eq!(receiver.on_imm(Imm::Stripe(token, 3), 0), Err(Fault::Twice));
-    let fin = Fin { len: 90, stripes: 2, token };
-    assert_eq!(receiver.on_fin(token, fin), Ok(Arrival::Partial));
-    assert_eq!(receiver.on_fin(token, fin), Err(Fault::Twice));
-    assert_eq!(receiver.on_imm(Imm::Stripe(token, 0), 0), Ok(Arrival::Done(RecvId(1))));
+    let (_, token, _) = receiver.cts_fields(RecvId(1), 0);
+    assert_eq!(receiver.on_imm(WriteImmediate::Stripe(token, 3), 0), Ok(ArrivalOutcome::Partial));
+    assert_eq!(receiver.on_imm(WriteImmediate::Stripe(token, 3), 0), Err(MessageFault::Twice));
+    let fin = FinRecord { len: 90, stripes: 2, token };
+    assert_eq!(receiver.on_fin(token, fin), Ok(ArrivalOutcome::Partial));
+    assert_eq!(receiver.on_fin(token, fin), Err(MessageFault::Twice));
+    assert_eq!(receiver.on_imm(WriteImmediate::Stripe(token, 0), 0), Ok(ArrivalOutcome::Done(RecvId(1))));
 }
 
 #[test]
 fn what_does_not_fit_is_a_fault() {
     let mut receiver = single(0);
-    let (_, token, _) = receiver.announcement(RecvId(1), 0);
-    let long = Err(Fault::TooLong { len: 101, room: 100 });
-    assert_eq!(receiver.on_imm(Imm::Whole(token), 101), long);
-    assert_eq!(receiver.on_fin(token, Fin { len: 101, stripes: 0, token }), long);
-    receiver.on_eager(Eager { number: 0, base: 1, tag: 0, len: 101 }, 0).unwrap();
-    assert_eq!(receiver.next_delivery(), Err(Fault::TooLong { len: 101, room: 100 }));
+    let (_, token, _) = receiver.cts_fields(RecvId(1), 0);
+    let long = Err(MessageFault::TooLong { len: 101, room: 100 });
+    assert_eq!(receiver.on_imm(WriteImmediate::Whole(token), 101), long);
+    assert_eq!(receiver.on_fin(token, FinRecord { len: 101, stripes: 0, token }), long);
+    receiver.on_eager(EagerHeader { number: 0, base: 1, tag: 0, len: 101 }, 0).unwrap();
+    assert_eq!(receiver.next_delivery(), Err(MessageFault::TooLong { len: 101, room: 100 }));
 }
 
 #[test]
 fn eager_numbers_outside_the_window_or_repeated_are_faults() {
-    let mut receiver = Receiver::new(planted());
-    let eager = |number| Eager { number, base: 1, tag: 0, len: 0 };
+    let mut receiver = MessageReceiver::new(planted());
+    let eager = |number| EagerHeader { number, base: 1, tag: 0, len: 0 };
     assert_eq!(receiver.on_eager(eager(0), 0), Ok(()));
-    assert_eq!(receiver.on_eager(eager(0), 0), Err(Fault::EagerNumber(0)));
-    assert_eq!(receiver.on_eager(eager(128), 0), Err(Fault::EagerNumber(128)));
-    assert_eq!(receiver.on_eager(eager(u32::MAX), 0), Err(Fault::EagerNumber(u32::MAX)));
+    assert_eq!(receiver.on_eager(eager(0), 0), Err(MessageFault::EagerNumber(0)));
+    assert_eq!(receiver.on_eager(eager(128), 0), Err(MessageFault::EagerNumber(128)));
+    assert_eq!(receiver.on_eager(eager(u32::MAX), 0), Err(MessageFault::EagerNumber(u32::MAX)));
 }
 
 #[test]
 fn the_65th_outstanding_receive_waits() {
-    let mut receiver = Receiver::new(planted());
+    let mut receiver = MessageReceiver::new(planted());
     for _ in 0..RECVS_MAX {
         assert!(receiver.on_irecv([(0, 1)].into_iter()).is_some());
     }
     assert_eq!(receiver.on_irecv([(0, 1)].into_iter()), None);
-    assert_eq!(Receiver::new(planted()).on_irecv([(0, 1); 9].into_iter()), None);
-    assert_eq!(Receiver::new(planted()).on_irecv([(0, 1); 0].into_iter()), None);
+    assert_eq!(MessageReceiver::new(planted()).on_irecv([(0, 1); 9].into_iter()), None);
+    assert_eq!(MessageReceiver::new(planted()).on_irecv([(0, 1); 0].into_iter()), None);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_are_seen() {
     for name in ["sender-forgets-eager", "receiver-ignores-base"] {
-        let mutant = Mutant::named(name);
+        let mutant = Mutant::with_name(name);
         let mut seen = false;
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         for _ in 0..300 {

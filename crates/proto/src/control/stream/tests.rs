@@ -5,19 +5,19 @@ use proptest::prelude::*;
 use super::*;
 use crate::mutant::planted;
 
-const SILENCE: Duration = Duration::secs(10);
+const SILENCE: Duration = Duration::from_secs(10);
 
 fn at(ms: u64) -> Instant {
-    Instant(0) + Duration::millis(ms)
+    Instant(0) + Duration::from_millis(ms)
 }
 
 fn dialling(slots: usize, silence: Duration) -> StreamLife {
-    StreamLife::dialling(slots, silence, at(0), planted())
+    StreamLife::new_dialling(slots, silence, at(0), planted())
 }
 
 /// The slots that are dialled at a moment.
 fn dialled(life: &mut StreamLife, ms: u64) -> Vec<usize> {
-    core::iter::from_fn(|| life.dial(at(ms))).map(|step| step.slot).collect()
+    core::iter::from_fn(|| life.next_dial(at(ms))).map(|step| step.slot).collect()
 }
 
 fn join(life: &mut StreamLife, slot: usize, ms: u64) {
@@ -42,12 +42,12 @@ fn each_slot_is_dialled_once_and_again_beside_an_unanswered_attempt() {
     let mut life = dialling(2, SILENCE);
     assert_eq!(dialled(&mut life, 0), [0, 1]);
     join(&mut life, 0, 20);
-    assert_eq!((life.joined(), life.is_joined(0), life.is_joined(1)), (1, true, false));
+    assert_eq!((life.joined_count(), life.is_joined(0), life.is_joined(1)), (1, true, false));
     assert_eq!(dialled(&mut life, 499), [0; 0]);
     // One beside the first, then in the place of the oldest.
     for (ms, drops_oldest) in [(500, false), (1000, true), (1500, true), (2000, true), (2500, true)] {
         assert_eq!(life.next_deadline(), Some(at(ms)));
-        assert_eq!(life.dial(at(ms)), Some(DialStep { slot: 1, drops_oldest }));
+        assert_eq!(life.next_dial(at(ms)), Some(DialStep { slot: 1, drops_oldest }));
     }
     // A third slot, of an address that was told later.
     life.set_slots(3);
@@ -67,20 +67,20 @@ fn an_attempt_is_hedged_before_and_after_the_host_answers() {
     life.on_ended(1, StrandPhase::Answered, StrandEnd::Silence, at(90_000));
     assert_eq!(dialled(&mut life, 90_000), [1]);
     join(&mut life, 1, 90_001);
-    assert_eq!((life.joined(), dialled(&mut life, 99_000)), (2, Vec::new()));
+    assert_eq!((life.joined_count(), dialled(&mut life, 99_000)), (2, Vec::new()));
 }
 
 #[test]
 fn a_strand_that_is_lost_is_dialled_at_once_and_every_half_second() {
     for (peer_ms, redial_ms) in [(10, 250), (1000, 250), (2000, 500), (10_000, 500), (60_000, 500)] {
-        let mut life = woven(2, Duration::millis(peer_ms));
+        let mut life = woven(2, Duration::from_millis(peer_ms));
         lose(&mut life, 1, StrandEnd::Silence, 5000);
         for attempt in 0..1000 {
             let ms = 5000 + attempt * redial_ms;
             assert!(attempt == 0 || dialled(&mut life, ms - 1).is_empty());
             assert_eq!(dialled(&mut life, ms), [1]);
             life.on_ended(1, StrandPhase::Dialled, StrandEnd::Refusal, at(ms));
-            assert!(!life.is_over(at(ms)), "the other slot carries");
+            assert!(!life.check_over(at(ms)), "the other slot carries");
         }
     }
 }
@@ -108,41 +108,41 @@ fn a_stream_ends_at_once_with_the_process() {
     // The last joined strand is ended by the other host.
     let mut life = woven(2, SILENCE);
     lose(&mut life, 0, StrandEnd::Refusal, 50);
-    assert!(!life.is_over(at(50)));
+    assert!(!life.check_over(at(50)));
     lose(&mut life, 1, StrandEnd::Refusal, 50);
-    assert!(life.is_over(at(50)) && life.has_ended() && life.dial(at(9000)).is_none());
+    assert!(life.check_over(at(50)) && life.has_ended() && life.next_dial(at(9000)).is_none());
     // So is the only one at the end that accepts.
-    let mut life = StreamLife::accepted(SILENCE, at(0), planted());
-    assert!(!life.is_over(at(100_000)), "it may be silent");
+    let mut life = StreamLife::new_accepted(SILENCE, at(0), planted());
+    assert!(!life.check_over(at(100_000)), "it may be silent");
     life.on_joined(0, at(100_000));
     lose(&mut life, 0, StrandEnd::Refusal, 100_001);
-    assert!(life.is_over(at(100_001)));
+    assert!(life.check_over(at(100_001)));
     // All have fallen silent, and the host says that nothing listens at an address that was the process's.
     let mut life = woven(2, SILENCE);
     (0..2).for_each(|slot| lose(&mut life, slot, StrandEnd::Silence, 50));
     assert_eq!(dialled(&mut life, 150), [0, 1]);
     life.on_ended(1, StrandPhase::Dialled, StrandEnd::Refusal, at(151));
-    assert!(life.is_over(at(151)));
+    assert!(life.check_over(at(151)));
 }
 
 #[test]
 fn a_stream_that_fell_silent_lingers_while_it_is_dialled() {
     for end in [woven(2, SILENCE), {
-        let mut life = StreamLife::accepted(SILENCE, at(0), planted());
+        let mut life = StreamLife::new_accepted(SILENCE, at(0), planted());
         life.on_joined(0, at(1));
         life
     }] {
         for comes_back in [false, true] {
             let mut life = end.clone();
-            (0..life.joined()).for_each(|slot| lose(&mut life, slot, StrandEnd::Silence, 20_000));
+            (0..life.joined_count()).for_each(|slot| lose(&mut life, slot, StrandEnd::Silence, 20_000));
             for ms in (20_000..21_990).step_by(10) {
                 dialled(&mut life, ms);
-                assert!(!life.is_over(at(ms)), "at {ms}");
+                assert!(!life.check_over(at(ms)), "at {ms}");
             }
             if comes_back {
                 life.on_joined(0, at(21_995));
             }
-            assert_eq!(life.is_over(at(22_000)), !comes_back);
+            assert_eq!(life.check_over(at(22_000)), !comes_back);
         }
     }
 }
@@ -156,7 +156,7 @@ fn a_refusal_by_an_unproven_address_ends_nothing() {
     lose(&mut life, 0, StrandEnd::Silence, 20_000);
     assert_eq!(dialled(&mut life, 20_000), [0, 1]);
     life.on_ended(1, StrandPhase::Dialled, StrandEnd::Refusal, at(20_001));
-    assert!(!life.is_over(at(20_001)));
+    assert!(!life.check_over(at(20_001)));
 }
 
 /// The host answers, so a path is whole; the process may be stopped for as long as it likes.
@@ -168,10 +168,10 @@ fn an_answered_attempt_keeps_a_stream_alive() {
     life.on_answered(1);
     for ms in (20_000..500_000).step_by(100) {
         dialled(&mut life, ms);
-        assert!(!life.is_over(at(ms)), "at {ms}");
+        assert!(!life.check_over(at(ms)), "at {ms}");
     }
     life.on_ended(1, StrandPhase::Answered, StrandEnd::Refusal, at(500_000));
-    assert!(life.is_over(at(500_000)), "it was killed");
+    assert!(life.check_over(at(500_000)), "it was killed");
 }
 
 /// It was stopped, or computed: frames that arrived meanwhile are yet to be read.
@@ -180,9 +180,9 @@ fn a_process_that_did_not_look_lingers_all_the_same() {
     let mut life = woven(1, SILENCE);
     lose(&mut life, 0, StrandEnd::Silence, 100_000);
     for look in 1..8 {
-        assert!(!life.is_over(at(100_000 + look * 30_000)), "look {look}");
+        assert!(!life.check_over(at(100_000 + look * 30_000)), "look {look}");
     }
-    assert!(life.is_over(at(100_000 + 8 * 30_000)));
+    assert!(life.check_over(at(100_000 + 8 * 30_000)));
 }
 
 #[test]
@@ -190,14 +190,14 @@ fn a_stream_that_nothing_answers_is_given_up_after_the_peer_time() {
     let mut life = dialling(2, SILENCE);
     for ms in (0..=10_000).step_by(100) {
         dialled(&mut life, ms);
-        assert!(!life.is_over(at(ms)), "at {ms}");
+        assert!(!life.check_over(at(ms)), "at {ms}");
     }
-    assert!(life.is_over(at(10_001)));
+    assert!(life.check_over(at(10_001)));
     // Or as soon as nothing can be dialled.
     let mut life = dialling(1, SILENCE);
     dialled(&mut life, 0);
     life.on_ended(0, StrandPhase::Dialled, StrandEnd::Refusal, at(1));
-    assert!(life.is_over(at(1)));
+    assert!(life.check_over(at(1)));
 }
 
 /// Milliseconds between two looks at each end.
@@ -243,8 +243,8 @@ struct World {
 
 impl World {
     fn new(paths: usize, silence: u64, rtt: u64, late: [u64; 2]) -> Self {
-        let dialler = StreamLife::dialling(paths, Duration::millis(silence), at(0), planted());
-        let acceptor = StreamLife::accepted(Duration::millis(silence), at(0), planted());
+        let dialler = StreamLife::new_dialling(paths, Duration::from_millis(silence), at(0), planted());
+        let acceptor = StreamLife::new_accepted(Duration::from_millis(silence), at(0), planted());
         let (up, mended) = ([true].repeat(paths), [None].repeat(paths));
         Self { lives: [dialler, acceptor], wires: Vec::new(), up, rtt, silence, late, mended }
     }
@@ -256,7 +256,7 @@ impl World {
 
     /// Plays the events of one moment; an error names the broken promise.
     fn tick(&mut self, now: u64) -> Result<(), TestCaseError> {
-        while let Some(DialStep { slot, drops_oldest }) = self.lives[0].dial(at(now)) {
+        while let Some(DialStep { slot, drops_oldest }) = self.lives[0].next_dial(at(now)) {
             let waits = |wire: &Wire| wire.slot == slot && wire.stage == Stage::Syn;
             if let Some(oldest) = self.wires.iter().position(waits).filter(|_| drops_oldest) {
                 self.wires.remove(oldest);
@@ -273,7 +273,7 @@ impl World {
         }
         self.wires.retain(|wire| wire.holds != [false; 2]);
         for (end, life) in self.lives.iter_mut().enumerate() {
-            prop_assert!(!life.is_over(at(now)), "end {end} is over at {now} ms");
+            prop_assert!(!life.check_over(at(now)), "end {end} is over at {now} ms");
         }
         for (slot, mended) in self.mended.iter_mut().enumerate() {
             let answered =
@@ -388,7 +388,7 @@ proptest! {
             Ok(())
         };
         run(&mut world, 5000)?;
-        prop_assert_eq!(world.lives[0].joined(), paths);
+        prop_assert_eq!(world.lives[0].joined_count(), paths);
         let mut clock = 5000;
         for (path, down, gap) in rounds {
             let (down, gap) = (down - down % TICK, gap - gap % TICK);
@@ -400,6 +400,6 @@ proptest! {
             clock += gap;
         }
         run(&mut world, silence + 5000)?;
-        prop_assert_eq!(world.lives[0].joined(), paths);
+        prop_assert_eq!(world.lives[0].joined_count(), paths);
     }
 }

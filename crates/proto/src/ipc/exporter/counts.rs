@@ -4,7 +4,7 @@ use core::ops::{AddAssign, SubAssign};
 
 /// Why a message goes without sharing. Each is counted, so that no fallback goes unseen.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Why {
+pub enum FallbackReason {
     /// The budget is 0.
     Off,
     /// The allocation alone is longer than the budget.
@@ -27,7 +27,7 @@ pub enum Why {
     Gone,
 }
 
-impl Why {
+impl FallbackReason {
     /// All of them, in order.
     pub const ALL: [Self; 10] = [
         Self::Off,
@@ -45,26 +45,26 @@ impl Why {
 
 /// Exports, and the bytes of their allocations.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub struct Amount {
+pub struct ExportAmount {
     /// How many.
     pub entries: usize,
     /// Bytes of all of them.
     pub bytes: u64,
 }
 
-impl Amount {
+impl ExportAmount {
     /// Nothing.
     pub const NONE: Self = Self { entries: 0, bytes: 0 };
 
     /// One export of so many bytes.
     #[must_use]
-    pub const fn one(bytes: u64) -> Self {
+    pub const fn one_export(bytes: u64) -> Self {
         Self { entries: 1, bytes }
     }
 
     /// Whether it is within the other, by both measures.
     #[must_use]
-    pub const fn fits(self, other: Self) -> bool {
+    pub const fn fits_within(self, other: Self) -> bool {
         self.entries <= other.entries && self.bytes <= other.bytes
     }
 
@@ -76,18 +76,18 @@ impl Amount {
 
     /// Both together.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn combined_with(self, other: Self) -> Self {
         Self { entries: self.entries + other.entries, bytes: self.bytes.saturating_add(other.bytes) }
     }
 }
 
-impl AddAssign for Amount {
+impl AddAssign for ExportAmount {
     fn add_assign(&mut self, other: Self) {
-        *self = self.and(other);
+        *self = self.combined_with(other);
     }
 }
 
-impl SubAssign for Amount {
+impl SubAssign for ExportAmount {
     fn sub_assign(&mut self, other: Self) {
         self.entries -= other.entries;
         self.bytes -= other.bytes;
@@ -96,7 +96,7 @@ impl SubAssign for Amount {
 
 /// What has happened so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counts {
+pub struct ExporterCounts {
     /// Messages that found their memory exported.
     pub hits: u64,
     /// Of them, those whose peer had to be told first.
@@ -109,14 +109,14 @@ pub struct Counts {
     pub expired: u64,
     /// Exports retired because their memory had been freed.
     pub stale: u64,
-    /// Messages that went without sharing, by [`Why`].
-    fallbacks: [u64; Why::ALL.len()],
+    /// Messages that went without sharing, by [`FallbackReason`].
+    fallbacks: [u64; FallbackReason::ALL.len()],
 }
 
-impl Counts {
+impl ExporterCounts {
     /// Messages that went without sharing for that reason.
     #[must_use]
-    pub const fn fallbacks(&self, why: Why) -> u64 {
+    pub const fn fallback_count(&self, why: FallbackReason) -> u64 {
         self.fallbacks[why as usize]
     }
 
@@ -126,20 +126,20 @@ impl Counts {
         self.fallbacks.iter().sum()
     }
 
-    pub(super) const fn fall_back(&mut self, why: Why) {
+    pub(super) const fn fall_back(&mut self, why: FallbackReason) {
         self.fallbacks[why as usize] += 1;
     }
 }
 
 /// What there is.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub struct Usage {
+pub struct ExportUsage {
     /// What is kept for later messages, in use or not.
-    pub live: Amount,
+    pub live: ExportAmount,
     /// What goes with the last message that uses it.
-    pub passing: Amount,
+    pub passing: ExportAmount,
     /// What is over, and cannot be given back before all peers have let it go: zombies.
-    pub zombies: Amount,
+    pub zombies: ExportAmount,
     /// Of the live ones, how many no message uses.
     pub idle: usize,
 }

@@ -6,16 +6,16 @@
 //!      +--failed--> gone
 //! ```
 
-use super::memory::Allocation;
-use super::peer::PeerId;
-use crate::intervals::Span;
-use crate::queue::{Linked, Links};
+use super::memory::DriverAllocation;
+use super::peer::ImportingPeerId;
+use crate::intervals::ByteSpan;
+use crate::queue::{LinkedEntry, QueueLinks};
 use crate::time::Instant;
-use crate::wire::ipc::{Name, Reference};
+use crate::wire::ipc::{ExportName, ExportReference};
 
 /// Where an export stands.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum State {
+pub enum ExportState {
     /// Somebody is exporting it.
     Exporting,
     /// It can be shared.
@@ -35,40 +35,40 @@ pub enum State {
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug, Eq, Hash, PartialEq)]
 #[must_use = "a pin that is not given back keeps its export for ever"]
-pub struct Pin {
-    pub(super) name: Name,
-    pub(super) peer: PeerId,
+pub struct ExportPin {
+    pub(super) name: ExportName,
+    pub(super) peer: ImportingPeerId,
 }
 
-impl Pin {
+impl ExportPin {
     /// Which export; the place of its name is where the caller may keep what belongs to it.
     #[must_use]
-    pub const fn name(&self) -> Name {
+    pub const fn export_name(&self) -> ExportName {
         self.name
     }
 }
 
-/// Export this, without the lock; then say [`Exporter::exported`](super::Exporter::exported) or
-/// [`Exporter::export_failed`](super::Exporter::export_failed), one of the two for certain. It counts as a pin.
+/// Export this, without the lock; then say [`MemoryExporter::on_exported`](super::MemoryExporter::on_exported) or
+/// [`MemoryExporter::on_export_failed`](super::MemoryExporter::on_export_failed), one of the two for certain. It counts as a pin.
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug, Eq, Hash, PartialEq)]
 #[must_use = "others wait for this export"]
-pub struct Export {
-    pub(super) pin: Pin,
-    pub(super) allocation: Allocation,
-    pub(super) part: Span,
+pub struct PendingExport {
+    pub(super) pin: ExportPin,
+    pub(super) allocation: DriverAllocation,
+    pub(super) part: ByteSpan,
 }
 
-impl Export {
+impl PendingExport {
     /// What it will be called.
     #[must_use]
-    pub const fn name(&self) -> Name {
+    pub const fn export_name(&self) -> ExportName {
         self.pin.name
     }
 
     /// What to export.
     #[must_use]
-    pub const fn allocation(&self) -> Allocation {
+    pub const fn allocation(&self) -> DriverAllocation {
         self.allocation
     }
 }
@@ -76,20 +76,20 @@ impl Export {
 /// A message may go, and name the memory.
 #[derive(Debug, Eq, Hash, PartialEq)]
 #[must_use]
-pub struct Sent {
-    /// To be given back when the message is done, or its peer dead: [`Exporter::finish`](super::Exporter::finish).
-    pub pin: Pin,
+pub struct SharedReference {
+    /// To be given back when the message is done, or its peer dead: [`MemoryExporter::finish_message`](super::MemoryExporter::finish_message).
+    pub pin: ExportPin,
     /// What the message says.
-    pub reference: Reference,
+    pub reference: ExportReference,
     /// Whether the export is to be announced to the peer first; then it must be, even if the message is given up.
     pub announce: bool,
 }
 
 /// An export.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Entry {
-    pub(super) memory: Allocation,
-    pub(super) state: State,
+pub(super) struct ExportEntry {
+    pub(super) memory: DriverAllocation,
+    pub(super) state: ExportState,
     /// Whether who asks finds it; once not, never again.
     pub(super) listed: bool,
     /// Whether it goes as soon as no message uses it.
@@ -106,14 +106,14 @@ pub(super) struct Entry {
     /// Up to which epoch of frees it is known to be there.
     pub(super) checked: u32,
     /// Its neighbours in the one queue that it is in.
-    pub(super) links: Links,
+    pub(super) links: QueueLinks,
 }
 
-impl Entry {
+impl ExportEntry {
     /// One that its first pin exports.
-    pub(super) const fn new(memory: Allocation, passing: bool, now: Instant, checked: u32) -> Self {
-        let state = State::Exporting;
-        let links = Links::NONE;
+    pub(super) const fn new(memory: DriverAllocation, passing: bool, now: Instant, checked: u32) -> Self {
+        let state = ExportState::Exporting;
+        let links = QueueLinks::NONE;
         let listed = true;
         let asked_back = false;
         Self { memory, state, listed, passing, asked_back, pins: 1, held: 0, used: now, checked, links }
@@ -121,12 +121,12 @@ impl Entry {
 
     /// Whether it waits among those that may be evicted.
     pub(super) fn is_idle(&self) -> bool {
-        self.state == State::Live && self.pins == 0 && !self.passing
+        self.state == ExportState::Live && self.pins == 0 && !self.passing
     }
 }
 
-impl Linked for Entry {
-    fn links(&mut self) -> &mut Links {
+impl LinkedEntry for ExportEntry {
+    fn queue_links(&mut self) -> &mut QueueLinks {
         &mut self.links
     }
 }

@@ -1,18 +1,18 @@
 //! What is kept though no message uses it, and what goes when that is too much or too old. Whatever the budget is changed to, what
 //! is kept comes down to it as messages are done.
 
-use super::Exporter;
-use super::counts::{Amount, Why};
-use super::entry::{Pin, State};
+use super::MemoryExporter;
+use super::counts::{ExportAmount, FallbackReason};
+use super::entry::{ExportPin, ExportState};
 use crate::limits::EXPORTS_MAX;
 use crate::reserve::OutOfMemory;
 use crate::slots::SlotId;
 use crate::time::Instant;
 
-impl Exporter {
+impl MemoryExporter {
     /// From now on at least so much may be kept, by either measure. Allocates the memory for that; nothing else does. Without memory for it the
     /// budget stays, and messages beyond it take another way.
-    pub fn grow(&mut self, budget: Amount) {
+    pub fn grow_budget(&mut self, budget: ExportAmount) {
         let most = EXPORTS_MAX - self.config.passing;
         let entries = self.config.budget.entries.max(budget.entries.min(most));
         let places = self.entries.capacity().max(entries + self.config.passing);
@@ -24,8 +24,8 @@ impl Exporter {
 
     /// The peers' tables first: they may have more places than there are.
     fn make_places(&mut self, places: usize) -> Result<(), OutOfMemory> {
-        self.peers.iter_mut().try_for_each(|(_, peer)| peer.grow(places))?;
-        self.index.reserve(places)?;
+        self.peers.iter_mut().try_for_each(|(_, peer)| peer.grow_exports(places))?;
+        self.index.reserve_nodes(places)?;
         self.entries.set_capacity(places)
     }
 
@@ -33,36 +33,36 @@ impl Exporter {
     /// is retired, the least recently used first; what messages use, as soon as they are done, and further ones go another way
     /// meanwhile, so that this comes however closely they follow each other. Tables keep their size, as the generations of names
     /// live in them.
-    pub fn shrink(&mut self, budget: Amount) {
+    pub fn shrink_budget(&mut self, budget: ExportAmount) {
         let kept = &mut self.config.budget;
         kept.entries = kept.entries.min(budget.entries);
         kept.bytes = kept.bytes.min(budget.bytes);
-        if self.mutant.is("ipc-stays-over-budget") {
+        if self.mutant.is_planted("ipc-stays-over-budget") {
             return;
         }
-        self.converge();
-        if !self.mutant.is("ipc-keeps-what-is-used") {
-            self.let_pass_until(|exporter| exporter.live.fits(exporter.config.budget));
+        self.evict_over_budget();
+        if !self.mutant.is_planted("ipc-keeps-what-is-used") {
+            self.let_pass_until(|exporter| exporter.live.fits_within(exporter.config.budget));
         }
     }
 
     /// Asks memory back: of what is kept, at most so many bytes stay. The least recently used goes first; then what messages use,
     /// as soon as they are done. The budget stays as it is.
-    pub fn trim(&mut self, bytes: u64) {
-        if self.mutant.is("ipc-trims-nothing") {
+    pub fn trim_exports(&mut self, bytes: u64) {
+        if self.mutant.is_planted("ipc-trims-nothing") {
             return;
         }
-        while self.live.bytes > bytes && self.evict() {}
+        while self.live.bytes > bytes && self.evict_idle() {}
         self.let_pass_until(|exporter| exporter.live.bytes <= bytes);
     }
 
     /// Of what messages use, so much goes with the last of them that it is enough.
     fn let_pass_until(&mut self, is_enough: impl Fn(&Self) -> bool) {
-        for slot in 0..self.entries.places() as u32 {
+        for slot in 0..self.entries.used_places() as u32 {
             if is_enough(self) {
                 return;
             }
-            if let Some((id, entry)) = self.entries.at(slot)
+            if let Some((id, entry)) = self.entries.entry_at(slot)
                 && !entry.passing
                 && entry.listed
             {
@@ -73,24 +73,25 @@ impl Exporter {
 
     /// The export of a pin goes with whoever uses it last, however much may be kept: who lent it for long wants it back. Whoever asks for it
     /// meanwhile and wants it kept has it kept, if there is room.
-    pub fn let_go(&mut self, pin: &Pin) {
-        let id = pin.name.id();
+    pub fn let_go(&mut self, pin: &ExportPin) {
+        let id = pin.name.slot_id();
         let used = self.entries.get(id).is_some_and(|entry| entry.listed && entry.pins > 0);
-        if used && !self.mutant.is("ipc-keeps-what-was-lent") {
+        if used && !self.mutant.is_planted("ipc-keeps-what-was-lent") {
             self.let_pass(id);
         }
     }
 
-    /// When [`Exporter::poll`] next has something to do by time alone.
+    /// When [`MemoryExporter::poll`] next has something to do by time alone.
     #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
+    pub fn next_deadline(&self) -> Option<Instant> {
         let first = self.entries.get(self.idle.front()?)?;
         Some(first.used + self.config.idle?)
     }
 
     /// What no message has used for long goes.
-    pub(super) fn expire(&mut self, now: Instant) {
-        while self.deadline().is_some_and(|deadline| deadline <= now) && !self.mutant.is("ipc-never-expires")
+    pub(super) fn expire_idle(&mut self, now: Instant) {
+        while self.next_deadline().is_some_and(|deadline| deadline <= now)
+            && !self.mutant.is_planted("ipc-never-expires")
         {
             let Some(id) = self.idle.front() else { return };
             self.counts.expired += 1;
@@ -99,34 +100,46 @@ impl Exporter {
     }
 
     /// Whether there is room for one more.
-    pub(super) fn make_room(&mut self, one: Amount, passing: bool) -> Result<(), Why> {
+    pub(super) fn make_room(&mut self, one: ExportAmount, passing: bool) -> Result<(), FallbackReason> {
         let budget = self.config.budget;
-        let room = |there: Amount| if there.fits(budget) { Ok(()) } else { Err(Why::NoRoom) };
+        let room = |there: ExportAmount| {
+            if there.fits_within(budget) { Ok(()) } else { Err(FallbackReason::NoRoom) }
+        };
         match passing {
-            _ if self.closing && !self.mutant.is("ipc-shares-when-closed") => Err(Why::Closing),
-            true if self.passing.entries >= self.config.passing => Err(Why::NoRoom),
+            _ if self.closing && !self.mutant.is_planted("ipc-shares-when-closed") => {
+                Err(FallbackReason::Closing)
+            }
+            true if self.passing.entries >= self.config.passing => Err(FallbackReason::NoRoom),
             true => Ok(()),
-            false if budget.is_none() => Err(Why::Off),
-            false if !one.fits(budget) => Err(Why::TooLong),
+            false if budget.is_none() => Err(FallbackReason::Off),
+            false if !one.fits_within(budget) => Err(FallbackReason::TooLong),
             false => {
-                while !self.live.and(one).fits(budget) && self.evict() {}
-                let zombies = if self.mutant.is("ipc-forgets-zombies") { Amount::NONE } else { self.zombies };
-                room(self.live.and(zombies).and(one))
+                while !self.live.combined_with(one).fits_within(budget) && self.evict_idle() {}
+                let zombies = if self.mutant.is_planted("ipc-forgets-zombies") {
+                    ExportAmount::NONE
+                } else {
+                    self.zombies
+                };
+                room(self.live.combined_with(zombies).combined_with(one))
             }
         }
     }
 
     /// A message that wants it kept finds one that goes with its last message: it is kept from now on, if there is room. Without,
     /// the message may use it all the same; but not if nothing may be kept, or if it was asked back.
-    pub(super) fn adopt(&mut self, id: SlotId) -> Result<(), Why> {
+    pub(super) fn keep_passing(&mut self, id: SlotId) -> Result<(), FallbackReason> {
         let Some(entry) = self.entries.get(id).filter(|entry| entry.passing) else { return Ok(()) };
-        let one = self.config.one(entry.memory);
+        let one = self.config.amount_of(entry.memory);
         let asked_back = entry.asked_back;
         let budget = self.config.budget;
-        if !self.live.and(self.zombies).and(one).fits(budget) {
+        if !self.live.combined_with(self.zombies).combined_with(one).fits_within(budget) {
             let is_off = budget.is_none();
-            let shared = !asked_back && !is_off || self.mutant.is("ipc-shares-beyond-the-budget");
-            return if shared { Ok(()) } else { Err(if is_off { Why::Off } else { Why::NoRoom }) };
+            let shared = !asked_back && !is_off || self.mutant.is_planted("ipc-shares-beyond-the-budget");
+            return if shared {
+                Ok(())
+            } else {
+                Err(if is_off { FallbackReason::Off } else { FallbackReason::NoRoom })
+            };
         }
         if let Some(entry) = self.entries.get_mut(id) {
             (entry.passing, entry.asked_back) = (false, false);
@@ -139,7 +152,7 @@ impl Exporter {
     /// One that is in use is asked back: it goes with its last message from now on.
     fn let_pass(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let one = self.config.one(entry.memory);
+        let one = self.config.amount_of(entry.memory);
         entry.asked_back = true;
         if core::mem::replace(&mut entry.passing, true) {
             return;
@@ -149,25 +162,27 @@ impl Exporter {
     }
 
     /// The last message that used it is done.
-    pub(super) fn rest(&mut self, id: SlotId, now: Instant) {
-        let Some(entry) = self.entries.get_mut(id).filter(|entry| entry.state == State::Live) else { return };
+    pub(super) fn on_last_unpin(&mut self, id: SlotId, now: Instant) {
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| entry.state == ExportState::Live) else {
+            return;
+        };
         entry.used = now;
         if entry.passing {
             return self.retire_at(id.slot);
         }
         self.idle.push(&mut self.entries, id);
-        self.converge();
+        self.evict_over_budget();
     }
 
-    fn converge(&mut self) {
-        while !self.live.fits(self.config.budget) && self.evict() {}
+    fn evict_over_budget(&mut self) {
+        while !self.live.fits_within(self.config.budget) && self.evict_idle() {}
     }
 
     /// The least recently used one that no message uses goes, if there is any.
-    fn evict(&mut self) -> bool {
-        let recent = self.mutant.is("ipc-evicts-the-recent");
+    fn evict_idle(&mut self) -> bool {
+        let recent = self.mutant.is_planted("ipc-evicts-the-recent");
         let id = if recent { self.idle.back() } else { self.idle.front() };
-        let Some(id) = id else { return self.mutant.is("ipc-evicts-pinned") && self.evict_pinned() };
+        let Some(id) = id else { return self.mutant.is_planted("ipc-evicts-pinned") && self.evict_pinned() };
         self.counts.evicted += 1;
         self.retire_at(id.slot);
         true
@@ -175,9 +190,9 @@ impl Exporter {
 
     /// A planted bug: one that messages use goes.
     fn evict_pinned(&mut self) -> bool {
-        let used = self.entries.iter().find(|(_, entry)| entry.listed && entry.state == State::Live);
+        let used = self.entries.iter().find(|(_, entry)| entry.listed && entry.state == ExportState::Live);
         let Some((id, _)) = used else { return false };
-        self.condemn_used(id);
+        self.begin_retiring_used(id);
         true
     }
 }

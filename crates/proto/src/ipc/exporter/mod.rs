@@ -1,14 +1,14 @@
 //! The end that has the memory: it alone decides what is exported, who is told, and when that is over.
 //!
-//! - [`Exporter::lookup`] finds an export and changes nothing. [`Exporter::share`] pins one for a message ([`Shared::Sent`]), or says
-//!   what is missing: an export that the caller is to make ([`Shared::Export`]), another caller's export
-//!   ([`Shared::Coming`]); or that this message goes another way ([`Shared::Fallback`]). Both are told what the driver
+//! - [`MemoryExporter::lookup_export`] finds an export and changes nothing. [`MemoryExporter::share_memory`] pins one for a message ([`ShareDecision::Sent`]), or says
+//!   what is missing: an export that the caller is to make ([`ShareDecision::Export`]), another caller's export
+//!   ([`ShareDecision::Coming`]); or that this message goes another way ([`ShareDecision::Fallback`]). Both are told what the driver
 //!   says of the address just now: an address alone may be that of memory that was freed and given to another owner.
-//! - [`Exporter::finish`]: the message is done. [`Exporter::poll`], after any call and at [`Exporter::deadline`]: what is to be
-//!   unexported or asked of the driver. [`Exporter::retire`], for each peer whose stream has room: what it is to let go.
-//!   [`Exporter::retired`]: it has.
-//! - [`Exporter::grow`] and [`Exporter::shrink`], and nothing else, change what may be kept. [`Exporter::trim`],
-//!   [`Exporter::drain`], [`Exporter::release`], [`Exporter::freed`] and [`Exporter::close`] ask something back.
+//! - [`MemoryExporter::finish_message`]: the message is done. [`MemoryExporter::poll`], after any call and at [`MemoryExporter::next_deadline`]: what is to be
+//!   unexported or asked of the driver. [`MemoryExporter::take_due_names`], for each peer whose stream has room: what it is to let go.
+//!   [`MemoryExporter::on_retired`]: it has.
+//! - [`MemoryExporter::grow_budget`] and [`MemoryExporter::shrink_budget`], and nothing else, change what may be kept. [`MemoryExporter::trim_exports`],
+//!   [`MemoryExporter::drain_peer`], [`MemoryExporter::release_allocation`], [`MemoryExporter::on_memory_freed`] and [`MemoryExporter::close`] ask something back.
 //!
 //! Live exports have no byte in common. What overlaps a new allocation, or has its address and another id, is retired when the new
 //! one is seen. What is retired is found no more, and is over once no message uses it and every peer has let it go or is dead;
@@ -27,31 +27,31 @@ mod peer;
 mod retire;
 mod share;
 
-pub use counts::{Amount, Counts, Usage, Why};
-pub use entry::{Export, Pin, Sent, State};
-pub use memory::{Allocation, AllocationId};
-pub use news::{Command, NewsError, Query};
-pub use peer::PeerId;
-pub use share::{Ask, Found, ShareError, Shared};
+pub use counts::{ExportAmount, ExportUsage, ExporterCounts, FallbackReason};
+pub use entry::{ExportPin, ExportState, PendingExport, SharedReference};
+pub use memory::{DriverAllocation, DriverAllocationId};
+pub use news::{AllocationQuery, ExporterCommand, ExporterEventError};
+pub use peer::ImportingPeerId;
+pub use share::{ExportLookup, ExportRequest, ExportRequestError, ShareDecision};
 
-use self::entry::Entry;
-use self::peer::{Held, Peer};
-use crate::intervals::Intervals;
+use self::entry::ExportEntry;
+use self::peer::{HoldPhase, ImportingPeer};
+use crate::intervals::IntervalTree;
 use crate::limits::{EXPORTS_MAX, IPC_PEERS_MAX};
 use crate::mutant::Mutant;
-use crate::queue::Queue;
-use crate::slots::{SlotId, Slots};
+use crate::queue::LinkedQueue;
+use crate::slots::{SlotId, SlotTable};
 use crate::time::{Duration, Instant};
-use crate::wire::ipc::Name;
+use crate::wire::ipc::ExportName;
 
 /// No export.
 const NONE: u32 = u32::MAX;
 
 /// What an exporter may do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Config {
+pub struct ExporterConfig {
     /// What may be kept, what is not let go yet included; more than [`EXPORTS_MAX`] entries are as many as that, less `passing`.
-    pub budget: Amount,
+    pub budget: ExportAmount,
     /// Exports besides that go with the last message that uses them; at most half of [`EXPORTS_MAX`].
     pub passing: usize,
     /// For how long an export is kept that no message uses; `None`: for ever.
@@ -60,33 +60,33 @@ pub struct Config {
     pub weightless: bool,
 }
 
-impl Config {
+impl ExporterConfig {
     /// For how long an export is kept by default that no message uses.
-    pub const IDLE: Duration = Duration::secs(30);
+    pub const IDLE: Duration = Duration::from_secs(30);
 
     /// What one export of that memory counts.
-    fn one(&self, memory: Allocation) -> Amount {
-        Amount::one(if self.weightless { 0 } else { memory.span.len() })
+    fn amount_of(&self, memory: DriverAllocation) -> ExportAmount {
+        ExportAmount::one_export(if self.weightless { 0 } else { memory.span.len() })
     }
 }
 
 /// What a process has exported.
 #[derive(Clone, Debug)]
-pub struct Exporter {
-    config: Config,
-    entries: Slots<Entry>,
+pub struct MemoryExporter {
+    config: ExporterConfig,
+    entries: SlotTable<ExportEntry>,
     /// Those that are found, by their addresses: the places of their names.
-    index: Intervals<(), u32>,
+    index: IntervalTree<(), u32>,
     /// The one that was shared last.
-    recent: Option<Recent>,
-    peers: Slots<Peer>,
+    recent: Option<RecentExport>,
+    peers: SlotTable<ImportingPeer>,
     /// Those that may be evicted, the least recently used in front.
-    idle: Queue,
+    idle: LinkedQueue,
     /// Those to be unexported that nobody has been told of.
-    leaving: Queue,
-    live: Amount,
-    passing: Amount,
-    zombies: Amount,
+    leaving: LinkedQueue,
+    live: ExportAmount,
+    passing: ExportAmount,
+    zombies: ExportAmount,
     /// Most bytes of all three so far.
     peak: u64,
     /// Goes up whenever memory was freed.
@@ -94,15 +94,15 @@ pub struct Exporter {
     /// The next place to look at whether its memory is still there.
     sweep: u32,
     closing: bool,
-    counts: Counts,
+    counts: ExporterCounts,
     mutant: Mutant,
 }
 
 /// A live export that can be found, with all that a hit looks at.
 #[derive(Clone, Copy, Debug)]
-struct Recent {
-    name: Name,
-    memory: Allocation,
+struct RecentExport {
+    name: ExportName,
+    memory: DriverAllocation,
 }
 
 /// There are as many peers as there may be.
@@ -112,13 +112,13 @@ pub struct TooManyPeers;
 
 /// An export, as it stands: for those who show it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Listing {
+pub struct ExportListing {
     /// Its name.
-    pub name: Name,
+    pub name: ExportName,
     /// Its memory.
-    pub memory: Allocation,
+    pub memory: DriverAllocation,
     /// Where it stands.
-    pub state: State,
+    pub state: ExportState,
     /// Whether it goes with the last message that uses it.
     pub passing: bool,
     /// When the last message that used it was done, or it was made.
@@ -129,30 +129,30 @@ pub struct Listing {
     pub holders: u32,
 }
 
-impl Exporter {
+impl MemoryExporter {
     /// One that has exported nothing.
     #[must_use]
-    pub fn new(config: Config, mutant: Mutant) -> Self {
+    pub fn new(config: ExporterConfig, mutant: Mutant) -> Self {
         let passing = config.passing.min(EXPORTS_MAX / 2);
         let mut new = Self {
-            config: Config { budget: Amount::NONE, passing, ..config },
-            entries: Slots::new(0),
-            index: Intervals::new(mutant),
+            config: ExporterConfig { budget: ExportAmount::NONE, passing, ..config },
+            entries: SlotTable::new(0),
+            index: IntervalTree::new(mutant),
             recent: None,
-            peers: Slots::new(IPC_PEERS_MAX),
-            idle: Queue::new(),
-            leaving: Queue::new(),
-            live: Amount::NONE,
-            passing: Amount::NONE,
-            zombies: Amount::NONE,
+            peers: SlotTable::new(IPC_PEERS_MAX),
+            idle: LinkedQueue::new(),
+            leaving: LinkedQueue::new(),
+            live: ExportAmount::NONE,
+            passing: ExportAmount::NONE,
+            zombies: ExportAmount::NONE,
             peak: 0,
             epoch: 0,
             sweep: NONE,
             closing: false,
-            counts: Counts::default(),
+            counts: ExporterCounts::default(),
             mutant,
         };
-        new.grow(config.budget);
+        new.grow_budget(config.budget);
         new
     }
 
@@ -160,67 +160,69 @@ impl Exporter {
     ///
     /// # Errors
     /// [`TooManyPeers`].
-    pub fn join(&mut self) -> Result<PeerId, TooManyPeers> {
+    pub fn add_peer(&mut self) -> Result<ImportingPeerId, TooManyPeers> {
         // Without memory for one more there is room for none.
-        let peer = Peer::new(self.places()).map_err(|_| TooManyPeers)?;
-        self.peers.insert(peer).map(PeerId).map_err(|_| TooManyPeers)
+        let peer = ImportingPeer::new(self.export_capacity()).map_err(|_| TooManyPeers)?;
+        self.peers.insert(peer).map(ImportingPeerId).map_err(|_| TooManyPeers)
     }
 
     /// Exports that there can be at once, by the largest budget so far.
-    const fn places(&self) -> usize {
+    const fn export_capacity(&self) -> usize {
         self.entries.capacity()
     }
 
     /// What may be kept, and the rest.
     #[must_use]
-    pub const fn config(&self) -> Config {
+    pub const fn config(&self) -> ExporterConfig {
         self.config
     }
 
     /// What has happened so far.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
+    pub const fn counts(&self) -> ExporterCounts {
         self.counts
     }
 
     /// What there is.
     #[must_use]
-    pub const fn usage(&self) -> Usage {
-        Usage { live: self.live, passing: self.passing, zombies: self.zombies, idle: self.idle.len() }
+    pub const fn usage(&self) -> ExportUsage {
+        ExportUsage { live: self.live, passing: self.passing, zombies: self.zombies, idle: self.idle.len() }
     }
 
     /// Most bytes that were exported at once so far, zombies included.
     #[must_use]
-    pub const fn peak(&self) -> u64 {
+    pub const fn peak_bytes(&self) -> u64 {
         self.peak
     }
 
     /// For how long an export is kept from now on that no message uses; `None`: for ever.
-    pub const fn idle(&mut self, limit: Option<Duration>) {
+    pub const fn set_idle_limit(&mut self, limit: Option<Duration>) {
         self.config.idle = limit;
     }
 
     /// Every export, as it stands.
-    pub fn list(&self) -> impl Iterator<Item = Listing> {
-        let used = self.entries.iter().filter(|(_, entry)| entry.state != State::Spent);
+    pub fn list_exports(&self) -> impl Iterator<Item = ExportListing> {
+        let used = self.entries.iter().filter(|(_, entry)| entry.state != ExportState::Spent);
         used.filter_map(|(id, entry)| {
-            let Entry { memory, state, passing, used, pins, held: holders, .. } = *entry;
-            Some(Listing { name: Name::new(id)?, memory, state, passing, used, pins, holders })
+            let ExportEntry { memory, state, passing, used, pins, held: holders, .. } = *entry;
+            Some(ExportListing { name: ExportName::new(id)?, memory, state, passing, used, pins, holders })
         })
     }
 
     /// The peers that were told of an export and have not let it go, each with the number of messages to it that use it.
-    pub fn holders(&self, name: Name) -> impl Iterator<Item = (PeerId, u32)> {
-        let known = self.entries.get(name.id()).is_some();
-        let toward = move |peer: &Peer| peer.toward.get(name.id().slot as usize).copied().filter(|_| known);
-        let holds = move |(id, peer): (SlotId, &Peer)| Some((PeerId(id), toward(peer)?));
+    pub fn export_holders(&self, name: ExportName) -> impl Iterator<Item = (ImportingPeerId, u32)> {
+        let known = self.entries.get(name.slot_id()).is_some();
+        let toward = move |peer: &ImportingPeer| {
+            peer.toward.get(name.slot_id().slot as usize).copied().filter(|_| known)
+        };
+        let holds = move |(id, peer): (SlotId, &ImportingPeer)| Some((ImportingPeerId(id), toward(peer)?));
         let all = self.peers.iter().filter_map(holds);
-        all.filter(|(_, toward)| toward.held != Held::No).map(|(peer, toward)| (peer, toward.pins))
+        all.filter(|(_, toward)| toward.held != HoldPhase::No).map(|(peer, toward)| (peer, toward.pins))
     }
 }
 
 #[cfg(test)]
-impl Exporter {
+impl MemoryExporter {
     /// All that decides what can happen from now on.
     pub(in crate::ipc) fn print(&self, hasher: &mut impl core::hash::Hasher) {
         use core::hash::Hash;
@@ -234,8 +236,8 @@ impl Exporter {
         self.entries.wear_out(slot);
     }
 
-    pub(in crate::ipc) fn overuse(&mut self, name: Name, pins: u32) {
-        self.entries.get_mut(name.id()).into_iter().for_each(|entry| entry.pins = pins);
+    pub(in crate::ipc) fn overuse(&mut self, name: ExportName, pins: u32) {
+        self.entries.get_mut(name.slot_id()).into_iter().for_each(|entry| entry.pins = pins);
     }
 
     /// For how many exports tables have room.

@@ -9,9 +9,9 @@ use crate::slots::SlotId;
 
 /// An importing process, from its coming to its death or its BYE. A process that comes again is another one.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct PeerId(pub(in crate::ipc) SlotId);
+pub struct ImportingPeerId(pub(in crate::ipc) SlotId);
 
-impl PeerId {
+impl ImportingPeerId {
     /// The place in which the caller may keep what belongs to it.
     #[must_use]
     pub const fn slot(self) -> u32 {
@@ -21,7 +21,7 @@ impl PeerId {
 
 /// How a peer stands to an export.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub(super) enum Held {
+pub(super) enum HoldPhase {
     /// It has not heard of it, or has let it go.
     #[default]
     No,
@@ -37,8 +37,8 @@ pub(super) enum Held {
 
 /// A peer and an export.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub(super) struct Toward {
-    pub(super) held: Held,
+pub(super) struct PeerExport {
+    pub(super) held: HoldPhase,
     /// How often it could not map it, one after another.
     failures: u8,
     /// So many messages more go another way.
@@ -49,14 +49,14 @@ pub(super) struct Toward {
 
 /// A peer.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Peer {
+pub(super) struct ImportingPeer {
     /// By the exports' slots.
-    pub(super) toward: Vec<Toward>,
+    pub(super) toward: Vec<PeerExport>,
     /// Slots of exports that it is to be told to let go.
     pub(super) due: VecDeque<u32>,
 }
 
-impl Toward {
+impl PeerExport {
     /// Whether one more message is to go another way, as the peer could not map this.
     pub(super) const fn is_passed_over(&mut self) -> bool {
         if self.passed_over == 0 {
@@ -67,41 +67,41 @@ impl Toward {
     }
 
     /// It could not map it.
-    pub(super) fn failed(&mut self) {
+    pub(super) fn on_map_failed(&mut self) {
         self.failures = self.failures.saturating_add(1);
         let run = 1_u16.checked_shl(self.failures.into()).unwrap_or(u16::MAX);
         self.passed_over = run.min(IPC_PASSED_OVER_MAX);
     }
 
     /// It has mapped it.
-    pub(super) const fn succeeded(&mut self) {
+    pub(super) const fn on_map_succeeded(&mut self) {
         self.failures = 0;
     }
 }
 
-impl Peer {
+impl ImportingPeer {
     /// One that knows nothing, with room for so many exports.
     pub(super) fn new(exports: usize) -> Result<Self, OutOfMemory> {
-        Ok(Self { toward: try_filled(Toward::default(), exports)?.into_vec(), due: try_deque(exports)? })
+        Ok(Self { toward: try_filled(PeerExport::default(), exports)?.into_vec(), due: try_deque(exports)? })
     }
 
     /// There may be so many exports now.
-    pub(super) fn grow(&mut self, exports: usize) -> Result<(), OutOfMemory> {
+    pub(super) fn grow_exports(&mut self, exports: usize) -> Result<(), OutOfMemory> {
         if exports > self.toward.len() {
             let bytes = exports.saturating_mul(size_of::<u32>());
             let more = exports.saturating_sub(self.due.len());
             self.due.try_reserve(more).map_err(|_| OutOfMemory { bytes })?;
             let more = exports - self.toward.len();
             try_grow(&mut self.toward, more)?;
-            self.toward.resize(exports, Toward::default());
+            self.toward.resize(exports, PeerExport::default());
         }
         Ok(())
     }
 
     /// It is to let an export go that no message to it uses.
-    pub(super) fn dismiss(&mut self, slot: u32) {
+    pub(super) fn queue_retire(&mut self, slot: u32) {
         if let Some(toward) = self.toward.get_mut(slot as usize) {
-            toward.held = Held::Due;
+            toward.held = HoldPhase::Due;
             self.due.push_back(slot);
         }
     }

@@ -1,66 +1,66 @@
 //! The end of an export: it is found no more, its peers let it go, and then the driver has it back.
 
-use super::Exporter;
-use super::entry::{Entry, State};
-use super::peer::Held;
+use super::MemoryExporter;
+use super::entry::{ExportEntry, ExportState};
+use super::peer::HoldPhase;
 use crate::slots::SlotId;
 
-impl Exporter {
+impl MemoryExporter {
     /// Nobody finds that export any more; it is over once no message uses it and no peer has it.
     pub(super) fn retire_at(&mut self, slot: u32) {
-        let Some((id, entry)) = self.entries.at(slot).filter(|(_, entry)| entry.listed) else { return };
+        let Some((id, entry)) = self.entries.entry_at(slot).filter(|(_, entry)| entry.listed) else { return };
         let idle = entry.is_idle();
-        let live = entry.state == State::Live;
-        self.unlist(id);
+        let live = entry.state == ExportState::Live;
+        self.unlist_export(id);
         if idle {
-            self.idle.take(&mut self.entries, id);
+            self.idle.unlink_entry(&mut self.entries, id);
         }
         // Who is exporting it is told when it is.
         if live {
-            self.condemn(id);
+            self.begin_retiring(id);
         }
     }
 
     /// The memory of that export is not what it was.
     pub(super) fn end_stale(&mut self, slot: u32) {
         self.counts.stale += 1;
-        let of = self.entries.at(slot);
-        let under_use = self.mutant.is("ipc-ends-stale-under-use");
+        let of = self.entries.entry_at(slot);
+        let under_use = self.mutant.is_planted("ipc-ends-stale-under-use");
         if let Some((id, _)) =
-            of.filter(|(_, entry)| under_use && entry.state == State::Live && entry.pins > 0)
+            of.filter(|(_, entry)| under_use && entry.state == ExportState::Live && entry.pins > 0)
         {
-            return self.condemn_used(id);
+            return self.begin_retiring_used(id);
         }
         self.retire_at(slot);
     }
 
     /// A planted bug: as if no message used it, and no peer had it.
-    pub(super) fn condemn_used(&mut self, id: SlotId) {
+    pub(super) fn begin_retiring_used(&mut self, id: SlotId) {
         if let Some(entry) = self.entries.get_mut(id) {
             (entry.pins, entry.held) = (0, 0);
         }
-        self.unlist(id);
-        self.condemn(id);
+        self.unlist_export(id);
+        self.begin_retiring(id);
     }
 
-    pub(super) fn unlist(&mut self, id: SlotId) {
+    pub(super) fn unlist_export(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if !core::mem::take(&mut entry.listed) {
             return;
         }
         let span = entry.memory.span;
         self.index.remove(&(), span);
-        let remembers = self.mutant.is("ipc-remembers-the-retired");
-        if self.recent.is_some_and(|recent| recent.name.id() == id) && !remembers {
+        let remembers = self.mutant.is_planted("ipc-remembers-the-retired");
+        if self.recent.is_some_and(|recent| recent.name.slot_id() == id) && !remembers {
             self.recent = None;
         }
     }
 
     /// One that is live and in no queue is over: whoever was told of it is to let it go, once no message uses it there.
-    pub(super) fn condemn(&mut self, id: SlotId) {
+    pub(super) fn begin_retiring(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let one = self.config.one(entry.memory);
-        entry.state = State::Retiring;
+        let one = self.config.amount_of(entry.memory);
+        entry.state = ExportState::Retiring;
         if entry.passing {
             self.passing -= one
         } else {
@@ -68,40 +68,41 @@ impl Exporter {
         }
         self.zombies += one;
         if entry.held > 0 {
-            let under_use = self.mutant.is("ipc-retires-under-use");
+            let under_use = self.mutant.is_planted("ipc-retires-under-use");
             for (_, peer) in self.peers.iter_mut() {
                 let toward = peer.toward.get(id.slot as usize).copied().unwrap_or_default();
-                let told = matches!(toward.held, Held::Announced | Held::Draining);
+                let told = matches!(toward.held, HoldPhase::Announced | HoldPhase::Draining);
                 if told && (toward.pins == 0 || under_use) {
-                    peer.dismiss(id.slot);
+                    peer.queue_retire(id.slot);
                 }
             }
         }
-        self.settle(id);
+        self.unexport_if_unused(id);
     }
 
     /// One that is over goes back to the driver if nobody uses it and nobody has it.
-    pub(super) fn settle(&mut self, id: SlotId) {
+    pub(super) fn unexport_if_unused(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let held = entry.held > 0 && !self.mutant.is("ipc-unexports-before-the-last-word");
-        if entry.state == State::Retiring && entry.pins == 0 && !held {
-            entry.state = State::Leaving;
+        let held = entry.held > 0 && !self.mutant.is_planted("ipc-unexports-before-the-last-word");
+        if entry.state == ExportState::Retiring && entry.pins == 0 && !held {
+            entry.state = ExportState::Leaving;
             self.leaving.push(&mut self.entries, id);
         }
     }
 
     /// Its name is over. A place that has had all its generations stays taken, so that no name comes twice.
     pub(super) fn remove(&mut self, id: SlotId) {
-        if id.generation != u32::MAX || self.mutant.is("ipc-gives-names-again") {
+        if id.generation != u32::MAX || self.mutant.is_planted("ipc-gives-names-again") {
             self.entries.remove(id);
         } else if let Some(entry) = self.entries.get_mut(id) {
-            entry.state = State::Spent;
+            entry.state = ExportState::Spent;
         }
     }
 
     /// Looks at every export that can be found.
-    pub(super) fn find_listed(&self, from: u32, is: impl Fn(&Entry) -> bool) -> Option<SlotId> {
-        let mut places = (from..self.entries.places() as u32).filter_map(|slot| self.entries.at(slot));
+    pub(super) fn find_listed(&self, from: u32, is: impl Fn(&ExportEntry) -> bool) -> Option<SlotId> {
+        let mut places =
+            (from..self.entries.used_places() as u32).filter_map(|slot| self.entries.entry_at(slot));
         places.find(|(_, entry)| entry.listed && is(entry)).map(|(id, _)| id)
     }
 }

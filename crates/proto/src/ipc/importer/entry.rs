@@ -8,9 +8,9 @@
 
 use alloc::vec::Vec;
 
-use crate::intervals::Span;
+use crate::intervals::ByteSpan;
 use crate::slots::SlotId;
-use crate::wire::ipc::Name;
+use crate::wire::ipc::ExportName;
 
 /// An exporting process, from its coming to its end. A process that comes again is another one.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -26,7 +26,7 @@ impl SourceId {
 
 /// How memory is mapped.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Way {
+pub enum MappingKind {
     /// For a device: what copy engines take.
     Device,
     /// For the host: what a processor may load and store.
@@ -35,11 +35,11 @@ pub enum Way {
 
 /// Where and how memory is mapped. A mapping serves who asks for the same place, and nobody else.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Place {
+pub struct MappingPlace {
     /// This process's number of the device.
     pub device: u32,
     /// How.
-    pub way: Way,
+    pub way: MappingKind,
 }
 
 /// A mapping: of one export, in one place.
@@ -48,9 +48,9 @@ pub struct MappingId {
     /// Whose memory.
     pub source: SourceId,
     /// Which export.
-    pub name: Name,
+    pub name: ExportName,
     /// Where.
-    pub place: Place,
+    pub place: MappingPlace,
 }
 
 /// The right of one operation to use an import: nobody unmaps it before this is given back. There is one for each that was given;
@@ -58,29 +58,29 @@ pub struct MappingId {
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug, Eq, Hash, PartialEq)]
 #[must_use = "a use that does not end keeps its import for ever"]
-pub struct Use {
+pub struct ImportPin {
     pub(super) source: SourceId,
-    pub(super) name: Name,
-    pub(super) part: Span,
+    pub(super) name: ExportName,
+    pub(super) part: ByteSpan,
 }
 
-impl Use {
+impl ImportPin {
     /// Which import.
     #[must_use]
-    pub const fn name(&self) -> Name {
+    pub const fn export_name(&self) -> ExportName {
         self.name
     }
 
     /// Its bytes, counted from the first of the allocation.
     #[must_use]
-    pub const fn part(&self) -> Span {
+    pub const fn part(&self) -> ByteSpan {
         self.part
     }
 }
 
 /// Where an import stands.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum State {
+pub enum ImportState {
     /// There is none.
     Vacant,
     /// Something was referred to, and is not announced yet.
@@ -93,7 +93,7 @@ pub enum State {
 
 /// Where a mapping stands.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(super) enum Mapped {
+pub(super) enum MappingPhase {
     /// Somebody is mapping it, for the second time where that is true.
     Opening { again: bool },
     /// It can be used, at that address.
@@ -108,38 +108,44 @@ pub(super) enum Mapped {
 
 /// A mapping.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(super) struct Mapping {
-    pub(super) place: Place,
-    pub(super) state: Mapped,
+pub(super) struct ImportMapping {
+    pub(super) place: MappingPlace,
+    pub(super) state: MappingPhase,
 }
 
 /// An import, or its place.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct ImportEntry {
     /// Which use of the place it is, or was.
     pub(super) generation: u32,
-    pub(super) state: State,
+    pub(super) state: ImportState,
     /// Where it lies at the exporter, once that is known.
-    pub(super) span: Option<Span>,
+    pub(super) span: Option<ByteSpan>,
     /// Which announcement of its exporter it is: of two that overlap the later one is there, and the other one gone.
     pub(super) order: u64,
     /// Operations that use it.
     pub(super) pins: u32,
     /// Few: a place each.
-    pub(super) mappings: Vec<Mapping>,
+    pub(super) mappings: Vec<ImportMapping>,
 }
 
-impl Entry {
-    pub(super) const NONE: Self =
-        Self { generation: 0, state: State::Vacant, span: None, order: 0, pins: 0, mappings: Vec::new() };
+impl ImportEntry {
+    pub(super) const NONE: Self = Self {
+        generation: 0,
+        state: ImportState::Vacant,
+        span: None,
+        order: 0,
+        pins: 0,
+        mappings: Vec::new(),
+    };
 
     /// The mapping in that place.
     #[inline]
-    pub(super) fn mapping(&self, place: Place) -> Option<&Mapping> {
+    pub(super) fn mapping(&self, place: MappingPlace) -> Option<&ImportMapping> {
         self.mappings.iter().find(|mapping| mapping.place == place)
     }
 
-    pub(super) fn mapping_mut(&mut self, place: Place) -> Option<&mut Mapping> {
+    pub(super) fn mapping_mut(&mut self, place: MappingPlace) -> Option<&mut ImportMapping> {
         self.mappings.iter_mut().find(|mapping| mapping.place == place)
     }
 }

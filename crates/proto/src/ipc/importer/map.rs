@@ -1,18 +1,20 @@
 //! Where the bytes are that an operation uses: found, mapped, or not to be had.
 
-use super::Importer;
-use super::entry::{Entry, Mapped, Mapping, MappingId, Place, State, Use};
+use super::MemoryImporter;
+use super::entry::{
+    ImportEntry, ImportMapping, ImportPin, ImportState, MappingId, MappingPhase, MappingPlace,
+};
 use super::news::{NoMapping, is_within};
 use crate::limits::MAPPINGS_OF_IMPORT_MAX;
-use crate::wire::ipc::Reference;
+use crate::wire::ipc::ExportReference;
 
 /// What becomes of an operation that asks for its bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
-pub enum Resolved {
+pub enum ResolveOutcome {
     /// They are at that address.
     At(u64),
-    /// Map this first, without the lock; then say [`Importer::mapped`] or [`Importer::map_failed`], one of the two for certain.
+    /// Map this first, without the lock; then say [`MemoryImporter::on_mapped`] or [`MemoryImporter::on_map_failed`], one of the two for certain.
     Map(MappingId),
     /// The announcement is on its way, another operation maps them, or something else is unmapped first: ask again after news.
     Wait,
@@ -33,123 +35,139 @@ pub enum ResolveError {
 
 /// Why a driver did not map.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Refusal {
+pub enum MapRefusal {
     /// It takes the memory, or memory at that address, for mapped already.
     AlreadyMapped,
     /// Something else.
     Other,
 }
 
-impl Importer {
+impl MemoryImporter {
     /// Where the bytes of an operation are, in that place. What is mapped is found by its name alone.
     ///
     /// # Errors
     /// [`ResolveError`].
     #[inline]
-    pub fn resolve(&mut self, of: &Use, place: Place) -> Result<Resolved, ResolveError> {
+    pub fn resolve_address(
+        &mut self,
+        of: &ImportPin,
+        place: MappingPlace,
+    ) -> Result<ResolveOutcome, ResolveError> {
         let Some(source) = self.sources.get(of.source.0) else { return Err(ResolveError::Gone) };
-        let slot = of.name.id().slot as usize;
+        let slot = of.name.slot_id().slot as usize;
         let Some(entry) = source.entries.get(slot) else { return Err(ResolveError::Gone) };
-        if let Some(Mapping { state: Mapped::Open { address }, .. }) = self.find(entry, place) {
-            let reference = Reference { name: of.name, part: of.part };
-            if !is_within(entry, &reference) && !self.mutant.is("ipc-believes-references") {
+        if let Some(ImportMapping { state: MappingPhase::Open { address }, .. }) =
+            self.find_mapping(entry, place)
+        {
+            let reference = ExportReference { name: of.name, part: of.part };
+            if !is_within(entry, &reference) && !self.mutant.is_planted("ipc-believes-references") {
                 return Err(ResolveError::Outside);
             }
             self.counts.hits += 1;
-            return Ok(Resolved::At(address.wrapping_add(of.part.start())));
+            return Ok(ResolveOutcome::At(address.wrapping_add(of.part.start())));
         }
         self.resolve_unmapped(of, place)
     }
 
     /// The mapping that serves who asks for that place.
     #[inline]
-    fn find(&self, entry: &Entry, place: Place) -> Option<Mapping> {
-        if self.mutant.is("ipc-maps-for-any-device") {
+    fn find_mapping(&self, entry: &ImportEntry, place: MappingPlace) -> Option<ImportMapping> {
+        if self.mutant.is_planted("ipc-maps-for-any-device") {
             return entry.mappings.iter().find(|mapping| mapping.place.way == place.way).copied();
         }
-        if self.mutant.is("ipc-maps-in-any-way") {
+        if self.mutant.is_planted("ipc-maps-in-any-way") {
             return entry.mappings.iter().find(|mapping| mapping.place.device == place.device).copied();
         }
         entry.mapping(place).copied()
     }
 
-    fn resolve_unmapped(&mut self, of: &Use, place: Place) -> Result<Resolved, ResolveError> {
-        let slot = of.name.id().slot as usize;
-        let again = self.mutant.is("ipc-maps-each-time");
+    fn resolve_unmapped(
+        &mut self,
+        of: &ImportPin,
+        place: MappingPlace,
+    ) -> Result<ResolveOutcome, ResolveError> {
+        let slot = of.name.slot_id().slot as usize;
+        let again = self.mutant.is_planted("ipc-maps-each-time");
         let Some(source) = self.sources.get_mut(of.source.0) else { return Err(ResolveError::Gone) };
         let ended = source.ended;
         let closing = source.closing;
         let Some(entry) = source.entries.get_mut(slot) else { return Err(ResolveError::Gone) };
-        let reference = Reference { name: of.name, part: of.part };
+        let reference = ExportReference { name: of.name, part: of.part };
         match entry.state {
             _ if ended => return Err(ResolveError::Gone),
-            State::Vacant => return Err(ResolveError::Gone),
-            State::Awaited if self.mutant.is("ipc-fails-what-comes-ahead") => return Ok(Resolved::Failed),
-            State::Awaited => return Ok(Resolved::Wait),
-            State::Known | State::Retiring if !is_within(entry, &reference) => {
+            ImportState::Vacant => return Err(ResolveError::Gone),
+            ImportState::Awaited if self.mutant.is_planted("ipc-fails-what-comes-ahead") => {
+                return Ok(ResolveOutcome::Failed);
+            }
+            ImportState::Awaited => return Ok(ResolveOutcome::Wait),
+            ImportState::Known | ImportState::Retiring if !is_within(entry, &reference) => {
                 return Err(ResolveError::Outside);
             }
-            State::Known | State::Retiring => {}
+            ImportState::Known | ImportState::Retiring => {}
         }
         let mapping = MappingId { source: of.source, name: of.name, place };
         match entry.mapping_mut(place) {
-            Some(Mapping { state: Mapped::Failed, .. }) => Ok(Resolved::Failed),
-            Some(Mapping { state: Mapped::Refused, .. }) if closing > 0 => Ok(Resolved::Wait),
-            Some(Mapping { state: state @ Mapped::Refused, .. }) => {
-                *state = Mapped::Opening { again: true };
-                self.counts.opens += 1;
-                Ok(Resolved::Map(mapping))
+            Some(ImportMapping { state: MappingPhase::Failed, .. }) => Ok(ResolveOutcome::Failed),
+            Some(ImportMapping { state: MappingPhase::Refused, .. }) if closing > 0 => {
+                Ok(ResolveOutcome::Wait)
             }
-            Some(_) if !again => Ok(Resolved::Wait),
-            _ => Ok(self.begin(mapping)),
+            Some(ImportMapping { state: state @ MappingPhase::Refused, .. }) => {
+                *state = MappingPhase::Opening { again: true };
+                self.counts.opens += 1;
+                Ok(ResolveOutcome::Map(mapping))
+            }
+            Some(_) if !again => Ok(ResolveOutcome::Wait),
+            _ => Ok(self.begin_mapping(mapping)),
         }
     }
 
     /// Nothing is mapped in that place: it is begun, if nothing lies in the way.
-    fn begin(&mut self, mapping: MappingId) -> Resolved {
-        let Some(source) = self.sources.get_mut(mapping.source.0) else { return Resolved::Failed };
-        let slot = mapping.name.id().slot;
-        let Some(entry) = source.entries.get(slot as usize) else { return Resolved::Failed };
+    fn begin_mapping(&mut self, mapping: MappingId) -> ResolveOutcome {
+        let Some(source) = self.sources.get_mut(mapping.source.0) else { return ResolveOutcome::Failed };
+        let slot = mapping.name.slot_id().slot;
+        let Some(entry) = source.entries.get(slot as usize) else { return ResolveOutcome::Failed };
         let Some(span) = entry.span.filter(|_| entry.mappings.len() < MAPPINGS_OF_IMPORT_MAX) else {
-            return Resolved::Failed;
+            return ResolveOutcome::Failed;
         };
-        let blind = self.mutant.is("ipc-maps-over-stale");
-        let other = source.spans.overlapping(&(), span).filter(|(_, other)| *other != slot && !blind);
+        let blind = self.mutant.is_planted("ipc-maps-over-stale");
+        let other = source.spans.find_overlapping(&(), span).filter(|(_, other)| *other != slot && !blind);
         if let Some((_, other)) = other {
             return self.clear(mapping, other as usize);
         }
         let _first = source.spans.insert((), span, slot);
         if let Some(entry) = source.entries.get_mut(slot as usize) {
-            entry.mappings.push(Mapping { place: mapping.place, state: Mapped::Opening { again: false } });
+            entry
+                .mappings
+                .push(ImportMapping { place: mapping.place, state: MappingPhase::Opening { again: false } });
         }
         self.counts.opens += 1;
-        Resolved::Map(mapping)
+        ResolveOutcome::Map(mapping)
     }
 
     /// What lies in the way is stale, or what asks is. In the first case it is unmapped first, unless somebody uses it.
-    fn clear(&mut self, mapping: MappingId, other: usize) -> Resolved {
+    fn clear(&mut self, mapping: MappingId, other: usize) -> ResolveOutcome {
         let of = |slot: usize| self.sources.get(mapping.source.0).and_then(|source| source.entries.get(slot));
-        let Some((asks, other_is)) = of(mapping.name.id().slot as usize).zip(of(other)) else {
-            return Resolved::Failed;
+        let Some((asks, other_is)) = of(mapping.name.slot_id().slot as usize).zip(of(other)) else {
+            return ResolveOutcome::Failed;
         };
-        let used = other_is.pins > 0 && !self.mutant.is("ipc-clears-under-use");
-        let newer = other_is.order > asks.order && !self.mutant.is("ipc-clears-the-newer");
+        let used = other_is.pins > 0 && !self.mutant.is_planted("ipc-clears-under-use");
+        let newer = other_is.order > asks.order && !self.mutant.is_planted("ipc-clears-the-newer");
         if used || newer {
             self.counts.stale += 1;
-            return Resolved::Failed;
+            return ResolveOutcome::Failed;
         }
         self.counts.stale += self.unmap_all(mapping.source, other);
-        Resolved::Wait
+        ResolveOutcome::Wait
     }
 
     /// It is mapped, its first byte at that address.
     ///
     /// # Errors
     /// [`NoMapping`] if nobody was told to map it.
-    pub fn mapped(&mut self, mapping: MappingId, address: u64) -> Result<(), NoMapping> {
-        let slot = mapping.name.id().slot as usize;
-        *self.opening(mapping)? = Mapped::Open { address };
-        self.settle(mapping.source, slot);
+    pub fn on_mapped(&mut self, mapping: MappingId, address: u64) -> Result<(), NoMapping> {
+        let slot = mapping.name.slot_id().slot as usize;
+        *self.opening_mapping(mapping)? = MappingPhase::Open { address };
+        self.settle_import(mapping.source, slot);
         Ok(())
     }
 
@@ -157,32 +175,38 @@ impl Importer {
     ///
     /// # Errors
     /// [`NoMapping`] if nobody was told to map it.
-    pub fn map_failed(&mut self, mapping: MappingId, why: Refusal) -> Result<(), NoMapping> {
-        if self.mutant.is("ipc-drops-failures") {
-            return self.mapped(mapping, 0);
+    pub fn on_map_failed(&mut self, mapping: MappingId, why: MapRefusal) -> Result<(), NoMapping> {
+        if self.mutant.is_planted("ipc-drops-failures") {
+            return self.on_mapped(mapping, 0);
         }
         let closing = self.sources.get(mapping.source.0).map_or(0, |source| source.closing);
-        let state = self.opening(mapping)?;
+        let state = self.opening_mapping(mapping)?;
         *state = match (&*state, why) {
-            (Mapped::Opening { again: false }, Refusal::AlreadyMapped) if closing > 0 => Mapped::Refused,
-            _ => Mapped::Failed,
+            (MappingPhase::Opening { again: false }, MapRefusal::AlreadyMapped) if closing > 0 => {
+                MappingPhase::Refused
+            }
+            _ => MappingPhase::Failed,
         };
         self.counts.failures += 1;
-        if self.mutant.is("ipc-tries-for-ever")
+        if self.mutant.is_planted("ipc-tries-for-ever")
             && let Some(of) = self.sources.get_mut(mapping.source.0)
             && let Some(entry) = of.entry_mut(mapping.name)
         {
             entry.mappings.retain(|other| other.place != mapping.place);
         }
-        self.settle(mapping.source, mapping.name.id().slot as usize);
-        self.tidy(mapping.source);
+        self.settle_import(mapping.source, mapping.name.slot_id().slot as usize);
+        self.remove_ended_source(mapping.source);
         Ok(())
     }
 
-    fn opening(&mut self, mapping: MappingId) -> Result<&mut Mapped, NoMapping> {
+    fn opening_mapping(&mut self, mapping: MappingId) -> Result<&mut MappingPhase, NoMapping> {
         let source = self.sources.get_mut(mapping.source.0).ok_or(NoMapping)?;
         let entry = source.entry_mut(mapping.name).ok_or(NoMapping)?;
         let found = entry.mapping_mut(mapping.place).ok_or(NoMapping)?;
-        if matches!(found.state, Mapped::Opening { .. }) { Ok(&mut found.state) } else { Err(NoMapping) }
+        if matches!(found.state, MappingPhase::Opening { .. }) {
+            Ok(&mut found.state)
+        } else {
+            Err(NoMapping)
+        }
     }
 }

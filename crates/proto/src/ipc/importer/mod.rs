@@ -1,13 +1,13 @@
 //! The end that maps: it obeys, pins what it uses, and says that something is unmapped only when it is.
 //!
-//! - [`Importer::announce`]: an exporter says what may be mapped; nothing is mapped for that. [`Importer::arrive`]: a message names
+//! - [`MemoryImporter::on_announce`]: an exporter says what may be mapped; nothing is mapped for that. [`MemoryImporter::pin_reference`]: a message names
 //!   bytes; they are pinned, even if the announcement is still on its way.
-//! - [`Importer::resolve`]: where those bytes are, in a certain place ([`Resolved::At`]); or the caller is to map them first
-//!   ([`Resolved::Map`], then [`Importer::mapped`] or [`Importer::map_failed`]), or to ask again ([`Resolved::Wait`]), or they cannot be
-//!   mapped ([`Resolved::Failed`]). [`Importer::finish`]: they are used no more.
-//! - [`Importer::retire`]: the exporter wants something back. [`Importer::poll`], after any call: what is to be unmapped; then
-//!   [`Importer::unmapped`]. [`Importer::retired`], when the stream to the exporter has room: what it can be told.
-//! - [`Importer::end`]: an exporter is dead, or this process shares no more with it.
+//! - [`MemoryImporter::resolve_address`]: where those bytes are, in a certain place ([`ResolveOutcome::At`]); or the caller is to map them first
+//!   ([`ResolveOutcome::Map`], then [`MemoryImporter::on_mapped`] or [`MemoryImporter::on_map_failed`]), or to ask again ([`ResolveOutcome::Wait`]), or they cannot be
+//!   mapped ([`ResolveOutcome::Failed`]). [`MemoryImporter::release_pin`]: they are used no more.
+//! - [`MemoryImporter::on_retire`]: the exporter wants something back. [`MemoryImporter::poll`], after any call: what is to be unmapped; then
+//!   [`MemoryImporter::on_unmapped`]. [`MemoryImporter::take_retired_names`], when the stream to the exporter has room: what it can be told.
+//! - [`MemoryImporter::end_source`]: an exporter is dead, or this process shares no more with it.
 //!
 //! An import is mapped once in each place, by whoever comes first, and unmapped when its exporter says so and nobody uses it. What a
 //! new one overlaps is stale, as live allocations of one exporter do not: it is unmapped first, and the new one not mapped if that
@@ -24,41 +24,41 @@ mod retire;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-pub use entry::{MappingId, Place, SourceId, State, Use, Way};
-pub use map::{Refusal, ResolveError, Resolved};
+pub use entry::{ImportPin, ImportState, MappingId, MappingKind, MappingPlace, SourceId};
+pub use map::{MapRefusal, ResolveError, ResolveOutcome};
 pub use news::{AnnounceError, ArriveError, NoMapping, RetireError};
-pub use retire::Unmap;
+pub use retire::UnmapCommand;
 
-use self::entry::Entry;
-use crate::intervals::Intervals;
+use self::entry::ImportEntry;
+use crate::intervals::IntervalTree;
 use crate::limits::IPC_PEERS_MAX;
 use crate::mutant::Mutant;
-use crate::slots::{SlotId, Slots};
-use crate::wire::ipc::Name;
+use crate::slots::{SlotId, SlotTable};
+use crate::wire::ipc::ExportName;
 
 /// What a process has mapped of others.
 #[derive(Clone, Debug)]
-pub struct Importer {
-    sources: Slots<Source>,
+pub struct MemoryImporter {
+    sources: SlotTable<ImportSource>,
     /// What is to be unmapped and nobody was told to.
     unmapping: VecDeque<MappingId>,
-    counts: Counts,
+    counts: ImporterCounts,
     mutant: Mutant,
 }
 
 /// One exporter, as seen from here.
 #[derive(Clone, Debug)]
-struct Source {
+struct ImportSource {
     /// By the slots of names.
-    entries: Vec<Entry>,
+    entries: Vec<ImportEntry>,
     /// Where those lie at the exporter that are mapped, or are being: their slots.
-    spans: Intervals<(), u32>,
+    spans: IntervalTree<(), u32>,
     /// Announcements so far.
     announced: u64,
     /// Names that are waited for.
     awaited: usize,
     /// What the exporter can be told to be unmapped.
-    retired: VecDeque<Name>,
+    retired: VecDeque<ExportName>,
     /// Mappings to be unmapped, or being.
     closing: usize,
     /// Uses that have not ended.
@@ -69,7 +69,7 @@ struct Source {
 
 /// What has happened so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counts {
+pub struct ImporterCounts {
     /// Names that were mapped when they were resolved.
     pub hits: u64,
     /// Mappings begun.
@@ -88,7 +88,7 @@ pub struct Counts {
 
 /// What there is.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub struct Usage {
+pub struct ImporterUsage {
     /// Names that may be mapped, or are to be forgotten.
     pub imports: usize,
     /// Names that are waited for.
@@ -108,23 +108,23 @@ pub struct Usage {
 #[error("memory of {IPC_PEERS_MAX} processes is known already")]
 pub struct TooManySources;
 
-impl Importer {
+impl MemoryImporter {
     /// One that knows nobody.
     #[must_use]
     pub fn new(mutant: Mutant) -> Self {
-        let sources = Slots::new(IPC_PEERS_MAX);
+        let sources = SlotTable::new(IPC_PEERS_MAX);
         let unmapping = VecDeque::new();
-        Self { sources, unmapping, counts: Counts::default(), mutant }
+        Self { sources, unmapping, counts: ImporterCounts::default(), mutant }
     }
 
     /// An exporter comes.
     ///
     /// # Errors
     /// [`TooManySources`].
-    pub fn join(&mut self) -> Result<SourceId, TooManySources> {
-        let source = Source {
+    pub fn add_source(&mut self) -> Result<SourceId, TooManySources> {
+        let source = ImportSource {
             entries: Vec::new(),
-            spans: Intervals::new(self.mutant),
+            spans: IntervalTree::new(self.mutant),
             announced: 0,
             awaited: 0,
             retired: VecDeque::new(),
@@ -143,18 +143,22 @@ impl Importer {
 
     /// What has happened so far.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
+    pub const fn counts(&self) -> ImporterCounts {
         self.counts
     }
 
     /// What there is of one exporter.
     #[must_use]
-    pub fn usage(&self, source: SourceId) -> Usage {
-        let Some(source) = self.sources.get(source.0) else { return Usage::default() };
-        let mut usage =
-            Usage { awaited: source.awaited, closing: source.closing, pins: source.pins, ..Usage::default() };
+    pub fn source_usage(&self, source: SourceId) -> ImporterUsage {
+        let Some(source) = self.sources.get(source.0) else { return ImporterUsage::default() };
+        let mut usage = ImporterUsage {
+            awaited: source.awaited,
+            closing: source.closing,
+            pins: source.pins,
+            ..ImporterUsage::default()
+        };
         for entry in &source.entries {
-            usage.imports += usize::from(matches!(entry.state, State::Known | State::Retiring));
+            usage.imports += usize::from(matches!(entry.state, ImportState::Known | ImportState::Retiring));
             usage.mappings += entry.mappings.len();
             let len = entry.span.map_or(0, |span| span.len());
             usage.bytes = usage.bytes.saturating_add(len.saturating_mul(entry.mappings.len() as u64));
@@ -163,31 +167,31 @@ impl Importer {
     }
 }
 
-impl Source {
+impl ImportSource {
     /// The import of that name.
     #[inline]
-    fn entry(&self, name: Name) -> Option<&Entry> {
-        let SlotId { slot, generation } = name.id();
+    fn entry(&self, name: ExportName) -> Option<&ImportEntry> {
+        let SlotId { slot, generation } = name.slot_id();
         self.entries.get(slot as usize).filter(|entry| entry.generation == generation)
     }
 
-    fn entry_mut(&mut self, name: Name) -> Option<&mut Entry> {
-        let SlotId { slot, generation } = name.id();
+    fn entry_mut(&mut self, name: ExportName) -> Option<&mut ImportEntry> {
+        let SlotId { slot, generation } = name.slot_id();
         self.entries.get_mut(slot as usize).filter(|entry| entry.generation == generation)
     }
 
     /// The place of that name, made if there is none.
-    fn place(&mut self, name: Name) -> &mut Entry {
-        let slot = name.id().slot as usize;
+    fn ensure_entry(&mut self, name: ExportName) -> &mut ImportEntry {
+        let slot = name.slot_id().slot as usize;
         if slot >= self.entries.len() {
-            self.entries.resize(slot + 1, Entry::NONE);
+            self.entries.resize(slot + 1, ImportEntry::NONE);
         }
         &mut self.entries[slot]
     }
 }
 
 #[cfg(test)]
-impl Importer {
+impl MemoryImporter {
     /// All that decides what can happen from now on.
     pub(in crate::ipc) fn print(&self, hasher: &mut impl core::hash::Hasher) {
         use core::hash::Hash;
@@ -203,7 +207,7 @@ impl Importer {
         self.unmapping.push_back(mapping);
     }
 
-    pub(in crate::ipc) fn overuse(&mut self, source: SourceId, name: Name, pins: u32) {
+    pub(in crate::ipc) fn overuse(&mut self, source: SourceId, name: ExportName, pins: u32) {
         let entry = self.sources.get_mut(source.0).and_then(|of| of.entry_mut(name));
         entry.into_iter().for_each(|entry| entry.pins = pins);
     }

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::config;
 use super::world::{PLACE, Setup, Step, World};
-use crate::ipc::exporter::{Amount, Config, Usage};
-use crate::ipc::importer::{Place, Refusal, Way};
+use crate::ipc::exporter::{ExportAmount, ExportUsage, ExporterConfig};
+use crate::ipc::importer::{MapRefusal, MappingKind, MappingPlace};
 use std::vec::Vec;
 
 const BUFFERS: &[(u64, u64)] = &[
@@ -18,9 +18,13 @@ const BUFFERS: &[(u64, u64)] = &[
     (0x4010, 8),
 ];
 const PEERS: usize = 3;
-const PLACES: &[Place] = &[PLACE, Place { device: 1, way: Way::Device }, Place { device: 0, way: Way::Host }];
+const PLACES: &[MappingPlace] = &[
+    PLACE,
+    MappingPlace { device: 1, way: MappingKind::Device },
+    MappingPlace { device: 0, way: MappingKind::Host },
+];
 
-const fn setup(config: Config, peers: usize) -> Setup {
+const fn setup(config: ExporterConfig, peers: usize) -> Setup {
     Setup { config, hooked: false, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
 }
 
@@ -38,7 +42,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
             let place = if place < PLACES.len() { place } else { 0 };
             Step::Send { buffer, peer, place, passing: passing == 0 }
         });
-    let amount = (0..6_usize, 0..0x1000_u64).prop_map(|(entries, bytes)| Amount { entries, bytes });
+    let amount = (0..6_usize, 0..0x1000_u64).prop_map(|(entries, bytes)| ExportAmount { entries, bytes });
     let rare = prop_oneof![
         4 => Just(Step::Wait),
         4 => (0..0x1000_u64).prop_map(Step::Trim),
@@ -51,8 +55,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     ];
     let fails = prop_oneof![
         Just(Step::Exported(0, false)),
-        (0..PEERS).prop_map(|peer| Step::Mapped(peer, 0, Err(Refusal::Other))),
-        (0..PEERS).prop_map(|peer| Step::Mapped(peer, 0, Err(Refusal::AlreadyMapped))),
+        (0..PEERS).prop_map(|peer| Step::Mapped(peer, 0, Err(MapRefusal::Other))),
+        (0..PEERS).prop_map(|peer| Step::Mapped(peer, 0, Err(MapRefusal::AlreadyMapped))),
     ];
     let chosen = prop_oneof![
         10 => buffer().prop_map(Step::Allocate),
@@ -172,7 +176,7 @@ fn settle(world: &mut World, numbers: &[usize]) {
 /// mapped.
 #[test]
 fn each_way_to_ask_memory_back_leaves_nothing() {
-    let none = Amount::NONE;
+    let none = ExportAmount::NONE;
     let ways: [(&str, bool, &[Step]); 7] = [
         ("time", false, &[Step::Wait]),
         ("trim", false, &[Step::Trim(0)]),
@@ -215,7 +219,7 @@ fn each_way_to_ask_memory_back_leaves_nothing() {
             }
             assert_eq!(world.mapped(), 0, "{way}, in use: {in_use}");
             if way != "a drain" {
-                assert_eq!(world.exporter.usage(), Usage::default(), "{way}, in use: {in_use}");
+                assert_eq!(world.exporter.usage(), ExportUsage::default(), "{way}, in use: {in_use}");
             }
             world.finish();
         }
@@ -238,7 +242,7 @@ fn a_budget_of_nothing_is_come_down_to_though_messages_never_pause() {
         send(&mut world);
         let shared = world.sent;
         assert!(shared > 0, "{round}");
-        world.step(Step::Shrink(Amount::NONE));
+        world.step(Step::Shrink(ExportAmount::NONE));
         // New ones come before those that are under way are done, again and again.
         for step in 0..200 {
             send(&mut world);
@@ -248,8 +252,8 @@ fn a_budget_of_nothing_is_come_down_to_though_messages_never_pause() {
             }
         }
         assert_eq!((world.mapped(), world.sent), (0, shared), "{round}");
-        assert_eq!(world.exporter.usage(), Usage::default(), "{round}");
-        world.step(Step::Grow(Amount { entries: 4, bytes: 0x1000 }));
+        assert_eq!(world.exporter.usage(), ExportUsage::default(), "{round}");
+        world.step(Step::Grow(ExportAmount { entries: 4, bytes: 0x1000 }));
     }
     world.finish();
 }

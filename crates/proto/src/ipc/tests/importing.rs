@@ -2,86 +2,87 @@
 
 use super::*;
 use crate::ipc::importer::{
-    AnnounceError, ArriveError, Importer, MappingId, NoMapping, Place, Refusal, ResolveError, Resolved,
-    RetireError, SourceId, Usage, Use, Way,
+    AnnounceError, ArriveError, ImportPin, ImporterUsage, MapRefusal, MappingId, MappingKind, MappingPlace,
+    MemoryImporter, NoMapping, ResolveError, ResolveOutcome, RetireError, SourceId,
 };
 use crate::limits::{IPC_PEERS_MAX, IPC_PINS_MAX, MAPPINGS_OF_IMPORT_MAX, NAMES_AWAITED_MAX};
-use crate::wire::ipc::{Announce, Handle, Names, Reference};
+use crate::wire::ipc::{ExportAnnouncement, ExportHandle, ExportNames, ExportReference};
 
-const GPU: Place = Place { device: 0, way: Way::Device };
+const GPU: MappingPlace = MappingPlace { device: 0, way: MappingKind::Device };
 
 struct Importing {
-    importer: Importer,
+    importer: MemoryImporter,
     source: SourceId,
     opens: usize,
 }
 
 impl Importing {
     fn new() -> Self {
-        let mut importer = Importer::new(planted());
-        let source = importer.join().unwrap();
+        let mut importer = MemoryImporter::new(planted());
+        let source = importer.add_source().unwrap();
         Self { importer, source, opens: 0 }
     }
 
-    fn announce(&mut self, name: Name, start: u64, len: u64) -> Result<(), AnnounceError> {
-        let handle = Handle::new(0, &[]).unwrap();
-        let announce = Announce { name, span: span(start, len), device: 0, descriptor: false, handle };
-        self.importer.announce(self.source, &announce)
+    fn announce(&mut self, name: ExportName, start: u64, len: u64) -> Result<(), AnnounceError> {
+        let handle = ExportHandle::new(0, &[]).unwrap();
+        let announce =
+            ExportAnnouncement { name, span: span(start, len), device: 0, descriptor: false, handle };
+        self.importer.on_announce(self.source, &announce)
     }
 
-    fn arrive(&mut self, name: Name, start: u64, len: u64) -> Result<Use, ArriveError> {
-        self.importer.arrive(self.source, &Reference { name, part: span(start, len) })
+    fn arrive(&mut self, name: ExportName, start: u64, len: u64) -> Result<ImportPin, ArriveError> {
+        self.importer.pin_reference(self.source, &ExportReference { name, part: span(start, len) })
     }
 
-    fn id(&self, name: Name, place: Place) -> MappingId {
+    fn id(&self, name: ExportName, place: MappingPlace) -> MappingId {
         MappingId { source: self.source, name, place }
     }
 
     /// Where it is; what is not mapped is, at an address that is its slot's.
-    fn resolve(&mut self, used: &Use, place: Place) -> Resolved {
-        match self.importer.resolve(used, place).unwrap() {
-            Resolved::Map(mapping) => {
+    fn resolve(&mut self, used: &ImportPin, place: MappingPlace) -> ResolveOutcome {
+        match self.importer.resolve_address(used, place).unwrap() {
+            ResolveOutcome::Map(mapping) => {
                 self.opens += 1;
-                self.importer.mapped(mapping, address(mapping)).unwrap();
-                self.importer.resolve(used, place).unwrap()
+                self.importer.on_mapped(mapping, address(mapping)).unwrap();
+                self.importer.resolve_address(used, place).unwrap()
             }
             other => other,
         }
     }
 
     /// A message that is done at once.
-    fn touch(&mut self, name: Name) {
+    fn touch(&mut self, name: ExportName) {
         let used = self.arrive(name, 0, 1).unwrap();
-        assert!(matches!(self.resolve(&used, GPU), Resolved::At(_)));
-        self.importer.finish(used);
+        assert!(matches!(self.resolve(&used, GPU), ResolveOutcome::At(_)));
+        self.importer.release_pin(used);
     }
 
-    fn retire(&mut self, of: &[Name]) -> Result<(), RetireError> {
-        self.importer.retire(self.source, &Names::new(of).unwrap())
+    fn retire(&mut self, of: &[ExportName]) -> Result<(), RetireError> {
+        self.importer.on_retire(self.source, &ExportNames::new(of).unwrap())
     }
 
     fn unmap(&mut self) -> Vec<MappingId> {
         core::iter::from_fn(|| {
             let unmap = self.importer.poll()?;
             assert_eq!(unmap.address, address(unmap.mapping));
-            self.importer.unmapped(unmap.mapping).unwrap();
+            self.importer.on_unmapped(unmap.mapping).unwrap();
             Some(unmap.mapping)
         })
         .collect()
     }
 
-    fn told(&mut self) -> Vec<Name> {
-        core::iter::from_fn(|| self.importer.retired(self.source))
+    fn told(&mut self) -> Vec<ExportName> {
+        core::iter::from_fn(|| self.importer.take_retired_names(self.source))
             .flat_map(|names| names.get().to_vec())
             .collect()
     }
 }
 
 fn address(mapping: MappingId) -> u64 {
-    let Place { device, way } = mapping.place;
-    (u64::from(mapping.name.id().slot) + 1) << 32
+    let MappingPlace { device, way } = mapping.place;
+    (u64::from(mapping.name.slot_id().slot) + 1) << 32
         | u64::from(device) << 24
-        | u64::from(way == Way::Host) << 23
+        | u64::from(way == MappingKind::Host) << 23
 }
 
 #[test]
@@ -89,14 +90,18 @@ fn a_name_is_mapped_once_and_found_from_then_on() {
     let mut one = Importing::new();
     let a = name(3, 1);
     one.announce(a, 0x1000, 0x100).unwrap();
-    assert_eq!(one.importer.usage(one.source).mappings, 0, "an announcement maps nothing");
+    assert_eq!(one.importer.source_usage(one.source).mappings, 0, "an announcement maps nothing");
     let all: Vec<_> = (0..64).map(|n| one.arrive(a, n, 1).unwrap()).collect();
-    assert_eq!(one.importer.resolve(&all[0], GPU), Ok(Resolved::Map(one.id(a, GPU))));
-    assert_eq!(one.importer.resolve(&all[1], GPU), Ok(Resolved::Wait), "one maps it, the others wait");
-    one.importer.mapped(one.id(a, GPU), 4 << 32).unwrap();
+    assert_eq!(one.importer.resolve_address(&all[0], GPU), Ok(ResolveOutcome::Map(one.id(a, GPU))));
+    assert_eq!(
+        one.importer.resolve_address(&all[1], GPU),
+        Ok(ResolveOutcome::Wait),
+        "one maps it, the others wait"
+    );
+    one.importer.on_mapped(one.id(a, GPU), 4 << 32).unwrap();
     for (n, used) in all.into_iter().enumerate() {
-        assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::At((4 << 32) + n as u64)));
-        one.importer.finish(used);
+        assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::At((4 << 32) + n as u64)));
+        one.importer.release_pin(used);
     }
     assert_eq!((one.importer.counts().opens, one.importer.counts().hits), (1, 64));
     one.touch(a);
@@ -109,18 +114,22 @@ fn each_device_and_each_way_has_its_own_mapping() {
     let a = name(0, 1);
     one.announce(a, 0x1000, 0x100).unwrap();
     let used = one.arrive(a, 0, 0x100).unwrap();
-    let places = [GPU, Place { device: 1, ..GPU }, Place { way: Way::Host, ..GPU }];
+    let places = [GPU, MappingPlace { device: 1, ..GPU }, MappingPlace { way: MappingKind::Host, ..GPU }];
     for _ in 0..2 {
         for place in places {
-            assert_eq!(one.resolve(&used, place), Resolved::At(address(one.id(a, place))));
+            assert_eq!(one.resolve(&used, place), ResolveOutcome::At(address(one.id(a, place))));
         }
     }
-    assert_eq!((one.opens, one.importer.usage(one.source).bytes), (3, 0x300));
+    assert_eq!((one.opens, one.importer.source_usage(one.source).bytes), (3, 0x300));
     for device in 2..MAPPINGS_OF_IMPORT_MAX as u32 - 1 {
-        assert!(matches!(one.resolve(&used, Place { device, ..GPU }), Resolved::At(_)));
+        assert!(matches!(one.resolve(&used, MappingPlace { device, ..GPU }), ResolveOutcome::At(_)));
     }
-    assert_eq!(one.resolve(&used, Place { device: 999, ..GPU }), Resolved::Failed, "there are enough");
-    one.importer.finish(used);
+    assert_eq!(
+        one.resolve(&used, MappingPlace { device: 999, ..GPU }),
+        ResolveOutcome::Failed,
+        "there are enough"
+    );
+    one.importer.release_pin(used);
     one.retire(&[a]).unwrap();
     assert_eq!((one.told(), one.unmap().len()), (Vec::new(), MAPPINGS_OF_IMPORT_MAX));
     assert_eq!(one.told(), [a]);
@@ -136,12 +145,15 @@ fn nothing_is_unmapped_under_use_and_nothing_told_before_it_is() {
     let used = one.arrive(a, 0, 1).unwrap();
     one.retire(&[a, b]).unwrap();
     assert_eq!((one.importer.poll(), one.told()), (None, Vec::from([b])), "it was never mapped");
-    assert!(matches!(one.importer.resolve(&used, GPU), Ok(Resolved::At(_))));
-    one.importer.finish(used);
+    assert!(matches!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::At(_))));
+    one.importer.release_pin(used);
     let unmap = one.importer.poll().unwrap();
     assert_eq!((unmap.mapping, one.importer.poll(), one.told()), (one.id(a, GPU), None, Vec::new()));
-    one.importer.unmapped(unmap.mapping).unwrap();
-    assert_eq!((one.told(), one.importer.usage(one.source)), (Vec::from([a]), Usage::default()));
+    one.importer.on_unmapped(unmap.mapping).unwrap();
+    assert_eq!(
+        (one.told(), one.importer.source_usage(one.source)),
+        (Vec::from([a]), ImporterUsage::default())
+    );
 }
 
 #[test]
@@ -149,14 +161,16 @@ fn what_is_unmapped_is_told_in_messages_of_thirty_two() {
     let mut one = Importing::new();
     let all: Vec<_> = (0..40).map(|n| name(n, 1)).collect();
     for name in &all {
-        one.announce(*name, 0x1000 * (u64::from(name.id().slot) + 1), 8).unwrap();
+        one.announce(*name, 0x1000 * (u64::from(name.slot_id().slot) + 1), 8).unwrap();
         one.touch(*name);
     }
     one.retire(&all[..32]).unwrap();
     one.retire(&all[32..]).unwrap();
     assert_eq!(one.unmap().len(), 40);
-    let [first, second] =
-        [one.importer.retired(one.source).unwrap(), one.importer.retired(one.source).unwrap()];
+    let [first, second] = [
+        one.importer.take_retired_names(one.source).unwrap(),
+        one.importer.take_retired_names(one.source).unwrap(),
+    ];
     assert_eq!([first.get(), second.get()], [&all[..32], &all[32..]]);
 }
 
@@ -169,8 +183,8 @@ fn a_stale_item_stops_no_unmapping() {
         one.announce(name, start, 0x100).unwrap();
         one.touch(name);
     }
-    let gone = one.importer.join().unwrap();
-    one.importer.end(gone);
+    let gone = one.importer.add_source().unwrap();
+    one.importer.end_source(gone);
     one.retire(&[a]).unwrap();
     let first = one.importer.poll().unwrap();
     let stale = [first.mapping, one.id(name(7, 1), GPU), MappingId { source: gone, ..one.id(b, GPU) }];
@@ -178,7 +192,7 @@ fn a_stale_item_stops_no_unmapping() {
     one.retire(&[b]).unwrap();
     let second = one.importer.poll().expect("what stands behind stale items is told at once");
     assert_eq!((second.mapping, one.importer.poll()), (one.id(b, GPU), None));
-    [first, second].iter().for_each(|unmap| one.importer.unmapped(unmap.mapping).unwrap());
+    [first, second].iter().for_each(|unmap| one.importer.on_unmapped(unmap.mapping).unwrap());
     assert_eq!(one.told(), [a, b]);
 }
 
@@ -187,20 +201,20 @@ fn references_wait_for_their_announcement() {
     let mut one = Importing::new();
     let a = name(0, 5);
     let (near, far) = (one.arrive(a, 0, 1).unwrap(), one.arrive(a, 0xff, 2).unwrap());
-    assert_eq!(one.importer.resolve(&near, GPU), Ok(Resolved::Wait));
+    assert_eq!(one.importer.resolve_address(&near, GPU), Ok(ResolveOutcome::Wait));
     assert_eq!(one.announce(name(0, 6), 0x1000, 0x100), Err(AnnounceError::Name(name(0, 6))));
     assert_eq!(one.announce(name(0, 4), 0x1000, 0x100), Err(AnnounceError::Name(name(0, 4))));
     one.announce(a, 0x1000, 0x100).unwrap();
-    assert_eq!(one.importer.resolve(&far, GPU), Err(ResolveError::Outside));
-    assert_eq!(one.resolve(&near, GPU), Resolved::At(1 << 32));
-    assert_eq!(one.importer.resolve(&far, GPU), Err(ResolveError::Outside), "mapped or not");
+    assert_eq!(one.importer.resolve_address(&far, GPU), Err(ResolveError::Outside));
+    assert_eq!(one.resolve(&near, GPU), ResolveOutcome::At(1 << 32));
+    assert_eq!(one.importer.resolve_address(&far, GPU), Err(ResolveError::Outside), "mapped or not");
     assert_eq!(one.importer.counts().ahead, 1);
     let limit: Vec<_> =
         (1..=NAMES_AWAITED_MAX as u32).map(|n| one.arrive(name(n, 1), 0, 1).unwrap()).collect();
     assert_eq!(one.arrive(name(999, 1), 0, 1), Err(ArriveError::TooMany));
     one.announce(name(1, 1), 0x5000, 1).unwrap();
     assert!(one.arrive(name(999, 1), 0, 1).is_ok());
-    assert_eq!(one.importer.usage(one.source).awaited, limit.len());
+    assert_eq!(one.importer.source_usage(one.source).awaited, limit.len());
 }
 
 #[test]
@@ -241,10 +255,10 @@ fn what_is_stale_is_unmapped_before_what_overlaps_it_is_mapped() {
     }
     let used = one.arrive(new, 0, 1).unwrap();
     for _ in 0..2 {
-        assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Wait));
+        assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Wait));
         assert_eq!(one.unmap().len(), 1);
     }
-    assert_eq!(one.resolve(&used, GPU), Resolved::At(3 << 32));
+    assert_eq!(one.resolve(&used, GPU), ResolveOutcome::At(3 << 32));
     assert_eq!((one.told(), one.importer.counts().stale), (Vec::new(), 2), "its exporter did not ask");
     one.retire(&[old, older]).unwrap();
     assert_eq!(one.told(), [old, older]);
@@ -256,15 +270,15 @@ fn what_is_stale_and_in_use_stays_and_the_new_one_goes_another_way() {
     let (old, new) = (name(0, 1), name(1, 1));
     one.announce(old, 0x1000, 0x100).unwrap();
     let used = one.arrive(old, 0, 1).unwrap();
-    assert_eq!(one.resolve(&used, GPU), Resolved::At(1 << 32));
+    assert_eq!(one.resolve(&used, GPU), ResolveOutcome::At(1 << 32));
     one.announce(new, 0x1080, 0x100).unwrap();
     let wants = one.arrive(new, 0, 1).unwrap();
-    assert_eq!(one.importer.resolve(&wants, GPU), Ok(Resolved::Failed));
-    assert_eq!((one.importer.poll(), one.resolve(&used, GPU)), (None, Resolved::At(1 << 32)));
-    one.importer.finish(used);
-    assert_eq!(one.importer.resolve(&wants, GPU), Ok(Resolved::Wait));
+    assert_eq!(one.importer.resolve_address(&wants, GPU), Ok(ResolveOutcome::Failed));
+    assert_eq!((one.importer.poll(), one.resolve(&used, GPU)), (None, ResolveOutcome::At(1 << 32)));
+    one.importer.release_pin(used);
+    assert_eq!(one.importer.resolve_address(&wants, GPU), Ok(ResolveOutcome::Wait));
     assert_eq!(one.unmap().len(), 1);
-    assert_eq!(one.resolve(&wants, GPU), Resolved::At(2 << 32));
+    assert_eq!(one.resolve(&wants, GPU), ResolveOutcome::At(2 << 32));
 }
 
 /// A late message of what is stale: what is there now stays mapped, in use or not.
@@ -276,9 +290,9 @@ fn what_is_stale_is_not_mapped_in_the_place_of_what_is_there() {
     let late = one.arrive(old, 0, 1).unwrap();
     one.announce(new, 0x1080, 0x100).unwrap();
     one.touch(new);
-    assert_eq!(one.importer.resolve(&late, GPU), Ok(Resolved::Failed));
+    assert_eq!(one.importer.resolve_address(&late, GPU), Ok(ResolveOutcome::Failed));
     assert_eq!((one.importer.poll(), one.importer.counts().stale), (None, 1));
-    one.importer.finish(late);
+    one.importer.release_pin(late);
     one.retire(&[old]).unwrap();
     assert_eq!(one.told(), [old]);
     one.touch(new);
@@ -286,7 +300,7 @@ fn what_is_stale_is_not_mapped_in_the_place_of_what_is_there() {
     // What was announced again is not what it was.
     one.announce(old, 0x1000, 0x100).unwrap();
     let used = one.arrive(old, 0, 1).unwrap();
-    assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Wait));
+    assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Wait));
     assert_eq!(one.unmap(), [one.id(new, GPU)]);
 }
 
@@ -301,20 +315,20 @@ fn a_driver_that_has_it_mapped_already_is_asked_again_once_others_are_unmapped()
     let used = one.arrive(new, 0, 1).unwrap();
     let id = one.id(new, GPU);
     for again in [false, true] {
-        assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Map(id)), "{again}");
-        one.importer.map_failed(id, Refusal::AlreadyMapped).unwrap();
+        assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Map(id)), "{again}");
+        one.importer.on_map_failed(id, MapRefusal::AlreadyMapped).unwrap();
         if !again {
-            assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Wait));
+            assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Wait));
             assert_eq!(one.unmap().len(), 1);
         }
     }
-    assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Failed));
-    one.importer.finish(used);
+    assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Failed));
+    one.importer.release_pin(used);
     // Another one tries anew; nothing is being unmapped that it could wait for.
     let used = one.arrive(new, 0, 1).unwrap();
-    assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Map(id)));
-    one.importer.map_failed(id, Refusal::AlreadyMapped).unwrap();
-    assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Failed));
+    assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Map(id)));
+    one.importer.on_map_failed(id, MapRefusal::AlreadyMapped).unwrap();
+    assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Failed));
     assert_eq!(one.importer.counts().failures, 3);
 }
 
@@ -324,12 +338,12 @@ fn who_waited_for_a_mapping_that_failed_is_told() {
     let a = name(0, 1);
     one.announce(a, 0x1000, 0x100).unwrap();
     let (first, second) = (one.arrive(a, 0, 1).unwrap(), one.arrive(a, 1, 1).unwrap());
-    assert!(matches!(one.importer.resolve(&first, GPU), Ok(Resolved::Map(_))));
-    assert_eq!(one.importer.resolve(&second, GPU), Ok(Resolved::Wait));
-    one.importer.map_failed(one.id(a, GPU), Refusal::Other).unwrap();
+    assert!(matches!(one.importer.resolve_address(&first, GPU), Ok(ResolveOutcome::Map(_))));
+    assert_eq!(one.importer.resolve_address(&second, GPU), Ok(ResolveOutcome::Wait));
+    one.importer.on_map_failed(one.id(a, GPU), MapRefusal::Other).unwrap();
     for used in [first, second] {
-        assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Failed));
-        one.importer.finish(used);
+        assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Failed));
+        one.importer.release_pin(used);
     }
     one.retire(&[a]).unwrap();
     assert_eq!((one.importer.poll(), one.told()), (None, Vec::from([a])));
@@ -341,11 +355,11 @@ fn an_operation_that_ends_while_its_memory_is_mapped_leaves_nothing() {
     let a = name(0, 1);
     one.announce(a, 0x1000, 0x100).unwrap();
     let used = one.arrive(a, 0, 1).unwrap();
-    assert!(matches!(one.importer.resolve(&used, GPU), Ok(Resolved::Map(_))));
-    one.importer.finish(used);
+    assert!(matches!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Map(_))));
+    one.importer.release_pin(used);
     one.retire(&[a]).unwrap();
     assert_eq!((one.importer.poll(), one.told()), (None, Vec::new()), "somebody is mapping it");
-    one.importer.mapped(one.id(a, GPU), 1 << 32).unwrap();
+    one.importer.on_mapped(one.id(a, GPU), 1 << 32).unwrap();
     assert_eq!((one.unmap().len(), one.told()), (1, Vec::from([a])));
 }
 
@@ -355,15 +369,21 @@ fn news_of_no_mapping_are_refused() {
     let a = name(0, 1);
     one.announce(a, 0x1000, 0x100).unwrap();
     let id = one.id(a, GPU);
-    let other = one.id(a, Place { device: 1, ..GPU });
-    assert_eq!((one.importer.mapped(id, 1), one.importer.unmapped(id)), (Err(NoMapping), Err(NoMapping)));
+    let other = one.id(a, MappingPlace { device: 1, ..GPU });
+    assert_eq!(
+        (one.importer.on_mapped(id, 1), one.importer.on_unmapped(id)),
+        (Err(NoMapping), Err(NoMapping))
+    );
     one.touch(a);
-    assert_eq!((one.importer.mapped(id, 1), one.importer.unmapped(id)), (Err(NoMapping), Err(NoMapping)));
-    assert_eq!(one.importer.map_failed(id, Refusal::Other), Err(NoMapping));
-    assert_eq!(one.importer.unmapped(other), Err(NoMapping));
+    assert_eq!(
+        (one.importer.on_mapped(id, 1), one.importer.on_unmapped(id)),
+        (Err(NoMapping), Err(NoMapping))
+    );
+    assert_eq!(one.importer.on_map_failed(id, MapRefusal::Other), Err(NoMapping));
+    assert_eq!(one.importer.on_unmapped(other), Err(NoMapping));
     one.retire(&[a]).unwrap();
-    assert_eq!(one.importer.unmapped(id), Err(NoMapping), "nobody was told to");
-    assert_eq!((one.unmap(), one.importer.unmapped(id)), (Vec::from([id]), Err(NoMapping)));
+    assert_eq!(one.importer.on_unmapped(id), Err(NoMapping), "nobody was told to");
+    assert_eq!((one.unmap(), one.importer.on_unmapped(id)), (Vec::from([id]), Err(NoMapping)));
 }
 
 #[test]
@@ -374,50 +394,57 @@ fn of_an_exporter_that_ends_everything_is_unmapped_once_it_is_not_in_use() {
         one.announce(name, start, 0x100).unwrap();
         one.touch(name);
     }
-    let other = one.importer.join().unwrap();
+    let other = one.importer.add_source().unwrap();
     let (used, awaited) = (one.arrive(a, 0, 1).unwrap(), one.arrive(name(9, 1), 0, 1).unwrap());
     let idle = one.arrive(c, 0, 1).unwrap();
     one.retire(&[b]).unwrap();
-    one.importer.end(one.source);
+    one.importer.end_source(one.source);
     assert_eq!(one.arrive(a, 0, 1), Err(ArriveError::Gone));
     assert_eq!(one.announce(name(5, 1), 0x5000, 1), Err(AnnounceError::Gone));
     assert_eq!((one.retire(&[a]), one.unmap()), (Ok(()), Vec::from([one.id(b, GPU)])));
-    assert_eq!(one.importer.resolve(&awaited, GPU), Err(ResolveError::Gone));
-    assert_eq!(one.importer.resolve(&idle, Place { device: 1, ..GPU }), Err(ResolveError::Gone));
-    assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::At(1 << 32)), "it is mapped still");
+    assert_eq!(one.importer.resolve_address(&awaited, GPU), Err(ResolveError::Gone));
+    assert_eq!(
+        one.importer.resolve_address(&idle, MappingPlace { device: 1, ..GPU }),
+        Err(ResolveError::Gone)
+    );
+    assert_eq!(
+        one.importer.resolve_address(&used, GPU),
+        Ok(ResolveOutcome::At(1 << 32)),
+        "it is mapped still"
+    );
     for used in [used, idle] {
-        one.importer.finish(used);
+        one.importer.release_pin(used);
         assert_eq!(one.unmap().len(), 1);
         assert!(!one.importer.is_gone(one.source));
     }
-    one.importer.finish(awaited);
+    one.importer.release_pin(awaited);
     assert!(one.importer.is_gone(one.source) && !one.importer.is_gone(other));
-    assert_eq!((one.told(), one.importer.usage(one.source)), (Vec::new(), Usage::default()));
-    let again = one.importer.join().unwrap();
+    assert_eq!((one.told(), one.importer.source_usage(one.source)), (Vec::new(), ImporterUsage::default()));
+    let again = one.importer.add_source().unwrap();
     assert!(again.slot() == one.source.slot() && again != one.source);
 }
 
 #[test]
 fn exporters_with_the_same_addresses_and_names_do_not_meet() {
     let mut one = Importing::new();
-    let (first, second) = (one.source, one.importer.join().unwrap());
+    let (first, second) = (one.source, one.importer.add_source().unwrap());
     let a = name(0, 1);
     let mut uses = Vec::new();
     for source in [first, second] {
         one.source = source;
         one.announce(a, 0x1000, 0x100).unwrap();
         let used = one.arrive(a, 0, 1).unwrap();
-        assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Map(one.id(a, GPU))));
-        one.importer.mapped(one.id(a, GPU), (u64::from(source.slot()) + 1) << 40).unwrap();
+        assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Map(one.id(a, GPU))));
+        one.importer.on_mapped(one.id(a, GPU), (u64::from(source.slot()) + 1) << 40).unwrap();
         uses.push(used);
     }
-    one.importer.end(first);
-    assert_eq!(one.importer.resolve(&uses[1], GPU), Ok(Resolved::At(2 << 40)));
-    one.importer.finish(uses.remove(0));
+    one.importer.end_source(first);
+    assert_eq!(one.importer.resolve_address(&uses[1], GPU), Ok(ResolveOutcome::At(2 << 40)));
+    one.importer.release_pin(uses.remove(0));
     let unmap = one.importer.poll().unwrap();
     assert_eq!((unmap.mapping.source, unmap.address, one.importer.poll()), (first, 1 << 40, None));
-    one.importer.unmapped(unmap.mapping).unwrap();
-    assert_eq!(one.importer.resolve(&uses[0], GPU), Ok(Resolved::At(2 << 40)));
+    one.importer.on_unmapped(unmap.mapping).unwrap();
+    assert_eq!(one.importer.resolve_address(&uses[0], GPU), Ok(ResolveOutcome::At(2 << 40)));
 }
 
 #[test]
@@ -434,9 +461,9 @@ fn users_of_an_import_have_a_limit() {
 fn exporters_have_a_limit() {
     let mut one = Importing::new();
     for _ in 1..IPC_PEERS_MAX {
-        one.importer.join().unwrap();
+        one.importer.add_source().unwrap();
     }
-    assert!(one.importer.join().is_err());
-    one.importer.end(one.source);
-    assert!(one.importer.join().is_ok());
+    assert!(one.importer.add_source().is_err());
+    one.importer.end_source(one.source);
+    assert!(one.importer.add_source().is_ok());
 }

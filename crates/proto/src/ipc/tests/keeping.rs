@@ -1,17 +1,17 @@
 //! Budgets, idle time, and what is asked back.
 
 use super::*;
-use crate::ipc::exporter::Query;
-use crate::ipc::exporter::Usage;
+use crate::ipc::exporter::AllocationQuery;
+use crate::ipc::exporter::ExportUsage;
 use crate::limits::EXPORTS_MAX;
 
 /// One of so many bytes, elsewhere for each number.
-fn numbered(number: u64, len: u64) -> Allocation {
+fn numbered(number: u64, len: u64) -> DriverAllocation {
     allocation(number, 0x10_0000 * (number + 1), len)
 }
 
-const fn amount(entries: usize, bytes: u64) -> Amount {
-    Amount { entries, bytes }
+const fn amount(entries: usize, bytes: u64) -> ExportAmount {
+    ExportAmount { entries, bytes }
 }
 
 #[test]
@@ -20,16 +20,16 @@ fn the_least_recently_used_goes_and_counts_until_it_is_let_go() {
     let all: Vec<_> = (0..3).map(|n| one.touch(numbered(n, 100), at(n))).collect();
     assert_eq!(one.touch(numbered(0, 100), at(3)), all[0]);
     let fourth = numbered(3, 100);
-    assert_eq!(one.send(&one.ask(fourth), at(4)), Err(Why::NoRoom), "the driver still has it");
+    assert_eq!(one.send(&one.ask(fourth), at(4)), Err(FallbackReason::NoRoom), "the driver still has it");
     assert_eq!(
         one.exporter.usage(),
-        Usage { live: amount(2, 200), zombies: amount(1, 100), idle: 2, ..Usage::default() }
+        ExportUsage { live: amount(2, 200), zombies: amount(1, 100), idle: 2, ..ExportUsage::default() }
     );
     assert_eq!(one.settle(at(4)), [all[1]]);
     let new = one.touch(fourth, at(4));
-    assert_eq!(one.exporter.usage(), Usage { live: amount(3, 300), idle: 3, ..Usage::default() });
+    assert_eq!(one.exporter.usage(), ExportUsage { live: amount(3, 300), idle: 3, ..ExportUsage::default() });
     // By bytes: two go for one that is as long as both.
-    assert_eq!(one.send(&one.ask(numbered(5, 200)), at(5)), Err(Why::NoRoom));
+    assert_eq!(one.send(&one.ask(numbered(5, 200)), at(5)), Err(FallbackReason::NoRoom));
     assert_eq!(one.settle(at(5)), [all[2], all[0]]);
     let _long = one.touch(numbered(5, 200), at(5));
     assert_eq!(one.touch(fourth, at(6)), new);
@@ -41,19 +41,19 @@ fn what_is_in_use_makes_no_room() {
     let mut one = Exporting::new(config(2, 1000));
     let used = [numbered(0, 10), numbered(1, 10)].map(|memory| one.send(&one.ask(memory), at(1)).unwrap());
     let third = one.ask(numbered(2, 10));
-    assert_eq!(one.send(&third, at(1)), Err(Why::NoRoom));
-    assert_eq!((one.exporter.retire(one.peer), one.exporter.poll(at(1))), (None, None));
+    assert_eq!(one.send(&third, at(1)), Err(FallbackReason::NoRoom));
+    assert_eq!((one.exporter.take_due_names(one.peer), one.exporter.poll(at(1))), (None, None));
     let counts = one.exporter.counts();
-    assert_eq!((counts.evicted, counts.fallbacks(Why::NoRoom)), (0, 1));
+    assert_eq!((counts.evicted, counts.fallback_count(FallbackReason::NoRoom)), (0, 1));
     // One that goes with its message needs none, up to a limit of its own.
     let config = one.exporter.config();
     let passing: Vec<_> = (2..2 + config.passing as u64)
-        .map(|n| one.send(&Ask { passing: true, ..one.ask(numbered(n, 1 << 30)) }, at(1)).unwrap())
+        .map(|n| one.send(&ExportRequest { passing: true, ..one.ask(numbered(n, 1 << 30)) }, at(1)).unwrap())
         .collect();
-    let more = Ask { passing: true, ..one.ask(numbered(9, 1)) };
-    assert_eq!(one.send(&more, at(1)), Err(Why::NoRoom));
-    let names: Vec<_> = passing.iter().map(|sent| sent.pin.name()).collect();
-    passing.into_iter().for_each(|sent| one.exporter.finish(sent.pin, Outcome::Copied, at(1)));
+    let more = ExportRequest { passing: true, ..one.ask(numbered(9, 1)) };
+    assert_eq!(one.send(&more, at(1)), Err(FallbackReason::NoRoom));
+    let names: Vec<_> = passing.iter().map(|sent| sent.pin.export_name()).collect();
+    passing.into_iter().for_each(|sent| one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(1)));
     assert_eq!(one.settle(at(1)), names);
     assert_eq!(one.exporter.usage().live, amount(2, 20));
     drop(used);
@@ -62,12 +62,15 @@ fn what_is_in_use_makes_no_room() {
 #[test]
 fn one_that_passes_stays_if_somebody_wants_it_kept() {
     let mut one = Exporting::new(config(2, 1000));
-    let passing = Ask { passing: true, ..one.ask(numbered(0, 10)) };
+    let passing = ExportRequest { passing: true, ..one.ask(numbered(0, 10)) };
     let first = one.send(&passing, at(1)).unwrap();
     assert_eq!(one.exporter.usage().passing, amount(1, 10));
     let name = one.touch(numbered(0, 10), at(1));
-    assert_eq!((one.exporter.usage().passing, one.exporter.usage().live), (Amount::NONE, amount(1, 10)));
-    one.exporter.finish(first.pin, Outcome::Copied, at(1));
+    assert_eq!(
+        (one.exporter.usage().passing, one.exporter.usage().live),
+        (ExportAmount::NONE, amount(1, 10))
+    );
+    one.exporter.finish_message(first.pin, CopyOutcome::Copied, at(1));
     assert_eq!((one.settle(at(1)), one.touch(numbered(0, 10), at(2))), (Vec::new(), name));
 }
 
@@ -76,26 +79,26 @@ fn a_budget_that_shrinks_is_kept_to_as_messages_end() {
     let mut one = Exporting::new(config(10, 1000));
     let idle: Vec<_> = (0..5).map(|n| one.touch(numbered(n, 100), at(n))).collect();
     let used: Vec<_> = (5..10).map(|n| one.send(&one.ask(numbered(n, 100)), at(n)).unwrap()).collect();
-    one.exporter.shrink(amount(8, 1000));
+    one.exporter.shrink_budget(amount(8, 1000));
     assert_eq!(one.settle(at(10)), idle[..2]);
-    one.exporter.shrink(amount(8, 400));
+    one.exporter.shrink_budget(amount(8, 400));
     assert_eq!(one.settle(at(10)), idle[2..]);
     let usage = one.exporter.usage();
     assert_eq!((usage.live, usage.passing), (amount(4, 400), amount(1, 100)), "in use");
     for (at_most, sent) in (0..5).rev().zip(used) {
-        one.exporter.shrink(amount(at_most, 1000));
-        one.exporter.finish(sent.pin, Outcome::Copied, at(11));
+        one.exporter.shrink_budget(amount(at_most, 1000));
+        one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(11));
         let _over = one.settle(at(11));
         assert!(one.exporter.usage().live.entries <= at_most);
     }
     // Nothing may be kept, and nothing is shared.
-    assert_eq!(one.exporter.usage(), Usage::default());
-    assert_eq!(one.send(&one.ask(numbered(0, 1)), at(12)), Err(Why::Off));
-    one.exporter.grow(amount(0, 1000));
-    assert_eq!(one.send(&one.ask(numbered(0, 1)), at(12)), Err(Why::Off));
-    one.exporter.grow(amount(1, 0));
+    assert_eq!(one.exporter.usage(), ExportUsage::default());
+    assert_eq!(one.send(&one.ask(numbered(0, 1)), at(12)), Err(FallbackReason::Off));
+    one.exporter.grow_budget(amount(0, 1000));
+    assert_eq!(one.send(&one.ask(numbered(0, 1)), at(12)), Err(FallbackReason::Off));
+    one.exporter.grow_budget(amount(1, 0));
     one.touch(numbered(0, 1), at(12));
-    assert_eq!(one.send(&one.ask(numbered(1, 1001)), at(12)), Err(Why::TooLong));
+    assert_eq!(one.send(&one.ask(numbered(1, 1001)), at(12)), Err(FallbackReason::TooLong));
     assert_eq!(one.exporter.config().budget, amount(1, 1000));
 }
 
@@ -103,42 +106,44 @@ fn a_budget_that_shrinks_is_kept_to_as_messages_end() {
 fn what_is_in_use_when_the_budget_becomes_nothing_goes_with_its_message() {
     let mut one = Exporting::new(config(4, 1000));
     let sent = one.send(&one.ask(numbered(0, 100)), at(1)).unwrap();
-    let name = sent.pin.name();
-    one.exporter.shrink(Amount::NONE);
+    let name = sent.pin.export_name();
+    one.exporter.shrink_budget(ExportAmount::NONE);
     assert_eq!(one.settle(at(1)), []);
-    one.exporter.finish(sent.pin, Outcome::Copied, at(1));
+    one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(1));
     assert_eq!(one.settle(at(1)), [name]);
-    assert_eq!(one.exporter.usage(), Usage::default());
+    assert_eq!(one.exporter.usage(), ExportUsage::default());
 }
 
 /// However closely messages follow each other: what was beyond a lowered budget when it was lowered is used by no more of them.
 #[test]
 fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
-    for (budget, why) in
-        [(Amount::NONE, Why::Off), (amount(1, 1000), Why::NoRoom), (amount(4, 150), Why::NoRoom)]
-    {
+    for (budget, why) in [
+        (ExportAmount::NONE, FallbackReason::Off),
+        (amount(1, 1000), FallbackReason::NoRoom),
+        (amount(4, 150), FallbackReason::NoRoom),
+    ] {
         let mut one = Exporting::new(config(4, 1000));
         let memory = [numbered(0, 100), numbered(1, 100)];
         let used = memory.map(|memory| one.send(&one.ask(memory), at(1)).unwrap());
-        let names = [0, 1].map(|n: usize| used[n].pin.name());
-        one.exporter.shrink(budget);
+        let names = [0, 1].map(|n: usize| used[n].pin.export_name());
+        one.exporter.shrink_budget(budget);
         let kept = usize::from(!budget.is_none());
         assert_eq!(one.exporter.usage().live.entries, kept, "{budget:?}: the rest goes with its messages");
-        assert_eq!((one.exporter.retire(one.peer), one.exporter.poll(at(1))), (None, None));
+        assert_eq!((one.exporter.take_due_names(one.peer), one.exporter.poll(at(1))), (None, None));
         // Further messages, before those are done; who wants it for this message alone may have it.
         let further: Vec<_> = memory.iter().map(|memory| one.send(&one.ask(*memory), at(2))).collect();
         let shared: Vec<_> = further
             .iter()
-            .map(|sent| sent.as_ref().map(|sent| sent.pin.name()).map_err(|why| *why))
+            .map(|sent| sent.as_ref().map(|sent| sent.pin.export_name()).map_err(|why| *why))
             .collect();
         assert_eq!(shared.iter().filter(|sent| **sent == Err(why)).count(), 2 - kept, "{shared:?}");
-        let passing = one.send(&Ask { passing: true, ..one.ask(memory[0]) }, at(2)).unwrap();
+        let passing = one.send(&ExportRequest { passing: true, ..one.ask(memory[0]) }, at(2)).unwrap();
         for sent in used.into_iter().chain(further.into_iter().flatten()).chain([passing]) {
-            one.exporter.finish(sent.pin, Outcome::Copied, at(3));
+            one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(3));
         }
         let over = one.settle(at(3));
         assert_eq!((over.len(), one.exporter.usage().live.entries), (2 - kept, kept), "{names:?}");
-        assert_eq!(one.exporter.usage().zombies, Amount::NONE);
+        assert_eq!(one.exporter.usage().zombies, ExportAmount::NONE);
     }
 }
 
@@ -147,12 +152,12 @@ fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
 fn what_is_beyond_a_budget_that_is_raised_again_stays() {
     let mut one = Exporting::new(config(4, 1000));
     let sent = one.send(&one.ask(numbered(0, 100)), at(1)).unwrap();
-    one.exporter.shrink(Amount::NONE);
-    assert_eq!(one.send(&one.ask(numbered(0, 100)), at(1)), Err(Why::Off));
-    one.exporter.grow(amount(4, 1000));
+    one.exporter.shrink_budget(ExportAmount::NONE);
+    assert_eq!(one.send(&one.ask(numbered(0, 100)), at(1)), Err(FallbackReason::Off));
+    one.exporter.grow_budget(amount(4, 1000));
     let name = one.touch(numbered(0, 100), at(2));
-    assert_eq!(name, sent.pin.name());
-    one.exporter.finish(sent.pin, Outcome::Copied, at(2));
+    assert_eq!(name, sent.pin.export_name());
+    one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(2));
     assert_eq!((one.settle(at(2)), one.exporter.usage().live), (Vec::new(), amount(1, 100)));
 }
 
@@ -160,23 +165,23 @@ fn what_is_beyond_a_budget_that_is_raised_again_stays() {
 #[test]
 fn messages_have_what_is_lent_whatever_else_is_kept() {
     let mut one = Exporting::new(config(1, 1000));
-    let lent = one.send(&Ask { passing: true, ..one.ask(numbered(0, 100)) }, at(1)).unwrap();
+    let lent = one.send(&ExportRequest { passing: true, ..one.ask(numbered(0, 100)) }, at(1)).unwrap();
     let kept = one.touch(numbered(1, 100), at(1));
     let sent = one.send(&one.ask(numbered(0, 100)), at(2)).unwrap();
-    assert_eq!(sent.pin.name(), lent.pin.name());
-    one.exporter.finish(sent.pin, Outcome::Copied, at(2));
-    one.exporter.shrink(Amount::NONE);
-    assert_eq!(one.send(&one.ask(numbered(0, 100)), at(3)), Err(Why::Off));
+    assert_eq!(sent.pin.export_name(), lent.pin.export_name());
+    one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(2));
+    one.exporter.shrink_budget(ExportAmount::NONE);
+    assert_eq!(one.send(&one.ask(numbered(0, 100)), at(3)), Err(FallbackReason::Off));
     assert_eq!(one.settle(at(3)), [kept]);
     // Once it is taken back, further messages need room for it.
-    one.exporter.grow(amount(1, 1000));
+    one.exporter.grow_budget(amount(1, 1000));
     one.touch(numbered(1, 100), at(3));
     let last = one.send(&one.ask(numbered(0, 100)), at(3)).unwrap();
-    let name = lent.pin.name();
+    let name = lent.pin.export_name();
     one.exporter.let_go(&lent.pin);
-    one.exporter.finish(lent.pin, Outcome::Copied, at(3));
-    assert_eq!(one.send(&one.ask(numbered(0, 100)), at(3)), Err(Why::NoRoom));
-    one.exporter.finish(last.pin, Outcome::Copied, at(3));
+    one.exporter.finish_message(lent.pin, CopyOutcome::Copied, at(3));
+    assert_eq!(one.send(&one.ask(numbered(0, 100)), at(3)), Err(FallbackReason::NoRoom));
+    one.exporter.finish_message(last.pin, CopyOutcome::Copied, at(3));
     assert_eq!(one.settle(at(3)), [name]);
 }
 
@@ -184,13 +189,13 @@ fn messages_have_what_is_lent_whatever_else_is_kept() {
 fn the_time_that_things_are_kept_can_be_changed() {
     let mut one = Exporting::new(config(4, 1000));
     let first = one.touch(numbered(0, 100), at(1));
-    one.exporter.idle(Some(Duration::secs(5)));
-    assert_eq!((one.exporter.deadline(), one.settle(at(5))), (Some(at(6)), Vec::new()));
+    one.exporter.set_idle_limit(Some(Duration::from_secs(5)));
+    assert_eq!((one.exporter.next_deadline(), one.settle(at(5))), (Some(at(6)), Vec::new()));
     assert_eq!(one.settle(at(6)), [first]);
     one.touch(numbered(0, 100), at(7));
-    one.exporter.idle(None);
-    assert_eq!((one.exporter.deadline(), one.settle(at(1000))), (None, Vec::new()));
-    one.exporter.idle(Some(IDLE));
+    one.exporter.set_idle_limit(None);
+    assert_eq!((one.exporter.next_deadline(), one.settle(at(1000))), (None, Vec::new()));
+    one.exporter.set_idle_limit(Some(IDLE));
     assert_eq!(one.settle(at(1000)).len(), 1);
 }
 
@@ -200,45 +205,46 @@ fn tables_grow_when_told_and_not_otherwise() {
     let room = one.exporter.room();
     for n in 0..200 {
         let _any = one.send(&one.ask(numbered(n, 1)), at(1)).map(|sent| {
-            one.exporter.finish(sent.pin, Outcome::Copied, at(1));
+            one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(1));
         });
         let _over = one.settle(at(1));
     }
-    one.exporter.shrink(amount(2, 1));
+    one.exporter.shrink_budget(amount(2, 1));
     assert_eq!(one.exporter.room(), room);
-    one.exporter.grow(amount(64, 1));
+    one.exporter.grow_budget(amount(64, 1));
     assert!(one.exporter.room() > room);
-    one.exporter.grow(amount(usize::MAX, u64::MAX));
+    one.exporter.grow_budget(amount(usize::MAX, u64::MAX));
     assert_eq!(one.exporter.config().budget.entries, EXPORTS_MAX - one.exporter.config().passing);
-    let most = Exporting::new(Config { passing: usize::MAX, ..config(usize::MAX, 1) }).exporter.config();
+    let most =
+        Exporting::new(ExporterConfig { passing: usize::MAX, ..config(usize::MAX, 1) }).exporter.config();
     assert_eq!((most.passing, most.budget.entries), (EXPORTS_MAX / 2, EXPORTS_MAX / 2));
 }
 
 #[test]
 fn what_nobody_uses_goes_after_thirty_seconds() {
-    assert_eq!(Config::IDLE, IDLE);
+    assert_eq!(ExporterConfig::IDLE, IDLE);
     let mut one = Exporting::new(config(4, 1000));
     let first = one.touch(numbered(0, 100), at(1));
     let second = one.touch(numbered(1, 100), at(11));
     let sent = one.send(&one.ask(numbered(2, 100)), at(1)).unwrap();
-    assert_eq!(one.exporter.deadline(), Some(at(31)));
+    assert_eq!(one.exporter.next_deadline(), Some(at(31)));
     assert_eq!(one.settle(Instant(at(31).0 - 1)), []);
     assert_eq!(one.settle(at(31)), [first]);
     assert_eq!(one.touch(numbered(1, 100), at(40)), second);
-    assert_eq!((one.settle(at(69)), one.exporter.deadline()), (Vec::new(), Some(at(70))));
+    assert_eq!((one.settle(at(69)), one.exporter.next_deadline()), (Vec::new(), Some(at(70))));
     assert_eq!(one.settle(at(70)), [second]);
-    assert_eq!(one.exporter.deadline(), None, "one is in use");
-    let last = sent.pin.name();
-    one.exporter.finish(sent.pin, Outcome::Copied, at(100));
+    assert_eq!(one.exporter.next_deadline(), None, "one is in use");
+    let last = sent.pin.export_name();
+    one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(100));
     assert_eq!((one.settle(at(129)), one.settle(at(130))), (Vec::new(), Vec::from([last])));
-    assert_eq!((one.exporter.usage(), one.exporter.counts().expired), (Usage::default(), 3));
+    assert_eq!((one.exporter.usage(), one.exporter.counts().expired), (ExportUsage::default(), 3));
 }
 
 #[test]
 fn without_a_time_nothing_goes_by_itself() {
-    let mut one = Exporting::new(Config { idle: None, ..config(4, 1000) });
+    let mut one = Exporting::new(ExporterConfig { idle: None, ..config(4, 1000) });
     one.touch(numbered(0, 100), at(1));
-    assert_eq!((one.exporter.deadline(), one.settle(Instant(u64::MAX))), (None, Vec::new()));
+    assert_eq!((one.exporter.next_deadline(), one.settle(Instant(u64::MAX))), (None, Vec::new()));
 }
 
 #[test]
@@ -246,38 +252,38 @@ fn trimming_asks_back_what_is_idle_first_and_what_is_in_use_as_it_ends() {
     let mut one = Exporting::new(config(10, 1000));
     let idle: Vec<_> = (0..3).map(|n| one.touch(numbered(n, 100), at(n))).collect();
     let used: Vec<_> = (3..6).map(|n| one.send(&one.ask(numbered(n, 100)), at(n)).unwrap()).collect();
-    one.exporter.trim(400);
+    one.exporter.trim_exports(400);
     assert_eq!(one.settle(at(6)), idle[..2]);
-    one.exporter.trim(100);
+    one.exporter.trim_exports(100);
     assert_eq!(one.settle(at(6)), idle[2..]);
     assert_eq!((one.exporter.usage().live, one.exporter.usage().passing), (amount(1, 100), amount(2, 200)));
-    used.into_iter().for_each(|sent| one.exporter.finish(sent.pin, Outcome::Copied, at(7)));
+    used.into_iter().for_each(|sent| one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(7)));
     assert_eq!(one.settle(at(7)).len(), 2);
-    assert_eq!(one.exporter.usage(), Usage { live: amount(1, 100), idle: 1, ..Usage::default() });
+    assert_eq!(one.exporter.usage(), ExportUsage { live: amount(1, 100), idle: 1, ..ExportUsage::default() });
     assert_eq!(one.exporter.config().budget, amount(10, 1000));
 }
 
 #[test]
 fn a_peer_is_drained_alone_and_may_be_told_again() {
     let mut one = Exporting::new(config(10, 1000));
-    let other = one.exporter.join().unwrap();
+    let other = one.exporter.add_peer().unwrap();
     let names: Vec<_> = (0..2).map(|n| one.touch(numbered(n, 100), at(1))).collect();
-    let kept = one.send(&Ask { peer: other, ..one.ask(numbered(0, 100)) }, at(1)).unwrap();
+    let kept = one.send(&ExportRequest { peer: other, ..one.ask(numbered(0, 100)) }, at(1)).unwrap();
     let sent = one.send(&one.ask(numbered(1, 100)), at(1)).unwrap();
-    one.exporter.drain(one.peer);
-    assert_eq!(one.exporter.retire(one.peer).unwrap().get(), &names[..1], "a message uses the other");
-    assert_eq!(one.exporter.retire(other), None);
+    one.exporter.drain_peer(one.peer);
+    assert_eq!(one.exporter.take_due_names(one.peer).unwrap().get(), &names[..1], "a message uses the other");
+    assert_eq!(one.exporter.take_due_names(other), None);
     for memory in [numbered(0, 100), numbered(1, 100)] {
-        assert_eq!(one.send(&one.ask(memory), at(1)), Err(Why::Draining));
+        assert_eq!(one.send(&one.ask(memory), at(1)), Err(FallbackReason::Draining));
     }
-    one.exporter.finish(sent.pin, Outcome::Copied, at(1));
-    let first = crate::wire::ipc::Names::new(&names[..1]).unwrap();
-    one.exporter.retired(one.peer, &first).unwrap();
-    assert_eq!(one.exporter.holders(names[0]).collect::<Vec<_>>(), [(other, 1)]);
+    one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(1));
+    let first = crate::wire::ipc::ExportNames::new(&names[..1]).unwrap();
+    one.exporter.on_retired(one.peer, &first).unwrap();
+    assert_eq!(one.exporter.export_holders(names[0]).collect::<Vec<_>>(), [(other, 1)]);
     assert_eq!(one.settle(at(1)), [], "the exports stay");
     let again = one.send(&one.ask(numbered(0, 100)), at(1)).unwrap();
-    assert!(again.announce && again.pin.name() == names[0]);
-    one.exporter.finish(kept.pin, Outcome::Copied, at(1));
+    assert!(again.announce && again.pin.export_name() == names[0]);
+    one.exporter.finish_message(kept.pin, CopyOutcome::Copied, at(1));
 }
 
 #[test]
@@ -286,30 +292,30 @@ fn a_flag_that_something_was_freed_has_every_export_asked_about() {
     let all: Vec<_> = (0..3).map(|n| numbered(n, 100)).collect();
     let names: Vec<_> = all.iter().map(|memory| one.touch(*memory, at(1))).collect();
     assert_eq!(one.exporter.poll(at(1)), None, "nothing was freed: no export is asked about");
-    one.exporter.freed();
-    let queries: Vec<Query> = core::iter::from_fn(|| match one.exporter.poll(at(1)) {
-        Some(Command::Query(query)) => Some(query),
+    one.exporter.on_memory_freed();
+    let queries: Vec<AllocationQuery> = core::iter::from_fn(|| match one.exporter.poll(at(1)) {
+        Some(ExporterCommand::Query(query)) => Some(query),
         other => {
             assert_eq!(other, None);
             None
         }
     })
     .collect();
-    let asked: Vec<_> = queries.iter().map(Query::address).collect();
+    let asked: Vec<_> = queries.iter().map(AllocationQuery::address).collect();
     assert_eq!(asked, all.iter().map(|memory| memory.span.start()).collect::<Vec<_>>());
     // The second is gone, at the place of the third is another one.
-    one.exporter.queried(queries[0], Some(all[0]));
-    one.exporter.queried(queries[1], None);
-    one.exporter.queried(queries[2], Some(Allocation { id: AllocationId(7), ..all[2] }));
+    one.exporter.on_queried(queries[0], Some(all[0]));
+    one.exporter.on_queried(queries[1], None);
+    one.exporter.on_queried(queries[2], Some(DriverAllocation { id: DriverAllocationId(7), ..all[2] }));
     assert_eq!(one.settle(at(1)), names[1..]);
     assert_eq!(one.touch(all[0], at(1)), names[0]);
     assert_eq!(one.exporter.counts().stale, 2);
     // An answer to an older question says nothing of what was freed since.
-    one.exporter.freed();
-    let Some(Command::Query(query)) = one.exporter.poll(at(1)) else { unreachable!() };
-    one.exporter.freed();
-    one.exporter.queried(query, Some(all[0]));
-    assert!(matches!(one.exporter.poll(at(1)), Some(Command::Query(again)) if again != query));
+    one.exporter.on_memory_freed();
+    let Some(ExporterCommand::Query(query)) = one.exporter.poll(at(1)) else { unreachable!() };
+    one.exporter.on_memory_freed();
+    one.exporter.on_queried(query, Some(all[0]));
+    assert!(matches!(one.exporter.poll(at(1)), Some(ExporterCommand::Query(again)) if again != query));
 }
 
 #[test]
@@ -317,15 +323,15 @@ fn a_closed_exporter_shares_nothing_and_is_gone_when_all_is_let_go() {
     let mut one = Exporting::new(config(10, 1000));
     let idle = one.touch(numbered(0, 100), at(1));
     let sent = one.send(&one.ask(numbered(1, 100)), at(1)).unwrap();
-    let used = sent.pin.name();
+    let used = sent.pin.export_name();
     assert!(!one.exporter.is_gone());
     one.exporter.close();
     for passing in [true, false] {
-        let ask = Ask { passing, ..one.ask(numbered(0, 100)) };
-        assert_eq!(one.send(&ask, at(1)), Err(Why::Closing));
+        let ask = ExportRequest { passing, ..one.ask(numbered(0, 100)) };
+        assert_eq!(one.send(&ask, at(1)), Err(FallbackReason::Closing));
     }
     assert_eq!((one.settle(at(1)), one.exporter.is_gone()), (Vec::from([idle]), false));
-    one.exporter.finish(sent.pin, Outcome::Copied, at(1));
+    one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(1));
     assert_eq!((one.settle(at(1)), one.exporter.is_gone()), (Vec::from([used]), true));
 }
 
@@ -339,20 +345,20 @@ fn what_was_lent_goes_with_its_last_user_however_much_may_be_kept() {
         if before {
             one.touch(memory, at(1));
         }
-        let lend = Ask { passing: true, ..one.ask(memory) };
+        let lend = ExportRequest { passing: true, ..one.ask(memory) };
         let lent = [one.send(&lend, at(1)).unwrap(), one.send(&lend, at(1)).unwrap()];
-        one.exporter.trim(0);
+        one.exporter.trim_exports(0);
         assert!(one.settle(at(100)).is_empty(), "neither trimmed nor expired while it is lent");
         // A message that wants it kept, of which one ends before and one after.
         let [first, second] = [(); 2].map(|()| one.send(&one.ask(memory), at(2)).unwrap());
-        one.exporter.finish(first.pin, Outcome::Copied, at(2));
+        one.exporter.finish_message(first.pin, CopyOutcome::Copied, at(2));
         for lent in lent {
             one.exporter.let_go(&lent.pin);
-            one.exporter.finish(lent.pin, Outcome::Copied, at(3));
+            one.exporter.finish_message(lent.pin, CopyOutcome::Copied, at(3));
         }
         assert!(one.settle(at(3)).is_empty(), "a message uses it");
-        one.exporter.finish(second.pin, Outcome::Copied, at(4));
+        one.exporter.finish_message(second.pin, CopyOutcome::Copied, at(4));
         assert_eq!(one.settle(at(4)).len(), 1, "had before: {before}");
-        assert_eq!(one.exporter.usage(), Usage::default());
+        assert_eq!(one.exporter.usage(), ExportUsage::default());
     }
 }

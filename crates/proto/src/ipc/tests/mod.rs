@@ -11,99 +11,105 @@ mod world;
 use std::vec::Vec;
 
 use super::exporter::{
-    Allocation, AllocationId, Amount, Ask, Command, Config, Exporter, PeerId, Sent, Shared, Why,
+    DriverAllocation, DriverAllocationId, ExportAmount, ExportRequest, ExporterCommand, ExporterConfig,
+    FallbackReason, ImportingPeerId, MemoryExporter, ShareDecision, SharedReference,
 };
-use crate::intervals::Span;
+use crate::intervals::ByteSpan;
 use crate::mutant::planted;
 use crate::slots::SlotId;
 use crate::time::{Duration, Instant};
-use crate::wire::ipc::{Name, Outcome};
+use crate::wire::ipc::{CopyOutcome, ExportName};
 
 /// For how long exports are kept here that nobody uses.
-const IDLE: Duration = Duration::secs(30);
+const IDLE: Duration = Duration::from_secs(30);
 
-fn span(start: u64, len: u64) -> Span {
-    Span::new(start, len).unwrap()
+fn span(start: u64, len: u64) -> ByteSpan {
+    ByteSpan::new(start, len).unwrap()
 }
 
-fn name(slot: u32, generation: u32) -> Name {
-    Name::new(SlotId { slot, generation }).unwrap()
+fn name(slot: u32, generation: u32) -> ExportName {
+    ExportName::new(SlotId { slot, generation }).unwrap()
 }
 
-fn allocation(id: u64, start: u64, len: u64) -> Allocation {
-    Allocation { span: span(start, len), id: AllocationId(id), device: 0 }
+fn allocation(id: u64, start: u64, len: u64) -> DriverAllocation {
+    DriverAllocation { span: span(start, len), id: DriverAllocationId(id), device: 0 }
 }
 
 /// So many seconds.
 fn at(seconds: u64) -> Instant {
-    Instant::default() + Duration::secs(seconds)
+    Instant::default() + Duration::from_secs(seconds)
 }
 
-const fn config(entries: usize, bytes: u64) -> Config {
-    Config { budget: Amount { entries, bytes }, passing: 4, idle: Some(IDLE), weightless: false }
+const fn config(entries: usize, bytes: u64) -> ExporterConfig {
+    ExporterConfig {
+        budget: ExportAmount { entries, bytes },
+        passing: 4,
+        idle: Some(IDLE),
+        weightless: false,
+    }
 }
 
 /// An exporter with a peer, and what a driver and a stream would do for it.
 struct Exporting {
-    exporter: Exporter,
-    peer: PeerId,
+    exporter: MemoryExporter,
+    peer: ImportingPeerId,
     exports: u64,
     announced: u64,
 }
 
 impl Exporting {
-    fn new(config: Config) -> Self {
-        let mut exporter = Exporter::new(config, planted());
-        let peer = exporter.join().unwrap();
+    fn new(config: ExporterConfig) -> Self {
+        let mut exporter = MemoryExporter::new(config, planted());
+        let peer = exporter.add_peer().unwrap();
         Self { exporter, peer, exports: 0, announced: 0 }
     }
 
-    fn ask(&self, memory: Allocation) -> Ask {
-        Ask { peer: self.peer, part: memory.span, memory, passing: false }
+    fn ask(&self, memory: DriverAllocation) -> ExportRequest {
+        ExportRequest { peer: self.peer, part: memory.span, memory, passing: false }
     }
 
     /// A message about all of it; `None` if it goes another way.
-    fn send(&mut self, ask: &Ask, now: Instant) -> Result<Sent, Why> {
-        let shared = match self.exporter.share(ask, now).unwrap() {
-            Shared::Export(export) => {
+    fn send(&mut self, ask: &ExportRequest, now: Instant) -> Result<SharedReference, FallbackReason> {
+        let shared = match self.exporter.share_memory(ask, now).unwrap() {
+            ShareDecision::Export(export) => {
                 self.exports += 1;
-                self.exporter.exported(export, now).unwrap()
+                self.exporter.on_exported(export, now).unwrap()
             }
             shared => shared,
         };
         match shared {
-            Shared::Sent(sent) => {
+            ShareDecision::Sent(sent) => {
                 self.announced += u64::from(sent.announce);
                 Ok(sent)
             }
-            Shared::Fallback(why) => Err(why),
+            ShareDecision::Fallback(why) => Err(why),
             other => unreachable!("{other:?}"),
         }
     }
 
     /// A message that is done at once; its name.
-    fn touch(&mut self, memory: Allocation, now: Instant) -> Name {
+    fn touch(&mut self, memory: DriverAllocation, now: Instant) -> ExportName {
         let sent = self.send(&self.ask(memory), now).unwrap();
-        let name = sent.pin.name();
-        self.exporter.finish(sent.pin, Outcome::Copied, now);
+        let name = sent.pin.export_name();
+        self.exporter.finish_message(sent.pin, CopyOutcome::Copied, now);
         name
     }
 
     /// What is to be let go and unexported is; its names, as they are unexported.
-    fn settle(&mut self, now: Instant) -> Vec<Name> {
+    fn settle(&mut self, now: Instant) -> Vec<ExportName> {
         let mut over = self.unexport(now);
-        while let Some(names) = self.exporter.retire(self.peer) {
-            self.exporter.retired(self.peer, &names).unwrap();
+        while let Some(names) = self.exporter.take_due_names(self.peer) {
+            self.exporter.on_retired(self.peer, &names).unwrap();
             over.extend(self.unexport(now));
         }
         over
     }
 
-    fn unexport(&mut self, now: Instant) -> Vec<Name> {
+    fn unexport(&mut self, now: Instant) -> Vec<ExportName> {
         let mut over = Vec::new();
         while let Some(command) = self.exporter.poll(now) {
-            let Command::Unexport(name) = command else { unreachable!("{command:?}") };
-            self.exporter.unexported(name).unwrap();
+            let ExporterCommand::Unexport(name) = command else { unreachable!("{command:?}") };
+            self.exporter.on_unexported(name).unwrap();
             over.push(name);
         }
         over

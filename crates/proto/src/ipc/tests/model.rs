@@ -8,8 +8,8 @@ use std::vec::Vec;
 
 use super::config;
 use super::world::{PLACE, Setup, Step, World};
-use crate::ipc::exporter::{Amount, Config};
-use crate::ipc::importer::{Place, Refusal, Way};
+use crate::ipc::exporter::{ExportAmount, ExporterConfig};
+use crate::ipc::importer::{MapRefusal, MappingKind, MappingPlace};
 
 /// A world, and how often each step may still be taken.
 #[derive(Clone)]
@@ -120,15 +120,19 @@ fn everything(setup: Setup, begun: &[Step], steps: &[(Step, u8)]) -> usize {
 /// One buffer, one across its end, and one elsewhere; they are as long as two, and as one.
 const BUFFERS: &[(u64, u64)] = &[(0x1000, 8), (0x1004, 8), (0x2000, 8)];
 
-const PLACES: &[Place] = &[PLACE, Place { device: 1, way: Way::Device }, Place { device: 0, way: Way::Host }];
+const PLACES: &[MappingPlace] = &[
+    PLACE,
+    MappingPlace { device: 1, way: MappingKind::Device },
+    MappingPlace { device: 0, way: MappingKind::Host },
+];
 
 fn setup(entries: usize, peers: usize) -> Setup {
-    let config = Config { passing: 2, ..config(entries, 8 * entries as u64) };
+    let config = ExporterConfig { passing: 2, ..config(entries, 8 * entries as u64) };
     Setup { config, hooked: false, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
 }
 
-fn amount(entries: usize) -> Amount {
-    Amount { entries, bytes: 8 * entries as u64 }
+fn amount(entries: usize) -> ExportAmount {
+    ExportAmount { entries, bytes: 8 * entries as u64 }
 }
 
 /// The least that a search must see, so that it is one.
@@ -189,10 +193,11 @@ fn what_is_asked_back_at_any_point() {
 fn drivers_that_fail_at_any_point() {
     let fails = |why| [(Step::Exported(0, false), 1), (Step::Mapped(0, 0, Err(why)), 2)];
     let steps =
-        [&[(send(0, 0), 2), (send(2, 0), 1), (Step::Drain(0), 1)][..], &fails(Refusal::AlreadyMapped)]
+        [&[(send(0, 0), 2), (send(2, 0), 1), (Step::Drain(0), 1)][..], &fails(MapRefusal::AlreadyMapped)]
             .concat();
     seen(everything(setup(2, 1), &[A, C], &steps), 30_000);
-    let steps = [&[(send(0, 0), 2), (send(0, 1), 1), (Step::Die(0), 1)][..], &fails(Refusal::Other)].concat();
+    let steps =
+        [&[(send(0, 0), 2), (send(0, 1), 1), (Step::Die(0), 1)][..], &fails(MapRefusal::Other)].concat();
     seen(everything(setup(2, 2), &[A], &steps), 4_000);
 }
 

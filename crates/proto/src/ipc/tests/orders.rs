@@ -7,15 +7,15 @@ use proptest::prelude::*;
 
 use super::config;
 use super::world::{PLACE, Setup, Step, World};
-use crate::ipc::exporter::{Amount, Config};
-use crate::ipc::importer::{Place, Way};
+use crate::ipc::exporter::{ExportAmount, ExporterConfig};
+use crate::ipc::importer::{MappingKind, MappingPlace};
 
 const BUFFERS: &[(u64, u64)] = &[(0x1000, 8), (0x1004, 8), (0x2000, 8), (0x3000, 0x100)];
 const PEERS: usize = 2;
-const PLACES: &[Place] = &[PLACE, Place { device: 1, way: Way::Device }];
+const PLACES: &[MappingPlace] = &[PLACE, MappingPlace { device: 1, way: MappingKind::Device }];
 
 fn setup(entries: usize, peers: usize) -> Setup {
-    let config = Config { passing: 2, ..config(entries, 0x1000) };
+    let config = ExporterConfig { passing: 2, ..config(entries, 0x1000) };
     Setup { config, hooked: false, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
 }
 
@@ -82,7 +82,7 @@ fn every_order_of_what_is_delivered_has_the_same_end() {
     let states = every_order(setup(4, 1), &acts);
     assert!(states > 400, "{states}");
     // A peer is drained, and told again; then nothing may be kept.
-    let shrink = Step::Shrink(Amount::NONE);
+    let shrink = Step::Shrink(ExportAmount::NONE);
     let acts: [&[Step]; 3] =
         [&[a, send(0, 0), Step::Drain(0), send(0, 0)], &[send(0, 0), send(0, 1), shrink], &[send(0, 0)]];
     let states = every_order(setup(4, 2), &acts);
@@ -101,8 +101,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         20 => send,
         1 => (0..PEERS).prop_map(Step::Drain),
         1 => Just(Step::Trim(0)),
-        1 => Just(Step::Shrink(Amount::NONE)),
-        2 => Just(Step::Grow(Amount { entries: 16, bytes: 0x1_0000 })),
+        1 => Just(Step::Shrink(ExportAmount::NONE)),
+        2 => Just(Step::Grow(ExportAmount { entries: 16, bytes: 0x1_0000 })),
         1 => Just(Step::Wait),
         1 => (0..PEERS).prop_map(Step::Leave),
     ];

@@ -11,14 +11,20 @@ use std::vec;
 use std::vec::Vec;
 
 use super::{IDLE, at};
-use crate::intervals::Span;
+use crate::intervals::ByteSpan;
 use crate::ipc::exporter::{
-    Allocation, AllocationId, Amount, Ask, Command, Config, Export, Exporter, PeerId, Pin, Sent, Shared, Why,
+    DriverAllocation, DriverAllocationId, ExportAmount, ExportPin, ExportRequest, ExporterCommand,
+    ExporterConfig, FallbackReason, ImportingPeerId, MemoryExporter, PendingExport, ShareDecision,
+    SharedReference,
 };
-use crate::ipc::importer::{Importer, MappingId, Place, Refusal, Resolved, SourceId, Use, Way};
+use crate::ipc::importer::{
+    ImportPin, MapRefusal, MappingId, MappingKind, MappingPlace, MemoryImporter, ResolveOutcome, SourceId,
+};
 use crate::mutant::planted;
 use crate::time::Instant;
-use crate::wire::ipc::{Announce, Handle, Message, Name, Outcome, Reference};
+use crate::wire::ipc::{
+    CopyOutcome, ExportAnnouncement, ExportHandle, ExportName, ExportReference, IpcMessage,
+};
 
 /// What the user and the machine do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,7 +50,7 @@ pub(super) enum Step {
     /// A message at a peer looks for its bytes, or copies them.
     Turn(usize, usize),
     /// A mapping is made, or is not.
-    Mapped(usize, usize, Result<(), Refusal>),
+    Mapped(usize, usize, Result<(), MapRefusal>),
     /// The first message at a peer is given up there.
     Cancel(usize),
     /// A peer unmaps what is to be unmapped next.
@@ -54,8 +60,8 @@ pub(super) enum Step {
     /// What is idle has been so for long.
     Wait,
     Trim(u64),
-    Shrink(Amount),
-    Grow(Amount),
+    Shrink(ExportAmount),
+    Grow(ExportAmount),
     Drain(usize),
     Release(usize),
     /// The exporter is closed.
@@ -71,32 +77,32 @@ pub(super) enum Step {
 /// What there is in a world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
-    pub(super) config: Config,
+    pub(super) config: ExporterConfig,
     /// Whether a hook tells that something was freed, once it is.
     pub(super) hooked: bool,
     /// Where the buffers are; those that overlap are not allocated together.
     pub(super) buffers: &'static [(u64, u64)],
     pub(super) peers: usize,
-    pub(super) places: &'static [Place],
+    pub(super) places: &'static [MappingPlace],
     /// Buffers that no driver maps.
     pub(super) refused: &'static [usize],
 }
 
-pub(super) const PLACE: Place = Place { device: 0, way: Way::Device };
+pub(super) const PLACE: MappingPlace = MappingPlace { device: 0, way: MappingKind::Device };
 
 /// A message that is not done, at the exporter.
 #[derive(Clone, Debug, Hash)]
 struct Sending {
     operation: u64,
     peer: usize,
-    id: AllocationId,
-    pin: Pin,
+    id: DriverAllocationId,
+    pin: ExportPin,
 }
 
 /// A message that was begun and waits for its export.
 #[derive(Clone, Debug, Hash)]
 struct Exporting {
-    export: Export,
+    export: PendingExport,
     peer: usize,
     place: usize,
 }
@@ -105,8 +111,8 @@ struct Exporting {
 #[derive(Clone, Debug, Hash)]
 struct Operation {
     operation: u64,
-    used: Use,
-    id: AllocationId,
+    used: ImportPin,
+    id: DriverAllocationId,
     place: usize,
     /// Where it is copying from.
     from: Option<u64>,
@@ -116,8 +122,8 @@ struct Operation {
 #[derive(Clone, Copy, Debug, Hash)]
 struct Held {
     mapping: MappingId,
-    id: AllocationId,
-    span: Span,
+    id: DriverAllocationId,
+    span: ByteSpan,
     address: u64,
 }
 
@@ -128,14 +134,14 @@ struct Peer {
     /// It has said BYE; the exporter has heard it.
     said: bool,
     gone: bool,
-    id: PeerId,
-    importer: Importer,
+    id: ImportingPeerId,
+    importer: MemoryImporter,
     source: SourceId,
-    announcements: VecDeque<Message>,
-    references: VecDeque<(u64, Reference, AllocationId, usize)>,
-    answers: VecDeque<Message>,
+    announcements: VecDeque<IpcMessage>,
+    references: VecDeque<(u64, ExportReference, DriverAllocationId, usize)>,
+    answers: VecDeque<IpcMessage>,
     /// What was announced, and under which name.
-    handles: Vec<(Name, AllocationId, Span)>,
+    handles: Vec<(ExportName, DriverAllocationId, ByteSpan)>,
     operations: Vec<Operation>,
     opening: Vec<MappingId>,
     held: Vec<Held>,
@@ -146,18 +152,18 @@ struct Peer {
 #[derive(Clone)]
 pub(super) struct World {
     setup: Setup,
-    pub(super) exporter: Exporter,
+    pub(super) exporter: MemoryExporter,
     alive: bool,
     now: Instant,
     /// Numbers of allocations and of messages that were given.
     allocations: u64,
     pub(super) sent: u64,
-    buffers: Vec<Option<Allocation>>,
+    buffers: Vec<Option<DriverAllocation>>,
     freed: bool,
     /// All names that were ever given.
-    names: Vec<Name>,
+    names: Vec<ExportName>,
     exporting: Vec<Exporting>,
-    exports: Vec<(Name, Allocation)>,
+    exports: Vec<(ExportName, DriverAllocation)>,
     sending: Vec<Sending>,
     peers: Vec<Peer>,
     pub(super) steps: Steps,
@@ -174,10 +180,10 @@ pub(super) struct Steps {
 
 impl World {
     pub(super) fn new(setup: Setup) -> Self {
-        let mut exporter = Exporter::new(setup.config, planted());
+        let mut exporter = MemoryExporter::new(setup.config, planted());
         let peers = (0..setup.peers).map(|_| {
-            let (id, mut importer) = (exporter.join().unwrap(), Importer::new(planted()));
-            let source = importer.join().unwrap();
+            let (id, mut importer) = (exporter.add_peer().unwrap(), MemoryImporter::new(planted()));
+            let source = importer.add_source().unwrap();
             Peer::new(id, importer, source)
         });
         let peers = peers.collect();
@@ -273,7 +279,7 @@ impl World {
                 self.buffers[buffer] = None;
                 self.freed = self.setup.hooked;
             }
-            Step::Cancel(at) => self.peers[at].done(0, Outcome::Ended),
+            Step::Cancel(at) => self.peers[at].done(0, CopyOutcome::Ended),
             Step::Send { buffer, peer, place, passing } => self.send(buffer, peer, place, passing),
             Step::Exported(at, well) => self.exported(at, well),
             Step::Announcements(at) => self.on_announcements(at),
@@ -284,27 +290,27 @@ impl World {
             Step::Unmap(at) => self.unmap(at),
             Step::Look => self.look(),
             Step::Wait => self.now = self.now + IDLE,
-            Step::Trim(bytes) => self.exporter.trim(bytes),
-            Step::Shrink(budget) => self.exporter.shrink(budget),
-            Step::Grow(budget) => self.exporter.grow(budget),
-            Step::Drain(at) => self.exporter.drain(self.peers[at].id),
+            Step::Trim(bytes) => self.exporter.trim_exports(bytes),
+            Step::Shrink(budget) => self.exporter.shrink_budget(budget),
+            Step::Grow(budget) => self.exporter.grow_budget(budget),
+            Step::Drain(at) => self.exporter.drain_peer(self.peers[at].id),
             Step::Release(buffer) => {
                 let memory = self.buffers[buffer].unwrap();
-                let _any = self.exporter.release(memory.span.start());
+                let _any = self.exporter.release_allocation(memory.span.start());
             }
             Step::Close => self.exporter.close(),
             Step::Leave(at) => {
                 let peer = &mut self.peers[at];
                 peer.leaving = true;
-                peer.importer.end(peer.source);
+                peer.importer.end_source(peer.source);
             }
             Step::Die(at) => {
                 self.peers[at].die();
-                self.exporter.gone(self.peers[at].id, self.now);
+                self.exporter.remove_peer(self.peers[at].id, self.now);
             }
             Step::DieAll => {
                 self.alive = false;
-                self.peers.iter_mut().for_each(|peer| peer.importer.end(peer.source));
+                self.peers.iter_mut().for_each(|peer| peer.importer.end_source(peer.source));
             }
         }
         self.go_on();
@@ -319,7 +325,7 @@ impl World {
 
     fn look(&mut self) {
         self.freed = false;
-        self.exporter.freed();
+        self.exporter.on_memory_freed();
     }
 
     fn send(&mut self, buffer: usize, peer: usize, place: usize, passing: bool) {
@@ -327,35 +333,38 @@ impl World {
         if self.freed {
             self.look();
         }
-        let ask = Ask { peer: self.peers[peer].id, part: inside(memory.span), memory, passing };
-        match self.exporter.share(&ask, self.now).unwrap() {
-            Shared::Sent(sent) => {
+        let ask = ExportRequest { peer: self.peers[peer].id, part: inside(memory.span), memory, passing };
+        match self.exporter.share_memory(&ask, self.now).unwrap() {
+            ShareDecision::Sent(sent) => {
                 let off = self.exporter.config().budget.is_none();
                 assert!(passing || !off, "a message wants memory kept while nothing may be");
                 self.put(sent, peer, place, memory);
             }
-            Shared::Export(export) => {
+            ShareDecision::Export(export) => {
                 let (usage, budget) = (self.exporter.usage(), self.exporter.config().budget);
-                let kept = usage.live.and(usage.zombies);
-                assert!(passing || kept.fits(budget), "{usage:?} is begun with a budget of {budget:?}");
+                let kept = usage.live.combined_with(usage.zombies);
+                assert!(
+                    passing || kept.fits_within(budget),
+                    "{usage:?} is begun with a budget of {budget:?}"
+                );
                 self.exporting.push(Exporting { export, peer, place });
             }
-            Shared::Fallback(_) => self.steps.fallbacks += 1,
+            ShareDecision::Fallback(_) => self.steps.fallbacks += 1,
             // It would ask again.
-            Shared::Coming => {}
+            ShareDecision::Coming => {}
         }
     }
 
     /// A message goes, behind the announcement if there is one, on another stream.
-    fn put(&mut self, sent: Sent, peer: usize, place: usize, memory: Allocation) {
+    fn put(&mut self, sent: SharedReference, peer: usize, place: usize, memory: DriverAllocation) {
         let name = sent.reference.name;
         assert!(self.exports.contains(&(name, memory)), "a message names what is not exported");
         let to = &mut self.peers[peer];
         assert!(sent.announce || to.is_told_of(name), "a message names what its peer was not told of");
         if sent.announce {
-            let (span, handle) = (memory.span, Handle::new(0, &memory.id.0.to_le_bytes()).unwrap());
-            let announce = Announce { name, span, device: 0, descriptor: false, handle };
-            to.announcements.push_back(Message::Announce(announce));
+            let (span, handle) = (memory.span, ExportHandle::new(0, &memory.id.0.to_le_bytes()).unwrap());
+            let announce = ExportAnnouncement { name, span, device: 0, descriptor: false, handle };
+            to.announcements.push_back(IpcMessage::Announce(announce));
         }
         to.references.push_back((self.sent, sent.reference, memory.id, place));
         self.sending.push(Sending { operation: self.sent, peer, id: memory.id, pin: sent.pin });
@@ -364,9 +373,9 @@ impl World {
 
     fn exported(&mut self, at: usize, well: bool) {
         let Exporting { export, peer, place } = self.exporting.remove(at);
-        let (name, memory) = (export.name(), export.allocation());
+        let (name, memory) = (export.export_name(), export.allocation());
         if !well {
-            assert_eq!(self.exporter.export_failed(export), Ok(Why::NotExported));
+            assert_eq!(self.exporter.on_export_failed(export), Ok(FallbackReason::NotExported));
             self.steps.fallbacks += 1;
             return;
         }
@@ -374,9 +383,9 @@ impl World {
         self.names.push(name);
         self.steps.exports += 1;
         self.exports.push((name, memory));
-        match self.exporter.exported(export, self.now).unwrap() {
-            Shared::Sent(sent) => self.put(sent, peer, place, memory),
-            Shared::Fallback(_) => self.steps.fallbacks += 1,
+        match self.exporter.on_exported(export, self.now).unwrap() {
+            ShareDecision::Sent(sent) => self.put(sent, peer, place, memory),
+            ShareDecision::Fallback(_) => self.steps.fallbacks += 1,
             other => unreachable!("{other:?}"),
         }
     }
@@ -384,16 +393,17 @@ impl World {
     fn on_announcements(&mut self, at: usize) {
         let peer = &mut self.peers[at];
         match peer.announcements.pop_front().unwrap() {
-            Message::Announce(announce) => {
-                let id = AllocationId(u64::from_le_bytes(announce.handle.bytes().try_into().unwrap()));
+            IpcMessage::Announce(announce) => {
+                let id =
+                    DriverAllocationId(u64::from_le_bytes(announce.handle.as_bytes().try_into().unwrap()));
                 if !peer.leaving && self.alive {
-                    peer.importer.announce(peer.source, &announce).unwrap();
+                    peer.importer.on_announce(peer.source, &announce).unwrap();
                 }
-                peer.handles.retain(|(name, _, _)| name.id().slot != announce.name.id().slot);
+                peer.handles.retain(|(name, _, _)| name.slot_id().slot != announce.name.slot_id().slot);
                 peer.handles.push((announce.name, id, announce.span));
-                peer.opened.retain(|mapping| mapping.name.id().slot != announce.name.id().slot);
+                peer.opened.retain(|mapping| mapping.name.slot_id().slot != announce.name.slot_id().slot);
             }
-            Message::Retire(names) => peer.importer.retire(peer.source, &names).unwrap(),
+            IpcMessage::Retire(names) => peer.importer.on_retire(peer.source, &names).unwrap(),
             other => unreachable!("{other:?}"),
         }
     }
@@ -401,11 +411,11 @@ impl World {
     fn on_references(&mut self, at: usize) {
         let (alive, peer) = (self.alive, &mut self.peers[at]);
         let (operation, reference, id, place) = peer.references.pop_front().unwrap();
-        match peer.importer.arrive(peer.source, &reference) {
+        match peer.importer.pin_reference(peer.source, &reference) {
             Ok(used) => peer.operations.push(Operation { operation, used, id, place, from: None }),
             Err(error) => {
                 assert!(peer.leaving || !alive, "{error}");
-                peer.answers.push_back(Message::Done { operation, outcome: Outcome::Ended });
+                peer.answers.push_back(IpcMessage::Done { operation, outcome: CopyOutcome::Ended });
             }
         }
     }
@@ -413,15 +423,15 @@ impl World {
     fn on_answers(&mut self, at: usize) {
         let peer = self.peers[at].id;
         match self.peers[at].answers.pop_front().unwrap() {
-            Message::Done { operation, outcome } => {
+            IpcMessage::Done { operation, outcome } => {
                 let at = self.sending.iter().position(|one| one.operation == operation).unwrap();
                 let Sending { pin, .. } = self.sending.remove(at);
-                self.exporter.finish(pin, outcome, self.now);
+                self.exporter.finish_message(pin, outcome, self.now);
             }
-            Message::Retired(names) => self.exporter.retired(peer, &names).unwrap(),
-            Message::Bye => {
+            IpcMessage::Retired(names) => self.exporter.on_retired(peer, &names).unwrap(),
+            IpcMessage::Bye => {
                 self.peers[at].gone = true;
-                self.exporter.gone(peer, self.now);
+                self.exporter.remove_peer(peer, self.now);
             }
             other => unreachable!("{other:?}"),
         }
@@ -438,11 +448,11 @@ impl World {
             assert_eq!(found.id, operation.id, "{operation:?} copies other memory");
             assert_eq!(found.mapping.place, place, "{operation:?} copies what is mapped elsewhere");
             self.steps.copied += 1;
-            return peer.done(turn, Outcome::Copied);
+            return peer.done(turn, CopyOutcome::Copied);
         }
-        match peer.importer.resolve(&operation.used, place) {
-            Ok(Resolved::At(address)) => operation.from = Some(address - operation.used.part().start()),
-            Ok(Resolved::Map(mapping)) => {
+        match peer.importer.resolve_address(&operation.used, place) {
+            Ok(ResolveOutcome::At(address)) => operation.from = Some(address - operation.used.part().start()),
+            Ok(ResolveOutcome::Map(mapping)) => {
                 let twice =
                     peer.opening.contains(&mapping) || peer.held.iter().any(|held| held.mapping == mapping);
                 assert!(!twice, "{mapping:?} is mapped twice");
@@ -450,29 +460,29 @@ impl World {
                 self.steps.opens += 1;
                 peer.opening.push(mapping);
             }
-            Ok(Resolved::Wait) => {}
-            Ok(Resolved::Failed) => {
+            Ok(ResolveOutcome::Wait) => {}
+            Ok(ResolveOutcome::Failed) => {
                 self.steps.fallbacks += 1;
-                peer.done(turn, Outcome::NotMapped);
+                peer.done(turn, CopyOutcome::NotMapped);
             }
             Err(error) => {
                 assert!(!self.alive || peer.leaving, "{error}");
-                peer.done(turn, Outcome::Ended);
+                peer.done(turn, CopyOutcome::Ended);
             }
         }
     }
 
-    fn on_mapped(&mut self, at: usize, opening: usize, result: Result<(), Refusal>) {
+    fn on_mapped(&mut self, at: usize, opening: usize, result: Result<(), MapRefusal>) {
         let peer = &mut self.peers[at];
         let mapping = peer.opening.remove(opening);
         let &(_, id, span) = peer.handles.iter().find(|(name, _, _)| *name == mapping.name).unwrap();
         let exported = self.exports.iter().any(|(name, _)| *name == mapping.name);
-        let died = if self.alive { Ok(()) } else { Err(Refusal::Other) };
+        let died = if self.alive { Ok(()) } else { Err(MapRefusal::Other) };
         let buffers = self.setup.refused.iter().map(|buffer| self.setup.buffers[*buffer]);
         let refused = buffers.into_iter().any(|(start, len)| super::span(start, len) == span);
-        let refused = if refused { Err(Refusal::AlreadyMapped) } else { Ok(()) };
+        let refused = if refused { Err(MapRefusal::AlreadyMapped) } else { Ok(()) };
         if let Err(why) = result.and(died).and(refused) {
-            return peer.importer.map_failed(mapping, why).unwrap();
+            return peer.importer.on_map_failed(mapping, why).unwrap();
         }
         assert!(exported, "{mapping:?} is mapped and not exported");
         let in_the_way =
@@ -482,7 +492,7 @@ impl World {
         let address = id.0 << 32 | place << 16;
         peer.held.push(Held { mapping, id, span, address });
         peer.opened.push(mapping);
-        peer.importer.mapped(mapping, address).unwrap();
+        peer.importer.on_mapped(mapping, address).unwrap();
     }
 
     fn unmap(&mut self, at: usize) {
@@ -493,7 +503,7 @@ impl World {
         let before = peer.held.len();
         peer.held.retain(|held| held.mapping != unmap.mapping || held.address != unmap.address);
         assert_eq!(peer.held.len() + 1, before, "{unmap:?} is not mapped");
-        peer.importer.unmapped(unmap.mapping).unwrap();
+        peer.importer.on_unmapped(unmap.mapping).unwrap();
     }
 
     /// What the machines want done at once: unexports, questions, and messages.
@@ -502,45 +512,46 @@ impl World {
             && let Some(command) = self.exporter.poll(self.now)
         {
             match command {
-                Command::Unexport(name) => self.unexport(name),
-                Command::Query(query) => {
+                ExporterCommand::Unexport(name) => self.unexport(name),
+                ExporterCommand::Query(query) => {
                     let there = self.buffers.iter().flatten();
                     let there = there.copied().find(|memory| memory.span.start() == query.address());
-                    self.exporter.queried(query, there);
+                    self.exporter.on_queried(query, there);
                 }
             }
         }
         for peer in &mut self.peers {
             while self.alive
-                && let Some(names) = self.exporter.retire(peer.id)
+                && let Some(names) = self.exporter.take_due_names(peer.id)
             {
-                let uses = |one: &&Sending| names.get().contains(&one.pin.name()) && peer.has(one.operation);
+                let uses =
+                    |one: &&Sending| names.get().contains(&one.pin.export_name()) && peer.has(one.operation);
                 let used = self.sending.iter().find(uses);
                 assert!(used.is_none(), "{names:?} are asked back under {used:?}");
-                peer.announcements.push_back(Message::Retire(names));
+                peer.announcements.push_back(IpcMessage::Retire(names));
             }
             peer.answer();
         }
     }
 
-    fn unexport(&mut self, name: Name) {
+    fn unexport(&mut self, name: ExportName) {
         for peer in self.peers.iter().filter(|peer| peer.alive) {
             let held = peer.held.iter().find(|held| held.mapping.name == name);
             assert!(held.is_none(), "{name:?} is unexported and mapped: {held:?}");
             assert!(!peer.opening.iter().any(|mapping| mapping.name == name), "{name:?} is being mapped");
         }
         let there = |one: &&Sending| self.peers[one.peer].alive && !self.peers[one.peer].gone;
-        let used = self.sending.iter().filter(there).find(|one| one.pin.name() == name);
+        let used = self.sending.iter().filter(there).find(|one| one.pin.export_name() == name);
         assert!(used.is_none(), "{name:?} is unexported under {used:?}");
         let before = self.exports.len();
         self.exports.retain(|(other, _)| *other != name);
         assert_eq!(self.exports.len() + 1, before, "{name:?} is unexported twice");
-        self.exporter.unexported(name).unwrap();
+        self.exporter.on_unexported(name).unwrap();
     }
 }
 
 impl Peer {
-    fn new(id: PeerId, importer: Importer, source: SourceId) -> Self {
+    fn new(id: ImportingPeerId, importer: MemoryImporter, source: SourceId) -> Self {
         Self {
             alive: true,
             leaving: false,
@@ -572,10 +583,10 @@ impl Peer {
     }
 
     /// Whether it has heard of that name, or will before what is said to it from now on on the same stream.
-    fn is_told_of(&self, name: Name) -> bool {
-        let said = |message: &Message| match message {
-            Message::Announce(announce) if announce.name == name => Some(true),
-            Message::Retire(names) if names.get().contains(&name) => Some(false),
+    fn is_told_of(&self, name: ExportName) -> bool {
+        let said = |message: &IpcMessage| match message {
+            IpcMessage::Announce(announce) if announce.name == name => Some(true),
+            IpcMessage::Retire(names) if names.get().contains(&name) => Some(false),
             _ => None,
         };
         let heard = || self.handles.iter().any(|(other, _, _)| *other == name);
@@ -586,7 +597,8 @@ impl Peer {
     fn is_waiting(&self, operation: &Operation, setup: &Setup) -> bool {
         let mut importer = self.importer.clone();
         let before = importer.counts();
-        let waits = importer.resolve(&operation.used, setup.places[operation.place]) == Ok(Resolved::Wait);
+        let waits = importer.resolve_address(&operation.used, setup.places[operation.place])
+            == Ok(ResolveOutcome::Wait);
         waits && importer.counts() == before
     }
 
@@ -596,27 +608,27 @@ impl Peer {
             || self.operations.iter().any(|one| one.operation == operation)
     }
 
-    fn done(&mut self, turn: usize, outcome: Outcome) {
+    fn done(&mut self, turn: usize, outcome: CopyOutcome) {
         let Operation { operation, used, .. } = self.operations.remove(turn);
-        self.importer.finish(used);
-        self.answers.push_back(Message::Done { operation, outcome });
+        self.importer.release_pin(used);
+        self.answers.push_back(IpcMessage::Done { operation, outcome });
     }
 
     /// What can be told is told.
     fn answer(&mut self) {
         while self.alive
-            && let Some(names) = self.importer.retired(self.source)
+            && let Some(names) = self.importer.take_retired_names(self.source)
         {
-            self.answers.push_back(Message::Retired(names));
+            self.answers.push_back(IpcMessage::Retired(names));
         }
         if self.alive && self.leaving && !self.said && self.importer.is_gone(self.source) {
             self.said = true;
-            self.answers.push_back(Message::Bye);
+            self.answers.push_back(IpcMessage::Bye);
         }
     }
 }
 
 /// Some bytes of it.
-fn inside(span: Span) -> Span {
+fn inside(span: ByteSpan) -> ByteSpan {
     super::span(span.start() + 1, span.len() - 1)
 }

@@ -10,12 +10,12 @@ proptest! {
     /// A comm goes to a smallest group; so as soon as as many have come as places were left empty, sizes are even.
     #[test]
     fn groups_are_even_after_churn(m in 1..=8_u8, churn in prop::collection::vec(0..40_usize, 0..200)) {
-        let (mut a, mut b) = (pool(Sharing::On, m), pool(Sharing::On, m));
-        let mut inside: Vec<(Place, Place)> = Vec::new();
+        let (mut a, mut b) = (pool(SharingMode::On, m), pool(SharingMode::On, m));
+        let mut inside: Vec<(GroupPlace, GroupPlace)> = Vec::new();
         let mut conn = 0;
-        let mut join = |a: &mut Pool, b: &mut Pool, inside: &mut Vec<_>| {
+        let mut join = |a: &mut GroupPool, b: &mut GroupPool, inside: &mut Vec<_>| {
             conn += 1;
-            inside.push(connect((a, b), (&sending(2), &receiving(1)), conn, Wish::new(1)).both());
+            inside.push(connect((a, b), (&sending(2), &receiving(1)), conn, GroupPreference::new(1)).both());
         };
         for which in churn {
             if which < inside.len() {
@@ -42,17 +42,21 @@ proptest! {
 /// Nothing is left of a hundred thousand comms, and the tables are as large as a few need.
 #[test]
 fn a_hundred_thousand_comms_leave_nothing_behind() {
-    let (mut a, mut b) = (pool(Sharing::On, 2), pool(Sharing::On, 2));
+    let (mut a, mut b) = (pool(SharingMode::On, 2), pool(SharingMode::On, 2));
     for pool in [&mut a, &mut b] {
         pool.set_budget(0, 100);
     }
-    let start = (a.usage(), b.usage());
+    let start = (a.pool_usage(), b.pool_usage());
     let mut places = None;
     for round in 0..20_000_u64 {
         let came: Vec<_> = (0..5)
             .map(|at| {
-                let met =
-                    connect((&mut a, &mut b), (&sending(2), &receiving(1)), round * 5 + at, Wish::new(1));
+                let met = connect(
+                    (&mut a, &mut b),
+                    (&sending(2), &receiving(1)),
+                    round * 5 + at,
+                    GroupPreference::new(1),
+                );
                 met.both()
             })
             .collect();
@@ -65,10 +69,10 @@ fn a_hundred_thousand_comms_leave_nothing_behind() {
             leave(&mut b, theirs.seat);
         }
         if round == 1000 {
-            places = Some((a.places(), b.places()));
+            places = Some((a.used_places(), b.used_places()));
         }
     }
-    assert_eq!((a.usage(), b.usage()), start);
-    assert_eq!(places, Some((a.places(), b.places())));
-    assert_eq!(a.places(), (POOL_QUARANTINE + 2, POOL_QUARANTINE + 5));
+    assert_eq!((a.pool_usage(), b.pool_usage()), start);
+    assert_eq!(places, Some((a.used_places(), b.used_places())));
+    assert_eq!(a.used_places(), (POOL_QUARANTINE + 2, POOL_QUARANTINE + 5));
 }

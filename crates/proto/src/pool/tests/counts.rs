@@ -29,8 +29,8 @@ proptest! {
         out in prop::collection::vec(towards(), 1..4),
         back in towards(),
     ) {
-        let mut middle = pool(Sharing::On, m);
-        let mut peers: Vec<_> = out.iter().map(|_| pool(Sharing::On, m)).collect();
+        let mut middle = pool(SharingMode::On, m);
+        let mut peers: Vec<_> = out.iter().map(|_| pool(SharingMode::On, m)).collect();
         let (mut queue_pairs, mut completion_queues) = (0, 0);
         let mut there = std::vec![(0, 0); peers.len()];
         let mut conn = 0;
@@ -42,12 +42,12 @@ proptest! {
                 let links = (q * towards.nics.0.max(towards.nics.1)).min(4);
                 let (us, them) = (1, 10 + at as u8);
                 let (asking, answering) = if outwards { (us, them) } else { (them, us) };
-                let send = Key { peer: process(answering), end: End::Sending, local: rails[0], remote: rails[1] };
-                let recv = Key { peer: process(asking), end: End::Receiving, local: rails[1], remote: rails[0] };
+                let send = GroupKey { peer: process(answering), end: CommEnd::Sending, local: rails[0], remote: rails[1] };
+                let recv = GroupKey { peer: process(asking), end: CommEnd::Receiving, local: rails[1], remote: rails[0] };
                 for _ in 0..towards.comms {
                     conn += 1;
                     let pools = if outwards { (&mut middle, &mut peers[at]) } else { (&mut peers[at], &mut middle) };
-                    let wish = Wish::new(links as u8);
+                    let wish = GroupPreference::new(links as u8);
                     connect(pools, (&send, &recv), conn, wish).both();
                 }
                 let groups = towards.comms.min(m.into()) as u64;
@@ -58,10 +58,10 @@ proptest! {
                 there[at].1 += groups * links.min(far) as u64;
             }
         }
-        let used = |pool: &Pool| (pool.usage().queue_pairs, pool.usage().completion_queues);
+        let used = |pool: &GroupPool| (pool.pool_usage().queue_pairs, pool.pool_usage().completion_queues);
         prop_assert_eq!(used(&middle), (queue_pairs, completion_queues));
         prop_assert_eq!(peers.iter().map(used).collect::<Vec<_>>(), there);
-        let by_nic: u64 = middle.usage().budgets.iter().map(|budget| u64::from(budget.in_use)).sum();
+        let by_nic: u64 = middle.pool_usage().budgets.iter().map(|budget| u64::from(budget.in_use)).sum();
         prop_assert_eq!(by_nic, queue_pairs);
     }
 }
@@ -72,9 +72,9 @@ fn sixteen_communicators_take_a_hundredth() {
     let used = |sharing| {
         let (mut a, mut b) = (pool(sharing, 4), pool(sharing, 4));
         for conn in 0..16 * 32 {
-            connect((&mut a, &mut b), (&sending(2), &receiving(1)), conn, Wish::new(1)).both();
+            connect((&mut a, &mut b), (&sending(2), &receiving(1)), conn, GroupPreference::new(1)).both();
         }
-        (a.usage().queue_pairs, a.usage().completion_queues)
+        (a.pool_usage().queue_pairs, a.pool_usage().completion_queues)
     };
-    assert_eq!((used(Sharing::Off), used(Sharing::On)), ((512, 512), (4, 4)));
+    assert_eq!((used(SharingMode::Off), used(SharingMode::On)), ((512, 512), (4, 4)));
 }

@@ -7,19 +7,19 @@ mod rules;
 
 use proptest::prelude::ProptestConfig;
 
-use super::config::{Sharing, Wish};
+use super::config::{GroupPreference, SharingMode};
 use super::*;
 use crate::limits::{GROUPS_OF_KEY_MAX, TURNS_MAX};
-use crate::nics::Nics;
+use crate::nics::NicList;
 use crate::slots::SlotId;
 use crate::wire::member::MemberId;
-use crate::wire::share::{Answer, Given, Mode, Offer, Request};
+use crate::wire::share::{ShareAnswer, ShareMode, ShareOffer, ShareOutcome, ShareRequest};
 
 /// The bug that `cargo xtask mutants` asks for, if any.
 pub(super) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(std::string::String::leak(name));
+        return Mutant::with_name(std::string::String::leak(name));
     }
     Mutant::NONE
 }
@@ -34,73 +34,78 @@ pub(super) fn member(slot: u32) -> MemberId {
     MemberId::from_bits(1 << MemberId::SLOT_BITS | slot).unwrap()
 }
 
-fn pool(sharing: Sharing, groups: u8) -> Pool {
-    Pool::new(Config::new(sharing, groups, 1).unwrap(), 1 << 40, planted())
+fn pool(sharing: SharingMode, groups: u8) -> GroupPool {
+    GroupPool::new(PoolConfig::new(sharing, groups, 1).unwrap(), 1 << 40, planted())
 }
 
 fn process(number: u8) -> ProcessId {
     ProcessId([number; 16])
 }
 
-fn nics(list: &[u16]) -> Nics {
-    Nics::new(list).unwrap()
+fn nics(list: &[u16]) -> NicList {
+    NicList::new(list).unwrap()
 }
 
 /// A sending end's key towards that process, from NIC 0 to its NIC 0.
-fn sending(peer: u8) -> Key {
-    Key { peer: process(peer), end: End::Sending, local: nics(&[0]), remote: nics(&[0]) }
+fn sending(peer: u8) -> GroupKey {
+    GroupKey { peer: process(peer), end: CommEnd::Sending, local: nics(&[0]), remote: nics(&[0]) }
 }
 
 /// A receiving end's key.
-fn receiving(peer: u8) -> Key {
-    Key { end: End::Receiving, ..sending(peer) }
+fn receiving(peer: u8) -> GroupKey {
+    GroupKey { end: CommEnd::Receiving, ..sending(peer) }
 }
 
 /// The links' addresses of a group whose ends are called so.
-fn proof(asking: GroupId, answering: GroupId) -> Proof {
-    Proof::of([(&asking.0.to_bits().to_le_bytes()[..], &answering.0.to_bits().to_le_bytes()[..])])
+fn proof(asking: GroupId, answering: GroupId) -> GroupProof {
+    GroupProof::of_links([(&asking.0.to_bits().to_le_bytes()[..], &answering.0.to_bits().to_le_bytes()[..])])
 }
 
 /// What a lossless handshake came to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Met {
     /// A seat at each end.
-    Both(Place, Place),
+    Both(GroupPlace, GroupPlace),
     /// The asking end has no room.
-    Exhausted(Limit),
+    Exhausted(PoolLimit),
     /// The answering end has none.
-    NoResources(Limit),
+    NoResources(PoolLimit),
     /// The answer ended it.
     Failed(AnswerFault),
 }
 
 impl Met {
-    fn both(self) -> (Place, Place) {
+    fn both(self) -> (GroupPlace, GroupPlace) {
         let Self::Both(asking, answering) = self else { unreachable!("{self:?}") };
         (asking, answering)
     }
 }
 
 /// Connects a comm, nothing being lost or delayed.
-fn connect(ends: (&mut Pool, &mut Pool), keys: (&Key, &Key), conn: u64, mut wish: Wish) -> Met {
+fn connect(
+    ends: (&mut GroupPool, &mut GroupPool),
+    keys: (&GroupKey, &GroupKey),
+    conn: u64,
+    mut wish: GroupPreference,
+) -> Met {
     let (asking, answering) = ends;
     for _ in 0..100 {
-        let ask = match asking.ask(keys.0, wish) {
+        let ask = match asking.plan_connect(keys.0, wish) {
             Ok(ask) => ask,
-            Err(AskError::Exhausted(limit)) => return Met::Exhausted(limit),
-            Err(AskError::Misuse) => unreachable!("misuse"),
+            Err(PlacementError::Exhausted(limit)) => return Met::Exhausted(limit),
+            Err(PlacementError::Misuse) => unreachable!("misuse"),
         };
-        let (Ask::Alone(ours)
-        | Ask::Rather(ours)
-        | Ask::Create(ours, _)
-        | Ask::First(ours, _)
-        | Ask::Join(ours, ..)) = ask
+        let (ConnectPlan::Alone(ours)
+        | ConnectPlan::Rather(ours)
+        | ConnectPlan::Create(ours, _)
+        | ConnectPlan::First(ours, _)
+        | ConnectPlan::Join(ours, ..)) = ask
         else {
             unreachable!("nothing is being made")
         };
-        let request = ask.request(wish.turn).unwrap();
-        let verdict = answering.asked(keys.1, conn, wish.links, &request).unwrap();
-        assert_eq!(answering.asked(keys.1, conn, wish.links, &request), Ok(verdict), "asked again");
+        let request = ask.to_request(wish.turn).unwrap();
+        let verdict = answering.on_request(keys.1, conn, wish.links, &request).unwrap();
+        assert_eq!(answering.on_request(keys.1, conn, wish.links, &request), Ok(verdict), "asked again");
         let (given, theirs) = match answered(answering, verdict, &request, ours) {
             Ok(answered) => answered,
             Err(limit) => {
@@ -108,26 +113,26 @@ fn connect(ends: (&mut Pool, &mut Pool), keys: (&Key, &Key), conn: u64, mut wish
                 return Met::NoResources(limit);
             }
         };
-        let answer = Answer { given, turn: wish.turn };
-        match asking.answered(ours.seat, &answer) {
-            Next::Wire => {
-                assert_eq!(asking.wired(ours.group, proof(ours.group, theirs.group)), Ok(State::Up));
-                assert_eq!(answering.ready(theirs.seat), Ok(State::Up));
+        let answer = ShareAnswer { given, turn: wish.turn };
+        match asking.on_answer(ours.seat, &answer) {
+            AnswerStep::Wire => {
+                assert_eq!(asking.on_wired(ours.group, proof(ours.group, theirs.group)), Ok(GroupPhase::Up));
+                assert_eq!(answering.on_ready(theirs.seat), Ok(GroupPhase::Up));
                 return Met::Both(ours, theirs);
             }
-            Next::Go => {
-                assert_eq!(answering.ready(theirs.seat), Ok(State::Up));
+            AnswerStep::Go => {
+                assert_eq!(answering.on_ready(theirs.seat), Ok(GroupPhase::Up));
                 return Met::Both(ours, theirs);
             }
-            Next::Again(next) => {
+            AnswerStep::Again(next) => {
                 leave(asking, ours.seat);
                 wish = next;
             }
-            Next::Failed(fault) => {
+            AnswerStep::Failed(fault) => {
                 leave(asking, ours.seat);
                 return Met::Failed(fault);
             }
-            Next::Known => unreachable!("answered once"),
+            AnswerStep::Known => unreachable!("answered once"),
         }
     }
     unreachable!("it never ends")
@@ -135,59 +140,60 @@ fn connect(ends: (&mut Pool, &mut Pool), keys: (&Key, &Key), conn: u64, mut wish
 
 /// What the answering end answers, once its links are wired.
 fn answered(
-    pool: &mut Pool,
-    verdict: Verdict,
-    request: &Request,
-    ours: Place,
-) -> Result<(Given, Place), Limit> {
-    let wire = |pool: &mut Pool, theirs: Place| {
+    pool: &mut GroupPool,
+    verdict: AcceptPlan,
+    request: &ShareRequest,
+    ours: GroupPlace,
+) -> Result<(ShareOutcome, GroupPlace), PoolLimit> {
+    let wire = |pool: &mut GroupPool, theirs: GroupPlace| {
         let proof = proof(ours.group, theirs.group);
-        assert_eq!(pool.wired(theirs.group, proof), Ok(State::Creating));
+        assert_eq!(pool.on_wired(theirs.group, proof), Ok(GroupPhase::Creating));
         proof
     };
-    let (Mode::Create(epoch) | Mode::First(epoch) | Mode::Join(epoch, _)) = request.mode else {
+    let (ShareMode::Create(epoch) | ShareMode::First(epoch) | ShareMode::Join(epoch, _)) = request.mode
+    else {
         return match verdict {
-            Verdict::Alone(place) => {
+            AcceptPlan::Alone(place) => {
                 wire(pool, place);
-                Ok((Given::Alone, place))
+                Ok((ShareOutcome::Alone, place))
             }
-            Verdict::Full => Ok((Given::Full, ours)),
-            Verdict::NoResources(limit) => Err(limit),
+            AcceptPlan::Full => Ok((ShareOutcome::Full, ours)),
+            AcceptPlan::NoResources(limit) => Err(limit),
             other => unreachable!("{other:?}"),
         };
     };
     match verdict {
-        Verdict::Created(place) => {
+        AcceptPlan::Created(place) => {
             let proof = wire(pool, place);
-            Ok((Given::Created { epoch, proof, member: member(0) }, place))
+            Ok((ShareOutcome::Created { epoch, proof, member: member(0) }, place))
         }
-        Verdict::Joined(place) => Ok((Given::Joined { epoch, member: member(0) }, place)),
-        Verdict::Alone(place) => {
+        AcceptPlan::Joined(place) => Ok((ShareOutcome::Joined { epoch, member: member(0) }, place)),
+        AcceptPlan::Alone(place) => {
             wire(pool, place);
-            Ok((Given::Alone, place))
+            Ok((ShareOutcome::Alone, place))
         }
-        Verdict::Retry => Ok((Given::Retry, ours)),
-        Verdict::Full => Ok((Given::Full, ours)),
-        Verdict::NoResources(limit) => Err(limit),
-        Verdict::Stale(_) | Verdict::Late | Verdict::Later => unreachable!("{verdict:?}"),
+        AcceptPlan::Retry => Ok((ShareOutcome::Retry, ours)),
+        AcceptPlan::Full => Ok((ShareOutcome::Full, ours)),
+        AcceptPlan::NoResources(limit) => Err(limit),
+        AcceptPlan::Stale(_) | AcceptPlan::Late | AcceptPlan::Later => unreachable!("{verdict:?}"),
     }
 }
 
 /// A member leaves, and what is to be destroyed is.
-fn leave(pool: &mut Pool, seat: SeatId) {
-    if let Left::Last(teardown) = pool.leave(seat).unwrap() {
+fn leave(pool: &mut GroupPool, seat: PoolMemberId) {
+    if let RemainingMembers::Last(teardown) = pool.remove_member(seat).unwrap() {
         let group = teardown.group;
-        assert_eq!(pool.state(group), Some(State::Leaving));
+        assert_eq!(pool.group_phase(group), Some(GroupPhase::Leaving));
         assert!(teardown.count() > 1);
-        assert!(pool.destroyed(group) && !pool.destroyed(group));
+        assert!(pool.on_destroyed(group) && !pool.on_destroyed(group));
     }
 }
 
 /// Members of each group that can be joined, by index.
-fn sizes(pool: &Pool) -> Vec<usize> {
+fn sizes(pool: &GroupPool) -> Vec<usize> {
     let mut sizes: Vec<_> = pool
-        .groups()
-        .filter(|group| group.shared && group.state == State::Up)
+        .group_usages()
+        .filter(|group| group.shared && group.state == GroupPhase::Up)
         .map(|group| (group.index, group.members))
         .collect();
     sizes.sort_unstable();

@@ -11,7 +11,7 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Event {
     /// A comm begins to connect.
-    Begin(Wish),
+    Begin(GroupPreference),
     /// The sending end looks after a comm: it asks, says its OPEN again, or finishes wiring.
     Turn(usize),
     /// The receiving end finishes wiring, or says its RESULT again.
@@ -33,7 +33,7 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let wish = (0..4_u8, 0..20_u8).prop_map(|(groups_at_most, alone)| {
         let groups_at_most = if groups_at_most == 3 { u8::MAX } else { groups_at_most + 1 };
-        Wish { groups_at_most, alone: alone == 0, ..Wish::new(1) }
+        GroupPreference { groups_at_most, alone: alone == 0, ..GroupPreference::new(1) }
     });
     let (end, which) = (0..2_usize, 0..24_usize);
     prop::collection::vec(
@@ -57,13 +57,13 @@ enum Word {
     /// With the asking end's links, where it has made some.
     Open {
         conn: u64,
-        request: Request,
+        request: ShareRequest,
         address: Option<GroupId>,
     },
     /// With the answering end's links, where it has made some.
     Result {
         conn: u64,
-        answer: Option<Answer>,
+        answer: Option<ShareAnswer>,
         address: Option<GroupId>,
     },
     Ready {
@@ -85,14 +85,14 @@ impl Word {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Waiting,
-    Asked(Place, Request),
-    Wiring(Place, GroupId),
-    Seated(Place),
+    Asked(GroupPlace, ShareRequest),
+    Wiring(GroupPlace, GroupId),
+    Seated(GroupPlace),
     Ended,
 }
 
 impl Phase {
-    fn place(self) -> Option<Place> {
+    fn place(self) -> Option<GroupPlace> {
         match self {
             Self::Asked(place, _) | Self::Wiring(place, _) | Self::Seated(place) => Some(place),
             Self::Waiting | Self::Ended => None,
@@ -101,35 +101,35 @@ impl Phase {
 }
 
 struct Comm {
-    wish: Wish,
+    wish: GroupPreference,
     phase: Phase,
 }
 
 /// A connection at the receiving end.
 #[derive(Clone, Copy)]
 struct Conn {
-    place: Place,
-    request: Request,
+    place: GroupPlace,
+    request: ShareRequest,
     asking: Option<GroupId>,
     wired: bool,
 }
 
 struct Pair {
-    pools: [Pool; 2],
+    pools: [GroupPool; 2],
     comms: Vec<Comm>,
     conns: BTreeMap<u64, Conn>,
     /// On the way to each end.
     words: [VecDeque<Word>; 2],
     /// The other end's links that each group's are connected to.
     wired_to: [BTreeMap<u64, GroupId>; 2],
-    told: [BTreeSet<SeatId>; 2],
-    to_destroy: [VecDeque<Teardown>; 2],
+    told: [BTreeSet<PoolMemberId>; 2],
+    to_destroy: [VecDeque<GroupTeardown>; 2],
 }
 
 impl Pair {
     fn new(groups: (u8, u8), budgets: (u32, u32)) -> Self {
         let pools = [(groups.0, budgets.0), (groups.1, budgets.1)].map(|(groups, budget)| {
-            let sharing = if groups == 0 { Sharing::Off } else { Sharing::On };
+            let sharing = if groups == 0 { SharingMode::Off } else { SharingMode::On };
             let mut pool = pool(sharing, groups.max(1));
             pool.set_budget(0, budget);
             pool
@@ -145,8 +145,8 @@ impl Pair {
         }
     }
 
-    fn leave(&mut self, end: usize, seat: SeatId) {
-        if let Left::Last(teardown) = self.pools[end].leave(seat).unwrap() {
+    fn leave(&mut self, end: usize, seat: PoolMemberId) {
+        if let RemainingMembers::Last(teardown) = self.pools[end].remove_member(seat).unwrap() {
             self.to_destroy[end].push_back(teardown);
         }
     }
@@ -156,7 +156,7 @@ impl Pair {
             let group = teardown.group;
             let used = self.pools[end].seats.iter().any(|(_, seat)| seat.group == group);
             assert!(!used, "queue pairs that somebody uses are destroyed");
-            assert!(self.pools[end].destroyed(group));
+            assert!(self.pools[end].on_destroyed(group));
             self.wired_to[end].remove(&group.0.to_bits());
         }
     }
@@ -165,21 +165,21 @@ impl Pair {
         let conn = at as u64;
         let Some(comm) = self.comms.get_mut(at) else { return };
         match comm.phase {
-            Phase::Waiting => match self.pools[0].ask(&sending(2), comm.wish) {
-                Ok(Ask::Wait) => {}
+            Phase::Waiting => match self.pools[0].plan_connect(&sending(2), comm.wish) {
+                Ok(ConnectPlan::Wait) => {}
                 Ok(ask) => {
-                    let (Ask::Alone(place)
-                    | Ask::Rather(place)
-                    | Ask::Create(place, _)
-                    | Ask::First(place, _)
-                    | Ask::Join(place, ..)) = ask
+                    let (ConnectPlan::Alone(place)
+                    | ConnectPlan::Rather(place)
+                    | ConnectPlan::Create(place, _)
+                    | ConnectPlan::First(place, _)
+                    | ConnectPlan::Join(place, ..)) = ask
                     else {
                         return;
                     };
-                    if let Ask::Join(..) = ask {
+                    if let ConnectPlan::Join(..) = ask {
                         self.check_joinable(place);
                     }
-                    let request = ask.request(self.comms[at].wish.turn).unwrap();
+                    let request = ask.to_request(self.comms[at].wish.turn).unwrap();
                     self.comms[at].phase = Phase::Asked(place, request);
                     self.open(conn, place, request);
                 }
@@ -188,7 +188,7 @@ impl Pair {
             Phase::Asked(place, request) => self.open(conn, place, request),
             Phase::Wiring(place, theirs) => {
                 self.wired_to[0].insert(place.group.0.to_bits(), theirs);
-                match self.pools[0].wired(place.group, proof(place.group, theirs)) {
+                match self.pools[0].on_wired(place.group, proof(place.group, theirs)) {
                     Ok(_) => {
                         self.comms[at].phase = Phase::Seated(place);
                         self.words[1].push_back(Word::Ready { conn });
@@ -201,52 +201,52 @@ impl Pair {
         }
     }
 
-    fn open(&mut self, conn: u64, place: Place, request: Request) {
-        let address = (!matches!(request.mode, Mode::Join(..))).then_some(place.group);
+    fn open(&mut self, conn: u64, place: GroupPlace, request: ShareRequest) {
+        let address = (!matches!(request.mode, ShareMode::Join(..))).then_some(place.group);
         self.words[1].push_back(Word::Open { conn, request, address });
     }
 
     /// Both ends of a group that is to be joined were wired to each other.
-    fn check_joinable(&self, ours: Place) {
-        assert_eq!(self.pools[0].state(ours.group), Some(State::Up));
+    fn check_joinable(&self, ours: GroupPlace) {
+        assert_eq!(self.pools[0].group_phase(ours.group), Some(GroupPhase::Up));
         assert!(self.wired_to[0].contains_key(&ours.group.0.to_bits()));
     }
 
-    fn on_open(&mut self, conn: u64, request: Request, asking: Option<GroupId>) {
-        let verdict = self.pools[1].asked(&receiving(1), conn, 1, &request).unwrap();
+    fn on_open(&mut self, conn: u64, request: ShareRequest, asking: Option<GroupId>) {
+        let verdict = self.pools[1].on_request(&receiving(1), conn, 1, &request).unwrap();
         let given = match verdict {
-            Verdict::Created(place) | Verdict::Alone(place) => {
+            AcceptPlan::Created(place) | AcceptPlan::Alone(place) => {
                 let known = self.conns.contains_key(&conn);
                 let fresh = Conn { place, request, asking, wired: false };
                 assert_eq!(self.conns.entry(conn).or_insert(fresh).place, place, "a second seat");
                 assert!(known || asking.is_some());
                 return self.result(conn);
             }
-            Verdict::Joined(place) => {
-                let Mode::Join(epoch, _) = request.mode else { unreachable!() };
+            AcceptPlan::Joined(place) => {
+                let ShareMode::Join(epoch, _) = request.mode else { unreachable!() };
                 self.check_joined(place, epoch);
                 let fresh = Conn { place, request, asking: None, wired: true };
                 assert_eq!(self.conns.entry(conn).or_insert(fresh).place, place, "a second seat");
                 return self.result(conn);
             }
-            Verdict::Stale(seat) => {
+            AcceptPlan::Stale(seat) => {
                 self.conns.remove(&conn);
                 self.leave(1, seat);
                 return self.on_open(conn, request, asking);
             }
-            Verdict::Retry => Some(Given::Retry),
-            Verdict::Full => Some(Given::Full),
-            Verdict::NoResources(_) => None,
-            Verdict::Late | Verdict::Later => return,
+            AcceptPlan::Retry => Some(ShareOutcome::Retry),
+            AcceptPlan::Full => Some(ShareOutcome::Full),
+            AcceptPlan::NoResources(_) => None,
+            AcceptPlan::Late | AcceptPlan::Later => return,
         };
-        let answer = given.map(|given| Answer { given, turn: request.turn });
+        let answer = given.map(|given| ShareAnswer { given, turn: request.turn });
         self.words[0].push_back(Word::Result { conn, answer, address: None });
     }
 
     /// A comm joins at the receiving end: both ends of the group are wired, and to each other.
-    fn check_joined(&self, theirs: Place, epoch: Epoch) {
-        let state = self.pools[1].state(theirs.group);
-        assert!(matches!(state, Some(State::Up | State::Draining)), "{state:?}");
+    fn check_joined(&self, theirs: GroupPlace, epoch: GroupEpoch) {
+        let state = self.pools[1].group_phase(theirs.group);
+        assert!(matches!(state, Some(GroupPhase::Up | GroupPhase::Draining)), "{state:?}");
         assert_eq!(self.pools[1].groups.get(theirs.group.0).unwrap().epoch, Some(epoch), "in another epoch");
         let ours = self.wired_to[1][&theirs.group.0.to_bits()];
         if let Some(&far) = self.wired_to[0].get(&ours.0.to_bits()) {
@@ -262,14 +262,14 @@ impl Pair {
         }
         let Some(group) = self.pools[1].groups.get(place.group.0) else { return };
         let given = match (group.epoch, request.mode, asking) {
-            (None, ..) => Given::Alone,
-            (Some(epoch), Mode::Join(..), _) => Given::Joined { epoch, member: member(0) },
+            (None, ..) => ShareOutcome::Alone,
+            (Some(epoch), ShareMode::Join(..), _) => ShareOutcome::Joined { epoch, member: member(0) },
             (Some(epoch), _, Some(ours)) => {
-                Given::Created { epoch, proof: proof(ours, place.group), member: member(0) }
+                ShareOutcome::Created { epoch, proof: proof(ours, place.group), member: member(0) }
             }
             (Some(_), _, None) => return,
         };
-        let answer = Some(Answer { given, turn: request.turn });
+        let answer = Some(ShareAnswer { given, turn: request.turn });
         self.words[0].push_back(Word::Result { conn, answer, address: Some(place.group) });
     }
 
@@ -277,7 +277,7 @@ impl Pair {
         let Some((&conn, known)) = self.conns.iter_mut().nth(which) else { return };
         if !known.wired {
             let (place, ours) = (known.place, known.asking.unwrap());
-            if self.pools[1].wired(place.group, proof(ours, place.group)).is_err() {
+            if self.pools[1].on_wired(place.group, proof(ours, place.group)).is_err() {
                 return;
             }
             known.wired = true;
@@ -286,7 +286,7 @@ impl Pair {
         self.result(conn);
     }
 
-    fn on_result(&mut self, conn: u64, answer: Option<Answer>, address: Option<GroupId>) {
+    fn on_result(&mut self, conn: u64, answer: Option<ShareAnswer>, address: Option<GroupId>) {
         let at = conn as usize;
         let Phase::Asked(place, _) = self.comms[at].phase else {
             if self.comms[at].phase == Phase::Ended {
@@ -295,23 +295,23 @@ impl Pair {
             return;
         };
         let Some(answer) = answer else { return self.close(at) };
-        match self.pools[0].answered(place.seat, &answer) {
-            Next::Wire => self.comms[at].phase = Phase::Wiring(place, address.unwrap()),
-            Next::Go => {
+        match self.pools[0].on_answer(place.seat, &answer) {
+            AnswerStep::Wire => self.comms[at].phase = Phase::Wiring(place, address.unwrap()),
+            AnswerStep::Go => {
                 self.check_same_group(place, address.unwrap());
                 self.comms[at].phase = Phase::Seated(place);
                 self.words[1].push_back(Word::Ready { conn });
             }
-            Next::Again(wish) => {
+            AnswerStep::Again(wish) => {
                 self.leave(0, place.seat);
                 (self.comms[at].phase, self.comms[at].wish) = (Phase::Waiting, wish);
             }
-            Next::Failed(_) => self.close(at),
-            Next::Known => {}
+            AnswerStep::Failed(_) => self.close(at),
+            AnswerStep::Known => {}
         }
     }
 
-    fn check_same_group(&self, ours: Place, theirs: GroupId) {
+    fn check_same_group(&self, ours: GroupPlace, theirs: GroupId) {
         assert_eq!(self.wired_to[0].get(&ours.group.0.to_bits()), Some(&theirs), "joined on another's links");
     }
 
@@ -340,7 +340,7 @@ impl Pair {
             Word::Result { conn, answer, address } => self.on_result(conn, answer, address),
             Word::Ready { conn } => {
                 if let Some(known) = self.conns.get(&conn) {
-                    self.pools[1].ready(known.place.seat).unwrap();
+                    self.pools[1].on_ready(known.place.seat).unwrap();
                 }
             }
             Word::Close { conn } if end == 0 => {
@@ -358,20 +358,20 @@ impl Pair {
     }
 
     fn on_broken(&mut self, end: usize, which: usize) {
-        let groups = self.pools[end].groups().count();
-        let group = self.pools[end].groups().nth(which % groups.max(1)).map(|group| group.id);
+        let groups = self.pools[end].group_usages().count();
+        let group = self.pools[end].group_usages().nth(which % groups.max(1)).map(|group| group.id);
         let Some(group) = group else { return };
-        let state = self.pools[end].state(group);
+        let state = self.pools[end].group_phase(group);
         let inside: BTreeSet<_> = {
             let seats = self.pools[end].seats.iter().filter(|(_, seat)| seat.group == group);
-            seats.map(|(id, _)| SeatId(id)).collect()
+            seats.map(|(id, _)| PoolMemberId(id)).collect()
         };
         let told = self.pools[end].on_broken(group);
         for &seat in &told {
             assert!(inside.contains(&seat), "not a member");
             assert!(self.told[end].insert(seat), "told twice");
         }
-        let news = !matches!(state, Some(State::Broken | State::Leaving));
+        let news = !matches!(state, Some(GroupPhase::Broken | GroupPhase::Leaving));
         assert_eq!(told.len(), if news { inside.len() } else { 0 });
         // Who had not connected yet tries again. At the sending end others stay until they are closed.
         if end == 1 {
@@ -451,7 +451,7 @@ impl Pair {
             let (Phase::Seated(ours), Some(theirs)) = (comm.phase, self.conns.get(&(at as u64))) else {
                 continue;
             };
-            let epoch = |pool: &Pool, group: GroupId| pool.groups.get(group.0).unwrap().epoch;
+            let epoch = |pool: &GroupPool, group: GroupId| pool.groups.get(group.0).unwrap().epoch;
             let [here, there] =
                 [(0, ours.group), (1, theirs.place.group)].map(|(end, group)| epoch(&self.pools[end], group));
             assert_eq!(here, there, "comm {at} is in two epochs");
@@ -473,11 +473,11 @@ proptest! {
     ) {
         let most = |limit| if limit == 0 { 1000 } else { limit };
         let mut pair = Pair::new(groups, (most(budgets.0), most(budgets.1)));
-        let empty = pair.pools.each_ref().map(Pool::usage);
-        let offer = pair.pools[1].config().offer();
+        let empty = pair.pools.each_ref().map(GroupPool::pool_usage);
+        let offer = pair.pools[1].config().sharing_offer();
         for event in &events {
             match event {
-                Event::Begin(wish) if heard => pair.event(&Event::Begin(wish.agreed(offer))),
+                Event::Begin(wish) if heard => pair.event(&Event::Begin(wish.with_offer(offer))),
                 event => pair.event(event),
             }
         }
@@ -488,6 +488,6 @@ proptest! {
         let left: Vec<_> = pair.conns.keys().copied().collect();
         left.into_iter().for_each(|conn| pair.close_there(conn));
         pair.settle();
-        prop_assert_eq!(pair.pools.each_ref().map(Pool::usage), empty);
+        prop_assert_eq!(pair.pools.each_ref().map(GroupPool::pool_usage), empty);
     }
 }

@@ -3,15 +3,19 @@
 use super::*;
 
 /// Two ends that share on `groups` groups.
-fn two(groups: u8) -> (Pool, Pool) {
-    (pool(Sharing::On, groups), pool(Sharing::On, groups))
+fn two(groups: u8) -> (GroupPool, GroupPool) {
+    (pool(SharingMode::On, groups), pool(SharingMode::On, groups))
 }
 
-fn join(ends: &mut (Pool, Pool), conn: u64) -> (Place, Place) {
-    join_as(ends, conn, Wish::new(1))
+fn join(ends: &mut (GroupPool, GroupPool), conn: u64) -> (GroupPlace, GroupPlace) {
+    join_as(ends, conn, GroupPreference::new(1))
 }
 
-fn join_as((a, b): &mut (Pool, Pool), conn: u64, wish: Wish) -> (Place, Place) {
+fn join_as(
+    (a, b): &mut (GroupPool, GroupPool),
+    conn: u64,
+    wish: GroupPreference,
+) -> (GroupPlace, GroupPlace) {
     connect((a, b), (&sending(2), &receiving(1)), conn, wish).both()
 }
 
@@ -40,7 +44,7 @@ fn the_least_loaded_group_is_joined() {
     let third = join(&mut ends, 11).0;
     assert_eq!(ends.0.index(third.group), Some(2));
     // And weight comes before load.
-    let heavy = join_as(&mut ends, 12, Wish { weight: 9, ..Wish::new(1) }).0;
+    let heavy = join_as(&mut ends, 12, GroupPreference { weight: 9, ..GroupPreference::new(1) }).0;
     assert_eq!(ends.0.index(heavy.group), Some(1));
     for conn in 13..18 {
         assert_ne!(join(&mut ends, conn).0.group, heavy.group);
@@ -49,15 +53,22 @@ fn the_least_loaded_group_is_joined() {
 
 #[test]
 fn who_would_join_a_group_in_the_making_waits_and_makes_the_next_if_that_fails() {
-    let mut a = pool(Sharing::On, 1);
-    let Ok(Ask::First(first, one)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
-    assert_eq!(a.ask(&sending(2), Wish::new(1)), Ok(Ask::Wait));
-    let before = a.usage();
-    assert_eq!(a.ask(&sending(2), Wish::new(1)), Ok(Ask::Wait));
-    assert_eq!(a.usage(), before, "nothing is kept for who waits");
-    assert!(matches!(a.ask(&sending(3), Wish::new(1)), Ok(Ask::First(..))), "towards another process");
+    let mut a = pool(SharingMode::On, 1);
+    let Ok(ConnectPlan::First(first, one)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
+        unreachable!()
+    };
+    assert_eq!(a.plan_connect(&sending(2), GroupPreference::new(1)), Ok(ConnectPlan::Wait));
+    let before = a.pool_usage();
+    assert_eq!(a.plan_connect(&sending(2), GroupPreference::new(1)), Ok(ConnectPlan::Wait));
+    assert_eq!(a.pool_usage(), before, "nothing is kept for who waits");
+    assert!(
+        matches!(a.plan_connect(&sending(3), GroupPreference::new(1)), Ok(ConnectPlan::First(..))),
+        "towards another process"
+    );
     leave(&mut a, first.seat);
-    let Ok(Ask::First(_, two)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let Ok(ConnectPlan::First(_, two)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
+        unreachable!()
+    };
     assert_ne!(one, two);
 }
 
@@ -65,17 +76,24 @@ fn who_would_join_a_group_in_the_making_waits_and_makes_the_next_if_that_fails()
 fn only_who_can_prove_the_wiring_joins() {
     let mut ends = two(1);
     let (ours, theirs) = join(&mut ends, 0);
-    let Ok(Ask::Join(_, epoch, right)) = ends.0.ask(&sending(2), Wish::new(1)) else { unreachable!() };
-    let mut ask = |epoch, proof, key: &Key| {
-        let request = Request { mode: Mode::Join(epoch, proof), turn: 0 };
-        ends.1.asked(key, 77, 1, &request).unwrap()
+    let Ok(ConnectPlan::Join(_, epoch, right)) = ends.0.plan_connect(&sending(2), GroupPreference::new(1))
+    else {
+        unreachable!()
     };
-    let other_epoch = Epoch(epoch.0.checked_add(1).unwrap());
-    assert_eq!(ask(epoch, Proof(right.0 ^ 1), &receiving(1)), Verdict::Retry);
-    assert_eq!(ask(other_epoch, right, &receiving(1)), Verdict::Retry);
-    assert_eq!(ask(epoch, right, &receiving(9)), Verdict::Retry, "another process");
-    assert_eq!(ask(epoch, right, &Key { local: nics(&[1]), ..receiving(1) }), Verdict::Retry, "other NICs");
-    let Verdict::Joined(place) = ask(epoch, right, &receiving(1)) else { unreachable!() };
+    let mut ask = |epoch, proof, key: &GroupKey| {
+        let request = ShareRequest { mode: ShareMode::Join(epoch, proof), turn: 0 };
+        ends.1.on_request(key, 77, 1, &request).unwrap()
+    };
+    let other_epoch = GroupEpoch(epoch.0.checked_add(1).unwrap());
+    assert_eq!(ask(epoch, GroupProof(right.0 ^ 1), &receiving(1)), AcceptPlan::Retry);
+    assert_eq!(ask(other_epoch, right, &receiving(1)), AcceptPlan::Retry);
+    assert_eq!(ask(epoch, right, &receiving(9)), AcceptPlan::Retry, "another process");
+    assert_eq!(
+        ask(epoch, right, &GroupKey { local: nics(&[1]), ..receiving(1) }),
+        AcceptPlan::Retry,
+        "other NICs"
+    );
+    let AcceptPlan::Joined(place) = ask(epoch, right, &receiving(1)) else { unreachable!() };
     assert_eq!(place.group, theirs.group);
     assert_eq!(right, proof(ours.group, theirs.group));
 }
@@ -85,122 +103,159 @@ fn only_who_can_prove_the_wiring_joins() {
 fn each_part_of_a_key_tells_comms_apart() {
     let base = sending(2);
     let others = [
-        Key { peer: process(3), ..base },
-        Key { local: nics(&[1]), ..base },
-        Key { local: nics(&[0, 1]), ..base },
-        Key { remote: nics(&[1]), ..base },
-        Key { remote: nics(&[0, 1]), ..base },
+        GroupKey { peer: process(3), ..base },
+        GroupKey { local: nics(&[1]), ..base },
+        GroupKey { local: nics(&[0, 1]), ..base },
+        GroupKey { remote: nics(&[1]), ..base },
+        GroupKey { remote: nics(&[0, 1]), ..base },
     ];
     for other in others {
         let mut ends = two(1);
         join(&mut ends, 0);
-        let asked = ends.0.ask(&other, Wish::new(1));
-        assert!(matches!(asked, Ok(Ask::First(..))), "{other:?}: {asked:?}");
-        assert!(matches!(ends.0.ask(&base, Wish::new(1)), Ok(Ask::Join(..))), "it still is");
+        let asked = ends.0.plan_connect(&other, GroupPreference::new(1));
+        assert!(matches!(asked, Ok(ConnectPlan::First(..))), "{other:?}: {asked:?}");
+        assert!(
+            matches!(ends.0.plan_connect(&base, GroupPreference::new(1)), Ok(ConnectPlan::Join(..))),
+            "it still is"
+        );
     }
     // At the receiving end the epoch stands for the group, and the rest of the key must be the same.
     let mut ends = two(2);
     let groups = [0, 1].map(|conn| join(&mut ends, conn));
-    let Ok(Ask::Join(place, epoch, right)) = ends.0.ask(&base, Wish::new(1)) else { unreachable!() };
+    let Ok(ConnectPlan::Join(place, epoch, right)) = ends.0.plan_connect(&base, GroupPreference::new(1))
+    else {
+        unreachable!()
+    };
     assert_eq!(place.group, groups[0].0.group);
-    let request = |epoch, proof| Request { mode: Mode::Join(epoch, proof), turn: 0 };
-    let mut told = |key: &Key, proof| ends.1.asked(key, 77, 1, &request(epoch, proof)).unwrap();
+    let request = |epoch, proof| ShareRequest { mode: ShareMode::Join(epoch, proof), turn: 0 };
+    let mut told = |key: &GroupKey, proof| ends.1.on_request(key, 77, 1, &request(epoch, proof)).unwrap();
     let other = proof(groups[1].0.group, groups[1].1.group);
-    assert_eq!(told(&receiving(1), other), Verdict::Retry, "the proof of another group");
-    for key in
-        [receiving(3), Key { local: nics(&[1]), ..receiving(1) }, Key { remote: nics(&[1]), ..receiving(1) }]
-    {
-        assert_eq!(told(&key, right), Verdict::Retry, "{key:?}");
+    assert_eq!(told(&receiving(1), other), AcceptPlan::Retry, "the proof of another group");
+    for key in [
+        receiving(3),
+        GroupKey { local: nics(&[1]), ..receiving(1) },
+        GroupKey { remote: nics(&[1]), ..receiving(1) },
+    ] {
+        assert_eq!(told(&key, right), AcceptPlan::Retry, "{key:?}");
     }
-    assert!(matches!(told(&receiving(1), right), Verdict::Joined(at) if at.group == groups[0].1.group));
+    assert!(matches!(told(&receiving(1), right), AcceptPlan::Joined(at) if at.group == groups[0].1.group));
     // A process that sends to its peer, and receives from it, over the same NICs.
-    let back = Key { end: End::Receiving, ..base };
-    assert_eq!(ends.0.asked(&back, 78, 1, &request(epoch, right)), Ok(Verdict::Retry), "the other direction");
+    let back = GroupKey { end: CommEnd::Receiving, ..base };
+    assert_eq!(
+        ends.0.on_request(&back, 78, 1, &request(epoch, right)),
+        Ok(AcceptPlan::Retry),
+        "the other direction"
+    );
 }
 
 #[test]
 fn a_group_is_joined_only_when_both_ends_are_wired() {
     let (mut a, mut b) = two(1);
-    let Ok(Ask::First(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
-    let request = Request { mode: Mode::Create(epoch), turn: 0 };
-    let Ok(Verdict::Created(theirs)) = b.asked(&receiving(1), 5, 1, &request) else { unreachable!() };
+    let Ok(ConnectPlan::First(ours, epoch)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
+        unreachable!()
+    };
+    let request = ShareRequest { mode: ShareMode::Create(epoch), turn: 0 };
+    let Ok(AcceptPlan::Created(theirs)) = b.on_request(&receiving(1), 5, 1, &request) else { unreachable!() };
     let right = proof(ours.group, theirs.group);
-    let join = Request { mode: Mode::Join(epoch, right), turn: 0 };
-    assert_eq!(b.asked(&receiving(1), 6, 1, &join), Ok(Verdict::Retry), "not wired");
-    assert_eq!(a.wired(ours.group, right), Err(WiredError::Unanswered));
-    assert_eq!(b.ready(theirs.seat), Ok(State::Creating), "this end is not");
-    assert_eq!(b.wired(theirs.group, right), Ok(State::Creating));
-    assert_eq!(b.ready(theirs.seat), Ok(State::Up));
-    assert_eq!(b.wired(theirs.group, right), Err(WiredError::NotCreating));
-    let given = Given::Created { epoch, proof: right, member: member(0) };
-    assert_eq!(a.answered(ours.seat, &Answer { given, turn: 0 }), Next::Wire);
-    assert_eq!(a.ask(&sending(2), Wish::new(1)), Ok(Ask::Wait), "not wired");
-    assert_eq!(a.wired(ours.group, Proof(!right.0)), Err(WiredError::Proof));
-    assert_eq!(a.wired(ours.group, right), Ok(State::Up));
-    assert!(matches!(a.ask(&sending(2), Wish::new(1)), Ok(Ask::Join(..))));
+    let join = ShareRequest { mode: ShareMode::Join(epoch, right), turn: 0 };
+    assert_eq!(b.on_request(&receiving(1), 6, 1, &join), Ok(AcceptPlan::Retry), "not wired");
+    assert_eq!(a.on_wired(ours.group, right), Err(WiredError::Unanswered));
+    assert_eq!(b.on_ready(theirs.seat), Ok(GroupPhase::Creating), "this end is not");
+    assert_eq!(b.on_wired(theirs.group, right), Ok(GroupPhase::Creating));
+    assert_eq!(b.on_ready(theirs.seat), Ok(GroupPhase::Up));
+    assert_eq!(b.on_wired(theirs.group, right), Err(WiredError::NotCreating));
+    let given = ShareOutcome::Created { epoch, proof: right, member: member(0) };
+    assert_eq!(a.on_answer(ours.seat, &ShareAnswer { given, turn: 0 }), AnswerStep::Wire);
+    assert_eq!(a.plan_connect(&sending(2), GroupPreference::new(1)), Ok(ConnectPlan::Wait), "not wired");
+    assert_eq!(a.on_wired(ours.group, GroupProof(!right.0)), Err(WiredError::Proof));
+    assert_eq!(a.on_wired(ours.group, right), Ok(GroupPhase::Up));
+    assert!(matches!(a.plan_connect(&sending(2), GroupPreference::new(1)), Ok(ConnectPlan::Join(..))));
 }
 
 #[test]
 fn a_join_with_proof_is_as_good_as_ready() {
     let (mut a, mut b) = two(1);
-    let Ok(Ask::First(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
-    let request = Request { mode: Mode::Create(epoch), turn: 0 };
-    let Ok(Verdict::Created(theirs)) = b.asked(&receiving(1), 5, 1, &request) else { unreachable!() };
+    let Ok(ConnectPlan::First(ours, epoch)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
+        unreachable!()
+    };
+    let request = ShareRequest { mode: ShareMode::Create(epoch), turn: 0 };
+    let Ok(AcceptPlan::Created(theirs)) = b.on_request(&receiving(1), 5, 1, &request) else { unreachable!() };
     let right = proof(ours.group, theirs.group);
-    b.wired(theirs.group, right).unwrap();
-    let join = Request { mode: Mode::Join(epoch, right), turn: 0 };
-    assert!(matches!(b.asked(&receiving(1), 6, 1, &join), Ok(Verdict::Joined(_))));
-    assert_eq!((b.state(theirs.group), b.ready(theirs.seat)), (Some(State::Up), Ok(State::Up)));
+    b.on_wired(theirs.group, right).unwrap();
+    let join = ShareRequest { mode: ShareMode::Join(epoch, right), turn: 0 };
+    assert!(matches!(b.on_request(&receiving(1), 6, 1, &join), Ok(AcceptPlan::Joined(_))));
+    assert_eq!(
+        (b.group_phase(theirs.group), b.on_ready(theirs.seat)),
+        (Some(GroupPhase::Up), Ok(GroupPhase::Up))
+    );
 }
 
 #[test]
 fn what_is_asked_again_is_answered_alike_and_takes_nothing() {
     let mut ends = two(1);
     let (_, created) = join(&mut ends, 0);
-    let Ok(Ask::Join(ours, epoch, right)) = ends.0.ask(&sending(2), Wish::new(1)) else { unreachable!() };
-    let request = Request { mode: Mode::Join(epoch, right), turn: 3 };
+    let Ok(ConnectPlan::Join(ours, epoch, right)) = ends.0.plan_connect(&sending(2), GroupPreference::new(1))
+    else {
+        unreachable!()
+    };
+    let request = ShareRequest { mode: ShareMode::Join(epoch, right), turn: 3 };
     let b = &mut ends.1;
-    let verdict = b.asked(&receiving(1), 8, 1, &request).unwrap();
-    let before = b.usage();
-    (0..5).for_each(|_| assert_eq!(b.asked(&receiving(1), 8, 1, &request), Ok(verdict)));
-    let create = Request { mode: Mode::Create(epoch), turn: 0 };
-    assert_eq!(b.asked(&receiving(1), 0, 1, &create), Ok(Verdict::Created(created)));
-    assert_eq!(b.asked(&receiving(1), 9, 1, &create), Ok(Verdict::Retry), "two cannot begin one group");
-    let turn = |turn| Request { turn, ..create };
-    assert_eq!(b.asked(&receiving(1), 8, 1, &turn(2)), Ok(Verdict::Late));
-    let Verdict::Joined(place) = verdict else { unreachable!() };
-    assert_eq!(b.asked(&receiving(1), 8, 1, &turn(4)), Ok(Verdict::Stale(place.seat)));
-    assert_eq!(b.usage(), before);
+    let verdict = b.on_request(&receiving(1), 8, 1, &request).unwrap();
+    let before = b.pool_usage();
+    (0..5).for_each(|_| assert_eq!(b.on_request(&receiving(1), 8, 1, &request), Ok(verdict)));
+    let create = ShareRequest { mode: ShareMode::Create(epoch), turn: 0 };
+    assert_eq!(b.on_request(&receiving(1), 0, 1, &create), Ok(AcceptPlan::Created(created)));
+    assert_eq!(
+        b.on_request(&receiving(1), 9, 1, &create),
+        Ok(AcceptPlan::Retry),
+        "two cannot begin one group"
+    );
+    let turn = |turn| ShareRequest { turn, ..create };
+    assert_eq!(b.on_request(&receiving(1), 8, 1, &turn(2)), Ok(AcceptPlan::Late));
+    let AcceptPlan::Joined(place) = verdict else { unreachable!() };
+    assert_eq!(b.on_request(&receiving(1), 8, 1, &turn(4)), Ok(AcceptPlan::Stale(place.seat)));
+    assert_eq!(b.pool_usage(), before);
     let a = &mut ends.0;
-    let joined = Given::Joined { epoch, member: member(0) };
-    assert_eq!(a.answered(ours.seat, &Answer { given: joined, turn: 1 }), Next::Known, "of another turn");
-    assert_eq!(a.answered(ours.seat, &Answer { given: joined, turn: 0 }), Next::Go);
-    assert_eq!(a.answered(ours.seat, &Answer { given: joined, turn: 0 }), Next::Known);
-    assert_eq!(a.answered(ours.seat, &Answer { given: Given::Retry, turn: 0 }), Next::Known);
+    let joined = ShareOutcome::Joined { epoch, member: member(0) };
+    assert_eq!(
+        a.on_answer(ours.seat, &ShareAnswer { given: joined, turn: 1 }),
+        AnswerStep::Known,
+        "of another turn"
+    );
+    assert_eq!(a.on_answer(ours.seat, &ShareAnswer { given: joined, turn: 0 }), AnswerStep::Go);
+    assert_eq!(a.on_answer(ours.seat, &ShareAnswer { given: joined, turn: 0 }), AnswerStep::Known);
+    assert_eq!(
+        a.on_answer(ours.seat, &ShareAnswer { given: ShareOutcome::Retry, turn: 0 }),
+        AnswerStep::Known
+    );
 }
 
 #[test]
 fn an_answer_that_fits_no_request_ends_the_attempt() {
-    let answers = |epoch: Epoch| {
-        let other = Epoch(epoch.0.checked_add(1).unwrap());
+    let answers = |epoch: GroupEpoch| {
+        let other = GroupEpoch(epoch.0.checked_add(1).unwrap());
         let (created, joined) = (
-            |epoch| Given::Created { epoch, proof: Proof(1), member: member(0) },
-            |epoch| Given::Joined { epoch, member: member(0) },
+            |epoch| ShareOutcome::Created { epoch, proof: GroupProof(1), member: member(0) },
+            |epoch| ShareOutcome::Joined { epoch, member: member(0) },
         );
         [created(other), joined(epoch), joined(other)]
     };
     for at in 0..3 {
-        let mut a = pool(Sharing::On, 1);
-        let Ok(Ask::First(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
-        let answer = Answer { given: answers(epoch)[at], turn: 0 };
-        assert_eq!(a.answered(ours.seat, &answer), Next::Failed(AnswerFault::Nonsense));
+        let mut a = pool(SharingMode::On, 1);
+        let Ok(ConnectPlan::First(ours, epoch)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
+            unreachable!()
+        };
+        let answer = ShareAnswer { given: answers(epoch)[at], turn: 0 };
+        assert_eq!(a.on_answer(ours.seat, &answer), AnswerStep::Failed(AnswerFault::Nonsense));
     }
-    let more = [Given::Retry, Given::Full];
-    for given in answers(Epoch(core::num::NonZeroU64::MIN)).into_iter().chain(more) {
-        let mut a = pool(Sharing::Off, 1);
-        let Ok(Ask::Alone(ours)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
-        let next = a.answered(ours.seat, &Answer { given, turn: 0 });
-        assert_eq!(next, Next::Failed(AnswerFault::Nonsense));
+    let more = [ShareOutcome::Retry, ShareOutcome::Full];
+    for given in answers(GroupEpoch(core::num::NonZeroU64::MIN)).into_iter().chain(more) {
+        let mut a = pool(SharingMode::Off, 1);
+        let Ok(ConnectPlan::Alone(ours)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
+            unreachable!()
+        };
+        let next = a.on_answer(ours.seat, &ShareAnswer { given, turn: 0 });
+        assert_eq!(next, AnswerStep::Failed(AnswerFault::Nonsense));
     }
 }
 
@@ -212,27 +267,30 @@ fn a_group_that_the_other_end_lost_is_left_to_its_members() {
     leave(&mut ends.1, theirs.seat);
     let (again, there) = join(&mut ends, 1);
     assert_ne!(again.group, ours.group);
-    assert_eq!(ends.0.state(ours.group), Some(State::Draining));
-    assert_eq!(ends.0.state(again.group), Some(State::Up));
+    assert_eq!(ends.0.group_phase(ours.group), Some(GroupPhase::Draining));
+    assert_eq!(ends.0.group_phase(again.group), Some(GroupPhase::Up));
     assert_eq!(join(&mut ends, 2).0.group, again.group);
     leave(&mut ends.0, ours.seat);
-    assert_eq!((ends.0.state(ours.group), ends.1.state(there.group)), (None, Some(State::Up)));
+    assert_eq!(
+        (ends.0.group_phase(ours.group), ends.1.group_phase(there.group)),
+        (None, Some(GroupPhase::Up))
+    );
 }
 
 #[test]
 fn an_attempt_asks_only_so_often() {
-    let mut a = pool(Sharing::On, 1);
-    let mut wish = Wish::new(1);
+    let mut a = pool(SharingMode::On, 1);
+    let mut wish = GroupPreference::new(1);
     let mut asks = 0;
     let last = loop {
         asks += 1;
-        let Ok(Ask::First(ours, _)) = a.ask(&sending(2), wish) else { unreachable!() };
-        let next = a.answered(ours.seat, &Answer { given: Given::Retry, turn: wish.turn });
+        let Ok(ConnectPlan::First(ours, _)) = a.plan_connect(&sending(2), wish) else { unreachable!() };
+        let next = a.on_answer(ours.seat, &ShareAnswer { given: ShareOutcome::Retry, turn: wish.turn });
         leave(&mut a, ours.seat);
-        let Next::Again(again) = next else { break next };
+        let AnswerStep::Again(again) = next else { break next };
         wish = again;
     };
-    assert_eq!((last, asks), (Next::Failed(AnswerFault::Turns), TURNS_MAX));
+    assert_eq!((last, asks), (AnswerStep::Failed(AnswerFault::Turns), TURNS_MAX));
 }
 
 #[test]
@@ -243,13 +301,16 @@ fn each_member_of_a_broken_group_is_told_once_and_nobody_joins_it() {
     leave(&mut ends.0, places[2].0.seat);
     let told = ends.0.on_broken(broken);
     assert_eq!(told, [places[0].0.seat, places[4].0.seat]);
-    assert_eq!((ends.0.on_broken(broken), ends.0.state(broken)), (Vec::new(), Some(State::Broken)));
+    assert_eq!(
+        (ends.0.on_broken(broken), ends.0.group_phase(broken)),
+        (Vec::new(), Some(GroupPhase::Broken))
+    );
     let fresh = join(&mut ends, 6).0;
     assert!(!places.iter().any(|(ours, _)| ours.group == fresh.group));
     assert_eq!(ends.0.index(fresh.group), Some(0));
     // At the other end it still stands; who asks for it there has not heard, and gets it.
     told.iter().for_each(|&seat| leave(&mut ends.0, seat));
-    assert_eq!((ends.0.state(broken), ends.0.on_broken(broken)), (None, Vec::new()));
+    assert_eq!((ends.0.group_phase(broken), ends.0.on_broken(broken)), (None, Vec::new()));
     // Broken at the other end only: that end says so to who wants to join.
     let there = places[1].1.group;
     assert_eq!(ends.1.on_broken(there).len(), 3);
@@ -268,25 +329,30 @@ fn a_seat_is_left_once_in_any_order() {
     for order in orders {
         assert!(seen.insert(order.clone()));
         let mut ends = two(1);
-        let start = (pool(Sharing::On, 1).usage(), pool(Sharing::On, 1).usage());
+        let start = (pool(SharingMode::On, 1).pool_usage(), pool(SharingMode::On, 1).pool_usage());
         let places: Vec<_> =
-            (0..4).map(|conn| join_as(&mut ends, conn, Wish::new(1 + conn as u8 % 3))).collect();
+            (0..4).map(|conn| join_as(&mut ends, conn, GroupPreference::new(1 + conn as u8 % 3))).collect();
         for (pool, end) in [(&mut ends.0, 0), (&mut ends.1, 1)] {
             let seat = |at: usize| if end == 0 { places[at].0.seat } else { places[at].1.seat };
             for (nth, &at) in order.iter().enumerate() {
-                let left = pool.leave(seat(at)).unwrap();
-                assert_eq!(matches!(left, Left::Last(_)), nth == 3, "{order:?}");
-                assert_eq!(pool.leave(seat(at)), Err(NoSeat), "twice");
+                let left = pool.remove_member(seat(at)).unwrap();
+                assert_eq!(matches!(left, RemainingMembers::Last(_)), nth == 3, "{order:?}");
+                assert_eq!(pool.remove_member(seat(at)), Err(UnknownMember), "twice");
                 assert_eq!(pool.group_of(seat(at)), None);
-                if let Left::Last(teardown) = left {
-                    assert_eq!((pool.usage().queue_pairs, pool.usage().members), (1, 0), "not destroyed yet");
-                    assert!(pool.destroyed(teardown.group));
+                if let RemainingMembers::Last(teardown) = left {
+                    assert_eq!(
+                        (pool.pool_usage().queue_pairs, pool.pool_usage().members),
+                        (1, 0),
+                        "not destroyed yet"
+                    );
+                    assert!(pool.on_destroyed(teardown.group));
                 }
             }
         }
-        let budgets = |pool: &Pool| pool.usage().budgets.iter().map(|budget| budget.in_use).sum::<u32>();
+        let budgets =
+            |pool: &GroupPool| pool.pool_usage().budgets.iter().map(|budget| budget.in_use).sum::<u32>();
         assert_eq!((budgets(&ends.0), budgets(&ends.1)), (0, 0));
-        let bare = |pool: &Pool| Usage { budgets: Vec::new(), ..pool.usage() };
+        let bare = |pool: &GroupPool| PoolUsage { budgets: Vec::new(), ..pool.pool_usage() };
         assert_eq!((bare(&ends.0), bare(&ends.1)), start);
     }
     assert_eq!(seen.len(), 24);
@@ -294,19 +360,25 @@ fn a_seat_is_left_once_in_any_order() {
 
 #[test]
 fn queue_pairs_are_in_use_until_they_are_destroyed() {
-    let mut a = pool(Sharing::Off, 1);
+    let mut a = pool(SharingMode::Off, 1);
     a.set_budget(0, 4);
-    let Ok(Ask::Alone(place)) = a.ask(&sending(2), Wish::new(4)) else { unreachable!() };
-    assert!(!a.destroyed(place.group), "somebody is in it");
-    let Ok(Left::Last(teardown)) = a.leave(place.seat) else { unreachable!() };
+    let Ok(ConnectPlan::Alone(place)) = a.plan_connect(&sending(2), GroupPreference::new(4)) else {
+        unreachable!()
+    };
+    assert!(!a.on_destroyed(place.group), "somebody is in it");
+    let Ok(RemainingMembers::Last(teardown)) = a.remove_member(place.seat) else { unreachable!() };
     // Whoever needs some waits for them, at either end.
-    let request = Request { mode: Mode::Alone, turn: 0 };
-    let ask = |a: &mut Pool| (a.ask(&sending(2), Wish::new(1)), a.asked(&receiving(2), 9, 1, &request));
-    assert_eq!(ask(&mut a), (Ok(Ask::Wait), Ok(Verdict::Later)));
-    assert!(a.destroyed(teardown.group));
-    let Ok(Ask::Alone(_)) = a.ask(&sending(2), Wish::new(3)) else { unreachable!() };
-    assert!(matches!(ask(&mut a), (Ok(Ask::Alone(_)), Ok(Verdict::NoResources(_)))));
-    assert!(matches!(ask(&mut a), (Err(AskError::Exhausted(_)), Ok(Verdict::NoResources(_)))));
+    let request = ShareRequest { mode: ShareMode::Alone, turn: 0 };
+    let ask = |a: &mut GroupPool| {
+        (a.plan_connect(&sending(2), GroupPreference::new(1)), a.on_request(&receiving(2), 9, 1, &request))
+    };
+    assert_eq!(ask(&mut a), (Ok(ConnectPlan::Wait), Ok(AcceptPlan::Later)));
+    assert!(a.on_destroyed(teardown.group));
+    let Ok(ConnectPlan::Alone(_)) = a.plan_connect(&sending(2), GroupPreference::new(3)) else {
+        unreachable!()
+    };
+    assert!(matches!(ask(&mut a), (Ok(ConnectPlan::Alone(_)), Ok(AcceptPlan::NoResources(_)))));
+    assert!(matches!(ask(&mut a), (Err(PlacementError::Exhausted(_)), Ok(AcceptPlan::NoResources(_)))));
 }
 
 #[test]
@@ -321,19 +393,28 @@ fn a_budget_makes_comms_share_before_it_makes_them_fail() {
     );
     let (a, b) = (&mut ends.0, &mut ends.1);
     let mut towards = |peer| {
-        let before = a.usage().groups;
-        let mut met =
-            || connect((a, b), (&sending(peer), &receiving(1)), 100 + u64::from(peer) * 8, Wish::new(1));
+        let before = a.pool_usage().groups;
+        let mut met = || {
+            connect(
+                (a, b),
+                (&sending(peer), &receiving(1)),
+                100 + u64::from(peer) * 8,
+                GroupPreference::new(1),
+            )
+        };
         let first = met();
-        (a.usage().groups - before, first)
+        (a.pool_usage().groups - before, first)
     };
     assert!((3..19).map(&mut towards).all(|(groups, met)| groups == 1 && matches!(met, Met::Both(..))));
-    let none = Met::Exhausted(Limit::QueuePairs { nic: 0, limit: 20 });
+    let none = Met::Exhausted(PoolLimit::QueuePairs { nic: 0, limit: 20 });
     assert_eq!(towards(19), (0, none));
-    assert_eq!(a.usage().queue_pairs, 20);
+    assert_eq!(a.pool_usage().queue_pairs, 20);
     // Whoever has a group can go on sharing it.
-    assert!(matches!(connect((a, b), (&sending(3), &receiving(1)), 999, Wish::new(1)), Met::Both(..)));
-    let error = std::format!("{}", a.ask(&sending(19), Wish::new(1)).unwrap_err());
+    assert!(matches!(
+        connect((a, b), (&sending(3), &receiving(1)), 999, GroupPreference::new(1)),
+        Met::Both(..)
+    ));
+    let error = std::format!("{}", a.plan_connect(&sending(19), GroupPreference::new(1)).unwrap_err());
     assert_eq!(error, "no room for another comm: NIC 0 has no queue pairs left of 20");
 }
 
@@ -343,68 +424,77 @@ fn the_receiving_ends_budget_makes_comms_share_too() {
     ends.1.set_budget(0, 20);
     (0..20).for_each(|conn| _ = join(&mut ends, conn));
     assert_eq!(sizes(&ends.0), [5, 5, 5, 5]);
-    let mut b = pool(Sharing::On, 8);
+    let mut b = pool(SharingMode::On, 8);
     b.set_budget(0, 0);
-    let none = Met::NoResources(Limit::QueuePairs { nic: 0, limit: 0 });
-    assert_eq!(connect((&mut ends.0, &mut b), (&sending(5), &receiving(1)), 1, Wish::new(1)), none);
-    assert_eq!(ends.0.usage().groups, 4, "what was made for it is gone");
+    let none = Met::NoResources(PoolLimit::QueuePairs { nic: 0, limit: 0 });
+    assert_eq!(
+        connect((&mut ends.0, &mut b), (&sending(5), &receiving(1)), 1, GroupPreference::new(1)),
+        none
+    );
+    assert_eq!(ends.0.pool_usage().groups, 4, "what was made for it is gone");
 }
 
 #[test]
 fn who_is_told_to_share_and_has_nothing_to_join_asks_for_links_of_its_own() {
-    let mut a = pool(Sharing::On, 8);
-    let Ok(Ask::First(ours, _)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
-    let answer = Answer { given: Given::Full, turn: 0 };
-    let Next::Again(wish) = a.answered(ours.seat, &answer) else { unreachable!() };
+    let mut a = pool(SharingMode::On, 8);
+    let Ok(ConnectPlan::First(ours, _)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
+        unreachable!()
+    };
+    let answer = ShareAnswer { given: ShareOutcome::Full, turn: 0 };
+    let AnswerStep::Again(wish) = a.on_answer(ours.seat, &answer) else { unreachable!() };
     leave(&mut a, ours.seat);
-    let Ok(Ask::Alone(ours)) = a.ask(&sending(2), wish) else { panic!("{wish:?}") };
-    assert_eq!(a.answered(ours.seat, &Answer { turn: 1, ..answer }), Next::Failed(AnswerFault::Nonsense));
+    let Ok(ConnectPlan::Alone(ours)) = a.plan_connect(&sending(2), wish) else { panic!("{wish:?}") };
+    assert_eq!(
+        a.on_answer(ours.seat, &ShareAnswer { turn: 1, ..answer }),
+        AnswerStep::Failed(AnswerFault::Nonsense)
+    );
 }
 
 #[test]
 fn a_short_end_grants_a_group_to_each_nic_of_its_peer() {
-    let mut b = pool(Sharing::On, 1);
+    let mut b = pool(SharingMode::On, 1);
     b.set_budget(0, 3);
     // The other end has a pool like any other; only that its comms leave over different NICs.
-    let mut a = pool(Sharing::On, 1);
+    let mut a = pool(SharingMode::On, 1);
     for (nic, conn) in [(0, 1), (1, 2)] {
-        let from = Key { local: nics(&[nic]), ..sending(2) };
+        let from = GroupKey { local: nics(&[nic]), ..sending(2) };
         for more in 0..3 {
-            let met = connect((&mut a, &mut b), (&from, &receiving(1)), conn + 10 * more, Wish::new(1));
+            let met =
+                connect((&mut a, &mut b), (&from, &receiving(1)), conn + 10 * more, GroupPreference::new(1));
             assert!(matches!(met, Met::Both(..)), "{met:?}");
         }
     }
-    assert_eq!((a.usage().groups, a.usage().alone, b.usage().queue_pairs), (2, 0, 2));
+    assert_eq!((a.pool_usage().groups, a.pool_usage().alone, b.pool_usage().queue_pairs), (2, 0, 2));
 }
 
 #[test]
 fn auto_shares_once_queue_pairs_are_short() {
-    let mut ends = (pool(Sharing::Auto, 2), pool(Sharing::Auto, 2));
+    let mut ends = (pool(SharingMode::Auto, 2), pool(SharingMode::Auto, 2));
     ends.0.set_budget(0, 50);
     (0..14).for_each(|conn| _ = join(&mut ends, conn));
     assert_eq!(sizes(&ends.0), [2, 2, 2, 2, 2, 2, 2], "7 of 50 are the most of a key");
     let (a, b) = (&mut ends.0, &mut ends.1);
     for conn in 100..118 {
-        connect((a, b), (&sending(conn as u8), &receiving(1)), conn, Wish::new(1)).both();
+        connect((a, b), (&sending(conn as u8), &receiving(1)), conn, GroupPreference::new(1)).both();
     }
     // 25 are in use.
-    connect((a, b), (&sending(9), &receiving(1)), 200, Wish::new(1)).both();
-    connect((a, b), (&sending(9), &receiving(1)), 201, Wish::new(1)).both();
-    assert_eq!(a.usage().queue_pairs, 26);
-    let mut ends = (pool(Sharing::Auto, 2), pool(Sharing::Auto, 2));
+    connect((a, b), (&sending(9), &receiving(1)), 200, GroupPreference::new(1)).both();
+    connect((a, b), (&sending(9), &receiving(1)), 201, GroupPreference::new(1)).both();
+    assert_eq!(a.pool_usage().queue_pairs, 26);
+    let mut ends = (pool(SharingMode::Auto, 2), pool(SharingMode::Auto, 2));
     (0..100).for_each(|conn| _ = join(&mut ends, conn));
-    assert_eq!(ends.0.usage().groups, usize::from(GROUPS_OF_KEY_MAX), "the most groups of a key");
+    assert_eq!(ends.0.pool_usage().groups, usize::from(GROUPS_OF_KEY_MAX), "the most groups of a key");
 }
 
 #[test]
 fn a_comm_that_would_rather_be_alone_is_while_queue_pairs_are_not_short() {
-    let wish = Wish { alone: true, ..Wish::new(1) };
+    let wish = GroupPreference { alone: true, ..GroupPreference::new(1) };
     for end in 0..2 {
         let mut ends = two(2);
         if end == 0 { &mut ends.0 } else { &mut ends.1 }.set_budget(0, 12);
         (0..30).for_each(|conn| _ = join_as(&mut ends, conn, wish));
         for pool in [&ends.0, &ends.1] {
-            let usage = pool.usage();
+            let usage = pool.pool_usage();
             // Six are half of them, and the second group of a key would need that half too.
             assert_eq!((usage.groups, usage.alone, usage.members), (1, 6, 30), "{end}");
         }
@@ -412,16 +502,18 @@ fn a_comm_that_would_rather_be_alone_is_while_queue_pairs_are_not_short() {
     // What must not share does not, and has all there are.
     let mut ends = two(2);
     ends.1.set_budget(0, 12);
-    let must = Wish { groups_at_most: 0, ..wish };
+    let must = GroupPreference { groups_at_most: 0, ..wish };
     (0..12).for_each(|conn| _ = join_as(&mut ends, conn, must));
     let met = connect((&mut ends.0, &mut ends.1), (&sending(2), &receiving(1)), 99, must);
-    assert_eq!(met, Met::NoResources(Limit::QueuePairs { nic: 0, limit: 12 }));
+    assert_eq!(met, Met::NoResources(PoolLimit::QueuePairs { nic: 0, limit: 12 }));
 }
 
 #[test]
 fn fewer_groups_can_be_wished() {
     let mut ends = two(4);
-    (0..6).for_each(|conn| _ = join_as(&mut ends, conn, Wish { groups_at_most: 2, ..Wish::new(1) }));
+    (0..6).for_each(|conn| {
+        _ = join_as(&mut ends, conn, GroupPreference { groups_at_most: 2, ..GroupPreference::new(1) })
+    });
     assert_eq!(sizes(&ends.0), [3, 3]);
     join(&mut ends, 7);
     assert_eq!(sizes(&ends.0), [3, 3, 1]);
@@ -429,13 +521,14 @@ fn fewer_groups_can_be_wished() {
 
 #[test]
 fn the_smaller_number_of_groups_counts_and_both_ends_must_want_to_share() {
-    let shapes = [(Sharing::Off, 1), (Sharing::On, 2), (Sharing::On, 5), (Sharing::Auto, 3)];
+    let shapes = [(SharingMode::Off, 1), (SharingMode::On, 2), (SharingMode::On, 5), (SharingMode::Auto, 3)];
     for (one, other) in shapes.iter().flat_map(|one| shapes.map(|other| (*one, other))) {
         for knows in [true, false] {
             let (mut a, mut b) = (pool(one.0, one.1), pool(other.0, other.1));
-            let offers = [a.config().offer(), b.config().offer()];
+            let offers = [a.config().sharing_offer(), b.config().sharing_offer()];
             // An asking end that did not hear the offer is told.
-            let wish = if knows { Wish::new(1).agreed(offers[1]) } else { Wish::new(1) };
+            let wish =
+                if knows { GroupPreference::new(1).with_offer(offers[1]) } else { GroupPreference::new(1) };
             for conn in 0..20 {
                 connect((&mut a, &mut b), (&sending(2), &receiving(1)), conn, wish).both();
             }
@@ -446,12 +539,16 @@ fn the_smaller_number_of_groups_counts_and_both_ends_must_want_to_share() {
                 (_, false) => (offers[0].groups.min(20).into(), 0),
             };
             for pool in [&a, &b] {
-                assert_eq!((pool.usage().groups, pool.usage().alone), expected, "{one:?} {other:?} {knows}");
+                assert_eq!(
+                    (pool.pool_usage().groups, pool.pool_usage().alone),
+                    expected,
+                    "{one:?} {other:?} {knows}"
+                );
             }
             assert_eq!(spread(&sizes(&a)), usize::from(expected.0 != 0 && 20 % expected.0 != 0));
         }
     }
-    assert_eq!(Wish::new(1).agreed(Offer::from_bits(0)).groups_at_most, 0);
+    assert_eq!(GroupPreference::new(1).with_offer(ShareOffer::from_bits(0)).groups_at_most, 0);
 }
 
 #[test]
@@ -464,21 +561,22 @@ fn members_of_a_group_have_a_limit_and_then_another_group_begins() {
         conns.by_ref().take(max).for_each(|conn| _ = join(&mut ends, conn));
         assert_eq!((sizes(&ends.0).len(), sizes(&ends.1)[group - 1]), (group, max));
     }
-    let met = connect((&mut ends.0, &mut ends.1), (&sending(2), &receiving(1)), 9999, Wish::new(1));
-    assert_eq!(met, Met::Exhausted(Limit::MembersOfGroup(max)));
+    let met =
+        connect((&mut ends.0, &mut ends.1), (&sending(2), &receiving(1)), 9999, GroupPreference::new(1));
+    assert_eq!(met, Met::Exhausted(PoolLimit::MembersOfGroup(max)));
 }
 
 #[test]
 fn groups_and_seats_have_limits() {
-    let mut a = pool(Sharing::Off, 1);
+    let mut a = pool(SharingMode::Off, 1);
     let all = MEMBERS_MAX.min(GROUPS_MAX);
-    let ask = |a: &mut Pool| a.ask(&sending(2), Wish::new(1));
+    let ask = |a: &mut GroupPool| a.plan_connect(&sending(2), GroupPreference::new(1));
     let places: Vec<_> = (0..all).map(|_| ask(&mut a).unwrap()).collect();
-    let Err(AskError::Exhausted(limit)) = ask(&mut a) else { unreachable!() };
-    assert!([Limit::Members(MEMBERS_MAX), Limit::Groups(GROUPS_MAX)].contains(&limit));
-    assert_eq!((a.usage().members, a.usage().alone), (all, all));
+    let Err(PlacementError::Exhausted(limit)) = ask(&mut a) else { unreachable!() };
+    assert!([PoolLimit::Members(MEMBERS_MAX), PoolLimit::Groups(GROUPS_MAX)].contains(&limit));
+    assert_eq!((a.pool_usage().members, a.pool_usage().alone), (all, all));
     for place in &places[..=POOL_QUARANTINE] {
-        let Ask::Alone(place) = place else { unreachable!() };
+        let ConnectPlan::Alone(place) = place else { unreachable!() };
         leave(&mut a, place.seat);
     }
     assert!(ask(&mut a).is_ok());
@@ -486,10 +584,12 @@ fn groups_and_seats_have_limits() {
 
 #[test]
 fn names_of_groups_and_seats_are_given_again_after_256_others() {
-    let mut a = pool(Sharing::Off, 1);
-    let mut recent: std::collections::VecDeque<Place> = std::collections::VecDeque::new();
+    let mut a = pool(SharingMode::Off, 1);
+    let mut recent: std::collections::VecDeque<GroupPlace> = std::collections::VecDeque::new();
     for _ in 0..2000 {
-        let Ok(Ask::Alone(place)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+        let Ok(ConnectPlan::Alone(place)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
+            unreachable!()
+        };
         assert!(!recent.iter().any(|old| old.seat.0.slot == place.seat.0.slot));
         assert!(!recent.iter().any(|old| old.group.0.slot == place.group.0.slot));
         leave(&mut a, place.seat);
@@ -498,41 +598,43 @@ fn names_of_groups_and_seats_are_given_again_after_256_others() {
             recent.pop_front();
         }
     }
-    let Place { group: GroupId(SlotId { generation, .. }), .. } = recent[0];
+    let GroupPlace { group: GroupId(SlotId { generation, .. }), .. } = recent[0];
     assert!(generation > 1);
 }
 
 #[test]
 fn misuse_is_refused() {
-    let mut a = pool(Sharing::On, 1);
-    let request = Request { mode: Mode::Alone, turn: 0 };
+    let mut a = pool(SharingMode::On, 1);
+    let request = ShareRequest { mode: ShareMode::Alone, turn: 0 };
     for links in [0, 5] {
-        assert_eq!(a.ask(&sending(2), Wish::new(links)), Err(AskError::Misuse));
-        assert_eq!(a.asked(&receiving(2), 1, links, &request), Err(AskError::Misuse));
+        assert_eq!(a.plan_connect(&sending(2), GroupPreference::new(links)), Err(PlacementError::Misuse));
+        assert_eq!(a.on_request(&receiving(2), 1, links, &request), Err(PlacementError::Misuse));
     }
-    let nowhere = Key { local: Nics::NONE, ..sending(2) };
-    assert_eq!(a.ask(&nowhere, Wish::new(1)), Err(AskError::Misuse));
-    assert_eq!(a.ask(&receiving(2), Wish::new(1)), Err(AskError::Misuse));
-    assert_eq!(a.asked(&sending(2), 1, 1, &request), Err(AskError::Misuse));
-    let gone = SeatId(SlotId { slot: 0, generation: 1 });
-    assert_eq!((a.leave(gone), a.ready(gone)), (Err(NoSeat), Err(NoSeat)));
-    assert_eq!(a.wired(GroupId(gone.0), Proof(0)), Err(WiredError::NotCreating));
+    let nowhere = GroupKey { local: NicList::NONE, ..sending(2) };
+    assert_eq!(a.plan_connect(&nowhere, GroupPreference::new(1)), Err(PlacementError::Misuse));
+    assert_eq!(a.plan_connect(&receiving(2), GroupPreference::new(1)), Err(PlacementError::Misuse));
+    assert_eq!(a.on_request(&sending(2), 1, 1, &request), Err(PlacementError::Misuse));
+    let gone = PoolMemberId(SlotId { slot: 0, generation: 1 });
+    assert_eq!((a.remove_member(gone), a.on_ready(gone)), (Err(UnknownMember), Err(UnknownMember)));
+    assert_eq!(a.on_wired(GroupId(gone.0), GroupProof(0)), Err(WiredError::NotCreating));
 }
 
 #[test]
 fn groups_go_to_the_pipeline_that_has_least() {
-    let mut a = pool(Sharing::On, 8);
-    let placed = |a: &mut Pool, wish| match a.ask(&sending(2), wish) {
-        Ok(Ask::First(place, _) | Ask::Create(place, _)) => (place, a.place_on_pipeline(place.group, 2)),
+    let mut a = pool(SharingMode::On, 8);
+    let placed = |a: &mut GroupPool, wish| match a.plan_connect(&sending(2), wish) {
+        Ok(ConnectPlan::First(place, _) | ConnectPlan::Create(place, _)) => {
+            (place, a.place_on_pipeline(place.group, 2))
+        }
         other => unreachable!("{other:?}"),
     };
-    let (heavy, first) = placed(&mut a, Wish { weight: 3, ..Wish::new(1) });
-    let light: Vec<_> = (0..3).map(|_| placed(&mut a, Wish::new(1))).collect();
+    let (heavy, first) = placed(&mut a, GroupPreference { weight: 3, ..GroupPreference::new(1) });
+    let light: Vec<_> = (0..3).map(|_| placed(&mut a, GroupPreference::new(1))).collect();
     assert_eq!((first, light.iter().map(|one| one.1).collect::<Vec<_>>()), (Some(0), [Some(1); 3].to_vec()));
     a.set_load(heavy.group, 9);
-    assert_eq!(placed(&mut a, Wish::new(1)).1, Some(1), "equal weights, less to do");
-    assert_eq!(placed(&mut a, Wish::new(1)).1, Some(0));
+    assert_eq!(placed(&mut a, GroupPreference::new(1)).1, Some(1), "equal weights, less to do");
+    assert_eq!(placed(&mut a, GroupPreference::new(1)).1, Some(0));
     leave(&mut a, heavy.seat);
-    assert_eq!(placed(&mut a, Wish::new(1)).1, Some(0), "it is gone");
+    assert_eq!(placed(&mut a, GroupPreference::new(1)).1, Some(0), "it is gone");
     assert_eq!(a.place_on_pipeline(light[0].0.group, 1), None, "there is no choice");
 }

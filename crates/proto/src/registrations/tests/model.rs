@@ -41,9 +41,13 @@ enum Step {
     Late(usize),
 }
 
-const RIGHTS: [Rights; 3] = [Rights::LOCAL, Rights::WRITE, Rights::ALL];
-const MEMORIES: [Memory; 3] =
-    [Memory::Host, Memory::Device { device: 0, allocation: Some(3) }, Memory::DmaBuf { dev: 1, inode: 2 }];
+const RIGHTS: [RegistrationRights; 3] =
+    [RegistrationRights::LOCAL, RegistrationRights::WRITE, RegistrationRights::ALL];
+const MEMORIES: [MemorySpace; 3] = [
+    MemorySpace::Host,
+    MemorySpace::Device { device: 0, allocation: Some(3) },
+    MemorySpace::DmaBuf { dev: 1, inode: 2 },
+];
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let at = 0..64_usize;
@@ -77,9 +81,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 #[derive(Clone, Debug)]
 struct Known {
     id: EntryId,
-    key: Key,
-    span: Span,
-    state: State,
+    key: RegistrationKey,
+    span: ByteSpan,
+    state: RegistrationPhase,
     listed: bool,
     pins: u32,
     /// When it was last used, for those that are idle.
@@ -89,20 +93,20 @@ struct Known {
 /// The cache, the list, and what those who use it have in hand.
 #[derive(Clone)]
 struct World {
-    cache: Registrations,
-    scopes: Vec<Scope>,
-    ended: Vec<Scope>,
+    cache: PinDownCache,
+    scopes: Vec<RegistrationScope>,
+    ended: Vec<RegistrationScope>,
     known: Vec<Known>,
     gone: Vec<EntryId>,
     pins: Vec<EntryId>,
     waits: Vec<EntryId>,
-    idle: Idle,
+    idle: IdleLimit,
     entries: usize,
     clock: u64,
 }
 
 impl World {
-    fn new(entries: usize, idle: Idle) -> Self {
+    fn new(entries: usize, idle: IdleLimit) -> Self {
         Self {
             cache: cache_of(entries, idle),
             scopes: Vec::new(),
@@ -120,34 +124,37 @@ impl World {
     fn step(&mut self, step: Step) {
         self.clock += 1;
         match step {
-            Step::Open => self.scopes.push(self.cache.open().unwrap()),
+            Step::Open => self.scopes.push(self.cache.open_scope().unwrap()),
             Step::End(at) => self.end(at),
             Step::Ask { scope, memory, rights, start, len } => {
                 let (memory, rights) = (MEMORIES[memory % 3], RIGHTS[rights % 3]);
                 let all: Vec<_> = self.scopes.iter().chain(&self.ended).copied().collect();
                 if let Some(scope) = pick(&all, scope) {
-                    self.ask(&Key { scope, memory, purpose: purpose(start), rights }, span(start, len));
+                    self.ask(
+                        &RegistrationKey { scope, memory, purpose: purpose(start), rights },
+                        span(start, len),
+                    );
                 }
             }
             Step::Registered(at) => self.registered(at),
             Step::Failed(at) => self.failed(at),
             Step::Unpin(at) => {
                 if let Some(id) = take(&mut self.pins, at) {
-                    self.cache.unpin(Pin(id)).unwrap();
+                    self.cache.release_pin(RegistrationPin(id)).unwrap();
                     self.let_go(id);
                 }
             }
             Step::Settle(at) => self.settle(at),
             Step::GiveUp(at) => {
                 if let Some(id) = take(&mut self.waits, at) {
-                    self.cache.give_up(Wait(id)).unwrap();
+                    self.cache.give_up(RegistrationWait(id)).unwrap();
                     self.let_go(id);
                 }
             }
             Step::Poll => self.poll(),
             Step::Closed(at) => {
-                if let Some(id) = pick(&self.in_state(State::Closing), at) {
-                    self.cache.closed(id).unwrap();
+                if let Some(id) = pick(&self.in_state(RegistrationPhase::Closing), at) {
+                    self.cache.on_closed(id).unwrap();
                     self.remove(id);
                 }
             }
@@ -156,12 +163,12 @@ impl World {
                 let all: Vec<_> =
                     self.known.iter().map(|known| known.id).chain(self.gone.iter().copied()).collect();
                 if let Some(id) = pick(&all, at) {
-                    self.cache.hide(id);
+                    self.cache.hide_entry(id);
                     self.disown(|known| known.id == id);
                 }
             }
             Step::Idle { bytes, entries } => {
-                self.idle = Idle { bytes, entries };
+                self.idle = IdleLimit { bytes, entries };
                 self.cache.set_idle(self.idle);
                 self.trim();
             }
@@ -175,100 +182,111 @@ impl World {
         self.check();
     }
 
-    fn ask(&mut self, key: &Key, part: Span) {
+    fn ask(&mut self, key: &RegistrationKey, part: ByteSpan) {
         let serves = |known: &&Known| {
-            let same = Key { rights: key.rights, ..known.key } == *key;
-            same && known.listed && known.key.rights.cover(key.rights) && known.span.contains(part)
+            let same = RegistrationKey { rights: key.rights, ..known.key } == *key;
+            same && known.listed && known.key.rights.contains_all(key.rights) && known.span.contains(part)
         };
         let of = |state| self.known.iter().filter(serves).any(|known| known.state == state);
-        let (ready, coming) = (of(State::Ready), of(State::Registering));
+        let (ready, coming) = (of(RegistrationPhase::Ready), of(RegistrationPhase::Registering));
         let full = self.known.len() >= self.entries;
-        let closing = self.known.iter().any(|known| matches!(known.state, State::Leaving | State::Closing));
+        let closing = self
+            .known
+            .iter()
+            .any(|known| matches!(known.state, RegistrationPhase::Leaving | RegistrationPhase::Closing));
         let idle = self.idle().next().map(|known| known.id);
-        match self.cache.ask(key, part) {
-            Err(AskError::Ended(scope)) => assert!(scope == key.scope && self.ended.contains(&scope)),
+        match self.cache.request_registration(key, part) {
+            Err(RegistrationError::Ended(scope)) => {
+                assert!(scope == key.scope && self.ended.contains(&scope))
+            }
             _ if self.ended.contains(&key.scope) => panic!("{key:?} is of a scope that has ended"),
-            Ok(Asked::Hit(pin)) => {
-                assert!(ready && self.known(pin.0).state == State::Ready && serves(&&*self.known(pin.0)));
+            Ok(RegistrationLookup::Hit(pin)) => {
+                assert!(
+                    ready
+                        && self.known(pin.0).state == RegistrationPhase::Ready
+                        && serves(&&*self.known(pin.0))
+                );
                 self.known(pin.0).pins += 1;
                 self.pins.push(pin.0);
             }
-            Ok(Asked::Pending(wait)) => {
+            Ok(RegistrationLookup::Pending(wait)) => {
                 assert!(
-                    !ready && self.known(wait.0).state == State::Registering && serves(&&*self.known(wait.0))
+                    !ready
+                        && self.known(wait.0).state == RegistrationPhase::Registering
+                        && serves(&&*self.known(wait.0))
                 );
                 self.known(wait.0).pins += 1;
                 self.waits.push(wait.0);
             }
             _ if ready || coming => panic!("{key:?} {part:?} is not found"),
-            Ok(Asked::Register(register)) => {
+            Ok(RegistrationLookup::Register(register)) => {
                 assert!(!full && register.span == part && register.key == *key);
                 assert!(!self.gone.contains(&register.id), "a name is used again");
-                let (id, state) = (register.id, State::Registering);
+                let (id, state) = (register.id, RegistrationPhase::Registering);
                 self.known.push(Known { id, key: *key, span: part, state, listed: true, pins: 1, used: 0 });
             }
-            Ok(Asked::Later) => {
+            Ok(RegistrationLookup::Later) => {
                 assert!(full && (closing || idle.is_some()));
                 if let (false, Some(id)) = (closing, idle) {
                     self.leave(id);
                 }
             }
-            Err(AskError::Full(limit)) => {
+            Err(RegistrationError::Full(limit)) => {
                 assert!(full && !closing && idle.is_none() && limit == self.entries)
             }
-            Err(AskError::Pins(_)) => unreachable!(),
+            Err(RegistrationError::Pins(_)) => unreachable!(),
         }
     }
 
     fn registered(&mut self, at: usize) {
-        let Some(id) = pick(&self.in_state(State::Registering), at) else { return };
+        let Some(id) = pick(&self.in_state(RegistrationPhase::Registering), at) else { return };
         let waiting = self.waits.iter().filter(|wait| **wait == id).count() as u32;
-        assert_eq!(self.cache.registered(id), Ok(Registered { pin: Pin(id), waiting }));
-        self.known(id).state = State::Ready;
+        assert_eq!(self.cache.on_registered(id), Ok(ReadyRegistration { pin: RegistrationPin(id), waiting }));
+        self.known(id).state = RegistrationPhase::Ready;
         self.pins.push(id);
     }
 
     fn failed(&mut self, at: usize) {
-        let Some(id) = pick(&self.in_state(State::Registering), at) else { return };
+        let Some(id) = pick(&self.in_state(RegistrationPhase::Registering), at) else { return };
         let waiting = self.waits.iter().filter(|wait| **wait == id).count() as u32;
-        assert_eq!(self.cache.failed(id), Ok(waiting));
+        assert_eq!(self.cache.on_failed(id), Ok(waiting));
         let known = self.known(id);
-        (known.state, known.listed) = (State::Failed, false);
+        (known.state, known.listed) = (RegistrationPhase::Failed, false);
         self.let_go(id);
     }
 
     fn settle(&mut self, at: usize) {
         let Some(id) = take(&mut self.waits, at) else { return };
-        match (self.cache.settle(Wait(id)).unwrap(), self.known(id).state) {
-            (Settled::NotYet(wait), State::Registering) => self.waits.push(wait.0),
-            (Settled::Ready(pin), State::Ready) => self.pins.push(pin.0),
-            (Settled::Failed, State::Failed) => self.let_go(id),
+        match (self.cache.settle_wait(RegistrationWait(id)).unwrap(), self.known(id).state) {
+            (RegistrationOutcome::NotYet(wait), RegistrationPhase::Registering) => self.waits.push(wait.0),
+            (RegistrationOutcome::Ready(pin), RegistrationPhase::Ready) => self.pins.push(pin.0),
+            (RegistrationOutcome::Failed, RegistrationPhase::Failed) => self.let_go(id),
             other => panic!("{other:?}"),
         }
     }
 
     fn poll(&mut self) {
-        let leaving = self.in_state(State::Leaving);
+        let leaving = self.in_state(RegistrationPhase::Leaving);
         match self.cache.poll() {
             None => assert_eq!(leaving, []),
             Some(close) => {
                 assert!(leaving.contains(&close.id) && !self.pins.contains(&close.id));
                 let known = self.known(close.id);
                 assert_eq!((close.key, close.span), (known.key, known.span));
-                known.state = State::Closing;
+                known.state = RegistrationPhase::Closing;
             }
         }
     }
 
     fn end(&mut self, at: usize) {
         let Some(scope) = take(&mut self.scopes, at) else { return };
-        self.cache.end(scope).unwrap();
+        self.cache.close_scope(scope).unwrap();
         self.ended.push(scope);
         self.disown(|known| known.key.scope == scope);
     }
 
-    fn forget(&mut self, memory: Memory, part: Span) {
-        self.cache.forget(memory, part);
+    fn forget(&mut self, memory: MemorySpace, part: ByteSpan) {
+        self.cache.forget_memory(memory, part);
         self.disown(|known| known.key.memory == memory && known.span.overlaps(part));
     }
 
@@ -276,7 +294,7 @@ impl World {
         for at in 0..self.known.len() {
             if whom(&self.known[at]) {
                 self.known[at].listed = false;
-                if self.known[at].state == State::Ready && self.known[at].pins == 0 {
+                if self.known[at].state == RegistrationPhase::Ready && self.known[at].pins == 0 {
                     self.leave(self.known[at].id);
                 }
             }
@@ -285,10 +303,16 @@ impl World {
 
     fn late(&mut self, at: usize) {
         let Some(id) = pick(&self.gone, at) else { return };
-        let gone = NewsError::NoEntry;
-        assert_eq!((self.cache.registered(id), self.cache.failed(id)), (Err(gone), Err(gone)));
-        assert_eq!((self.cache.closed(id), self.cache.unpin(Pin(id))), (Err(gone), Err(gone)));
-        assert_eq!((self.cache.settle(Wait(id)), self.cache.give_up(Wait(id))), (Err(gone), Err(gone)));
+        let gone = RegistrationEventError::NoEntry;
+        assert_eq!((self.cache.on_registered(id), self.cache.on_failed(id)), (Err(gone), Err(gone)));
+        assert_eq!(
+            (self.cache.on_closed(id), self.cache.release_pin(RegistrationPin(id))),
+            (Err(gone), Err(gone))
+        );
+        assert_eq!(
+            (self.cache.settle_wait(RegistrationWait(id)), self.cache.give_up(RegistrationWait(id))),
+            (Err(gone), Err(gone))
+        );
     }
 
     fn let_go(&mut self, id: EntryId) {
@@ -297,17 +321,20 @@ impl World {
         known.pins -= 1;
         known.used = clock;
         match (known.pins, known.state, known.listed) {
-            (0, State::Failed, _) => self.remove(id),
-            (0, State::Ready, true) if known.span.len() <= self.idle.bytes => self.trim(),
-            (0, State::Ready, _) => self.leave(id),
+            (0, RegistrationPhase::Failed, _) => self.remove(id),
+            (0, RegistrationPhase::Ready, true) if known.span.len() <= self.idle.bytes => self.trim(),
+            (0, RegistrationPhase::Ready, _) => self.leave(id),
             _ => {}
         }
     }
 
     /// Those nobody uses, the least recently used first.
     fn idle(&self) -> impl Iterator<Item = &Known> {
-        let mut idle: Vec<_> =
-            self.known.iter().filter(|known| known.state == State::Ready && known.pins == 0).collect();
+        let mut idle: Vec<_> = self
+            .known
+            .iter()
+            .filter(|known| known.state == RegistrationPhase::Ready && known.pins == 0)
+            .collect();
         idle.sort_by_key(|known| known.used);
         idle.into_iter()
     }
@@ -316,7 +343,9 @@ impl World {
         loop {
             let (count, bytes) =
                 (self.idle().count(), self.idle().map(|known| known.span.len()).sum::<u64>());
-            let closing = |known: &&Known| !matches!(known.state, State::Leaving | State::Closing);
+            let closing = |known: &&Known| {
+                !matches!(known.state, RegistrationPhase::Leaving | RegistrationPhase::Closing)
+            };
             let live = self.known.iter().filter(closing).count();
             if count <= self.idle.entries && bytes <= self.idle.bytes && (live <= self.entries || count == 0)
             {
@@ -329,7 +358,7 @@ impl World {
 
     fn leave(&mut self, id: EntryId) {
         let known = self.known(id);
-        (known.state, known.listed) = (State::Leaving, false);
+        (known.state, known.listed) = (RegistrationPhase::Leaving, false);
     }
 
     fn remove(&mut self, id: EntryId) {
@@ -341,19 +370,21 @@ impl World {
         self.known.iter_mut().find(|known| known.id == id).unwrap()
     }
 
-    fn in_state(&self, state: State) -> Vec<EntryId> {
+    fn in_state(&self, state: RegistrationPhase) -> Vec<EntryId> {
         self.known.iter().filter(|known| known.state == state).map(|known| known.id).collect()
     }
 
     fn check(&self) {
         for known in &self.known {
             assert_eq!(self.cache.get(known.id), Some((known.span, known.state)));
-            assert_eq!(self.cache.pins(known.id), Some(known.pins));
+            assert_eq!(self.cache.pin_count(known.id), Some(known.pins));
         }
-        let held = |scope: &&Scope| self.known.iter().any(|known| known.key.scope == **scope);
-        let closing =
-            self.known.iter().filter(|known| matches!(known.state, State::Leaving | State::Closing));
-        let usage = Usage {
+        let held = |scope: &&RegistrationScope| self.known.iter().any(|known| known.key.scope == **scope);
+        let closing = self
+            .known
+            .iter()
+            .filter(|known| matches!(known.state, RegistrationPhase::Leaving | RegistrationPhase::Closing));
+        let usage = RegistrationUsage {
             entries: self.known.len(),
             listed: self.known.iter().filter(|known| known.listed).count(),
             idle: self.idle().count(),
@@ -361,7 +392,7 @@ impl World {
             closing: closing.count(),
             scopes: self.scopes.len() + self.ended.iter().filter(held).count(),
         };
-        assert_eq!(self.cache.usage(), usage);
+        assert_eq!(self.cache.current_usage(), usage);
         assert!(usage.idle <= self.idle.entries && usage.idle_bytes <= self.idle.bytes);
         assert!(self.ended.iter().all(|scope| self.cache.is_gone(*scope) != held(&scope)));
     }
@@ -371,7 +402,7 @@ impl World {
         while !self.scopes.is_empty() {
             self.step(Step::End(0));
         }
-        while !self.in_state(State::Registering).is_empty() {
+        while !self.in_state(RegistrationPhase::Registering).is_empty() {
             self.step(if self.clock.is_multiple_of(2) { Step::Registered(0) } else { Step::Failed(0) });
         }
         while !self.waits.is_empty() {
@@ -380,17 +411,17 @@ impl World {
         while !self.pins.is_empty() {
             self.step(Step::Unpin(0));
         }
-        while self.cache.usage().closing > 0 {
+        while self.cache.current_usage().closing > 0 {
             self.step(Step::Poll);
             self.step(Step::Closed(0));
         }
-        assert_eq!(self.cache.usage(), Usage::default());
+        assert_eq!(self.cache.current_usage(), RegistrationUsage::default());
     }
 }
 
 /// A few requests are for records: those from one place on.
-fn purpose(start: u64) -> Purpose {
-    if start == 3 { Purpose::Records } else { Purpose::Payload }
+fn purpose(start: u64) -> RegistrationPurpose {
+    if start == 3 { RegistrationPurpose::Records } else { RegistrationPurpose::Payload }
 }
 
 fn pick<T: Copy>(all: &[T], at: usize) -> Option<T> {
@@ -406,7 +437,7 @@ proptest! {
 
     #[test]
     fn does_what_a_list_would(steps in steps(), entries in 1..8_usize, bytes in 0..40_u64, kept in 0..5_usize) {
-        let mut world = World::new(entries, Idle { bytes, entries: kept });
+        let mut world = World::new(entries, IdleLimit { bytes, entries: kept });
         world.step(Step::Open);
         world.step(Step::Open);
         steps.into_iter().for_each(|step| world.step(step));
@@ -432,7 +463,7 @@ fn everything_in_a_few_steps() {
         Step::End(0),
     ];
     let mut worlds = 0_u32;
-    let mut begun = World::new(2, Idle { bytes: 8, entries: 1 });
+    let mut begun = World::new(2, IdleLimit { bytes: 8, entries: 1 });
     begun.step(Step::Open);
     begun.step(Step::Open);
     let mut open = vec![(begun, 0)];

@@ -5,105 +5,130 @@ use proptest::prelude::*;
 use std::vec::Vec;
 
 use crate::mutant::planted;
-use crate::rma::Path;
-use crate::rma::ledger::{Failed, Full, Ledger, Quiet, Unknown};
+use crate::rma::PathId;
+use crate::rma::ledger::{LedgerFull, OperationLedger, QuietFailure, QuietProgress, UnknownCompletion};
 use crate::slots::SlotId;
 
-fn path(place: u8) -> Path {
-    Path::new(place).unwrap()
+fn path(place: u8) -> PathId {
+    PathId::new(place).unwrap()
 }
 
-fn ledger(peers: u32, room: u32) -> Ledger<u32> {
-    let mut ledger = Ledger::new(planted());
-    ledger.grow(peers, room).unwrap();
+fn ledger(peers: u32, room: u32) -> OperationLedger<u32> {
+    let mut ledger = OperationLedger::new(planted());
+    ledger.grow_capacity(peers, room).unwrap();
     ledger
 }
 
 #[test]
 fn a_quiet_waits_for_its_peer_and_one_of_the_context_for_all() {
     let mut ledger = ledger(3, 8);
-    assert_eq!((ledger.quiet_peer(0), ledger.quiet()), (Ok(Quiet::Done), Ok(Quiet::Done)));
-    let one = ledger.begin(1, path(0), 7).unwrap();
-    ledger.signalled(2).unwrap();
+    assert_eq!((ledger.quiet_peer(0), ledger.quiet()), (Ok(QuietProgress::Done), Ok(QuietProgress::Done)));
+    let one = ledger.begin_operation(1, path(0), 7).unwrap();
+    ledger.begin_signal(2).unwrap();
     assert_eq!(
         [0, 1, 2].map(|peer| ledger.quiet_peer(peer).unwrap()),
-        [Quiet::Done, Quiet::Pending, Quiet::Pending]
+        [QuietProgress::Done, QuietProgress::Pending, QuietProgress::Pending]
     );
-    assert_eq!(ledger.done(one).unwrap().note, 7);
-    assert_eq!((ledger.quiet_peer(1), ledger.quiet()), (Ok(Quiet::Done), Ok(Quiet::Pending)));
-    assert_eq!((ledger.acknowledged(2, 1), ledger.quiet()), (Ok(()), Ok(Quiet::Done)));
-    assert_eq!((ledger.counts(), ledger.unknown()), ((2, 2), 0));
+    assert_eq!(ledger.complete_operation(one).unwrap().note, 7);
+    assert_eq!((ledger.quiet_peer(1), ledger.quiet()), (Ok(QuietProgress::Done), Ok(QuietProgress::Pending)));
+    assert_eq!((ledger.complete_signals(2, 1), ledger.quiet()), (Ok(()), Ok(QuietProgress::Done)));
+    assert_eq!((ledger.operation_counts(), ledger.unknown_completions()), ((2, 2), 0));
 }
 
 #[test]
 fn a_completion_told_twice_ends_nothing() {
     let mut ledger = ledger(2, 8);
-    let ids = [0, 0, 1].map(|peer| ledger.begin(peer, path(0), 0).unwrap());
-    ledger.done(ids[0]).unwrap();
+    let ids = [0, 0, 1].map(|peer| ledger.begin_operation(peer, path(0), 0).unwrap());
+    ledger.complete_operation(ids[0]).unwrap();
     for _ in 0..3 {
-        assert_eq!(ledger.done(ids[0]), Err(Unknown));
-        assert_eq!(ledger.failed(ids[0]), Err(Unknown));
+        assert_eq!(ledger.complete_operation(ids[0]), Err(UnknownCompletion));
+        assert_eq!(ledger.fail_operation(ids[0]), Err(UnknownCompletion));
     }
-    assert_eq!((ledger.quiet_peer(0), ledger.quiet_peer(1)), (Ok(Quiet::Pending), Ok(Quiet::Pending)));
-    ledger.done(ids[1]).unwrap();
-    ledger.done(ids[2]).unwrap();
-    assert_eq!((ledger.quiet(), ledger.unknown()), (Ok(Quiet::Done), 6), "counted, not subtracted");
-    assert_eq!((ledger.acknowledged(0, 1), ledger.unknown()), (Err(Unknown), 7));
-    assert_eq!(ledger.quiet(), Ok(Quiet::Done));
+    assert_eq!(
+        (ledger.quiet_peer(0), ledger.quiet_peer(1)),
+        (Ok(QuietProgress::Pending), Ok(QuietProgress::Pending))
+    );
+    ledger.complete_operation(ids[1]).unwrap();
+    ledger.complete_operation(ids[2]).unwrap();
+    assert_eq!(
+        (ledger.quiet(), ledger.unknown_completions()),
+        (Ok(QuietProgress::Done), 6),
+        "counted, not subtracted"
+    );
+    assert_eq!((ledger.complete_signals(0, 1), ledger.unknown_completions()), (Err(UnknownCompletion), 7));
+    assert_eq!(ledger.quiet(), Ok(QuietProgress::Done));
 }
 
 #[test]
 fn a_failure_is_told_once_when_all_has_ended_and_to_nobody_else() {
     let mut ledger = ledger(3, 8);
-    let ids = [1, 1, 1, 2].map(|peer| ledger.begin(peer, path(0), 0).unwrap());
-    ledger.moved(ids[0], path(3)).unwrap();
-    ledger.failed(ids[0]).unwrap();
-    ledger.failed(ids[1]).unwrap();
-    assert_eq!(ledger.quiet_peer(1), Ok(Quiet::Pending), "its memory may still be read");
-    assert_eq!((ledger.quiet_peer(0), ledger.quiet_peer(2)), (Ok(Quiet::Done), Ok(Quiet::Pending)));
-    ledger.done(ids[2]).unwrap();
-    ledger.done(ids[3]).unwrap();
-    assert_eq!((ledger.quiet_peer(0), ledger.quiet_peer(2)), (Ok(Quiet::Done), Ok(Quiet::Done)));
+    let ids = [1, 1, 1, 2].map(|peer| ledger.begin_operation(peer, path(0), 0).unwrap());
+    ledger.move_operation(ids[0], path(3)).unwrap();
+    ledger.fail_operation(ids[0]).unwrap();
+    ledger.fail_operation(ids[1]).unwrap();
+    assert_eq!(ledger.quiet_peer(1), Ok(QuietProgress::Pending), "its memory may still be read");
+    assert_eq!(
+        (ledger.quiet_peer(0), ledger.quiet_peer(2)),
+        (Ok(QuietProgress::Done), Ok(QuietProgress::Pending))
+    );
+    ledger.complete_operation(ids[2]).unwrap();
+    ledger.complete_operation(ids[3]).unwrap();
+    assert_eq!(
+        (ledger.quiet_peer(0), ledger.quiet_peer(2)),
+        (Ok(QuietProgress::Done), Ok(QuietProgress::Done))
+    );
     assert_eq!(
         ledger.quiet_peer(1),
-        Err(Failed { peer: 1, path: path(3) }),
+        Err(QuietFailure { peer: 1, path: path(3) }),
         "the first, and where it went last"
     );
-    assert_eq!((ledger.quiet_peer(1), ledger.quiet()), (Ok(Quiet::Done), Ok(Quiet::Done)), "once");
+    assert_eq!(
+        (ledger.quiet_peer(1), ledger.quiet()),
+        (Ok(QuietProgress::Done), Ok(QuietProgress::Done)),
+        "once"
+    );
     for peer in [2, 0] {
-        let id = ledger.begin(peer, path(peer as u8), 0).unwrap();
-        ledger.failed(id).unwrap();
+        let id = ledger.begin_operation(peer, path(peer as u8), 0).unwrap();
+        ledger.fail_operation(id).unwrap();
     }
     let told = [ledger.quiet(), ledger.quiet(), ledger.quiet()];
-    let failed = |peer, place| Err(Failed { peer, path: path(place) });
-    assert_eq!(told, [failed(0, 0), failed(2, 2), Ok(Quiet::Done)]);
+    let failed = |peer, place| Err(QuietFailure { peer, path: path(place) });
+    assert_eq!(told, [failed(0, 0), failed(2, 2), Ok(QuietProgress::Done)]);
 }
 
 #[test]
 fn a_lost_peer_takes_nothing_along() {
     let mut ledger = ledger(2, 8);
-    let ids = [0, 1, 0].map(|peer| ledger.begin(peer, path(1), peer).unwrap());
-    ledger.signalled(0).unwrap();
+    let ids = [0, 1, 0].map(|peer| ledger.begin_operation(peer, path(1), peer).unwrap());
+    ledger.begin_signal(0).unwrap();
     let mut gone = Vec::new();
-    ledger.lose(0, path(2), |op| gone.push(op.note));
-    assert_eq!((gone, ledger.ops().count()), (Vec::from([0, 0]), 1));
-    assert_eq!((ledger.pending(0), ledger.done(ids[0])), (0, Err(Unknown)), "what comes late is counted");
-    assert_eq!(ledger.quiet_peer(0), Err(Failed { peer: 0, path: path(2) }));
-    assert_eq!((ledger.quiet_peer(0), ledger.quiet()), (Ok(Quiet::Done), Ok(Quiet::Pending)));
-    ledger.done(ids[1]).unwrap();
-    ledger.lose(0, path(2), |_| panic!("there is nothing"));
-    assert_eq!(ledger.quiet(), Ok(Quiet::Done), "nothing of it was under way");
+    ledger.lose_peer(0, path(2), |op| gone.push(op.note));
+    assert_eq!((gone, ledger.pending_ops().count()), (Vec::from([0, 0]), 1));
+    assert_eq!(
+        (ledger.pending_towards(0), ledger.complete_operation(ids[0])),
+        (0, Err(UnknownCompletion)),
+        "what comes late is counted"
+    );
+    assert_eq!(ledger.quiet_peer(0), Err(QuietFailure { peer: 0, path: path(2) }));
+    assert_eq!((ledger.quiet_peer(0), ledger.quiet()), (Ok(QuietProgress::Done), Ok(QuietProgress::Pending)));
+    ledger.complete_operation(ids[1]).unwrap();
+    ledger.lose_peer(0, path(2), |_| panic!("there is nothing"));
+    assert_eq!(ledger.quiet(), Ok(QuietProgress::Done), "nothing of it was under way");
 }
 
 #[test]
 fn there_is_room_for_what_it_was_grown_to() {
     let mut ledger = ledger(1, 1);
-    assert_eq!((ledger.begin(1, path(0), 0), ledger.signalled(1)), (Err(Full), Err(Full)), "no such peer");
-    let id = ledger.begin(0, path(0), 0).unwrap();
-    assert_eq!(ledger.begin(0, path(0), 0), Err(Full));
-    ledger.grow(2, 1).unwrap();
-    assert!(ledger.begin(1, path(0), 0).is_ok());
-    assert!(ledger.done(id).is_ok() && ledger.moved(id, path(0)).is_err());
+    assert_eq!(
+        (ledger.begin_operation(1, path(0), 0), ledger.begin_signal(1)),
+        (Err(LedgerFull), Err(LedgerFull)),
+        "no such peer"
+    );
+    let id = ledger.begin_operation(0, path(0), 0).unwrap();
+    assert_eq!(ledger.begin_operation(0, path(0), 0), Err(LedgerFull));
+    ledger.grow_capacity(2, 1).unwrap();
+    assert!(ledger.begin_operation(1, path(0), 0).is_ok());
+    assert!(ledger.complete_operation(id).is_ok() && ledger.move_operation(id, path(0)).is_err());
 }
 
 /// What may be asked of a ledger, against sets that are counted anew each time.
@@ -146,35 +171,35 @@ impl Model {
         self.ops.iter().filter(|op| op.1 == peer).count() as u32 + self.signals[peer as usize]
     }
 
-    fn quiet(&mut self, peer: u32) -> Result<Quiet, Failed> {
+    fn quiet(&mut self, peer: u32) -> Result<QuietProgress, QuietFailure> {
         if self.pending(peer) > 0 {
-            return Ok(Quiet::Pending);
+            return Ok(QuietProgress::Pending);
         }
         let failed = self.failed[peer as usize].take();
-        failed.map_or(Ok(Quiet::Done), |place| Err(Failed { peer, path: path(place) }))
+        failed.map_or(Ok(QuietProgress::Done), |place| Err(QuietFailure { peer, path: path(place) }))
     }
 
-    fn quiet_all(&mut self) -> Result<Quiet, Failed> {
+    fn quiet_all(&mut self) -> Result<QuietProgress, QuietFailure> {
         if (0..3).any(|peer| self.pending(peer) > 0) {
-            return Ok(Quiet::Pending);
+            return Ok(QuietProgress::Pending);
         }
-        (0..3).try_fold(Quiet::Done, |_, peer| self.quiet(peer))
+        (0..3).try_fold(QuietProgress::Done, |_, peer| self.quiet(peer))
     }
 
-    fn end(&mut self, at: usize, ledger: &mut Ledger<u32>, fails: bool) {
+    fn end(&mut self, at: usize, ledger: &mut OperationLedger<u32>, fails: bool) {
         if self.ops.is_empty() {
             return;
         }
         let (id, peer, place) = self.ops.swap_remove(at % self.ops.len());
         self.ended.push(id);
-        let op = if fails { ledger.failed(id) } else { ledger.done(id) };
+        let op = if fails { ledger.fail_operation(id) } else { ledger.complete_operation(id) };
         assert_eq!(op.unwrap().peer, peer);
         if fails {
             self.failed[peer as usize].get_or_insert(place);
         }
     }
 
-    fn lose(&mut self, peer: u32, ledger: &mut Ledger<u32>) {
+    fn lose(&mut self, peer: u32, ledger: &mut OperationLedger<u32>) {
         if self.pending(peer) > 0 {
             self.failed[peer as usize].get_or_insert(3);
         }
@@ -183,7 +208,7 @@ impl Model {
         self.signals[peer as usize] = 0;
         let gone: Vec<_> = gone;
         let mut told = 0;
-        ledger.lose(peer, path(3), |op| told += u32::from(op.peer == peer));
+        ledger.lose_peer(peer, path(3), |op| told += u32::from(op.peer == peer));
         assert_eq!(told as usize, gone.len());
         self.ended.extend(gone.iter().map(|op| op.0));
     }
@@ -197,32 +222,32 @@ proptest! {
         let (mut ledger, mut model) = (ledger(3, 16), Model::default());
         for deed in deeds {
             match deed {
-                Deed::Begin(peer, place) => match ledger.begin(peer, path(place), 0) {
+                Deed::Begin(peer, place) => match ledger.begin_operation(peer, path(place), 0) {
                     Ok(id) => model.ops.push((id, peer, place)),
-                    Err(Full) => prop_assert_eq!(model.ops.len(), 16),
+                    Err(LedgerFull) => prop_assert_eq!(model.ops.len(), 16),
                 },
                 Deed::Signal(peer) => {
-                    ledger.signalled(peer).unwrap();
+                    ledger.begin_signal(peer).unwrap();
                     model.signals[peer as usize] += 1;
                 }
                 Deed::Done(at) => model.end(at, &mut ledger, false),
                 Deed::Failed(at) => model.end(at, &mut ledger, true),
                 Deed::Again(at) => {
                     if !model.ended.is_empty() {
-                        prop_assert_eq!(ledger.done(model.ended[at % model.ended.len()]), Err(Unknown));
+                        prop_assert_eq!(ledger.complete_operation(model.ended[at % model.ended.len()]), Err(UnknownCompletion));
                         model.unknown += 1;
                     }
                 }
                 Deed::Acknowledge(peer) => {
                     let signals = model.signals[peer as usize];
-                    ledger.acknowledged(peer, signals).unwrap();
+                    ledger.complete_signals(peer, signals).unwrap();
                     model.signals[peer as usize] = 0;
                 }
                 Deed::Lose(peer) => model.lose(peer, &mut ledger),
                 Deed::Quiet(3) => prop_assert_eq!(ledger.quiet(), model.quiet_all()),
                 Deed::Quiet(peer) => prop_assert_eq!(ledger.quiet_peer(peer), model.quiet(peer)),
             }
-            prop_assert_eq!(ledger.unknown(), model.unknown);
+            prop_assert_eq!(ledger.unknown_completions(), model.unknown);
         }
     }
 }

@@ -13,16 +13,16 @@ use proptest::prelude::*;
 
 use crate::limits::LINKS_MAX;
 use crate::mutant::planted;
-use crate::rma::outgoing::Order;
-use crate::rma::shape::Shape;
+use crate::rma::outgoing::SignalOrdering;
+use crate::rma::shape::EpochShape;
 
-const COUNTED: Order = Order::Counted { revert_after: 5 };
+const COUNTED: SignalOrdering = SignalOrdering::Counted { revert_after: 5 };
 
 /// 4 bits, so that epochs wrap all the time.
 fn narrow() -> Config {
     Config {
         bits: 4,
-        shape: Shape::new(4, 8, 2).unwrap(),
+        shape: EpochShape::new(4, 8, 2).unwrap(),
         order: COUNTED,
         delays: [1, 10, 30, 100],
         rails: LINKS_MAX as u8,
@@ -33,7 +33,7 @@ fn narrow() -> Config {
 }
 
 fn wide() -> Config {
-    Config { bits: 16, shape: Shape::WIRE, ..narrow() }
+    Config { bits: 16, shape: EpochShape::WIRE, ..narrow() }
 }
 
 /// Steps of all kinds, signals the most.
@@ -65,7 +65,7 @@ fn everybody(config: Config, seed: u64, steps: u64) -> World {
 }
 
 fn config() -> impl Strategy<Value = Config> {
-    let order = prop_oneof![4 => Just(COUNTED), 1 => Just(Order::Completed)];
+    let order = prop_oneof![4 => Just(COUNTED), 1 => Just(SignalOrdering::Completed)];
     (order, 1..=LINKS_MAX as u8, 2..=3_usize, 1..=3_u8, any::<bool>(), any::<bool>()).prop_map(
         |(order, rails, processes, streams, two_threads, is_wide)| {
             let base = if is_wide { wide() } else { narrow() };
@@ -166,7 +166,7 @@ fn plain_puts_cost_the_target_nothing() {
 
 #[test]
 fn puts_are_counted_from_the_first_signal_until_there_are_none() {
-    let config = Config { order: Order::Counted { revert_after: 5 }, ..wide() };
+    let config = Config { order: SignalOrdering::Counted { revert_after: 5 }, ..wide() };
     let mut world = World::new(config, 3, planted());
     world.program(0, 1, 0, &[Step::Put(4), Step::Signal(2), Step::Put(20), Step::Signal(0), Step::Put(3)]);
     world.run();

@@ -7,18 +7,18 @@ use std::vec::Vec;
 use super::oracle;
 use crate::limits::LINKS_MAX;
 use crate::mutant::Mutant;
-use crate::rma::Path;
-use crate::rma::inbox::{Inbox, Took};
-use crate::rma::incoming::{MakeUp, Standing};
-use crate::rma::ledger::{self, Ledger};
-use crate::rma::outgoing::{self, Batch, Busy, Order, Outgoing, Tag};
-use crate::rma::paths::{Paths, Step as PathStep};
-use crate::rma::redo::{Again, Kind, Redo};
-use crate::rma::shape::Shape;
+use crate::rma::PathId;
+use crate::rma::inbox::{ArrivalEffect, StreamInbox};
+use crate::rma::incoming::{MakeUp, PathDeliveryReport};
+use crate::rma::ledger::{self, OperationLedger};
+use crate::rma::outgoing::{self, OutgoingStream, PutTag, SignalBatch, SignalOrdering, StreamBusy};
+use crate::rma::paths::{PathStep, PeerPaths};
+use crate::rma::redo::{RedoKind, RedoQueue, RedoWork};
+use crate::rma::shape::EpochShape;
 use crate::slots::SlotId;
-use crate::wire::rma::signal::{Signal, SignalOp, Update};
-use crate::wire::rma::word::{Width, Word};
-use crate::wire::rma::{Message, Stream};
+use crate::wire::rma::signal::{SignalMessage, SignalUpdate, UpdateOp};
+use crate::wire::rma::word::{SymmetricWord, WordWidth};
+use crate::wire::rma::{RmaMessage, RmaStream};
 
 /// Sends under way on one path.
 const DEPTH: u32 = 2;
@@ -38,8 +38,8 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Config {
     pub(super) bits: u32,
-    pub(super) shape: Shape,
-    pub(super) order: Order,
+    pub(super) shape: EpochShape,
+    pub(super) order: SignalOrdering,
     /// Delay of each path; each message takes up to four times as long, and so none keeps its place.
     pub(super) delays: [u64; LINKS_MAX],
     pub(super) rails: u8,
@@ -59,11 +59,11 @@ enum Note {
 }
 
 impl Note {
-    const fn kind(self) -> Kind {
+    const fn kind(self) -> RedoKind {
         match self {
-            Self::Plain(_) => Kind::Other,
-            Self::Counted(_, epoch) => Kind::Counted(epoch),
-            Self::Rewritten(_) => Kind::Rewritten,
+            Self::Plain(_) => RedoKind::Other,
+            Self::Counted(_, epoch) => RedoKind::Counted(epoch),
+            Self::Rewritten(_) => RedoKind::Rewritten,
         }
     }
 
@@ -124,7 +124,7 @@ enum Event {
     Quiet(usize, usize, u8),
     /// Over a control stream: what `from` says to `to`, in order.
     Down(usize, usize, u8),
-    Standing(usize, usize, u8, Vec<Standing>),
+    Standing(usize, usize, u8, Vec<PathDeliveryReport>),
     MakeUp(usize, usize, MakeUp),
 }
 
@@ -132,7 +132,7 @@ enum Event {
 #[derive(Debug, Default)]
 struct Thread {
     steps: VecDeque<Step>,
-    batch: Option<Batch>,
+    batch: Option<SignalBatch>,
     left: Option<u32>,
     own: Option<usize>,
 }
@@ -140,19 +140,19 @@ struct Thread {
 /// A stream of one process towards another.
 #[derive(Debug)]
 struct Out {
-    machine: Outgoing,
-    ledger: Ledger<Note>,
+    machine: OutgoingStream,
+    ledger: OperationLedger<Note>,
     threads: Vec<Thread>,
     sealed: u64,
-    paths: Paths,
-    redo: Redo,
+    paths: PeerPaths,
+    redo: RedoQueue,
 }
 
 #[derive(Debug)]
 struct Peer {
-    inbox: Inbox,
+    inbox: StreamInbox,
     outs: Vec<Out>,
-    ready: VecDeque<Stream>,
+    ready: VecDeque<RmaStream>,
     under_way: [u32; LINKS_MAX],
     ends: [End; LINKS_MAX],
     /// The network carries nothing there.
@@ -192,21 +192,21 @@ impl World {
         for from in 0..config.processes {
             for to in (0..config.processes).filter(|&to| to != from) {
                 let out = |number| {
-                    let stream = Stream::new(number).unwrap();
-                    let mut ledger = Ledger::new(mutant);
-                    ledger.grow(1, 64).unwrap();
+                    let stream = RmaStream::new(number).unwrap();
+                    let mut ledger = OperationLedger::new(mutant);
+                    ledger.grow_capacity(1, 64).unwrap();
                     let threads = (0..1 + usize::from(config.two_threads)).map(|_| Thread::default());
                     Out {
-                        machine: Outgoing::new(stream, config.order, config.shape, mutant).unwrap(),
+                        machine: OutgoingStream::new(stream, config.order, config.shape, mutant).unwrap(),
                         ledger,
                         threads: threads.collect(),
                         sealed: 0,
                         paths: all_up(config.rails, mutant),
-                        redo: Redo::new(mutant),
+                        redo: RedoQueue::new(mutant),
                     }
                 };
                 let peer = Peer {
-                    inbox: Inbox::new(config.shape, mutant),
+                    inbox: StreamInbox::new(config.shape, mutant),
                     outs: (0..config.streams).map(out).collect(),
                     ready: VecDeque::new(),
                     under_way: [0; LINKS_MAX],
@@ -281,8 +281,8 @@ impl World {
             for out in &mut peer.outs {
                 let left: usize = out.threads.iter().map(|thread| thread.steps.len()).sum();
                 assert_eq!(left, 0, "process {from} waits for {to} for ever");
-                assert_eq!(out.ledger.quiet(), Ok(ledger::Quiet::Done));
-                assert_eq!(out.ledger.unknown(), 0);
+                assert_eq!(out.ledger.quiet(), Ok(ledger::QuietProgress::Done));
+                assert_eq!(out.ledger.unknown_completions(), 0);
                 assert!(out.redo.is_empty());
             }
         }
@@ -294,11 +294,11 @@ impl World {
             let of_peer =
                 self.oracle.range((to, from, 0)..(to, from, u8::MAX)).map(|(_, stream)| stream.end());
             let (writes, signals) = of_peer.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-            let seen = peer.inbox.seen();
+            let seen = peer.inbox.arrival_counts();
             assert_eq!((seen.writes, seen.signals), (writes, signals), "of {to} at {from}");
             assert_eq!(seen.repeated, 0, "no signal comes twice");
-            assert!(peer.inbox.rooms().0 <= usize::from(self.config.streams), "I8");
-            assert_eq!(peer.inbox.rooms().1, self.config.shape.window(), "I8");
+            assert!(peer.inbox.stream_capacity().0 <= usize::from(self.config.streams), "I8");
+            assert_eq!(peer.inbox.stream_capacity().1, self.config.shape.epoch_window(), "I8");
         }
     }
 
@@ -337,7 +337,7 @@ impl World {
             Event::Standing(from, to, path, standings) => {
                 for (number, standing) in standings.into_iter().enumerate() {
                     let out = self.out((to, from), number as u8);
-                    if out.paths.on_standing(place(path), standing) != PathStep::Nothing {
+                    if out.paths.on_delivery_report(place(path), standing) != PathStep::Nothing {
                         self.fail((to, from), path);
                     }
                 }
@@ -347,8 +347,8 @@ impl World {
             Event::MakeUp(from, to, lost) => {
                 let peer = self.peers.get_mut(&(to, from)).unwrap();
                 // All that ever came of the stream may have been lost.
-                peer.inbox.grow(lost.stream).unwrap();
-                if peer.inbox.make_up(&lost).unwrap() == Took::Ready(lost.stream) {
+                peer.inbox.add_stream(lost.stream).unwrap();
+                if peer.inbox.make_up(&lost).unwrap() == ArrivalEffect::Ready(lost.stream) {
                     peer.ready.push_back(lost.stream);
                 }
                 (from, to)
@@ -417,11 +417,11 @@ impl World {
                 self.stream(pair, stream).noticed(piece, now);
                 let peer = self.peers.get_mut(&(pair.1, pair.0)).unwrap();
                 let mut took = peer.inbox.on_write(imm, path).unwrap();
-                if let Took::Unknown(stream) = took {
-                    peer.inbox.grow(stream).unwrap();
+                if let ArrivalEffect::Unknown(stream) = took {
+                    peer.inbox.add_stream(stream).unwrap();
                     took = peer.inbox.on_write(imm, path).unwrap();
                 }
-                if let Took::Ready(stream) = took {
+                if let ArrivalEffect::Ready(stream) = took {
                     peer.ready.push_back(stream);
                 }
             }
@@ -433,32 +433,32 @@ impl World {
         if let Some((stream, number)) = self.packets[at].signal {
             self.stream((from, to), stream).message_gone(number);
         }
-        let mut message = Message::from_bytes(bytes).unwrap();
+        let mut message = RmaMessage::from_bytes(bytes).unwrap();
         let peer = self.peers.get_mut(&(to, from)).unwrap();
         let took = loop {
             let took = match &message {
-                Message::Signal(signal) => peer.inbox.on_signal(signal),
-                Message::Ask(ask) => peer.inbox.on_ask(ask),
-                Message::Ack(_) => break Took::Counted,
-                Message::Request(_) | Message::Reply(_) => unreachable!(),
+                RmaMessage::Signal(signal) => peer.inbox.on_signal(signal),
+                RmaMessage::Ask(ask) => peer.inbox.on_ask(ask),
+                RmaMessage::Ack(_) => break ArrivalEffect::Counted,
+                RmaMessage::Request(_) | RmaMessage::Reply(_) => unreachable!(),
             };
             match took.unwrap() {
-                Took::Unknown(stream) => peer.inbox.grow(stream).unwrap(),
+                ArrivalEffect::Unknown(stream) => peer.inbox.add_stream(stream).unwrap(),
                 took => break took,
             }
         };
-        if let Took::Ready(stream) = took {
+        if let ArrivalEffect::Ready(stream) = took {
             peer.ready.push_back(stream);
         }
         let ack = match &mut message {
-            Message::Signal(signal) => signal.ack,
-            Message::Ack(ack) => Some(*ack),
+            RmaMessage::Signal(signal) => signal.ack,
+            RmaMessage::Ack(ack) => Some(*ack),
             _ => None,
         };
         if let Some(ack) = ack {
             let out = &mut peer.outs[ack.stream.index()];
             let news = out.machine.on_ack(ack).unwrap();
-            out.ledger.acknowledged(0, news as u32).unwrap();
+            out.ledger.complete_signals(0, news as u32).unwrap();
             self.stream((to, from), ack.stream.number()).acknowledge(news);
         }
     }
@@ -473,7 +473,7 @@ impl World {
         self.peers.get_mut(&pair).unwrap().under_way[path] -= 1;
         let Some((stream, id, note)) = op else { return };
         let out = self.out(pair, stream);
-        assert_eq!(out.ledger.done(id).unwrap().note, note);
+        assert_eq!(out.ledger.complete_operation(id).unwrap().note, note);
         match note {
             Note::Plain(_) => assert!(out.machine.on_plain_done()),
             Note::Counted(..) => {}
@@ -533,8 +533,8 @@ impl World {
             }
         }
         let of = self.peers.get_mut(&(me, peer)).unwrap();
-        let streams = (0..self.config.streams).map(|number| Stream::new(number).unwrap());
-        let standings = streams.map(|stream| of.inbox.leave(stream, place(path))).collect();
+        let streams = (0..self.config.streams).map(|number| RmaStream::new(number).unwrap());
+        let standings = streams.map(|stream| of.inbox.close_path(stream, place(path))).collect();
         let steps = of.outs.iter_mut().map(|out| out.paths.on_failed(place(path)));
         let says = steps.fold(false, |says, step| says | (step == PathStep::Leave { say: true }));
         self.say((me, peer), Event::Standing(me, peer, path, standings));
@@ -568,11 +568,11 @@ impl World {
         let is_quiet = self.peers[&pair].ends[usize::from(path)] == End::Quiet;
         for number in 0..self.config.streams {
             let out = self.out(pair, number);
-            let Some(standing) = out.paths.settle(place(path), is_quiet) else { continue };
-            let (before, at) = (out.machine.unacknowledged(), (0, place(path)));
+            let Some(standing) = out.paths.take_delivery_report(place(path), is_quiet) else { continue };
+            let (before, at) = (out.machine.unacknowledged_signals(), (0, place(path)));
             let (machine, ledger) = (&mut out.machine, &mut out.ledger);
-            out.redo.settle(at, &standing, machine, ledger, |note| note.kind()).unwrap();
-            let news = before - out.machine.unacknowledged();
+            out.redo.queue_lost_work(at, &standing, machine, ledger, |note| note.kind()).unwrap();
+            let news = before - out.machine.unacknowledged_signals();
             self.stream(pair, number).acknowledge(news);
         }
     }
@@ -648,7 +648,7 @@ impl World {
     fn apply(&mut self, (me, peer): (usize, usize)) -> bool {
         let this = self.peers.get_mut(&(me, peer)).unwrap();
         let Some(&stream) = this.ready.front() else { return false };
-        let Some(update) = this.inbox.take(stream) else {
+        let Some(update) = this.inbox.take_signal(stream) else {
             this.ready.pop_front();
             return true;
         };
@@ -679,19 +679,19 @@ impl World {
         let Some(path) = self.path(pair) else { return false };
         self.sent.again += 1;
         let out = self.out(pair, stream);
-        out.redo.took();
+        out.redo.pop_posted();
         match again {
-            Again::Op(id) => {
+            RedoWork::Op(id) => {
                 let note = out.ledger.note_mut(id).unwrap();
                 let piece = note.piece();
                 if let Note::Counted(..) = *note {
                     *note = Note::Rewritten(piece);
                 }
                 let note = *note;
-                out.ledger.moved(id, place(path)).unwrap();
+                out.ledger.move_operation(id, place(path)).unwrap();
                 self.post(pair, path, Load::Write { imm: None, piece, stream }, Some((stream, id, note)));
             }
-            Again::Signal(number, signal) => {
+            RedoWork::Signal(number, signal) => {
                 out.machine.sent_over(number, place(path));
                 self.stream(pair, stream).send_again(number, signal.epoch, bits);
                 let load = Load::Message(signal.to_bytes().to_vec());
@@ -716,7 +716,7 @@ impl World {
             Some(Step::Signal(pieces)) => {
                 if this.batch.is_none() {
                     let out = self.out(pair, stream);
-                    let Ok(batch) = out.machine.begin() else { return false };
+                    let Ok(batch) = out.machine.begin_signal() else { return false };
                     out.threads[thread].batch = Some(batch);
                     out.threads[thread].own = None;
                 }
@@ -743,21 +743,21 @@ impl World {
         let (place, epoch) = (place(path), out.machine.next_number());
         let this = &mut out.threads[thread];
         let tag = match &this.batch {
-            Some(batch) => out.machine.piece(batch, place),
-            None => out.machine.put(place),
+            Some(batch) => out.machine.tag_piece(batch, place),
+            None => out.machine.tag_put(place),
         };
         let Ok(tag) = tag else { return false };
         *this.left.as_mut().unwrap() -= 1;
         let imm = match tag {
-            Tag::Plain => None,
-            Tag::Counted(imm) => Some(imm),
+            PutTag::Plain => None,
+            PutTag::Counted(imm) => Some(imm),
         };
         self.sent.counted += u64::from(imm.is_some());
         let piece = self.stream(pair, stream).write(imm, bits);
         let note = if imm.is_some() { Note::Counted(piece, epoch) } else { Note::Plain(piece) };
         let out = self.out(pair, stream);
         out.threads[thread].own.get_or_insert(piece);
-        let id = out.ledger.begin(0, place, note).unwrap();
+        let id = out.ledger.begin_operation(0, place, note).unwrap();
         self.post(pair, path, Load::Write { imm, piece, stream }, Some((stream, id, note)));
         true
     }
@@ -765,21 +765,21 @@ impl World {
     fn seal(&mut self, pair: (usize, usize), stream: u8, thread: usize) -> bool {
         let (Some(path), bits) = (self.path(pair), self.config.bits) else { return false };
         let out = self.out(pair, stream);
-        let word = Word::new(0, 8, Width::Eight).unwrap();
-        let update = Update::new(SignalOp::Set, word, out.sealed).unwrap();
+        let word = SymmetricWord::new(0, 8, WordWidth::Eight).unwrap();
+        let update = SignalUpdate::new(UpdateOp::Set, word, out.sealed).unwrap();
         let this = &mut out.threads[thread];
         let Some(batch) = this.batch.take() else { return false };
-        let signal = match out.machine.end(batch, update, false) {
+        let signal = match out.machine.end_signal(batch, update, false) {
             Ok(signal) => signal,
             Err((batch, busy)) => {
-                assert_eq!(busy, Busy::Plain);
+                assert_eq!(busy, StreamBusy::Plain);
                 this.batch = Some(batch);
                 return false;
             }
         };
         let number = out.sealed;
         out.sealed += 1;
-        out.ledger.signalled(0).unwrap();
+        out.ledger.begin_signal(0).unwrap();
         out.machine.sent_over(number, place(path));
         let (own, alone) = (out.threads[thread].own.take(), !self.config.two_threads);
         let oracle = self.stream(pair, stream);
@@ -787,8 +787,8 @@ impl World {
         // Of two threads' writes only the first is known to be its own.
         let own = own.map_or(end..end, |first| first..if alone { end } else { first + 1 });
         oracle.seal(&signal, own, bits);
-        let ack = self.peers.get_mut(&pair).unwrap().inbox.ride();
-        let bytes = Signal { ack, ..signal }.to_bytes().to_vec();
+        let ack = self.peers.get_mut(&pair).unwrap().inbox.piggyback_ack();
+        let bytes = SignalMessage { ack, ..signal }.to_bytes().to_vec();
         self.send(pair, path, Load::Message(bytes), (None, Some((stream, number))));
         self.finish(pair, stream, thread)
     }
@@ -797,33 +797,33 @@ impl World {
         let Some(path) = self.path(pair) else { return false };
         let out = self.out(pair, stream);
         let mut went_on = false;
-        if let outgoing::Quiet::Ask(ask) = out.machine.quiet() {
+        if let outgoing::QuietStep::Ask(ask) = out.machine.quiet() {
             self.sent.asks += 1;
             self.post(pair, path, Load::Message(ask.to_bytes().to_vec()), None);
             went_on = true;
         }
         let out = self.out(pair, stream);
         match out.ledger.quiet_peer(0) {
-            Ok(ledger::Quiet::Done) => {
+            Ok(ledger::QuietProgress::Done) => {
                 self.stream(pair, stream).quiet();
                 self.finish(pair, stream, thread)
             }
-            Ok(ledger::Quiet::Pending) => went_on,
+            Ok(ledger::QuietProgress::Pending) => went_on,
             Err(failed) => panic!("{failed}"),
         }
     }
 
-    pub(super) fn seen(&self, me: usize, peer: usize) -> crate::rma::inbox::Seen {
-        self.peers[&(me, peer)].inbox.seen()
+    pub(super) fn seen(&self, me: usize, peer: usize) -> crate::rma::inbox::InboxCounts {
+        self.peers[&(me, peer)].inbox.arrival_counts()
     }
 }
 
-fn place(path: u8) -> Path {
-    Path::new(path).unwrap()
+fn place(path: u8) -> PathId {
+    PathId::new(path).unwrap()
 }
 
-fn all_up(rails: u8, mutant: Mutant) -> Paths {
-    let mut paths = Paths::new(rails.into(), mutant);
+fn all_up(rails: u8, mutant: Mutant) -> PeerPaths {
+    let mut paths = PeerPaths::new(rails.into(), mutant);
     for path in (0..rails).map(place) {
         assert!(paths.on_taken(path));
         paths.on_up(path);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-use crate::wire::rma::signal::Signal;
+use crate::wire::rma::signal::SignalMessage;
 
 /// A write of a put, or of a put with signal.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ impl Stream {
     }
 
     /// A signal is sealed, with these writes of its own.
-    pub(super) fn seal(&mut self, signal: &Signal, own: core::ops::Range<usize>, bits: u32) {
+    pub(super) fn seal(&mut self, signal: &SignalMessage, own: core::ops::Range<usize>, bits: u32) {
         let number = self.signals.len() as u64;
         for piece in &self.pieces[own.clone()] {
             let epoch = piece.imm.map(|imm| imm as u16);

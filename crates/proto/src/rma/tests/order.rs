@@ -5,75 +5,79 @@ use std::vec::Vec;
 
 use crate::limits::{LINKS_MAX, RMA_STREAMS_MAX};
 use crate::mutant::planted;
-use crate::rma::inbox::{Inbox, Seen, Took};
-use crate::rma::incoming::{Incoming, MakeUp, Standing};
-use crate::rma::outgoing::{Busy, Order, Outgoing, Quiet, Tag};
-use crate::rma::shape::Shape;
-use crate::rma::{Fault, Path};
-use crate::wire::imm::Counted;
-use crate::wire::rma::Stream;
-use crate::wire::rma::signal::{Ack, Ask, Signal, SignalOp, Update};
-use crate::wire::rma::word::{Width, Word};
+use crate::rma::inbox::{ArrivalEffect, InboxCounts, StreamInbox};
+use crate::rma::incoming::{IncomingStream, MakeUp, PathDeliveryReport};
+use crate::rma::outgoing::{OutgoingStream, PutTag, QuietStep, SignalOrdering, StreamBusy};
+use crate::rma::shape::EpochShape;
+use crate::rma::{PathId, ProtocolFault};
+use crate::wire::imm::CountedImmediate;
+use crate::wire::rma::RmaStream;
+use crate::wire::rma::signal::{AckRequest, SignalAck, SignalMessage, SignalUpdate, UpdateOp};
+use crate::wire::rma::word::{SymmetricWord, WordWidth};
 
-const COUNTED: Order = Order::Counted { revert_after: 3 };
+const COUNTED: SignalOrdering = SignalOrdering::Counted { revert_after: 3 };
 
-fn stream(number: u8) -> Stream {
-    Stream::new(number).unwrap()
+fn stream(number: u8) -> RmaStream {
+    RmaStream::new(number).unwrap()
 }
 
-fn path(place: u8) -> Path {
-    Path::new(place).unwrap()
+fn path(place: u8) -> PathId {
+    PathId::new(place).unwrap()
 }
 
-fn narrow() -> Shape {
-    Shape::new(4, 8, 2).unwrap()
+fn narrow() -> EpochShape {
+    EpochShape::new(4, 8, 2).unwrap()
 }
 
-fn update(value: u64) -> Update {
-    Update::new(SignalOp::Set, Word::new(0, 0, Width::Eight).unwrap(), value).unwrap()
+fn update(value: u64) -> SignalUpdate {
+    SignalUpdate::new(UpdateOp::Set, SymmetricWord::new(0, 0, WordWidth::Eight).unwrap(), value).unwrap()
 }
 
-fn outgoing(order: Order) -> Outgoing {
-    Outgoing::new(stream(1), order, narrow(), planted()).unwrap()
+fn outgoing(order: SignalOrdering) -> OutgoingStream {
+    OutgoingStream::new(stream(1), order, narrow(), planted()).unwrap()
 }
 
-fn inbox() -> Inbox {
-    let mut inbox = Inbox::new(narrow(), planted());
-    inbox.grow(stream(1)).unwrap();
+fn inbox() -> StreamInbox {
+    let mut inbox = StreamInbox::new(narrow(), planted());
+    inbox.add_stream(stream(1)).unwrap();
     inbox
 }
 
 /// A signal with so many writes of its own, over path 0.
-fn send(out: &mut Outgoing, value: u64, writes: u32) -> Result<(Signal, Vec<Tag>), Busy> {
-    let batch = out.begin()?;
-    let tags = (0..writes).map(|_| out.piece(&batch, path(0)).unwrap()).collect();
-    match out.end(batch, update(value), false) {
+fn send(
+    out: &mut OutgoingStream,
+    value: u64,
+    writes: u32,
+) -> Result<(SignalMessage, Vec<PutTag>), StreamBusy> {
+    let batch = out.begin_signal()?;
+    let tags = (0..writes).map(|_| out.tag_piece(&batch, path(0)).unwrap()).collect();
+    match out.end_signal(batch, update(value), false) {
         Ok(signal) => Ok((signal, tags)),
         Err((batch, busy)) => {
-            out.abandon(batch);
+            out.abandon_signal(batch);
             Err(busy)
         }
     }
 }
 
 fn imm(epoch: u16) -> u32 {
-    Counted::new(stream(1), epoch).to_bits()
+    CountedImmediate::new(stream(1), epoch).to_bits()
 }
 
 #[test]
 fn a_first_signal_waits_for_puts_that_were_not_counted() {
     let mut out = outgoing(COUNTED);
-    assert_eq!([out.put(path(0)), out.put(path(3))], [Ok(Tag::Plain); 2]);
-    let batch = out.begin().unwrap();
-    assert_eq!(out.put(path(1)), Ok(Tag::Counted(imm(0))), "from now on");
-    let (batch, busy) = out.end(batch, update(0), false).unwrap_err();
-    assert_eq!(busy, Busy::Plain);
+    assert_eq!([out.tag_put(path(0)), out.tag_put(path(3))], [Ok(PutTag::Plain); 2]);
+    let batch = out.begin_signal().unwrap();
+    assert_eq!(out.tag_put(path(1)), Ok(PutTag::Counted(imm(0))), "from now on");
+    let (batch, busy) = out.end_signal(batch, update(0), false).unwrap_err();
+    assert_eq!(busy, StreamBusy::Plain);
     assert!(out.on_plain_done());
-    let (batch, _) = out.end(batch, update(0), false).unwrap_err();
+    let (batch, _) = out.end_signal(batch, update(0), false).unwrap_err();
     assert!(out.on_plain_done());
-    let Ok(signal) = out.end(batch, update(0), false) else { panic!("it may go") };
+    let Ok(signal) = out.end_signal(batch, update(0), false) else { panic!("it may go") };
     assert_eq!((signal.epoch, signal.count), (0, 1));
-    assert_eq!(out.put(path(1)), Ok(Tag::Counted(imm(1))));
+    assert_eq!(out.tag_put(path(1)), Ok(PutTag::Counted(imm(1))));
     assert!(!out.on_plain_done(), "told once too often, which is said and changes nothing");
     assert_eq!(send(&mut out, 1, 0).unwrap().0.count, 1);
 }
@@ -82,10 +86,10 @@ fn a_first_signal_waits_for_puts_that_were_not_counted() {
 fn puts_without_signals_stop_being_counted_and_nothing_is_forgotten() {
     let mut out = outgoing(COUNTED);
     send(&mut out, 0, 0).unwrap();
-    let tags: Vec<_> = (0..5).map(|_| out.put(path(0)).unwrap()).collect();
-    let counted = Tag::Counted(imm(1));
-    assert_eq!(tags, [counted, counted, counted, Tag::Plain, Tag::Plain]);
-    assert_eq!(send(&mut out, 1, 0), Err(Busy::Plain));
+    let tags: Vec<_> = (0..5).map(|_| out.tag_put(path(0)).unwrap()).collect();
+    let counted = PutTag::Counted(imm(1));
+    assert_eq!(tags, [counted, counted, counted, PutTag::Plain, PutTag::Plain]);
+    assert_eq!(send(&mut out, 1, 0), Err(StreamBusy::Plain));
     assert!(out.on_plain_done() && out.on_plain_done());
     let (signal, _) = send(&mut out, 1, 2).unwrap();
     assert_eq!((signal.epoch, signal.count), (1, 5), "those from before, and its own");
@@ -94,17 +98,17 @@ fn puts_without_signals_stop_being_counted_and_nothing_is_forgotten() {
 #[test]
 fn a_put_with_signal_is_one_whole() {
     let mut out = outgoing(COUNTED);
-    let batch = out.begin().unwrap();
-    assert_eq!(out.piece(&batch, path(0)), Ok(Tag::Counted(imm(0))));
-    assert_eq!(out.begin().unwrap_err(), Busy::Held);
+    let batch = out.begin_signal().unwrap();
+    assert_eq!(out.tag_piece(&batch, path(0)), Ok(PutTag::Counted(imm(0))));
+    assert_eq!(out.begin_signal().unwrap_err(), StreamBusy::Held);
     for place in 0..LINKS_MAX as u8 {
         assert_eq!(
-            out.piece(&batch, path(place)),
-            Ok(Tag::Counted(imm(0))),
+            out.tag_piece(&batch, path(place)),
+            Ok(PutTag::Counted(imm(0))),
             "whatever the path, however many"
         );
     }
-    out.abandon(batch);
+    out.abandon_signal(batch);
     assert_eq!(send(&mut out, 0, 0).unwrap().0.count, 1 + LINKS_MAX as u32, "what was taken is told");
 }
 
@@ -115,14 +119,17 @@ fn as_many_epochs_are_live_as_may_be() {
         send(&mut out, value, 1).unwrap();
     }
     assert_eq!(
-        (out.put(path(0)), out.begin().unwrap_err()),
-        (Err(Busy::Acknowledgement), Busy::Acknowledgement)
+        (out.tag_put(path(0)), out.begin_signal().unwrap_err()),
+        (Err(StreamBusy::Acknowledgement), StreamBusy::Acknowledgement)
     );
-    assert_eq!(out.on_ack(Ack { stream: stream(1), number: 3 }), Ok(3));
-    assert_eq!(out.put(path(0)), Ok(Tag::Counted(imm(8))));
-    assert_eq!(out.on_ack(Ack { stream: stream(1), number: 2 }), Ok(0), "it is late");
-    assert_eq!(out.on_ack(Ack { stream: stream(1), number: 9 }), Err(Fault::Acknowledged(9)));
-    assert_eq!((out.on_ack(Ack { stream: stream(1), number: 8 }), out.unacknowledged()), (Ok(5), 0));
+    assert_eq!(out.on_ack(SignalAck { stream: stream(1), number: 3 }), Ok(3));
+    assert_eq!(out.tag_put(path(0)), Ok(PutTag::Counted(imm(8))));
+    assert_eq!(out.on_ack(SignalAck { stream: stream(1), number: 2 }), Ok(0), "it is late");
+    assert_eq!(out.on_ack(SignalAck { stream: stream(1), number: 9 }), Err(ProtocolFault::Acknowledged(9)));
+    assert_eq!(
+        (out.on_ack(SignalAck { stream: stream(1), number: 8 }), out.unacknowledged_signals()),
+        (Ok(5), 0)
+    );
 }
 
 #[test]
@@ -132,139 +139,154 @@ fn a_late_acknowledgement_is_taken_for_no_later_one() {
         for value in 0..4 {
             send(&mut out, round * 4 + value, 0).unwrap();
         }
-        let told = out.on_ack(Ack { stream: stream(1), number: round * 4 + 3 });
+        let told = out.on_ack(SignalAck { stream: stream(1), number: round * 4 + 3 });
         assert_eq!(told, Ok(if round == 0 { 3 } else { 4 }));
     }
-    assert_eq!(out.unacknowledged(), 1);
-    assert_eq!(out.on_ack(Ack { stream: stream(1), number: 24 - 16 }), Ok(0), "looks the same in 4 bits");
-    assert_eq!(out.unacknowledged(), 1);
+    assert_eq!(out.unacknowledged_signals(), 1);
+    assert_eq!(
+        out.on_ack(SignalAck { stream: stream(1), number: 24 - 16 }),
+        Ok(0),
+        "looks the same in 4 bits"
+    );
+    assert_eq!(out.unacknowledged_signals(), 1);
 }
 
 #[test]
 fn where_writes_bring_no_immediates_a_signal_waits_for_them() {
-    let mut out = outgoing(Order::Completed);
+    let mut out = outgoing(SignalOrdering::Completed);
     for value in 0..8 {
-        assert_eq!(out.put(path(0)), Ok(Tag::Plain));
-        assert_eq!(send(&mut out, value, 1), Err(Busy::Plain));
+        assert_eq!(out.tag_put(path(0)), Ok(PutTag::Plain));
+        assert_eq!(send(&mut out, value, 1), Err(StreamBusy::Plain));
         assert!(out.on_plain_done() && out.on_plain_done());
         assert_eq!(send(&mut out, value, 0).unwrap().0.count, 0);
     }
-    assert_eq!((out.begin().unwrap_err(), out.put(path(0))), (Busy::Acknowledgement, Ok(Tag::Plain)));
+    assert_eq!(
+        (out.begin_signal().unwrap_err(), out.tag_put(path(0))),
+        (StreamBusy::Acknowledgement, Ok(PutTag::Plain))
+    );
 }
 
 #[test]
 fn a_quiet_asks_once_and_is_told() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
-    assert_eq!(out.quiet(), Quiet::Applied);
+    assert_eq!(out.quiet(), QuietStep::Applied);
     let (signal, tags) = send(&mut out, 0, 1).unwrap();
-    let Quiet::Ask(ask) = out.quiet() else { panic!("nobody else asks") };
-    assert_eq!(out.quiet(), Quiet::Wait);
+    let QuietStep::Ask(ask) = out.quiet() else { panic!("nobody else asks") };
+    assert_eq!(out.quiet(), QuietStep::Wait);
     inbox.on_ask(&ask).unwrap();
     inbox.on_signal(&signal).unwrap();
     assert_eq!((inbox.next_ack(), inbox.has_ack()), (None, false), "it is not applied");
-    let [Tag::Counted(imm)] = tags[..] else { panic!() };
-    assert_eq!(inbox.on_write(imm, path(0)), Ok(Took::Ready(stream(1))));
-    assert_eq!((inbox.take(stream(1)), inbox.take(stream(1))), (Some(signal.update), None));
+    let [PutTag::Counted(imm)] = tags[..] else { panic!() };
+    assert_eq!(inbox.on_write(imm, path(0)), Ok(ArrivalEffect::Ready(stream(1))));
+    assert_eq!((inbox.take_signal(stream(1)), inbox.take_signal(stream(1))), (Some(signal.update), None));
     let ack = inbox.next_ack().unwrap();
     assert_eq!((ack.number, inbox.next_ack()), (1, None));
-    assert_eq!((out.on_ack(ack), out.quiet()), (Ok(1), Quiet::Applied));
+    assert_eq!((out.on_ack(ack), out.quiet()), (Ok(1), QuietStep::Applied));
 }
 
 #[test]
 fn a_signal_may_ask_itself() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
-    let batch = out.begin().unwrap();
-    let Ok(signal) = out.end(batch, update(7), true) else { panic!() };
-    assert_eq!(out.quiet(), Quiet::Wait, "nothing more to send");
+    let batch = out.begin_signal().unwrap();
+    let Ok(signal) = out.end_signal(batch, update(7), true) else { panic!() };
+    assert_eq!(out.quiet(), QuietStep::Wait, "nothing more to send");
     inbox.on_signal(&signal).unwrap();
-    assert!(inbox.take(stream(1)).is_some());
-    assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 1 }));
+    assert!(inbox.take_signal(stream(1)).is_some());
+    assert_eq!(inbox.next_ack(), Some(SignalAck { stream: stream(1), number: 1 }));
 }
 
 #[test]
 fn an_ask_that_is_late_takes_nothing_back() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let (first, _) = send(&mut out, 0, 0).unwrap();
-    let Quiet::Ask(old) = out.quiet() else { panic!() };
+    let QuietStep::Ask(old) = out.quiet() else { panic!() };
     inbox.on_signal(&first).unwrap();
-    assert!(inbox.take(stream(1)).is_some() && inbox.ride().is_some());
+    assert!(inbox.take_signal(stream(1)).is_some() && inbox.piggyback_ack().is_some());
     let (second, _) = send(&mut out, 1, 0).unwrap();
-    let Quiet::Ask(new) = out.quiet() else { panic!() };
+    let QuietStep::Ask(new) = out.quiet() else { panic!() };
     inbox.on_ask(&new).unwrap();
     inbox.on_ask(&old).unwrap();
-    inbox.ride().unwrap();
+    inbox.piggyback_ack().unwrap();
     inbox.on_signal(&second).unwrap();
-    assert!(inbox.take(stream(1)).is_some());
-    assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 2 }));
+    assert!(inbox.take_signal(stream(1)).is_some());
+    assert_eq!(inbox.next_ack(), Some(SignalAck { stream: stream(1), number: 2 }));
 }
 
 #[test]
 fn signals_are_acknowledged_after_so_many_and_ride_before() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
-    inbox.grow(stream(0)).unwrap();
+    inbox.add_stream(stream(0)).unwrap();
     for value in 0..4 {
         let (signal, _) = send(&mut out, value, 0).unwrap();
         inbox.on_signal(&signal).unwrap();
-        assert!(inbox.take(stream(1)).is_some());
+        assert!(inbox.take_signal(stream(1)).is_some());
         assert_eq!(inbox.has_ack(), value % 2 == 1, "of two");
         if value == 2 {
-            assert_eq!(inbox.ride(), Some(Ack { stream: stream(1), number: 3 }));
-            assert_eq!(inbox.ride(), None, "all is told");
+            assert_eq!(inbox.piggyback_ack(), Some(SignalAck { stream: stream(1), number: 3 }));
+            assert_eq!(inbox.piggyback_ack(), None, "all is told");
             break;
         }
         if value == 1 {
-            assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 2 }));
+            assert_eq!(inbox.next_ack(), Some(SignalAck { stream: stream(1), number: 2 }));
         }
     }
-    let seen = Seen { signals: 3, rode: 1, acks: 1, ..Seen::default() };
-    assert_eq!(inbox.seen(), seen);
+    let seen = InboxCounts { signals: 3, rode: 1, acks: 1, ..InboxCounts::default() };
+    assert_eq!(inbox.arrival_counts(), seen);
     let mut others =
-        [0, 1].map(|number| Outgoing::new(stream(number), COUNTED, narrow(), planted()).unwrap());
-    let mut inbox = Inbox::new(narrow(), planted());
+        [0, 1].map(|number| OutgoingStream::new(stream(number), COUNTED, narrow(), planted()).unwrap());
+    let mut inbox = StreamInbox::new(narrow(), planted());
     for (value, at) in [(0, 0), (0, 1), (1, 1)] {
         let (signal, _) = send(&mut others[at], value, 0).unwrap();
-        inbox.grow(signal.stream).unwrap();
+        inbox.add_stream(signal.stream).unwrap();
         inbox.on_signal(&signal).unwrap();
-        assert!(inbox.take(signal.stream).is_some());
+        assert!(inbox.take_signal(signal.stream).is_some());
     }
     assert_eq!(
         inbox.next_ack(),
-        Some(Ack { stream: stream(1), number: 2 }),
+        Some(SignalAck { stream: stream(1), number: 2 }),
         "whatever the first stream is owed"
     );
-    assert_eq!((inbox.next_ack(), inbox.ride()), (None, Some(Ack { stream: stream(0), number: 1 })));
+    assert_eq!(
+        (inbox.next_ack(), inbox.piggyback_ack()),
+        (None, Some(SignalAck { stream: stream(0), number: 1 }))
+    );
 }
 
 #[test]
 fn streams_do_not_wait_for_each_other() {
     let mut inbox = inbox();
-    inbox.grow(stream(2)).unwrap();
-    let mut outs = [1, 2].map(|number| Outgoing::new(stream(number), COUNTED, narrow(), planted()).unwrap());
+    inbox.add_stream(stream(2)).unwrap();
+    let mut outs =
+        [1, 2].map(|number| OutgoingStream::new(stream(number), COUNTED, narrow(), planted()).unwrap());
     let (stuck, _) = send(&mut outs[0], 0, 1).unwrap();
-    assert_eq!(inbox.on_signal(&stuck), Ok(Took::Counted), "its write is missing");
+    assert_eq!(inbox.on_signal(&stuck), Ok(ArrivalEffect::Counted), "its write is missing");
     for value in 0..100 {
         let (signal, tags) = send(&mut outs[1], value, 1).unwrap();
-        let [Tag::Counted(imm)] = tags[..] else { panic!() };
-        assert_eq!(inbox.on_signal(&signal), Ok(Took::Counted));
-        assert_eq!(inbox.on_write(imm, path(0)), Ok(Took::Ready(stream(2))));
-        assert_eq!((inbox.take(stream(2)), inbox.take(stream(1))), (Some(signal.update), None));
+        let [PutTag::Counted(imm)] = tags[..] else { panic!() };
+        assert_eq!(inbox.on_signal(&signal), Ok(ArrivalEffect::Counted));
+        assert_eq!(inbox.on_write(imm, path(0)), Ok(ArrivalEffect::Ready(stream(2))));
+        assert_eq!((inbox.take_signal(stream(2)), inbox.take_signal(stream(1))), (Some(signal.update), None));
         inbox.next_ack().map_or(Ok(0), |ack| outs[1].on_ack(ack)).unwrap();
     }
 }
 
 #[test]
 fn what_is_not_live_is_refused_and_takes_no_memory() {
-    let mut inbox = Inbox::new(narrow(), planted());
-    assert_eq!(inbox.on_write(imm(0), path(0)), Ok(Took::Unknown(stream(1))), "nothing is made by itself");
-    assert_eq!(inbox.rooms().0, 0);
-    inbox.grow(stream(1)).unwrap();
-    inbox.grow(stream(1)).unwrap();
-    assert_eq!(inbox.rooms(), (1, 8));
+    let mut inbox = StreamInbox::new(narrow(), planted());
+    assert_eq!(
+        inbox.on_write(imm(0), path(0)),
+        Ok(ArrivalEffect::Unknown(stream(1))),
+        "nothing is made by itself"
+    );
+    assert_eq!(inbox.stream_capacity().0, 0);
+    inbox.add_stream(stream(1)).unwrap();
+    inbox.add_stream(stream(1)).unwrap();
+    assert_eq!(inbox.stream_capacity(), (1, 8));
     for epoch in [8, 15, 16, 0xffff] {
-        assert_eq!(inbox.on_write(imm(epoch), path(0)), Err(Fault::Epoch(epoch.into())));
+        assert_eq!(inbox.on_write(imm(epoch), path(0)), Err(ProtocolFault::Epoch(epoch.into())));
     }
-    assert_eq!(inbox.on_write(0x4000_0000, path(0)), Err(Fault::Immediate(0x4000_0000)));
-    let signal = |epoch, count| Signal {
+    assert_eq!(inbox.on_write(0x4000_0000, path(0)), Err(ProtocolFault::Immediate(0x4000_0000)));
+    let signal = |epoch, count| SignalMessage {
         stream: stream(1),
         epoch,
         count,
@@ -272,24 +294,28 @@ fn what_is_not_live_is_refused_and_takes_no_memory() {
         at_once: false,
         ack: None,
     };
-    assert_eq!(inbox.on_signal(&signal(16, 0)), Err(Fault::Epoch(16)));
+    assert_eq!(inbox.on_signal(&signal(16, 0)), Err(ProtocolFault::Epoch(16)));
     for _ in 0..3 {
         inbox.on_write(imm(1), path(0)).unwrap();
     }
-    assert_eq!(inbox.on_signal(&signal(1, 2)), Err(Fault::Count { arrived: 3, count: 2 }));
+    assert_eq!(inbox.on_signal(&signal(1, 2)), Err(ProtocolFault::Count { arrived: 3, count: 2 }));
     inbox.on_signal(&signal(0, 1)).unwrap();
-    assert_eq!(inbox.on_signal(&signal(0, 2)), Err(Fault::Contradiction(0)));
+    assert_eq!(inbox.on_signal(&signal(0, 2)), Err(ProtocolFault::Contradiction(0)));
     inbox.on_write(imm(0), path(0)).unwrap();
-    assert_eq!(inbox.on_write(imm(0), path(0)), Err(Fault::Count { arrived: 2, count: 1 }));
-    let ask = |number| Ask { stream: stream(1), number };
-    assert_eq!(inbox.on_ask(&ask(9)), Err(Fault::Epoch(9)));
-    assert_eq!(inbox.on_ask(&ask(8)), Ok(Took::Counted));
-    let wide = Shape::new(4, 4, 2).unwrap();
-    let mut incoming = Incoming::new(wide, planted()).unwrap();
-    assert_eq!(incoming.on_signal(&signal(6, 0)), Err(Fault::Epoch(6)), "neither to come nor sent again");
+    assert_eq!(inbox.on_write(imm(0), path(0)), Err(ProtocolFault::Count { arrived: 2, count: 1 }));
+    let ask = |number| AckRequest { stream: stream(1), number };
+    assert_eq!(inbox.on_ask(&ask(9)), Err(ProtocolFault::Epoch(9)));
+    assert_eq!(inbox.on_ask(&ask(8)), Ok(ArrivalEffect::Counted));
+    let wide = EpochShape::new(4, 4, 2).unwrap();
+    let mut incoming = IncomingStream::new(wide, planted()).unwrap();
+    assert_eq!(
+        incoming.on_signal(&signal(6, 0)),
+        Err(ProtocolFault::Epoch(6)),
+        "neither to come nor sent again"
+    );
     let all = (0..RMA_STREAMS_MAX as u8).map(stream);
-    all.for_each(|stream| inbox.grow(stream).unwrap());
-    assert_eq!((inbox.rooms().0, Stream::new(RMA_STREAMS_MAX as u8)), (RMA_STREAMS_MAX, None));
+    all.for_each(|stream| inbox.add_stream(stream).unwrap());
+    assert_eq!((inbox.stream_capacity().0, RmaStream::new(RMA_STREAMS_MAX as u8)), (RMA_STREAMS_MAX, None));
 }
 
 #[test]
@@ -298,13 +324,20 @@ fn a_signal_that_was_sent_again_is_applied_once() {
     let (first, _) = send(&mut out, 0, 0).unwrap();
     let (second, _) = send(&mut out, 1, 0).unwrap();
     inbox.on_signal(&second).unwrap();
-    assert_eq!(inbox.on_signal(&second), Ok(Took::Counted), "it waits for the first");
+    assert_eq!(inbox.on_signal(&second), Ok(ArrivalEffect::Counted), "it waits for the first");
     inbox.on_signal(&first).unwrap();
-    assert_eq!([inbox.take(stream(1)), inbox.take(stream(1))], [Some(first.update), Some(second.update)]);
+    assert_eq!(
+        [inbox.take_signal(stream(1)), inbox.take_signal(stream(1))],
+        [Some(first.update), Some(second.update)]
+    );
     inbox.next_ack().unwrap();
-    assert_eq!(inbox.on_signal(&first), Ok(Took::Counted));
-    assert_eq!((inbox.take(stream(1)), inbox.seen().repeated), (None, 2));
-    assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 2 }), "who repeats has not heard");
+    assert_eq!(inbox.on_signal(&first), Ok(ArrivalEffect::Counted));
+    assert_eq!((inbox.take_signal(stream(1)), inbox.arrival_counts().repeated), (None, 2));
+    assert_eq!(
+        inbox.next_ack(),
+        Some(SignalAck { stream: stream(1), number: 2 }),
+        "who repeats has not heard"
+    );
 }
 
 #[test]
@@ -314,49 +347,52 @@ fn a_signal_goes_again_only_if_it_has_not_come() {
     for at in [0, 2] {
         inbox.on_signal(&sent[at]).unwrap();
     }
-    assert!(inbox.take(stream(1)).is_some());
-    let standing = inbox.leave(stream(1), path(0));
-    assert_eq!(standing, Standing { applied: 1, seen: vec![], signals: vec![2] });
-    let again = [0, 1, 2, 3, 4].map(|number| out.again(number, &standing));
+    assert!(inbox.take_signal(stream(1)).is_some());
+    let standing = inbox.close_path(stream(1), path(0));
+    assert_eq!(standing, PathDeliveryReport { applied: 1, seen: vec![], signals: vec![2] });
+    let again = [0, 1, 2, 3, 4].map(|number| out.resend_signal(number, &standing));
     assert_eq!(again, [None, Some(sent[1]), None, Some(sent[3]), None]);
     assert_eq!(out.next_number(), 4);
-    out.on_ack(Ack { stream: stream(1), number: 2 }).unwrap();
-    assert_eq!(out.again(1, &standing), None, "it is acknowledged by now");
+    out.on_ack(SignalAck { stream: stream(1), number: 2 }).unwrap();
+    assert_eq!(out.resend_signal(1, &standing), None, "it is acknowledged by now");
 }
 
 #[test]
 fn writes_lost_with_a_path_are_made_up_for() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
-    let batch = out.begin().unwrap();
-    let tags = [0, 0, 1, 0].map(|place| (out.piece(&batch, path(place)).unwrap(), path(place)));
-    let Ok(signal) = out.end(batch, update(0), false) else { panic!() };
-    assert!(matches!(out.put(path(0)), Ok(Tag::Counted(_))));
+    let batch = out.begin_signal().unwrap();
+    let tags = [0, 0, 1, 0].map(|place| (out.tag_piece(&batch, path(place)).unwrap(), path(place)));
+    let Ok(signal) = out.end_signal(batch, update(0), false) else { panic!() };
+    assert!(matches!(out.tag_put(path(0)), Ok(PutTag::Counted(_))));
     inbox.on_signal(&signal).unwrap();
     for (tag, path) in &tags[..3] {
-        let Tag::Counted(imm) = *tag else { panic!() };
-        assert_eq!(inbox.on_write(imm, *path), Ok(Took::Counted));
+        let PutTag::Counted(imm) = *tag else { panic!() };
+        assert_eq!(inbox.on_write(imm, *path), Ok(ArrivalEffect::Counted));
     }
-    assert_eq!(inbox.leave(stream(2), path(0)), Standing::default(), "nobody knows it");
-    let standing = inbox.leave(stream(1), path(0));
-    assert_eq!(standing, Standing { applied: 0, seen: vec![(0, 2)], signals: vec![0] });
-    let wrong = Standing { applied: 0, seen: vec![(0, 4)], signals: vec![] };
-    assert_eq!(outgoing(COUNTED).lose(path(0), &wrong), Err(Fault::Standing { seen: 4, posted: 0 }));
-    let wrong = Standing { applied: 1, seen: vec![], signals: vec![] };
-    assert_eq!(outgoing(COUNTED).lose(path(0), &wrong), Err(Fault::Acknowledged(1)));
-    let lost = out.lose(path(0), &standing).unwrap();
+    assert_eq!(inbox.close_path(stream(2), path(0)), PathDeliveryReport::default(), "nobody knows it");
+    let standing = inbox.close_path(stream(1), path(0));
+    assert_eq!(standing, PathDeliveryReport { applied: 0, seen: vec![(0, 2)], signals: vec![0] });
+    let wrong = PathDeliveryReport { applied: 0, seen: vec![(0, 4)], signals: vec![] };
+    assert_eq!(
+        outgoing(COUNTED).lose_path(path(0), &wrong),
+        Err(ProtocolFault::Standing { seen: 4, posted: 0 })
+    );
+    let wrong = PathDeliveryReport { applied: 1, seen: vec![], signals: vec![] };
+    assert_eq!(outgoing(COUNTED).lose_path(path(0), &wrong), Err(ProtocolFault::Acknowledged(1)));
+    let lost = out.lose_path(path(0), &standing).unwrap();
     let make_up = |epoch, count| MakeUp { stream: stream(1), epoch, count };
     assert_eq!(lost, [make_up(0, 1), make_up(1, 1)]);
-    assert_eq!(inbox.make_up(&lost[1]), Ok(Took::Counted));
-    assert_eq!(inbox.make_up(&lost[0]), Ok(Took::Ready(stream(1))));
-    assert_eq!(inbox.make_up(&lost[0]), Err(Fault::Count { arrived: 5, count: 4 }));
-    assert_eq!(inbox.make_up(&make_up(9, 1)), Err(Fault::Epoch(9)));
+    assert_eq!(inbox.make_up(&lost[1]), Ok(ArrivalEffect::Counted));
+    assert_eq!(inbox.make_up(&lost[0]), Ok(ArrivalEffect::Ready(stream(1))));
+    assert_eq!(inbox.make_up(&lost[0]), Err(ProtocolFault::Count { arrived: 5, count: 4 }));
+    assert_eq!(inbox.make_up(&make_up(9, 1)), Err(ProtocolFault::Epoch(9)));
     assert_eq!(
-        out.lose(path(0), &standing),
-        Err(Fault::Standing { seen: 2, posted: 0 }),
+        out.lose_path(path(0), &standing),
+        Err(ProtocolFault::Standing { seen: 2, posted: 0 }),
         "it was told before"
     );
-    let wrong = Standing { applied: 0, seen: vec![(5, 1)], signals: vec![] };
-    assert_eq!(out.lose(path(1), &wrong), Err(Fault::Epoch(5)));
+    let wrong = PathDeliveryReport { applied: 0, seen: vec![(5, 1)], signals: vec![] };
+    assert_eq!(out.lose_path(path(1), &wrong), Err(ProtocolFault::Epoch(5)));
 }
 
 #[test]
@@ -364,33 +400,33 @@ fn what_was_acknowledged_over_a_lost_path_is_told_again() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let (signal, _) = send(&mut out, 0, 0).unwrap();
     inbox.on_signal(&signal).unwrap();
-    assert!(inbox.take(stream(1)).is_some() && inbox.ride().is_some());
+    assert!(inbox.take_signal(stream(1)).is_some() && inbox.piggyback_ack().is_some());
     assert!(!inbox.has_ack());
-    inbox.grow(stream(0)).unwrap();
-    (0..2).for_each(|number| drop(inbox.leave(stream(number), path(2))));
-    assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 1 }));
+    inbox.add_stream(stream(0)).unwrap();
+    (0..2).for_each(|number| drop(inbox.close_path(stream(number), path(2))));
+    assert_eq!(inbox.next_ack(), Some(SignalAck { stream: stream(1), number: 1 }));
     assert_eq!(inbox.next_ack(), None, "of a stream of which nothing was told nothing can be lost");
-    let Quiet::Ask(_) = out.quiet() else { panic!() };
-    out.lose(path(2), &Standing { applied: 1, seen: vec![], signals: vec![] }).unwrap();
-    assert!(matches!(out.quiet(), Quiet::Ask(_)), "the first may be lost too");
+    let QuietStep::Ask(_) = out.quiet() else { panic!() };
+    out.lose_path(path(2), &PathDeliveryReport { applied: 1, seen: vec![], signals: vec![] }).unwrap();
+    assert!(matches!(out.quiet(), QuietStep::Ask(_)), "the first may be lost too");
 }
 
 #[test]
 fn numbers_go_on_past_their_48_bits() {
     let from = (1 << 48) - 20;
-    let mut out = Outgoing::from_number(from, stream(1), COUNTED, narrow(), planted()).unwrap();
-    let mut incoming = Incoming::from_number(from, narrow(), planted()).unwrap();
+    let mut out = OutgoingStream::from_number(from, stream(1), COUNTED, narrow(), planted()).unwrap();
+    let mut incoming = IncomingStream::from_number(from, narrow(), planted()).unwrap();
     for value in 0..40 {
         let (signal, _) = send(&mut out, value, 0).unwrap();
         incoming.on_signal(&signal).unwrap();
-        assert_eq!(incoming.take(), Some(signal.update));
+        assert_eq!(incoming.take_signal(), Some(signal.update));
         if value % 3 == 0 {
-            let Quiet::Ask(ask) = out.quiet() else { panic!() };
+            let QuietStep::Ask(ask) = out.quiet() else { panic!() };
             assert!(incoming.on_ask(&ask).is_ok() && incoming.is_due() && incoming.is_owed());
-            let number = incoming.tell();
+            let number = incoming.acknowledge_applied();
             assert!(number < 1 << 48);
-            out.on_ack(Ack { stream: stream(1), number }).unwrap();
-            assert_eq!(out.unacknowledged(), 0);
+            out.on_ack(SignalAck { stream: stream(1), number }).unwrap();
+            assert_eq!(out.unacknowledged_signals(), 0);
         }
     }
 }
@@ -401,16 +437,16 @@ fn a_stream_that_was_left_begins_anew() {
     for value in 0..3 {
         let (signal, _) = send(&mut out, value, 0).unwrap();
         inbox.on_signal(&signal).unwrap();
-        assert!(inbox.take(stream(1)).is_some());
+        assert!(inbox.take_signal(stream(1)).is_some());
     }
     assert!(inbox.has_ack());
-    inbox.forget(stream(1));
-    inbox.forget(stream(63));
-    assert_eq!((inbox.has_ack(), inbox.ride(), inbox.rooms().0), (false, None, 0));
-    assert_eq!(inbox.on_write(imm(0), path(0)), Ok(Took::Unknown(stream(1))));
-    inbox.grow(stream(1)).unwrap();
+    inbox.forget_stream(stream(1));
+    inbox.forget_stream(stream(63));
+    assert_eq!((inbox.has_ack(), inbox.piggyback_ack(), inbox.stream_capacity().0), (false, None, 0));
+    assert_eq!(inbox.on_write(imm(0), path(0)), Ok(ArrivalEffect::Unknown(stream(1))));
+    inbox.add_stream(stream(1)).unwrap();
     let (first, _) = send(&mut outgoing(COUNTED), 9, 0).unwrap();
-    assert_eq!(inbox.on_signal(&first), Ok(Took::Ready(stream(1))), "from epoch 0");
+    assert_eq!(inbox.on_signal(&first), Ok(ArrivalEffect::Ready(stream(1))), "from epoch 0");
 }
 
 #[test]
@@ -419,10 +455,10 @@ fn an_acknowledgement_stays_due_until_it_can_be_told() {
     for value in 0..2 {
         let (signal, _) = send(&mut out, value, 0).unwrap();
         inbox.on_signal(&signal).unwrap();
-        assert!(inbox.take(stream(1)).is_some());
+        assert!(inbox.take_signal(stream(1)).is_some());
     }
     assert_eq!(inbox.next_ack_where(|of| of != stream(1)), None);
-    assert_eq!(inbox.next_ack_where(|of| of == stream(1)), Some(Ack { stream: stream(1), number: 2 }));
+    assert_eq!(inbox.next_ack_where(|of| of == stream(1)), Some(SignalAck { stream: stream(1), number: 2 }));
 }
 
 #[test]
@@ -433,10 +469,10 @@ fn only_signals_of_the_lost_path_go_again() {
         out.sent_over(number, path(place));
     }
     inbox.on_signal(&sent[2]).unwrap();
-    let standing = inbox.leave(stream(1), path(0));
+    let standing = inbox.close_path(stream(1), path(0));
     assert_eq!(out.lost_signals(path(0), &standing), [(0, sent[0]), (3, sent[3])]);
     assert_eq!(out.lost_signals(path(0), &standing), [], "they go over another one now");
     out.sent_over(0, path(1));
-    let standing = inbox.leave(stream(1), path(1));
+    let standing = inbox.close_path(stream(1), path(1));
     assert_eq!(out.lost_signals(path(1), &standing), [(0, sent[0]), (1, sent[1])]);
 }

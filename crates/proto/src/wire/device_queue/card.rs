@@ -3,8 +3,8 @@
 
 use crate::limits::RAILS_MAX;
 use crate::mutant::Mutant;
-use crate::wire::dial::Heap;
-use crate::wire::frame::Region;
+use crate::wire::dial::RemoteHeap;
+use crate::wire::frame::RemoteRegion;
 
 /// Words of a card: the configuration, the key, and three for each rail that there may be, of the part and of words that lie apart from it.
 pub const CARD_WORDS: usize = CONFIG_WORDS + 1 + 2 * RAIL_WORDS;
@@ -26,7 +26,7 @@ pub struct WindowCard {
     pub is_posted: bool,
     /// The network reaches the part, which is in memory of a device: the heaps are its data, and its other words lie apart.
     pub words: Option<WordsCard>,
-    heaps: [Heap; RAILS_MAX],
+    heaps: [RemoteHeap; RAILS_MAX],
     rails: usize,
 }
 
@@ -37,7 +37,7 @@ pub struct WordsCard {
     pub heap: u8,
     /// Writes of the rank's NICs to the data may stay invisible to the device until its bytes are read by the same NIC.
     pub needs_flush: bool,
-    heaps: [Heap; RAILS_MAX],
+    heaps: [RemoteHeap; RAILS_MAX],
     rails: usize,
 }
 
@@ -69,12 +69,12 @@ pub enum CardError {
     Address(u64),
 }
 
-const NOWHERE: Heap = Heap { len: 0, region: Region { key: 0, addr: 0 } };
+const NOWHERE: RemoteHeap = RemoteHeap { len: 0, region: RemoteRegion { key: 0, addr: 0 } };
 
 impl WindowCard {
     /// Of a part that is reached so over each rail; `None` without any, or with more than there may be.
     #[must_use]
-    pub fn new(config: [u64; CONFIG_WORDS], key: u32, told: &[Heap]) -> Option<Self> {
+    pub fn new(config: [u64; CONFIG_WORDS], key: u32, told: &[RemoteHeap]) -> Option<Self> {
         let mut heaps = [NOWHERE; RAILS_MAX];
         heaps.get_mut(..told.len()).filter(|told| !told.is_empty())?.copy_from_slice(told);
         Some(Self { config, key, is_posted: false, words: None, heaps, rails: told.len() })
@@ -82,7 +82,7 @@ impl WindowCard {
 
     /// The same of a part whose words lie apart from its data; `None` unless they are reached over as many rails.
     #[must_use]
-    pub fn divided(self, heap: u8, needs_flush: bool, told: &[Heap]) -> Option<Self> {
+    pub fn with_words_apart(self, heap: u8, needs_flush: bool, told: &[RemoteHeap]) -> Option<Self> {
         let mut heaps = [NOWHERE; RAILS_MAX];
         heaps.get_mut(..told.len()).filter(|told| told.len() == self.rails)?.copy_from_slice(told);
         Some(Self { words: Some(WordsCard { heap, needs_flush, heaps, rails: told.len() }), ..self })
@@ -90,13 +90,13 @@ impl WindowCard {
 
     /// The same of a part that is reached by its post box, or is not.
     #[must_use]
-    pub const fn posted(self, is_posted: bool) -> Self {
+    pub const fn with_posted(self, is_posted: bool) -> Self {
         Self { is_posted, ..self }
     }
 
     /// How the part is reached, over each of its rank's rails.
     #[must_use]
-    pub fn heaps(&self) -> &[Heap] {
+    pub fn heaps(&self) -> &[RemoteHeap] {
         self.heaps.get(..self.rails).unwrap_or_default()
     }
 
@@ -169,7 +169,7 @@ impl WindowCard {
 impl WordsCard {
     /// How the words are reached, over each of their rank's rails.
     #[must_use]
-    pub fn heaps(&self) -> &[Heap] {
+    pub fn heaps(&self) -> &[RemoteHeap] {
         self.heaps.get(..self.rails).unwrap_or_default()
     }
 }
@@ -181,13 +181,17 @@ const FLUSH_BIT: u32 = 34;
 /// Where the number of the words' heap begins in it.
 const WORDS_SHIFT: u32 = 40;
 
-fn write_rails(heaps: &[Heap], words: &mut [u64]) {
+fn write_rails(heaps: &[RemoteHeap], words: &mut [u64]) {
     for (words, heap) in words.chunks_exact_mut(3).zip(heaps) {
         words.copy_from_slice(&[heap.len, heap.region.key, heap.region.addr]);
     }
 }
 
-fn read_rails(words: &[u64], len: u64, mutant: Mutant) -> Result<([Heap; RAILS_MAX], usize), CardError> {
+fn read_rails(
+    words: &[u64],
+    len: u64,
+    mutant: Mutant,
+) -> Result<([RemoteHeap; RAILS_MAX], usize), CardError> {
     let mut heaps = [NOWHERE; RAILS_MAX];
     let mut rails = 0;
     let mut ends = false;
@@ -200,13 +204,13 @@ fn read_rails(words: &[u64], len: u64, mutant: Mutant) -> Result<([Heap; RAILS_M
         if ends {
             return Err(CardError::Rails);
         }
-        if bytes != len && !mutant.is("card-takes-any-length") {
+        if bytes != len && !mutant.is_planted("card-takes-any-length") {
             return Err(CardError::Length(bytes));
         }
         if addr.checked_add(bytes).is_none() {
             return Err(CardError::Address(addr));
         }
-        *heap = Heap { len: bytes, region: Region { key, addr } };
+        *heap = RemoteHeap { len: bytes, region: RemoteRegion { key, addr } };
         rails += 1;
     }
     if rails == 0 { Err(CardError::Rails) } else { Ok((heaps, rails)) }

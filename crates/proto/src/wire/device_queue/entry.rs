@@ -1,7 +1,7 @@
 //! An entry of a device queue: 64 bytes, eight words.
 
-use super::inline::Inline;
-use super::{halves, word};
+use super::inline::InlineBytes;
+use super::{join_halves, split_halves};
 
 mod plain;
 
@@ -10,11 +10,11 @@ pub const LENGTH_MAX: u64 = 1 << 30;
 
 /// What an entry asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Entry {
+pub struct QueueEntry {
     /// The work.
-    pub work: Work,
+    pub work: EntryWork,
     /// What must have ended before it begins.
-    pub fence: Fence,
+    pub fence: EntryFence,
     /// The producer's, for traces.
     pub tag: u16,
     /// More will follow at once, so nobody need hurry.
@@ -23,7 +23,7 @@ pub struct Entry {
 
 /// What must have ended before an entry begins, beyond what always must.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Fence {
+pub enum EntryFence {
     /// Nothing.
     #[default]
     None,
@@ -35,7 +35,7 @@ pub enum Fence {
 
 /// Bytes of this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Local {
+pub struct LocalAddress {
     /// Where, as the region counts.
     pub addr: u64,
     /// The region.
@@ -44,7 +44,7 @@ pub struct Local {
 
 /// Bytes of another process, or of this one for a counter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Remote {
+pub struct PeerAddress {
     /// Its rank.
     pub peer: u32,
     /// Where, as the region counts.
@@ -55,9 +55,9 @@ pub struct Remote {
 
 /// What is added to a counter of this process when an entry has completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Count {
+pub struct CounterUpdate {
     /// The counter's word, of 8 bytes and aligned.
-    pub at: Local,
+    pub at: LocalAddress,
     /// Added.
     pub value: u32,
     /// Whether a poison word stands behind it.
@@ -66,7 +66,7 @@ pub struct Count {
 
 /// How a word of 8 bytes is changed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Atomic {
+pub enum AtomicChange {
     /// Adds, wrapping.
     Add(u64),
     /// Replaces it if it equals `expect`.
@@ -89,10 +89,10 @@ pub enum Atomic {
     Max(u64),
 }
 
-impl Atomic {
+impl AtomicChange {
     /// The word afterwards.
     #[must_use]
-    pub const fn apply(self, old: u64) -> u64 {
+    pub const fn apply_to(self, old: u64) -> u64 {
         match self {
             Self::Add(add) => old.wrapping_add(add),
             Self::SwapIf { expect, swap } => {
@@ -119,34 +119,34 @@ impl Atomic {
 
     /// Whether the completion brings the value before.
     #[must_use]
-    pub const fn fetches(self) -> bool {
+    pub const fn is_fetching(self) -> bool {
         matches!(self, Self::Add(_) | Self::SwapIf { .. } | Self::AddMasked { .. })
     }
 }
 
 /// The work of an entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Work {
+pub enum EntryWork {
     /// Nothing, in its turn.
     Nop,
     /// Bytes from here to there.
     Write {
         /// From.
-        from: Local,
+        from: LocalAddress,
         /// To.
-        to: Remote,
+        to: PeerAddress,
         /// At most [`LENGTH_MAX`].
         len: u64,
         /// What the other side is told when they are there.
         imm: Option<u32>,
     },
-    /// The same, and a counter of this process is raised once it has completed ([`count`](Self::count)). Fields of their own and no [`Count`]: so
+    /// The same, and a counter of this process is raised once it has completed ([`counter_update`](Self::counter_update)). Fields of their own and no [`CounterUpdate`]: so
     /// an entry stays as small as without.
     WriteCounted {
         /// From.
-        from: Local,
+        from: LocalAddress,
         /// To.
-        to: Remote,
+        to: PeerAddress,
         /// At most [`LENGTH_MAX`].
         len: u32,
         /// The counter's word, of 8 bytes and aligned.
@@ -161,25 +161,25 @@ pub enum Work {
     /// Bytes of the entry.
     WriteInline {
         /// The bytes.
-        bytes: Inline,
+        bytes: InlineBytes,
         /// To.
-        to: Remote,
+        to: PeerAddress,
     },
     /// Bytes from there to here.
     Read {
         /// To.
-        into: Local,
+        into: LocalAddress,
         /// From.
-        from: Remote,
+        from: PeerAddress,
         /// At most [`LENGTH_MAX`].
         len: u64,
     },
     /// A change of a word.
     Atomic {
         /// The word.
-        at: Remote,
+        at: PeerAddress,
         /// The change.
-        change: Atomic,
+        change: AtomicChange,
         /// Whether a poison word stands behind it.
         poisoned: bool,
     },
@@ -203,14 +203,14 @@ pub enum Work {
     Barrier,
 }
 
-impl Work {
+impl EntryWork {
     /// The counter that it raises once it has completed.
     #[inline]
     #[must_use]
-    pub const fn count(&self) -> Option<Count> {
+    pub const fn counter_update(&self) -> Option<CounterUpdate> {
         match *self {
             Self::WriteCounted { counter: addr, key, value, poisoned, .. } => {
-                Some(Count { at: Local { addr, key }, value, poisoned })
+                Some(CounterUpdate { at: LocalAddress { addr, key }, value, poisoned })
             }
             _ => None,
         }
@@ -219,7 +219,7 @@ impl Work {
     /// Bytes that it moves, but for an atomic's.
     #[inline]
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
+    pub const fn moved_bytes(&self) -> u64 {
         match *self {
             Self::Write { len, .. } | Self::Read { len, .. } => len,
             Self::WriteCounted { len, .. } => len as u64,
@@ -229,22 +229,22 @@ impl Work {
 
     /// A WRITE that raises a counter besides; `None` of anything else, and of more bytes than an entry has.
     #[must_use]
-    pub const fn counted(self, count: Count) -> Option<Self> {
+    pub const fn with_counter(self, count: CounterUpdate) -> Option<Self> {
         let Self::Write { from, to, len, imm: None } = self else { return None };
         if len > LENGTH_MAX {
             return None;
         }
-        let Count { at: Local { addr: counter, key }, value, poisoned } = count;
+        let CounterUpdate { at: LocalAddress { addr: counter, key }, value, poisoned } = count;
         Some(Self::WriteCounted { from, to, len: len as u32, counter, key, value, poisoned })
     }
 }
 
 // It is copied on the way to whoever executes it.
-const _: () = assert!(size_of::<Entry>() <= 64);
+const _: () = assert!(size_of::<QueueEntry>() <= 64);
 
 /// An entry could not be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum EntryError {
+pub enum QueueEntryError {
     /// It is not the one of this index.
     #[error("the entry says {found:#x} where {expected:#x} belongs")]
     Sequence {
@@ -292,7 +292,7 @@ mod flag {
 }
 
 /// An entry's words, and what some of them say.
-struct Fields<'w> {
+struct EntryFields<'w> {
     words: &'w [u64; 8],
     op: u8,
     flags: u8,
@@ -301,38 +301,38 @@ struct Fields<'w> {
     peer: u32,
 }
 
-impl Entry {
+impl QueueEntry {
     /// The work, without a fence.
     #[must_use]
-    pub const fn new(work: Work) -> Self {
-        Self { work, fence: Fence::None, tag: 0, more: false }
+    pub const fn new(work: EntryWork) -> Self {
+        Self { work, fence: EntryFence::None, tag: 0, more: false }
     }
 
     /// The same, behind a fence.
     #[must_use]
-    pub const fn fenced(self, fence: Fence) -> Self {
+    pub const fn with_fence(self, fence: EntryFence) -> Self {
         Self { fence, ..self }
     }
 
     /// The number of its operation.
     #[inline]
     #[must_use]
-    pub const fn op(&self) -> u8 {
+    pub const fn op_number(&self) -> u8 {
         match self.work {
-            Work::Nop => 0,
-            Work::Write { .. } | Work::WriteCounted { .. } | Work::WriteInline { .. } => 1,
-            Work::Read { .. } => 2,
-            Work::Atomic { change, .. } => match change {
-                Atomic::Add(_) => 3,
-                Atomic::SwapIf { .. } => 4,
-                Atomic::AddMasked { .. } => 5,
-                Atomic::Set(_) => 6,
-                Atomic::Max(_) => 7,
+            EntryWork::Nop => 0,
+            EntryWork::Write { .. } | EntryWork::WriteCounted { .. } | EntryWork::WriteInline { .. } => 1,
+            EntryWork::Read { .. } => 2,
+            EntryWork::Atomic { change, .. } => match change {
+                AtomicChange::Add(_) => 3,
+                AtomicChange::SwapIf { .. } => 4,
+                AtomicChange::AddMasked { .. } => 5,
+                AtomicChange::Set(_) => 6,
+                AtomicChange::Max(_) => 7,
             },
-            Work::Wait { .. } => 8,
-            Work::Show => 9,
-            Work::Notify { .. } => 10,
-            Work::Barrier => 11,
+            EntryWork::Wait { .. } => 8,
+            EntryWork::Show => 9,
+            EntryWork::Notify { .. } => 10,
+            EntryWork::Barrier => 11,
         }
     }
 
@@ -340,17 +340,18 @@ impl Entry {
     #[inline(always)]
     #[must_use]
     pub fn to_words(&self, index: u64, checked: bool) -> [u64; 8] {
-        let (op, of_work, [local, remote, keys, len, operand, comparand, peer]) = self.work.parts();
+        let (op, of_work, [local, remote, keys, len, operand, comparand, peer]) = self.work.to_parts();
         let fence = match self.fence {
-            Fence::None => 0,
-            Fence::ReadsAndAtomics => flag::FENCE_READS_AND_ATOMICS,
-            Fence::All => flag::FENCE_ALL,
+            EntryFence::None => 0,
+            EntryFence::ReadsAndAtomics => flag::FENCE_READS_AND_ATOMICS,
+            EntryFence::All => flag::FENCE_ALL,
         };
         let flags = flag::COMPLETES | fence | of_work | if self.more { flag::MORE } else { 0 };
         let kind = u32::from(op) | u32::from(flags) << 8 | u32::from(self.tag) << 16;
-        let mut words = [word(sequence(index), kind), local, remote, keys, len, operand, comparand, peer];
+        let mut words =
+            [join_halves(entry_sequence(index), kind), local, remote, keys, len, operand, comparand, peer];
         if checked {
-            words[7] |= u64::from(check(&words)) << 32;
+            words[7] |= u64::from(entry_check(&words)) << 32;
         }
         words
     }
@@ -358,39 +359,39 @@ impl Entry {
     /// Reads the entry of an index.
     ///
     /// # Errors
-    /// [`EntryError`] says what is wrong.
+    /// [`QueueEntryError`] says what is wrong.
     #[inline]
-    pub fn from_words(words: &[u64; 8], index: u64, checked: bool) -> Result<Self, EntryError> {
-        let (found, kind) = halves(words[0]);
-        if found != sequence(index) {
-            return Err(EntryError::Sequence { found, expected: sequence(index) });
+    pub fn from_words(words: &[u64; 8], index: u64, checked: bool) -> Result<Self, QueueEntryError> {
+        let (found, kind) = split_halves(words[0]);
+        if found != entry_sequence(index) {
+            return Err(QueueEntryError::Sequence { found, expected: entry_sequence(index) });
         }
-        let (peer, found) = halves(words[7]);
-        let expected = if checked { check(words) } else { 0 };
+        let (peer, found) = split_halves(words[7]);
+        let expected = if checked { entry_check(words) } else { 0 };
         if found != expected {
-            return Err(EntryError::Check { found, expected });
+            return Err(QueueEntryError::Check { found, expected });
         }
-        let fields = Fields {
+        let fields = EntryFields {
             words,
             op: kind as u8,
             flags: (kind >> 8) as u8,
             tag: (kind >> 16) as u16,
-            keys: halves(words[3]),
+            keys: split_halves(words[3]),
             peer,
         };
-        fields.entry()
+        fields.parse_entry()
     }
 }
 
 /// What an operation uses of an entry.
-struct Used {
+struct UsedFields {
     /// Bits of the words behind the first one.
     words: [u64; 7],
     /// Flags, beside those of all.
     flags: u8,
 }
 
-impl Used {
+impl UsedFields {
     const ALL: u64 = u64::MAX;
     const LOW: u64 = u32::MAX as u64;
     const HIGH: u64 = !Self::LOW;
@@ -416,60 +417,64 @@ impl Used {
     /// Whether this is all that an entry uses. The check, if there is one, was looked at before. A part of each operation's own way: what is constant
     /// there takes no instruction.
     #[inline(always)]
-    fn is_all(&self, words: &[u64; 8], flags: u8) -> Result<(), EntryError> {
+    fn is_all(&self, words: &[u64; 8], flags: u8) -> Result<(), QueueEntryError> {
         if flags & !(self.flags | flag::OF_ALL) | !flags & flag::COMPLETES != 0 {
-            return Err(EntryError::Flags(flags));
+            return Err(QueueEntryError::Flags(flags));
         }
         let others = self.words.iter().zip(&words[1..]).fold(0, |others, (used, word)| others | word & !used);
-        if others == 0 { Ok(()) } else { Err(self.unused(words)) }
+        if others == 0 { Ok(()) } else { Err(self.unused_error(words)) }
     }
 
     #[cold]
     #[inline(never)]
-    fn unused(&self, words: &[u64; 8]) -> EntryError {
+    fn unused_error(&self, words: &[u64; 8]) -> QueueEntryError {
         let at = self.words.iter().zip(&words[1..]).position(|(used, word)| word & !used != 0);
-        EntryError::Unused(at.unwrap_or_default() as u8 * 8 + 8)
+        QueueEntryError::Unused(at.unwrap_or_default() as u8 * 8 + 8)
     }
 }
 
-impl Work {
+impl EntryWork {
     /// The number of the operation, its flags, and the words behind the first one.
     #[inline(always)]
-    fn parts(&self) -> (u8, u8, [u64; 7]) {
-        match *self {
+    fn to_parts(self) -> (u8, u8, [u64; 7]) {
+        match self {
             Self::Nop => (0, 0, [0; 7]),
             Self::Write { from, to, len, imm } => {
-                let keys = word(from.key, to.key);
+                let keys = join_halves(from.key, to.key);
                 let flags = if imm.is_some() { flag::IMMEDIATE } else { 0 };
                 let imm = imm.unwrap_or_default().into();
                 (1, flags, [from.addr, to.addr, keys, len, imm, 0, to.peer.into()])
             }
             Self::WriteCounted { from, to, len, counter, key, value, poisoned } => {
-                let keys = word(from.key, to.key);
-                let count = word(key, value);
+                let keys = join_halves(from.key, to.key);
+                let count = join_halves(key, value);
                 let flags = flag::COUNTED | if poisoned { flag::POISONED } else { 0 };
                 (1, flags, [from.addr, to.addr, keys, len.into(), counter, count, to.peer.into()])
             }
             Self::WriteInline { bytes, to } => {
-                let [first, second, third] = bytes.words();
-                let len = bytes.bytes().len() as u64;
-                (1, flag::INLINE, [first, to.addr, word(0, to.key), len, second, third, to.peer.into()])
+                let [first, second, third] = bytes.to_words();
+                let len = bytes.as_bytes().len() as u64;
+                (
+                    1,
+                    flag::INLINE,
+                    [first, to.addr, join_halves(0, to.key), len, second, third, to.peer.into()],
+                )
             }
             Self::Read { into, from, len } => {
-                (2, 0, [into.addr, from.addr, word(into.key, from.key), len, 0, 0, from.peer.into()])
+                (2, 0, [into.addr, from.addr, join_halves(into.key, from.key), len, 0, 0, from.peer.into()])
             }
             Self::Atomic { at, change, poisoned } => {
                 let (op, operand, comparand) = match change {
-                    Atomic::Add(value) => (3, value, 0),
-                    Atomic::SwapIf { expect, swap } => (4, swap, expect),
-                    Atomic::AddMasked { add, boundaries } => (5, add, boundaries),
-                    Atomic::Set(value) => (6, value, 0),
-                    Atomic::Max(value) => (7, value, 0),
+                    AtomicChange::Add(value) => (3, value, 0),
+                    AtomicChange::SwapIf { expect, swap } => (4, swap, expect),
+                    AtomicChange::AddMasked { add, boundaries } => (5, add, boundaries),
+                    AtomicChange::Set(value) => (6, value, 0),
+                    AtomicChange::Max(value) => (7, value, 0),
                 };
                 let flags = if poisoned { flag::POISONED } else { 0 };
-                (op, flags, [0, at.addr, word(0, at.key), 0, operand, comparand, at.peer.into()])
+                (op, flags, [0, at.addr, join_halves(0, at.key), 0, operand, comparand, at.peer.into()])
             }
-            Self::Wait { queue, index } => (8, 0, [0, index, word(0, queue), 0, 0, 0, 0]),
+            Self::Wait { queue, index } => (8, 0, [0, index, join_halves(0, queue), 0, 0, 0, 0]),
             Self::Show => (9, 0, [0; 7]),
             Self::Notify { peer, imm } => (10, 0, [0, 0, 0, 0, imm.into(), 0, peer.into()]),
             Self::Barrier => (11, 0, [0; 7]),
@@ -478,15 +483,15 @@ impl Work {
 }
 
 /// Each operation makes the whole entry in its own way: one that was put together behind them all would take twice the instructions.
-impl Fields<'_> {
+impl EntryFields<'_> {
     #[inline]
-    const fn here(&self) -> Local {
-        Local { addr: self.words[1], key: self.keys.0 }
+    const fn local_address(&self) -> LocalAddress {
+        LocalAddress { addr: self.words[1], key: self.keys.0 }
     }
 
     #[inline]
-    const fn there(&self) -> Remote {
-        Remote { peer: self.peer, addr: self.words[2], key: self.keys.1 }
+    const fn remote_address(&self) -> PeerAddress {
+        PeerAddress { peer: self.peer, addr: self.words[2], key: self.keys.1 }
     }
 
     const fn operand(&self) -> u64 {
@@ -498,111 +503,126 @@ impl Fields<'_> {
     }
 
     #[inline]
-    fn entry(&self) -> Result<Entry, EntryError> {
+    fn parse_entry(&self) -> Result<QueueEntry, QueueEntryError> {
         match self.op {
-            0 => self.of(Work::Nop, &Used::NOTHING),
-            1 => self.write(),
+            0 => self.finish_entry(EntryWork::Nop, &UsedFields::NOTHING),
+            1 => self.parse_write(),
             2 => {
-                let into = self.here();
-                let from = self.there();
-                let len = self.length()?;
-                self.of(Work::Read { into, from, len }, &Used::WRITE)
+                let into = self.local_address();
+                let from = self.remote_address();
+                let len = self.parse_length()?;
+                self.finish_entry(EntryWork::Read { into, from, len }, &UsedFields::WRITE)
             }
-            3 => self.atomic(Atomic::Add(self.operand()), &Used::ATOMIC),
+            3 => self.parse_atomic(AtomicChange::Add(self.operand()), &UsedFields::ATOMIC),
             4 => {
-                let change = Atomic::SwapIf { expect: self.comparand(), swap: self.operand() };
-                self.atomic(change, &Used::COMPARING)
+                let change = AtomicChange::SwapIf { expect: self.comparand(), swap: self.operand() };
+                self.parse_atomic(change, &UsedFields::COMPARING)
             }
             5 => {
-                let change = Atomic::AddMasked { add: self.operand(), boundaries: self.comparand() };
-                self.atomic(change, &Used::COMPARING)
+                let change = AtomicChange::AddMasked { add: self.operand(), boundaries: self.comparand() };
+                self.parse_atomic(change, &UsedFields::COMPARING)
             }
-            6 => self.atomic(Atomic::Set(self.operand()), &Used::ATOMIC),
-            7 => self.atomic(Atomic::Max(self.operand()), &Used::ATOMIC),
-            8 => self.of(Work::Wait { queue: self.keys.1, index: self.words[2] }, &Used::WAIT),
-            9 => self.of(Work::Show, &Used::NOTHING),
-            10 => self.of(Work::Notify { peer: self.peer, imm: self.operand() as u32 }, &Used::NOTIFY),
-            11 => self.of(Work::Barrier, &Used::NOTHING),
-            op => Err(EntryError::Operation(op)),
+            6 => self.parse_atomic(AtomicChange::Set(self.operand()), &UsedFields::ATOMIC),
+            7 => self.parse_atomic(AtomicChange::Max(self.operand()), &UsedFields::ATOMIC),
+            8 => self.finish_entry(
+                EntryWork::Wait { queue: self.keys.1, index: self.words[2] },
+                &UsedFields::WAIT,
+            ),
+            9 => self.finish_entry(EntryWork::Show, &UsedFields::NOTHING),
+            10 => self.finish_entry(
+                EntryWork::Notify { peer: self.peer, imm: self.operand() as u32 },
+                &UsedFields::NOTIFY,
+            ),
+            11 => self.finish_entry(EntryWork::Barrier, &UsedFields::NOTHING),
+            op => Err(QueueEntryError::Operation(op)),
         }
     }
 
     #[inline]
-    fn write(&self) -> Result<Entry, EntryError> {
+    fn parse_write(&self) -> Result<QueueEntry, QueueEntryError> {
         match self.flags & (flag::INLINE | flag::COUNTED | flag::IMMEDIATE) {
             0 => {
-                let from = self.here();
-                let to = self.there();
-                let len = self.length()?;
-                self.of(Work::Write { from, to, len, imm: None }, &Used::WRITE)
+                let from = self.local_address();
+                let to = self.remote_address();
+                let len = self.parse_length()?;
+                self.finish_entry(EntryWork::Write { from, to, len, imm: None }, &UsedFields::WRITE)
             }
             flag::COUNTED => {
-                let (key, value) = halves(self.comparand());
-                let counter = aligned(self.operand())?;
+                let (key, value) = split_halves(self.comparand());
+                let counter = check_aligned(self.operand())?;
                 let poisoned = self.flags & flag::POISONED != 0;
                 // It is no longer than LENGTH_MAX.
-                let from = self.here();
-                let to = self.there();
-                let len = self.length()? as u32;
-                self.of(Work::WriteCounted { from, to, len, counter, key, value, poisoned }, &Used::COUNTED)
+                let from = self.local_address();
+                let to = self.remote_address();
+                let len = self.parse_length()? as u32;
+                self.finish_entry(
+                    EntryWork::WriteCounted { from, to, len, counter, key, value, poisoned },
+                    &UsedFields::COUNTED,
+                )
             }
             flag::IMMEDIATE => {
-                let from = self.here();
-                let to = self.there();
-                let len = self.length()?;
-                self.of(Work::Write { from, to, len, imm: Some(self.operand() as u32) }, &Used::TELLING)
+                let from = self.local_address();
+                let to = self.remote_address();
+                let len = self.parse_length()?;
+                self.finish_entry(
+                    EntryWork::Write { from, to, len, imm: Some(self.operand() as u32) },
+                    &UsedFields::TELLING,
+                )
             }
             _ if self.flags & flag::INLINE != 0 => {
                 let bytes =
-                    Inline::from_words([self.words[1], self.operand(), self.comparand()], self.words[4]);
-                let bytes = bytes.ok_or(EntryError::Length(self.words[4]))?;
-                self.of(Work::WriteInline { bytes, to: self.there() }, &Used::INLINE)
+                    InlineBytes::from_words([self.words[1], self.operand(), self.comparand()], self.words[4]);
+                let bytes = bytes.ok_or(QueueEntryError::Length(self.words[4]))?;
+                self.finish_entry(
+                    EntryWork::WriteInline { bytes, to: self.remote_address() },
+                    &UsedFields::INLINE,
+                )
             }
-            _ => Err(EntryError::Flags(self.flags)),
+            _ => Err(QueueEntryError::Flags(self.flags)),
         }
     }
 
     #[inline(always)]
-    fn atomic(&self, change: Atomic, used: &Used) -> Result<Entry, EntryError> {
-        aligned(self.words[2])?;
-        let at = self.there();
+    fn parse_atomic(&self, change: AtomicChange, used: &UsedFields) -> Result<QueueEntry, QueueEntryError> {
+        check_aligned(self.words[2])?;
+        let at = self.remote_address();
         let poisoned = self.flags & flag::POISONED != 0;
-        self.of(Work::Atomic { at, change, poisoned }, used)
+        self.finish_entry(EntryWork::Atomic { at, change, poisoned }, used)
     }
 
     /// The entry of such work; nothing else may be there.
     #[inline(always)]
-    fn of(&self, work: Work, used: &Used) -> Result<Entry, EntryError> {
+    fn finish_entry(&self, work: EntryWork, used: &UsedFields) -> Result<QueueEntry, QueueEntryError> {
         let fence = match self.flags & (flag::FENCE_READS_AND_ATOMICS | flag::FENCE_ALL) {
-            0 => Fence::None,
-            flag::FENCE_READS_AND_ATOMICS => Fence::ReadsAndAtomics,
-            flag::FENCE_ALL => Fence::All,
-            _ => return Err(EntryError::Flags(self.flags)),
+            0 => EntryFence::None,
+            flag::FENCE_READS_AND_ATOMICS => EntryFence::ReadsAndAtomics,
+            flag::FENCE_ALL => EntryFence::All,
+            _ => return Err(QueueEntryError::Flags(self.flags)),
         };
         used.is_all(self.words, self.flags)?;
-        Ok(Entry { work, fence, tag: self.tag, more: self.flags & flag::MORE != 0 })
+        Ok(QueueEntry { work, fence, tag: self.tag, more: self.flags & flag::MORE != 0 })
     }
 
     #[inline]
-    const fn length(&self) -> Result<u64, EntryError> {
+    const fn parse_length(&self) -> Result<u64, QueueEntryError> {
         let len = self.words[4];
-        if len > LENGTH_MAX { Err(EntryError::Length(len)) } else { Ok(len) }
+        if len > LENGTH_MAX { Err(QueueEntryError::Length(len)) } else { Ok(len) }
     }
 }
 
 #[inline]
-const fn aligned(addr: u64) -> Result<u64, EntryError> {
-    if addr.is_multiple_of(8) { Ok(addr) } else { Err(EntryError::Unaligned(addr)) }
+const fn check_aligned(addr: u64) -> Result<u64, QueueEntryError> {
+    if addr.is_multiple_of(8) { Ok(addr) } else { Err(QueueEntryError::Unaligned(addr)) }
 }
 
 #[inline]
-const fn sequence(index: u64) -> u32 {
+const fn entry_sequence(index: u64) -> u32 {
     (index as u32).wrapping_add(1)
 }
 
 /// The other fifteen words of 4 bytes, exclusive-ored with each other and with `DEVQ`.
 #[inline(never)]
-fn check(words: &[u64; 8]) -> u32 {
-    let all = words.iter().fold(0, |all, word| all ^ halves(*word).0 ^ halves(*word).1);
-    all ^ halves(words[7]).1 ^ u32::from_le_bytes(*b"DEVQ")
+fn entry_check(words: &[u64; 8]) -> u32 {
+    let all = words.iter().fold(0, |all, word| all ^ split_halves(*word).0 ^ split_halves(*word).1);
+    all ^ split_halves(words[7]).1 ^ u32::from_le_bytes(*b"DEVQ")
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::layout::BELLS_MAX;
 use super::window::{WINDOW_LANES_MAX, WindowLayout, WindowShape, WindowShapeError};
-use super::{halves, word};
+use super::{join_halves, split_halves};
 use crate::mutant::Mutant;
 use crate::reserve::{OutOfMemory, try_collect, try_vec};
 
@@ -32,7 +32,7 @@ pub struct GuestFile {
 
 /// A channel of a window, for another process of the host.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct GuestCard {
+pub struct GuestChannelCard {
     /// The process that executes.
     pub pid: u32,
     /// Where its queues lie.
@@ -101,7 +101,7 @@ pub enum GuestCardError {
 }
 
 impl GuestFile {
-    fn parse(fd: u32, inode: u64, len: u64) -> Result<Self, GuestCardError> {
+    fn from_parts(fd: u32, inode: u64, len: u64) -> Result<Self, GuestCardError> {
         if fd > i32::MAX as u32 {
             return Err(GuestCardError::Number(fd));
         }
@@ -110,16 +110,18 @@ impl GuestFile {
 }
 
 /// Halves side by side, the last one beside nothing.
-fn pairs(numbers: &[u32]) -> impl Iterator<Item = u64> + '_ {
-    numbers.chunks(2).map(|pair| word(pair.first().copied().unwrap_or(0), pair.get(1).copied().unwrap_or(0)))
+fn pair_words(numbers: &[u32]) -> impl Iterator<Item = u64> + '_ {
+    numbers
+        .chunks(2)
+        .map(|pair| join_halves(pair.first().copied().unwrap_or(0), pair.get(1).copied().unwrap_or(0)))
 }
 
 /// So many numbers from a word on.
-fn numbers(words: &[u64], first: usize, count: usize) -> Result<Vec<u32>, GuestCardError> {
+fn read_numbers(words: &[u64], first: usize, count: usize) -> Result<Vec<u32>, GuestCardError> {
     let places = first..first + count.div_ceil(2);
     let words = words.get(places.clone()).unwrap_or_default();
     let mut all: Vec<u32> = try_vec(2 * words.len())?;
-    all.extend(words.iter().flat_map(|word| [halves(*word).0, halves(*word).1]));
+    all.extend(words.iter().flat_map(|word| [split_halves(*word).0, split_halves(*word).1]));
     if all.len() > count && all.last() != Some(&0) {
         return Err(GuestCardError::Unused(places.end - 1));
     }
@@ -127,12 +129,12 @@ fn numbers(words: &[u64], first: usize, count: usize) -> Result<Vec<u32>, GuestC
     Ok(all)
 }
 
-impl GuestCard {
+impl GuestChannelCard {
     /// Where everything lies in the window.
     ///
     /// # Errors
     /// [`WindowShapeError`]; none of a card that was read.
-    pub fn layout(&self) -> Result<WindowLayout, WindowShapeError> {
+    pub fn window_layout(&self) -> Result<WindowLayout, WindowShapeError> {
         WindowLayout::new(self.shape)
     }
 
@@ -142,22 +144,22 @@ impl GuestCard {
         let Self { queues, part, shape, .. } = self;
         let words = HEAD_WORDS + self.keys.len().div_ceil(2) + self.numbers.len().div_ceil(2);
         let head: [u64; HEAD_WORDS] = [
-            word(MAGIC, VERSION),
-            word(words as u32, self.pid),
-            word(queues.fd, part.fd),
+            join_halves(MAGIC, VERSION),
+            join_halves(words as u32, self.pid),
+            join_halves(queues.fd, part.fd),
             queues.inode,
             queues.len,
             part.inode,
             part.len,
-            word(self.rank, self.channel),
-            word(shape.ranks, shape.lanes),
+            join_halves(self.rank, self.channel),
+            join_halves(shape.ranks, shape.lanes),
             shape.bytes,
-            word(shape.signals, shape.counters),
-            word(shape.barriers, shape.channels),
-            word(shape.depth, 0),
+            join_halves(shape.signals, shape.counters),
+            join_halves(shape.barriers, shape.channels),
+            join_halves(shape.depth, 0),
             shape.chunk,
         ];
-        let all = head.into_iter().chain(pairs(&self.keys)).chain(pairs(&self.numbers));
+        let all = head.into_iter().chain(pair_words(&self.keys)).chain(pair_words(&self.numbers));
         all.flat_map(u64::to_le_bytes).collect()
     }
 
@@ -169,10 +171,10 @@ impl GuestCard {
         let (words, _) = head.as_chunks::<8>();
         let &[magic, count] = words else { return Err(GuestCardError::Length(head.len())) };
         let magic = u64::from_le_bytes(magic);
-        if magic != word(MAGIC, VERSION) {
+        if magic != join_halves(MAGIC, VERSION) {
             return Err(GuestCardError::Magic(magic));
         }
-        let bytes = halves(u64::from_le_bytes(count)).0 as usize * 8;
+        let bytes = split_halves(u64::from_le_bytes(count)).0 as usize * 8;
         let most = (HEAD_WORDS + GUEST_RANKS_MAX as usize / 2 + WINDOW_LANES_MAX as usize / 2) * 8;
         if bytes <= HEAD_WORDS * 8 || bytes > most { Err(GuestCardError::Length(bytes)) } else { Ok(bytes) }
     }
@@ -190,14 +192,14 @@ impl GuestCard {
         let &head: &[u64; HEAD_WORDS] = words.first_chunk().ok_or(wrong)?;
         let [_, count, files, queues_inode, queues_len, part_inode, part_len, whose, sizes, rest @ ..] = head;
         let [data, signals, barriers, depth, chunk] = rest;
-        let pid = halves(count).1;
-        let files = halves(files);
+        let pid = split_halves(count).1;
+        let files = split_halves(files);
         if pid == 0 || pid > i32::MAX as u32 {
             return Err(GuestCardError::Number(pid));
         }
-        let ((rank, channel), (ranks, lanes)) = (halves(whose), halves(sizes));
-        let ((signals, counters), (barriers, channels)) = (halves(signals), halves(barriers));
-        let (depth, unused) = halves(depth);
+        let ((rank, channel), (ranks, lanes)) = (split_halves(whose), split_halves(sizes));
+        let ((signals, counters), (barriers, channels)) = (split_halves(signals), split_halves(barriers));
+        let (depth, unused) = split_halves(depth);
         if unused != 0 {
             return Err(GuestCardError::Unused(12));
         }
@@ -207,28 +209,28 @@ impl GuestCard {
         }
         let shape =
             WindowShape { ranks, bytes: data, signals, counters, barriers, channels, lanes, depth, chunk };
-        let need = WindowLayout::new(shape)?.bytes();
-        if part_len < need && !mutant.is("guest-believes-lengths") {
+        let need = WindowLayout::new(shape)?.window_bytes();
+        if part_len < need && !mutant.is_planted("guest-believes-lengths") {
             return Err(GuestCardError::Short { have: part_len, need });
         }
         let at = HEAD_WORDS + (ranks as usize).div_ceil(2);
         if at + (lanes as usize).div_ceil(2) != words.len() {
             return Err(wrong);
         }
-        let keys = numbers(&words, HEAD_WORDS, ranks as usize)?;
+        let keys = read_numbers(&words, HEAD_WORDS, ranks as usize)?;
         // Generations count from 1.
         if let Some(key) = keys.iter().find(|key| *key >> 8 == 0) {
             return Err(GuestCardError::Key(*key));
         }
-        let numbers = numbers(&words, at, lanes as usize)?;
+        let numbers = read_numbers(&words, at, lanes as usize)?;
         let is_other = |(nth, number): (usize, &u32)| *number >= BELLS_MAX || numbers[..nth].contains(number);
         if let Some(number) = numbers.iter().enumerate().find(|&one| is_other(one)).map(|(_, number)| *number)
-            && !mutant.is("guest-shares-queues")
+            && !mutant.is_planted("guest-shares-queues")
         {
             return Err(GuestCardError::Queue(number));
         }
-        let queues = GuestFile::parse(files.0, queues_inode, queues_len)?;
-        let part = GuestFile::parse(files.1, part_inode, part_len)?;
+        let queues = GuestFile::from_parts(files.0, queues_inode, queues_len)?;
+        let part = GuestFile::from_parts(files.1, part_inode, part_len)?;
         Ok(Self { pid, queues, part, shape, rank, channel, keys, numbers })
     }
 }
@@ -237,7 +239,7 @@ impl GuestCard {
 mod tests {
     use super::*;
 
-    fn card() -> GuestCard {
+    fn card() -> GuestChannelCard {
         let shape = WindowShape {
             ranks: 3,
             bytes: 4096,
@@ -249,8 +251,8 @@ mod tests {
             depth: 4,
             chunk: 64,
         };
-        let len = WindowLayout::new(shape).unwrap().bytes();
-        GuestCard {
+        let len = WindowLayout::new(shape).unwrap().window_bytes();
+        GuestChannelCard {
             pid: 17,
             queues: GuestFile { fd: 5, inode: 99, len: 1 << 20 },
             part: GuestFile { fd: 6, inode: 100, len },
@@ -262,8 +264,8 @@ mod tests {
         }
     }
 
-    fn read(card: &GuestCard) -> Result<GuestCard, GuestCardError> {
-        GuestCard::from_bytes(&card.to_bytes(), crate::mutant::planted())
+    fn read(card: &GuestChannelCard) -> Result<GuestChannelCard, GuestCardError> {
+        GuestChannelCard::from_bytes(&card.to_bytes(), crate::mutant::planted())
     }
 
     #[test]
@@ -271,7 +273,7 @@ mod tests {
         let card = card();
         assert_eq!(read(&card), Ok(card.clone()));
         let bytes = card.to_bytes();
-        assert_eq!(GuestCard::len_of(bytes.first_chunk().unwrap()), Ok(bytes.len()));
+        assert_eq!(GuestChannelCard::len_of(bytes.first_chunk().unwrap()), Ok(bytes.len()));
         assert_eq!(bytes.len(), (HEAD_WORDS + 2 + 1) * 8);
         assert_eq!(&bytes[..8], b"TLGC\x01\0\0\0");
     }
@@ -279,28 +281,31 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let short = GuestFile { len: card().part.len - 1, ..card().part };
-        assert!(matches!(read(&GuestCard { part: short, ..card() }), Err(GuestCardError::Short { .. })));
-        let twice = GuestCard { numbers: alloc::vec![7, 7], ..card() };
+        assert!(matches!(
+            read(&GuestChannelCard { part: short, ..card() }),
+            Err(GuestCardError::Short { .. })
+        ));
+        let twice = GuestChannelCard { numbers: alloc::vec![7, 7], ..card() };
         assert_eq!(read(&twice), Err(GuestCardError::Queue(7)));
-        let many = GuestCard { numbers: alloc::vec![7, BELLS_MAX], ..card() };
+        let many = GuestChannelCard { numbers: alloc::vec![7, BELLS_MAX], ..card() };
         assert_eq!(read(&many), Err(GuestCardError::Queue(BELLS_MAX)));
-        assert_eq!(read(&GuestCard { pid: 0, ..card() }), Err(GuestCardError::Number(0)));
+        assert_eq!(read(&GuestChannelCard { pid: 0, ..card() }), Err(GuestCardError::Number(0)));
         let fd = GuestFile { fd: 1 << 31, ..card().queues };
-        assert_eq!(read(&GuestCard { queues: fd, ..card() }), Err(GuestCardError::Number(1 << 31)));
-        assert!(matches!(read(&GuestCard { rank: 3, ..card() }), Err(GuestCardError::Rank { .. })));
-        assert!(matches!(read(&GuestCard { channel: 2, ..card() }), Err(GuestCardError::Rank { .. })));
-        let keys = GuestCard { keys: alloc::vec![0x100, 1, 0x300], ..card() };
+        assert_eq!(read(&GuestChannelCard { queues: fd, ..card() }), Err(GuestCardError::Number(1 << 31)));
+        assert!(matches!(read(&GuestChannelCard { rank: 3, ..card() }), Err(GuestCardError::Rank { .. })));
+        assert!(matches!(read(&GuestChannelCard { channel: 2, ..card() }), Err(GuestCardError::Rank { .. })));
+        let keys = GuestChannelCard { keys: alloc::vec![0x100, 1, 0x300], ..card() };
         assert_eq!(read(&keys), Err(GuestCardError::Key(1)));
-        let fewer = GuestCard { keys: alloc::vec![0x100], ..card() };
+        let fewer = GuestChannelCard { keys: alloc::vec![0x100], ..card() };
         assert!(matches!(read(&fewer), Err(GuestCardError::Length(_))));
         let shape = WindowShape { bytes: u64::MAX, ..card().shape };
-        assert!(matches!(read(&GuestCard { shape, ..card() }), Err(GuestCardError::Shape(_))));
+        assert!(matches!(read(&GuestChannelCard { shape, ..card() }), Err(GuestCardError::Shape(_))));
     }
 
     #[test]
     fn bytes_of_others_are_no_cards() {
         let bytes = card().to_bytes();
-        let parse = |bytes: &[u8]| GuestCard::from_bytes(bytes, Mutant::NONE);
+        let parse = |bytes: &[u8]| GuestChannelCard::from_bytes(bytes, Mutant::NONE);
         for len in 0..bytes.len() {
             assert!(parse(&bytes[..len]).is_err(), "{len}");
         }

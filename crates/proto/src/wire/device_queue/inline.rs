@@ -5,12 +5,12 @@ pub const INLINE_BYTES_MAX: usize = 24;
 
 /// Bytes in an entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Inline {
+pub struct InlineBytes {
     bytes: [u8; INLINE_BYTES_MAX],
     len: u8,
 }
 
-impl Inline {
+impl InlineBytes {
     /// The bytes; `None` if there are more than fit.
     #[must_use]
     pub fn new(from: &[u8]) -> Option<Self> {
@@ -21,11 +21,11 @@ impl Inline {
 
     /// The bytes.
     #[must_use]
-    pub fn bytes(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
     }
 
-    pub(super) fn words(&self) -> [u64; 3] {
+    pub(super) fn to_words(self) -> [u64; 3] {
         let at =
             |n: usize| self.bytes.iter().skip(8 * n).take(8).rev().fold(0, |w, b| w << 8 | u64::from(*b));
         [at(0), at(1), at(2)]

@@ -1,6 +1,6 @@
 //! Where the words of a queue and of a doorbell page lie.
 
-use super::{halves, is_before, word};
+use super::{is_before, join_halves, split_halves};
 
 /// Version of the layout.
 pub const VERSION: u16 = 1;
@@ -70,7 +70,7 @@ const _: () = {
 
 /// What a queue is: all that its header says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Shape {
+pub struct QueueShape {
     depth: u32,
     number: u32,
     epoch: u32,
@@ -110,7 +110,7 @@ pub enum ShapeError {
     Number(u32),
 }
 
-impl Shape {
+impl QueueShape {
     /// A queue.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Shape {
 
     /// The same, and its entries carry a check.
     #[must_use]
-    pub const fn checked(self) -> Self {
+    pub const fn with_check(self) -> Self {
         Self { checked: true, ..self }
     }
 
@@ -179,28 +179,28 @@ impl Shape {
 
     /// Bytes that it takes, as one piece.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
+    pub const fn queue_bytes(&self) -> u64 {
         at::RING + self.depth as u64 * (ENTRY_BYTES + COMPLETION_BYTES)
     }
 
     /// Where the entry of an index lies.
     #[inline]
     #[must_use]
-    pub const fn entry(&self, index: u64) -> u64 {
+    pub const fn entry_offset(&self, index: u64) -> u64 {
         at::RING + (index & (self.depth as u64 - 1)) * ENTRY_BYTES
     }
 
     /// Where the completion of an index lies.
     #[inline]
     #[must_use]
-    pub const fn completion(&self, index: u64) -> u64 {
+    pub const fn completion_offset(&self, index: u64) -> u64 {
         at::RING + self.depth as u64 * ENTRY_BYTES + (index & (self.depth as u64 - 1)) * COMPLETION_BYTES
     }
 
     /// The parity of an index's lap.
     #[inline]
     #[must_use]
-    pub const fn owner(&self, index: u64) -> u8 {
+    pub const fn owner_bit(&self, index: u64) -> u8 {
         ((index >> self.depth.trailing_zeros()) & 1) as u8
     }
 
@@ -210,9 +210,9 @@ impl Shape {
         let mut words = [0; 16];
         let flags = if self.checked { CHECKED } else { 0 } | if self.of_device { OF_DEVICE } else { 0 };
         words[0] = MAGIC;
-        words[1] = word(u32::from(VERSION) | flags << 16, self.epoch);
-        words[2] = word(self.depth, self.number);
-        words[3] = word(self.bell, 0);
+        words[1] = join_halves(u32::from(VERSION) | flags << 16, self.epoch);
+        words[2] = join_halves(self.depth, self.number);
+        words[3] = join_halves(self.bell, 0);
         words[4] = at::RING;
         words[5] = at::RING + u64::from(self.depth) * ENTRY_BYTES;
         words
@@ -226,18 +226,18 @@ impl Shape {
         if words[0] != MAGIC {
             return Err(ShapeError::Magic(words[0]));
         }
-        let (kind, epoch) = halves(words[1]);
-        let (depth, number) = halves(words[2]);
+        let (kind, epoch) = split_halves(words[1]);
+        let (depth, number) = split_halves(words[2]);
         if kind as u16 != VERSION {
             return Err(ShapeError::Version(kind as u16));
         }
-        let mut shape = Self::new(depth, number, epoch, halves(words[3]).0)?;
+        let mut shape = Self::new(depth, number, epoch, split_halves(words[3]).0)?;
         shape.checked = kind >> 16 & CHECKED != 0;
         shape.of_device = kind >> 16 & OF_DEVICE != 0;
         let differs = shape.to_words().iter().zip(words).position(|(ours, theirs)| ours != theirs);
         match differs {
             Some(at) => Err(ShapeError::Header(at as u64 * 8)),
-            None if have < shape.bytes() => Err(ShapeError::Short { have, need: shape.bytes() }),
+            None if have < shape.queue_bytes() => Err(ShapeError::Short { have, need: shape.queue_bytes() }),
             None => Ok(shape),
         }
     }
@@ -245,9 +245,9 @@ impl Shape {
 
 /// The frontier word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Frontier(pub u64);
+pub struct FrontierWord(pub u64);
 
-impl Frontier {
+impl FrontierWord {
     const FAILED: u64 = 1 << 63;
 
     /// All before `index` have completed; `failed`: the error page says something.
@@ -266,14 +266,14 @@ impl Frontier {
     /// Whether the entry of an index, less than 2^61 away, has completed.
     #[inline]
     #[must_use]
-    pub const fn covers(self, index: u64) -> bool {
-        is_before(index, self.near(index))
+    pub const fn has_completed(self, index: u64) -> bool {
+        is_before(index, self.index_near(index))
     }
 
     /// The index it stands for, the one of the two that is nearer to `index`.
     #[inline]
     #[must_use]
-    pub const fn near(self, index: u64) -> u64 {
+    pub const fn index_near(self, index: u64) -> u64 {
         // 63 bits of distance, with their sign.
         let ahead = (self.0.wrapping_sub(index) << 1) as i64 >> 1;
         index.wrapping_add(ahead as u64)
@@ -282,7 +282,7 @@ impl Frontier {
 
 /// The companion word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Companion {
+pub enum CompanionWord {
     /// Nobody has needed one.
     None,
     /// Somebody does; the host is to make it.
@@ -295,7 +295,7 @@ pub enum Companion {
     Invalid(u64),
 }
 
-impl Companion {
+impl CompanionWord {
     /// The word.
     #[must_use]
     pub const fn to_word(self) -> u64 {
@@ -323,12 +323,12 @@ impl Companion {
 
 /// What a page of doorbells is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Bells {
+pub struct DoorbellLayout {
     count: u32,
     by_bytes: bool,
 }
 
-impl Bells {
+impl DoorbellLayout {
     const BITS: u64 = 64;
 
     /// So many doorbells.
@@ -356,72 +356,72 @@ impl Bells {
 
     /// How many.
     #[must_use]
-    pub const fn count(&self) -> u32 {
+    pub const fn bell_count(&self) -> u32 {
         self.count
     }
 
     /// Doorbells of a word of bits or bytes.
     #[must_use]
     pub const fn of_group(&self) -> u32 {
-        1 << self.shift()
+        1 << self.group_shift()
     }
 
     /// Binary logarithm of [`of_group`](Self::of_group): nothing is divided for a doorbell.
     #[inline]
-    const fn shift(&self) -> u32 {
+    const fn group_shift(&self) -> u32 {
         if self.by_bytes { 3 } else { 6 }
     }
 
     /// Words of bits or bytes.
     #[inline]
     #[must_use]
-    pub const fn groups(&self) -> u32 {
-        (self.count + self.of_group() - 1) >> self.shift()
+    pub const fn group_count(&self) -> u32 {
+        (self.count + self.of_group() - 1) >> self.group_shift()
     }
 
     /// Where the bits or bytes of a group lie.
     #[inline]
     #[must_use]
-    pub const fn group(group: u32) -> u64 {
+    pub const fn group_offset(group: u32) -> u64 {
         Self::BITS + group as u64 * 8
     }
 
     /// Where the bit of a doorbell lies, and which it is; of a byte the lowest one.
     #[inline]
     #[must_use]
-    pub const fn bit(&self, bell: u32) -> (u64, u64) {
-        let shift = self.shift();
+    pub const fn bit_place(&self, bell: u32) -> (u64, u64) {
+        let shift = self.group_shift();
         let group = bell >> shift;
         let place = bell & (self.of_group() - 1);
-        (Self::group(group), 1 << (place << (6 - shift)))
+        (Self::group_offset(group), 1 << (place << (6 - shift)))
     }
 
     /// The doorbell of the bit `bit` of the group `group`.
     #[inline]
     #[must_use]
     pub const fn bell_of(&self, group: u32, bit: u32) -> u32 {
-        let shift = self.shift();
+        let shift = self.group_shift();
         (group << shift) + (bit >> (6 - shift))
     }
 
     /// Where a doorbell lies.
     #[inline]
     #[must_use]
-    pub const fn bell(&self, bell: u32) -> u64 {
-        Self::BITS + (self.groups() as u64).next_multiple_of(8) * 8 + bell as u64 * 8
+    pub const fn bell_offset(&self, bell: u32) -> u64 {
+        Self::BITS + (self.group_count() as u64).next_multiple_of(8) * 8 + bell as u64 * 8
     }
 
     /// Bytes of the page.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.bell(self.count)
+    pub const fn page_bytes(&self) -> u64 {
+        self.bell_offset(self.count)
     }
 
     /// The header's words.
     #[must_use]
     pub const fn to_words(&self) -> [u64; 8] {
         let flags = if self.by_bytes { BY_BYTES } else { 0 };
-        [BELL_MAGIC, word(VERSION as u32 | flags << 16, self.count), 0, 0, 0, 0, 0, 0]
+        [BELL_MAGIC, join_halves(VERSION as u32 | flags << 16, self.count), 0, 0, 0, 0, 0, 0]
     }
 
     /// Reads the header of a page in `have` bytes.
@@ -432,7 +432,7 @@ impl Bells {
         if words[0] != BELL_MAGIC {
             return Err(ShapeError::Magic(words[0]));
         }
-        let (version, count) = halves(words[1]);
+        let (version, count) = split_halves(words[1]);
         if version as u16 != VERSION {
             return Err(ShapeError::Version(version as u16));
         }
@@ -441,7 +441,7 @@ impl Bells {
         let differs = bells.to_words().iter().zip(words).position(|(ours, theirs)| ours != theirs);
         match differs {
             Some(at) => Err(ShapeError::Header(at as u64 * 8)),
-            None if have < bells.bytes() => Err(ShapeError::Short { have, need: bells.bytes() }),
+            None if have < bells.page_bytes() => Err(ShapeError::Short { have, need: bells.page_bytes() }),
             None => Ok(bells),
         }
     }

@@ -2,9 +2,9 @@
 //! owner brings them there when he is asked to. A word that says so is checked, as it is read while it is written.
 
 use super::layout::LINE_BYTES;
-use super::status::Status;
+use super::status::EntryStatus;
 use crate::mutant::Mutant;
-use crate::rma::atomic::Action;
+use crate::rma::atomic::AtomicAction;
 
 /// Requests of one rank to another that may be under way.
 pub const POST_PLACES: u64 = 16;
@@ -40,31 +40,31 @@ impl PostBox {
 
     /// Not 0: that rank could not reply to something, and will not any more.
     #[must_use]
-    pub const fn lost(self) -> u64 {
+    pub const fn lost_word(self) -> u64 {
         self.0
     }
 
     /// Not 0: error words of signals of that rank were set beside all links.
     #[must_use]
-    pub const fn spoiled(self) -> u64 {
+    pub const fn error_word(self) -> u64 {
         self.0 + 8
     }
 
     /// A byte whose value no rank uses: flushes of a NIC's writes put it or get it.
     #[must_use]
-    pub const fn unread(self) -> u64 {
+    pub const fn flush_byte(self) -> u64 {
         self.0 + 64
     }
 
     /// Where the request of a number comes.
     #[must_use]
-    pub const fn request(self, number: u64) -> u64 {
+    pub const fn request_offset(self, number: u64) -> u64 {
         self.0 + REQUESTS + number % POST_PLACES * REQUEST_BYTES
     }
 
     /// Where the reply to it comes.
     #[must_use]
-    pub const fn reply(self, number: u64) -> u64 {
+    pub const fn reply_offset(self, number: u64) -> u64 {
         self.0 + REPLIES + number % POST_PLACES * REPLY_BYTES
     }
 
@@ -115,20 +115,20 @@ impl PostRooms {
 
     /// Bytes of all.
     #[must_use]
-    pub const fn bytes(self) -> u64 {
+    pub const fn total_bytes(self) -> u64 {
         self.ranks * POST_PLACES * self.len
     }
 
     /// The room of a rank's request.
     #[must_use]
-    pub const fn room(self, rank: u32, number: u64) -> u64 {
+    pub const fn room_offset(self, rank: u32, number: u64) -> u64 {
         self.first + (rank as u64 * POST_PLACES + number % POST_PLACES) * self.len
     }
 }
 
 /// What is asked of the owner of a device's memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Ask {
+pub enum OwnerAction {
     /// To bring bytes that have come to the host's memory to the device's.
     Bring {
         /// The first.
@@ -148,30 +148,30 @@ pub enum Ask {
         /// Where it is.
         addr: u64,
         /// How.
-        action: Action,
+        action: AtomicAction,
     },
 }
 
 /// A request and its number; those of a rank to another one count from 0.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Request {
+pub struct PostRequest {
     /// The number.
     pub number: u64,
     /// What is asked.
-    pub ask: Ask,
+    pub ask: OwnerAction,
 }
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Reply {
+pub struct PostReply {
     /// Its number.
     pub number: u64,
     /// What the word was, or 0; else why not, and the reason.
-    pub how: Result<u64, (Status, u32)>,
+    pub how: Result<u64, (EntryStatus, u32)>,
 }
 
 /// What is to stand behind these words.
-fn check(words: &[u64]) -> u64 {
+fn words_check(words: &[u64]) -> u64 {
     let mix = |sum: u64, word: &u64| {
         let mixed = (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^ mixed >> 29
@@ -180,87 +180,87 @@ fn check(words: &[u64]) -> u64 {
 }
 
 /// The words, if their check is right and the first one is that of this number.
-fn whole<const N: usize>(words: &[u64; N], number: u64, mutant: Mutant) -> Option<&[u64]> {
+fn checked_words<const N: usize>(words: &[u64; N], number: u64, mutant: Mutant) -> Option<&[u64]> {
     let (last, rest) = words.split_last()?;
-    let is_whole = check(rest) == *last || mutant.is("post-believes-torn");
+    let is_whole = words_check(rest) == *last || mutant.is_planted("post-believes-torn");
     (is_whole && rest.first() == Some(&number.wrapping_add(1))).then_some(rest)
 }
 
-impl Request {
+impl PostRequest {
     /// What the last word is behind these others, for who makes up a request.
     #[cfg(feature = "fuzzing")]
-    pub(crate) fn check(words: &[u64; 8]) -> u64 {
-        words.split_last().map_or(0, |(_, rest)| check(rest))
+    pub(crate) fn request_check(words: &[u64; 8]) -> u64 {
+        words.split_last().map_or(0, |(_, rest)| words_check(rest))
     }
 
     /// As it lies in its place.
     #[must_use]
     pub fn to_words(&self) -> [u64; 8] {
         let (kind, addr, a, b) = match self.ask {
-            Ask::Bring { addr, len } => (1, addr, len, 0),
-            Ask::Show { addr, len } => (2, addr, len, 0),
-            Ask::Change { addr, action } => match action {
-                Action::Fetch => (3, addr, 0, 0),
-                Action::Set(value) => (4, addr, value, 0),
-                Action::Add(value) => (5, addr, value, 0),
-                Action::And(value) => (6, addr, value, 0),
-                Action::Or(value) => (7, addr, value, 0),
-                Action::Xor(value) => (8, addr, value, 0),
-                Action::CompareSwap { expect, swap } => (9, addr, expect, swap),
+            OwnerAction::Bring { addr, len } => (1, addr, len, 0),
+            OwnerAction::Show { addr, len } => (2, addr, len, 0),
+            OwnerAction::Change { addr, action } => match action {
+                AtomicAction::Fetch => (3, addr, 0, 0),
+                AtomicAction::Set(value) => (4, addr, value, 0),
+                AtomicAction::Add(value) => (5, addr, value, 0),
+                AtomicAction::And(value) => (6, addr, value, 0),
+                AtomicAction::Or(value) => (7, addr, value, 0),
+                AtomicAction::Xor(value) => (8, addr, value, 0),
+                AtomicAction::CompareSwap { expect, swap } => (9, addr, expect, swap),
             },
         };
         let mut words = [self.number.wrapping_add(1), kind, addr, a, b, 0, 0, 0];
         let (last, rest) = words.split_at_mut(7);
-        rest.copy_from_slice(&[check(last)]);
+        rest.copy_from_slice(&[words_check(last)]);
         words
     }
 
     /// The request of a number; `None`: it is not there, or not all of it, or says what none says.
     #[must_use]
     pub fn from_words(words: &[u64; 8], number: u64, mutant: Mutant) -> Option<Self> {
-        let &[_, kind, addr, a, b, 0, 0] = whole(words, number, mutant)? else { return None };
-        let change = |action| Some(Ask::Change { addr, action });
+        let &[_, kind, addr, a, b, 0, 0] = checked_words(words, number, mutant)? else { return None };
+        let change = |action| Some(OwnerAction::Change { addr, action });
         let ask = match (kind, a, b) {
-            (1, len, 0) => Some(Ask::Bring { addr, len }),
-            (2, len, 0) => Some(Ask::Show { addr, len }),
-            (3, 0, 0) => change(Action::Fetch),
-            (4, value, 0) => change(Action::Set(value)),
-            (5, value, 0) => change(Action::Add(value)),
-            (6, value, 0) => change(Action::And(value)),
-            (7, value, 0) => change(Action::Or(value)),
-            (8, value, 0) => change(Action::Xor(value)),
-            (9, expect, swap) => change(Action::CompareSwap { expect, swap }),
+            (1, len, 0) => Some(OwnerAction::Bring { addr, len }),
+            (2, len, 0) => Some(OwnerAction::Show { addr, len }),
+            (3, 0, 0) => change(AtomicAction::Fetch),
+            (4, value, 0) => change(AtomicAction::Set(value)),
+            (5, value, 0) => change(AtomicAction::Add(value)),
+            (6, value, 0) => change(AtomicAction::And(value)),
+            (7, value, 0) => change(AtomicAction::Or(value)),
+            (8, value, 0) => change(AtomicAction::Xor(value)),
+            (9, expect, swap) => change(AtomicAction::CompareSwap { expect, swap }),
             _ => None,
         };
         Some(Self { number, ask: ask? })
     }
 }
 
-impl Reply {
+impl PostReply {
     /// What the last word is behind these others, for who makes up a reply.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn check(words: &[u64; 4]) -> u64 {
-        words.split_last().map_or(0, |(_, rest)| check(rest))
+    pub(crate) fn reply_check(words: &[u64; 4]) -> u64 {
+        words.split_last().map_or(0, |(_, rest)| words_check(rest))
     }
 
     /// As it lies in its place.
     #[must_use]
     pub fn to_words(&self) -> [u64; 4] {
         let (value, status, reason) = match self.how {
-            Ok(value) => (value, Status::Done, 0),
+            Ok(value) => (value, EntryStatus::Done, 0),
             Err((status, reason)) => (0, status, reason),
         };
         let status = u64::from(status.to_bits()) | u64::from(reason) << 32;
         let first = [self.number.wrapping_add(1), value, status];
-        [first[0], first[1], first[2], check(&first)]
+        [first[0], first[1], first[2], words_check(&first)]
     }
 
     /// The reply of a number; `None`: it is not there, or not all of it, or says what none says.
     #[must_use]
     pub fn from_words(words: &[u64; 4], number: u64, mutant: Mutant) -> Option<Self> {
-        let &[_, value, status] = whole(words, number, mutant)? else { return None };
-        let how = match Status::from_bits(status as u16) {
-            Status::Done => Ok(value),
+        let &[_, value, status] = checked_words(words, number, mutant)? else { return None };
+        let how = match EntryStatus::from_bits(status as u16) {
+            EntryStatus::Done => Ok(value),
             failed => Err((failed, (status >> 32) as u32)),
         };
         let reply = Self { number, how };
@@ -276,20 +276,20 @@ mod tests {
     use super::*;
     use crate::mutant::planted;
 
-    fn asks() -> impl Strategy<Value = Ask> {
+    fn asks() -> impl Strategy<Value = OwnerAction> {
         let action = prop_oneof![
-            Just(Action::Fetch),
-            any::<u64>().prop_map(Action::Set),
-            any::<u64>().prop_map(Action::Add),
-            any::<u64>().prop_map(Action::And),
-            any::<u64>().prop_map(Action::Or),
-            any::<u64>().prop_map(Action::Xor),
-            any::<(u64, u64)>().prop_map(|(expect, swap)| Action::CompareSwap { expect, swap }),
+            Just(AtomicAction::Fetch),
+            any::<u64>().prop_map(AtomicAction::Set),
+            any::<u64>().prop_map(AtomicAction::Add),
+            any::<u64>().prop_map(AtomicAction::And),
+            any::<u64>().prop_map(AtomicAction::Or),
+            any::<u64>().prop_map(AtomicAction::Xor),
+            any::<(u64, u64)>().prop_map(|(expect, swap)| AtomicAction::CompareSwap { expect, swap }),
         ];
         prop_oneof![
-            any::<(u64, u64)>().prop_map(|(addr, len)| Ask::Bring { addr, len }),
-            any::<(u64, u64)>().prop_map(|(addr, len)| Ask::Show { addr, len }),
-            (any::<u64>(), action).prop_map(|(addr, action)| Ask::Change { addr, action }),
+            any::<(u64, u64)>().prop_map(|(addr, len)| OwnerAction::Bring { addr, len }),
+            any::<(u64, u64)>().prop_map(|(addr, len)| OwnerAction::Show { addr, len }),
+            (any::<u64>(), action).prop_map(|(addr, action)| OwnerAction::Change { addr, action }),
         ]
     }
 
@@ -306,36 +306,36 @@ mod tests {
             let rooms = PostRooms::new(1 << 20, ranks, window);
             assert_eq!(rooms.room_bytes(), len, "{ranks} ranks, {window} bytes");
             assert_eq!(
-                [rooms.room(0, 0), rooms.room(0, 17), rooms.room(1, 0)],
+                [rooms.room_offset(0, 0), rooms.room_offset(0, 17), rooms.room_offset(1, 0)],
                 [0, 1, 16].map(|nth| (1 << 20) + nth * len)
             );
-            let last = rooms.room(ranks - 1, 15) + len;
-            assert_eq!(last, (1 << 20) + rooms.bytes());
-            assert!(rooms.bytes() <= ROOMS_MAX || len == LINE_BYTES);
+            let last = rooms.room_offset(ranks - 1, 15) + len;
+            assert_eq!(last, (1 << 20) + rooms.total_bytes());
+            assert!(rooms.total_bytes() <= ROOMS_MAX || len == LINE_BYTES);
         }
     }
 
     proptest! {
         #[test]
         fn what_is_read_is_what_was_written(number: u64, ask in asks(), how in any::<Result<u64, (u16, u32)>>()) {
-            let request = Request { number, ask };
-            prop_assert_eq!(Request::from_words(&request.to_words(), number, planted()), Some(request));
-            prop_assert_eq!(Request::from_words(&request.to_words(), number ^ 16, planted()), None);
-            let how = how.map_err(|(status, reason)| (Status::from_bits(status % 1000 + 1), reason));
-            let reply = Reply { number, how };
-            prop_assert_eq!(Reply::from_words(&reply.to_words(), number, planted()), Some(reply));
+            let request = PostRequest { number, ask };
+            prop_assert_eq!(PostRequest::from_words(&request.to_words(), number, planted()), Some(request));
+            prop_assert_eq!(PostRequest::from_words(&request.to_words(), number ^ 16, planted()), None);
+            let how = how.map_err(|(status, reason)| (EntryStatus::from_bits(status % 1000 + 1), reason));
+            let reply = PostReply { number, how };
+            prop_assert_eq!(PostReply::from_words(&reply.to_words(), number, planted()), Some(reply));
         }
 
         /// A place holds words of what it was before and of what it becomes.
         #[test]
         fn what_is_half_written_is_not_there(number: u64, asks in (asks(), asks()), mask in 1_u8..255) {
-            let old = Request { number, ask: asks.0 }.to_words();
-            let new = Request { number: number.wrapping_add(POST_PLACES), ask: asks.1 }.to_words();
+            let old = PostRequest { number, ask: asks.0 }.to_words();
+            let new = PostRequest { number: number.wrapping_add(POST_PLACES), ask: asks.1 }.to_words();
             let mut words = new;
             for at in (0..8).filter(|at| mask & 1 << at != 0) {
                 words[at] = old[at];
             }
-            let read = Request::from_words(&words, number.wrapping_add(POST_PLACES), planted());
+            let read = PostRequest::from_words(&words, number.wrapping_add(POST_PLACES), planted());
             prop_assert!(words == new || read.is_none());
         }
     }
@@ -344,10 +344,10 @@ mod tests {
     fn a_reply_says_a_value_or_a_failure() {
         let reads = |value, status: u64| {
             let mut words = [8, value, status, 0];
-            words[3] = Reply::check(&words);
-            Reply::from_words(&words, 7, planted()).map(|reply| reply.how)
+            words[3] = PostReply::reply_check(&words);
+            PostReply::from_words(&words, 7, planted()).map(|reply| reply.how)
         };
-        assert_eq!((reads(5, 0), reads(0, 3 | 9 << 32)), (Some(Ok(5)), Some(Err((Status::Access, 9)))));
+        assert_eq!((reads(5, 0), reads(0, 3 | 9 << 32)), (Some(Ok(5)), Some(Err((EntryStatus::Access, 9)))));
         for (value, status) in [(5, 3), (5, 1 << 32), (0, 1 << 16), (0, 0xffff)] {
             assert_eq!(reads(value, status), None, "{value} {status:#x}");
         }
@@ -356,11 +356,11 @@ mod tests {
     #[test]
     fn boxes_lie_as_documented() {
         let of = PostBox::new(4096, 2).unwrap();
-        assert_eq!((BOX_BYTES, of.lost(), of.spoiled()), (3200, 4096 + 6400, 4096 + 6408));
-        let at = of.lost();
-        assert_eq!((of.request(17), of.reply(17)), (at + 128 + 64, at + 1152 + 32));
+        assert_eq!((BOX_BYTES, of.lost_word(), of.error_word()), (3200, 4096 + 6400, 4096 + 6408));
+        let at = of.lost_word();
+        assert_eq!((of.request_offset(17), of.reply_offset(17)), (at + 128 + 64, at + 1152 + 32));
         assert_eq!((of.request_out(15), of.reply_out(0)), (at + 1664 + 15 * 64, at + 2688));
         assert_eq!(PostBox::new(u64::MAX - 100, 0), None);
-        assert!(Request::from_words(&[0; 8], 0, planted()).is_none(), "nothing has come there");
+        assert!(PostRequest::from_words(&[0; 8], 0, planted()).is_none(), "nothing has come there");
     }
 }

@@ -27,7 +27,7 @@ impl MakingReport {
 
     /// The rank could not, because of this: as much of it as there is room for, and never nothing.
     #[must_use]
-    pub fn failed(why: &str) -> Self {
+    pub fn from_failure(why: &str) -> Self {
         let why = if why.is_empty() { "no cause is known" } else { why };
         let mut len = why.len().min(TEXT_MAX);
         while !why.is_char_boundary(len) {
@@ -40,7 +40,7 @@ impl MakingReport {
 
     /// Why the rank could not; `None`: it has done its part.
     #[must_use]
-    pub fn cause(&self) -> Option<&str> {
+    pub fn failure_cause(&self) -> Option<&str> {
         let text = self.text.get(..self.len).filter(|text| !text.is_empty())?;
         core::str::from_utf8(text).ok()
     }
@@ -70,7 +70,8 @@ impl MakingReport {
             to.copy_from_slice(&word.to_le_bytes());
         }
         let (said, rest) = bytes.split_at(len);
-        let is_whole = rest.iter().all(|byte| *byte == 0) || mutant.is("report-takes-bytes-behind-it");
+        let is_whole =
+            rest.iter().all(|byte| *byte == 0) || mutant.is_planted("report-takes-bytes-behind-it");
         if core::str::from_utf8(said).is_err() || !is_whole {
             return Err(invalid);
         }
@@ -89,22 +90,22 @@ mod tests {
 
     #[test]
     fn a_report_keeps_its_cause() {
-        assert_eq!(MakingReport::READY.cause(), None);
+        assert_eq!(MakingReport::READY.failure_cause(), None);
         assert_eq!(MakingReport::READY.to_words(), [0; REPORT_WORDS]);
         let long = "é".repeat(200);
         for (why, cause) in [("", "no cause is known"), ("full", "full"), (&*long, &long[..TEXT_MAX])] {
-            let report = MakingReport::failed(why);
-            assert_eq!((report.cause(), back(report)), (Some(cause), Ok(report)));
+            let report = MakingReport::from_failure(why);
+            assert_eq!((report.failure_cause(), back(report)), (Some(cause), Ok(report)));
         }
         // A character that does not fit whole is left out.
         let odd = ["x", &long].concat();
-        assert_eq!(MakingReport::failed(&odd).cause(), Some(&odd[..TEXT_MAX - 1]));
+        assert_eq!(MakingReport::from_failure(&odd).failure_cause(), Some(&odd[..TEXT_MAX - 1]));
         assert_eq!(back(MakingReport::READY), Ok(MakingReport::READY));
     }
 
     #[test]
     fn words_that_are_no_report_are_refused() {
-        let words = MakingReport::failed("full").to_words();
+        let words = MakingReport::from_failure("full").to_words();
         for (at, word) in [(0, TEXT_MAX as u64 + 1), (0, u64::MAX), (0, 3), (1, 0xff), (2, 1), (31, 1 << 63)]
         {
             let mut words = words;

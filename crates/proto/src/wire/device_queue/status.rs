@@ -1,10 +1,10 @@
 //! How an entry ended, and the words by which that reaches who waits for something else.
 
-use super::{halves, word};
+use super::{join_halves, split_halves};
 
 /// How an entry ended.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Status {
+pub enum EntryStatus {
     /// It is done.
     Done,
     /// An earlier entry of the queue failed. It may or may not have taken effect.
@@ -32,21 +32,21 @@ pub enum Status {
 }
 
 /// The numbers of those that have names, in their order.
-const NAMED: [Status; 11] = [
-    Status::Done,
-    Status::Flushed,
-    Status::BadEntry,
-    Status::Access,
-    Status::PeerDead,
-    Status::Network,
-    Status::Aborted,
-    Status::Awaited,
-    Status::Stale,
-    Status::BadDoorbell,
-    Status::Abandoned,
+const NAMED: [EntryStatus; 11] = [
+    EntryStatus::Done,
+    EntryStatus::Flushed,
+    EntryStatus::BadEntry,
+    EntryStatus::Access,
+    EntryStatus::PeerDead,
+    EntryStatus::Network,
+    EntryStatus::Aborted,
+    EntryStatus::Awaited,
+    EntryStatus::Stale,
+    EntryStatus::BadDoorbell,
+    EntryStatus::Abandoned,
 ];
 
-impl Status {
+impl EntryStatus {
     /// What a completion says while it is being written; no status.
     pub(super) const WRITING: u16 = u16::MAX;
 
@@ -69,28 +69,28 @@ impl Status {
 
 /// A poison word, or a word of an error table: what was to change a signal or counter has failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Poison {
-    /// Why; never [`Status::Done`].
-    pub status: Status,
+pub struct PoisonWord {
+    /// Why; never [`EntryStatus::Done`].
+    pub status: EntryStatus,
     /// The queue whose entry failed.
     pub queue: u32,
 }
 
-impl Poison {
+impl PoisonWord {
     /// The word.
     #[must_use]
     pub fn to_word(self) -> u64 {
-        let status = if self.status == Status::Done { Status::Flushed } else { self.status };
-        word(status.to_bits().into(), self.queue)
+        let status = if self.status == EntryStatus::Done { EntryStatus::Flushed } else { self.status };
+        join_halves(status.to_bits().into(), self.queue)
     }
 
     /// What the word says; `None`: nothing has failed. A word that nobody of us writes is poison as well.
     #[must_use]
     pub fn from_word(word: u64) -> Option<Self> {
-        let (status, queue) = halves(word);
-        match (word, Status::from_bits(status as u16)) {
+        let (status, queue) = split_halves(word);
+        match (word, EntryStatus::from_bits(status as u16)) {
             (0, _) => None,
-            (_, Status::Done) => Some(Self { status: Status::Flushed, queue }),
+            (_, EntryStatus::Done) => Some(Self { status: EntryStatus::Flushed, queue }),
             (_, status) => Some(Self { status, queue }),
         }
     }
@@ -98,28 +98,28 @@ impl Poison {
 
 /// The abort word: why everybody is to stop.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Aborted {
-    /// The kind: [`Status::Aborted`], [`Status::Abandoned`] or one of the program's own.
-    pub status: Status,
+pub struct AbortWord {
+    /// The kind: [`EntryStatus::Aborted`], [`EntryStatus::Abandoned`] or one of the program's own.
+    pub status: EntryStatus,
     /// The program's reason, for people.
     pub reason: u32,
 }
 
-impl Aborted {
+impl AbortWord {
     /// The word.
     #[must_use]
     pub fn to_word(self) -> u64 {
-        let status = if self.status == Status::Done { Status::Aborted } else { self.status };
-        word(status.to_bits().into(), self.reason)
+        let status = if self.status == EntryStatus::Done { EntryStatus::Aborted } else { self.status };
+        join_halves(status.to_bits().into(), self.reason)
     }
 
     /// What the word says; `None`: go on. A word that nobody of us writes is an abort as well.
     #[must_use]
     pub fn from_word(word: u64) -> Option<Self> {
-        let (status, reason) = halves(word);
-        match (word, Status::from_bits(status as u16)) {
+        let (status, reason) = split_halves(word);
+        match (word, EntryStatus::from_bits(status as u16)) {
             (0, _) => None,
-            (_, Status::Done) => Some(Self { status: Status::Aborted, reason }),
+            (_, EntryStatus::Done) => Some(Self { status: EntryStatus::Aborted, reason }),
             (_, status) => Some(Self { status, reason }),
         }
     }

@@ -5,11 +5,11 @@ use std::vec::Vec;
 
 use super::*;
 use crate::mutant::planted;
-use crate::wire::dial::Heap;
-use crate::wire::frame::Region;
+use crate::wire::dial::RemoteHeap;
+use crate::wire::frame::RemoteRegion;
 
-const THERE: Remote = Remote { peer: 7, addr: 0x1_0000_0008, key: 0x0202 };
-const HERE: Local = Local { addr: 0x1_0000_0010, key: 0x0101 };
+const THERE: PeerAddress = PeerAddress { peer: 7, addr: 0x1_0000_0008, key: 0x0202 };
+const HERE: LocalAddress = LocalAddress { addr: 0x1_0000_0010, key: 0x0101 };
 
 fn bytes(words: [u64; 8]) -> [u8; 64] {
     let mut bytes = [0; 64];
@@ -21,8 +21,8 @@ fn bytes(words: [u64; 8]) -> [u8; 64] {
 
 #[test]
 fn an_entry_lies_as_the_document_says() {
-    let work = Work::Write { from: HERE, to: THERE, len: 4096, imm: Some(0xaabb_ccdd) };
-    let entry = Entry { work, fence: Fence::All, tag: 0x1234, more: true };
+    let work = EntryWork::Write { from: HERE, to: THERE, len: 4096, imm: Some(0xaabb_ccdd) };
+    let entry = QueueEntry { work, fence: EntryFence::All, tag: 0x1234, more: true };
     let bytes = bytes(entry.to_words(0x1_ffff_fffe, false));
     let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let eight = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -35,140 +35,158 @@ fn an_entry_lies_as_the_document_says() {
 
 #[test]
 fn a_counter_lies_behind_the_length() {
-    let at = Local { addr: 0x2_0000_0018, key: 0x0303 };
-    let count = Count { at, value: 0x0102_0304, poisoned: true };
-    let plain = Work::Write { from: HERE, to: THERE, len: 8, imm: None };
-    let entry = Entry::new(plain.counted(count).unwrap());
-    assert_eq!(entry.work.count(), Some(count));
+    let at = LocalAddress { addr: 0x2_0000_0018, key: 0x0303 };
+    let count = CounterUpdate { at, value: 0x0102_0304, poisoned: true };
+    let plain = EntryWork::Write { from: HERE, to: THERE, len: 8, imm: None };
+    let entry = QueueEntry::new(plain.with_counter(count).unwrap());
+    assert_eq!(entry.work.counter_update(), Some(count));
     let words = entry.to_words(0, false);
     assert_eq!((words[4], words[5], words[6]), (8, at.addr, 0x0102_0304_0000_0303));
     assert_eq!(bytes(words)[4..6], [1, 1 | 64 | 128]);
     let with = |at: usize, word: u64| {
         let mut words = words;
         words[at] = word;
-        Entry::from_words(&words, 0, false)
+        QueueEntry::from_words(&words, 0, false)
     };
-    assert_eq!(with(5, 0x2_0000_001c), Err(EntryError::Unaligned(0x2_0000_001c)));
-    assert_eq!(with(0, words[0] | 16 << 40), Err(EntryError::Flags(209)), "the immediate has no place");
-    assert_eq!(with(0, words[0] | 8 << 40), Err(EntryError::Length(8)), "bytes in its place are as many");
-    assert_eq!(plain.count(), None);
-    assert_eq!(Work::Nop.counted(count), None, "only a WRITE counts");
-    let mut poisoned = Entry::new(plain).to_words(0, false);
+    assert_eq!(with(5, 0x2_0000_001c), Err(QueueEntryError::Unaligned(0x2_0000_001c)));
+    assert_eq!(with(0, words[0] | 16 << 40), Err(QueueEntryError::Flags(209)), "the immediate has no place");
+    assert_eq!(
+        with(0, words[0] | 8 << 40),
+        Err(QueueEntryError::Length(8)),
+        "bytes in its place are as many"
+    );
+    assert_eq!(plain.counter_update(), None);
+    assert_eq!(EntryWork::Nop.with_counter(count), None, "only a WRITE counts");
+    let mut poisoned = QueueEntry::new(plain).to_words(0, false);
     poisoned[0] |= 64 << 40;
-    assert_eq!(Entry::from_words(&poisoned, 0, false), Err(EntryError::Flags(65)), "there is no word");
+    assert_eq!(
+        QueueEntry::from_words(&poisoned, 0, false),
+        Err(QueueEntryError::Flags(65)),
+        "there is no word"
+    );
 }
 
 #[test]
 fn inline_bytes_lie_in_three_words() {
     let data: Vec<u8> = (1..=20).collect();
-    let entry = Entry::new(Work::WriteInline { bytes: Inline::new(&data).unwrap(), to: THERE });
+    let entry =
+        QueueEntry::new(EntryWork::WriteInline { bytes: InlineBytes::new(&data).unwrap(), to: THERE });
     let bytes = bytes(entry.to_words(0, false));
     assert_eq!((&bytes[8..16], &bytes[40..52], &bytes[52..56]), (&data[..8], &data[8..], &[0; 4][..]));
     assert_eq!((bytes[5], bytes[32]), (1 | 8, 20));
-    assert_eq!(Inline::new(&[0; 25]), None);
+    assert_eq!(InlineBytes::new(&[0; 25]), None);
 }
 
 #[test]
 fn what_is_no_entry_is_refused() {
-    let add = Entry::new(Work::Atomic { at: THERE, change: Atomic::Add(1), poisoned: false });
+    let add = QueueEntry::new(EntryWork::Atomic { at: THERE, change: AtomicChange::Add(1), poisoned: false });
     let words = add.to_words(5, false);
     let with = |at: usize, word: u64| {
         let mut words = words;
         words[at] = word;
-        Entry::from_words(&words, 5, false)
+        QueueEntry::from_words(&words, 5, false)
     };
-    assert_eq!(Entry::from_words(&words, 5, false), Ok(add));
-    let late = EntryError::Sequence { found: 6, expected: 6 + 8 };
-    assert_eq!(Entry::from_words(&words, 5 + 8, false), Err(late), "a lap later it is stale");
-    assert!(matches!(Entry::from_words(&words, 5, true), Err(EntryError::Check { found: 0, .. })));
-    assert_eq!(with(0, words[0] & !(0xff << 32) | 99 << 32), Err(EntryError::Operation(99)));
-    assert_eq!(with(0, words[0] & !(1 << 40)), Err(EntryError::Flags(0)), "every entry completes");
-    assert_eq!(with(0, words[0] | 6 << 40), Err(EntryError::Flags(7)), "one fence is enough");
-    assert_eq!(with(0, words[0] | 8 << 40), Err(EntryError::Flags(9)), "nothing inline is added");
-    assert_eq!(with(2, 12), Err(EntryError::Unaligned(12)));
-    assert_eq!(with(1, 1), Err(EntryError::Unused(8)));
-    assert_eq!(with(7, words[7] | 1 << 32), Err(EntryError::Check { found: 1, expected: 0 }));
-    let long = Entry::new(Work::Read { into: HERE, from: THERE, len: LENGTH_MAX + 1 });
-    let error = Err(EntryError::Length(LENGTH_MAX + 1));
-    assert_eq!(Entry::from_words(&long.to_words(0, false), 0, false), error);
+    assert_eq!(QueueEntry::from_words(&words, 5, false), Ok(add));
+    let late = QueueEntryError::Sequence { found: 6, expected: 6 + 8 };
+    assert_eq!(QueueEntry::from_words(&words, 5 + 8, false), Err(late), "a lap later it is stale");
+    assert!(matches!(QueueEntry::from_words(&words, 5, true), Err(QueueEntryError::Check { found: 0, .. })));
+    assert_eq!(with(0, words[0] & !(0xff << 32) | 99 << 32), Err(QueueEntryError::Operation(99)));
+    assert_eq!(with(0, words[0] & !(1 << 40)), Err(QueueEntryError::Flags(0)), "every entry completes");
+    assert_eq!(with(0, words[0] | 6 << 40), Err(QueueEntryError::Flags(7)), "one fence is enough");
+    assert_eq!(with(0, words[0] | 8 << 40), Err(QueueEntryError::Flags(9)), "nothing inline is added");
+    assert_eq!(with(2, 12), Err(QueueEntryError::Unaligned(12)));
+    assert_eq!(with(1, 1), Err(QueueEntryError::Unused(8)));
+    assert_eq!(with(7, words[7] | 1 << 32), Err(QueueEntryError::Check { found: 1, expected: 0 }));
+    let long = QueueEntry::new(EntryWork::Read { into: HERE, from: THERE, len: LENGTH_MAX + 1 });
+    let error = Err(QueueEntryError::Length(LENGTH_MAX + 1));
+    assert_eq!(QueueEntry::from_words(&long.to_words(0, false), 0, false), error);
 }
 
 #[test]
 fn a_checked_entry_shows_any_changed_bit() {
-    let entry = Entry::new(Work::Wait { queue: 3, index: u64::MAX });
+    let entry = QueueEntry::new(EntryWork::Wait { queue: 3, index: u64::MAX });
     let words = entry.to_words(9, true);
-    assert_eq!(Entry::from_words(&words, 9, true), Ok(entry));
+    assert_eq!(QueueEntry::from_words(&words, 9, true), Ok(entry));
     for bit in 0..512 {
         let mut words = words;
         words[bit / 64] ^= 1 << (bit % 64);
-        assert!(Entry::from_words(&words, 9, true).is_err(), "bit {bit}");
+        assert!(QueueEntry::from_words(&words, 9, true).is_err(), "bit {bit}");
     }
 }
 
 #[test]
 fn a_masked_addition_keeps_its_numbers_apart() {
-    let change = Atomic::AddMasked { add: 0x0000_0001_0000_0001, boundaries: 1 << 63 | 1 << 31 };
-    assert_eq!(change.apply(0x0000_0002_ffff_ffff), 0x0000_0003_0000_0000, "no carry into the other half");
-    assert_eq!(change.apply(0xffff_ffff_7fff_ffff), 0x0000_0000_8000_0000);
-    let whole = Atomic::AddMasked { add: 3, boundaries: 1 << 63 };
-    assert_eq!(whole.apply(u64::MAX), 2, "with one number it is an addition");
+    let change = AtomicChange::AddMasked { add: 0x0000_0001_0000_0001, boundaries: 1 << 63 | 1 << 31 };
+    assert_eq!(change.apply_to(0x0000_0002_ffff_ffff), 0x0000_0003_0000_0000, "no carry into the other half");
+    assert_eq!(change.apply_to(0xffff_ffff_7fff_ffff), 0x0000_0000_8000_0000);
+    let whole = AtomicChange::AddMasked { add: 3, boundaries: 1 << 63 };
+    assert_eq!(whole.apply_to(u64::MAX), 2, "with one number it is an addition");
 }
 
 #[test]
 fn depths_are_powers_of_two() {
     for depth in [0, 1, 3, 6, 32_767, 65_536, u32::MAX] {
-        assert_eq!(Shape::new(depth, 0, 0, 0), Err(ShapeError::Depth(depth)));
+        assert_eq!(QueueShape::new(depth, 0, 0, 0), Err(ShapeError::Depth(depth)));
     }
-    let shape = Shape::new(8, 4, 0, 0).unwrap();
-    assert_eq!((shape.entry(8), shape.entry(9), shape.completion(8)), (1024, 1088, 1024 + 512));
-    assert_eq!((shape.owner(7), shape.owner(8), shape.owner(16), shape.owner(65_536)), (0, 1, 0, 0));
-    assert_eq!(shape.owner(u64::MAX), 1, "and the next index, 0, has the other parity");
-    assert_eq!(Shape::new(2, u32::MAX, 0, 0), Err(ShapeError::Number(u32::MAX)));
+    let shape = QueueShape::new(8, 4, 0, 0).unwrap();
+    assert_eq!(
+        (shape.entry_offset(8), shape.entry_offset(9), shape.completion_offset(8)),
+        (1024, 1088, 1024 + 512)
+    );
+    assert_eq!(
+        (shape.owner_bit(7), shape.owner_bit(8), shape.owner_bit(16), shape.owner_bit(65_536)),
+        (0, 1, 0, 0)
+    );
+    assert_eq!(shape.owner_bit(u64::MAX), 1, "and the next index, 0, has the other parity");
+    assert_eq!(QueueShape::new(2, u32::MAX, 0, 0), Err(ShapeError::Number(u32::MAX)));
 }
 
 #[test]
 fn a_header_is_refused_unless_all_of_it_fits() {
-    let shape = Shape::new(32_768, 5, 9, 3).unwrap().checked();
+    let shape = QueueShape::new(32_768, 5, 9, 3).unwrap().with_check();
     let words = shape.to_words();
-    assert_eq!(Shape::from_words(&words, shape.bytes()), Ok(shape));
-    let short = ShapeError::Short { have: shape.bytes() - 1, need: 1024 + 80 * 32_768 };
-    assert_eq!(Shape::from_words(&words, shape.bytes() - 1), Err(short));
+    assert_eq!(QueueShape::from_words(&words, shape.queue_bytes()), Ok(shape));
+    let short = ShapeError::Short { have: shape.queue_bytes() - 1, need: 1024 + 80 * 32_768 };
+    assert_eq!(QueueShape::from_words(&words, shape.queue_bytes() - 1), Err(short));
     for bit in 0..1024 {
         let mut words = words;
         words[bit / 64] ^= 1 << (bit % 64);
-        let read = Shape::from_words(&words, u64::MAX);
+        let read = QueueShape::from_words(&words, u64::MAX);
         let may_differ = matches!(bit, 80..82 | 96..128 | 160..224);
         assert!(read.is_err() || (may_differ && read != Ok(shape)), "bit {bit}: {read:?}");
     }
-    let bells = Bells::new(65).unwrap();
-    assert_eq!((bells.groups(), bells.bit(64), bells.bell(0)), (2, (72, 1), 128));
-    assert_eq!(Bells::from_words(&bells.to_words(), bells.bytes()), Ok(bells));
+    let bells = DoorbellLayout::new(65).unwrap();
+    assert_eq!((bells.group_count(), bells.bit_place(64), bells.bell_offset(0)), (2, (72, 1), 128));
+    assert_eq!(DoorbellLayout::from_words(&bells.to_words(), bells.page_bytes()), Ok(bells));
     assert_eq!(
-        Bells::from_words(&bells.to_words(), 0).unwrap_err(),
+        DoorbellLayout::from_words(&bells.to_words(), 0).unwrap_err(),
         ShapeError::Short { have: 0, need: 648 }
     );
-    assert_eq!(Bells::new(0), Err(ShapeError::Bells(0)));
+    assert_eq!(DoorbellLayout::new(0), Err(ShapeError::Bells(0)));
 }
 
 #[test]
 fn queues_and_doorbells_for_devices_say_so() {
-    let shape = Shape::new(8, 1, 2, 3).unwrap().for_device();
+    let shape = QueueShape::new(8, 1, 2, 3).unwrap().for_device();
     let words = shape.to_words();
-    assert_eq!((words[1], Shape::from_words(&words, shape.bytes())), (2 << 32 | 2 << 16 | 1, Ok(shape)));
+    assert_eq!(
+        (words[1], QueueShape::from_words(&words, shape.queue_bytes())),
+        (2 << 32 | 2 << 16 | 1, Ok(shape))
+    );
     let other =
         |at: usize, bit: u64| core::array::from_fn(|word| words[word] ^ if word == at { bit } else { 0 });
     assert_eq!(
-        Shape::from_words(&other(1, 4 << 16), shape.bytes()),
+        QueueShape::from_words(&other(1, 4 << 16), shape.queue_bytes()),
         Err(ShapeError::Header(8)),
         "no such flag"
     );
-    for bells in [Bells::new(130).unwrap(), Bells::new(130).unwrap().by_bytes()] {
-        assert_eq!(Bells::from_words(&bells.to_words(), bells.bytes()), Ok(bells));
+    for bells in [DoorbellLayout::new(130).unwrap(), DoorbellLayout::new(130).unwrap().by_bytes()] {
+        assert_eq!(DoorbellLayout::from_words(&bells.to_words(), bells.page_bytes()), Ok(bells));
         let mut places = Vec::new();
-        for bell in 0..bells.count() {
-            let (at, bit) = bells.bit(bell);
+        for bell in 0..bells.bell_count() {
+            let (at, bit) = bells.bit_place(bell);
             let group = (at - 64) as u32 / 8;
-            assert!(group < bells.groups() && at < bells.bell(0));
+            assert!(group < bells.group_count() && at < bells.bell_offset(0));
             assert_eq!(bells.bell_of(group, bit.trailing_zeros()), bell);
             places.push((at, bit));
         }
@@ -176,104 +194,112 @@ fn queues_and_doorbells_for_devices_say_so() {
         places.dedup();
         assert_eq!(places.len(), 130, "each has its own");
     }
-    let bytes = Bells::new(130).unwrap().by_bytes();
-    assert_eq!((bytes.bit(129), bytes.groups(), bytes.bell(0)), ((64 + 128, 1 << 8), 17, 64 + 24 * 8));
+    let bytes = DoorbellLayout::new(130).unwrap().by_bytes();
+    assert_eq!(
+        (bytes.bit_place(129), bytes.group_count(), bytes.bell_offset(0)),
+        ((64 + 128, 1 << 8), 17, 64 + 24 * 8)
+    );
 }
 
 #[test]
 fn a_frontier_counts_over_every_edge() {
     for index in [0, 1, 1 << 16, 1 << 32, 1 << 62, (1 << 63) - 1, 1 << 63, u64::MAX - 1, u64::MAX] {
         for failed in [false, true] {
-            let frontier = Frontier::new(index, failed);
-            assert_eq!((frontier.near(index), frontier.has_failed()), (index, failed));
-            assert_eq!(frontier.near(index.wrapping_add(40_000)), index);
-            assert_eq!(frontier.near(index.wrapping_sub(40_000)), index);
-            assert!(frontier.covers(index.wrapping_sub(1)) && !frontier.covers(index));
+            let frontier = FrontierWord::new(index, failed);
+            assert_eq!((frontier.index_near(index), frontier.has_failed()), (index, failed));
+            assert_eq!(frontier.index_near(index.wrapping_add(40_000)), index);
+            assert_eq!(frontier.index_near(index.wrapping_sub(40_000)), index);
+            assert!(frontier.has_completed(index.wrapping_sub(1)) && !frontier.has_completed(index));
         }
     }
 }
 
 #[test]
 fn a_completion_is_known_by_its_lap() {
-    let shape = Shape::new(4, 0, 0, 0).unwrap();
-    let done = Completion { status: Status::Network, op: 3, value: 0 };
-    let here = Owner::Here { status: Status::Network, op: 3 };
-    assert_eq!(Completion::owner(&shape, 0, Completion::NONE), Owner::NotYet);
+    let shape = QueueShape::new(4, 0, 0, 0).unwrap();
+    let done = EntryCompletion { status: EntryStatus::Network, op: 3, value: 0 };
+    let here = CompletionOwner::Here { status: EntryStatus::Network, op: 3 };
+    assert_eq!(EntryCompletion::read_owner(&shape, 0, EntryCompletion::NONE), CompletionOwner::NotYet);
     for index in [0, 5, u64::from(u32::MAX), u64::MAX] {
-        let head = done.head(&shape, index);
-        assert_eq!(Completion::owner(&shape, index, head), here);
-        assert_eq!(Completion::owner(&shape, index.wrapping_add(4), head), Owner::NotYet);
-        assert_eq!(Completion::owner(&shape, index.wrapping_sub(4), head), Owner::Gone);
-        assert_eq!(Completion::owner(&shape, index, Completion::writing(&shape, index)), Owner::NotYet);
-        let next = Completion::writing(&shape, index.wrapping_add(4));
-        assert_eq!(Completion::owner(&shape, index, next), Owner::Gone);
+        let head = done.head_word(&shape, index);
+        assert_eq!(EntryCompletion::read_owner(&shape, index, head), here);
+        assert_eq!(EntryCompletion::read_owner(&shape, index.wrapping_add(4), head), CompletionOwner::NotYet);
+        assert_eq!(EntryCompletion::read_owner(&shape, index.wrapping_sub(4), head), CompletionOwner::Gone);
+        assert_eq!(
+            EntryCompletion::read_owner(&shape, index, EntryCompletion::writing_word(&shape, index)),
+            CompletionOwner::NotYet
+        );
+        let next = EntryCompletion::writing_word(&shape, index.wrapping_add(4));
+        assert_eq!(EntryCompletion::read_owner(&shape, index, next), CompletionOwner::Gone);
     }
-    let bytes = done.head(&shape, 0x1_0000_0004).to_le_bytes();
+    let bytes = done.head_word(&shape, 0x1_0000_0004).to_le_bytes();
     assert_eq!(bytes, [4, 0, 0, 0, 5, 0, 3, 1]);
 }
 
 #[test]
 fn no_word_of_an_error_says_that_all_is_well() {
-    assert_eq!((Poison::from_word(0), Aborted::from_word(0)), (None, None));
-    let queue = Poison { status: Status::Flushed, queue: 2 };
-    assert_eq!(Poison::from_word(Poison { status: Status::Done, queue: 2 }.to_word()), Some(queue));
-    assert_eq!(Poison::from_word(2 << 32), Some(queue), "status 0 of a queue is no success");
-    let aborted = Aborted { status: Status::Aborted, reason: 2 };
-    assert_eq!(Aborted::from_word(2 << 32), Some(aborted));
+    assert_eq!((PoisonWord::from_word(0), AbortWord::from_word(0)), (None, None));
+    let queue = PoisonWord { status: EntryStatus::Flushed, queue: 2 };
+    assert_eq!(
+        PoisonWord::from_word(PoisonWord { status: EntryStatus::Done, queue: 2 }.to_word()),
+        Some(queue)
+    );
+    assert_eq!(PoisonWord::from_word(2 << 32), Some(queue), "status 0 of a queue is no success");
+    let aborted = AbortWord { status: EntryStatus::Aborted, reason: 2 };
+    assert_eq!(AbortWord::from_word(2 << 32), Some(aborted));
     for bits in 0..=u16::MAX - 1 {
-        assert_eq!(Status::from_bits(bits).to_bits(), bits);
+        assert_eq!(EntryStatus::from_bits(bits).to_bits(), bits);
     }
-    assert_eq!(Status::Other(u16::MAX).to_bits(), 5, "65,535 is a completion that is being written");
-    for companion in [Companion::None, Companion::Asked, Companion::Refused, Companion::Queue(0)] {
-        assert_eq!(Companion::from_word(companion.to_word()), companion);
+    assert_eq!(EntryStatus::Other(u16::MAX).to_bits(), 5, "65,535 is a completion that is being written");
+    for companion in
+        [CompanionWord::None, CompanionWord::Asked, CompanionWord::Refused, CompanionWord::Queue(0)]
+    {
+        assert_eq!(CompanionWord::from_word(companion.to_word()), companion);
     }
-    assert_eq!(Companion::from_word(1 << 40), Companion::Invalid(1 << 40));
+    assert_eq!(CompanionWord::from_word(1 << 40), CompanionWord::Invalid(1 << 40));
 }
 
-fn local() -> impl Strategy<Value = Local> {
-    (any::<u64>(), any::<u32>()).prop_map(|(addr, key)| Local { addr, key })
+fn local() -> impl Strategy<Value = LocalAddress> {
+    (any::<u64>(), any::<u32>()).prop_map(|(addr, key)| LocalAddress { addr, key })
 }
 
-fn remote() -> impl Strategy<Value = Remote> {
-    (any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(peer, addr, key)| Remote { peer, addr, key })
+fn remote() -> impl Strategy<Value = PeerAddress> {
+    (any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(peer, addr, key)| PeerAddress { peer, addr, key })
 }
 
-fn change() -> impl Strategy<Value = Atomic> {
+fn change() -> impl Strategy<Value = AtomicChange> {
     prop_oneof![
-        any::<u64>().prop_map(Atomic::Add),
-        (any::<u64>(), any::<u64>()).prop_map(|(expect, swap)| Atomic::SwapIf { expect, swap }),
-        (any::<u64>(), any::<u64>()).prop_map(|(add, boundaries)| Atomic::AddMasked { add, boundaries }),
-        any::<u64>().prop_map(Atomic::Set),
-        any::<u64>().prop_map(Atomic::Max),
+        any::<u64>().prop_map(AtomicChange::Add),
+        (any::<u64>(), any::<u64>()).prop_map(|(expect, swap)| AtomicChange::SwapIf { expect, swap }),
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(add, boundaries)| AtomicChange::AddMasked { add, boundaries }),
+        any::<u64>().prop_map(AtomicChange::Set),
+        any::<u64>().prop_map(AtomicChange::Max),
     ]
 }
 
-fn work() -> impl Strategy<Value = Work> {
+fn work() -> impl Strategy<Value = EntryWork> {
     let len = 0..=LENGTH_MAX;
     prop_oneof![
-        Just(Work::Nop),
-        Just(Work::Show),
-        Just(Work::Barrier),
-        (local(), remote(), len.clone(), any::<Option<u32>>()).prop_map(|(from, to, len, imm)| Work::Write {
-            from,
-            to,
-            len,
-            imm
-        }),
+        Just(EntryWork::Nop),
+        Just(EntryWork::Show),
+        Just(EntryWork::Barrier),
+        (local(), remote(), len.clone(), any::<Option<u32>>())
+            .prop_map(|(from, to, len, imm)| EntryWork::Write { from, to, len, imm }),
         (local(), remote(), len.clone(), (local(), any::<u32>(), any::<bool>())).prop_map(
             |(from, to, len, (at, value, poisoned))| {
-                let count = Count { at: Local { addr: at.addr & !7, ..at }, value, poisoned };
-                Work::Write { from, to, len, imm: None }.counted(count).unwrap()
+                let count = CounterUpdate { at: LocalAddress { addr: at.addr & !7, ..at }, value, poisoned };
+                EntryWork::Write { from, to, len, imm: None }.with_counter(count).unwrap()
             }
         ),
         (prop::collection::vec(any::<u8>(), 0..=24), remote())
-            .prop_map(|(bytes, to)| Work::WriteInline { bytes: Inline::new(&bytes).unwrap(), to }),
-        (local(), remote(), len).prop_map(|(into, from, len)| Work::Read { into, from, len }),
+            .prop_map(|(bytes, to)| EntryWork::WriteInline { bytes: InlineBytes::new(&bytes).unwrap(), to }),
+        (local(), remote(), len).prop_map(|(into, from, len)| EntryWork::Read { into, from, len }),
         (remote(), change(), any::<bool>()).prop_map(|(at, change, poisoned)| {
-            Work::Atomic { at: Remote { addr: at.addr & !7, ..at }, change, poisoned }
+            EntryWork::Atomic { at: PeerAddress { addr: at.addr & !7, ..at }, change, poisoned }
         }),
-        (any::<u32>(), any::<u64>()).prop_map(|(queue, index)| Work::Wait { queue, index }),
-        (any::<u32>(), any::<u32>()).prop_map(|(peer, imm)| Work::Notify { peer, imm }),
+        (any::<u32>(), any::<u64>()).prop_map(|(queue, index)| EntryWork::Wait { queue, index }),
+        (any::<u32>(), any::<u32>()).prop_map(|(peer, imm)| EntryWork::Notify { peer, imm }),
     ]
 }
 
@@ -282,20 +308,20 @@ proptest! {
     fn what_is_written_is_read(
         work in work(), fence in 0_u8..3, tag: u16, more: bool, index: u64, checked: bool,
     ) {
-        let fence = [Fence::None, Fence::ReadsAndAtomics, Fence::All][usize::from(fence)];
-        let entry = Entry { work, fence, tag, more };
-        prop_assert_eq!(Entry::from_words(&entry.to_words(index, checked), index, checked), Ok(entry));
+        let fence = [EntryFence::None, EntryFence::ReadsAndAtomics, EntryFence::All][usize::from(fence)];
+        let entry = QueueEntry { work, fence, tag, more };
+        prop_assert_eq!(QueueEntry::from_words(&entry.to_words(index, checked), index, checked), Ok(entry));
     }
 
     #[test]
     fn what_is_read_is_all_that_was_there(
         work in work(), flips in prop::collection::vec(0_usize..480, 0..4), index: u64,
     ) {
-        let mut words = Entry::new(work).to_words(index, false);
+        let mut words = QueueEntry::new(work).to_words(index, false);
         for bit in flips {
             words[bit / 64] ^= 1 << (bit % 64);
         }
-        if let Ok(entry) = Entry::from_words(&words, index, false) {
+        if let Ok(entry) = QueueEntry::from_words(&words, index, false) {
             prop_assert_eq!(entry.to_words(index, false), words);
         }
     }
@@ -305,11 +331,11 @@ const LENGTHS: PartLengths = PartLengths { whole: 4096, data: 1024, words: 3072 
 
 #[test]
 fn a_card_of_a_divided_part_lies_as_the_document_says() {
-    let heap = |len, rail: u64| Heap { len, region: Region { key: 7 + rail, addr: rail << 40 } };
+    let heap = |len, rail: u64| RemoteHeap { len, region: RemoteRegion { key: 7 + rail, addr: rail << 40 } };
     let data = [heap(1024, 0), heap(1024, 1)];
     let card = WindowCard::new([1; 8], 0x0203, &data).unwrap();
-    assert_eq!(card.divided(5, true, &[heap(3072, 2)]), None, "of as many rails");
-    let card = card.divided(5, true, &[heap(3072, 2), heap(3072, 3)]).unwrap();
+    assert_eq!(card.with_words_apart(5, true, &[heap(3072, 2)]), None, "of as many rails");
+    let card = card.with_words_apart(5, true, &[heap(3072, 2), heap(3072, 3)]).unwrap();
     let words = card.to_words();
     assert_eq!(words[8..15], [0x0500_0000_0000 | 6 << 32 | 0x0203, 1024, 7, 0, 1024, 8, 1 << 40]);
     assert_eq!(words[15..21], [0; 6]);
@@ -335,7 +361,7 @@ fn a_card_of_a_divided_part_lies_as_the_document_says() {
 }
 
 fn card() -> WindowCard {
-    let heap = |rail: u64| Heap { len: 4096, region: Region { key: 7 + rail, addr: rail << 40 } };
+    let heap = |rail: u64| RemoteHeap { len: 4096, region: RemoteRegion { key: 7 + rail, addr: rail << 40 } };
     WindowCard::new([1, 2, 3, 4, 5, 6, 7, 8], 0x0203, &[heap(0), heap(1)]).unwrap()
 }
 

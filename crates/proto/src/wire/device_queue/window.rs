@@ -82,15 +82,15 @@ pub mod stream_at {
     pub const EXPECTED: u64 = 16;
 }
 
-const fn lines(bytes: u64) -> Option<u64> {
+const fn round_to_lines(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(LINE_BYTES)
 }
 
 /// Puts a part behind the others; where it begins.
-fn part(end: &mut u64, count: [u64; 3]) -> Option<u64> {
+fn place_part(end: &mut u64, count: [u64; 3]) -> Option<u64> {
     let begin = *end;
     let bytes = count[0].checked_mul(count[1])?.checked_mul(count[2])?;
-    *end = begin.checked_add(lines(bytes)?).filter(|end| *end <= WINDOW_BYTES_MAX)?;
+    *end = begin.checked_add(round_to_lines(bytes)?).filter(|end| *end <= WINDOW_BYTES_MAX)?;
     Some(begin)
 }
 
@@ -108,31 +108,31 @@ impl WindowLayout {
         if shape.channels > 0 && !(flows && chunk.is_multiple_of(GRANULE)) {
             return Err(WindowShapeError::Stream { lanes, depth, chunk });
         }
-        Self::lay(shape).ok_or(WindowShapeError::Long)
+        Self::lay_out(shape).ok_or(WindowShapeError::Long)
     }
 
-    fn lay(shape: WindowShape) -> Option<Self> {
+    fn lay_out(shape: WindowShape) -> Option<Self> {
         let ranks = u64::from(shape.ranks);
         let signals = shape.signals.into();
         let counters = shape.counters.into();
         let barriers = u64::from(shape.barriers);
         let mut end = 0;
-        part(&mut end, [shape.bytes, 1, 1])?;
+        place_part(&mut end, [shape.bytes, 1, 1])?;
         let mut layout = Self { shape, ..Self::default() };
-        layout.signals = part(&mut end, [ranks, signals, SLOT_BYTES])?;
-        layout.signal_bases = part(&mut end, [ranks, signals, 8])?;
-        layout.counters = part(&mut end, [counters, SLOT_BYTES, 1])?;
-        layout.counter_bases = part(&mut end, [counters, 8, 1])?;
-        layout.barriers = part(&mut end, [barriers, ranks, SLOT_BYTES])?;
-        layout.epochs = part(&mut end, [barriers, 8, 1])?;
-        layout.streams = part(&mut end, [ranks, shape.channels.into(), layout.stream_bytes()?])?;
+        layout.signals = place_part(&mut end, [ranks, signals, SLOT_BYTES])?;
+        layout.signal_bases = place_part(&mut end, [ranks, signals, 8])?;
+        layout.counters = place_part(&mut end, [counters, SLOT_BYTES, 1])?;
+        layout.counter_bases = place_part(&mut end, [counters, 8, 1])?;
+        layout.barriers = place_part(&mut end, [barriers, ranks, SLOT_BYTES])?;
+        layout.epochs = place_part(&mut end, [barriers, 8, 1])?;
+        layout.streams = place_part(&mut end, [ranks, shape.channels.into(), layout.stream_bytes()?])?;
         layout.end = end;
         Some(layout)
     }
 
     /// A line of state, one for the flag of free room, one for the flag of each lane, then the room to send from and the room to receive into.
     fn stream_bytes(&self) -> Option<u64> {
-        let rooms = lines(self.shape.room()?)?.checked_mul(2)?;
+        let rooms = round_to_lines(self.shape.stream_room()?)?.checked_mul(2)?;
         (2 + u64::from(self.shape.lanes)).checked_mul(LINE_BYTES)?.checked_add(rooms)
     }
 
@@ -144,19 +144,19 @@ impl WindowLayout {
 
     /// Bytes in all.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
+    pub const fn window_bytes(&self) -> u64 {
         self.end
     }
 
     /// Where the data end and all else begins: signals, counters, barriers and streams.
     #[must_use]
-    pub const fn words(&self) -> u64 {
+    pub const fn words_offset(&self) -> u64 {
         self.signals
     }
 
     /// The slot of a signal that a rank raises; `None` if there is none.
     #[must_use]
-    pub const fn signal(&self, by: u32, id: u32) -> Option<u64> {
+    pub const fn signal_slot(&self, by: u32, id: u32) -> Option<u64> {
         let inside = by < self.shape.ranks && id < self.shape.signals;
         if inside { Some(self.signals + self.nth_signal(by, id) * SLOT_BYTES) } else { None }
     }
@@ -174,7 +174,7 @@ impl WindowLayout {
 
     /// The slot of a counter.
     #[must_use]
-    pub const fn counter(&self, id: u32) -> Option<u64> {
+    pub const fn counter_slot(&self, id: u32) -> Option<u64> {
         if id < self.shape.counters { Some(self.counters + id as u64 * SLOT_BYTES) } else { None }
     }
 
@@ -186,7 +186,7 @@ impl WindowLayout {
 
     /// The slot of a barrier that a rank raises.
     #[must_use]
-    pub const fn barrier(&self, id: u32, by: u32) -> Option<u64> {
+    pub const fn barrier_slot(&self, id: u32, by: u32) -> Option<u64> {
         let (ranks, inside) = (self.shape.ranks, id < self.shape.barriers && by < self.shape.ranks);
         let nth = id as u64 * ranks as u64 + by as u64;
         if inside { Some(self.barriers + nth * SLOT_BYTES) } else { None }
@@ -194,13 +194,13 @@ impl WindowLayout {
 
     /// The word with how often this rank has come to a barrier.
     #[must_use]
-    pub const fn epoch(&self, id: u32) -> Option<u64> {
+    pub const fn barrier_epoch(&self, id: u32) -> Option<u64> {
         if id < self.shape.barriers { Some(self.epochs + id as u64 * 8) } else { None }
     }
 
     /// The stream of a channel with a rank.
     #[must_use]
-    pub fn stream(&self, with: u32, channel: u32) -> Option<StreamLayout> {
+    pub fn stream_layout(&self, with: u32, channel: u32) -> Option<StreamLayout> {
         let inside = with < self.shape.ranks && channel < self.shape.channels;
         let nth = u64::from(with) * u64::from(self.shape.channels) + u64::from(channel);
         let at = self.stream_bytes().filter(|_| inside)? * nth + self.streams;
@@ -211,7 +211,7 @@ impl WindowLayout {
 impl WindowShape {
     /// Bytes of a stream that may be under way.
     #[must_use]
-    pub fn room(&self) -> Option<u64> {
+    pub fn stream_room(&self) -> Option<u64> {
         u64::from(self.depth).checked_mul(self.chunk)
     }
 }
@@ -226,19 +226,19 @@ pub struct StreamLayout {
 impl StreamLayout {
     /// The line of state.
     #[must_use]
-    pub const fn state(&self) -> u64 {
+    pub const fn state_offset(&self) -> u64 {
         self.at
     }
 
     /// The flag that the other end raises by the chunks that it has taken.
     #[must_use]
-    pub const fn free(&self) -> u64 {
+    pub const fn free_flag(&self) -> u64 {
         self.at + LINE_BYTES
     }
 
     /// The flag that the other end raises by the bytes that have come over a lane.
     #[must_use]
-    pub const fn ready(&self, lane: u32) -> u64 {
+    pub const fn ready_flag(&self, lane: u32) -> u64 {
         self.at + (2 + (lane % self.shape.lanes) as u64) * LINE_BYTES
     }
 
@@ -270,28 +270,40 @@ mod tests {
     #[test]
     fn windows_are_laid_out_as_documented() {
         let layout = WindowLayout::new(shape()).unwrap();
-        assert_eq!((layout.words(), layout.signal(0, 0)), (1024, Some(1024)));
-        assert_eq!(layout.signal(2, 4), Some(1024 + 14 * 16));
+        assert_eq!((layout.words_offset(), layout.signal_slot(0, 0)), (1024, Some(1024)));
+        assert_eq!(layout.signal_slot(2, 4), Some(1024 + 14 * 16));
         assert_eq!(layout.signal_base(1, 0), Some(1280 + 5 * 8));
-        assert_eq!(layout.counter(1), Some(1408 + 16));
+        assert_eq!(layout.counter_slot(1), Some(1408 + 16));
         assert_eq!(layout.counter_base(1), Some(1536 + 8));
-        assert_eq!(layout.barrier(1, 2), Some(1664 + 5 * 16));
-        assert_eq!(layout.epoch(1), Some(1792 + 8));
-        let stream = layout.stream(1, 1).unwrap();
+        assert_eq!(layout.barrier_slot(1, 2), Some(1664 + 5 * 16));
+        assert_eq!(layout.barrier_epoch(1), Some(1792 + 8));
+        let stream = layout.stream_layout(1, 1).unwrap();
         // Five lines, and two rooms of 192 bytes in two lines each.
         let at = 1920 + 3 * (5 * 128 + 2 * 256);
-        assert_eq!((stream.state(), stream.free(), stream.ready(2)), (at, at + 128, at + 4 * 128));
+        assert_eq!(
+            (stream.state_offset(), stream.free_flag(), stream.ready_flag(2)),
+            (at, at + 128, at + 4 * 128)
+        );
         assert_eq!((stream.room_out(1), stream.room_in(5)), (at + 640 + 48, at + 640 + 256 + 48));
-        assert_eq!(layout.bytes(), 1920 + 6 * (5 * 128 + 2 * 256));
+        assert_eq!(layout.window_bytes(), 1920 + 6 * (5 * 128 + 2 * 256));
     }
 
     #[test]
     fn what_is_not_there_has_no_place() {
         let layout = WindowLayout::new(shape()).unwrap();
-        assert_eq!((layout.signal(3, 0), layout.signal(0, 5), layout.signal_base(0, 5)), (None, None, None));
-        assert_eq!((layout.counter(2), layout.counter_base(2), layout.epoch(2)), (None, None, None));
-        assert_eq!((layout.barrier(2, 0), layout.barrier(0, 3), layout.stream(0, 2)), (None, None, None));
-        assert_eq!(layout.stream(3, 0), None);
+        assert_eq!(
+            (layout.signal_slot(3, 0), layout.signal_slot(0, 5), layout.signal_base(0, 5)),
+            (None, None, None)
+        );
+        assert_eq!(
+            (layout.counter_slot(2), layout.counter_base(2), layout.barrier_epoch(2)),
+            (None, None, None)
+        );
+        assert_eq!(
+            (layout.barrier_slot(2, 0), layout.barrier_slot(0, 3), layout.stream_layout(0, 2)),
+            (None, None, None)
+        );
+        assert_eq!(layout.stream_layout(3, 0), None);
         let error = |change: fn(&mut WindowShape)| {
             let mut shape = shape();
             change(&mut shape);

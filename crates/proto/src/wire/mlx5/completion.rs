@@ -28,7 +28,7 @@ mod kind {
 
 /// Why an entry failed (`MLX5_CQE_SYNDROME_...`).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, thiserror::Error)]
-pub enum Syndrome {
+pub enum CqeSyndrome {
     /// Bytes at this end are too many or too few.
     #[error("the length does not fit at this end")]
     LocalLength,
@@ -74,33 +74,33 @@ pub enum Syndrome {
 }
 
 /// The numbers of those that have names.
-const SYNDROMES: [(u8, Syndrome); 13] = [
-    (0x01, Syndrome::LocalLength),
-    (0x02, Syndrome::LocalOperation),
-    (0x04, Syndrome::LocalProtection),
-    (0x05, Syndrome::Flushed),
-    (0x06, Syndrome::WindowBind),
-    (0x10, Syndrome::BadResponse),
-    (0x11, Syndrome::LocalAccess),
-    (0x12, Syndrome::RemoteRequest),
-    (0x13, Syndrome::RemoteAccess),
-    (0x14, Syndrome::RemoteOperation),
-    (0x15, Syndrome::TransportRetries),
-    (0x16, Syndrome::ReceiverRetries),
-    (0x22, Syndrome::RemoteAborted),
+const SYNDROMES: [(u8, CqeSyndrome); 13] = [
+    (0x01, CqeSyndrome::LocalLength),
+    (0x02, CqeSyndrome::LocalOperation),
+    (0x04, CqeSyndrome::LocalProtection),
+    (0x05, CqeSyndrome::Flushed),
+    (0x06, CqeSyndrome::WindowBind),
+    (0x10, CqeSyndrome::BadResponse),
+    (0x11, CqeSyndrome::LocalAccess),
+    (0x12, CqeSyndrome::RemoteRequest),
+    (0x13, CqeSyndrome::RemoteAccess),
+    (0x14, CqeSyndrome::RemoteOperation),
+    (0x15, CqeSyndrome::TransportRetries),
+    (0x16, CqeSyndrome::ReceiverRetries),
+    (0x22, CqeSyndrome::RemoteAborted),
 ];
 
-impl Syndrome {
+impl CqeSyndrome {
     /// What a number means.
     #[must_use]
-    pub fn of(number: u8) -> Self {
+    pub fn from_number(number: u8) -> Self {
         let known = SYNDROMES.iter().find(|(of, _)| *of == number);
         known.map_or(Self::Other(number), |&(_, syndrome)| syndrome)
     }
 
     /// Its number.
     #[must_use]
-    pub fn number(self) -> u8 {
+    pub fn to_number(self) -> u8 {
         match self {
             Self::Other(number) => number,
             named => SYNDROMES.iter().find(|(_, one)| *one == named).map_or(0, |&(number, _)| number),
@@ -110,7 +110,7 @@ impl Syndrome {
 
 /// What became of an entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Completion {
+pub struct Mlx5Completion {
     /// The queue pair, 24 bits.
     pub qp: u32,
     /// The lowest 16 bits of the entry's index: see [`full_index`](super::full_index).
@@ -120,15 +120,15 @@ pub struct Completion {
     /// The NIC's clock.
     pub time: u64,
     /// Why it failed, if it did, with the vendor's own code.
-    pub failed: Option<(Syndrome, u8)>,
+    pub failed: Option<(CqeSyndrome, u8)>,
 }
 
 /// A place of the ring holds what no sending queue completes with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("a completion of kind {0}, which no sending queue has")]
-pub struct CompletionError(pub u8);
+pub struct Mlx5CompletionError(pub u8);
 
-impl Completion {
+impl Mlx5Completion {
     /// Its bytes in a place of the ring, on a lap with that owner bit.
     #[must_use]
     pub fn to_bytes(&self, lap: bool) -> [u8; BYTES] {
@@ -138,7 +138,7 @@ impl Completion {
         match self.failed {
             Some((syndrome, vendor)) => {
                 bytes[at::BYTE_COUNT..][..4].fill(0);
-                (bytes[at::SYNDROME], bytes[at::VENDOR]) = (syndrome.number(), vendor);
+                (bytes[at::SYNDROME], bytes[at::VENDOR]) = (syndrome.to_number(), vendor);
             }
             None => bytes[at::TIMESTAMP..][..8].copy_from_slice(&self.time.to_be_bytes()),
         }
@@ -152,23 +152,27 @@ impl Completion {
     /// writes reads the last byte first, and the others after it.
     ///
     /// # Errors
-    /// [`CompletionError`].
-    pub fn from_bytes(bytes: &[u8; BYTES], lap: bool) -> Result<Option<Self>, CompletionError> {
-        Self::read(bytes, lap, Mutant::NONE)
+    /// [`Mlx5CompletionError`].
+    pub fn from_bytes(bytes: &[u8; BYTES], lap: bool) -> Result<Option<Self>, Mlx5CompletionError> {
+        Self::parse_completion(bytes, lap, Mutant::NONE)
     }
 
-    fn read(bytes: &[u8; BYTES], lap: bool, mutant: Mutant) -> Result<Option<Self>, CompletionError> {
+    fn parse_completion(
+        bytes: &[u8; BYTES],
+        lap: bool,
+        mutant: Mutant,
+    ) -> Result<Option<Self>, Mlx5CompletionError> {
         let owner = bytes[at::OWNER];
         let kind = owner >> 4;
-        if kind == kind::INVALID || (owner & 1 == 1) != lap && !mutant.is("mlx5-takes-the-last-lap") {
+        if kind == kind::INVALID || (owner & 1 == 1) != lap && !mutant.is_planted("mlx5-takes-the-last-lap") {
             return Ok(None);
         }
         if !matches!(kind, kind::REQUEST | kind::REQUEST_ERROR) {
-            return Err(CompletionError(kind));
+            return Err(Mlx5CompletionError(kind));
         }
         let word = |at: usize| core::array::from_fn(|n| bytes[at + n]);
-        let fails = kind == kind::REQUEST_ERROR && !mutant.is("mlx5-takes-errors-for-success");
-        let failed = fails.then(|| (Syndrome::of(bytes[at::SYNDROME]), bytes[at::VENDOR]));
+        let fails = kind == kind::REQUEST_ERROR && !mutant.is_planted("mlx5-takes-errors-for-success");
+        let failed = fails.then(|| (CqeSyndrome::from_number(bytes[at::SYNDROME]), bytes[at::VENDOR]));
         let done = failed.is_none();
         Ok(Some(Self {
             qp: u32::from_be_bytes(word(at::QP)) & 0xff_ffff,
@@ -185,7 +189,7 @@ impl Completion {
 
     /// An empty place: what a ring is filled with before a NIC has written to it.
     #[must_use]
-    pub const fn empty() -> [u8; BYTES] {
+    pub const fn empty_bytes() -> [u8; BYTES] {
         [0xff; BYTES]
     }
 }
@@ -199,30 +203,36 @@ mod tests {
 
     #[test]
     fn completions_are_what_the_nic_writes() {
-        let done =
-            Completion { qp: 0x12_3456, index: 0xfffe, bytes: 8, time: 0x0102_0304_0506_0708, failed: None };
+        let done = Mlx5Completion {
+            qp: 0x12_3456,
+            index: 0xfffe,
+            bytes: 8,
+            time: 0x0102_0304_0506_0708,
+            failed: None,
+        };
         let bytes = done.to_bytes(true);
         assert_eq!(bytes[..44], [0; 44]);
         let end = [0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0x12, 0x34, 0x56, 0xff, 0xfe, 0, 0x01];
         assert_eq!(bytes[44..], end);
-        let failed = Completion { bytes: 0, time: 0, failed: Some((Syndrome::RemoteAccess, 0x89)), ..done };
+        let failed =
+            Mlx5Completion { bytes: 0, time: 0, failed: Some((CqeSyndrome::RemoteAccess, 0x89)), ..done };
         let bytes = failed.to_bytes(false);
         assert_eq!(bytes[52..], [0, 0, 0x89, 0x13, 0, 0x12, 0x34, 0x56, 0xff, 0xfe, 0, 0xd0]);
         // Of failures the NIC writes the operation in front of the queue pair.
         let mut bytes = bytes;
         bytes[56] = 0x08;
-        assert_eq!(Completion::read(&bytes, false, planted()), Ok(Some(failed)));
-        assert_eq!(Completion::read(&done.to_bytes(false), false, planted()), Ok(Some(done)));
+        assert_eq!(Mlx5Completion::parse_completion(&bytes, false, planted()), Ok(Some(failed)));
+        assert_eq!(Mlx5Completion::parse_completion(&done.to_bytes(false), false, planted()), Ok(Some(done)));
     }
 
     #[test]
     fn a_place_is_read_on_its_own_lap_and_not_before_it_is_written() {
-        let done = Completion { qp: 1, index: 2, bytes: 0, time: 0, failed: None };
+        let done = Mlx5Completion { qp: 1, index: 2, bytes: 0, time: 0, failed: None };
         for lap in [false, true] {
-            let read = |bytes: [u8; BYTES]| Completion::read(&bytes, lap, planted());
+            let read = |bytes: [u8; BYTES]| Mlx5Completion::parse_completion(&bytes, lap, planted());
             assert_eq!(read(done.to_bytes(lap)), Ok(Some(done)));
             assert_eq!(read(done.to_bytes(!lap)), Ok(None), "that of the lap before");
-            assert_eq!(read(Completion::empty()), Ok(None));
+            assert_eq!(read(Mlx5Completion::empty_bytes()), Ok(None));
         }
     }
 
@@ -231,17 +241,17 @@ mod tests {
         let mut bytes = [0; BYTES];
         for kind in 1..15 {
             bytes[63] = kind << 4;
-            let read = Completion::from_bytes(&bytes, false);
-            assert_eq!(read.err(), (kind != 13).then_some(CompletionError(kind)), "{kind}");
+            let read = Mlx5Completion::from_bytes(&bytes, false);
+            assert_eq!(read.err(), (kind != 13).then_some(Mlx5CompletionError(kind)), "{kind}");
         }
     }
 
     #[test]
     fn every_number_of_a_failure_has_a_meaning_and_back() {
         for number in 0..=u8::MAX {
-            let named = !matches!(Syndrome::of(number), Syndrome::Other(_));
+            let named = !matches!(CqeSyndrome::from_number(number), CqeSyndrome::Other(_));
             assert_eq!(
-                (Syndrome::of(number).number(), named),
+                (CqeSyndrome::from_number(number).to_number(), named),
                 (number, SYNDROMES.iter().any(|(of, _)| *of == number))
             );
         }
@@ -252,10 +262,10 @@ mod tests {
         fn completions_read_back(
             qp in 0..1u32 << 24, index: u16, numbers: (u32, u64), failed in prop::option::of(any::<(u8, u8)>()), lap: bool
         ) {
-            let failed = failed.map(|(number, vendor)| (Syndrome::of(number), vendor));
+            let failed = failed.map(|(number, vendor)| (CqeSyndrome::from_number(number), vendor));
             let (bytes, time) = if failed.is_some() { (0, 0) } else { numbers };
-            let completion = Completion { qp, index, bytes, time, failed };
-            prop_assert_eq!(Completion::from_bytes(&completion.to_bytes(lap), lap), Ok(Some(completion)));
+            let completion = Mlx5Completion { qp, index, bytes, time, failed };
+            prop_assert_eq!(Mlx5Completion::from_bytes(&completion.to_bytes(lap), lap), Ok(Some(completion)));
         }
     }
 }

@@ -29,7 +29,7 @@ mod opcode {
 
 /// What an entry waits for before it begins: the three bits of the control segment.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Fence {
+pub enum Mlx5Fence {
     /// Nothing.
     None,
     /// That data which an earlier entry reads at this end has been read (`MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE`).
@@ -42,23 +42,23 @@ pub enum Fence {
     Verbs,
 }
 
-impl Fence {
+impl Mlx5Fence {
     const ALL: [Self; 5] = [Self::None, Self::Small, Self::ReadsAndAtomics, Self::Strong, Self::Verbs];
 
-    const fn bits(self) -> u8 {
+    const fn to_bits(self) -> u8 {
         self as u8
     }
 }
 
 /// Bytes at this end, by the key of the region that they are in. Addresses of a zero-based region begin at 0.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Local {
+pub struct LocalSegment {
     addr: u64,
     key: u32,
     len: u32,
 }
 
-impl Local {
+impl LocalSegment {
     /// `len` bytes; `None` for none of them, which no segment can say, or for more than [`LEN_MAX`].
     #[must_use]
     pub const fn new(addr: u64, key: u32, len: u32) -> Option<Self> {
@@ -67,7 +67,7 @@ impl Local {
 
     /// The eight bytes that an atomic's old value goes to.
     #[must_use]
-    pub const fn word(addr: u64, key: u32) -> Self {
+    pub const fn of_word(addr: u64, key: u32) -> Self {
         Self { addr, key, len: 8 }
     }
 
@@ -93,7 +93,7 @@ impl Local {
 
 /// Where bytes are at the other end, by the key that it has given.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Remote {
+pub struct RemoteSegment {
     /// The first byte; of a zero-based region its offset.
     pub addr: u64,
     /// The region's key.
@@ -102,12 +102,12 @@ pub struct Remote {
 
 /// One to [`INLINE_MAX`] bytes that stand in an entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Inline {
+pub struct InlineSegment {
     bytes: [u8; INLINE_MAX],
     len: u8,
 }
 
-impl Inline {
+impl InlineSegment {
     /// Those bytes; `None` if there are none or too many.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
@@ -118,41 +118,41 @@ impl Inline {
 
     /// They.
     #[must_use]
-    pub fn bytes(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 }
 
 /// What an entry does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Work {
+pub enum Mlx5Work {
     /// Nothing, in order.
     Nop,
     /// Bytes go there; none of them with no `Local`.
-    Write(Remote, Option<Local>),
+    Write(RemoteSegment, Option<LocalSegment>),
     /// Bytes of the entry go there.
-    WriteInline(Remote, Inline),
+    WriteInline(RemoteSegment, InlineSegment),
     /// Bytes come from there.
-    Read(Remote, Local),
+    Read(RemoteSegment, LocalSegment),
     /// A number is added to the eight bytes there; what was there comes here.
     FetchAdd {
         /// The word.
-        word: Remote,
+        word: RemoteSegment,
         /// What is added.
         add: u64,
         /// Where the old value goes.
-        old: Local,
+        old: LocalSegment,
     },
     /// The eight bytes there become another number if they are a certain one; what was there comes here.
     CompareSwap {
         /// The word.
-        word: Remote,
+        word: RemoteSegment,
         /// What it is to be.
         compare: u64,
         /// What it becomes.
         swap: u64,
         /// Where the old value goes.
-        old: Local,
+        old: LocalSegment,
     },
     /// The queue stands still until a completion queue has had completion number `index`, modulo 2^32: see
     /// [`wait_is_over`](super::wait_is_over).
@@ -163,27 +163,27 @@ pub enum Work {
         index: u32,
     },
     /// Bytes here are read and go nowhere, behind all that was placed before.
-    Dump(Local),
+    Dump(LocalSegment),
 }
 
 /// A work entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Entry {
+pub struct Mlx5Entry {
     /// The lowest 16 bits of its index.
     pub index: u16,
     /// The queue pair, 24 bits; more are cut off.
     pub qp: u32,
     /// What it waits for.
-    pub fence: Fence,
+    pub fence: Mlx5Fence,
     /// Whether it completes visibly if it succeeds; it does if it fails.
     pub signalled: bool,
     /// What it does.
-    pub work: Work,
+    pub work: Mlx5Work,
 }
 
 /// 64 bytes are no entry that is written here.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum EntryError {
+pub enum Mlx5EntryError {
     /// An operation that there is not.
     #[error("operation {0:#04x}")]
     Opcode(u8),
@@ -210,13 +210,13 @@ pub enum EntryError {
 }
 
 /// Segments of 16 bytes, one behind the other.
-struct Segments {
+struct SegmentWriter {
     bytes: [u8; BYTES],
     at: usize,
 }
 
-impl Segments {
-    fn put<const N: usize>(&mut self, bytes: [u8; N]) -> &mut Self {
+impl SegmentWriter {
+    fn put_bytes<const N: usize>(&mut self, bytes: [u8; N]) -> &mut Self {
         if let Some(place) = self.bytes.get_mut(self.at..self.at + N) {
             place.copy_from_slice(&bytes);
         }
@@ -224,61 +224,62 @@ impl Segments {
         self
     }
 
-    fn u32(&mut self, value: u32) -> &mut Self {
-        self.put(value.to_be_bytes())
+    fn put_u32(&mut self, value: u32) -> &mut Self {
+        self.put_bytes(value.to_be_bytes())
     }
 
-    fn u64(&mut self, value: u64) -> &mut Self {
-        self.put(value.to_be_bytes())
+    fn put_u64(&mut self, value: u64) -> &mut Self {
+        self.put_bytes(value.to_be_bytes())
     }
 
-    fn remote(&mut self, remote: Remote) -> &mut Self {
-        self.u64(remote.addr).u32(remote.key).u32(0)
+    fn put_remote(&mut self, remote: RemoteSegment) -> &mut Self {
+        self.put_u64(remote.addr).put_u32(remote.key).put_u32(0)
     }
 
-    fn local(&mut self, local: Local) -> &mut Self {
-        self.u32(local.len).u32(local.key).u64(local.addr)
+    fn put_local(&mut self, local: LocalSegment) -> &mut Self {
+        self.put_u32(local.len).put_u32(local.key).put_u64(local.addr)
     }
 }
 
 /// Numbers out of an entry, from a place on.
 #[derive(Clone, Copy)]
-struct Fields<'a>(&'a [u8; BYTES]);
+struct EntryFieldReader<'a>(&'a [u8; BYTES]);
 
-impl Fields<'_> {
-    fn array<const N: usize>(self, at: usize) -> [u8; N] {
+impl EntryFieldReader<'_> {
+    fn read_array<const N: usize>(self, at: usize) -> [u8; N] {
         core::array::from_fn(|n| self.0.get(at + n).copied().unwrap_or(0))
     }
 
-    fn u32(self, at: usize) -> u32 {
-        u32::from_be_bytes(self.array(at))
+    fn read_u32(self, at: usize) -> u32 {
+        u32::from_be_bytes(self.read_array(at))
     }
 
-    fn u64(self, at: usize) -> u64 {
-        u64::from_be_bytes(self.array(at))
+    fn read_u64(self, at: usize) -> u64 {
+        u64::from_be_bytes(self.read_array(at))
     }
 
-    fn remote(self) -> Result<Remote, EntryError> {
-        let remote = Remote { addr: self.u64(16), key: self.u32(24) };
-        if self.u32(28) == 0 { Ok(remote) } else { Err(EntryError::Reserved) }
+    fn read_remote(self) -> Result<RemoteSegment, Mlx5EntryError> {
+        let remote = RemoteSegment { addr: self.read_u64(16), key: self.read_u32(24) };
+        if self.read_u32(28) == 0 { Ok(remote) } else { Err(Mlx5EntryError::Reserved) }
     }
 
-    fn local(self, at: usize) -> Result<Local, EntryError> {
-        let len = self.u32(at);
-        Local::new(self.u64(at + 8), self.u32(at + 4), len).ok_or(EntryError::Length(len))
+    fn read_local(self, at: usize) -> Result<LocalSegment, Mlx5EntryError> {
+        let len = self.read_u32(at);
+        LocalSegment::new(self.read_u64(at + 8), self.read_u32(at + 4), len)
+            .ok_or(Mlx5EntryError::Length(len))
     }
 
-    fn word(self, at: usize) -> Result<Local, EntryError> {
-        self.local(at)
-            .and_then(|local| if local.len == 8 { Ok(local) } else { Err(EntryError::Length(local.len)) })
+    fn read_word(self, at: usize) -> Result<LocalSegment, Mlx5EntryError> {
+        self.read_local(at)
+            .and_then(|local| if local.len == 8 { Ok(local) } else { Err(Mlx5EntryError::Length(local.len)) })
     }
 
-    fn inline(self, at: usize) -> Result<Inline, EntryError> {
-        let said = self.u32(at);
+    fn read_inline(self, at: usize) -> Result<InlineSegment, Mlx5EntryError> {
+        let said = self.read_u32(at);
         let len = said & !IS_INLINE;
-        let bytes: [u8; INLINE_MAX] = self.array(at + 4);
-        let found = bytes.get(..len as usize).and_then(Inline::new);
-        found.filter(|_| said & IS_INLINE != 0).ok_or(EntryError::Length(said))
+        let bytes: [u8; INLINE_MAX] = self.read_array(at + 4);
+        let found = bytes.get(..len as usize).and_then(InlineSegment::new);
+        found.filter(|_| said & IS_INLINE != 0).ok_or(Mlx5EntryError::Length(said))
     }
 }
 
@@ -287,9 +288,9 @@ const fn inline_segments(len: u8) -> u8 {
     2 + (4 + len).div_ceil(16)
 }
 
-impl Work {
+impl Mlx5Work {
     /// Its number, and how many segments it has.
-    const fn kind(&self) -> (u8, u8) {
+    const fn opcode_and_segments(&self) -> (u8, u8) {
         match self {
             Self::Nop => (opcode::NOP, 1),
             Self::Write(_, None) => (opcode::RDMA_WRITE, 2),
@@ -303,29 +304,29 @@ impl Work {
         }
     }
 
-    fn write(&self, out: &mut Segments) {
+    fn write_segments(&self, out: &mut SegmentWriter) {
         match *self {
             Self::Nop | Self::Write(_, None) => {}
             Self::Write(_, Some(local)) | Self::Read(_, local) | Self::Dump(local) => {
-                out.local(local);
+                out.put_local(local);
             }
             Self::WriteInline(_, inline) => {
-                out.u32(u32::from(inline.len) | IS_INLINE).put(inline.bytes);
+                out.put_u32(u32::from(inline.len) | IS_INLINE).put_bytes(inline.bytes);
             }
             Self::FetchAdd { add, old, .. } => {
-                out.u64(add).u64(0).local(old);
+                out.put_u64(add).put_u64(0).put_local(old);
             }
             Self::CompareSwap { compare, swap, old, .. } => {
-                out.u64(swap).u64(compare).local(old);
+                out.put_u64(swap).put_u64(compare).put_local(old);
             }
             Self::Wait { cq, index } => {
-                out.u64(0).u32(index).u32(cq & NUMBER_MAX);
+                out.put_u64(0).put_u32(index).put_u32(cq & NUMBER_MAX);
             }
         }
     }
 
     /// What is at the other end, for operations that have one.
-    const fn remote(&self) -> Option<Remote> {
+    const fn remote_segment(&self) -> Option<RemoteSegment> {
         match *self {
             Self::Write(remote, _) | Self::WriteInline(remote, _) | Self::Read(remote, _) => Some(remote),
             Self::FetchAdd { word, .. } | Self::CompareSwap { word, .. } => Some(word),
@@ -333,35 +334,38 @@ impl Work {
         }
     }
 
-    fn read(opcode: u8, segments: u8, fields: Fields<'_>) -> Result<Self, EntryError> {
+    fn parse_work(opcode: u8, segments: u8, fields: EntryFieldReader<'_>) -> Result<Self, Mlx5EntryError> {
         match (opcode, segments) {
             (opcode::NOP, 1) => Ok(Self::Nop),
-            (opcode::RDMA_WRITE, 2) => Ok(Self::Write(fields.remote()?, None)),
-            (opcode::RDMA_WRITE, 3..=4) if segments == 4 || fields.u32(32) & IS_INLINE != 0 => {
-                let inline = fields.inline(32)?;
+            (opcode::RDMA_WRITE, 2) => Ok(Self::Write(fields.read_remote()?, None)),
+            (opcode::RDMA_WRITE, 3..=4) if segments == 4 || fields.read_u32(32) & IS_INLINE != 0 => {
+                let inline = fields.read_inline(32)?;
                 let fits = inline_segments(inline.len) == segments;
                 if fits {
-                    Ok(Self::WriteInline(fields.remote()?, inline))
+                    Ok(Self::WriteInline(fields.read_remote()?, inline))
                 } else {
-                    Err(EntryError::Segments { opcode, segments })
+                    Err(Mlx5EntryError::Segments { opcode, segments })
                 }
             }
-            (opcode::RDMA_WRITE, 3) => Ok(Self::Write(fields.remote()?, Some(fields.local(32)?))),
-            (opcode::RDMA_READ, 3) => Ok(Self::Read(fields.remote()?, fields.local(32)?)),
-            (opcode::ATOMIC_FA, 4) if fields.u64(40) != 0 => Err(EntryError::Reserved),
-            (opcode::ATOMIC_FA, 4) => {
-                Ok(Self::FetchAdd { word: fields.remote()?, add: fields.u64(32), old: fields.word(48)? })
-            }
+            (opcode::RDMA_WRITE, 3) => Ok(Self::Write(fields.read_remote()?, Some(fields.read_local(32)?))),
+            (opcode::RDMA_READ, 3) => Ok(Self::Read(fields.read_remote()?, fields.read_local(32)?)),
+            (opcode::ATOMIC_FA, 4) if fields.read_u64(40) != 0 => Err(Mlx5EntryError::Reserved),
+            (opcode::ATOMIC_FA, 4) => Ok(Self::FetchAdd {
+                word: fields.read_remote()?,
+                add: fields.read_u64(32),
+                old: fields.read_word(48)?,
+            }),
             (opcode::ATOMIC_CS, 4) => {
-                let (word, old) = (fields.remote()?, fields.word(48)?);
-                Ok(Self::CompareSwap { word, swap: fields.u64(32), compare: fields.u64(40), old })
+                let word = fields.read_remote()?;
+                let old = fields.read_word(48)?;
+                Ok(Self::CompareSwap { word, swap: fields.read_u64(32), compare: fields.read_u64(40), old })
             }
-            (opcode::WAIT, 2) if fields.u64(16) != 0 => Err(EntryError::Reserved),
-            (opcode::WAIT, 2) => match fields.u32(28) {
-                cq if cq > NUMBER_MAX => Err(EntryError::Queue(cq)),
-                cq => Ok(Self::Wait { cq, index: fields.u32(24) }),
+            (opcode::WAIT, 2) if fields.read_u64(16) != 0 => Err(Mlx5EntryError::Reserved),
+            (opcode::WAIT, 2) => match fields.read_u32(28) {
+                cq if cq > NUMBER_MAX => Err(Mlx5EntryError::Queue(cq)),
+                cq => Ok(Self::Wait { cq, index: fields.read_u32(24) }),
             },
-            (opcode::DUMP, 2) => Ok(Self::Dump(fields.local(16)?)),
+            (opcode::DUMP, 2) => Ok(Self::Dump(fields.read_local(16)?)),
             (
                 opcode::NOP
                 | opcode::RDMA_WRITE
@@ -371,50 +375,51 @@ impl Work {
                 | opcode::WAIT
                 | opcode::DUMP,
                 _,
-            ) => Err(EntryError::Segments { opcode, segments }),
-            _ => Err(EntryError::Opcode(opcode)),
+            ) => Err(Mlx5EntryError::Segments { opcode, segments }),
+            _ => Err(Mlx5EntryError::Opcode(opcode)),
         }
     }
 }
 
-impl Entry {
+impl Mlx5Entry {
     /// Its bytes; those behind its last segment are zero, and the NIC does not read them.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
-        let (opcode, segments) = self.work.kind();
-        let flags = self.fence.bits() << FENCE_SHIFT | if self.signalled { CQ_UPDATE } else { 0 };
-        let mut out = Segments { bytes: [0; BYTES], at: 0 };
-        out.u32(u32::from(self.index) << 8 | u32::from(opcode));
-        out.u32((self.qp & NUMBER_MAX) << 8 | u32::from(segments));
-        out.put([0, 0, 0, flags]).u32(0);
-        if let Some(remote) = self.work.remote() {
-            out.remote(remote);
+        let (opcode, segments) = self.work.opcode_and_segments();
+        let flags = self.fence.to_bits() << FENCE_SHIFT | if self.signalled { CQ_UPDATE } else { 0 };
+        let mut out = SegmentWriter { bytes: [0; BYTES], at: 0 };
+        out.put_u32(u32::from(self.index) << 8 | u32::from(opcode));
+        out.put_u32((self.qp & NUMBER_MAX) << 8 | u32::from(segments));
+        out.put_bytes([0, 0, 0, flags]).put_u32(0);
+        if let Some(remote) = self.work.remote_segment() {
+            out.put_remote(remote);
         }
-        self.work.write(&mut out);
+        self.work.write_segments(&mut out);
         out.bytes
     }
 
     /// Reads 64 bytes of a ring, as a NIC does, but for what it takes and no queue here writes.
     ///
     /// # Errors
-    /// [`EntryError`] says what is wrong.
-    pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<Self, EntryError> {
-        Self::read(bytes, Mutant::NONE)
+    /// [`Mlx5EntryError`] says what is wrong.
+    pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<Self, Mlx5EntryError> {
+        Self::parse_entry(bytes, Mutant::NONE)
     }
 
-    fn read(bytes: &[u8; BYTES], mutant: Mutant) -> Result<Self, EntryError> {
-        let fields = Fields(bytes);
-        let (what, whose, [signature, one, other, flags]) = (fields.u32(0), fields.u32(4), fields.array(8));
-        let reserved = what >> 24 != 0 || [signature, one, other] != [0; 3] || fields.u32(12) != 0;
-        if reserved && !mutant.is("mlx5-ignores-reserved-fields") {
-            return Err(EntryError::Reserved);
+    fn parse_entry(bytes: &[u8; BYTES], mutant: Mutant) -> Result<Self, Mlx5EntryError> {
+        let fields = EntryFieldReader(bytes);
+        let (what, whose, [signature, one, other, flags]) =
+            (fields.read_u32(0), fields.read_u32(4), fields.read_array(8));
+        let reserved = what >> 24 != 0 || [signature, one, other] != [0; 3] || fields.read_u32(12) != 0;
+        if reserved && !mutant.is_planted("mlx5-ignores-reserved-fields") {
+            return Err(Mlx5EntryError::Reserved);
         }
-        let fence = Fence::ALL.into_iter().find(|fence| fence.bits() == flags >> FENCE_SHIFT);
+        let fence = Mlx5Fence::ALL.into_iter().find(|fence| fence.to_bits() == flags >> FENCE_SHIFT);
         let rest = flags & ((1 << FENCE_SHIFT) - 1);
         let (Some(fence), 0 | CQ_UPDATE) = (fence, rest) else {
-            return Err(EntryError::Flags(flags));
+            return Err(Mlx5EntryError::Flags(flags));
         };
-        let work = Work::read(what as u8, whose as u8, fields)?;
+        let work = Mlx5Work::parse_work(what as u8, whose as u8, fields)?;
         Ok(Self { index: (what >> 8) as u16, qp: whose >> 8, fence, signalled: rest != 0, work })
     }
 }
@@ -426,17 +431,17 @@ mod tests {
     use super::*;
     use crate::mutant::planted;
 
-    const THERE: Remote = Remote { addr: 0x7f00_1122_3344_5566, key: 0x0a0b_0c0d };
+    const THERE: RemoteSegment = RemoteSegment { addr: 0x7f00_1122_3344_5566, key: 0x0a0b_0c0d };
 
-    fn here(len: u32) -> Local {
-        Local::new(0x1020_3040_5060_7080, 0x0506_0708, len).unwrap()
+    fn here(len: u32) -> LocalSegment {
+        LocalSegment::new(0x1020_3040_5060_7080, 0x0506_0708, len).unwrap()
     }
 
-    fn entry(index: u16, fence: Fence, work: Work) -> Entry {
-        Entry { index, qp: 0x12_3456, fence, signalled: true, work }
+    fn entry(index: u16, fence: Mlx5Fence, work: Mlx5Work) -> Mlx5Entry {
+        Mlx5Entry { index, qp: 0x12_3456, fence, signalled: true, work }
     }
 
-    fn bytes(entry: Entry) -> [[u32; 4]; 4] {
+    fn bytes(entry: Mlx5Entry) -> [[u32; 4]; 4] {
         let bytes = entry.to_bytes();
         core::array::from_fn(|segment| {
             core::array::from_fn(|word| {
@@ -450,20 +455,22 @@ mod tests {
     #[test]
     fn entries_are_what_the_nic_reads() {
         let none = [0; 4];
-        let write = bytes(entry(0xfffe, Fence::None, Work::Write(THERE, Some(here(4096)))));
+        let write = bytes(entry(0xfffe, Mlx5Fence::None, Mlx5Work::Write(THERE, Some(here(4096)))));
         let there = [0x7f00_1122, 0x3344_5566, 0x0a0b_0c0d, 0];
         assert_eq!(
             write,
             [[0xff_fe08, 0x1234_5603, 8, 0], there, [4096, 0x0506_0708, 0x1020_3040, 0x5060_7080], none]
         );
-        let (word, old) = (THERE, Local::word(0, 0xabcd));
-        let signal = bytes(entry(0xffff, Fence::ReadsAndAtomics, Work::FetchAdd { word, add: 3, old }));
+        let word = THERE;
+        let old = LocalSegment::of_word(0, 0xabcd);
+        let signal =
+            bytes(entry(0xffff, Mlx5Fence::ReadsAndAtomics, Mlx5Work::FetchAdd { word, add: 3, old }));
         assert_eq!(signal, [[0xff_ff12, 0x1234_5604, 0x48, 0], there, [0, 3, 0, 0], [8, 0xabcd, 0, 0]]);
-        let wait = bytes(entry(0, Fence::None, Work::Wait { cq: 0x65_4321, index: 0x1_ffff }));
+        let wait = bytes(entry(0, Mlx5Fence::None, Mlx5Work::Wait { cq: 0x65_4321, index: 0x1_ffff }));
         assert_eq!(wait, [[0x0f, 0x1234_5602, 8, 0], [0, 0, 0x1_ffff, 0x65_4321], none, none]);
-        let swap = Work::CompareSwap { word, compare: 5, swap: 1 << 32 | 6, old };
+        let swap = Mlx5Work::CompareSwap { word, compare: 5, swap: 1 << 32 | 6, old };
         assert_eq!(
-            bytes(entry(1, Fence::Verbs, swap)),
+            bytes(entry(1, Mlx5Fence::Verbs, swap)),
             [[0x111, 0x1234_5604, 0x88, 0], there, [1, 6, 0, 5], [8, 0xabcd, 0, 0]]
         );
     }
@@ -471,89 +478,104 @@ mod tests {
     #[test]
     fn entries_without_data_and_with_their_own() {
         let there = [0x7f00_1122, 0x3344_5566, 0x0a0b_0c0d, 0];
-        let empty = Work::Write(THERE, None);
-        assert_eq!(bytes(entry(2, Fence::Small, empty))[..2], [[0x208, 0x1234_5602, 0x28, 0], there]);
+        let empty = Mlx5Work::Write(THERE, None);
+        assert_eq!(bytes(entry(2, Mlx5Fence::Small, empty))[..2], [[0x208, 0x1234_5602, 0x28, 0], there]);
         for (len, segments) in [(1, 3), (8, 3), (12, 3), (13, 4), (INLINE_MAX, 4)] {
             let own = [0x5a; INLINE_MAX];
-            let work = Work::WriteInline(THERE, Inline::new(&own[..len]).unwrap());
-            let [control, remote, data, _] = bytes(entry(3, Fence::Strong, work));
+            let work = Mlx5Work::WriteInline(THERE, InlineSegment::new(&own[..len]).unwrap());
+            let [control, remote, data, _] = bytes(entry(3, Mlx5Fence::Strong, work));
             assert_eq!((control, remote), ([0x308, 0x1234_5600 | segments, 0x68, 0], there));
             assert_eq!(data[0], 1 << 31 | len as u32);
         }
-        assert_eq!(bytes(entry(4, Fence::None, Work::Nop))[..2], [[0x400, 0x1234_5601, 8, 0], [0; 4]]);
-        let dump = bytes(Entry { signalled: false, ..entry(5, Fence::None, Work::Dump(here(1))) });
+        assert_eq!(
+            bytes(entry(4, Mlx5Fence::None, Mlx5Work::Nop))[..2],
+            [[0x400, 0x1234_5601, 8, 0], [0; 4]]
+        );
+        let dump =
+            bytes(Mlx5Entry { signalled: false, ..entry(5, Mlx5Fence::None, Mlx5Work::Dump(here(1))) });
         assert_eq!(dump[..2], [[0x523, 0x1234_5602, 0, 0], [1, 0x0506_0708, 0x1020_3040, 0x5060_7080]]);
-        assert!([Inline::new(&[]), Inline::new(&[0; INLINE_MAX + 1])].iter().all(Option::is_none));
-        assert!(Local::new(0, 0, 0).is_none() && Local::new(0, 0, LEN_MAX + 1).is_none());
-        assert!(Local::new(0, 0, LEN_MAX).is_some());
+        assert!(
+            [InlineSegment::new(&[]), InlineSegment::new(&[0; INLINE_MAX + 1])].iter().all(Option::is_none)
+        );
+        assert!(LocalSegment::new(0, 0, 0).is_none() && LocalSegment::new(0, 0, LEN_MAX + 1).is_none());
+        assert!(LocalSegment::new(0, 0, LEN_MAX).is_some());
     }
 
     /// A change of one field of an entry that is good.
     #[test]
     fn what_no_queue_writes_is_refused() {
-        let (word, old) = (THERE, Local::word(0, 1));
-        let of = |work: Work| entry(7, Fence::None, work).to_bytes();
-        let with = |work: Work, at: usize, value: u8| {
+        let word = THERE;
+        let old = LocalSegment::of_word(0, 1);
+        let of = |work: Mlx5Work| entry(7, Mlx5Fence::None, work).to_bytes();
+        let with = |work: Mlx5Work, at: usize, value: u8| {
             let mut bytes = of(work);
             bytes[at] = value;
-            Entry::read(&bytes, planted()).err()
+            Mlx5Entry::parse_entry(&bytes, planted()).err()
         };
-        let write = Work::Write(THERE, Some(here(64)));
-        let add = Work::FetchAdd { word, add: 1, old };
-        let wait = Work::Wait { cq: 1, index: 2 };
+        let write = Mlx5Work::Write(THERE, Some(here(64)));
+        let add = Mlx5Work::FetchAdd { word, add: 1, old };
+        let wait = Mlx5Work::Wait { cq: 1, index: 2 };
         for at in [0, 8, 9, 10, 12, 15, 31] {
-            assert_eq!(with(write, at, 1), Some(EntryError::Reserved), "{at}");
+            assert_eq!(with(write, at, 1), Some(Mlx5EntryError::Reserved), "{at}");
         }
-        assert_eq!(with(write, 3, 0x0a), Some(EntryError::Opcode(0x0a)));
+        assert_eq!(with(write, 3, 0x0a), Some(Mlx5EntryError::Opcode(0x0a)));
         for flags in [1, 2, 4, 0x18, 5 << 5, 0xe8] {
-            assert_eq!(with(write, 11, flags), Some(EntryError::Flags(flags)));
+            assert_eq!(with(write, 11, flags), Some(Mlx5EntryError::Flags(flags)));
         }
         for (work, segments) in
-            [(write, 1), (write, 5), (Work::Nop, 2), (add, 3), (wait, 3), (Work::Dump(here(1)), 1)]
+            [(write, 1), (write, 5), (Mlx5Work::Nop, 2), (add, 3), (wait, 3), (Mlx5Work::Dump(here(1)), 1)]
         {
             let opcode = of(work)[3];
-            assert_eq!(with(work, 7, segments), Some(EntryError::Segments { opcode, segments }));
+            assert_eq!(with(work, 7, segments), Some(Mlx5EntryError::Segments { opcode, segments }));
         }
-        assert_eq!(with(write, 35, 0), Some(EntryError::Length(0)));
-        assert_eq!(with(write, 32, 0x40), Some(EntryError::Length(0x4000_0040)));
-        assert_eq!(with(add, 51, 4), Some(EntryError::Length(4)));
-        assert_eq!(with(add, 47, 1), Some(EntryError::Reserved), "an addition compares nothing");
-        assert_eq!(with(wait, 28, 1), Some(EntryError::Queue(1 << 24 | 1)));
-        assert_eq!(with(wait, 23, 1), Some(EntryError::Reserved));
-        let inline = Work::WriteInline(THERE, Inline::new(&[1; 8]).unwrap());
-        assert_eq!(with(inline, 35, 29), Some(EntryError::Length(1 << 31 | 29)));
-        assert_eq!(with(inline, 35, 0), Some(EntryError::Length(1 << 31)));
-        assert_eq!(with(inline, 35, 13), Some(EntryError::Segments { opcode: 8, segments: 3 }));
+        assert_eq!(with(write, 35, 0), Some(Mlx5EntryError::Length(0)));
+        assert_eq!(with(write, 32, 0x40), Some(Mlx5EntryError::Length(0x4000_0040)));
+        assert_eq!(with(add, 51, 4), Some(Mlx5EntryError::Length(4)));
+        assert_eq!(with(add, 47, 1), Some(Mlx5EntryError::Reserved), "an addition compares nothing");
+        assert_eq!(with(wait, 28, 1), Some(Mlx5EntryError::Queue(1 << 24 | 1)));
+        assert_eq!(with(wait, 23, 1), Some(Mlx5EntryError::Reserved));
+        let inline = Mlx5Work::WriteInline(THERE, InlineSegment::new(&[1; 8]).unwrap());
+        assert_eq!(with(inline, 35, 29), Some(Mlx5EntryError::Length(1 << 31 | 29)));
+        assert_eq!(with(inline, 35, 0), Some(Mlx5EntryError::Length(1 << 31)));
+        assert_eq!(with(inline, 35, 13), Some(Mlx5EntryError::Segments { opcode: 8, segments: 3 }));
     }
 
-    fn work() -> impl Strategy<Value = Work> {
-        let remote = || (any::<u64>(), any::<u32>()).prop_map(|(addr, key)| Remote { addr, key });
+    fn work() -> impl Strategy<Value = Mlx5Work> {
+        let remote = || (any::<u64>(), any::<u32>()).prop_map(|(addr, key)| RemoteSegment { addr, key });
         let local = || {
-            (any::<u64>(), any::<u32>(), 1..=LEN_MAX).prop_map(|(addr, key, len)| Local { addr, key, len })
+            (any::<u64>(), any::<u32>(), 1..=LEN_MAX).prop_map(|(addr, key, len)| LocalSegment {
+                addr,
+                key,
+                len,
+            })
         };
-        let word = || (any::<u64>(), any::<u32>()).prop_map(|(addr, key)| Local::word(addr, key));
-        let inline =
-            prop::collection::vec(any::<u8>(), 1..=INLINE_MAX).prop_map(|bytes| Inline::new(&bytes).unwrap());
+        let word = || (any::<u64>(), any::<u32>()).prop_map(|(addr, key)| LocalSegment::of_word(addr, key));
+        let inline = prop::collection::vec(any::<u8>(), 1..=INLINE_MAX)
+            .prop_map(|bytes| InlineSegment::new(&bytes).unwrap());
         prop_oneof![
-            Just(Work::Nop),
-            (remote(), prop::option::of(local())).prop_map(|(to, from)| Work::Write(to, from)),
-            (remote(), inline).prop_map(|(to, bytes)| Work::WriteInline(to, bytes)),
-            (remote(), local()).prop_map(|(from, to)| Work::Read(from, to)),
-            (remote(), any::<u64>(), word()).prop_map(|(word, add, old)| Work::FetchAdd { word, add, old }),
+            Just(Mlx5Work::Nop),
+            (remote(), prop::option::of(local())).prop_map(|(to, from)| Mlx5Work::Write(to, from)),
+            (remote(), inline).prop_map(|(to, bytes)| Mlx5Work::WriteInline(to, bytes)),
+            (remote(), local()).prop_map(|(from, to)| Mlx5Work::Read(from, to)),
+            (remote(), any::<u64>(), word()).prop_map(|(word, add, old)| Mlx5Work::FetchAdd {
+                word,
+                add,
+                old
+            }),
             (remote(), any::<[u64; 2]>(), word())
-                .prop_map(|(word, [compare, swap], old)| Work::CompareSwap { word, compare, swap, old }),
-            (0..=NUMBER_MAX, any::<u32>()).prop_map(|(cq, index)| Work::Wait { cq, index }),
-            local().prop_map(Work::Dump),
+                .prop_map(|(word, [compare, swap], old)| Mlx5Work::CompareSwap { word, compare, swap, old }),
+            (0..=NUMBER_MAX, any::<u32>()).prop_map(|(cq, index)| Mlx5Work::Wait { cq, index }),
+            local().prop_map(Mlx5Work::Dump),
         ]
     }
 
     proptest! {
         #[test]
         fn entries_read_back(
-            index: u16, qp in 0..=NUMBER_MAX, fence in prop::sample::select(Fence::ALL.to_vec()), signalled: bool, work in work()
+            index: u16, qp in 0..=NUMBER_MAX, fence in prop::sample::select(Mlx5Fence::ALL.to_vec()), signalled: bool, work in work()
         ) {
-            let entry = Entry { index, qp, fence, signalled, work };
-            prop_assert_eq!(Entry::from_bytes(&entry.to_bytes()), Ok(entry));
+            let entry = Mlx5Entry { index, qp, fence, signalled, work };
+            prop_assert_eq!(Mlx5Entry::from_bytes(&entry.to_bytes()), Ok(entry));
         }
     }
 }

@@ -8,13 +8,13 @@ pub const DEPTH_MAX: u32 = 1 << 15;
 
 /// Which time around a ring of `depth` places (a power of two) an index is: the owner bit of its completion.
 #[must_use]
-pub const fn lap(index: u64, depth: u32) -> bool {
+pub const fn lap_bit(index: u64, depth: u32) -> bool {
     (index >> depth.trailing_zeros()) & 1 == 1
 }
 
 /// The doorbell record after `posted` entries: the NIC reads entries up to there.
 #[must_use]
-pub const fn doorbell(posted: u64) -> [u8; 4] {
+pub const fn doorbell_record(posted: u64) -> [u8; 4] {
     (posted as u32 & 0xffff).to_be_bytes()
 }
 
@@ -33,10 +33,10 @@ pub fn wait_is_over(produced: u32, index: u32) -> bool {
 
 fn is_over(produced: u32, index: u32, mutant: Mutant) -> bool {
     let beyond = produced.wrapping_sub(index).cast_signed();
-    if mutant.is("mlx5-compares-without-wrapping") {
+    if mutant.is_planted("mlx5-compares-without-wrapping") {
         return produced > index;
     }
-    beyond > 0 || mutant.is("mlx5-ends-waits-one-early") && beyond == 0
+    beyond > 0 || mutant.is_planted("mlx5-ends-waits-one-early") && beyond == 0
 }
 
 #[cfg(test)]
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn laps_alternate_and_begin_with_none() {
-        let laps = |depth: u32, indices: [u64; 6]| indices.map(|index| lap(index, depth));
+        let laps = |depth: u32, indices: [u64; 6]| indices.map(|index| lap_bit(index, depth));
         assert_eq!(laps(8, [0, 7, 8, 15, 16, 65_536]), [false, false, true, true, false, false]);
         assert_eq!(laps(2, [0, 1, 2, 3, 4, 6]), [false, false, true, true, false, true]);
         assert_eq!(
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn doorbells_have_16_bits() {
         assert_eq!(
-            [1, 0xffff, 0x1_0000, 0x1_0203].map(doorbell),
+            [1, 0xffff, 0x1_0000, 0x1_0203].map(doorbell_record),
             [[0, 0, 0, 1], [0, 0, 255, 255], [0; 4], [0, 0, 2, 3]]
         );
     }

@@ -6,9 +6,9 @@ pub mod signal;
 pub mod word;
 
 use crate::limits::RMA_STREAMS_MAX;
-use crate::wire::cursor::{Reader, Short};
-use crate::wire::rma::atomic::{Reply, Request};
-use crate::wire::rma::signal::{Ack, Ask, Signal};
+use crate::wire::cursor::{FieldReader, ShortInput};
+use crate::wire::rma::atomic::{AtomicReply, AtomicRequest};
+use crate::wire::rma::signal::{AckRequest, SignalAck, SignalMessage};
 use crate::wire::rma::word::WordError;
 
 /// Bytes of the longest message: what NICs of today copy into a send.
@@ -22,9 +22,9 @@ const KIND: u8 = 4;
 /// Which of the streams of an initiator towards a target: its number is the context's, below
 /// [`RMA_STREAMS_MAX`].
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Stream(u8);
+pub struct RmaStream(u8);
 
-impl Stream {
+impl RmaStream {
     /// The stream of that number.
     #[must_use]
     pub const fn new(number: u8) -> Option<Self> {
@@ -47,25 +47,25 @@ impl Stream {
 
 /// Any of the messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Message {
+pub enum RmaMessage {
     /// A signal.
-    Signal(Signal),
+    Signal(SignalMessage),
     /// How many signals were applied.
-    Ack(Ack),
+    Ack(SignalAck),
     /// Asks for an acknowledgement at once.
-    Ask(Ask),
+    Ask(AckRequest),
     /// Asks the owner of a word for an atomic.
-    Request(Request),
+    Request(AtomicRequest),
     /// What became of one.
-    Reply(Reply),
+    Reply(AtomicReply),
 }
 
 /// A message could not be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum MessageError {
+pub enum RmaMessageError {
     /// It ends too early.
     #[error(transparent)]
-    Short(#[from] Short),
+    Short(#[from] ShortInput),
     /// It goes on after its end.
     #[error("a one-sided message of {0} bytes")]
     Long(usize),
@@ -102,71 +102,71 @@ pub enum MessageError {
 
 /// What the first word says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct First {
-    pub(super) stream: Stream,
+pub(super) struct RmaHeader {
+    pub(super) stream: RmaStream,
     /// Means something else in each message.
     pub(super) how: u8,
     /// Which message.
     what: u8,
 }
 
-impl First {
-    pub(super) const fn bytes(stream: Stream, how: u8, what: u8) -> [u8; 4] {
+impl RmaHeader {
+    pub(super) const fn encode_header(stream: RmaStream, how: u8, what: u8) -> [u8; 4] {
         [stream.0, VERSION, how, KIND << 4 | what]
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
+    fn from_reader(reader: &mut FieldReader<'_>) -> Result<Self, RmaMessageError> {
         let [stream, version, how, kind] = reader.array()?;
         if kind >> 4 != KIND {
-            return Err(MessageError::Kind(kind));
+            return Err(RmaMessageError::Kind(kind));
         }
         if version != VERSION {
-            return Err(MessageError::Version(version));
+            return Err(RmaMessageError::Version(version));
         }
-        let stream = Stream::new(stream).ok_or(MessageError::Stream(stream))?;
+        let stream = RmaStream::new(stream).ok_or(RmaMessageError::Stream(stream))?;
         Ok(Self { stream, how, what: kind & 15 })
     }
 }
 
-impl Message {
+impl RmaMessage {
     /// Reads a message of exactly these bytes.
     ///
     /// # Errors
-    /// [`MessageError`] says what is wrong.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MessageError> {
-        let mut reader = Reader(bytes);
-        let first = First::read(&mut reader)?;
+    /// [`RmaMessageError`] says what is wrong.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RmaMessageError> {
+        let mut reader = FieldReader(bytes);
+        let first = RmaHeader::from_reader(&mut reader)?;
         let message = match first.what {
-            signal::SIGNAL => Self::Signal(Signal::read(first, &mut reader)?),
-            signal::ACK => Self::Ack(Ack::read(first, &mut reader)?),
-            signal::ASK => Self::Ask(Ask::read(first, &mut reader)?),
-            atomic::REQUEST => Self::Request(Request::read(first, &mut reader)?),
-            atomic::REPLY => Self::Reply(Reply::read(first, &mut reader)?),
-            what => return Err(MessageError::Kind(KIND << 4 | what)),
+            signal::SIGNAL => Self::Signal(SignalMessage::from_reader(first, &mut reader)?),
+            signal::ACK => Self::Ack(SignalAck::from_reader(first, &mut reader)?),
+            signal::ASK => Self::Ask(AckRequest::from_reader(first, &mut reader)?),
+            atomic::REQUEST => Self::Request(AtomicRequest::from_reader(first, &mut reader)?),
+            atomic::REPLY => Self::Reply(AtomicReply::from_reader(first, &mut reader)?),
+            what => return Err(RmaMessageError::Kind(KIND << 4 | what)),
         };
-        if reader.0.is_empty() { Ok(message) } else { Err(MessageError::Long(bytes.len())) }
+        if reader.0.is_empty() { Ok(message) } else { Err(RmaMessageError::Long(bytes.len())) }
     }
 
     /// The message's bytes, and how many of them it has.
     #[must_use]
     pub fn to_bytes(&self) -> ([u8; BYTES_MAX], usize) {
-        fn long<const N: usize>(short: [u8; N]) -> ([u8; BYTES_MAX], usize) {
+        fn pad_message<const N: usize>(short: [u8; N]) -> ([u8; BYTES_MAX], usize) {
             let mut bytes = [0; BYTES_MAX];
             bytes[..N].copy_from_slice(&short);
             (bytes, N)
         }
         match self {
-            Self::Signal(signal) => long(signal.to_bytes()),
-            Self::Ack(ack) => long(ack.to_bytes()),
-            Self::Ask(ask) => long(ask.to_bytes()),
-            Self::Request(request) => long(request.to_bytes()),
-            Self::Reply(reply) => long(reply.to_bytes()),
+            Self::Signal(signal) => pad_message(signal.to_bytes()),
+            Self::Ack(ack) => pad_message(ack.to_bytes()),
+            Self::Ask(ask) => pad_message(ask.to_bytes()),
+            Self::Request(request) => pad_message(request.to_bytes()),
+            Self::Reply(reply) => pad_message(reply.to_bytes()),
         }
     }
 }
 
-pub(super) const fn zero(bits: u64) -> Result<(), MessageError> {
-    if bits == 0 { Ok(()) } else { Err(MessageError::Reserved) }
+pub(super) const fn check_zero(bits: u64) -> Result<(), RmaMessageError> {
+    if bits == 0 { Ok(()) } else { Err(RmaMessageError::Reserved) }
 }
 
 #[cfg(test)]

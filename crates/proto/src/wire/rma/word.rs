@@ -1,24 +1,24 @@
 //! A word of a symmetric heap that a signal or an atomic changes. It names a heap and an offset, never an address: whoever
 //! owns the heap knows where it is and how long.
 
-use crate::wire::cursor::{Reader, Short};
+use crate::wire::cursor::{FieldReader, ShortInput};
 
 /// Bits of an offset in a heap.
 pub const OFFSET_BITS: u32 = 48;
 
 /// How wide a word is.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Width {
+pub enum WordWidth {
     /// 4 bytes.
     Four,
     /// 8 bytes.
     Eight,
 }
 
-impl Width {
+impl WordWidth {
     /// In bytes.
     #[must_use]
-    pub const fn bytes(self) -> u64 {
+    pub const fn byte_len(self) -> u64 {
         match self {
             Self::Four => 4,
             Self::Eight => 8,
@@ -27,7 +27,7 @@ impl Width {
 
     /// All its bits.
     #[must_use]
-    pub const fn mask(self) -> u64 {
+    pub const fn bit_mask(self) -> u64 {
         match self {
             Self::Four => u32::MAX as u64,
             Self::Eight => u64::MAX,
@@ -36,16 +36,16 @@ impl Width {
 
     /// Whether a value has no bits beyond.
     #[must_use]
-    pub const fn holds(self, value: u64) -> bool {
-        value & !self.mask() == 0
+    pub const fn can_hold(self, value: u64) -> bool {
+        value & !self.bit_mask() == 0
     }
 }
 
 /// A word at its natural alignment.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Word {
+pub struct SymmetricWord {
     heap: u8,
-    width: Width,
+    width: WordWidth,
     offset: u64,
 }
 
@@ -65,17 +65,17 @@ pub enum WordError {
     Offset(u64),
 }
 
-impl Word {
+impl SymmetricWord {
     /// The word at `offset` bytes of the heap of that number.
     ///
     /// # Errors
     /// [`WordError`] if it cannot be.
-    pub const fn new(heap: u8, offset: u64, width: Width) -> Result<Self, WordError> {
+    pub const fn new(heap: u8, offset: u64, width: WordWidth) -> Result<Self, WordError> {
         if offset >> OFFSET_BITS != 0 {
             return Err(WordError::Offset(offset));
         }
-        if offset & (width.bytes() - 1) != 0 {
-            return Err(WordError::Alignment { offset, width: width.bytes() });
+        if offset & (width.byte_len() - 1) != 0 {
+            return Err(WordError::Alignment { offset, width: width.byte_len() });
         }
         Ok(Self { heap, width, offset })
     }
@@ -88,7 +88,7 @@ impl Word {
 
     /// How wide.
     #[must_use]
-    pub const fn width(self) -> Width {
+    pub const fn width(self) -> WordWidth {
         self.width
     }
 
@@ -106,7 +106,7 @@ pub(super) fn six_bytes(value: u64) -> [u8; 6] {
 }
 
 /// Six bytes as a number.
-pub(super) fn six(reader: &mut Reader<'_>) -> Result<u64, Short> {
+pub(super) fn read_six_bytes(reader: &mut FieldReader<'_>) -> Result<u64, ShortInput> {
     let [a, b, c, d, e, f] = reader.array()?;
     Ok(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
 }
@@ -117,23 +117,28 @@ mod tests {
 
     #[test]
     fn a_word_is_aligned_and_in_reach() {
-        for (offset, width) in
-            [(2, Width::Four), (7, Width::Four), (4, Width::Eight), (1 << 47 | 1, Width::Eight)]
-        {
-            let wrong = WordError::Alignment { offset, width: width.bytes() };
-            assert_eq!(Word::new(0, offset, width), Err(wrong));
+        for (offset, width) in [
+            (2, WordWidth::Four),
+            (7, WordWidth::Four),
+            (4, WordWidth::Eight),
+            (1 << 47 | 1, WordWidth::Eight),
+        ] {
+            let wrong = WordError::Alignment { offset, width: width.byte_len() };
+            assert_eq!(SymmetricWord::new(0, offset, width), Err(wrong));
         }
-        assert_eq!(Word::new(0, 1 << 48, Width::Four), Err(WordError::Offset(1 << 48)));
+        assert_eq!(SymmetricWord::new(0, 1 << 48, WordWidth::Four), Err(WordError::Offset(1 << 48)));
         let last = (1 << 48) - 8;
-        let word = Word::new(255, last, Width::Eight).unwrap();
-        assert_eq!((word.heap(), word.offset(), word.width()), (255, last, Width::Eight));
-        assert!(Word::new(0, 4, Width::Four).is_ok());
+        let word = SymmetricWord::new(255, last, WordWidth::Eight).unwrap();
+        assert_eq!((word.heap(), word.offset(), word.width()), (255, last, WordWidth::Eight));
+        assert!(SymmetricWord::new(0, 4, WordWidth::Four).is_ok());
     }
 
     #[test]
     fn a_width_holds_what_fits() {
         assert!(
-            Width::Four.holds(0xffff_ffff) && !Width::Four.holds(1 << 32) && Width::Eight.holds(u64::MAX)
+            WordWidth::Four.can_hold(0xffff_ffff)
+                && !WordWidth::Four.can_hold(1 << 32)
+                && WordWidth::Eight.can_hold(u64::MAX)
         );
     }
 }

@@ -13,7 +13,7 @@ pub struct ControlStreams {
 
 impl ControlStreams {
     /// Counts a stream with so many connections.
-    pub fn add(&mut self, connections: usize) {
+    pub fn add_stream(&mut self, connections: usize) {
         let of_one = u16::try_from(connections).unwrap_or(u16::MAX);
         self.fewest = if self.streams == 0 { of_one } else { self.fewest.min(of_one) };
         self.streams = self.streams.saturating_add(1);
@@ -43,7 +43,7 @@ mod tests {
         let mut control = ControlStreams::default();
         assert_eq!(control.to_word(), 0);
         for (connections, seen) in [(3, (1, 3, 3)), (4, (2, 3, 7)), (1, (3, 1, 8)), (0, (4, 0, 8))] {
-            control.add(connections);
+            control.add_stream(connections);
             assert_eq!((control.streams, control.fewest, control.connections), seen);
             assert_eq!(ControlStreams::from_word(control.to_word()), control);
         }

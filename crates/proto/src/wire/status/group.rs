@@ -1,6 +1,6 @@
 //! The groups of shared queue pairs of a process: records in the head of a status page, and where a comm rides, in its row.
 
-use super::{Direction, StatusError, halves, whole};
+use super::{CommDirection, StatusError, join_halves, split_halves};
 use crate::id::ProcessId;
 use crate::limits::{LINKS_MAX, MEMBERS_OF_GROUP_MAX};
 use crate::wire::member::MemberId;
@@ -27,14 +27,14 @@ const SEQUENCE_AT: u32 = 48;
 
 /// How many of what members share by count are taken.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Taken {
+pub struct CreditUsage {
     /// So many are.
     pub used: u32,
     /// Of so many; 0 where this end has none.
     pub total: u32,
 }
 
-impl Taken {
+impl CreditUsage {
     const fn to_word(self) -> u64 {
         self.used as u64 | (self.total as u64) << 32
     }
@@ -46,23 +46,23 @@ impl Taken {
 
 /// What of a group changes while it is used. Each is one word.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Numbers {
+pub struct GroupCounters {
     /// Completions that were another member's than the one whose turn it was.
     pub routed: u64,
     /// Completions and messages that were nobody's.
     pub dropped: u64,
     /// Eager messages for which the peer has room, at the sending end.
-    pub eager: Taken,
+    pub eager: CreditUsage,
     /// Slices of long messages that may be under way.
-    pub slices: Taken,
+    pub slices: CreditUsage,
     /// Operations that may be under way on the first link.
-    pub queue: Taken,
+    pub queue: CreditUsage,
 }
 
 /// Words of the numbers.
 pub const NUMBERS: usize = 5;
 
-impl Numbers {
+impl GroupCounters {
     /// Their words, from [`word::NUMBERS`] on.
     #[must_use]
     pub const fn to_words(&self) -> [u64; NUMBERS] {
@@ -71,18 +71,18 @@ impl Numbers {
     }
 
     const fn from_words([routed, dropped, eager, slices, queue]: [u64; NUMBERS]) -> Self {
-        let eager = Taken::from_word(eager);
-        let slices = Taken::from_word(slices);
-        let queue = Taken::from_word(queue);
+        let eager = CreditUsage::from_word(eager);
+        let slices = CreditUsage::from_word(slices);
+        let queue = CreditUsage::from_word(queue);
         Self { routed, dropped, eager, slices, queue }
     }
 }
 
 /// A group of queue pairs that several comms of one direction, between two processes, ride on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Group {
+pub struct QueueGroupRecord {
     /// Which way its comms carry messages.
-    pub direction: Direction,
+    pub direction: CommDirection,
     /// Queue pairs of a member, 1 to 4.
     pub links: u8,
     /// Number of the NIC that the first of them is on.
@@ -93,23 +93,23 @@ pub struct Group {
     /// The process at its other end.
     pub peer: ProcessId,
     /// What changes.
-    pub numbers: Numbers,
+    pub numbers: GroupCounters,
 }
 
-impl Group {
+impl QueueGroupRecord {
     /// The words of a record, with that sequence number.
     #[must_use]
     pub fn to_words(&self, sequence: u16) -> [u64; WORDS] {
         let direction = match self.direction {
-            Direction::Send => 1,
-            Direction::Recv => 2,
+            CommDirection::Send => 1,
+            CommDirection::Recv => 2,
         };
         let who = direction
             | u64::from(self.links) << 8
             | u64::from(self.nic) << 16
             | u64::from(self.members) << 32
             | u64::from(sequence) << SEQUENCE_AT;
-        let [low, high] = halves(self.peer.0);
+        let [low, high] = split_halves(self.peer.0);
         let [routed, dropped, eager, slices, queue] = self.numbers.to_words();
         [who, low, high, routed, dropped, eager, slices, queue]
     }
@@ -120,14 +120,14 @@ impl Group {
     /// [`StatusError::Group`].
     pub fn from_words(words: &[u64; WORDS]) -> Result<Option<Self>, StatusError> {
         let who = words[word::WHO];
-        if sequence(who) % 2 == 1 {
+        if record_sequence(who) % 2 == 1 {
             return Ok(None);
         }
         let wrong = StatusError::Group(who);
         let direction = match who & 0xff {
             0 if who << (64 - SEQUENCE_AT) == 0 => return Ok(None),
-            1 => Direction::Send,
-            2 => Direction::Recv,
+            1 => CommDirection::Send,
+            2 => CommDirection::Recv,
             _ => return Err(wrong),
         };
         let links = (who >> 8) as u8;
@@ -140,21 +140,21 @@ impl Group {
             links,
             nic: (who >> 16) as u16,
             members,
-            peer: ProcessId(whole([words[1], words[2]])),
-            numbers: Numbers::from_words(core::array::from_fn(|at| words[word::NUMBERS + at])),
+            peer: ProcessId(join_halves([words[1], words[2]])),
+            numbers: GroupCounters::from_words(core::array::from_fn(|at| words[word::NUMBERS + at])),
         }))
     }
 }
 
 /// The sequence number in the first word of a record.
 #[must_use]
-pub const fn sequence(who: u64) -> u16 {
+pub const fn record_sequence(who: u64) -> u16 {
     (who >> SEQUENCE_AT) as u16
 }
 
 /// The first word of a record that no group has, with that sequence number.
 #[must_use]
-pub const fn free(sequence: u16) -> u64 {
+pub const fn free_word(sequence: u16) -> u64 {
     (sequence as u64) << SEQUENCE_AT
 }
 
@@ -166,14 +166,14 @@ pub const fn with_members(who: u64, members: u16) -> u64 {
 
 /// Where a comm rides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Ride {
+pub struct GroupMembership {
     /// The record of its group, from 0, below [`RECORDS`]; `None` if that is not shown.
     pub record: Option<u8>,
     /// Which member of the group it is.
     pub member: MemberId,
 }
 
-impl Ride {
+impl GroupMembership {
     /// Words 6 and 7 of the comm's row.
     #[must_use]
     pub fn to_words(ride: Option<Self>) -> [u64; 2] {

@@ -4,13 +4,13 @@ use crate::limits::LINKS_MAX;
 
 /// The links of a comm.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Links {
+pub struct RowLinks {
     count: u8,
     carrying: u8,
     nics: [u16; LINKS_MAX],
 }
 
-impl Links {
+impl RowLinks {
     /// Links over these NICs, by number, of which those with a set bit carry; as many as a comm can have.
     #[must_use]
     pub fn new(nics: &[u16], carrying: u8) -> Self {
@@ -18,13 +18,13 @@ impl Links {
         let mut all = [0; LINKS_MAX];
         all[..count].copy_from_slice(&nics[..count]);
         let count = count as u8;
-        Self { count, carrying: carrying & mask(count), nics: all }
+        Self { count, carrying: carrying & link_mask(count), nics: all }
     }
 
     /// The same links, of which these carry.
     #[must_use]
-    pub fn carried(self, carrying: u8) -> Self {
-        Self { carrying: carrying & mask(self.count), ..self }
+    pub fn with_carrying(self, carrying: u8) -> Self {
+        Self { carrying: carrying & link_mask(self.count), ..self }
     }
 
     /// Which carry.
@@ -43,7 +43,7 @@ impl Links {
     }
 
     /// The NIC of the first.
-    pub(super) const fn first(&self) -> u16 {
+    pub(super) const fn first_nic(&self) -> u16 {
         self.nics[0]
     }
 
@@ -59,12 +59,12 @@ impl Links {
         let carrying = (word >> 8) as u8;
         let nics = [first, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16];
         let beyond = nics.iter().skip(usize::from(count)).any(|&nic| nic != 0);
-        let possible = (1..=LINKS_MAX as u8).contains(&count) && carrying & !mask(count) == 0 && !beyond;
+        let possible = (1..=LINKS_MAX as u8).contains(&count) && carrying & !link_mask(count) == 0 && !beyond;
         possible.then_some(Self { count, carrying, nics })
     }
 }
 
 /// A bit for each of so many links, of which there are few.
-const fn mask(count: u8) -> u8 {
+const fn link_mask(count: u8) -> u8 {
     (1 << count) - 1
 }

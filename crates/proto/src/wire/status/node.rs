@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::number::Number;
-use super::{halves, whole};
+use super::{join_halves, split_halves};
 use crate::id::ProcessId;
 
 /// Name of the memory file.
@@ -82,7 +82,7 @@ pub enum NodeError {
 
 /// Whose page it is, and since when: what does not change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Owner {
+pub struct PageOwner {
     /// The endpoint's random name.
     pub process: ProcessId,
     /// The number of its process, as that sees itself.
@@ -95,16 +95,16 @@ pub struct Owner {
     pub made: u64,
 }
 
-impl Owner {
+impl PageOwner {
     /// Words 3 to 7 of the head.
     #[must_use]
     pub fn to_words(&self) -> [u64; CHANGING - 3] {
-        let [low, high] = halves(self.process.0);
+        let [low, high] = split_halves(self.process.0);
         [rank_and(self.rank, self.pid), low, high, self.made_unix, self.made]
     }
 
     fn from_words([who, low, high, made_unix, made]: [u64; CHANGING - 3]) -> Self {
-        let process = ProcessId(whole([low, high]));
+        let process = ProcessId(join_halves([low, high]));
         Self { process, pid: who as u32, rank: rank_of(who), made_unix, made }
     }
 }
@@ -120,7 +120,7 @@ fn rank_of(word: u64) -> Option<u32> {
 
 /// Another process that memory is shared with.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Neighbour {
+pub struct NeighbourRecord {
     /// Whether it is gone; what it had is being given back then.
     pub gone: bool,
     /// The number of its process, as that sees itself; 0 if it is not known.
@@ -139,7 +139,7 @@ pub struct Neighbour {
     pub held_bytes: u64,
 }
 
-impl Neighbour {
+impl NeighbourRecord {
     /// Its record.
     #[must_use]
     pub fn to_words(&self) -> [u64; RECORD] {
@@ -172,7 +172,7 @@ impl Neighbour {
 
 /// Where an export stands.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Stands {
+pub enum ExportStatus {
     /// Somebody is exporting it.
     Exporting,
     /// It is kept for later messages.
@@ -184,10 +184,10 @@ pub enum Stands {
     Leaving,
 }
 
-impl Stands {
+impl ExportStatus {
     /// In a word.
     #[must_use]
-    pub const fn text(self) -> &'static str {
+    pub const fn short_text(self) -> &'static str {
         match self {
             Self::Exporting => "exporting",
             Self::Live => "live",
@@ -199,9 +199,9 @@ impl Stands {
 
 /// Memory that neighbours were told of.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Export {
+pub struct PageExport {
     /// Where it stands.
-    pub stands: Stands,
+    pub stands: ExportStatus,
     /// Whether it goes with the last message that uses it.
     pub passing: bool,
     /// The number of its device.
@@ -222,15 +222,15 @@ pub struct Export {
     pub held_by: u64,
 }
 
-impl Export {
+impl PageExport {
     /// Its record.
     #[must_use]
     pub fn to_words(&self) -> [u64; RECORD] {
         let state = match self.stands {
-            Stands::Exporting => 1,
-            Stands::Live => 2,
-            Stands::Retiring => 3,
-            Stands::Leaving => 4,
+            ExportStatus::Exporting => 1,
+            ExportStatus::Live => 2,
+            ExportStatus::Retiring => 3,
+            ExportStatus::Leaving => 4,
         };
         [
             state | u64::from(self.passing) << 8 | u64::from(self.device) << 32,
@@ -248,10 +248,10 @@ impl Export {
         let [first, base, len, allocation, users, used, held_by, _] = *words;
         let wrong = Err(NodeError::Export(first));
         let stands = match first & 0xff {
-            1 => Stands::Exporting,
-            2 => Stands::Live,
-            3 => Stands::Retiring,
-            4 => Stands::Leaving,
+            1 => ExportStatus::Exporting,
+            2 => ExportStatus::Live,
+            3 => ExportStatus::Retiring,
+            4 => ExportStatus::Leaving,
             _ => return wrong,
         };
         let passing = match first >> 8 & 0xff_ffff {
@@ -270,7 +270,7 @@ impl Export {
     }
 
     /// The records of the neighbours that hold it, by number.
-    pub fn holding(&self) -> impl Iterator<Item = usize> + use<> {
+    pub fn holder_records(&self) -> impl Iterator<Item = usize> + use<> {
         let held_by = self.held_by;
         (0..NEIGHBOURS).filter(move |at| held_by >> at & 1 == 1)
     }
@@ -278,32 +278,32 @@ impl Export {
 
 /// A whole page, as it was copied.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Page {
+pub struct SharedMemoryPage {
     /// Whose it is.
-    pub owner: Owner,
+    pub owner: PageOwner,
     /// When it was written last, by the clock of the page.
     pub written: u64,
     /// Numbers.
     pub numbers: [u64; Number::LEN],
     /// The neighbours that have a record, at most [`NEIGHBOURS`].
-    pub neighbours: Vec<Neighbour>,
+    pub neighbours: Vec<NeighbourRecord>,
     /// The exports that have a record, at most [`EXPORTS`].
-    pub exports: Vec<Export>,
+    pub exports: Vec<PageExport>,
 }
 
 /// Word 9 of the head: how many records there are.
 #[must_use]
-pub const fn records(neighbours: u32, exports: u32) -> u64 {
+pub const fn record_counts(neighbours: u32, exports: u32) -> u64 {
     neighbours as u64 | (exports as u64) << 32
 }
 
 /// Word 1 of the head.
 #[must_use]
-pub const fn version() -> u64 {
+pub const fn version_word() -> u64 {
     VERSION as u64 | (BYTES as u64) << 32
 }
 
-impl Page {
+impl SharedMemoryPage {
     /// One of its numbers.
     #[must_use]
     pub const fn number(&self, which: Number) -> u64 {
@@ -323,7 +323,7 @@ impl Page {
         if word(0) != MAGIC {
             return Err(NodeError::Magic);
         }
-        if word(1) != version() {
+        if word(1) != version_word() {
             return Err(NodeError::Version(word(1) as u32));
         }
         if !word(SEQUENCE).is_multiple_of(2) {
@@ -335,11 +335,11 @@ impl Page {
             return Err(NodeError::Records { neighbours, exports });
         }
         let record = |from: usize, nth: usize| core::array::from_fn(|at| word(from + nth * RECORD + at));
-        let of = |nth| Neighbour::from_words(&record(NEIGHBOURS_AT, nth));
+        let of = |nth| NeighbourRecord::from_words(&record(NEIGHBOURS_AT, nth));
         let found = (0..neighbours as usize).map(of).collect::<Result<Vec<_>, _>>()?;
-        let of = |nth| Export::from_words(&record(EXPORTS_AT, nth), neighbours as usize);
+        let of = |nth| PageExport::from_words(&record(EXPORTS_AT, nth), neighbours as usize);
         Ok(Self {
-            owner: Owner::from_words(core::array::from_fn(|at| word(3 + at))),
+            owner: PageOwner::from_words(core::array::from_fn(|at| word(3 + at))),
             written: word(CHANGING),
             numbers: core::array::from_fn(|at| word(NUMBERS_AT + at)),
             neighbours: found,
@@ -354,9 +354,9 @@ impl Page {
         let mut put = |at: usize, what: &[u64]| {
             words.iter_mut().skip(at).zip(what).for_each(|(to, word)| *to = *word);
         };
-        put(0, &[MAGIC, version(), 2]);
+        put(0, &[MAGIC, version_word(), 2]);
         put(3, &self.owner.to_words());
-        let counts = records(self.neighbours.len() as u32, self.exports.len() as u32);
+        let counts = record_counts(self.neighbours.len() as u32, self.exports.len() as u32);
         put(CHANGING, &[self.written, counts]);
         put(NUMBERS_AT, &self.numbers);
         for (nth, neighbour) in self.neighbours.iter().enumerate() {
@@ -375,24 +375,25 @@ mod tests {
 
     use super::*;
 
-    fn neighbour() -> impl Strategy<Value = Neighbour> {
+    fn neighbour() -> impl Strategy<Value = NeighbourRecord> {
         let who = (any::<bool>(), any::<u32>(), prop::option::of(0..u32::MAX));
         (who, any::<[u32; 3]>(), any::<[u64; 2]>()).prop_map(|((gone, pid, rank), few, bytes)| {
             let ([mappings, pins, holds], [mapped_bytes, held_bytes]) = (few, bytes);
-            Neighbour { gone, pid, rank, mappings, mapped_bytes, pins, holds, held_bytes }
+            NeighbourRecord { gone, pid, rank, mappings, mapped_bytes, pins, holds, held_bytes }
         })
     }
 
-    fn export() -> impl Strategy<Value = Export> {
-        let stands = [Stands::Exporting, Stands::Live, Stands::Retiring, Stands::Leaving];
+    fn export() -> impl Strategy<Value = PageExport> {
+        let stands =
+            [ExportStatus::Exporting, ExportStatus::Live, ExportStatus::Retiring, ExportStatus::Leaving];
         let who = (prop::sample::select(Vec::from(stands)), any::<bool>());
         (who, any::<[u32; 3]>(), any::<[u64; 5]>()).prop_map(|((stands, passing), few, words)| {
             let ([device, pins, holders], [base, len, allocation, used, held_by]) = (few, words);
-            Export { stands, passing, device, base, len, allocation, pins, holders, used, held_by }
+            PageExport { stands, passing, device, base, len, allocation, pins, holders, used, held_by }
         })
     }
 
-    fn page() -> impl Strategy<Value = Page> {
+    fn page() -> impl Strategy<Value = SharedMemoryPage> {
         let who = (any::<[u8; 16]>(), any::<u32>(), prop::option::of(0..u32::MAX), any::<[u64; 3]>());
         let numbers = proptest::collection::vec(any::<u64>(), Number::LEN);
         let neighbours = proptest::collection::vec(neighbour(), 0..=NEIGHBOURS);
@@ -401,16 +402,16 @@ mod tests {
             let (process, pid, rank, [made_unix, made, written]) = who;
             let known = u64::MAX.checked_shl(neighbours.len() as u32).map_or(u64::MAX, |beyond| !beyond);
             exports.iter_mut().for_each(|export| export.held_by &= known);
-            let owner = Owner { process: ProcessId(process), pid, rank, made_unix, made };
+            let owner = PageOwner { process: ProcessId(process), pid, rank, made_unix, made };
             let numbers = core::array::from_fn(|at| numbers[at]);
-            Page { owner, written, numbers, neighbours, exports }
+            SharedMemoryPage { owner, written, numbers, neighbours, exports }
         })
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(page in page()) {
-            prop_assert_eq!(Page::from_bytes(&page.to_bytes()), Ok(page));
+            prop_assert_eq!(SharedMemoryPage::from_bytes(&page.to_bytes()), Ok(page));
         }
 
         #[test]
@@ -419,18 +420,23 @@ mod tests {
             changes in proptest::collection::vec((0..BYTES, any::<u8>()), 0..8),
         ) {
             changes.iter().for_each(|(at, to)| bytes[*at] = *to);
-            if let Ok(read) = Page::from_bytes(&bytes) {
-                prop_assert_eq!(Page::from_bytes(&read.to_bytes()), Ok(read));
+            if let Ok(read) = SharedMemoryPage::from_bytes(&bytes) {
+                prop_assert_eq!(SharedMemoryPage::from_bytes(&read.to_bytes()), Ok(read));
             }
         }
     }
 
-    fn example() -> Page {
-        let owner = Owner { process: ProcessId([9; 16]), pid: 42, rank: Some(3), made_unix: 5, made: 6 };
-        let neighbour =
-            Neighbour { pid: 43, rank: Some(1), mappings: 2, mapped_bytes: 8192, ..Neighbour::default() };
-        let export = Export {
-            stands: Stands::Retiring,
+    fn example() -> SharedMemoryPage {
+        let owner = PageOwner { process: ProcessId([9; 16]), pid: 42, rank: Some(3), made_unix: 5, made: 6 };
+        let neighbour = NeighbourRecord {
+            pid: 43,
+            rank: Some(1),
+            mappings: 2,
+            mapped_bytes: 8192,
+            ..NeighbourRecord::default()
+        };
+        let export = PageExport {
+            stands: ExportStatus::Retiring,
             passing: true,
             device: 7,
             base: 0x1000,
@@ -443,8 +449,14 @@ mod tests {
         };
         let mut numbers = [0; Number::LEN];
         numbers[Number::Hits as usize] = 99;
-        let gone = Neighbour { gone: true, rank: None, ..neighbour };
-        Page { owner, written: 8, numbers, neighbours: [neighbour, gone].into(), exports: [export].into() }
+        let gone = NeighbourRecord { gone: true, rank: None, ..neighbour };
+        SharedMemoryPage {
+            owner,
+            written: 8,
+            numbers,
+            neighbours: [neighbour, gone].into(),
+            exports: [export].into(),
+        }
     }
 
     #[test]
@@ -461,7 +473,7 @@ mod tests {
         assert_eq!([1088, 1096].map(word), [2, u64::from(u32::MAX) << 32 | 43]);
         let export = [0, 1, 2, 3, 4, 5, 6, 7].map(|at| word(5120 + 8 * at));
         assert_eq!(export, [3 | 1 << 8 | 7 << 32, 0x1000, 0x2000, 11, 2 << 32 | 1, 13, 0b10, 0]);
-        assert_eq!(example().exports[0].holding().collect::<Vec<_>>(), [1]);
+        assert_eq!(example().exports[0].holder_records().collect::<Vec<_>>(), [1]);
     }
 
     #[test]
@@ -469,11 +481,11 @@ mod tests {
         let changed = |at: usize, to: &[u8]| {
             let mut bytes = example().to_bytes();
             bytes[at..at + to.len()].copy_from_slice(to);
-            Page::from_bytes(&bytes)
+            SharedMemoryPage::from_bytes(&bytes)
         };
         let bytes = example().to_bytes();
         for len in [0, 8, BYTES - 8, BYTES - 1] {
-            assert_eq!(Page::from_bytes(&bytes[..len]), Err(NodeError::Length(len)));
+            assert_eq!(SharedMemoryPage::from_bytes(&bytes[..len]), Err(NodeError::Length(len)));
         }
         assert_eq!(changed(0, b"X"), Err(NodeError::Magic));
         assert_eq!(changed(8, &[2]), Err(NodeError::Version(2)));

@@ -1,16 +1,16 @@
 //! The numbers on a page of shared memory, each with its name: whoever prints them goes by this table.
 
-use crate::counters::Kind;
+use crate::counters::CounterKind;
 
 /// What a number is called.
 #[derive(Clone, Copy, Debug)]
-pub struct Called {
+pub struct NumberLabel {
     /// Its name; several that differ by reason have the same, one after another.
     pub name: &'static str,
     /// The reason, its words joined by `_`, or nothing.
     pub reason: &'static str,
     /// How it changes.
-    pub kind: Kind,
+    pub kind: CounterKind,
     /// What it is, for people.
     pub help: &'static str,
 }
@@ -32,10 +32,10 @@ macro_rules! numbers {
 
             /// What it is called.
             #[must_use]
-            pub const fn called(self) -> Called {
+            pub const fn called(self) -> NumberLabel {
                 match self {
                     $(Self::$variant => {
-                        Called { name: $name, reason: concat!($($reason)?), kind: Kind::$kind, help: $help }
+                        NumberLabel { name: $name, reason: concat!($($reason)?), kind: CounterKind::$kind, help: $help }
                     })*
                 }
             }
@@ -97,25 +97,25 @@ numbers! {
 
 impl Number {
     /// The first of those that say why messages went without sharing: one for each reason, in the order of
-    /// [`Why::ALL`](crate::ipc::exporter::Why::ALL).
+    /// [`FallbackReason::ALL`](crate::ipc::exporter::FallbackReason::ALL).
     pub const FALLBACKS: usize = Self::FallbackOff as usize;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipc::exporter::Why;
+    use crate::ipc::exporter::FallbackReason;
 
     #[test]
     fn every_reason_has_its_number() {
-        for (at, why) in Why::ALL.into_iter().enumerate() {
+        for (at, why) in FallbackReason::ALL.into_iter().enumerate() {
             let number = Number::ALL[Number::FALLBACKS + at];
             let called = number.called();
             let debug = alloc::format!("{number:?}");
             assert_eq!((called.name, debug), ("fallbacks", alloc::format!("Fallback{why:?}")));
             assert!(!called.reason.is_empty());
         }
-        let after = Number::ALL[Number::FALLBACKS + Why::ALL.len()];
+        let after = Number::ALL[Number::FALLBACKS + FallbackReason::ALL.len()];
         assert_eq!(after.called().name, "exports");
     }
 

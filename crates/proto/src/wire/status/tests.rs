@@ -5,56 +5,57 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::group::{Numbers, Taken};
+use super::group::{CreditUsage, GroupCounters};
 use super::*;
 use crate::limits::{LINKS_MAX, MEMBERS_OF_GROUP_MAX};
 use crate::slots::SlotId;
 use crate::wire::member::MemberId;
 
-fn counts() -> impl Strategy<Value = Counts> {
-    any::<[u64; Counts::LEN]>().prop_map(Counts::from_array)
+fn counts() -> impl Strategy<Value = MessageCounts> {
+    any::<[u64; MessageCounts::LEN]>().prop_map(MessageCounts::from_array)
 }
 
-fn comm() -> impl Strategy<Value = Comm> {
-    let state = prop_oneof![Just(State::Open), Just(State::Failed), Just(State::Closed)];
-    let direction = prop_oneof![Just(Direction::Send), Just(Direction::Recv)];
+fn comm() -> impl Strategy<Value = CommRecord> {
+    let state = prop_oneof![Just(CommState::Open), Just(CommState::Failed), Just(CommState::Closed)];
+    let direction = prop_oneof![Just(CommDirection::Send), Just(CommDirection::Recv)];
     let nics = proptest::collection::vec(any::<u16>(), 1..=LINKS_MAX);
-    let links = (nics, any::<u8>()).prop_map(|(nics, carrying)| Links::new(&nics, carrying));
+    let links = (nics, any::<u8>()).prop_map(|(nics, carrying)| RowLinks::new(&nics, carrying));
     let who = (state, direction, links, any::<u16>(), any::<u8>(), ride());
     (who, any::<[u8; 16]>(), any::<u64>(), counts()).prop_map(|(who, peer, opened, before)| {
         let (state, direction, links, generation, code, ride) = who;
-        let fault = Fault::from_code(code);
-        Comm { state, direction, links, generation, fault, peer: ProcessId(peer), opened, ride, before }
+        let fault = FaultCode::from_code(code);
+        CommRecord { state, direction, links, generation, fault, peer: ProcessId(peer), opened, ride, before }
     })
 }
 
-fn ride() -> impl Strategy<Value = Option<Ride>> {
+fn ride() -> impl Strategy<Value = Option<GroupMembership>> {
     let member = (0..MemberId::SLOTS_MAX as u32, 1_u32..);
-    let member = member.prop_map(|(slot, generation)| MemberId::of(SlotId { slot, generation }));
+    let member = member.prop_map(|(slot, generation)| MemberId::from_slot(SlotId { slot, generation }));
     let record = prop::option::of(0..group::RECORDS as u8);
-    prop::option::of((record, member).prop_map(|(record, member)| Ride { record, member }))
+    prop::option::of((record, member).prop_map(|(record, member)| GroupMembership { record, member }))
 }
 
-fn group() -> impl Strategy<Value = Group> {
-    let direction = prop_oneof![Just(Direction::Send), Just(Direction::Recv)];
+fn group() -> impl Strategy<Value = QueueGroupRecord> {
+    let direction = prop_oneof![Just(CommDirection::Send), Just(CommDirection::Recv)];
     let who = (direction, 1..=LINKS_MAX as u8, any::<u16>(), 0..=MEMBERS_OF_GROUP_MAX as u16);
     (who, any::<[u8; 16]>(), any::<[u64; 2]>(), any::<[u32; 6]>()).prop_map(
         |(who, peer, [routed, dropped], of)| {
             let (direction, links, nic, members) = who;
-            let taken = |at| Taken { used: of[at], total: of[at + 1] };
-            let numbers = Numbers { routed, dropped, eager: taken(0), slices: taken(2), queue: taken(4) };
-            Group { direction, links, nic, members, peer: ProcessId(peer), numbers }
+            let taken = |at| CreditUsage { used: of[at], total: of[at + 1] };
+            let numbers =
+                GroupCounters { routed, dropped, eager: taken(0), slices: taken(2), queue: taken(4) };
+            QueueGroupRecord { direction, links, nic, members, peer: ProcessId(peer), numbers }
         },
     )
 }
 
-fn records() -> impl Strategy<Value = [Option<Group>; group::RECORDS]> {
+fn records() -> impl Strategy<Value = [Option<QueueGroupRecord>; group::RECORDS]> {
     proptest::collection::vec(prop::option::of(group()), group::RECORDS)
         .prop_map(|records| core::array::from_fn(|at| records[at]))
 }
 
-fn row() -> impl Strategy<Value = Row> {
-    (prop::option::of(comm()), counts()).prop_map(|(comm, counts)| Row { comm, counts })
+fn row() -> impl Strategy<Value = StatusRow> {
+    (prop::option::of(comm()), counts()).prop_map(|(comm, counts)| StatusRow { comm, counts })
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -62,14 +63,14 @@ fn name() -> impl Strategy<Value = String> {
         .prop_map(|letters| letters.into_iter().map(|letter| letter as char).collect())
 }
 
-fn usage([queue_pairs, queue_pairs_max, completion_queues, regions, regions_max]: [u32; 5]) -> Usage {
-    Usage { queue_pairs, queue_pairs_max, completion_queues, regions, regions_max }
+fn usage([queue_pairs, queue_pairs_max, completion_queues, regions, regions_max]: [u32; 5]) -> NicUsage {
+    NicUsage { queue_pairs, queue_pairs_max, completion_queues, regions, regions_max }
 }
 
-fn status() -> impl Strategy<Value = Status> {
+fn status() -> impl Strategy<Value = StatusSnapshot> {
     let names = (name(), proptest::collection::vec(name(), 0..=NICS_MAX));
     let numbers =
-        (any::<[u8; 16]>(), any::<u32>(), any::<[u64; 3]>(), any::<u8>(), any::<[u64; Tally::LEN]>());
+        (any::<[u8; 16]>(), any::<u32>(), any::<[u64; 3]>(), any::<u8>(), any::<[u64; ProcessTally::LEN]>());
     let rows = (proptest::collection::vec(row(), 0..5), 0_u32..1000);
     let control = any::<u64>().prop_map(ControlStreams::from_word);
     let more = (any::<[[u32; 5]; NICS_MAX]>(), (any::<u32>(), control), records());
@@ -77,14 +78,14 @@ fn status() -> impl Strategy<Value = Status> {
         let (of_nics, (groups, control), records) = of;
         let (process, pid, [made_unix, made, fault_at], code, tallies) = numbers;
         let used = rows.len() as u32;
-        let head = Head {
+        let head = StatusHead {
             rows: used + more + 1,
             used,
             process: ProcessId(process),
             pid,
             made_unix,
             made,
-            fault: Fault::from_code(code),
+            fault: FaultCode::from_code(code),
             fault_at,
             fabric,
             usage: of_nics.iter().take(nics.len()).map(|&of| usage(of)).collect(),
@@ -94,34 +95,36 @@ fn status() -> impl Strategy<Value = Status> {
             tallies,
             control,
         };
-        Status { head, rows }
+        StatusSnapshot { head, rows }
     })
 }
 
-fn example() -> Status {
-    let comm = Comm {
-        state: State::Open,
-        direction: Direction::Send,
-        links: Links::new(&[1, 0], 0b01),
+fn example() -> StatusSnapshot {
+    let comm = CommRecord {
+        state: CommState::Open,
+        direction: CommDirection::Send,
+        links: RowLinks::new(&[1, 0], 0b01),
         generation: 2,
         fault: None,
         peer: ProcessId([7; 16]),
         opened: 5,
-        ride: MemberId::from_bits(0x0c05).map(|member| Ride { record: Some(1), member }),
-        before: Counts { sent: 1, ..Counts::default() },
+        ride: MemberId::from_bits(0x0c05).map(|member| GroupMembership { record: Some(1), member }),
+        before: MessageCounts { sent: 1, ..MessageCounts::default() },
     };
-    let numbers = Numbers {
+    let numbers = GroupCounters {
         routed: 6,
         dropped: 7,
-        eager: Taken { used: 8, total: 9 },
-        slices: Taken { used: 10, total: 11 },
-        queue: Taken { used: 12, total: 13 },
+        eager: CreditUsage { used: 8, total: 9 },
+        slices: CreditUsage { used: 10, total: 11 },
+        queue: CreditUsage { used: 12, total: 13 },
     };
     let peer = ProcessId([7; 16]);
-    let group = Group { direction: Direction::Recv, links: 2, nic: 3, members: 4, peer, numbers };
+    let group =
+        QueueGroupRecord { direction: CommDirection::Recv, links: 2, nic: 3, members: 4, peer, numbers };
     let mut records = [None; group::RECORDS];
-    (records[1], records[31]) = (Some(group), Some(Group { direction: Direction::Send, ..group }));
-    let head = Head {
+    (records[1], records[31]) =
+        (Some(group), Some(QueueGroupRecord { direction: CommDirection::Send, ..group }));
+    let head = StatusHead {
         rows: 8192,
         used: 1,
         process: ProcessId([9; 16]),
@@ -138,16 +141,19 @@ fn example() -> Status {
         tallies: [1, 0, 0, 0, 0, 0, 0, 2, 0],
         control: ControlStreams { streams: 2, fewest: 1, connections: 3 },
     };
-    Status {
+    StatusSnapshot {
         head,
-        rows: Vec::from([Row { comm: Some(comm), counts: Counts { sent: 4, ..Counts::default() } }]),
+        rows: Vec::from([StatusRow {
+            comm: Some(comm),
+            counts: MessageCounts { sent: 4, ..MessageCounts::default() },
+        }]),
     }
 }
 
-fn changed(at: usize, to: &[u8]) -> Result<Status, StatusError> {
+fn changed(at: usize, to: &[u8]) -> Result<StatusSnapshot, StatusError> {
     let mut bytes = example().to_bytes();
     bytes[at..at + to.len()].copy_from_slice(to);
-    Status::from_bytes(&bytes)
+    StatusSnapshot::from_bytes(&bytes)
 }
 
 #[test]
@@ -187,7 +193,7 @@ fn rides_that_cannot_be_are_refused() {
         let read = changed(at, &[group.to_le_bytes(), member.to_le_bytes()].concat());
         read.map(|status| status.rows[0].comm.unwrap().ride)
     };
-    let ride = |record| MemberId::from_bits(0x0c05).map(|member| Ride { record, member });
+    let ride = |record| MemberId::from_bits(0x0c05).map(|member| GroupMembership { record, member });
     assert_eq!(changed(0, 0), Ok(None));
     assert_eq!(changed(32, 0x0c05), Ok(ride(Some(31))));
     assert_eq!(changed(0xffff, 0x0c05), Ok(ride(None)), "a group without a record");
@@ -202,7 +208,7 @@ fn rides_that_cannot_be_are_refused() {
 proptest! {
     #[test]
     fn what_is_printed_is_read_back(status in status()) {
-        prop_assert_eq!(Status::from_bytes(&status.to_bytes()), Ok(status));
+        prop_assert_eq!(StatusSnapshot::from_bytes(&status.to_bytes()), Ok(status));
     }
 
     #[test]
@@ -210,14 +216,14 @@ proptest! {
         let mut bytes = status.to_bytes();
         let at = at.index(bytes.len());
         bytes[at] = to;
-        if let Ok(read) = Status::from_bytes(&bytes) {
-            prop_assert_eq!(Status::from_bytes(&read.to_bytes()), Ok(read));
+        if let Ok(read) = StatusSnapshot::from_bytes(&bytes) {
+            prop_assert_eq!(StatusSnapshot::from_bytes(&read.to_bytes()), Ok(read));
         }
     }
 
     #[test]
     fn any_bytes_are_refused_until_they_begin_as_a_page(bytes: Vec<u8>) {
-        prop_assert_eq!(Status::from_bytes(&bytes), Err(StatusError::Short(bytes.len())));
+        prop_assert_eq!(StatusSnapshot::from_bytes(&bytes), Err(StatusError::Short(bytes.len())));
     }
 }
 
@@ -248,7 +254,7 @@ fn the_layout_is_the_one_in_the_document() {
     assert_eq!(row(5), 2 | 1 << 8, "two links, one of which carries");
     assert_eq!((row(2), row(4)), (0x0707_0707_0707_0707, 5));
     assert_eq!((row(8 + 1), row(16 + 1)), (1, 4), "messages sent, before and now");
-    assert_eq!(example().rows[0].own().sent, 3);
+    assert_eq!(example().rows[0].comm_counts().sent, 3);
 }
 
 #[test]
@@ -279,8 +285,8 @@ fn a_row_that_changes_has_counts_and_no_comm() {
     words[row::SEQUENCE] += 1;
     words[1] = u64::MAX;
     let counts = example().rows[0].counts;
-    assert_eq!(Row::from_words(&words), Ok(Row { comm: None, counts }));
-    assert_eq!(Row::from_words(&[0; ROW_WORDS]), Ok(Row::default()));
+    assert_eq!(StatusRow::from_words(&words), Ok(StatusRow { comm: None, counts }));
+    assert_eq!(StatusRow::from_words(&[0; ROW_WORDS]), Ok(StatusRow::default()));
 }
 
 #[test]
@@ -288,7 +294,7 @@ fn strange_names_are_made_printable() {
     let mut status = example();
     status.head.fabric = "a b\u{1b}ü".to_string();
     status.head.nics = Vec::from(["x".repeat(40), String::new()]);
-    let read = Status::from_bytes(&status.to_bytes()).unwrap();
+    let read = StatusSnapshot::from_bytes(&status.to_bytes()).unwrap();
     assert_eq!(read.head.fabric, "a?b??");
     assert_eq!(read.head.nics, ["x".repeat(31), "?".to_string()]);
 }

@@ -7,8 +7,8 @@ pub const AT: usize = 1024;
 
 /// What one NIC has in use for one process, and how much it has.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Usage {
-    /// Queue pairs; on fabrics that have none, whatever [`Usage::queue_pairs_max`] limits.
+pub struct NicUsage {
+    /// Queue pairs; on fabrics that have none, whatever [`NicUsage::queue_pairs_max`] limits.
     pub queue_pairs: u32,
     /// Most of them, of all processes together; 0 if it is not known.
     pub queue_pairs_max: u32,
@@ -20,7 +20,7 @@ pub struct Usage {
     pub regions_max: u32,
 }
 
-impl Usage {
+impl NicUsage {
     /// Its words.
     #[must_use]
     pub fn to_words(&self) -> [u64; WORDS] {

@@ -1,11 +1,11 @@
 //! The fuzz target of rank cards: a card that parses must print to bytes that parse to the same card.
 
 use trunkline_fabric::OobAddress;
-use trunkline_proto::fuzzing::variants;
+use trunkline_proto::fuzzing::make_variants;
 
 use super::{CARD, RankCard};
 
-pub(crate) fn card(bytes: &[u8]) {
+pub(crate) fn fuzz_card(bytes: &[u8]) {
     let Some(given) = bytes.first_chunk::<CARD>() else {
         assert!(RankCard::from_bytes(bytes).is_none_or(|card| card.address.0.len() < bytes.len()));
         return;
@@ -22,5 +22,5 @@ pub(crate) fn card_seeds() -> Vec<Vec<u8>> {
         let address = OobAddress(address.to_vec());
         RankCard { process: [7; 16], pid: 4711, key: [9; 32], address }.to_bytes().to_vec()
     };
-    variants(&[card(&[]), card(&[1; 17]), card(&[4; OobAddress::MAX])])
+    make_variants(&[card(&[]), card(&[1; 17]), card(&[4; OobAddress::MAX])])
 }

@@ -4,39 +4,41 @@
 use std::collections::VecDeque;
 
 use trunkline_mem::ipc::IpcMemory;
-use trunkline_node::ipc::Borrowed;
-use trunkline_node::tagged::{Lending, Loan};
+use trunkline_node::ipc::BorrowStatus;
+use trunkline_node::tagged::{LendOutcome, MemoryLoan};
 use trunkline_proto::reserve::{try_deque, try_filled, try_vec};
-use trunkline_proto::wire::ipc::Name;
-use trunkline_proto::wire::window::{CARD_BYTES, Card, Part as Given};
+use trunkline_proto::wire::ipc::ExportName;
+use trunkline_proto::wire::window::{CARD_BYTES, PartCard, WindowPart as Given};
 
-use super::{Live, MAPPED_MAX, PENDING_MAX, Part, Pending, Reach, WINDOWS_MAX, Window};
+use super::{
+    HostWindow, LiveWindow, MAPPED_MAX, PENDING_MAX, PartReach, PeerPart, PendingAccess, WINDOWS_MAX,
+};
+use crate::is_planted;
 use crate::messages::{Buffer, MessageError, Messages};
-use crate::planted;
 
 /// The card of a rank that makes no window.
-const REFUSED: Card = Card { len: 0, part: Given::Refused };
+const REFUSED: PartCard = PartCard { len: 0, part: Given::Refused };
 
 /// The parts of a window that is being made. All memory that a rank takes for it is there before the ranks agree, so that one without memory refuses and
 /// none waits for it.
-pub(super) struct Making {
-    lent: Vec<(usize, Loan)>,
-    name: Option<Name>,
+pub(super) struct WindowSetup {
+    lent: Vec<(usize, MemoryLoan)>,
+    name: Option<ExportName>,
     /// What others lend.
-    taken: Box<[Option<Loan>]>,
-    cards: Box<[Option<Card>]>,
+    taken: Box<[Option<MemoryLoan>]>,
+    cards: Box<[Option<PartCard>]>,
     /// The cards of this rank for each other one.
-    told: Box<[Card]>,
+    told: Box<[PartCard]>,
     /// Whether this rank has mapped the part of each.
     have: Box<[bool]>,
     /// Whether each has mapped this rank's part.
     mapped: Box<[bool]>,
-    parts: Box<[Part]>,
-    pending: VecDeque<Pending>,
+    parts: Box<[PeerPart]>,
+    pending: VecDeque<PendingAccess>,
     ends: Buffer,
 }
 
-impl Making {
+impl WindowSetup {
     pub(super) fn new(size: usize) -> Result<Self, MessageError> {
         Ok(Self {
             lent: try_vec(size)?,
@@ -46,7 +48,7 @@ impl Making {
             told: try_filled(REFUSED, size)?,
             have: try_filled(false, size)?,
             mapped: try_filled(false, size)?,
-            parts: try_filled(Part { len: 0, reach: Reach::Far }, size)?,
+            parts: try_filled(PeerPart { len: 0, reach: PartReach::Far }, size)?,
             pending: try_deque(PENDING_MAX)?,
             ends: Buffer::private(PENDING_MAX)?,
         })
@@ -55,46 +57,47 @@ impl Making {
 
 impl<M: IpcMemory> Messages<M> {
     /// Tells all ranks near that this one makes no window, as it has no memory, and takes their cards.
-    pub(super) fn refuse(&mut self, call: u64) -> Result<(), MessageError> {
-        let near = self.near();
-        self.give_all(call, &near, |_| REFUSED.to_bytes())?;
-        near.iter().try_for_each(|rank| self.take(call, *rank, &mut [0; CARD_BYTES]))
+    pub(super) fn refuse_window(&mut self, call: u64) -> Result<(), MessageError> {
+        let near = self.near_ranks();
+        self.send_to_all(call, &near, |_| REFUSED.to_bytes())?;
+        near.iter().try_for_each(|rank| self.receive_from(call, *rank, &mut [0; CARD_BYTES]))
     }
 
-    pub(super) fn make(
+    pub(super) fn make_window(
         &mut self,
         call: u64,
         buffer: &Buffer,
-        making: &mut Making,
-    ) -> Result<Window, MessageError> {
-        let near = self.near();
-        let is_there = buffer.is_empty() || buffer.inner().is_there(self.memory());
+        making: &mut WindowSetup,
+    ) -> Result<HostWindow, MessageError> {
+        let near = self.near_ranks();
+        let is_there = buffer.is_empty() || buffer.ipc_buffer().is_there(self.memory());
         let is_full = self.windows.live.len() >= WINDOWS_MAX;
-        let refused = !buffer.inner().rows().is_whole() || !is_there || is_full;
+        let refused = !buffer.ipc_buffer().rows().is_whole() || !is_there || is_full;
         if !refused {
-            making.told.fill(Card { len: buffer.len() as u64, part: Given::Asked });
+            making.told.fill(PartCard { len: buffer.len() as u64, part: Given::Asked });
         }
         if !refused && !buffer.is_empty() {
             self.lend_to_all(&near, buffer, making)?;
         }
         let mut bytes = [0; CARD_BYTES];
-        self.give_all(call, &near, |rank| making.told[rank].to_bytes())?;
+        self.send_to_all(call, &near, |rank| making.told[rank].to_bytes())?;
         for rank in near.iter() {
-            self.take(call, *rank, &mut bytes)?;
-            let card = Card::from_bytes(&bytes);
+            self.receive_from(call, *rank, &mut bytes)?;
+            let card = PartCard::from_bytes(&bytes);
             making.cards[*rank] = Some(card.map_err(|error| MessageError::Window { rank: *rank, error })?);
         }
-        let refuses = |rank: &usize| matches!(making.cards[*rank], Some(Card { part: Given::Refused, .. }));
+        let refuses =
+            |rank: &usize| matches!(making.cards[*rank], Some(PartCard { part: Given::Refused, .. }));
         if let Some(rank) = refused.then_some(self.rank).or_else(|| near.iter().copied().find(refuses)) {
             return Err(MessageError::NoWindow { rank });
         }
         for rank in near.iter() {
-            if let Some(Card { part: Given::Mapped(reference), .. }) = making.cards[*rank] {
-                let peer = self.peer(*rank)?;
+            if let Some(PartCard { part: Given::Mapped(reference), .. }) = making.cards[*rank] {
+                let peer = self.peer_id(*rank)?;
                 making.taken[*rank] = self.endpoint.borrow(peer, &reference);
             }
         }
-        self.decide(call, &near, buffer, making)?;
+        self.decide_parts(call, &near, buffer, making)?;
         let parts = std::mem::take(&mut making.parts);
         let pending = std::mem::take(&mut making.pending);
         self.count_made(&parts);
@@ -103,9 +106,9 @@ impl<M: IpcMemory> Messages<M> {
         let ends = making.ends.clone();
         let served = name.is_none() && !buffer.is_empty() && !near.is_empty();
         let own = buffer.clone();
-        self.windows.live.push(Live { call, own, lent, name, served, pending, ends });
-        self.listen();
-        Ok(Window { call, parts })
+        self.windows.live.push(LiveWindow { call, own, lent, name, served, pending, ends });
+        self.update_access_receive();
+        Ok(HostWindow { call, parts })
     }
 
     /// Lends a buffer to each, or to none of them.
@@ -113,24 +116,24 @@ impl<M: IpcMemory> Messages<M> {
         &mut self,
         near: &[usize],
         buffer: &Buffer,
-        making: &mut Making,
+        making: &mut WindowSetup,
     ) -> Result<(), MessageError> {
         let mapped = self.windows.live.iter().filter(|live| live.name.is_some()).count();
         for rank in near {
-            let peer = self.peer(*rank)?;
-            let lent = self.until(|one| {
-                Ok(match one.endpoint.lend(peer, buffer.inner()) {
+            let peer = self.peer_id(*rank)?;
+            let lent = self.wait_until(|one| {
+                Ok(match one.endpoint.lend_buffer(peer, buffer.ipc_buffer()) {
                     _ if mapped >= MAPPED_MAX => Some(None),
-                    Ok(Lending::Lent(loan, reference)) => Some(Some((loan, reference))),
-                    Ok(Lending::Busy) => None,
-                    Ok(Lending::Not) => Some(None),
-                    Err(error) => return Err(MessageError::from(error).with(*rank)),
+                    Ok(LendOutcome::Lent(loan, reference)) => Some(Some((loan, reference))),
+                    Ok(LendOutcome::Busy) => None,
+                    Ok(LendOutcome::Not) => Some(None),
+                    Err(error) => return Err(MessageError::from(error).with_rank(*rank)),
                 })
             })?;
             let Some((loan, reference)) = lent else {
                 // What has gone to others is taken back, as if they could not map it.
                 making.told.iter_mut().for_each(|card| card.part = Given::Asked);
-                self.unmake(making, |_| true);
+                self.end_loans(making, |_| true);
                 making.lent.clear();
                 making.name = None;
                 return Ok(());
@@ -143,68 +146,69 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     /// What holds of each part, the same at all ranks: it is mapped if its owner lends it and all others have mapped it.
-    fn decide(
+    fn decide_parts(
         &mut self,
         call: u64,
         near: &[usize],
         buffer: &Buffer,
-        making: &mut Making,
+        making: &mut WindowSetup,
     ) -> Result<(), MessageError> {
         for rank in near {
             let Some(loan) = making.taken[*rank] else { continue };
-            let found = self.until(|one| {
+            let found = self.wait_until(|one| {
                 let found = one.endpoint.map_loan(loan);
-                Ok((found != Borrowed::Wait).then_some(found))
+                Ok((found != BorrowStatus::Wait).then_some(found))
             })?;
-            making.have[*rank] = found == Borrowed::Mapped;
+            making.have[*rank] = found == BorrowStatus::Mapped;
         }
-        self.give_all(call, near, |rank| [u8::from(making.have[rank])])?;
+        self.send_to_all(call, near, |rank| [u8::from(making.have[rank])])?;
         let mut word = [0];
         for rank in near {
-            self.take(call, *rank, &mut word)?;
+            self.receive_from(call, *rank, &mut word)?;
             making.mapped[*rank] = word == [1];
         }
         let mine = !making.lent.is_empty() && near.iter().all(|rank| making.mapped[*rank]);
-        self.give_all(call, near, |_| [u8::from(mine)])?;
+        self.send_to_all(call, near, |_| [u8::from(mine)])?;
         for rank in near {
-            self.take(call, *rank, &mut word)?;
-            let agreed = word == [1] || making.have[*rank] && planted("window-decides-alone");
+            self.receive_from(call, *rank, &mut word)?;
+            let agreed = word == [1] || making.have[*rank] && is_planted("window-decides-alone");
             let loan = making.taken[*rank].filter(|_| agreed);
-            let reach = loan.map_or(Reach::Asked, Reach::Mapped);
-            making.parts[*rank] = Part { len: making.cards[*rank].map_or(0, |card| card.len), reach };
+            let reach = loan.map_or(PartReach::Asked, PartReach::Mapped);
+            making.parts[*rank] = PeerPart { len: making.cards[*rank].map_or(0, |card| card.len), reach };
         }
-        making.parts[self.rank] = Part { len: buffer.len() as u64, reach: Reach::Own };
+        making.parts[self.rank] = PeerPart { len: buffer.len() as u64, reach: PartReach::Own };
         // Who could not map it is passed over for a while.
         if !mine {
-            self.unmake_lent(making, |rank| making.mapped[rank]);
+            self.end_lent_loans(making, |rank| making.mapped[rank]);
             making.lent.clear();
             making.name = None;
         }
         for (loan, part) in making.taken.iter_mut().zip(&making.parts) {
-            if let Some(loan) = loan.take_if(|_| matches!(part.reach, Reach::Asked)) {
+            if let Some(loan) = loan.take_if(|_| matches!(part.reach, PartReach::Asked)) {
                 self.endpoint.end_loan(loan, false);
             }
         }
         Ok(())
     }
 
-    fn count_made(&mut self, parts: &[Part]) {
+    fn count_made(&mut self, parts: &[PeerPart]) {
         let counts = &mut self.windows.counts;
         counts.made += 1;
-        counts.mapped += parts.iter().filter(|part| matches!(part.reach, Reach::Mapped(_))).count() as u64;
-        let asked = |part: &&Part| matches!(part.reach, Reach::Asked) && part.len > 0;
+        counts.mapped +=
+            parts.iter().filter(|part| matches!(part.reach, PartReach::Mapped(_))).count() as u64;
+        let asked = |part: &&PeerPart| matches!(part.reach, PartReach::Asked) && part.len > 0;
         counts.asked += parts.iter().filter(asked).count() as u64;
     }
 
     /// Ends what was lent and taken.
-    pub(super) fn unmake(&mut self, making: &Making, mapped: impl Fn(usize) -> bool) {
-        self.unmake_lent(making, mapped);
+    pub(super) fn end_loans(&mut self, making: &WindowSetup, mapped: impl Fn(usize) -> bool) {
+        self.end_lent_loans(making, mapped);
         for loan in making.taken.iter().flatten() {
             self.endpoint.end_loan(*loan, false);
         }
     }
 
-    fn unmake_lent(&mut self, making: &Making, mapped: impl Fn(usize) -> bool) {
+    fn end_lent_loans(&mut self, making: &WindowSetup, mapped: impl Fn(usize) -> bool) {
         for (rank, loan) in &making.lent {
             self.endpoint.end_loan(*loan, mapped(*rank));
         }

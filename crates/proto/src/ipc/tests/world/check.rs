@@ -3,8 +3,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::vec::Vec;
 
-use super::{Held, IDLE, PeerId, Steps, World};
-use crate::ipc::exporter::{Amount, State};
+use super::{Held, IDLE, ImportingPeerId, Steps, World};
+use crate::ipc::exporter::{ExportAmount, ExportState};
 
 impl World {
     /// What must hold at any time.
@@ -15,23 +15,24 @@ impl World {
         let usage = self.exporter.usage();
         let exported = self.exports.iter().map(|(_, memory)| memory.span.len());
         let coming = self.exporting.iter().map(|one| one.export.allocation().span.len());
-        let there = usage.live.and(usage.passing).and(usage.zombies);
-        let expected = Amount {
+        let there = usage.live.combined_with(usage.passing).combined_with(usage.zombies);
+        let expected = ExportAmount {
             entries: self.exports.len() + self.exporting.len(),
             bytes: exported.chain(coming).sum(),
         };
         assert_eq!(there, expected, "{usage:?}");
         let budget = self.exporter.config().budget;
-        assert!(usage.live.fits(budget), "{usage:?} with a budget of {budget:?}");
-        let live: Vec<_> = self.exporter.list().filter(|export| export.state == State::Live).collect();
+        assert!(usage.live.fits_within(budget), "{usage:?} with a budget of {budget:?}");
+        let live: Vec<_> =
+            self.exporter.list_exports().filter(|export| export.state == ExportState::Live).collect();
         for (at, export) in live.iter().enumerate() {
             let other = live[..at].iter().find(|other| other.memory.span.overlaps(export.memory.span));
             assert!(other.is_none(), "{export:?} and {other:?} are both live");
         }
         for (name, _) in &self.exports {
-            let holders: Vec<_> = self.exporter.holders(*name).collect();
+            let holders: Vec<_> = self.exporter.export_holders(*name).collect();
             for peer in self.peers.iter().filter(|peer| peer.alive && !peer.gone) {
-                let uses = self.sending.iter().filter(|one| one.pin.name() == *name);
+                let uses = self.sending.iter().filter(|one| one.pin.export_name() == *name);
                 let uses = uses.filter(|one| self.peers[one.peer].id == peer.id).count() as u32;
                 let known = holders.iter().find(|(holder, _)| *holder == peer.id);
                 let is_mapped = peer.held.iter().any(|held| held.mapping.name == *name);
@@ -40,7 +41,7 @@ impl World {
             }
         }
         for peer in self.peers.iter().filter(|peer| peer.alive) {
-            let pins = peer.importer.usage(peer.source).pins;
+            let pins = peer.importer.source_usage(peer.source).pins;
             assert_eq!(pins, peer.operations.len() as u64, "messages that use anything");
         }
     }
@@ -53,12 +54,12 @@ impl World {
         let usage = self.exporter.usage();
         assert_eq!(
             (usage.zombies, usage.passing),
-            (Amount::NONE, Amount::NONE),
+            (ExportAmount::NONE, ExportAmount::NONE),
             "{usage:?} and nobody uses it"
         );
         assert_eq!(usage.idle, usage.live.entries, "{usage:?} and nobody uses it");
         let off = self.exporter.config().budget.is_none();
-        assert!(!off || usage.live == Amount::NONE, "{usage:?} and nothing may be kept");
+        assert!(!off || usage.live == ExportAmount::NONE, "{usage:?} and nothing may be kept");
         let hooked = self.setup.hooked && !self.freed;
         for peer in self.peers.iter().filter(|peer| peer.alive && hooked) {
             let there = |held: &&Held| self.buffers.iter().flatten().any(|memory| memory.id == held.id);
@@ -69,11 +70,11 @@ impl World {
 
     /// What there is at rest, and what has happened, but for names and for the order in which it happened.
     pub(in super::super) fn outcome(&self) -> u64 {
-        let place = |id: PeerId| self.peers.iter().position(|peer| peer.id == id);
+        let place = |id: ImportingPeerId| self.peers.iter().position(|peer| peer.id == id);
         let mut exports = Vec::new();
-        for export in self.exporter.list() {
+        for export in self.exporter.list_exports() {
             let mut holders: Vec<_> =
-                self.exporter.holders(export.name).map(|(peer, pins)| (place(peer), pins)).collect();
+                self.exporter.export_holders(export.name).map(|(peer, pins)| (place(peer), pins)).collect();
             holders.sort_unstable();
             exports.push((export.memory.id, export.state, export.passing, export.pins, holders));
         }
@@ -84,7 +85,7 @@ impl World {
             let mut held: Vec<_> =
                 peer.held.iter().map(|held| (held.id, held.mapping.place, held.address)).collect();
             held.sort_unstable();
-            (held, peer.importer.usage(peer.source), peer.alive, peer.gone).hash(&mut hasher);
+            (held, peer.importer.source_usage(peer.source), peer.alive, peer.gone).hash(&mut hasher);
         }
         let Steps { copied, fallbacks, opens, exports } = self.steps;
         (copied, fallbacks, opens, exports, self.sent).hash(&mut hasher);
@@ -117,7 +118,7 @@ impl World {
         }
         for peer in self.peers.iter().filter(|peer| peer.alive) {
             assert_eq!(peer.held.len(), 0, "{:?}", peer.held);
-            assert!(peer.importer.usage(peer.source).mappings == 0);
+            assert!(peer.importer.source_usage(peer.source).mappings == 0);
             assert!(self.alive && !peer.leaving || peer.importer.is_gone(peer.source));
         }
         if self.alive {
