@@ -11,10 +11,10 @@ use thiserror::Error;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_vec};
 
 use crate::address::{self, RendezvousAddress};
-use crate::environment::{
+use crate::is_planted;
+use crate::placement::{
     EnvironmentError, JobEnvironment, JobPlacement, Launcher, RendezvousMethod, port_window,
 };
-use crate::is_planted;
 use crate::pmi::{self, PmiError};
 use crate::pmix::{self, PmixError};
 use crate::secret::JobSecret;

@@ -11,7 +11,7 @@ use std::thread;
 use rustix::process::{Resource, Rlimit};
 
 use super::*;
-use crate::environment::SecretSource;
+use crate::placement::SecretSource;
 use crate::store::{ACCEPTS, StoreChallenge};
 
 thread_local! {

@@ -1,6 +1,8 @@
 //! What each launcher's variables are read as.
 
 use super::*;
+use crate::placement::{Launcher, PmiServer, port_window};
+use crate::secret::JobSecret;
 
 fn of(text: &str) -> Result<Option<JobEnvironment>, EnvironmentError> {
     let pairs: Vec<(String, String)> = text
@@ -116,10 +118,10 @@ fn open_mpi() {
 fn pmi() {
     let environment = found(HYDRA);
     assert_eq!((environment.launcher, environment.place), (Launcher::Pmi, place(1, 2, Some(1), Some(2))));
-    assert_eq!(environment.meeting, RendezvousMethod::Pmi { server: pmi::PmiServer::Fd(8), extra: None });
+    assert_eq!(environment.meeting, RendezvousMethod::Pmi { server: PmiServer::Fd(8), extra: None });
     let port = found("PMI_PORT=vm:44065 PMI_ID=1 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1");
     assert_eq!(port.place, None, "the server says it");
-    let server = pmi::PmiServer::Port { host: "vm".into(), port: 44065, id: 1 };
+    let server = PmiServer::Port { host: "vm".into(), port: 44065, id: 1 };
     assert!(matches!(&port.meeting, RendezvousMethod::Pmi { server: found, .. } if *found == server));
 }
 

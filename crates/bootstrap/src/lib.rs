@@ -12,13 +12,13 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use trunkline_bootstrap::{Bootstrap, Environment};
+//! use trunkline_bootstrap::{JobBootstrap, JobEnvironment};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! if let Some(environment) = Environment::read()? {
-//!     let mut job = Bootstrap::join(&environment, Duration::from_secs(60))?;
-//!     let names = job.exchange(b"my address", Duration::from_secs(60))?;
-//!     assert_eq!(names.len(), job.place().size);
+//! if let Some(environment) = JobEnvironment::read()? {
+//!     let mut job = JobBootstrap::join(&environment, Duration::from_secs(60))?;
+//!     let names = job.all_gather(b"my address", Duration::from_secs(60))?;
+//!     assert_eq!(names.len(), job.job_placement().size);
 //! }
 //! # Ok(())
 //! # }
@@ -33,6 +33,7 @@ mod environment;
 pub mod fuzzing;
 mod openmpi;
 pub mod own;
+mod placement;
 mod pmi;
 mod pmix;
 mod secret;
@@ -47,7 +48,7 @@ fn is_planted(name: &str) -> bool {
 
 pub use address::{free_port, host_addresses};
 pub use bootstrap::{ExchangeError, JobBootstrap, JobStreams, JoinError};
-pub use environment::{EnvironmentError, JobEnvironment, JobPlacement, Launcher, RANKS_MAX};
+pub use placement::{EnvironmentError, JobEnvironment, JobPlacement, Launcher, RANKS_MAX};
 pub use pmi::{LINE_BYTES_MAX as PMI_LINE_BYTES_MAX, PmiError, PmiReply, PmiSpace};
 pub use pmix::PmixError;
 pub use secret::JobSecret;

@@ -3,7 +3,7 @@
 //! It says rank and size; where rank 0 listens goes over PMIx, or comes from `MASTER_ADDR` and `MASTER_PORT` where a
 //! person hands them on (`mpiexec -x`).
 
-use crate::environment::{
+use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
     derive_secret,
 };

@@ -1,6 +1,6 @@
 //! The environment of `trunkline run`. Pure; called by `environment`, and by the launcher for the names.
 
-use crate::environment::{
+use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
     SecretSource,
 };
@@ -17,7 +17,7 @@ pub const LOCAL_SIZE: &str = "TRUNKLINE_JOB_LOCAL_SIZE";
 /// `host:port`: rank 0's host, and the port before the window.
 pub const STORE: &str = "TRUNKLINE_JOB_STORE";
 /// 64 hexadecimal digits; under other launchers any text, mixed into theirs.
-pub const SECRET: &str = "TRUNKLINE_JOB_SECRET";
+pub const SECRET: &str = crate::placement::JOB_SECRET;
 
 pub(crate) fn read_environment(
     variables: &EnvironmentVariables<'_>,

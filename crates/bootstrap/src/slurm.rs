@@ -3,7 +3,7 @@
 //! Rank 0 is on the first host of the step. No variable gives it a port, so one is made of the ids of job and step; a
 //! clash with another job is found by the secret, and the window has room for it.
 
-use crate::environment::{
+use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
     derive_secret,
 };

@@ -3,7 +3,7 @@
 //! `MASTER_PORT` is torch's own store, so ours takes a port after it. All that only the job knows is that number and the
 //! run's id, so the secret made of them keeps jobs apart and little more; `TRUNKLINE_JOB_SECRET` adds a real one.
 
-use crate::environment::{
+use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
     derive_secret,
 };

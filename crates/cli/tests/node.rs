@@ -120,7 +120,7 @@ impl Two {
 
     fn pass_into(&mut self, buffer: &MessageBuffer, into: MessageBuffer) {
         let [(a, to_b), (b, to_a)] = &mut self.ends;
-        let received = b.receive(Some(*to_a), (1, u64::MAX), into).expect("a receive");
+        let received = b.receive(Some(*to_a), 1, u64::MAX, into).expect("a receive");
         let TaggedSendStart::Request(sent) = a.send(*to_b, 1, buffer).expect("a send") else {
             panic!("it is long")
         };

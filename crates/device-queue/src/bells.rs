@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{DoorbellLayout, ShapeError};
 
-use crate::memory::WordMemory;
+use crate::memory::{StoredWord, WordMemory};
 
 /// A page of doorbells. Producers ring, one engine looks.
 #[derive(Clone, Copy, Debug)]
@@ -163,14 +163,15 @@ impl<M: WordMemory> QueueDoorbell<M> {
     #[inline]
     pub(crate) fn ring_both(&self, end: u64, other: &Self, others_end: u64) {
         let half = self.page.mutant.is_planted("devq-marks-one-of-two");
-        let bits = (self.bit.0, if half { self.bit.1 } else { self.bit.1 | other.bit.1 });
+        let bits = if half { self.bit.1 } else { self.bit.1 | other.bit.1 };
         if self.page.mutant.is_planted("devq-no-full-fence") {
             self.store_end(end);
             other.store_end(others_end);
-            self.page.memory.fetch_or(bits.0, bits.1, Release);
+            self.page.memory.fetch_or(self.bit.0, bits, Release);
             return;
         }
-        self.page.memory.store_both_fenced([(self.at, end), (other.at, others_end)], bits);
+        let words = [StoredWord { at: self.at, value: end }, StoredWord { at: other.at, value: others_end }];
+        self.page.memory.store_both_fenced(words, self.bit.0, bits);
     }
 
     /// Has the engine look at the queue, without telling it of more.

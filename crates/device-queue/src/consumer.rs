@@ -241,7 +241,7 @@ impl<M: WordMemory> QueueConsumer<M> {
                         match entry.work.counter_update() {
                             None => self.pass_by(index, entry.op_number(), value),
                             Some(count) => {
-                                self.pass_by_and_count(index, (entry.op_number(), value), count, port)
+                                self.pass_by_and_count(index, entry.op_number(), value, count, port)
                             }
                         }
                         // Whoever waits for it is not to wait for those behind it, which may take as long.
@@ -301,7 +301,8 @@ impl<M: WordMemory> QueueConsumer<M> {
     fn pass_by_and_count(
         &mut self,
         index: u64,
-        (op, value): (u8, u64),
+        op: u8,
+        value: u64,
         count: CounterUpdate,
         port: &mut impl JobExecutor,
     ) {

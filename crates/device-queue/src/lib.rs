@@ -55,7 +55,7 @@ pub use drain::{DrainPass, QueueDrain};
 pub use error::{QueueFault, WaitError};
 pub use job::{ConsumerStep, ExecutorRules, JobExecutor, JobOutcome, QueueJob, WINDOW_MAX};
 pub use lane::{CompanionDirectory, OpError, PutBytes, QueueLane, WordAddition};
-pub use memory::{HeapWords, WordMemory, allocate_words};
+pub use memory::{HeapWords, StoredWord, WordMemory, allocate_words};
 pub use progress::QueueProgress;
 pub use queue::{DeviceQueue, EntryTicket, ReserveError, RingOutcome, TicketPoll};
 pub use reservation::QueueReservation;

@@ -5,6 +5,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use trunkline_proto::wire::device_queue::is_before;
 
+/// A word to be written: where it is, and its value.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredWord {
+    /// The offset, a multiple of 8.
+    pub at: u64,
+    /// The word's new value.
+    pub value: u64,
+}
+
 /// Words of 8 bytes by their offset, shared with other threads, processes or devices.
 ///
 /// An offset is a multiple of 8. One that is not, or is not below [`byte_len`](Self::byte_len), is a bug of the caller, and may panic as an index
@@ -66,14 +75,15 @@ pub trait WordMemory {
         self.fence(Ordering::SeqCst);
     }
 
-    /// Stores two words as [`store_fenced`](Self::store_fenced) each, and then sets bits of a third one: the fences stand before both stores, and
-    /// behind both and the bits. Memory whose change of a word is a full fence by itself, behind an exchange before it, may use those.
+    /// Stores two words as [`store_fenced`](Self::store_fenced) each, and then sets `bits` of a third one at
+    /// `bits_at`: the fences stand before both stores, and behind both and the bits. Memory whose change of a
+    /// word is a full fence by itself, behind an exchange before it, may use those.
     #[inline]
-    fn store_both_fenced(&self, words: [(u64, u64); 2], bits: (u64, u64)) {
-        for (at, value) in words {
+    fn store_both_fenced(&self, words: [StoredWord; 2], bits_at: u64, bits: u64) {
+        for StoredWord { at, value } in words {
             self.store_fenced(at, value);
         }
-        self.fetch_or(bits.0, bits.1, Ordering::Release);
+        self.fetch_or(bits_at, bits, Ordering::Release);
     }
 
     /// Writes a completion: the head says at first that it is being written, then the value comes, then the head that tells of it.
@@ -261,8 +271,8 @@ macro_rules! through {
             }
 
             #[inline]
-            fn store_both_fenced(&self, words: [(u64, u64); 2], bits: (u64, u64)) {
-                (**self).store_both_fenced(words, bits);
+            fn store_both_fenced(&self, words: [StoredWord; 2], bits_at: u64, bits: u64) {
+                (**self).store_both_fenced(words, bits_at, bits);
             }
 
             #[inline]

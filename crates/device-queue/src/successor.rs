@@ -71,31 +71,33 @@ impl SlotArray {
 pub struct LaneChannel<'a, M, D> {
     lanes: &'a [QueueLane<M, D>],
     recorded: Recorded<M>,
-    cursor: (M, u64),
+    memory: M,
+    cursor_at: u64,
     mutant: Mutant,
 }
 
 impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
-    /// A channel of lanes; `cursor` is a word that all who use it share. `None` if there are no lanes.
+    /// Creates a channel of lanes. At the offset `cursor_at`, `memory` has a word that all users of the channel
+    /// share: it counts their turns. Returns `None` if there are no lanes.
     #[must_use]
     pub fn new(
         lanes: &'a [QueueLane<M, D>],
         recorded: Recorded<M>,
-        cursor: (M, u64),
+        memory: M,
+        cursor_at: u64,
         mutant: Mutant,
     ) -> Option<Self> {
-        (!lanes.is_empty()).then_some(Self { lanes, recorded, cursor, mutant })
+        (!lanes.is_empty()).then_some(Self { lanes, recorded, memory, cursor_at, mutant })
     }
 
     /// The lane whose turn it is, and its number. Of several threads no two have the same turn.
     fn next_lane(&self) -> (u32, &QueueLane<M, D>) {
-        let (memory, at) = &self.cursor;
         let turn = if self.mutant.is_planted("devq-turns-race") {
-            let turn = memory.load(*at, Relaxed);
-            memory.store(*at, turn.wrapping_add(1), Relaxed);
+            let turn = self.memory.load(self.cursor_at, Relaxed);
+            self.memory.store(self.cursor_at, turn.wrapping_add(1), Relaxed);
             turn
         } else {
-            memory.fetch_add(*at, 1, Relaxed)
+            self.memory.fetch_add(self.cursor_at, 1, Relaxed)
         };
         let turn = turn % self.lanes.len() as u64;
         (turn as u32, &self.lanes[turn as usize])

@@ -502,7 +502,7 @@ fn turns_of_a_channel() {
         let cursor = loomed::for_slots(1);
         let put = |lanes: Arc<[QueueLane<Words, _>]>, recorded: TicketRecord<Words>, cursor: Words| {
             move || {
-                let channel = successor::LaneChannel::new(&lanes, recorded, (cursor, 0), mutant).unwrap();
+                let channel = successor::LaneChannel::new(&lanes, recorded, cursor, 0, mutant).unwrap();
                 let (from, to) = (LocalAddress { addr: 0, key: 0 }, PeerAddress { peer: 1, addr: 0, key: 0 });
                 channel
                     .put(&PutBytes { from, to, len: 8 }, &PutActions::default(), &mut UnlimitedWait)

@@ -91,7 +91,7 @@ impl Rig {
     fn channel(&self) -> LaneChannel<'_, HeapWords, Table> {
         let firsts = vec![0; self.lanes.len()];
         let recorded = Recorded::create(allocate_words(1024), 0, &firsts, planted()).unwrap();
-        LaneChannel::new(&self.lanes, recorded, (allocate_words(8), 0), planted()).unwrap()
+        LaneChannel::new(&self.lanes, recorded, allocate_words(8), 0, planted()).unwrap()
     }
 
     /// The rows of a queue from an index on, as far as they are published.
@@ -510,7 +510,7 @@ fn a_flush_covers_all_lanes() {
     let lanes = rig.lanes.clone();
     let firsts = [0, 0];
     let recorded = Recorded::create(allocate_words(1024), 0, &firsts, planted()).unwrap();
-    let channel = LaneChannel::new(&lanes, recorded, (allocate_words(8), 0), planted()).unwrap();
+    let channel = LaneChannel::new(&lanes, recorded, allocate_words(8), 0, planted()).unwrap();
     let puts: Vec<PostedPut> =
         (0..3).map(|_| channel.put(&bytes(64), &PutActions::default(), &mut PollLimit(1)).unwrap()).collect();
     assert_eq!(channel.pending_lanes(), 0b11);
@@ -572,7 +572,7 @@ fn g2_a_signal_after_a_flush_covers_all_before() {
         let mut rig = successor(2);
         let lanes = rig.lanes.clone();
         let recorded = Recorded::create(allocate_words(1024), 0, &[0, 0], planted()).unwrap();
-        let channel = LaneChannel::new(&lanes, recorded, (allocate_words(8), 0), planted()).unwrap();
+        let channel = LaneChannel::new(&lanes, recorded, allocate_words(8), 0, planted()).unwrap();
         let put = [0, 64].map(|at| {
             let to = PeerAddress { addr: bytes(64).to.addr + at, ..bytes(64).to };
             channel.put(&PutBytes { to, ..bytes(64) }, &PutActions::default(), &mut PollLimit(1)).unwrap()

@@ -204,12 +204,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
     }
 
     /// A place for an operation; `None` if there is no memory for more of them now.
-    fn allocate_op(
-        &mut self,
-        cookie: u64,
-        (heap, member): (u8, MemberRank),
-        ask: OwnerAction,
-    ) -> Option<u32> {
+    fn allocate_op(&mut self, cookie: u64, heap: u8, member: MemberRank, ask: OwnerAction) -> Option<u32> {
         if self.free.is_empty() {
             self.grow_capacity().ok()?;
         }
@@ -508,7 +503,7 @@ impl<N: MemberNetwork> MemberNetwork for ProxyNetwork<N> {
         };
         let whole = from.byte_len();
         let ask = OwnerAction::Bring { addr: to.offset, len: whole };
-        let Some(at) = self.allocate_op(cookie, (heap, to.member), ask) else { return BeginOutcome::Busy };
+        let Some(at) = self.allocate_op(cookie, heap, to.member, ask) else { return BeginOutcome::Busy };
         let carried = self.network.put(self.op_cookie(at), to, from);
         let BeginOutcome::Begun(bytes) = carried else {
             self.drop_op(at);
@@ -531,7 +526,7 @@ impl<N: MemberNetwork> MemberNetwork for ProxyNetwork<N> {
         let heap = open.part.heap;
         let len = into.len.min(open.part.rooms.room_bytes());
         let ask = OwnerAction::Show { addr: from.offset, len };
-        let Some(at) = self.allocate_op(cookie, (heap, from.member), ask) else { return BeginOutcome::Busy };
+        let Some(at) = self.allocate_op(cookie, heap, from.member, ask) else { return BeginOutcome::Busy };
         if let Some(op) = self.ops.get_mut(at as usize) {
             op.rest = Some((from, HeapRange { len, ..into }));
         }
@@ -552,7 +547,7 @@ impl<N: MemberNetwork> MemberNetwork for ProxyNetwork<N> {
         };
         let heap = open.part.heap;
         let ask = OwnerAction::Change { addr: at.offset, action };
-        let Some(op) = self.allocate_op(cookie, (heap, at.member), ask) else { return BeginOutcome::Busy };
+        let Some(op) = self.allocate_op(cookie, heap, at.member, ask) else { return BeginOutcome::Busy };
         if let Some(op) = self.ops.get_mut(op as usize) {
             op.fetches = fetches;
         }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_grow};
@@ -35,6 +36,15 @@ enum ServedStage {
     Replying,
 }
 
+/// Bytes of a part in memory of a device.
+#[derive(Clone, Copy, Debug)]
+struct PartRange {
+    /// Where the first byte is in the part.
+    offset: u64,
+    /// How many bytes there are.
+    len: u64,
+}
+
 /// A request that was taken.
 #[derive(Clone, Copy, Debug)]
 struct ServedRequest {
@@ -43,7 +53,7 @@ struct ServedRequest {
     heap: u8,
     /// Who is told; nobody of what nobody has asked for.
     to: Option<(MemberRank, u64)>,
-    at: (u64, u64),
+    at: PartRange,
     stage: ServedStage,
     how: ReplyResult,
 }
@@ -108,7 +118,7 @@ impl RequestService {
             generation: 0,
             heap: 0,
             to: None,
-            at: (0, 0),
+            at: PartRange { offset: 0, len: 0 },
             stage: ServedStage::Free,
             how: Ok(0),
         };
@@ -125,7 +135,7 @@ impl RequestService {
         &mut self,
         heap: u8,
         to: Option<(MemberRank, u64)>,
-        at: (u64, u64),
+        at: PartRange,
         stage: ServedStage,
         how: ReplyResult,
     ) -> u32 {
@@ -158,7 +168,7 @@ impl RequestService {
         for nth in 0..self.served.len() {
             let members = self.served.get(nth).map_or(0, |served| served.taken.len());
             for member in 0..members {
-                moved |= self.poll_requests(network, me, (nth, member));
+                moved |= self.poll_requests(network, me, nth, member);
             }
         }
         moved
@@ -168,7 +178,8 @@ impl RequestService {
         &mut self,
         network: &mut N,
         me: MemberRank,
-        (nth, member): (usize, usize),
+        part_index: usize,
+        member: usize,
     ) -> bool {
         let mut moved = false;
         for _ in 0..POST_PLACES {
@@ -176,7 +187,7 @@ impl RequestService {
             if self.free.is_empty() && self.grow_capacity(64).is_err() {
                 break;
             }
-            let Some(ServedPart { part, taken }) = self.served.get_mut(nth) else { break };
+            let Some(ServedPart { part, taken }) = self.served.get_mut(part_index) else { break };
             let Some((of, taken)) = PostBox::new(part.boxes, member as u32).zip(taken.get_mut(member)) else {
                 break;
             };
@@ -184,7 +195,7 @@ impl RequestService {
             let Some(request) = PostRequest::from_words(&words, *taken, self.mutant) else { break };
             *taken = taken.wrapping_add(1);
             let heap = part.heap;
-            let (at, stage, how) = plan_request(part, (member as u32, request), self.mutant);
+            let (at, stage, how) = plan_request(part, member as u32, request, self.mutant);
             let place = self.allocate_request(heap, Some((member as u32, request.number)), at, stage, how);
             self.advance_request(network, me, place);
             moved = true;
@@ -200,11 +211,12 @@ impl RequestService {
         };
         let part = &served.part;
         if let (ServedStage::Move { room }, Some((device, copies))) = (delivery.stage, &part.device) {
-            let (at, len) = delivery.at;
+            let PartRange { offset, len } = delivery.at;
             let cookie = u64::from(delivery.generation) << 32 | u64::from(place);
+            let on_device = MemoryLocation { memory: device, offset };
             let (from, to) = match room {
-                Some(room) => ((device, at), (&part.memory, room)),
-                None => ((&part.memory, at), (device, at)),
+                Some(room) => (on_device, MemoryLocation { memory: &part.memory, offset: room }),
+                None => (MemoryLocation { memory: &part.memory, offset }, on_device),
             };
             if !copies.begin_copy(cookie, from, to, len) {
                 return self.todo.push_back(place);
@@ -311,7 +323,8 @@ impl RequestService {
                 let _inside = served.map(|served| served.part.memory.store(spoiled, 1));
                 continue;
             }
-            let place = self.allocate_request(heap, None, (at, 8), ServedStage::Move { room: None }, Ok(0));
+            let word = PartRange { offset: at, len: 8 };
+            let place = self.allocate_request(heap, None, word, ServedStage::Move { room: None }, Ok(0));
             self.todo.push_back(place);
         }
     }
@@ -320,26 +333,27 @@ impl RequestService {
 /// What is to be moved for a request, and what is to be replied.
 fn plan_request(
     part: &LocalPart,
-    (member, PostRequest { number, ask }): (MemberRank, PostRequest),
+    member: MemberRank,
+    PostRequest { number, ask }: PostRequest,
     mutant: Mutant,
-) -> ((u64, u64), ServedStage, ReplyResult) {
-    let refused = ((0, 0), ServedStage::Reply, Err((EntryStatus::Access, 0)));
+) -> (PartRange, ServedStage, ReplyResult) {
+    let refused = (PartRange { offset: 0, len: 0 }, ServedStage::Reply, Err((EntryStatus::Access, 0)));
     let Some((device, _)) = &part.device else { return refused };
     let inside =
         |addr, len| device.checked_address(addr, len).is_ok() || mutant.is_planted("post-bounds-unchecked");
     match ask {
         OwnerAction::Bring { addr, len } if inside(addr, len) => {
-            ((addr, len), ServedStage::Move { room: None }, Ok(0))
+            (PartRange { offset: addr, len }, ServedStage::Move { room: None }, Ok(0))
         }
         OwnerAction::Show { addr, len } if inside(addr, len) && len <= part.rooms.room_bytes() => (
-            (addr, len),
-            ServedStage::Move { room: Some(room_of(part, (member, number), addr, mutant)) },
+            PartRange { offset: addr, len },
+            ServedStage::Move { room: Some(room_of(part, member, number, addr, mutant)) },
             Ok(0),
         ),
         OwnerAction::Change { addr, action } if inside(addr, 8) => {
             let Some(atomic) = TypedAtomic::new(AtomicType::U64, action, true) else { return refused };
             match part.memory.fetch_update(addr, |old| atomic.apply_to(old, mutant)) {
-                Ok(old) => ((addr, 8), ServedStage::Move { room: None }, Ok(old)),
+                Ok(old) => (PartRange { offset: addr, len: 8 }, ServedStage::Move { room: None }, Ok(old)),
                 Err(_) => refused,
             }
         }
@@ -348,7 +362,7 @@ fn plan_request(
 }
 
 /// Where a request's bytes are shown.
-fn room_of(part: &LocalPart, (member, number): (MemberRank, u64), addr: u64, mutant: Mutant) -> u64 {
+fn room_of(part: &LocalPart, member: MemberRank, number: u64, addr: u64, mutant: Mutant) -> u64 {
     if mutant.is_planted("post-shows-where-puts-land") {
         addr
     } else {

@@ -254,7 +254,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
             .take_number(self.page.bell_count())
             .ok_or(QueueError::Full(self.page.bell_count()))?;
         let QueueNumber { number, epoch, window } = taken;
-        let made = self.create_queue(depth, (number, epoch), first, pinned);
+        let made = self.create_queue(depth, number, epoch, first, pinned);
         let made = made.and_then(|queue| {
             self.take_on(&queue, WINDOW.min(depth).saturating_sub(window))?;
             Ok(queue)
@@ -290,7 +290,8 @@ impl<N: MemberNetwork> QueueExecutor<N> {
     fn create_queue(
         &mut self,
         depth: u32,
-        (number, epoch): (u32, u32),
+        number: u32,
+        epoch: u32,
         first: u64,
         pinned: Option<&PinnedMemory>,
     ) -> Result<DeviceQueue<QueueWords>, QueueError> {

@@ -17,6 +17,19 @@ const OWN_BYTES: u64 = WORDS_BYTES + 128;
 const _: () =
     assert!(CLAIMS_BYTES <= 128 && size_of::<trunkline_device_queue::QueueView>() as u64 == VIEW_BYTES);
 
+/// Which lanes are created for kernels, and for how many blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct LanePlan {
+    /// How many lanes there are.
+    pub lanes: u32,
+    /// The number of entries that each queue has room for.
+    pub depth: u32,
+    /// The index of the first entry of each lane.
+    pub first: u64,
+    /// The largest number of blocks that a kernel may have.
+    pub blocks: u32,
+}
+
 /// Lanes of one executor, for kernels of one device.
 #[derive(Clone, Debug)]
 pub struct KernelLanes {
@@ -62,16 +75,16 @@ pub enum LanesError {
 }
 
 impl KernelLanes {
-    /// So many lanes, whose first index is `first`, for kernels of at most so many blocks.
+    /// Creates the lanes of `plan`, with their companions, for kernels of `device`.
     ///
     /// # Errors
     /// [`LanesError`].
     pub fn new<N: MemberNetwork + 'static>(
         device: &GpuDevice,
         queues: &DeviceQueues<N>,
-        (lanes, depth, first): (u32, u32, u64),
-        blocks: u32,
+        plan: LanePlan,
     ) -> Result<Self, LanesError> {
+        let LanePlan { lanes, depth, first, blocks } = plan;
         let count = u64::from(lanes) * 2;
         let own = device.allocate((count * OWN_BYTES) as usize)?;
         let views = device.allocate((count * VIEW_BYTES) as usize)?;

@@ -44,7 +44,7 @@ pub use courier::ProxyNetwork;
 pub use driver::{DeviceQueues, ExecutorMode, QueuesError};
 pub use executor::{ExecutorPass, QueueExecutor};
 pub use flushed::{FlushedNetwork, FlushedPart, FlushedPeer};
-pub use lanes::{KernelJob, KernelLanes, LanesError};
+pub use lanes::{KernelJob, KernelLanes, LanePlan, LanesError};
 pub use network::{BeginOutcome, EntryFailure, HeapAddress, MemberNetwork, NetworkCompletion, RmaNetwork};
 pub use part::{LocalPart, RemotePart};
 pub use patience::{HostDeadline, abort_process};

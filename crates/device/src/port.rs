@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_device_queue::{JobExecutor, JobOutcome, QueueJob};
+use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::limits::{DEVICE_PIECE_BYTES, DEVICE_PIECES_MAX};
 use trunkline_proto::mutant::Mutant;
@@ -249,7 +250,9 @@ impl<N: MemberNetwork> EntryOps<N> {
                 }
                 RemainingWork::Get { from, into } => (self.network.get(cookie, *from, *into), into.len),
                 RemainingWork::Copy { copies, from, to, len } => {
-                    let begun = copies.begin_copy(cookie, (&from.0, from.1), (&to.0, to.1), *len);
+                    let from = MemoryLocation { memory: &from.0, offset: from.1 };
+                    let to = MemoryLocation { memory: &to.0, offset: to.1 };
+                    let begun = copies.begin_copy(cookie, from, to, *len);
                     if begun {
                         note_copier(&mut self.copiers, copies);
                     }

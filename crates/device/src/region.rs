@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use trunkline_mem::MemoryRange;
+use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::holding::try_hold;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::OutOfMemory;
@@ -52,14 +53,14 @@ impl EntryKey {
 /// How bytes of a device's memory are moved by the device: asynchronously, as its copy engines do. Of one executor: what ends is told to nobody else.
 pub trait DeviceCopier: fmt::Debug + Send + Sync {
     /// Begins to copy `len` bytes that are inside of both; one of them is the device's. False: not now.
-    fn begin_copy(&self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) -> bool;
+    fn begin_copy(&self, cookie: u64, from: MemoryLocation<'_>, to: MemoryLocation<'_>, len: u64) -> bool;
 
     /// Adds the copies that have ended since: their bytes are there, or why not.
     fn take_ended(&self, into: &mut Vec<(u64, Result<(), u32>)>);
 }
 
 impl DeviceCopier for trunkline_mem::gpu::DeviceCopyQueue {
-    fn begin_copy(&self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) -> bool {
+    fn begin_copy(&self, cookie: u64, from: MemoryLocation<'_>, to: MemoryLocation<'_>, len: u64) -> bool {
         Self::begin_copy(self, cookie, from, to, len)
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use trunkline_mem::MemoryRange;
+use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{AtomicChange, EntryStatus, InlineBytes};
 
@@ -96,25 +97,26 @@ pub(super) fn plan_write_back(
     copies: Option<&Arc<dyn DeviceCopier>>,
     words: &MemoryRange,
     memory: &MemoryRange,
-    (at, len): (u64, u64),
+    offset: u64,
+    len: u64,
 ) -> Result<RemainingWork, EntryStatus> {
     let copies = Arc::clone(copies.ok_or(EntryStatus::Access)?);
-    Ok(RemainingWork::Copy { copies, from: (words.clone(), at), to: (memory.clone(), at), len })
+    Ok(RemainingWork::Copy { copies, from: (words.clone(), offset), to: (memory.clone(), offset), len })
 }
 
 /// Bytes within this process.
 pub(super) fn plan_copy(
     copies: Option<&Arc<dyn DeviceCopier>>,
-    (from, at): (&MemoryRange, u64),
-    (to, offset): (&MemoryRange, u64),
+    from: MemoryLocation<'_>,
+    to: MemoryLocation<'_>,
     len: u64,
 ) -> Result<EntryPlan, EntryStatus> {
     if let Some(copies) = copies {
-        let from = (from.clone(), at);
-        let to = (to.clone(), offset);
+        let from = (from.memory.clone(), from.offset);
+        let to = (to.memory.clone(), to.offset);
         return Ok(EntryPlan::Later(RemainingWork::Copy { copies: Arc::clone(copies), from, to, len }, None));
     }
-    to.copy_from(offset, from, at, len).map_err(|_| EntryStatus::Access)?;
+    to.memory.copy_from(to.offset, from.memory, from.offset, len).map_err(|_| EntryStatus::Access)?;
     Ok(EntryPlan::Done(0))
 }
 

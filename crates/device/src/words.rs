@@ -167,11 +167,11 @@ impl DeviceMemory for QueueWords {
     /// compiler moves a store or load across. So the stores need none of their own, which take as long each as all else here.
     #[cfg(target_arch = "x86_64")]
     #[inline]
-    fn store_both_fenced(&self, words: [(u64, u64); 2], bits: (u64, u64)) {
-        for (at, value) in words {
-            self.word_at(at).store(value, Ordering::Release);
+    fn store_both_fenced(&self, words: [trunkline_device_queue::StoredWord; 2], bits_at: u64, bits: u64) {
+        for word in words {
+            self.word_at(word.at).store(word.value, Ordering::Release);
         }
-        self.fetch_or(bits.0, bits.1, Ordering::SeqCst);
+        self.fetch_or(bits_at, bits, Ordering::SeqCst);
     }
 
     #[inline]

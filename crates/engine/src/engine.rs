@@ -164,7 +164,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(fault.into());
         }
         slot.set_driving_thread();
-        if open.link_down {
+        if open.life.is_link_lost() {
             self.progress_comm(slot, turn);
             return turn.open.fault.map_or(Ok(None), |fault| Err(fault.into()));
         }
@@ -454,7 +454,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         slot.mark_polled();
         self.drive_comm(slot, turn);
         let open = &mut *turn.open;
-        if open.link_down && open.fault.is_none() {
+        if open.life.is_link_lost() && open.fault.is_none() {
             self.check_peer(slot, turn);
         } else if open.idle > HELP_AFTER {
             slot.set_driving_thread();

@@ -99,7 +99,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Whether it is time to ask what became of the peer.
     fn waits_long(&self, turn: &mut LockedMember<'_, F::Rail>) -> bool {
         let due = self.schedule_peer_check(turn.open);
-        let down = turn.open.link_down;
+        let down = turn.open.life.is_link_lost();
         if due {
             turn.open.idle = 0;
             self.rest_if_idle(turn);

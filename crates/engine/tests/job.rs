@@ -534,7 +534,7 @@ fn a_put_with_signal_of_any_size_is_one_call() {
             from.heap.write(half, &data).unwrap();
             let update = SignalUpdate::new(UpdateOp::Set, word, round as u64 + 1).unwrap();
             let source = PutSource::Heap(HeapRange { heap: 0, offset: half, len });
-            let put = || from.job.put_signal(from.context, 1, (0, 4096), source, update);
+            let put = || from.job.put_signal(from.context, 1, 0, 4096, source, update);
             members.until(|_| Ok(put()?.then_some(()))).unwrap();
             members.until(|_| Ok((to.heap.load(8).unwrap() == round as u64 + 1).then_some(()))).unwrap();
             let mut there = vec![0; len as usize];
@@ -543,7 +543,7 @@ fn a_put_with_signal_of_any_size_is_one_call() {
             members.quiet(0);
         }
         let update = SignalUpdate::new(UpdateOp::Set, word, 99).unwrap();
-        let put = |source| from.job.put_signal(from.context, 1, (0, 4096), source, update);
+        let put = |source| from.job.put_signal(from.context, 1, 0, 4096, source, update);
         members.until(|_| Ok(put(PutSource::Bytes(&[5; 8]))?.then_some(()))).unwrap();
         members.quiet(0);
         assert_eq!((to.heap.load(8).unwrap(), to.heap.load(4096).unwrap()), (99, 0x0505_0505_0505_0505));

@@ -127,7 +127,7 @@ fn round(members: &Members, round: u64, kill: impl FnOnce(&Members)) {
     kill(members);
     let update = SignalUpdate::new(UpdateOp::Add, word(SIGNAL), 1).unwrap();
     let source = PutSource::Heap(HeapRange { heap: 0, offset: FROM, len: LEN });
-    members.until(|| Ok(job.put_signal(*context, 1, (0, LONG), source, update)?.then_some(()))).unwrap();
+    members.until(|| Ok(job.put_signal(*context, 1, 0, LONG, source, update)?.then_some(()))).unwrap();
     members.until(|| Ok((to.heap.load(SIGNAL).unwrap() == round).then_some(()))).unwrap();
     let mut there = vec![0; LEN as usize];
     to.heap.read(LONG, &mut there).unwrap();

@@ -76,19 +76,20 @@ pub fn map_exported(memory: &MemoryRange, file: &impl AsFd, offset: u64) -> Resu
     let inset = offset % PAGE as u64;
     let end = offset.checked_add(memory.len() as u64).filter(|end| *end <= size && !memory.is_empty());
     let len = end.and_then(|end| usize::try_from(end - (offset - inset)).ok()).ok_or_else(short)?;
-    let whole = map_part(file, (offset - inset, len), PAGE, Some(memory.clone()))?;
+    let whole = map_part(file, offset - inset, len, PAGE, Some(memory.clone()))?;
     whole.sub_range(inset, memory.len() as u64).map_err(|_| short())
 }
 
 /// Maps all of a file, at a multiple of that power of two.
 fn map_aligned(file: &impl AsFd, len: usize, align: usize) -> Result<MemoryRange, CallFailure> {
-    map_part(file, (0, len), align, None)
+    map_part(file, 0, len, align, None)
 }
 
 /// Maps bytes of a file, from the beginning of a page on, at a multiple of that power of two.
 fn map_part(
     file: &impl AsFd,
-    (start, len): (u64, usize),
+    start: u64,
+    len: usize,
     align: usize,
     kept: Option<MemoryRange>,
 ) -> Result<MemoryRange, CallFailure> {

@@ -118,7 +118,8 @@ fn as_dmabuf(
 pub(crate) fn register_dmabuf(
     bits: u64,
     range: NcclExtent,
-    (fd, offset): (BorrowedFd<'_>, u64),
+    fd: BorrowedFd<'_>,
+    offset: u64,
     name: impl Fn(MemoryKind) -> MemoryRange,
 ) -> Result<u64, NetCallError> {
     let world = world()?;

@@ -88,7 +88,8 @@ pub(crate) fn listen(dev: i32, known: KnownDevices) -> Result<(u64, [u8; 128]), 
 pub(crate) fn connect(
     context: u64,
     dev: i32,
-    (known, class): (KnownDevices, Option<u8>),
+    known: KnownDevices,
+    class: Option<u8>,
     handle: &mut [u8; 128],
 ) -> Result<u64, NetCallError> {
     let world = world()?;

@@ -78,7 +78,7 @@ fn run(order: &str, bytes: usize, count: u64) -> Option<()> {
         [MessageBuffer::from(MemoryRange::heap(bytes)), MessageBuffer::from(MemoryRange::heap(bytes))];
     for _ in 0..count {
         let source = ends[1].1;
-        let received = ends[1].0.receive(Some(source), (7, u64::MAX), into.clone()).ok()?;
+        let received = ends[1].0.receive(Some(source), 7, u64::MAX, into.clone()).ok()?;
         let to = ends[0].1;
         let sent = ends[0].0.send(to, 7, &from).ok()?;
         ended(&mut ends, 1, received)?;

@@ -12,7 +12,7 @@ use trunkline_runtime::FabricJob;
 
 use crate::error::{CallError, Result};
 use crate::fetches::{AwaitedFetch, FetchQueue};
-use crate::memory::{RegisteredPlace, STAGE};
+use crate::memory::{ContextStage, RegisteredPlace, STAGE};
 
 /// Most bytes that any engine copies at once.
 const COPIED_MAX: usize = 1024;
@@ -24,6 +24,15 @@ pub(crate) enum LocalBytes {
     Registered(HeapRange),
     /// Of memory that is not: they are copied.
     Elsewhere(MemoryRange),
+}
+
+/// Where bytes of a PE begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeOffset {
+    /// The number of the PE's heap that contains them.
+    pub(crate) heap: u8,
+    /// Their offset in that heap, in bytes.
+    pub(crate) offset: u64,
 }
 
 /// What is to be done with a word.
@@ -42,8 +51,8 @@ pub(crate) struct RoleContext {
     /// Waiting is work, as nobody else goes on with what others do here.
     unseen: bool,
     fetches: FetchQueue,
-    /// Registered memory for what comes to memory that is not, and where it is in that.
-    stage: Mutex<(MemoryRange, HeapRange)>,
+    /// Registered memory for bytes that are got into memory that is not registered.
+    stage: Mutex<ContextStage>,
 }
 
 impl RoleContext {
@@ -51,7 +60,7 @@ impl RoleContext {
     ///
     /// # Errors
     /// The engine has no room.
-    pub(crate) fn new(job: &FabricJob, unseen: bool, stage: (MemoryRange, HeapRange)) -> Result<Self> {
+    pub(crate) fn new(job: &FabricJob, unseen: bool, stage: ContextStage) -> Result<Self> {
         let id = job.create_context()?;
         let copied_max = (job.inline_max(id)? as usize).min(COPIED_MAX);
         Ok(Self { id, copied_max, unseen, fetches: FetchQueue::default(), stage: Mutex::new(stage) })
@@ -83,43 +92,31 @@ impl RoleContext {
     ///
     /// # Errors
     /// The engine says no.
-    pub(crate) fn put(&self, job: &FabricJob, pe: u32, to: (u8, u64), from: &LocalBytes) -> Result<()> {
+    pub(crate) fn put(&self, job: &FabricJob, pe: u32, to: PeOffset, from: &LocalBytes) -> Result<()> {
         match from {
             LocalBytes::Registered(local) => self.put_registered(job, pe, to, *local),
             LocalBytes::Elsewhere(memory) => self.put_copied(job, pe, to, memory),
         }
     }
 
-    fn put_registered(
-        &self,
-        job: &FabricJob,
-        pe: u32,
-        (heap, mut offset): (u8, u64),
-        mut from: HeapRange,
-    ) -> Result<()> {
+    fn put_registered(&self, job: &FabricJob, pe: u32, mut to: PeOffset, mut from: HeapRange) -> Result<()> {
         while from.len > 0 {
-            let put = || Ok(job.put(self.id, pe, (heap, offset), PutSource::Heap(from))?);
+            let put = || Ok(job.put(self.id, pe, to.heap, to.offset, PutSource::Heap(from))?);
             let taken = self.wait_until(job, put)?;
-            (offset, from.offset, from.len) = (offset + taken, from.offset + taken, from.len - taken);
+            (to.offset, from.offset, from.len) = (to.offset + taken, from.offset + taken, from.len - taken);
         }
         Ok(())
     }
 
-    fn put_copied(
-        &self,
-        job: &FabricJob,
-        pe: u32,
-        (heap, offset): (u8, u64),
-        from: &MemoryRange,
-    ) -> Result<()> {
+    fn put_copied(&self, job: &FabricJob, pe: u32, to: PeOffset, from: &MemoryRange) -> Result<()> {
         let mut at = 0;
         while at < from.len() {
             let len = (from.len() - at).min(self.copied_max);
             let mut bytes = [0; COPIED_MAX];
             let bytes = &mut bytes[..len];
             read_bytes(from, at as u64, bytes)?;
-            let there = (heap, offset + at as u64);
-            self.wait_until(job, || Ok(job.put(self.id, pe, there, PutSource::Bytes(bytes))?))?;
+            let offset = to.offset + at as u64;
+            self.wait_until(job, || Ok(job.put(self.id, pe, to.heap, offset, PutSource::Bytes(bytes))?))?;
             at += len;
         }
         Ok(())
@@ -129,7 +126,7 @@ impl RoleContext {
     ///
     /// # Errors
     /// The engine says no.
-    pub(crate) fn get(&self, job: &FabricJob, pe: u32, from: (u8, u64), into: &LocalBytes) -> Result<()> {
+    pub(crate) fn get(&self, job: &FabricJob, pe: u32, from: PeOffset, into: &LocalBytes) -> Result<()> {
         match into {
             LocalBytes::Registered(local) => self.get_registered(job, pe, from, *local),
             LocalBytes::Elsewhere(memory) => self.get_staged(job, pe, from, memory),
@@ -140,32 +137,29 @@ impl RoleContext {
         &self,
         job: &FabricJob,
         pe: u32,
-        (heap, mut offset): (u8, u64),
+        mut from: PeOffset,
         mut into: HeapRange,
     ) -> Result<()> {
         while into.len > 0 {
-            let taken = self.wait_until(job, || Ok(job.get(self.id, pe, (heap, offset), into)?))?;
-            (offset, into.offset, into.len) = (offset + taken, into.offset + taken, into.len - taken);
+            let get = || Ok(job.get(self.id, pe, from.heap, from.offset, into)?);
+            let taken = self.wait_until(job, get)?;
+            (from.offset, into.offset, into.len) =
+                (from.offset + taken, into.offset + taken, into.len - taken);
         }
         Ok(())
     }
 
     /// Waits for the bytes: nobody else would copy them.
-    fn get_staged(
-        &self,
-        job: &FabricJob,
-        pe: u32,
-        (heap, offset): (u8, u64),
-        into: &MemoryRange,
-    ) -> Result<()> {
+    fn get_staged(&self, job: &FabricJob, pe: u32, from: PeOffset, into: &MemoryRange) -> Result<()> {
         let stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
-        let (memory, place) = &*stage;
+        let ContextStage { memory, range } = &*stage;
         let mut at = 0;
         while at < into.len() as u64 {
             let len = STAGE.min(into.len() as u64 - at);
-            self.get_registered(job, pe, (heap, offset + at), HeapRange { len, ..*place })?;
+            let piece = PeOffset { offset: from.offset + at, ..from };
+            self.get_registered(job, pe, piece, HeapRange { len, ..*range })?;
             self.quiet(job, pe)?;
-            let copied = into.copy_from(at, memory, place.offset, len);
+            let copied = into.copy_from(at, memory, range.offset, len);
             copied
                 .map_err(|_| CallError::Argument("bytes that are got go to memory that cannot be written"))?;
             at += len;
@@ -213,7 +207,8 @@ impl RoleContext {
         }
     }
 
-    /// Puts bytes from several places to several, each of which `puts` gives by its number, then changes a word. Nothing is put if one of them cannot be.
+    /// Makes `count` puts, then changes a word by `update`. `puts` returns the target and the source of each put by its number. If one of
+    /// them is invalid, none is made.
     ///
     /// # Errors
     /// As [`RoleContext::put`] and [`RoleContext::change_word`].
@@ -221,10 +216,10 @@ impl RoleContext {
         &self,
         job: &FabricJob,
         pe: u32,
-        (count, puts): (usize, impl Fn(usize) -> Result<((u8, u64), LocalBytes)>),
-        (word, op, value): (SymmetricWord, UpdateOp, u64),
+        count: usize,
+        puts: impl Fn(usize) -> Result<(PeOffset, LocalBytes)>,
+        update: SignalUpdate,
     ) -> Result<()> {
-        let update = signal_update(op, word, value)?;
         for at in 0..count {
             puts(at)?;
         }
@@ -235,8 +230,9 @@ impl RoleContext {
             && let (to, LocalBytes::Registered(local)) = puts(0)?
             && local.len > 0
         {
-            let put = || Ok(job.put_signal(self.id, pe, to, PutSource::Heap(local), update)?.then_some(()));
-            return self.wait_until(job, put);
+            let source = PutSource::Heap(local);
+            let put = || job.put_signal(self.id, pe, to.heap, to.offset, source, update);
+            return self.wait_until(job, || Ok(put()?.then_some(())));
         }
         for at in 0..count {
             let (to, from) = puts(at)?;
@@ -282,7 +278,11 @@ impl RoleContext {
     }
 }
 
-fn signal_update(op: UpdateOp, word: SymmetricWord, value: u64) -> Result<SignalUpdate> {
+/// The change of a word by a signal.
+///
+/// # Errors
+/// The value is wider than the word.
+pub(crate) fn signal_update(op: UpdateOp, word: SymmetricWord, value: u64) -> Result<SignalUpdate> {
     SignalUpdate::new(op, word, value).ok_or(CallError::Argument("the signal is wider than its word"))
 }
 
@@ -294,11 +294,11 @@ fn read_bytes(from: &MemoryRange, at: u64, out: &mut [u8]) -> Result<()> {
 ///
 /// # Errors
 /// It is neither 4 nor 8 bytes, or not aligned.
-pub(crate) fn word_at((heap, offset): (u8, u64), bytes: i32) -> Result<SymmetricWord> {
+pub(crate) fn word_at(place: PeOffset, bytes: i32) -> Result<SymmetricWord> {
     let width = match bytes {
         4 => WordWidth::Four,
         8 => WordWidth::Eight,
         _ => return Err(CallError::Argument("a word of an atomic has 4 or 8 bytes")),
     };
-    Ok(SymmetricWord::new(heap, offset, width)?)
+    Ok(SymmetricWord::new(place.heap, place.offset, width)?)
 }

@@ -101,6 +101,14 @@ impl RegisteredPlace {
     }
 }
 
+/// The registered memory through which a lane gets bytes whose target is not registered.
+pub(crate) struct ContextStage {
+    /// The memory that all stages are in.
+    pub(crate) memory: MemoryRange,
+    /// The lane's bytes of that memory.
+    pub(crate) range: HeapRange,
+}
+
 /// All of it.
 pub(crate) struct MemoryTable {
     gpus: VendorDrivers,
@@ -171,9 +179,10 @@ impl MemoryTable {
         })
     }
 
-    /// The stage of a lane, and where it is.
-    pub(crate) fn context_stage(&self, lane: u64) -> (MemoryRange, HeapRange) {
-        (self.stages.clone(), HeapRange { heap: STAGES, offset: lane * STAGE, len: STAGE })
+    /// The stage of a lane.
+    pub(crate) fn context_stage(&self, lane: u64) -> ContextStage {
+        let range = HeapRange { heap: STAGES, offset: lane * STAGE, len: STAGE };
+        ContextStage { memory: self.stages.clone(), range }
     }
 
     /// Whether an address is of a GPU's own memory.
@@ -194,7 +203,9 @@ impl MemoryTable {
     pub(crate) fn register(
         &self,
         job: &FabricJob,
-        (base, addr, len): (usize, usize, usize),
+        base: usize,
+        addr: usize,
+        len: usize,
         name: impl Fn(MemoryKind) -> MemoryRange,
     ) -> Result<MemoryHandle> {
         if addr == 0 || len == 0 || addr.checked_add(len).is_none() || base.checked_add(len).is_none() {
@@ -203,7 +214,7 @@ impl MemoryTable {
         let (gpu, pointer) = self.gpus.query_pointer(addr)?;
         let (heap, view) = match (pointer.kind, gpu) {
             (PointerKind::Device { device, .. }, Some(gpu)) => {
-                self.of_device((addr, len), (gpu, device), name(MemoryKind::Device(device)))?
+                self.of_device(addr, len, gpu, device, name(MemoryKind::Device(device)))?
             }
             (PointerKind::Managed { .. }, _) => {
                 return Err(CallError::Unsupported(
@@ -232,8 +243,10 @@ impl MemoryTable {
     /// How memory of a GPU becomes a heap, and how the CPU comes by its words.
     fn of_device(
         &self,
-        (addr, len): (usize, usize),
-        (gpu, device): (&VendorDriver, u32),
+        addr: usize,
+        len: usize,
+        gpu: &VendorDriver,
+        device: u32,
         memory: MemoryRange,
     ) -> Result<(HeapMemory, WordView)> {
         // Else a NIC may send what a copy of the user's has not written yet.

@@ -11,7 +11,7 @@ use trunkline_proto::wire::memory_handle::{MEMORY_HANDLE_BYTES, MemoryHandle, Re
 use trunkline_runtime::FabricJob;
 
 use crate::error::{CallError, Result};
-use crate::lane::RoleContext;
+use crate::lane::{PeOffset, RoleContext};
 use crate::memory::{GpuReach, MemoryTable};
 use crate::plugin::StderrLog;
 
@@ -67,7 +67,7 @@ impl PeMesh {
         known.ok_or(CallError::Argument("there is no such PE"))
     }
 
-    /// Where bytes of a PE are, by its handle of the memory that they are in: heap and offset.
+    /// Where bytes of a PE begin, by its handle of the memory that they are in.
     ///
     /// # Errors
     /// [`CallError::Handle`], [`CallError::Outside`].
@@ -78,7 +78,7 @@ impl PeMesh {
         handle: &HandleBytes,
         addr: u64,
         len: u64,
-    ) -> Result<(u8, u64)> {
+    ) -> Result<PeOffset> {
         let refused = |source| CallError::Handle { pe, source };
         let memory = MemoryHandle::memory_of(handle).map_err(refused)?;
         let offset = memory_offset(&memory, addr, len)?;
@@ -92,7 +92,7 @@ impl PeMesh {
             self.job.set_member_heap(pe, memory.heap, &whole.rail_heaps())?;
             use_of.store(memory.generation, Ordering::Release);
         }
-        Ok((memory.heap, offset))
+        Ok(PeOffset { heap: memory.heap, offset })
     }
 }
 

@@ -120,7 +120,7 @@ impl OfiRail {
             source: io::Error::other(error),
         };
         let landing = landing.transpose().map_err(unregistered)?;
-        let heads = HeadBuffers::new(&nic.domain, (&data, &records), wants.slots).map_err(unregistered)?;
+        let heads = HeadBuffers::new(&nic.domain, &data, &records, wants.slots).map_err(unregistered)?;
         let registrar = Arc::new(OfiRegistrar::new(&nic, data, records, profile.closes_early));
         nic.endpoints.fetch_add(shared.as_ref().map_or(0, |pair| pair.endpoint_count()), Ordering::Relaxed);
         nic.queues.fetch_add(1, Ordering::Relaxed);

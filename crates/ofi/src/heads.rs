@@ -58,7 +58,8 @@ impl HeadBuffers {
     /// For a rail with so many slots.
     pub(crate) fn new(
         domain: &Arc<OfiDomain>,
-        (data, records): (&MrScope<PayloadTraffic>, &MrScope<ControlTraffic>),
+        data: &MrScope<PayloadTraffic>,
+        records: &MrScope<ControlTraffic>,
         slots: u32,
     ) -> Result<Self, OfiRegisterError> {
         let places = slots.min(PLACES_MAX);

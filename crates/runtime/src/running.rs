@@ -232,7 +232,8 @@ impl FabricJob {
         &self,
         id: ContextId,
         member: MemberRank,
-        (heap, offset): (u8, u64),
+        heap: u8,
+        offset: u64,
         from: PutSource<'_>,
     ) -> Result<Option<u64>, RmaError> {
         of!(self, job => job.put(id, member, heap, offset, from))
@@ -247,7 +248,8 @@ impl FabricJob {
         &self,
         id: ContextId,
         member: MemberRank,
-        (heap, offset): (u8, u64),
+        heap: u8,
+        offset: u64,
         into: HeapRange,
     ) -> Result<Option<u64>, RmaError> {
         of!(self, job => job.get(id, member, heap, offset, into))
@@ -326,11 +328,12 @@ impl FabricJob {
         &self,
         id: ContextId,
         member: MemberRank,
-        to: (u8, u64),
+        heap: u8,
+        offset: u64,
         from: PutSource<'_>,
         update: SignalUpdate,
     ) -> Result<bool, RmaError> {
-        of!(self, job => job.put_signal(id, member, to, from, update))
+        of!(self, job => job.put_signal(id, member, heap, offset, from, update))
     }
 
     /// Whether all is complete: [`RmaJob::quiet`].

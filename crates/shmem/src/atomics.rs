@@ -5,13 +5,21 @@ use std::sync::atomic::Ordering;
 
 use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::{AtomicAction, AtomicType};
-use trunkline_proto::wire::rma::signal::UpdateOp;
+use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
 use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
 use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
 use crate::place::SymmetricPlace;
 use crate::rma::{ReturnPoint, map_bounds_error};
+
+/// An update of a signal, a word of 8 bytes in a PE's symmetric memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SymmetricSignal {
+    pub(crate) op: UpdateOp,
+    pub(crate) place: SymmetricPlace,
+    pub(crate) value: u64,
+}
 
 impl Pe {
     /// Executes an atomic on a word of a PE; what the word was.
@@ -58,15 +66,17 @@ impl Pe {
         }
     }
 
-    /// Puts bytes, then sets a word of 8 bytes or adds to it.
+    /// Puts bytes, then applies `signal`: sets its word or adds to it.
     pub(crate) fn put_signal(
         &self,
         lane: usize,
         pe: usize,
-        (to, from): (SymmetricPlace, &MemoryRange),
-        (op, at, value): (UpdateOp, SymmetricPlace, u64),
+        to: SymmetricPlace,
+        from: &MemoryRange,
+        signal: SymmetricSignal,
         when: ReturnPoint,
     ) -> Result<()> {
+        let SymmetricSignal { op, place: at, value } = signal;
         let segments = (self.mapped_memory(pe, to.segment), self.mapped_memory(pe, at.segment));
         if crate::is_planted("shmem-signals-first") {
             self.post_atomic(
@@ -82,7 +92,9 @@ impl Pe {
             let own = self.segments.find_place(from.addr(), from.len());
             let far = self.fabric_transport()?;
             let word = engine_word(at, WordWidth::Eight)?;
-            far.put_signal(lane, pe, (to, from, own), (op, word, value))?;
+            let update = SignalUpdate::new(op, word, value)
+                .ok_or(ShmemError::Argument("the signal is wider than its word"))?;
+            far.put_signal(lane, pe, to, from, own, update)?;
             // What is registered was not copied.
             return if when == ReturnPoint::Local && own.is_some() { far.quiet(lane) } else { Ok(()) };
         }

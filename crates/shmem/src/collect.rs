@@ -26,13 +26,16 @@ pub(crate) struct ElementBlocks {
 }
 
 impl Pe {
-    /// Bytes of one PE, by its index, to all others, and to itself if `own`.
+    /// Copies `len` bytes of the PE with the index `root` to all other PEs of the group, and to that PE itself
+    /// if `own`.
     pub(crate) fn broadcast(
         &self,
         group: &CollectiveGroup,
-        (dest, source): (SymmetricPlace, SymmetricPlace),
+        dest: SymmetricPlace,
+        source: SymmetricPlace,
         len: usize,
-        (root, own): (i64, bool),
+        root: i64,
+        own: bool,
     ) -> Result<()> {
         let team = group.group_team();
         let from = team.checked_pe(root)?;

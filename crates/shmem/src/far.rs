@@ -7,7 +7,7 @@ use trunkline_engine::HelperThread;
 use trunkline_engine::rma::{ContextId, HeapRange, PutSource};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
-use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
+use trunkline_proto::wire::rma::signal::SignalUpdate;
 use trunkline_proto::wire::rma::word::SymmetricWord;
 use trunkline_runtime::FabricJob;
 
@@ -134,7 +134,7 @@ impl FabricTransport {
                 }
                 self.wait_until(on, || Ok(self.job.quiet_member(on.id, pe as u32)?.then_some(())))
             }
-            _ => self.put_staged((lane, on), pe, to, from),
+            _ => self.put_staged(lane, on, pe, to, from),
         }
     }
 
@@ -166,15 +166,19 @@ impl FabricTransport {
         let mut bytes = [0; INLINE_MAX];
         let bytes = &mut bytes[..from.len()];
         read_bytes(from, 0, bytes)?;
-        let to = (to.segment as u8, to.offset);
-        self.wait_until(on, || Ok(self.job.put(on.id, pe as u32, to, PutSource::Bytes(bytes))?)).map(drop)
+        let segment = to.segment as u8;
+        let offset = to.offset;
+        let put = || Ok(self.job.put(on.id, pe as u32, segment, offset, PutSource::Bytes(bytes))?);
+        self.wait_until(on, put).map(drop)
     }
 
     /// Puts a few bytes, which are copied.
     pub(crate) fn put_bytes(&self, lane: usize, pe: usize, to: SymmetricPlace, bytes: &[u8]) -> Result<()> {
         let on = self.fabric_context(lane)?;
-        let to = (to.segment as u8, to.offset);
-        self.wait_until(on, || Ok(self.job.put(on.id, pe as u32, to, PutSource::Bytes(bytes))?)).map(drop)
+        let segment = to.segment as u8;
+        let offset = to.offset;
+        let put = || Ok(self.job.put(on.id, pe as u32, segment, offset, PutSource::Bytes(bytes))?);
+        self.wait_until(on, put).map(drop)
     }
 
     /// The same, if there is room for it now. Whether it began.
@@ -186,8 +190,8 @@ impl FabricTransport {
         bytes: &[u8],
     ) -> Result<bool> {
         let on = self.fabric_context(lane)?;
-        let to = (to.segment as u8, to.offset);
-        Ok(self.job.put(on.id, pe as u32, to, PutSource::Bytes(bytes))?.is_some())
+        let source = PutSource::Bytes(bytes);
+        Ok(self.job.put(on.id, pe as u32, to.segment as u8, to.offset, source)?.is_some())
     }
 
     /// Tells a PE by its control stream that the program ends: a word of its inner memory that is 0 becomes that value. It needs no link, which
@@ -210,8 +214,9 @@ impl FabricTransport {
     ) -> Result<()> {
         let mut from = HeapRange { heap: own.segment as u8, offset: own.offset, len };
         while from.len > 0 {
-            let there = (to.segment as u8, to.offset);
-            let put = || Ok(self.job.put(on.id, pe as u32, there, PutSource::Heap(from))?);
+            let segment = to.segment as u8;
+            let offset = to.offset;
+            let put = || Ok(self.job.put(on.id, pe as u32, segment, offset, PutSource::Heap(from))?);
             let taken = self.wait_until(on, put)?;
             (to.offset, from.offset, from.len) = (to.offset + taken, from.offset + taken, from.len - taken);
         }
@@ -220,7 +225,8 @@ impl FabricTransport {
 
     fn put_staged(
         &self,
-        (lane, on): (usize, &FabricContext),
+        lane: usize,
+        on: &FabricContext,
         pe: usize,
         to: SymmetricPlace,
         from: &MemoryRange,
@@ -294,8 +300,10 @@ impl FabricTransport {
     ) -> Result<()> {
         let mut into = HeapRange { heap: own.segment as u8, offset: own.offset, len };
         while into.len > 0 {
-            let there = (from.segment as u8, from.offset);
-            let taken = self.wait_until(on, || Ok(self.job.get(on.id, pe as u32, there, into)?))?;
+            let segment = from.segment as u8;
+            let offset = from.offset;
+            let get = || Ok(self.job.get(on.id, pe as u32, segment, offset, into)?);
+            let taken = self.wait_until(on, get)?;
             (from.offset, into.offset, into.len) =
                 (from.offset + taken, into.offset + taken, into.len - taken);
         }
@@ -375,12 +383,12 @@ impl FabricTransport {
         &self,
         lane: usize,
         pe: usize,
-        (to, from, own): (SymmetricPlace, &MemoryRange, Option<SymmetricPlace>),
-        (op, word, value): (UpdateOp, SymmetricWord, u64),
+        to: SymmetricPlace,
+        from: &MemoryRange,
+        own: Option<SymmetricPlace>,
+        update: SignalUpdate,
     ) -> Result<()> {
         let on = self.fabric_context(lane)?;
-        let update = SignalUpdate::new(op, word, value)
-            .ok_or(ShmemError::Argument("the signal is wider than its word"))?;
         if from.is_empty() {
             return self.wait_until(on, || Ok(self.job.send_signal(on.id, pe as u32, update)?.then_some(())));
         }
@@ -388,8 +396,10 @@ impl FabricTransport {
             let mut bytes = [0; INLINE_MAX];
             let bytes = &mut bytes[..from.len()];
             read_bytes(from, 0, bytes)?;
-            let there = (to.segment as u8, to.offset);
-            let put = || self.job.put_signal(on.id, pe as u32, there, PutSource::Bytes(bytes), update);
+            let segment = to.segment as u8;
+            let offset = to.offset;
+            let source = PutSource::Bytes(bytes);
+            let put = || self.job.put_signal(on.id, pe as u32, segment, offset, source, update);
             return self.wait_until(on, || Ok(put()?.then_some(())));
         }
         // A signal comes after what was put before it.

@@ -38,7 +38,9 @@ impl Pe {
     /// The active set of these PEs, with its words at an address.
     pub(crate) fn active_set(
         &self,
-        (start, log_stride, size): (i32, i32, i32),
+        start: i32,
+        log_stride: i32,
+        size: i32,
         words: usize,
     ) -> Result<CollectiveGroup> {
         let world = self.teams.team_at(WORLD).ok_or_else(ShmemError::not_running)?;

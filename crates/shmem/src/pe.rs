@@ -135,7 +135,7 @@ impl Pe {
         let shared = [Some(heap), statics.0, Some(inner)];
         let told = own_record(&memory, &shared)?;
         let all = parse_records(&member.exchange(&told.to_bytes())?, &told)?;
-        let mut near = map_neighbours(&all, (me, &told), &memory, shared_heap)?;
+        let mut near = map_neighbours(&all, me, &told, &memory, shared_heap)?;
         let copied = open_statics(&mut member, &mut near, &all, &memory[STATICS])?;
         let wants_fabric = near.iter().any(|near| !near.is_whole());
         let given = member.exchange(&[u8::from(wants_fabric)])?;
@@ -143,10 +143,10 @@ impl Pe {
         let segments = SymmetricSegments(memory);
         let far = match given.iter().all(|bytes| bytes.first() == Some(&0)) {
             true => None,
-            false => Some(start_fabric(job, &mut member, &segments, (layout, passive))?),
+            false => Some(start_fabric(job, &mut member, &segments, layout, passive)?),
         };
         member.barrier()?;
-        log_reach(&log_to_stderr(settings.debug), (me, size), &near, &segments);
+        log_reach(&log_to_stderr(settings.debug), me, size, &near, &segments);
         if me == 0 && !settings.ignored.is_empty() {
             let line = format!("{} of other libraries do nothing here", settings.ignored.join(", "));
             log_to_stderr(settings.debug)(LogLevel::Info, &line);
@@ -321,7 +321,8 @@ fn print_banner(settings: &ShmemSettings, size: usize) {
 /// For `SHMEM_DEBUG`: how this PE reaches the others.
 fn log_reach(
     log: &dyn Fn(LogLevel, &str),
-    (me, size): (usize, usize),
+    me: usize,
+    size: usize,
     near: &[PeAccess],
     segments: &SymmetricSegments,
 ) {
@@ -384,7 +385,8 @@ fn parse_records(given: &[Vec<u8>], own: &Told) -> Result<Vec<Told>> {
 /// Maps the memory of those who may be.
 fn map_neighbours(
     all: &[Told],
-    (me, own): (usize, &Told),
+    me: usize,
+    own: &Told,
     memory: &[MemoryRange; SEGMENTS],
     shared_heap: SharedHeap,
 ) -> Result<Box<[PeAccess]>> {
@@ -444,7 +446,8 @@ fn start_fabric(
     job: FabricJob,
     member: &mut JobMember,
     segments: &SymmetricSegments,
-    (layout, passive): (InnerLayout, bool),
+    layout: InnerLayout,
+    passive: bool,
 ) -> Result<FabricTransport> {
     for memory in &segments.0 {
         job.add_heap(memory.clone())?;

@@ -41,19 +41,22 @@ impl AlignedBuffer {
 }
 
 impl Pe {
-    /// Combines the elements of all PEs of a group, of so many bytes each.
+    /// Combines `count` elements of every PE of a group; each has `element` bytes.
     pub(crate) fn reduce(
         &self,
         group: &CollectiveGroup,
-        (dest, source): (usize, usize),
-        (count, element): (usize, usize),
+        dest: usize,
+        source: usize,
+        count: usize,
+        element: usize,
         combine: CombineFn,
     ) -> Result<()> {
         let len = count * element;
         if len == 0 {
             return self.sync_group(group);
         }
-        let places = (self.find_place(dest, len)?, self.find_place(source, len)?);
+        let dest_place = self.find_place(dest, len)?;
+        let source_place = self.find_place(source, len)?;
         match group {
             CollectiveGroup::Team(team) if self.fits_slot(len) => {
                 let mut acc = [AlignedBlock([0; 64]); SLOT];
@@ -70,15 +73,17 @@ impl Pe {
                 })?;
                 map_bounds_error(raw_memory(dest, len).write(0, acc))
             }
-            _ => self.reduce_parts(group, places, (count, element), combine),
+            _ => self.reduce_parts(group, dest_place, source_place, count, element, combine),
         }
     }
 
     fn reduce_parts(
         &self,
         group: &CollectiveGroup,
-        (dest, source): (SymmetricPlace, SymmetricPlace),
-        (count, element): (usize, usize),
+        dest: SymmetricPlace,
+        source: SymmetricPlace,
+        count: usize,
+        element: usize,
         combine: CombineFn,
     ) -> Result<()> {
         let team = group.group_team();

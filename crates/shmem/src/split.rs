@@ -27,8 +27,8 @@ impl Pe {
         if !fits || (part.stride == 0 && part.size > 1) {
             return Ok(None);
         }
-        let Some(place) = self.free_slot(&parent)? else { return Ok(None) };
-        Ok(Some(self.join_team(&parent, me, part, place)))
+        let Some((slot, turn)) = self.free_slot(&parent)? else { return Ok(None) };
+        Ok(Some(self.join_team(&parent, me, part, slot, turn)))
     }
 
     /// A slot that all PEs of a parent have free, and the turn that a new team in it begins with. `None` if there is none.
@@ -47,7 +47,8 @@ impl Pe {
     }
 
     /// Makes a team of that part, of which PEs the parent's index `me` may be one: its handle, or 0.
-    fn join_team(&self, parent: &Team, me: i64, part: TeamPart, (slot, turn): (usize, u64)) -> usize {
+    /// The team takes `slot` and begins with `turn`.
+    fn join_team(&self, parent: &Team, me: i64, part: TeamPart, slot: usize, turn: u64) -> usize {
         let stride = if part.size == 1 { 1 } else { part.stride };
         let index = (me - part.start) / stride;
         if (me - part.start) % stride != 0 || !(0..part.size).contains(&index) {
@@ -63,24 +64,26 @@ impl Pe {
     /// This PE's team of parts that have no PE in common, and so one slot. `None` if there is none free.
     fn split_apart(&self, parent: &Team, parts: impl Iterator<Item = TeamPart>) -> Result<Option<usize>> {
         let me = self.index(parent)? as i64;
-        let Some(mut place) = self.free_slot(parent)? else { return Ok(None) };
+        let Some((mut slot, mut turn)) = self.free_slot(parent)? else { return Ok(None) };
         let mut mine = 0;
         for (at, part) in parts.enumerate() {
             if at > 0 && crate::is_planted("shmem-rows-take-a-slot-each") {
                 let Some(next) = self.free_slot(parent)? else { return Ok(None) };
-                place = next;
+                (slot, turn) = next;
             }
-            mine = mine.max(self.join_team(parent, me, part, place));
+            mine = mine.max(self.join_team(parent, me, part, slot, turn));
         }
         Ok(Some(mine))
     }
 
     /// Rows and columns of a parent, whose PEs stand in rows of `width`: this PE's handles of both. `None` if there is no room for both.
+    /// A row's team is said to have `row_contexts` contexts, a column's `column_contexts`.
     pub(crate) fn split_2d(
         &self,
         parent: usize,
         width: i64,
-        contexts: (u32, u32),
+        row_contexts: u32,
+        column_contexts: u32,
     ) -> Result<Option<(usize, usize)>> {
         let parent = self.teams.find_team(parent)?;
         let all = parent.size as i64;
@@ -92,13 +95,13 @@ impl Pe {
             start,
             stride: 1,
             size: width.min(all - start),
-            contexts: contexts.0,
+            contexts: row_contexts,
         });
         let columns = (0..width).map(|start| TeamPart {
             start,
             stride: width,
             size: (all - start + width - 1) / width,
-            contexts: contexts.1,
+            contexts: column_contexts,
         });
         let Some(row) = self.split_apart(&parent, rows)? else { return Ok(None) };
         let column = self.split_apart(&parent, columns)?;

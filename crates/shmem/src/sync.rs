@@ -5,6 +5,7 @@
 use trunkline_mem::MemoryRange;
 use trunkline_proto::wire::rma::signal::UpdateOp;
 
+use crate::atomics::SymmetricSignal;
 use crate::collect::raw_memory;
 use crate::error::{Result, ShmemError};
 use crate::layout::InnerLayout;
@@ -76,14 +77,10 @@ impl Pe {
         let flag = self.layout.slot_offset(team.slot, turn, me);
         for step in 1..team.size {
             let pe = team.pe_at((me + step) % team.size);
-            let to = (SymmetricPlace::in_inner(InnerLayout::slot_bytes(flag)), mine);
-            self.put_signal(
-                0,
-                pe,
-                to,
-                (UpdateOp::Set, SymmetricPlace::in_inner(flag), turn),
-                ReturnPoint::Now,
-            )?;
+            let to = SymmetricPlace::in_inner(InnerLayout::slot_bytes(flag));
+            let signal =
+                SymmetricSignal { op: UpdateOp::Set, place: SymmetricPlace::in_inner(flag), value: turn };
+            self.put_signal(0, pe, to, mine, signal, ReturnPoint::Now)?;
         }
         for index in 0..team.size {
             if index == me {

@@ -603,7 +603,7 @@ fn one_pe_ends_though_another_does_not_hear() {
     }
 }
 
-/// Those who are told first are gone before the last is reached.
+/// The PEs that get the message first have exited before the last one is connected.
 #[test]
 fn one_pe_ends_all_before_anybody_was_reached() {
     let program = Program::new("leave.c", &[]);
@@ -646,7 +646,7 @@ mod launchers {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Runs programs by a launcher of their own, which is told how many PEs there are: on one host as they are, and as if each were on its
+    /// Runs programs by a launcher of their own, which gets the number of PEs: on one host as they are, and as if each were on its
     /// own.
     fn by_launcher(launcher: impl Fn() -> Command) {
         for source in ["setup.c", "collectives.c", "signals.c"] {

@@ -15,7 +15,7 @@ use crate::scenario::{CommPlan, InjectedFault, RunScenario, nic_set};
 use crate::sender::SendSchedule;
 use crate::side::{EndPhase, EndRole, SimCommEnd, SimEngine, StepContext};
 use crate::stranger::RoguePeer;
-use crate::{HeldResources, NetworkMutant, SimFabric, SimHost, SimPid, SimRng, SimWorld};
+use crate::{HeldResources, NetworkMutant, ProcessNic, SimFabric, SimHost, SimPid, SimRng, SimWorld};
 
 /// The limit the engines are given.
 const PEER_TIME: Duration = Duration::from_secs(10);
@@ -360,9 +360,9 @@ impl SimCluster {
         let uncut = |at: usize| {
             let from = plan.from_nics[at % plan.from_nics.len()];
             let to = plan.to_nics[at % plan.to_nics.len()];
-            let from = (SimPid(plan.from), from);
-            let to = (SimPid(plan.to), to);
-            let cut = self.world.is_cut(from.0, from.1) || self.world.is_cut(to.0, to.1);
+            let from = ProcessNic { process: SimPid(plan.from), nic: from };
+            let to = ProcessNic { process: SimPid(plan.to), nic: to };
+            let cut = self.world.is_cut(from.process, from.nic) || self.world.is_cut(to.process, to.nic);
             !cut && !self.world.is_stranded(from, to)
         };
         let links = plan.from_nics.len().max(plan.to_nics.len());

@@ -7,7 +7,7 @@ use trunkline_mem::MemoryRange;
 use crate::link::{LinkPhase, PostedWork, SourceBytes, WorkProgress};
 use crate::place::RequiredRight;
 use crate::wire::NetworkEvent;
-use crate::world::{SimCore, SimPid};
+use crate::world::{ProcessNic, SimCore, SimPid};
 
 /// Longest time that a write of a dead rail stays under way.
 const GHOST_TIME: u64 = 8_000_000_000;
@@ -79,10 +79,10 @@ impl SimCore {
     }
 
     /// Whether a link between those two NICs, of two processes, has not noticed that its rail died.
-    pub(crate) fn has_stranded(&self, one: (SimPid, usize), other: (SimPid, usize)) -> bool {
+    pub(crate) fn has_stranded(&self, one: ProcessNic, other: ProcessNic) -> bool {
         let place = |link: usize| {
             let rail = &self.rails[self.links[link].rail];
-            (rail.process, rail.nic)
+            ProcessNic { process: rail.process, nic: rail.nic }
         };
         let between = |link: usize| {
             let ends = (Some(place(link)), self.links[link].remote.map(place));

@@ -93,4 +93,4 @@ pub use run::{SeedOptions, SeedOutcome, run_seed};
 pub use sweep::{SweepSummary, run_sweep};
 pub use trace::RunTrace;
 pub use weather::NetworkModel;
-pub use world::{HeldResources, SimPid, SimWorld};
+pub use world::{HeldResources, ProcessNic, SimPid, SimWorld};

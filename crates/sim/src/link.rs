@@ -138,6 +138,14 @@ pub(crate) struct SendQueueEntry {
     pub(crate) broken: Option<OpStatus>,
 }
 
+/// A receive in a link's receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueuedReceive {
+    pub(crate) wr_id: u64,
+    /// Where the bytes of the send are placed.
+    pub(crate) into: RegionExtent,
+}
+
 /// One end of a connection.
 pub(crate) struct LinkEntry {
     pub(crate) rail: usize,
@@ -152,9 +160,9 @@ pub(crate) struct LinkEntry {
     pub(crate) sends: VecDeque<SendQueueEntry>,
     /// Send slots in use: operations, and signalled completions that nobody polled yet.
     pub(crate) slots: u32,
-    pub(crate) recvs: VecDeque<(u64, RegionExtent)>,
+    pub(crate) recvs: VecDeque<QueuedReceive>,
     /// Receives that immediates took, until those are polled; in the order of both.
-    pub(crate) lent: VecDeque<(u64, RegionExtent)>,
+    pub(crate) lent: VecDeque<QueuedReceive>,
     pub(crate) matched: VecDeque<(u64, u64, RegionExtent)>,
     /// Matched sends of the peer that wait for their receive: key and operation.
     pub(crate) parked: VecDeque<(u64, u64)>,
@@ -349,7 +357,7 @@ impl SimCore {
         }
         let recvs = std::mem::take(&mut self.links[link].recvs);
         let matched = std::mem::take(&mut self.links[link].matched);
-        let receives = recvs.iter().map(|(id, _)| *id).chain(matched.iter().map(|(_, id, _)| *id));
+        let receives = recvs.iter().map(|receive| receive.wr_id).chain(matched.iter().map(|(_, id, _)| *id));
         for wr_id in receives {
             self.queue_completion(
                 link,

@@ -10,7 +10,9 @@ use trunkline_fabric::{
 };
 use trunkline_proto::time::Duration;
 
-use crate::link::{DialPhase, LinkPhase, PostedWork, SendQueueEntry, SourceBytes, WorkProgress};
+use crate::link::{
+    DialPhase, LinkPhase, PostedWork, QueuedReceive, SendQueueEntry, SourceBytes, WorkProgress,
+};
 use crate::register::SimRegistrar;
 use crate::wire::NetworkEvent;
 use crate::world::SimCore;
@@ -277,7 +279,7 @@ impl SimCore {
         match op {
             Op::Recv { .. } | Op::MatchedRecv { .. } if !receive_room => return Err(PostError::Busy),
             Op::Recv { into } => {
-                self.links[link].recvs.push_back((wr_id, into));
+                self.links[link].recvs.push_back(QueuedReceive { wr_id, into });
                 self.execute_arrived(link);
                 return Ok(());
             }
@@ -323,15 +325,15 @@ impl SimCore {
 
     /// The completion of an immediate was polled: the receive that it took, if it took one, is posted again.
     fn give_back(&mut self, link: usize) {
-        let Some((wr_id, into)) = self.links[link].lent.pop_front() else { return };
+        let Some(receive) = self.links[link].lent.pop_front() else { return };
         match self.links[link].phase {
             LinkPhase::Made | LinkPhase::Ready => {
-                self.links[link].recvs.push_back((wr_id, into));
+                self.links[link].recvs.push_back(receive);
                 self.execute_arrived(link);
             }
             _ => self.queue_completion(
                 link,
-                wr_id,
+                receive.wr_id,
                 CompletionKind::Received,
                 OpStatus::Flushed,
                 None,

@@ -184,8 +184,8 @@ impl Trial {
         self.put_all(of, to, at, PutSource::Bytes(&value));
         self.until(|trial| {
             let Member { job, context, .. } = &trial.members[of];
-            let place = (0, of as u64 * AREA);
-            Ok(job.put_signal(*context, to as u32, place, from, update)?.then_some(()))
+            let offset = of as u64 * AREA;
+            Ok(job.put_signal(*context, to as u32, 0, offset, from, update)?.then_some(()))
         });
         self.members[of].signals[to] = next;
         self.members[of].areas[to][..len as usize].copy_from_slice(&bytes);

@@ -5,7 +5,7 @@ use trunkline_fabric::{CompletionKind, OpStatus, RecvOrder, RegionExtent, Remote
 use trunkline_mem::MemoryRange;
 
 use crate::NetworkMutant;
-use crate::link::{LinkPhase, PostedWork, SendQueueEntry, SourceBytes, WorkProgress};
+use crate::link::{LinkPhase, PostedWork, QueuedReceive, SendQueueEntry, SourceBytes, WorkProgress};
 use crate::place::{RequiredRight, WritePiece};
 use crate::world::SimCore;
 
@@ -372,13 +372,13 @@ impl SimCore {
                     RecvOrder::Posted => 0,
                     RecvOrder::Any => recvs.len().saturating_sub(1),
                 };
-                let Some((wr_id, into)) = recvs.get(next).copied() else { return false };
+                let Some(receive) = recvs.get(next).copied() else { return false };
                 let Some(bytes) = self.source_bytes(from, &body, 0, body.len()) else {
                     self.on_ack(from, seq, OpStatus::LocalProtection);
                     return true;
                 };
                 self.links[link].recvs.remove(next);
-                self.deliver_send(link, from, seq, (wr_id, into), [head, bytes].concat(), imm);
+                self.deliver_send(link, from, seq, receive, [head, bytes].concat(), imm);
             }
             PostedWork::MatchedSend { key, .. } => {
                 let at = self.links[link].matched.iter().position(|(known, _, _)| *known == key);
@@ -389,10 +389,10 @@ impl SimCore {
             }
             PostedWork::Read { from: at, into } => self.execute_read(link, from, seq, at, into.len),
             PostedWork::FetchAdd { at, add, .. } => {
-                self.execute_atomic((link, from, seq), at, |word| word.wrapping_add(add))
+                self.execute_atomic(link, from, seq, at, |word| word.wrapping_add(add))
             }
             PostedWork::CompareSwap { at, expect, swap, .. } => {
-                self.execute_atomic((link, from, seq), at, |word| if word == expect { swap } else { word });
+                self.execute_atomic(link, from, seq, at, |word| if word == expect { swap } else { word });
             }
             PostedWork::Nop if self.has_to_wait(from, seq) => return false,
             PostedWork::Flush | PostedWork::Nop => self.send_ack(from, seq, OpStatus::Ok),
@@ -451,10 +451,10 @@ impl SimCore {
             return self.send_ack(from, seq, OpStatus::TooLong);
         }
         match self.source_bytes(from, &source, 0, source.len()) {
-            Some(bytes) => self.deliver_send(link, from, seq, (wr_id, into), bytes, None),
+            Some(bytes) => self.deliver_send(link, from, seq, QueuedReceive { wr_id, into }, bytes, None),
             None => {
                 // The sender broke its promise; the receive stays for nobody, as the link ends.
-                self.links[link].recvs.push_back((wr_id, into));
+                self.links[link].recvs.push_back(QueuedReceive { wr_id, into });
                 self.on_ack(from, seq, OpStatus::LocalProtection);
             }
         }
@@ -465,10 +465,11 @@ impl SimCore {
         link: usize,
         from: usize,
         seq: u64,
-        (wr_id, into): (u64, RegionExtent),
+        receive: QueuedReceive,
         bytes: Vec<u8>,
         imm: Option<u32>,
     ) {
+        let QueuedReceive { wr_id, into } = receive;
         let len = bytes.len() as u64;
         let bad = if len > into.len {
             Some((OpStatus::TooLong, OpStatus::TooLong))

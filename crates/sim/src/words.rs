@@ -18,10 +18,12 @@ pub(crate) struct CachedWord {
 }
 
 impl SimCore {
-    /// Executes an atomic of link `from` at its target.
+    /// Executes atomic `seq` of link `from` at its target, `link`.
     pub(crate) fn execute_atomic(
         &mut self,
-        (link, from, seq): (usize, usize, u64),
+        link: usize,
+        from: usize,
+        seq: u64,
         at: RemoteLocation,
         change: impl Fn(u64) -> u64,
     ) {
@@ -30,8 +32,8 @@ impl SimCore {
             self.reveal_region(link, region);
         }
         let done = range.and_then(|(region, offset)| match self.weather.caps.coherent_atomics {
-            true => self.change_at_once((region, offset), change),
-            false => self.change_kept((region, offset), change),
+            true => self.change_at_once(region, offset, change),
+            false => self.change_kept(region, offset, change),
         });
         match done {
             Some((old, until)) => {
@@ -46,7 +48,8 @@ impl SimCore {
 
     fn change_at_once(
         &mut self,
-        (region, offset): (u64, u64),
+        region: u64,
+        offset: u64,
         change: impl Fn(u64) -> u64,
     ) -> Option<(u64, u64)> {
         let memory = &self.regions.get(&region)?.memory;
@@ -55,11 +58,7 @@ impl SimCore {
         Some((old, self.now))
     }
 
-    fn change_kept(
-        &mut self,
-        (region, offset): (u64, u64),
-        change: impl Fn(u64) -> u64,
-    ) -> Option<(u64, u64)> {
+    fn change_kept(&mut self, region: u64, offset: u64, change: impl Fn(u64) -> u64) -> Option<(u64, u64)> {
         if let Some(kept) = self.words.get_mut(&(region, offset)) {
             let old = kept.value;
             kept.value = change(old);

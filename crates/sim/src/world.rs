@@ -29,6 +29,15 @@ impl fmt::Display for SimPid {
     }
 }
 
+/// A NIC of a simulated process.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ProcessNic {
+    /// The process that owns the NIC.
+    pub process: SimPid,
+    /// Number of the NIC in that process.
+    pub nic: usize,
+}
+
 /// What a process holds at a moment; all zero once it has closed everything.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct HeldResources {
@@ -294,7 +303,7 @@ impl SimWorld {
 
     /// Whether a link between those two NICs, of two processes, died with a rail and has not noticed.
     #[must_use]
-    pub fn is_stranded(&self, one: (SimPid, usize), other: (SimPid, usize)) -> bool {
+    pub fn is_stranded(&self, one: ProcessNic, other: ProcessNic) -> bool {
         self.lock().has_stranded(one, other)
     }
 

@@ -180,7 +180,7 @@ impl SoftRail {
             own: self.shared.own_links.add_link(token),
             door: self.open_listener()?,
         };
-        let qp = SoftQp::new((link, berth), names, rx, Arc::clone(&self.cq), &self.config, &self.shared)?;
+        let qp = SoftQp::new(link, berth, names, rx, Arc::clone(&self.cq), &self.config, &self.shared)?;
         qp.rx.publish_posted(qp.posted);
         Ok(qp)
     }
@@ -251,7 +251,7 @@ impl SoftRail {
         let other = PeerEnd { token: peer.token, address, start: peer.start, depth: peer.depth };
         let rx = no_ring(start)?;
         let limit = std::time::Duration::from_nanos(self.config.rail_time.0);
-        let stream = LinkStream::connect(door, qp.token, &other, (from, limit), (start, qp.posted))
+        let stream = LinkStream::connect(door, qp.token, &other, from, limit, start, qp.posted)
             .map_err(system_error("connecting to the peer's address"))?;
         qp.state = ready;
         qp.wire = LinkWire::Tcp;

@@ -84,8 +84,10 @@ impl PeerMemory {
             // SAFETY: the caller's promise for the rest of the range.
             done += unsafe {
                 self.process.read_with_word(
-                    (&mut word, self.proof.addr),
-                    (at, from.wrapping_add(done as u64)),
+                    &mut word,
+                    self.proof.addr,
+                    at,
+                    from.wrapping_add(done as u64),
                     len - done,
                 )
             }?;

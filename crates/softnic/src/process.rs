@@ -145,14 +145,17 @@ impl HostProcess {
             })
     }
 
-    /// Reads the word at one address and, by the same system call, up to `len` bytes at another; how many of those were read, at least one.
+    /// Reads the word at `word_addr` and, by the same system call, up to `len` bytes at `from`. Returns how many
+    /// of those bytes were read, at least one.
     ///
     /// # Safety
-    /// The first place of `bytes` is writable for `len` bytes.
+    /// `to` is writable for `len` bytes.
     pub(crate) unsafe fn read_with_word(
         &self,
-        (word, word_at): (&mut u64, u64),
-        (to, from): (*mut u8, u64),
+        word: &mut u64,
+        word_addr: u64,
+        to: *mut u8,
+        from: u64,
         len: usize,
     ) -> io::Result<usize> {
         let pid = libc::pid_t::try_from(self.pid).map_err(|_| io::ErrorKind::NotFound)?;
@@ -162,7 +165,7 @@ impl HostProcess {
             libc::iovec { iov_base: to.cast(), iov_len: len },
         ];
         let remote = [
-            libc::iovec { iov_base: there(word_at), iov_len: 8 },
+            libc::iovec { iov_base: there(word_addr), iov_len: 8 },
             libc::iovec { iov_base: there(from), iov_len: len },
         ];
         // SAFETY: both local ranges are writable; the kernel checks the remote ones.

@@ -245,7 +245,8 @@ impl SoftQp {
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(
-        (id, berth): (LinkId, QueuePairSlot),
+        id: LinkId,
+        slot: QueuePairSlot,
         QpNames { token, proof, own, door }: QpNames,
         rx: RingConsumer,
         cq: Arc<CompletionCounter>,
@@ -256,8 +257,8 @@ impl SoftQp {
         let reads = shared.config.max_reads;
         Ok(Self {
             id,
-            number: berth.number,
-            pipeline: berth.pipeline,
+            number: slot.number,
+            pipeline: slot.pipeline,
             state: QueuePairState::Reset.transition_to(QueuePairState::Init).unwrap_or(QueuePairState::Error),
             rx,
             tx: None,

@@ -84,10 +84,10 @@ impl SoftRail {
     ) -> Result<(), PostError> {
         match op {
             Op::Write { from: OpSource::Inline(bytes), to, imm } => {
-                self.post_write(link, wr_id, (bytes, to, imm), signalled)
+                self.post_write(link, wr_id, bytes, to, imm, signalled)
             }
             Op::Send { head, body: OpSource::Inline([]), imm } => {
-                self.post_send(link, wr_id, (head, imm), signalled)
+                self.post_send(link, wr_id, head, imm, signalled)
             }
             Op::Recv { into } => self.post_receive(link, wr_id, into),
             _ => self.post_large(link, wr_id, op, signalled),
@@ -99,11 +99,13 @@ impl SoftRail {
         &mut self,
         link: LinkId,
         wr_id: u64,
-        (bytes, to, imm): (&[u8], RemoteLocation, Option<u32>),
+        bytes: &[u8],
+        to: RemoteLocation,
+        imm: Option<u32>,
         signalled: bool,
     ) -> Result<(), PostError> {
         let verb = RecordVerb::Write { key: to.key.0, addr: to.addr };
-        if self.post_small(link, wr_id, (verb, bytes, imm), signalled)? {
+        if self.post_small(link, wr_id, verb, bytes, imm, signalled)? {
             return Ok(());
         }
         self.post_large(link, wr_id, Op::Write { from: OpSource::Inline(bytes), to, imm }, signalled)
@@ -114,10 +116,11 @@ impl SoftRail {
         &mut self,
         link: LinkId,
         wr_id: u64,
-        (head, imm): (&[u8], Option<u32>),
+        head: &[u8],
+        imm: Option<u32>,
         signalled: bool,
     ) -> Result<(), PostError> {
-        if self.post_small(link, wr_id, (RecordVerb::Send { offset: 0 }, head, imm), signalled)? {
+        if self.post_small(link, wr_id, RecordVerb::Send { offset: 0 }, head, imm, signalled)? {
             return Ok(());
         }
         self.post_large(link, wr_id, Op::Send { head, body: OpSource::Inline(&[]), imm }, signalled)
@@ -129,14 +132,16 @@ impl SoftRail {
         &mut self,
         link: LinkId,
         wr_id: u64,
-        (verb, bytes, imm): (RecordVerb, &[u8], Option<u32>),
+        verb: RecordVerb,
+        bytes: &[u8],
+        imm: Option<u32>,
         signalled: bool,
     ) -> Result<bool, PostError> {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Ok(false) };
         if bytes.len() > INLINE || self.owed >= self.caps.completions_max {
             return Ok(false);
         }
-        let posted = qp.post_small(wr_id, (verb, bytes, imm), signalled)?;
+        let posted = qp.post_small(wr_id, verb, bytes, imm, signalled)?;
         let owes = u32::from(posted && signalled);
         qp.owed += owes;
         self.owed += owes;
@@ -190,7 +195,7 @@ impl SoftRail {
                 let job = carrying_job(table, JobKind::Matched { grant: 0 }, &[], from)?;
                 qp.post_matched(&env, matched::UnmatchedSend { wr_id, signalled, key: key.0, job })?;
             }
-            Op::Wait { cq, index } => qp.post_wait(&env, wr_id, signalled, (cq.0, index))?,
+            Op::Wait { cq, index } => qp.post_wait(&env, wr_id, signalled, cq.0, index)?,
             Op::Write { from, to, imm } => {
                 qp.post_job(
                     &env,
@@ -332,7 +337,9 @@ impl SoftQp {
     fn post_small(
         &mut self,
         wr_id: u64,
-        (verb, bytes, imm): (RecordVerb, &[u8], Option<u32>),
+        verb: RecordVerb,
+        bytes: &[u8],
+        imm: Option<u32>,
         signalled: bool,
     ) -> Result<bool, PostError> {
         self.prepare_post()?;
@@ -422,7 +429,8 @@ impl SoftQp {
         env: &RailContext<'_>,
         wr_id: u64,
         signalled: bool,
-        (cq, index): (u64, u64),
+        cq: u64,
+        index: u64,
     ) -> Result<(), PostError> {
         self.check_wait(env, cq)?;
         self.prepare_post()?;

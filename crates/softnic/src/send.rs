@@ -94,8 +94,8 @@ pub(crate) fn transmit_records(
                 if matches!(job.method, SoftCopyMethod::Pulled | SoftCopyMethod::Shared)
                     && direct.is_some() =>
             {
-                let Some(len) = name_source(tx, direct, env, job, (key, offset + (job.sent - prefix)), left)
-                else {
+                let offset = offset + (job.sent - prefix);
+                let Some(len) = name_source(tx, direct, env, job, key, offset, left) else {
                     return TransmitStep::Bad;
                 };
                 *budget = budget.saturating_sub(4096);
@@ -119,7 +119,8 @@ fn name_source(
     direct: &mut Option<DirectCopier>,
     env: &RailContext<'_>,
     job: &mut TransmitJob,
-    (key, offset): (u64, u64),
+    key: u64,
+    offset: u64,
     left: u64,
 ) -> Option<u64> {
     let share = job.method == SoftCopyMethod::Shared;

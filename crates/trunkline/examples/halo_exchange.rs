@@ -39,10 +39,10 @@ fn simulate(world: &World) -> Result<(), Error> {
         let (mut left, mut right) = (cells[0], cells[cells.len() - 1]);
         // My first cell is the right halo of the rank on the left, and so on.
         if rank > 0 {
-            world.put_signal(rank - 1, halos.at(turn + 1), &[left], (steps.at(1), SignalOp::Add, 1))?;
+            world.put_signal(rank - 1, halos.at(turn + 1), &[left], steps.at(1), SignalOp::Add, 1)?;
         }
         if rank + 1 < size {
-            world.put_signal(rank + 1, halos.at(turn), &[right], (steps.at(0), SignalOp::Add, 1))?;
+            world.put_signal(rank + 1, halos.at(turn), &[right], steps.at(0), SignalOp::Add, 1)?;
         }
         if rank > 0 {
             world.wait_until(steps.at(0), Compare::Greater, step as u64, rank - 1)?;

@@ -98,7 +98,7 @@ impl Context {
             return self.map_bounds_error(self.shared.heap.write(offset, bytes));
         }
         if bytes.len() <= self.inline_max {
-            let put = || self.shared.job.put(self.id, member, (HEAP, offset), PutSource::Bytes(bytes));
+            let put = || self.shared.job.put(self.id, member, HEAP, offset, PutSource::Bytes(bytes));
             return if bytes.is_empty() { Ok(()) } else { wait_until(self, || Ok(put()?)).map(drop) };
         }
         for chunk in bytes.chunks(STAGE as usize) {
@@ -135,7 +135,7 @@ impl Context {
     /// Puts registered bytes, in as many pieces as it takes.
     fn put_local(&self, member: u32, mut offset: u64, mut from: HeapRange) -> Result<(), Error> {
         while from.len > 0 {
-            let put = || self.shared.job.put(self.id, member, (HEAP, offset), PutSource::Heap(from));
+            let put = || self.shared.job.put(self.id, member, HEAP, offset, PutSource::Heap(from));
             let taken = wait_until(self, || Ok(put()?))?;
             (offset, from.offset, from.len) = (offset + taken, from.offset + taken, from.len - taken);
         }
@@ -208,7 +208,7 @@ impl Context {
     /// Gets into registered bytes, in as many pieces as it takes.
     pub(crate) fn get_local(&self, member: u32, mut offset: u64, mut into: HeapRange) -> Result<(), Error> {
         while into.len > 0 {
-            let get = || self.shared.job.get(self.id, member, (HEAP, offset), into);
+            let get = || self.shared.job.get(self.id, member, HEAP, offset, into);
             let taken = wait_until(self, || Ok(get()?))?;
             (offset, into.offset, into.len) = (offset + taken, into.offset + taken, into.len - taken);
         }

@@ -85,7 +85,7 @@ pub use context::Context;
 pub use error::Error;
 pub use launch::{is_rank, launch, start_ranks};
 pub use pending::PendingFetch;
-pub use signal::{Compare, ExpectedRanks, SignalOp};
+pub use signal::{Compare, ElementRange, ExpectedRanks, SignalOp};
 pub use strided::Strides;
 pub use symmetric::{ElementPlace, Symmetric, SymmetricSlice};
 pub use trunkline_fabric::LogLevel;

@@ -48,7 +48,8 @@ struct ContextPool {
 impl SharedWorld {
     pub(crate) fn new(
         job: FabricJob,
-        (rank, size): (usize, usize),
+        rank: usize,
+        size: usize,
         heap: MemoryRange,
         inner: MemoryRange,
     ) -> Arc<Self> {

@@ -62,6 +62,15 @@ impl<'a> From<&'a [usize]> for ExpectedRanks<'a> {
     }
 }
 
+/// Consecutive elements of this rank's part of a symmetric object.
+#[derive(Clone, Copy, Debug)]
+pub struct ElementRange<'a, T> {
+    /// The first element.
+    pub first: ElementPlace<'a, T>,
+    /// The number of elements.
+    pub count: usize,
+}
+
 /// Fruitless looks at a word between two looks at who is to change it.
 const LOOKS: u32 = 64;
 
@@ -129,7 +138,7 @@ impl Context {
         wait_until(self, || Ok(self.shared.job.send_signal(self.id, member, update)?.then_some(())))
     }
 
-    /// Writes elements to a rank and signals it behind them.
+    /// Writes elements to a rank, from `to` on, and changes the word `at` of that rank by `op` and `value` behind them.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -138,7 +147,9 @@ impl Context {
         rank: usize,
         to: impl Into<ElementPlace<'a, T>>,
         from: &[T],
-        (at, op, value): (impl Into<ElementPlace<'b, u64>>, SignalOp, u64),
+        at: impl Into<ElementPlace<'b, u64>>,
+        op: SignalOp,
+        value: u64,
     ) -> Result<(), Error> {
         let bytes: &[u8] = bytemuck::cast_slice(from);
         let to = self.heap_offset(to.into(), from.len())?;
@@ -178,7 +189,8 @@ impl Context {
     ) -> Result<(), Error> {
         let member = self.member_id(rank)?;
         let job = &self.shared.job;
-        wait_until(self, || Ok(job.put_signal(self.id, member, (HEAP, to), from, update)?.then_some(())))
+        let put = || job.put_signal(self.id, member, HEAP, to, from, update);
+        wait_until(self, || Ok(put()?.then_some(())))
     }
 
     /// The same from elements of this rank's part of a symmetric object, which are not copied: they must stay as they are until a
@@ -186,19 +198,22 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub fn put_signal_nbi<'a, 'b, 'c, T: Pod>(
+    pub fn put_signal_nbi<'a, 'b, T: Pod>(
         &self,
         rank: usize,
         to: impl Into<ElementPlace<'a, T>>,
-        (from, count): (impl Into<ElementPlace<'b, T>>, usize),
-        (at, op, value): (impl Into<ElementPlace<'c, u64>>, SignalOp, u64),
+        from: ElementRange<'_, T>,
+        at: impl Into<ElementPlace<'b, u64>>,
+        op: SignalOp,
+        value: u64,
     ) -> Result<(), Error> {
+        let ElementRange { first, count } = from;
         if rank == self.rank() || count == 0 {
-            self.put_nbi(rank, to, from, count)?;
+            self.put_nbi(rank, to, first, count)?;
             return self.signal(rank, at, op, value);
         }
         let to = self.heap_offset(to.into(), count)?;
-        let offset = self.heap_offset(from.into(), count)?;
+        let offset = self.heap_offset(first, count)?;
         let from = HeapRange { heap: HEAP, offset, len: (count * size_of::<T>()) as u64 };
         self.put_then_signal(rank, to, PutSource::Heap(from), self.signal_update(at, op, value)?)
     }

@@ -112,7 +112,7 @@ impl WorldBuilder {
         // Who begins something finds all heaps of all.
         member.barrier()?;
         let JobMember { carrier, rank, size, .. } = member;
-        let context = SharedWorld::new(job, (rank, size), heap, inner).acquire_context()?;
+        let context = SharedWorld::new(job, rank, size, heap, inner).acquire_context()?;
         Ok(World { context, carrier, meetings: Cell::new(0), ranges, helper })
     }
 }

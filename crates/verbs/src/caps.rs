@@ -8,13 +8,14 @@ use crate::stage::COPIED_MAX;
 /// Largest operation, although some ports take more: its length is in 32 bits.
 const MESSAGE_MAX: u64 = 1 << 31;
 
-/// The capabilities of a port whose links take `depth` operations, and whose device registers `regions` and reaches that memory
-/// of GPUs.
+/// The capabilities of a port whose links take `depth` operations, and whose device registers at most `regions`
+/// regions and reaches the memory of GPUs that `reach` names.
 pub(crate) fn port_caps(
     device: &DeviceAttr,
     port: &PortAttr,
     depth: u32,
-    (regions, reach): (u32, DeviceReach),
+    regions: u32,
+    reach: DeviceReach,
 ) -> Caps {
     Caps {
         // One reliable queue pair keeps it.

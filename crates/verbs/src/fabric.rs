@@ -90,8 +90,13 @@ impl VerbsFabric {
             }
             match usable_port(device, number, &self.config) {
                 Ok(port) => {
-                    let memory = (device.regions.regions_max(), device.reach);
-                    let mut caps = caps::port_caps(&device.attr, &port.first.attr, port.grant.depth, memory);
+                    let mut caps = caps::port_caps(
+                        &device.attr,
+                        &port.first.attr,
+                        port.grant.depth,
+                        device.regions.regions_max(),
+                        device.reach,
+                    );
                     self.notes.push(port.grant.log_line(&name));
                     caps.pipelines = device.pipelines.pipeline_count();
                     self.nics.push(NicPort {

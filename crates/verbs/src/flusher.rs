@@ -89,14 +89,15 @@ impl FlusherMember {
     pub(crate) fn new(
         port: &Arc<VerbsPort>,
         registrar: &Arc<dyn MemoryRegistrar>,
-        (ours, limits): (&LocalQpAttrs, &QpAttrLimits),
+        ours: &LocalQpAttrs,
+        limits: &QpAttrLimits,
     ) -> io::Result<Self> {
         let mut place = port.flusher.lock().unwrap_or_else(PoisonError::into_inner);
         let alone = VerbsMutant::named("verbs-makes-a-flusher-for-each").is_on();
         let flusher = match place.upgrade().filter(|_| !alone) {
             Some(flusher) => flusher,
             None => {
-                let made = Arc::new(PortFlusher::new(port, registrar, (ours, limits))?);
+                let made = Arc::new(PortFlusher::new(port, registrar, ours, limits)?);
                 *place = Arc::downgrade(&made);
                 made
             }
@@ -151,7 +152,8 @@ impl PortFlusher {
     fn new(
         port: &Arc<VerbsPort>,
         registrar: &Arc<dyn MemoryRegistrar>,
-        (ours, limits): (&LocalQpAttrs, &QpAttrLimits),
+        ours: &LocalQpAttrs,
+        limits: &QpAttrLimits,
     ) -> io::Result<Self> {
         let memory = MemoryRange::try_heap(2 * BYTES as usize).map_err(io::Error::other)?;
         let access = AccessRights { write: false, read: true, atomic: false };

@@ -146,10 +146,10 @@ impl VerbsRail {
                 with(wr_opcode::RDMA_READ, None, rdma_target(from), bytes)
             }
             Op::FetchAdd { old, at, add } if self.caps.atomics => {
-                self.atomic_request(wr_opcode::ATOMIC_FETCH_AND_ADD, old, at, (add, 0))
+                self.atomic_request(wr_opcode::ATOMIC_FETCH_AND_ADD, old, at, add, 0)
             }
             Op::CompareSwap { old, at, expect, swap } if self.caps.atomics => {
-                self.atomic_request(wr_opcode::ATOMIC_CMP_AND_SWP, old, at, (expect, swap))
+                self.atomic_request(wr_opcode::ATOMIC_CMP_AND_SWP, old, at, expect, swap)
             }
             // A write of nothing: devices look at no key then.
             Op::Nop => with(wr_opcode::RDMA_WRITE, None, SendWr::ZERO.wr, RequestPayload::Copied(&[], &[])),
@@ -162,7 +162,8 @@ impl VerbsRail {
         opcode: u32,
         old: RegionExtent,
         at: RemoteLocation,
-        (compare_add, swap): (u64, u64),
+        compare_add: u64,
+        swap: u64,
     ) -> Result<WorkRequest<'a>, PostError> {
         if old.len != 8 {
             return Err(PostError::Refused(OpStatus::LocalProtection));
@@ -300,7 +301,7 @@ impl VerbsRail {
             // The address is read where the queue pair is connected.
             let ours = self.local_attrs(0, &self.port.first);
             let limits = self.attr_limits();
-            let seat = FlusherMember::new(&self.port, &self.registrar(), (&ours, &limits)).map_err(|error| {
+            let seat = FlusherMember::new(&self.port, &self.registrar(), &ours, &limits).map_err(|error| {
                 let code = NOT_POSTED + error.raw_os_error().unwrap_or(0).unsigned_abs();
                 PostError::Refused(OpStatus::Other(code))
             });

@@ -352,13 +352,13 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
         });
         let mut message = || {
             let post = |ends: &mut [TaggedEndpoint<_, _>; 2]| {
-                ends[1].receive(Some(connected), (1, u64::MAX), buffers[1].clone()).unwrap()
+                ends[1].receive(Some(connected), 1, u64::MAX, buffers[1].clone()).unwrap()
             };
             let posted = (!early).then(|| post(&mut ends));
             ends[0].set_time(now);
             let sent = ends[0].send(accepted, 1, &buffers[0]).unwrap();
             if early {
-                while ends[1].probe(None, (1, u64::MAX)).is_none() {}
+                while ends[1].probe(None, 1, u64::MAX).is_none() {}
             }
             let received = posted.unwrap_or_else(|| post(&mut ends));
             while ends[1].test(received).is_none_or(|end| end.is_err()) {
@@ -450,7 +450,7 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto
     let mut message = || {
         for [from, into] in &buffers {
             now = now + APART;
-            let received = ends[1].receive(Some(connected), (1, u64::MAX), into.clone()).unwrap();
+            let received = ends[1].receive(Some(connected), 1, u64::MAX, into.clone()).unwrap();
             let sent = ends[0].send(accepted, 1, from).unwrap();
             while ends[1].test(received).is_none_or(|end| end.is_err()) {
                 ends.iter_mut().for_each(|end| _ = end.progress(now));

@@ -331,7 +331,7 @@ impl IncomingConnection {
         }
         match (request, sink) {
             (WireRequest::Send { op, tag, data, .. }, PayloadSink::Posted(receive)) => {
-                world.complete_receive(receive, (src, tag, data, len));
+                world.complete_receive(receive, src, tag, data, len);
                 self.queue_answer(WireAnswer::Done { op, error: 0 });
             }
             (WireRequest::Send { op, delivery: false, .. }, PayloadSink::Kept(_)) => {

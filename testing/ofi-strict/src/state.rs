@@ -279,7 +279,10 @@ impl EndpointContext<'_> {
     pub(crate) fn complete_receive(
         &mut self,
         receive: WaitingReceive,
-        (src, tag, data, len): (StrictAddress, MessageTag, Option<u64>, usize),
+        src: StrictAddress,
+        tag: MessageTag,
+        data: Option<u64>,
+        len: usize,
     ) {
         self.memory.update_uses(&receive.uses, false);
         let excess = len.saturating_sub(memory::total_len(&receive.ranges).unwrap_or(usize::MAX));
@@ -310,7 +313,7 @@ impl EndpointContext<'_> {
         // SAFETY: the program gave these ranges to be written until the receive completes, which is now.
         unsafe { memory::copy_out(&message.bytes, &receive.ranges) };
         let tag = envelope.is_tagged.then_some(envelope.tag);
-        self.complete_receive(receive, (envelope.src, tag, envelope.data, envelope.len));
+        self.complete_receive(receive, envelope.src, tag, envelope.data, envelope.len);
         if let Some((connection, op)) = envelope.answer {
             answers.push((connection, WireAnswer::Done { op, error: 0 }));
         }

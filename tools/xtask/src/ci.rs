@@ -76,12 +76,12 @@ pub(crate) fn run_checks(workspace: &Workspace, quick: bool) -> bool {
 }
 
 fn run_fmt(workspace: &Workspace) -> Result<CheckFindings> {
-    cargo_component(workspace, ("fmt", "rustfmt"), &["--all", "--check"])
+    cargo_component(workspace, "fmt", "rustfmt", &["--all", "--check"])
 }
 
 fn run_clippy(workspace: &Workspace) -> Result<CheckFindings> {
     let args = ["--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    cargo_component(workspace, ("clippy", "clippy"), &args)
+    cargo_component(workspace, "clippy", "clippy", &args)
 }
 
 /// Checks the shipped packages with their own features alone: builds of tests have features of theirs, too, and hide calls that only those have.
@@ -102,7 +102,8 @@ fn check_shipped(workspace: &Workspace) -> Result<CheckFindings> {
 /// Runs a cargo command that comes with an optional component of the toolchain.
 fn cargo_component(
     workspace: &Workspace,
-    (name, component): (&str, &str),
+    name: &str,
+    component: &str,
     args: &[&str],
 ) -> Result<CheckFindings> {
     if shell::run_captured(shell::cargo_command(&workspace.root).args([name, "--version"])).is_err() {

@@ -14,19 +14,11 @@ pub use client::PmiError;
 
 pub(crate) use client::PmiClient;
 
-use crate::environment::{
-    EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
-};
 use crate::own::host_and_port;
-
-/// How the launcher is reached.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum PmiServer {
-    /// A descriptor that this process was born with.
-    Fd(i32),
-    /// A TCP port, and the number by which the launcher knows this process.
-    Port { host: String, port: u16, id: usize },
-}
+use crate::placement::{
+    EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, PmiServer,
+    RendezvousMethod,
+};
 
 pub(crate) fn read_environment(
     variables: &EnvironmentVariables<'_>,

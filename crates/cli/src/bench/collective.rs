@@ -11,7 +11,7 @@ use trunkline_nccl_host::{
 
 use super::plot::PendingPlot;
 use super::{BenchSettings, progress};
-use crate::cmd::BenchError;
+use crate::bench::BenchError;
 
 /// One line of `--json`.
 #[derive(Debug, Serialize)]

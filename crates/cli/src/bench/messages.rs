@@ -15,7 +15,7 @@ use trunkline::messages::{
 use super::plot::PendingPlot;
 use super::progress;
 use super::times::{OperationTimes, warm_up};
-use crate::cmd::BenchError;
+use crate::bench::BenchError;
 
 /// What is sent and received.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -3,6 +3,7 @@
 mod again;
 pub(crate) mod collective;
 pub(crate) mod device;
+mod error;
 pub(crate) mod messages;
 pub(crate) mod p2p;
 pub(crate) mod plot;
@@ -16,7 +17,7 @@ use trunkline_fabric::LogLevel;
 use trunkline_nccl_host::{DataType, LeftFiles, PluginReport, RankJob, RedOp};
 use trunkline_runtime::HardwareFabric;
 
-use crate::cmd::BenchError;
+pub(crate) use error::BenchError;
 
 /// Everything that the arguments say.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use trunkline_nccl_host::{P2pCase, P2pMeasured, PluginReport, RankCluster};
 
 use super::plot::PendingPlot;
 use super::{BenchSettings, progress};
-use crate::cmd::BenchError;
+use crate::bench::BenchError;
 
 /// Warm-up messages of each kind of stream.
 const WARMUP_MIN: u32 = 16;

@@ -9,17 +9,15 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand, value_parser};
-use thiserror::Error;
 use trunkline_nccl_host::{
-    Collective, DataType, DeviceSelection, LocalOverrides, MemoryKind, RankCluster, RankJob, RankLaunchError,
-    RedOp,
+    Collective, DataType, DeviceSelection, LocalOverrides, MemoryKind, RankCluster, RankJob, RedOp,
 };
 
 use super::{device, rma};
 use crate::bench::trace::{self, OwnDirectory};
-use crate::bench::{self, BenchSettings};
-use crate::job::{self, LaunchedJob, LaunchedJobError};
-use crate::locate::{self, LocateError};
+use crate::bench::{self, BenchError, BenchSettings};
+use crate::job::{self, LaunchedJob};
+use crate::locate;
 
 /// Ranks that a run starts itself.
 const RANKS_MAX: u64 = 16;
@@ -183,51 +181,6 @@ pub(crate) struct BenchArgs {
     /// Give up when one row takes longer, in seconds.
     #[arg(long, value_name = "S", default_value_t = 120)]
     row_timeout: u64,
-}
-
-/// Why a benchmark gave no result.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub(crate) enum BenchError {
-    /// No plugin.
-    #[error(transparent)]
-    Locate(#[from] LocateError),
-    /// The processes of the job did not meet.
-    #[error(transparent)]
-    Job(#[from] LaunchedJobError),
-    /// The ranks failed.
-    #[error(transparent)]
-    Launch(#[from] RankLaunchError),
-    /// Nothing can be printed any more.
-    #[error("cannot write the results: {0}")]
-    Print(#[from] std::io::Error),
-    /// A name that the arguments let through.
-    #[error(transparent)]
-    Name(#[from] trunkline_nccl_host::UnknownName),
-    /// No picture.
-    #[error(transparent)]
-    Plot(#[from] bench::plot::PlotError),
-    /// No trace.
-    #[error(transparent)]
-    Trace(#[from] trace::TraceError),
-    /// Messages failed.
-    #[error(transparent)]
-    Messages(#[from] trunkline::messages::MessageError),
-    /// One-sided work failed.
-    #[error(transparent)]
-    Rma(#[from] trunkline::Error),
-    /// Device queues failed.
-    #[error(transparent)]
-    Device(#[from] bench::device::DeviceBenchError),
-    /// No other environment.
-    #[error("cannot start again with TRUNKLINE_NEAR set: {0}")]
-    Near(#[source] std::io::Error),
-    /// Nor for another network.
-    #[error("cannot start again with TRUNKLINE_FABRIC set: {0}")]
-    Network(#[source] std::io::Error),
-    /// Two arguments do not go together.
-    #[error("{0}")]
-    Usage(String),
 }
 
 /// The numbers of a list like `0,2`.

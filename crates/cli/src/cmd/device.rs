@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, value_parser};
 
-use super::BenchError;
+use crate::bench::BenchError;
 use crate::bench::{self, device};
 
 const HELP: &str = "\

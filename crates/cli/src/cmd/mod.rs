@@ -17,8 +17,6 @@ mod top;
 mod topo;
 mod unused;
 
-pub(crate) use bench::BenchError;
-
 use std::process::ExitCode;
 
 use clap::Subcommand;

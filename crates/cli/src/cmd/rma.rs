@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, value_parser};
 use trunkline::World;
 
-use super::BenchError;
+use crate::bench::BenchError;
 use crate::bench::{self, plot, rma};
 use crate::job;
 

@@ -137,7 +137,8 @@ fn show_on(args: &TopArgs) -> Result<(), TopError> {
     loop {
         let sample = sampler.take_sample(finder.find_pages()?);
         // One write, so that nothing flickers.
-        term.write_str(&fit_screen(args.sample_lines(&sample), term.size()))?;
+        let (height, width) = term.size();
+        term.write_str(&fit_screen(args.sample_lines(&sample), height, width))?;
         term.flush()?;
         std::thread::sleep(Duration::from_secs_f64(args.interval));
     }
@@ -154,7 +155,7 @@ impl TopArgs {
 }
 
 /// Lines, cut to the size of a terminal, with what puts them over those before.
-fn fit_screen(mut lines: Vec<String>, (height, width): (u16, u16)) -> String {
+fn fit_screen(mut lines: Vec<String>, height: u16, width: u16) -> String {
     const HOME: &str = "\x1b[H";
     const END_OF_LINE: &str = "\x1b[K\n";
     const REST: &str = "\x1b[J";
@@ -186,7 +187,7 @@ mod tests {
             refused: (0..30).map(refused).collect(),
             hidden: 0,
         };
-        let text = fit_screen(table::sample_lines(&sample, false), (10, 20));
+        let text = fit_screen(table::sample_lines(&sample, false), 10, 20);
         let lines: Vec<&str> = text.trim_start_matches("\x1b[H").lines().collect();
         assert_eq!(lines.len(), 10, "nine, and the end: {text:?}");
         assert_eq!(lines[8], "... 23 more\x1b[K");

@@ -62,15 +62,16 @@ impl QueueComparison {
     }
 }
 
-/// A rank with that configuration, which has `connections` to each of `peers.0` ranks and as many from each of `peers.1`,
-/// beside what it should have in use.
+/// A rank with that configuration, which has `connections` to each of `out_peers` ranks and as many from each
+/// of `in_peers` ranks, beside what it should have in use.
 pub(crate) fn compare_queues(
     seen: RankUsage,
     configuration: SweepConfiguration,
     connections: usize,
-    peers: (usize, usize),
+    out_peers: usize,
+    in_peers: usize,
 ) -> QueueComparison {
-    let expected = expected_queues(configuration, connections, peers);
+    let expected = expected_queues(configuration, connections, out_peers, in_peers);
     let unmade = seen.idle * u32::from(configuration.links.saturating_sub(1));
     QueueComparison { used: seen.queues, expected, unmade }
 }
@@ -81,13 +82,14 @@ pub(crate) fn compare_queues(
 fn expected_queues(
     configuration: SweepConfiguration,
     connections: usize,
-    (out, inwards): (usize, usize),
+    out_peers: usize,
+    in_peers: usize,
 ) -> QueueCounts {
     let SweepConfiguration { groups, links, .. } = configuration;
     let needed = connections.div_ceil(MEMBERS_OF_GROUP_MAX);
     let each =
         if configuration.is_shared() { connections.min(needed.max(groups.into())) } else { connections };
-    let all = (each * (out + inwards)) as u32;
+    let all = (each * (out_peers + in_peers)) as u32;
     QueueCounts { pairs: all * u32::from(links), completion: all }
 }
 
@@ -101,21 +103,23 @@ pub(crate) fn foremost_rank(ranks: &[QueueComparison]) -> Option<QueueComparison
 mod tests {
     use super::*;
 
-    fn of(name: &str, connections: usize, peers: (usize, usize)) -> (u32, u32) {
-        let QueueCounts { pairs, completion } = expected_queues(name.parse().unwrap(), connections, peers);
+    fn of(name: &str, connections: usize, out_peers: usize, in_peers: usize) -> (u32, u32) {
+        let configuration = name.parse().unwrap();
+        let QueueCounts { pairs, completion } =
+            expected_queues(configuration, connections, out_peers, in_peers);
         (pairs, completion)
     }
 
     #[test]
     fn groups_are_as_many_as_connections_until_they_are_shared() {
-        assert_eq!(of("q1", 16, (1, 1)), (32, 32));
-        assert_eq!(of("q4", 16, (1, 1)), (128, 32));
-        assert_eq!(of("m4d1", 16, (1, 1)), (8, 8));
-        assert_eq!(of("m4d4", 3, (1, 1)), (6, 6), "fewer connections than groups");
-        assert_eq!(of("m1d2", 16, (3, 3)), (6, 6), "to each peer");
-        assert_eq!(of("m8d1", 16, (0, 1)), (8, 8), "one direction");
-        assert_eq!((of("m1d1", 128, (1, 0)), of("m1d1", 129, (1, 0))), ((1, 1), (2, 2)), "a full group");
-        assert_eq!(of("m4d1", 512, (1, 1)), (8, 8));
+        assert_eq!(of("q1", 16, 1, 1), (32, 32));
+        assert_eq!(of("q4", 16, 1, 1), (128, 32));
+        assert_eq!(of("m4d1", 16, 1, 1), (8, 8));
+        assert_eq!(of("m4d4", 3, 1, 1), (6, 6), "fewer connections than groups");
+        assert_eq!(of("m1d2", 16, 3, 3), (6, 6), "to each peer");
+        assert_eq!(of("m8d1", 16, 0, 1), (8, 8), "one direction");
+        assert_eq!((of("m1d1", 128, 1, 0), of("m1d1", 129, 1, 0)), ((1, 1), (2, 2)), "a full group");
+        assert_eq!(of("m4d1", 512, 1, 1), (8, 8));
     }
 
     #[test]
@@ -132,7 +136,7 @@ mod tests {
     fn what_carried_nothing_may_lack_its_further_links() {
         let fits = |name: &str, pairs, idle| {
             let seen = RankUsage { queues: QueueCounts { pairs, completion: 1 }, idle };
-            compare_queues(seen, name.parse().unwrap(), 16, (1, 1)).matches_formula()
+            compare_queues(seen, name.parse().unwrap(), 16, 1, 1).matches_formula()
         };
         assert!(fits("q4", 128, 0) && fits("q4", 128, 16) && fits("q4", 80, 16));
         assert!(!fits("q4", 127, 0) && !fits("q4", 79, 16) && !fits("q4", 129, 16));

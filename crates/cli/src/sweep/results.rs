@@ -120,9 +120,10 @@ impl SweepCell {
     /// What one rank has in use, and should have.
     pub(crate) fn queue_comparison_of(&self, plan: &SweepPlan, rank: usize) -> QueueComparison {
         let job = &plan.common.job;
-        let peers = self.collective.peer_counts(rank, job.ranks, job.root);
+        let (out_peers, in_peers) = self.collective.peer_counts(rank, job.ranks, job.root);
         let seen = self.seen.get(rank).copied().unwrap_or_default();
-        formula::compare_queues(seen, self.configuration, plan.connection_count(), peers)
+        let connections = plan.connection_count();
+        formula::compare_queues(seen, self.configuration, connections, out_peers, in_peers)
     }
 
     /// Bus bandwidth beside another cell's: in each round the geometric mean over all sizes.

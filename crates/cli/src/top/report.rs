@@ -137,7 +137,12 @@ impl TopReport {
             process: hex_id(process.id),
             fabric: process.fabric.clone(),
             nics: process.nics.clone(),
-            nic_usage: process.nics.iter().zip(&process.usage).map(usage_row).collect(),
+            nic_usage: process
+                .nics
+                .iter()
+                .zip(&process.usage)
+                .map(|(nic, usage)| usage_row(nic, usage))
+                .collect(),
             group_count: process.group_count,
             groups: groups::shown_groups(process).map(|seen| group_row(sample, seen)).collect(),
             control_streams: process.control.streams,
@@ -164,9 +169,9 @@ impl TopReport {
     }
 }
 
-fn usage_row((nic, usage): (&String, &NicUsage)) -> UsageRow {
+fn usage_row(nic: &str, usage: &NicUsage) -> UsageRow {
     let &NicUsage { queue_pairs, queue_pairs_max, completion_queues, regions, regions_max } = usage;
-    UsageRow { nic: nic.clone(), queue_pairs, queue_pairs_max, completion_queues, regions, regions_max }
+    UsageRow { nic: nic.to_owned(), queue_pairs, queue_pairs_max, completion_queues, regions, regions_max }
 }
 
 fn group_row(sample: &StatusSample, seen: ShownGroup<'_>) -> GroupRow {

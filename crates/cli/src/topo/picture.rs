@@ -33,10 +33,19 @@ const LABEL: (u32, f64) = (10, 5.8);
 const TEXT: &str = "#222222";
 const FAINT: &str = "#666666";
 const FONTS: &str = "Helvetica, Arial, 'DejaVu Sans', sans-serif";
-/// Fill and edge of GPUs, of NICs, of NICs that nobody uses.
-const GPU: (&str, &str) = ("#e3f1fa", "#0072B2");
-const NIC: (&str, &str) = ("#fdf0dc", "#B87300");
-const IDLE: (&str, &str) = ("#f4f4f4", "#aaaaaa");
+/// The colours of a GPU's box, of a NIC's, and of the box of a NIC that no GPU uses.
+const GPU: BoxColours = BoxColours { fill: "#e3f1fa", edge: "#0072B2" };
+const NIC: BoxColours = BoxColours { fill: "#fdf0dc", edge: "#B87300" };
+const IDLE: BoxColours = BoxColours { fill: "#f4f4f4", edge: "#aaaaaa" };
+
+/// The colours of a device's box.
+#[derive(Clone, Copy)]
+struct BoxColours {
+    /// The colour of its area.
+    fill: &'static str,
+    /// The colour of its outline.
+    edge: &'static str,
+}
 
 /// Where a device's box begins, by its number.
 #[derive(Default)]
@@ -85,7 +94,7 @@ pub(crate) fn render_picture(view: &TopologyView) -> String {
         if x > MARGIN && x + wide > ROW_MAX {
             (x, y) = (MARGIN, y + rows.frame_height() + BETWEEN);
         }
-        frames = draw_frame(node, (x, y), 0, rows, frames, &mut places);
+        frames = draw_frame(node, x, y, 0, rows, frames, &mut places);
         right = right.max(x + wide);
         x += wide + BETWEEN;
     }
@@ -138,9 +147,11 @@ fn frame_width(group: &DeviceGroup) -> f64 {
 }
 
 /// Draws a group's frame with all in it, `deep` frames inside its node's, and notes where its devices are.
+/// The node's frame begins at the height `y`, the group's at `x`.
 fn draw_frame(
     group: &DeviceGroup,
-    (x, y): (f64, f64),
+    x: f64,
+    y: f64,
     deep: usize,
     rows: PictureRows,
     mut all: Element,
@@ -179,7 +190,7 @@ fn draw_frame(
     }
     let mut next = x + PAD + if columns > 0 { boxes_width(columns) + GAP } else { 0.0 };
     for group in inner_groups(group) {
-        all = draw_frame(group, (next, y), deep + 1, rows, all, places);
+        all = draw_frame(group, next, y, deep + 1, rows, all, places);
         next += frame_width(group) + GAP;
     }
     all
@@ -216,29 +227,24 @@ fn draw_links(view: &TopologyView, places: &DevicePositions) -> Element {
 
 fn draw_devices(view: &TopologyView, places: &DevicePositions) -> Element {
     let mut all = Element::new().set("class", "devices");
-    for (at, (gpu, place)) in view.gpus().iter().zip(&places.gpus).enumerate() {
+    for (at, (gpu, &(x, y))) in view.gpus().iter().zip(&places.gpus).enumerate() {
         let words = [format!("GPU {at}"), gpu.address.to_string(), model_name(gpu.id)];
-        all = all.add(draw_device(*place, GPU, &words, &[]));
+        all = all.add(draw_device(x, y, GPU, &words, &[]));
     }
-    for (at, (nic, place)) in view.nics().iter().zip(&places.nics).enumerate() {
+    for (at, (nic, &(x, y))) in view.nics().iter().zip(&places.nics).enumerate() {
         let users = view.nic_users(at);
-        let look = if users.is_empty() { IDLE } else { NIC };
+        let colours = if users.is_empty() { IDLE } else { NIC };
         let words = [nic.name.to_string(), format_address(nic.pci_address()), format_speed(nic.speed_mbps)];
         let interfaces = nic.interfaces.iter().map(ToString::to_string);
         let told: Vec<String> =
             interfaces.chain([format_gpus(&users)]).filter(|told| !told.is_empty()).collect();
-        all = all.add(draw_device(*place, look, &words, &told));
+        all = all.add(draw_device(x, y, colours, &words, &told));
     }
     all
 }
 
 /// A box with a name and two smaller lines; all of it, and what is told besides, is shown to who points at it.
-fn draw_device(
-    (x, y): (f64, f64),
-    (fill, edge): (&str, &str),
-    words: &[String; 3],
-    told: &[String],
-) -> Element {
+fn draw_device(x: f64, y: f64, colours: BoxColours, words: &[String; 3], told: &[String]) -> Element {
     let [name, address, what] = words;
     let said: Vec<&str> =
         words.iter().chain(told).map(String::as_str).filter(|word| !word.is_empty()).collect();
@@ -246,8 +252,10 @@ fn draw_device(
     let line = |down: f64, words: &str, size| {
         middle(text_node(x + BOX.0 / 2.0, y + down, shorten_text(words, LETTERS), size))
     };
-    let outline =
-        rectangle_node(x, y, BOX.0, BOX.1, 5).set("fill", fill).set("stroke", edge).set("stroke-width", 1.5);
+    let outline = rectangle_node(x, y, BOX.0, BOX.1, 5)
+        .set("fill", colours.fill)
+        .set("stroke", colours.edge)
+        .set("stroke-width", 1.5);
     let mut all = Element::new().add(Title::new(said.join("\n"))).add(outline);
     all = all.add(line(16.0, name, 12).set("font-weight", "bold"));
     for (down, words) in [(29.0, address), (41.0, what)] {
@@ -283,7 +291,8 @@ fn draw_legend(view: &TopologyView, top: f64, right: f64) -> (Element, f64) {
     }
     if (0..view.nics().len()).any(|nic| view.nic_users(nic).is_empty()) {
         let (x, y) = place(220.0);
-        let sample = rectangle_node(x, y - 8.0, 36.0, 16.0, 4).set("fill", IDLE.0).set("stroke", IDLE.1);
+        let sample =
+            rectangle_node(x, y - 8.0, 36.0, 16.0, 4).set("fill", IDLE.fill).set("stroke", IDLE.edge);
         all = all.add(sample).add(text_node(x + 44.0, y + 4.0, "a NIC that no GPU uses".to_owned(), 12));
     }
     for note in view.note_lines() {

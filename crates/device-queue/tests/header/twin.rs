@@ -416,8 +416,8 @@ impl<'w> Rust<'w> {
     pub(crate) fn new(world: &'w World, lanes: &'w [QueueLane<HeapWords, Table>], plan: &Plan) -> Self {
         let firsts = vec![plan.first; lanes.len()];
         let recorded = Recorded::create(world.channel.clone(), 0, &firsts, planted()).unwrap();
-        let cursor = (world.channel.clone(), lanes.len() as u64 * 16);
-        let channel = LaneChannel::new(lanes, recorded, cursor, planted()).unwrap();
+        let cursor_at = lanes.len() as u64 * 16;
+        let channel = LaneChannel::new(lanes, recorded, world.channel.clone(), cursor_at, planted()).unwrap();
         Self { world, lanes, channel, held: world.queues.iter().map(|_| None).collect() }
     }
 

@@ -1,6 +1,7 @@
 //! The work that an entry asks for: done at once where both ends are in this process, else returned to be begun. Called by [`port`](super) for each entry that it
 //! executes; begins nothing itself.
 
+use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{
     AtomicChange, EntryStatus, EntryWork, LocalAddress, PeerAddress, QueueEntry,
@@ -41,7 +42,7 @@ impl<N: MemberNetwork> EntryOps<N> {
                     _ if len == 0 => Ok(EntryPlan::Done(0)),
                     EntryLocation::Here { memory, at, copies, words: Some(words), .. } => {
                         words.write(at, bytes.as_bytes()).map_err(|_| EntryStatus::Access)?;
-                        Ok(EntryPlan::Later(plan_write_back(copies, words, memory, (at, len))?, None))
+                        Ok(EntryPlan::Later(plan_write_back(copies, words, memory, at, len)?, None))
                     }
                     EntryLocation::Here { memory, at, .. } => {
                         memory.write(at, bytes.as_bytes()).map_err(|_| EntryStatus::Access)?;
@@ -56,16 +57,15 @@ impl<N: MemberNetwork> EntryOps<N> {
             }
             EntryWork::Read { into, from, len } => {
                 let (target, into) = self.regions.find_local(into.key, into.addr, len)?;
+                let to = MemoryLocation { memory: &target.memory, offset: into };
                 match self.regions.locate_bytes(self.me, from.peer, from.key, from.addr, len)? {
                     _ if len == 0 => Ok(EntryPlan::Done(0)),
-                    EntryLocation::Here { memory, at, copies, .. } => plan_copy(
-                        target.copies.as_ref().or(copies),
-                        (memory, at),
-                        (&target.memory, into),
-                        len,
-                    ),
+                    EntryLocation::Here { memory, at, copies, .. } => {
+                        let from = MemoryLocation { memory, offset: at };
+                        plan_copy(target.copies.as_ref().or(copies), from, to, len)
+                    }
                     EntryLocation::Reached { memory, at, copies, .. } => {
-                        plan_copy(Some(copies), (memory, at), (&target.memory, into), len)
+                        plan_copy(Some(copies), MemoryLocation { memory, offset: at }, to, len)
                     }
                     EntryLocation::There { heap, at } => {
                         let from = HeapAddress { member: from.peer, heap, offset: at };
@@ -81,14 +81,15 @@ impl<N: MemberNetwork> EntryOps<N> {
     fn plan_write(&self, from: LocalAddress, to: PeerAddress, len: u64) -> Result<EntryPlan, EntryStatus> {
         let (source, from) = self.regions.find_local(from.key, from.addr, len)?;
         let found = self.regions.locate_bytes(self.me, to.peer, to.key, to.addr, len)?;
-        let from_bytes = (&source.memory, from);
+        let from_bytes = MemoryLocation { memory: &source.memory, offset: from };
         match found {
             _ if len == 0 => Ok(EntryPlan::Done(0)),
             EntryLocation::Here { memory, at, copies, .. } => {
-                plan_copy(source.copies.as_ref().or(copies), from_bytes, (memory, at), len)
+                let to_bytes = MemoryLocation { memory, offset: at };
+                plan_copy(source.copies.as_ref().or(copies), from_bytes, to_bytes, len)
             }
             EntryLocation::Reached { memory, at, copies, .. } => {
-                plan_copy(Some(copies), from_bytes, (memory, at), len)
+                plan_copy(Some(copies), from_bytes, MemoryLocation { memory, offset: at }, len)
             }
             EntryLocation::There { heap, at } => {
                 let to = HeapAddress { member: to.peer, heap, offset: at };
@@ -114,7 +115,7 @@ impl<N: MemberNetwork> EntryOps<N> {
                 if self.mutant.is_planted("dev-words-stay") {
                     return Ok(EntryPlan::Done(value));
                 }
-                return Ok(EntryPlan::Changed(plan_write_back(copies, words, memory, (at, 8))?, value));
+                return Ok(EntryPlan::Changed(plan_write_back(copies, words, memory, at, 8)?, value));
             }
             // Where NICs execute atomics, all of a word's are theirs.
             EntryLocation::Here { heap: Some(heap), at, .. } if !self.network.can_execute_locally() => {

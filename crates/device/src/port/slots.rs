@@ -27,7 +27,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         let _ = beside.unwrap_or(&region.memory).fetch_update(at, |old| (old == 0).then_some(word));
         let is_brought = !self.mutant.is_planted("dev-poisons-only-the-shadow");
         let Some(words) = beside.filter(|_| is_brought) else { return };
-        let Ok(rest) = plan_write_back(region.copies.as_ref(), words, &region.memory, (at, 8)) else {
+        let Ok(rest) = plan_write_back(region.copies.as_ref(), words, &region.memory, at, 8) else {
             return;
         };
         if let Some(flight) = self.allocate_op(OpOwner::Nobody, rest) {
@@ -79,7 +79,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         match self.regions.locate_bytes(self.me, at.peer, at.key, error, 8) {
             Ok(EntryLocation::Here { memory, at, copies, words: Some(words), .. }) => {
                 let _ = words.fetch_update(at, |old| (old == 0).then_some(word));
-                let Ok(rest) = plan_write_back(copies, words, memory, (at, 8)) else { return };
+                let Ok(rest) = plan_write_back(copies, words, memory, at, 8) else { return };
                 let Some(at) = self.allocate_op(OpOwner::Nobody, rest) else { return };
                 self.advance_op(at);
             }

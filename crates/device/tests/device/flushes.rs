@@ -10,6 +10,7 @@ use trunkline_device::{
 };
 use trunkline_engine::rma::{HeapRange, PutSource};
 use trunkline_mem::MemoryRange;
+use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::EntryStatus;
 
@@ -226,7 +227,7 @@ fn operations_that_need_no_flush_begin_none() {
 struct NoCopies;
 
 impl DeviceCopier for NoCopies {
-    fn begin_copy(&self, _: u64, _: (&MemoryRange, u64), _: (&MemoryRange, u64), _: u64) -> bool {
+    fn begin_copy(&self, _: u64, _: MemoryLocation<'_>, _: MemoryLocation<'_>, _: u64) -> bool {
         false
     }
 

@@ -10,6 +10,7 @@ use trunkline_device::{
 use trunkline_device_queue::{SignalSlot, SlotCondition};
 use trunkline_engine::rma::{HeapRange as Heap, PutSource};
 use trunkline_mem::MemoryRange;
+use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic as Change};
 use trunkline_proto::wire::device_queue::{AtomicChange, EntryWork, LocalAddress, PeerAddress, QueueEntry};
 
@@ -35,8 +36,9 @@ struct Late {
 }
 
 impl Late {
-    fn begin(&mut self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) {
-        self.pending.push((cookie, (from.0.clone(), from.1), (to.0.clone(), to.1), len));
+    fn begin(&mut self, cookie: u64, from: MemoryLocation<'_>, to: MemoryLocation<'_>, len: u64) {
+        let [from, to] = [from, to].map(|at| (at.memory.clone(), at.offset));
+        self.pending.push((cookie, from, to, len));
     }
 
     /// One lands now and then, whichever.
@@ -56,7 +58,7 @@ impl Late {
 struct Device(Mutex<Late>);
 
 impl DeviceCopier for Device {
-    fn begin_copy(&self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) -> bool {
+    fn begin_copy(&self, cookie: u64, from: MemoryLocation<'_>, to: MemoryLocation<'_>, len: u64) -> bool {
         let mut late = self.0.lock().unwrap();
         // It has a queue of a few copies.
         let has_room = late.pending.len() < 4;
@@ -127,7 +129,8 @@ impl MemberNetwork for Unordered {
             return BeginOutcome::Busy;
         }
         let len = from.len.min(1000);
-        self.late.begin(cookie, (&self.own, from.offset), (&self.other, to.offset), len);
+        let from = MemoryLocation { memory: &self.own, offset: from.offset };
+        self.late.begin(cookie, from, MemoryLocation { memory: &self.other, offset: to.offset }, len);
         BeginOutcome::Begun(len)
     }
 
@@ -136,7 +139,8 @@ impl MemberNetwork for Unordered {
             return BeginOutcome::Busy;
         }
         let len = into.len.min(1000);
-        self.late.begin(cookie, (&self.other, from.offset), (&self.own, into.offset), len);
+        let from = MemoryLocation { memory: &self.other, offset: from.offset };
+        self.late.begin(cookie, from, MemoryLocation { memory: &self.own, offset: into.offset }, len);
         BeginOutcome::Begun(len)
     }
 

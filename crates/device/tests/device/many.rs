@@ -90,9 +90,9 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
             let words = channels_words.clone();
             let recorded =
                 TicketRecord::create(words.clone(), u64::from(peer) * 128, &[0], planted()).unwrap();
-            let cursor = (words, u64::from(peer) * 128 + 64);
+            let cursor_at = u64::from(peer) * 128 + 64;
             let lane = std::slice::from_ref(lane);
-            let channel = successor::LaneChannel::new(lane, recorded, cursor, planted()).unwrap();
+            let channel = successor::LaneChannel::new(lane, recorded, words, cursor_at, planted()).unwrap();
             let bytes = PutBytes { from: rank.here(0), to: rank.at(peer, 64), len: 1000 };
             rank.memory.write(0, &pattern(1000, 3)).unwrap();
             let signal = SlotArray { at: rank.at(peer, SLOTS) }.add_to_slot(5, 1);

@@ -11,6 +11,7 @@ use trunkline_device::{
 use trunkline_device_queue::{DeviceQueue, EntryTicket, PollLimit, WaitError};
 use trunkline_engine::rma::{HeapRange as Heap, PutSource};
 use trunkline_mem::MemoryRange;
+use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{
     EntryStatus, EntryWork, LocalAddress, PeerAddress, PostRooms, QueueEntry,
@@ -131,8 +132,8 @@ impl std::fmt::Debug for StreamUser {
 }
 
 impl DeviceCopier for StreamUser {
-    fn begin_copy(&self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) -> bool {
-        let (from, to) = ((from.0.clone(), from.1), (to.0.clone(), to.1));
+    fn begin_copy(&self, cookie: u64, from: MemoryLocation<'_>, to: MemoryLocation<'_>, len: u64) -> bool {
+        let [from, to] = [from, to].map(|at| (at.memory.clone(), at.offset));
         let mut stream = lock(&self.0);
         stream.begun.push_back(Begun { rank: self.1, cookie, from, to, len });
         stream.count += 1;

@@ -8,6 +8,7 @@ use trunkline_device::{
 use trunkline_device_queue::{PollLimit, SlotLayout};
 use trunkline_engine::rma::{HeapRange as Heap, PutSource};
 use trunkline_mem::MemoryRange;
+use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{
     CounterUpdate, EntryStatus, EntryWork, LocalAddress, PeerAddress, PoisonWord, QueueEntry,
@@ -63,12 +64,12 @@ struct FirstFails {
 struct CopyStream(Mutex<FirstFails>);
 
 impl DeviceCopier for CopyStream {
-    fn begin_copy(&self, cookie: u64, from: (&MemoryRange, u64), to: (&MemoryRange, u64), len: u64) -> bool {
+    fn begin_copy(&self, cookie: u64, from: MemoryLocation<'_>, to: MemoryLocation<'_>, len: u64) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.begun += 1;
         let how = if state.begun == 1 { Err(719) } else { Ok(()) };
         if how.is_ok() {
-            to.0.copy_from(to.1, from.0, from.1, len).unwrap();
+            to.memory.copy_from(to.offset, from.memory, from.offset, len).unwrap();
         }
         state.ended.push((cookie, how));
         true

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use trunkline_device::{
     BeginOutcome, DeviceCopier, DeviceQueues, EntryFailure, EntryKey, EntryRegion, ErrorTable,
-    HeapAddress as Far_, KernelJob, KernelLanes, MemberNetwork, NetworkCompletion, PeerRegion,
+    HeapAddress as Far_, KernelJob, KernelLanes, LanePlan, MemberNetwork, NetworkCompletion, PeerRegion,
 };
 use trunkline_engine::Mutant;
 use trunkline_engine::rma::{HeapRange, PutSource};
@@ -142,8 +142,9 @@ impl<N: MemberNetwork + 'static> Rank<N> {
         let table = ErrorTable::default();
         let of = EntryRegion { memory: region.clone(), heap: 0, table, copies, words };
         let key = queues.add_region(of).unwrap();
-        let lanes =
-            KernelLanes::new(device, &queues, (plan.lanes, plan.depth, plan.first), plan.blocks).unwrap();
+        let Plan { lanes, depth, first, blocks, .. } = plan;
+        let lane_plan = LanePlan { lanes, depth, first, blocks };
+        let lanes = KernelLanes::new(device, &queues, lane_plan).unwrap();
         let bases = device.allocate(SLOTS_COUNT * 8).unwrap();
         let results = device.allocate(THREADS * 8).unwrap();
         Self { queues, lanes, key, plan, region, pinned, mover, bases, results }
@@ -202,7 +203,7 @@ impl<N: MemberNetwork + 'static> Rank<N> {
         // What the words name goes behind them, where no kernel looks.
         args.extend(held.map(KernelArg::Memory));
         args.push(KernelArg::Pinned(self.pinned.clone()));
-        machine.program.launch_kernel(name, grid, args).unwrap()
+        machine.program.launch_kernel(name, grid.0, grid.1, args).unwrap()
     }
 
     /// Runs a kernel; the result of each thread.

@@ -231,7 +231,7 @@ fn what_a_device_must_not_do_is_seen() {
     let machine = &stub.machine;
     let pinned = machine.device.allocate_pinned(64).unwrap();
     let run = |name: &str, arg| {
-        let running = machine.program.launch_kernel(name, (1, 1), vec![arg]).unwrap();
+        let running = machine.program.launch_kernel(name, 1, 1, vec![arg]).unwrap();
         running.wait(std::time::Duration::from_secs(10))
     };
     assert_eq!(run("stray_store", KernelArg::Pinned(pinned.clone())), Ok(true));
@@ -249,5 +249,5 @@ fn what_a_device_must_not_do_is_seen() {
         machine.device.copy_from_device(&own, 60, &mut word).is_err()
             && machine.device.copy_to_device(pinned.memory(), 0, &word).is_err()
     );
-    assert!(machine.program.launch_kernel("no such kernel", (1, 1), Vec::new()).is_err());
+    assert!(machine.program.launch_kernel("no such kernel", 1, 1, Vec::new()).is_err());
 }

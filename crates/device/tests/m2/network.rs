@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use trunkline_device::{
-    DeviceCopier, DeviceQueues, EntryRegion, ErrorTable, KernelJob, KernelLanes, PeerRegion, RmaNetwork,
+    DeviceCopier, DeviceQueues, EntryRegion, ErrorTable, KernelJob, KernelLanes, LanePlan, PeerRegion,
+    RmaNetwork,
 };
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma;
@@ -75,7 +76,8 @@ fn over(machine: &Machine, wire: WireMode, place: Place) {
     let window = pinned[1].memory();
     let far = served.add_region(EntryRegion::of_host(window.clone(), 0, table)).unwrap();
     queues.add_remote_region(1, PeerRegion::of_host(far, BYTES as u64, table, None)).unwrap();
-    let lanes = KernelLanes::new(device, &queues, (1, 64, 0), 1).unwrap();
+    let plan = LanePlan { lanes: 1, depth: 64, first: 0, blocks: 1 };
+    let lanes = KernelLanes::new(device, &queues, plan).unwrap();
     let [results, bases] = [8 * 64, 8 * 64].map(|bytes| device.allocate(bytes).unwrap());
     let given = KernelJob {
         slots: data + SLOTS,
@@ -96,7 +98,7 @@ fn over(machine: &Machine, wire: WireMode, place: Place) {
         args.extend(
             lanes.held_memory().into_iter().chain([memory.clone(), results.clone()]).map(KernelArg::Memory),
         );
-        let running = machine.program.launch_kernel(name, (1, THREADS), args).unwrap();
+        let running = machine.program.launch_kernel(name, 1, THREADS, args).unwrap();
         assert!(running.wait(std::time::Duration::from_secs(120)).unwrap());
         let mut bytes = [0; 8 * THREADS as usize];
         device.copy_from_device(&results, 0, &mut bytes).unwrap();

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use trunkline_device::{DeviceQueues, KernelJob, LanesError};
+use trunkline_device::{DeviceQueues, KernelJob, KernelLanes, LanePlan, LanesError};
 use trunkline_mem::MemoryRange;
-use trunkline_mem::gpu::{DeviceCopyQueue, PinnedMemory};
+use trunkline_mem::gpu::{DeviceCopyQueue, MemoryLocation, PinnedMemory};
 use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus};
 
 use crate::machine::{Alone, Machine, PLAN, Rank, planted, until};
@@ -33,7 +33,8 @@ impl TwoCopies {
     fn begin(&self) {
         for (mover, to) in self.movers.iter().zip(&self.to) {
             to.memory().store(0, 0).unwrap();
-            assert!(mover.begin_copy(0, (&self.from, 0), (to.memory(), 0), 8));
+            let from = MemoryLocation { memory: &self.from, offset: 0 };
+            assert!(mover.begin_copy(0, from, MemoryLocation { memory: to.memory(), offset: 0 }, 8));
         }
     }
 
@@ -161,7 +162,8 @@ fn a_lane_that_fails_leaves_no_queue() {
     let Some((stub, _turn)) = stubbed("a lane too many", 0) else { return };
     let device = &stub.machine.device;
     let queues = DeviceQueues::for_device(Alone(0), 3, device.clone(), planted()).unwrap();
-    let lanes = |count| trunkline_device::KernelLanes::new(device, &queues, (count, 4, 0), 1);
+    let lanes =
+        |count| KernelLanes::new(device, &queues, LanePlan { lanes: count, depth: 4, first: 0, blocks: 1 });
     let before = stub.ask("stub_pinned_bytes");
     for round in 0..3 {
         assert!(matches!(lanes(2), Err(LanesError::Queue(_))), "round {round}");
@@ -180,7 +182,8 @@ fn memory_of_a_lost_copy_is_held_until_it_has_ended() {
     let before = stub.ask("stub_pinned_bytes");
     let to = device.allocate_pinned(64).unwrap();
     stub.tell("stub_order", 0);
-    assert!(mover.begin_copy(7, (&from, 0), (to.memory(), 0), 64));
+    let source = MemoryLocation { memory: &from, offset: 0 };
+    assert!(mover.begin_copy(7, source, MemoryLocation { memory: to.memory(), offset: 0 }, 64));
     drop(to);
     stub.tell("stub_fail_event", 1);
     let mut ended = Vec::new();
@@ -202,7 +205,7 @@ fn kernels_one_after_another_share_a_stream() {
     let Machine { device, program, .. } = &stub.machine;
     let pinned = device.allocate_pinned(64).unwrap();
     let start =
-        || program.launch_kernel("stray_store", (1, 1), vec![KernelArg::Pinned(pinned.clone())]).unwrap();
+        || program.launch_kernel("stray_store", 1, 1, vec![KernelArg::Pinned(pinned.clone())]).unwrap();
     drop(start());
     let before = stub.ask("stub_made_streams");
     for _ in 0..5 {

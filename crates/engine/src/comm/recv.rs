@@ -124,6 +124,12 @@ pub(crate) struct RecvTables {
     matched_due: VecDeque<BufferToken>,
 }
 
+/// The memory of this process in which the eager messages and the fin records of a peer arrive.
+pub(crate) struct ReceiveMemory {
+    pub(crate) bounces: Arc<BounceBuffers>,
+    pub(crate) fins: MailboxPiece,
+}
+
 impl RecvTables {
     /// Of a lane with one path, or with many.
     ///
@@ -142,7 +148,7 @@ impl RecvLane {
         plan: TransferPlan,
         receiver: MessageReceiver,
         mailbox: RemoteRegion,
-        (bounces, fins): (Arc<BounceBuffers>, MailboxPiece),
+        ReceiveMemory { bounces, fins }: ReceiveMemory,
         regions_max: usize,
     ) -> Self {
         Self {

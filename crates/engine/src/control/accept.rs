@@ -17,7 +17,7 @@ use trunkline_proto::wire::proof::GroupProof;
 use trunkline_proto::wire::share::{self, ShareMode, ShareOutcome};
 
 use crate::comm::plan::TransferPlan;
-use crate::comm::recv::{self, RecvLane, RecvTables};
+use crate::comm::recv::{self, ReceiveMemory, RecvLane, RecvTables};
 use crate::control::connect::RailOptions;
 use crate::control::refusal::{refusal_frame, without_comm};
 use crate::control::{AcceptAttempt, ControlPlane, PendingOpen};
@@ -287,7 +287,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let fins = MailboxPiece::register_own(&rails, recv::FINS_BYTES)?;
             (None, fins, Ok(rails))
         };
-        let own_memory = (bounces, fins);
+        let own_memory = ReceiveMemory { bounces, fins };
         let mut receiving =
             RecvLane::new(tables, paths, plan, receiver, open.mailbox, own_memory, regions_max);
         let mut group = group;
@@ -353,7 +353,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 common.plan,
                 receiver,
                 open.mailbox,
-                (bounces, fins),
+                ReceiveMemory { bounces, fins },
                 regions_max,
             );
             let ends = CommNames { stream, remote: open.conn, attempt: None };

@@ -217,10 +217,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let links = usize::from(wish.links);
         let class = wish.class;
         let (place, made) = match ask {
-            ConnectPlan::Alone(place) | ConnectPlan::Rather(place) => (
-                place,
-                self.make_own(&nics, links, class, (None, self.assign_pipeline(control, &nics, place))),
-            ),
+            ConnectPlan::Alone(place) | ConnectPlan::Rather(place) => {
+                (place, self.make_own(&nics, links, class, None, self.assign_pipeline(control, &nics, place)))
+            }
             ConnectPlan::Create(place, _) | ConnectPlan::First(place, _) => {
                 let times = control.pool.config().queue_depth(1, u32::MAX);
                 (
@@ -229,7 +228,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                         &nics,
                         links,
                         class,
-                        (Some(times), self.assign_pipeline(control, &nics, place)),
+                        Some(times),
+                        self.assign_pipeline(control, &nics, place),
                     ),
                 )
             }
@@ -272,7 +272,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         nics: &CommNics,
         links: usize,
         class: Option<u8>,
-        (group, pipeline): (Option<u32>, Option<u32>),
+        group: Option<u32>,
+        pipeline: Option<u32>,
     ) -> Result<(SendLane, AttemptLinks<F::Rail>), EngineError> {
         let caps = self.fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
         let plan = TransferPlan::new(&caps.ok_or(EngineError::Argument("no such NIC"))?, &self.params, links);

@@ -205,8 +205,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let ended = turn.open.side.regions_mut().retire_all();
         let ended = ended || self.params.mutant.is_planted("ride-forgets-stuck-memory");
         let drained = ended && turn.is_drained();
-        if drained && !turn.open.quiet {
-            turn.open.quiet = true;
+        if drained && turn.open.life.finish_drain() {
             control.send_frame(last.ends.stream, &ControlFrame::Gone { id: last.ends.remote }, None);
         }
         let late = self.advance_timer(&mut turn.open.down) > self.params.peer_time;

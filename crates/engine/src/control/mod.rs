@@ -428,7 +428,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         let peer = self.streams.get(id).and_then(|s| s.peer.clone());
         match (frame, peer) {
             (ControlFrame::Hello { min, max, offer, process }, None) => {
-                self.on_hello(around, id, (min, max), process, offer)
+                self.on_hello(around, id, min, max, process, offer)
             }
             (ControlFrame::Hello { .. }, Some(_)) => Ok(()),
             (_, None) => Err("the first frame is not a hello".to_owned()),
@@ -482,7 +482,8 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         &mut self,
         around: &ControlContext<'_, H>,
         id: SlotId,
-        (min, max): (u16, u16),
+        min_version: u16,
+        max_version: u16,
         process: ProcessId,
         offer: ShareOffer,
     ) -> Result<(), String> {
@@ -497,9 +498,11 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         {
             return Err(format!("process {process} answered for another"));
         }
-        if (VERSION < min || VERSION > max) && !mutant.is_planted("control-ignores-version") {
-            stream.versions = Some((min, max));
-            let why = format!("process {process} speaks versions {min} to {max}, this process {VERSION}");
+        if (VERSION < min_version || VERSION > max_version) && !mutant.is_planted("control-ignores-version") {
+            stream.versions = Some((min_version, max_version));
+            let why = format!(
+                "process {process} speaks versions {min_version} to {max_version}, this process {VERSION}"
+            );
             return if ours { Ok(()) } else { Err(why) };
         }
         // A peer of its own, even if another stream names the same process: who only says a name must not be able to

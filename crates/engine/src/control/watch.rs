@@ -44,7 +44,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     #[cold]
     pub(crate) fn check_peer(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         self.progress_all();
-        if !turn.open.many && !turn.open.link_down {
+        if !turn.open.many && !turn.open.life.is_link_lost() {
             self.check_links(turn);
         }
         let LockedMember { open, .. } = turn;
@@ -52,7 +52,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let closed = slot.peer_closed.load(Ordering::Acquire);
         let fault = if open.peer.dead.load(Ordering::Acquire) {
             CommFault::PeerDead(process)
-        } else if closed || open.link_down || self.params.mutant.is_planted("engine-silence-is-death") {
+        } else if closed
+            || open.life.is_link_lost()
+            || self.params.mutant.is_planted("engine-silence-is-death")
+        {
             // Messages and completions may be slower than the news; a link that ends may be faster.
             let now = self.host.now();
             let slept = self.params.mutant.is_planted("engine-ages-while-stopped");

@@ -43,7 +43,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Whether no link of a comm has carried for as long as a peer may be silent. Until then work waits, and links are made: the peer
     /// lives as long as its control streams do.
     fn check_stranded(&self, open: &mut OpenComm, now: Instant) -> bool {
-        if open.link_down || open.side.paths_mut().any_carries() {
+        if open.life.is_link_lost() || open.side.paths_mut().any_carries() {
             open.adrift = None;
             return false;
         }
@@ -61,7 +61,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     fn fail_stranded(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         let LockedMember { open, rails, .. } = turn;
         // Links that were being made may hold a flush.
-        open.link_down = true;
+        open.life.lose_link();
         if !open.is_grouped() {
             open.side.paths_mut().fail_links(rails);
         }
@@ -86,7 +86,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return self.fail_stranded(slot, turn);
         }
         let LockedMember { open, rails, .. } = turn;
-        let went_on = if open.link_down {
+        let went_on = if open.life.is_link_lost() {
             // With none left, the peer hears of each link all the same, and need not find out by itself.
             open.end_all_leaving(rails, &slot.requests, now)
         } else {
@@ -306,7 +306,9 @@ impl OpenComm {
         (frame, fd): LinkFrame,
         now: Instant,
     ) -> Result<(), CommFault> {
-        self.stopped |= matches!(frame, ControlFrame::Stop { .. });
+        if matches!(frame, ControlFrame::Stop { .. }) {
+            self.life.on_stop();
+        }
         let paths = self.side.paths_mut().len();
         let about = frame.about_link().map(|(_, link)| usize::from(link));
         let Some(at) = about.filter(|&at| at < paths) else { return Ok(()) };

@@ -154,7 +154,7 @@ impl<R: Rail> LockedMember<'_, R> {
     pub(crate) fn check_follow_up(&mut self, slot: &CommSlot) -> bool {
         let Some(GroupContext { common, .. }) = &mut self.shared else { return self.open.many };
         common.show_now_and_then(self.rails);
-        common.untold || self.open.many || self.open.stopped || slot.news.has_some()
+        common.untold || self.open.many || self.open.life.is_stop_pending() || slot.news.has_some()
     }
 
     /// The peer of this member is gone: takes what was sent before, also for the others, then fails what can never be done.
@@ -246,9 +246,10 @@ impl<R: Rail> LockedMember<'_, R> {
             if let Some(neighbours) = shared {
                 let bits = neighbours.common.identify_member(completion);
                 let astray = bits != NOBODY && rails.mutant.is_planted("ride-routes-to-whoever-polls");
-                if (bits != open.member || open.withdrawn) && !astray {
+                if (bits != open.member || open.life.is_intake_stopped()) && !astray {
                     own |= bits == open.member;
-                    neighbours.deliver_completion(open, rails, (comms, requests), rail, completion, bits);
+                    let tables = DeliveryTables { comms, requests };
+                    neighbours.deliver_completion(open, rails, tables, rail, completion, bits);
                     continue;
                 }
             }
@@ -282,6 +283,13 @@ impl<R: Rail> LockedMember<'_, R> {
     }
 }
 
+/// Where a completion is delivered to: the comms of the engine, and the requests of the member whose turn it is.
+#[derive(Clone, Copy)]
+struct DeliveryTables<'a> {
+    comms: &'a CommTable,
+    requests: &'a RequestTable,
+}
+
 impl GroupContext<'_> {
     /// Gives a completion to whom these bits name: another member than `open`, whose turn it is, or that one if it takes
     /// nothing in any more, or nobody.
@@ -290,12 +298,13 @@ impl GroupContext<'_> {
         &mut self,
         open: &mut OpenComm,
         rails: &mut GroupRails<impl Rail>,
-        (comms, requests): (&CommTable, &RequestTable),
+        tables: DeliveryTables<'_>,
         rail: usize,
         completion: &Completion,
         bits: u32,
     ) {
         let Self { others, common } = self;
+        let DeliveryTables { comms, requests } = tables;
         if bits == open.member {
             if open.closed.is_none() {
                 return open.take_finished(rails, requests, rail, completion);
@@ -315,7 +324,7 @@ impl GroupContext<'_> {
         }
         other.set_time_of(open);
         other.take_for(rails, comms, rail, completion);
-        common.untold |= other.untold;
+        common.untold |= other.life.is_report_due();
     }
 }
 
@@ -376,7 +385,9 @@ impl OpenComm {
                 let Some(comm) = comms.get(self.id) else { return };
                 let before = self.fault.is_some();
                 self.take_finished(rails, &comm.requests, rail, completion);
-                self.untold |= self.fault.is_some() && !before;
+                if self.fault.is_some() && !before {
+                    self.life.fail_unreported();
+                }
             }
         }
     }
@@ -391,7 +402,7 @@ impl OpenComm {
     ) {
         // Whoever drives it may have its requests in hand.
         let kept = self.side.mutant().is_planted("ride-closed-members-take-messages") && self.fault.is_none();
-        let over = (self.withdrawn || self.fault.is_some()) && !kept;
+        let over = (self.life.is_intake_stopped() || self.fault.is_some()) && !kept;
         let taken = match &mut self.side {
             CommSide::Recv(lane) if over && completion.done != CompletionKind::Posted => {
                 match completion.done {

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use trunkline_fabric::{Completion, CompletionKind, OpStatus, Rail};
 use trunkline_proto::counters::MessageCounts;
 use trunkline_proto::pool::GroupPlace;
+use trunkline_proto::pool::life::MemberLife;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::status::{self as shown, CommDirection, CommState};
@@ -45,8 +46,8 @@ pub(crate) struct OpenComm {
     pub(crate) idle: u32,
     /// When the control stream was last looked at, as far as the clock was asked.
     pub(crate) looked: Option<Instant>,
-    /// The link carries nothing more; the control stream will say why.
-    pub(crate) link_down: bool,
+    /// Its link, its message intake and its drain.
+    pub(crate) life: MemberLife,
     /// What the network said of it, if anything.
     pub(crate) ended_by: OpStatus,
     /// How long that, or the peer's close, has been looked at.
@@ -69,26 +70,14 @@ pub(crate) struct OpenComm {
     pub(crate) many: bool,
     /// Its caller has closed it, or it shares its link and has failed: these take what still completes.
     pub(crate) closed: Option<Box<RequestTable>>,
-    /// It takes nothing in any more: it has failed, or is closed, and its group goes on.
-    pub(crate) withdrawn: bool,
     /// Its place in the pool.
     pub(crate) place: Option<GroupPlace>,
     /// What its group calls it, as bits; 0 where there are no others.
     pub(crate) member: u32,
     /// Its mailbox, if that is one of its group's.
     pub(crate) lot: Option<SlabSlot>,
-    /// The other end was told that nothing of this one will land any more.
-    pub(crate) quiet: bool,
-    /// The peer wants to know when nothing of this end will land any more.
-    pub(crate) stopped: bool,
-    /// The peer was asked that.
-    pub(crate) stops: bool,
     /// How long memory that messages use is to be given back.
     pub(crate) revoking: Option<FailureTimer>,
-    /// What proves that all it has posted has completed is to be posted, because the peer waits for that.
-    pub(crate) ending: bool,
-    /// It has failed in another member's turn, and its owner was not told.
-    pub(crate) untold: bool,
 }
 
 /// A peer that has closed or a link that has ended, which is looked at until all that can still come has come.
@@ -213,7 +202,7 @@ impl OpenComm {
             fault: None,
             idle: 0,
             looked: None,
-            link_down: false,
+            life: MemberLife::default(),
             ended_by: OpStatus::Flushed,
             down: None,
             words: Vec::new(),
@@ -225,16 +214,10 @@ impl OpenComm {
             turns: 0,
             many,
             closed: None,
-            withdrawn: false,
             place: None,
             member: 0,
             lot: None,
-            quiet: false,
-            stopped: false,
-            stops: false,
             revoking: None,
-            ending: false,
-            untold: false,
         }
     }
 
@@ -244,7 +227,7 @@ impl OpenComm {
         let posted = match &mut self.side {
             CommSide::Recv(lane) => lane.announce_and_post(rails, requests),
             CommSide::Send(lane) => {
-                if !self.link_down {
+                if !self.life.is_link_lost() {
                     lane.after_poll(rails, requests);
                 }
                 let waits = lane.plan.mutant.is_planted("engine-waits-for-completions");
@@ -254,7 +237,9 @@ impl OpenComm {
         if let Err(fault) = posted {
             self.fail_requests(rails, requests, fault);
         }
-        self.link_down |= matches!(&self.side, CommSide::Recv(lane) if lane.gone);
+        if matches!(&self.side, CommSide::Recv(lane) if lane.gone) {
+            self.life.lose_link();
+        }
     }
 
     /// Takes one completion.
@@ -306,14 +291,9 @@ impl OpenComm {
         if self.side.paths_mut().are_many() {
             self.side.drain_path(rails, path);
         } else {
-            self.link_down = true;
+            self.life.lose_link();
             self.side.mark_gone();
         }
-    }
-
-    /// Whether the peer waits to hear that nothing of this end will land any more.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped && !self.quiet
     }
 
     /// The name that the peer has for it.
@@ -330,7 +310,7 @@ impl OpenComm {
     /// It is of no more use, the link of its group is: what completes for it is nobody's news, and what lies in bounce
     /// buffers goes to nobody.
     pub(crate) fn withdraw_requests(&mut self, rails: &mut GroupRails<impl Rail>) {
-        self.withdrawn = true;
+        self.life.stop_intake();
         if self.closed.is_none() {
             self.closed =
                 Some(Box::new(RequestTable::of_closed_comm(CommStatusRow::without_page, self.side.mutant())));
@@ -409,7 +389,9 @@ impl OpenComm {
         match &mut self.side {
             // A flush needs no peer; what it makes visible has arrived.
             CommSide::Recv(lane) if lane.plan.mutant.is_planted("engine-close-fails-early") => true,
-            CommSide::Recv(lane) => (lane.arrived >= messages || self.link_down) && !lane.is_flush_pending(),
+            CommSide::Recv(lane) => {
+                (lane.arrived >= messages || self.life.is_link_lost()) && !lane.is_flush_pending()
+            }
             CommSide::Send(lane) => {
                 if lane.sent <= messages && !lane.plan.mutant.is_planted("engine-close-loses-last-sends") {
                     lane.complete_all(requests);

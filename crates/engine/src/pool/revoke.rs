@@ -72,11 +72,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Asks the peer, once, to say when nothing more comes.
     fn stop_peer(&self, turn: &mut LockedMember<'_, F::Rail>) {
-        if turn.open.stops {
+        if turn.open.life.has_requested_stop() {
             return;
         }
         if let Some(mut control) = self.control.try_lock() {
-            turn.open.stops = true;
+            turn.open.life.request_stop();
             control.send_frame(
                 turn.open.ends.stream,
                 &ControlFrame::Stop { id: turn.open.ends.remote },
@@ -152,22 +152,23 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.fail_comm(slot, turn, CommFault::PeerClosed(process));
         }
         if let CommSide::Send(lane) = &mut turn.open.side
-            && !std::mem::replace(&mut turn.open.ending, true)
+            && turn.open.life.begin_proof()
         {
             lane.end_sending(turn.rails);
         }
         if turn.is_drained()
             && let Some(mut control) = self.control.try_lock()
         {
-            turn.open.quiet = true;
+            turn.open.life.finish_drain();
             control.send_frame(
                 turn.open.ends.stream,
                 &ControlFrame::Gone { id: turn.open.ends.remote },
                 None,
             );
         }
-        slot.stopping.store(!turn.open.quiet, std::sync::atomic::Ordering::Release);
-        if !turn.open.quiet {
+        let waits = turn.open.life.is_stop_pending();
+        slot.stopping.store(waits, std::sync::atomic::Ordering::Release);
+        if waits {
             self.comms.news.store(true, std::sync::atomic::Ordering::Release);
         }
     }

@@ -376,9 +376,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             && let Some((frame, _)) = slot.news.pop_frame()
         {
             let stop = matches!(frame, ControlFrame::Stop { .. });
-            turn.open.stopped |= stop && !self.params.mutant.is_planted("ride-ignores-stop");
+            if stop && !self.params.mutant.is_planted("ride-ignores-stop") {
+                turn.open.life.on_stop();
+            }
         }
-        if turn.open.is_stopped() {
+        if turn.open.life.is_stop_pending() {
             self.end_stopped(slot, turn);
         }
         let Some(GroupContext { others, common }) = &mut turn.shared else { return };
@@ -391,8 +393,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.broken.lock().push(common.id);
             self.has_broken.store(true, Ordering::Release);
         }
-        for other in others.iter_mut().filter(|other| other.untold) {
-            other.untold = false;
+        for other in others.iter_mut() {
+            if !other.life.take_report() {
+                continue;
+            }
             let (Some(fault), Some(comm)) = (other.fault, self.comms.get(other.id)) else { continue };
             self.status.comm_fault(&comm.requests.row, true, fault, self.host.now());
             let over = self.nic_name(other.side.paths_mut().lead_path().nic);

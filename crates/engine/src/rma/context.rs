@@ -236,10 +236,11 @@ impl LinkDialId {
 }
 
 impl<R: Rail> RmaContext<R> {
-    /// One on these rails, for these heaps.
+    /// Creates a context on `rails`, with `answers` receives for each link, for these heaps.
     pub(super) fn new(
         ContextId { stream, generation }: ContextId,
-        (rails, answers): (Vec<R>, u32),
+        rails: Vec<R>,
+        answers: u32,
         heaps: HeapTable,
         now: Instant,
         &EngineParams { mutant, progress_batch: batch, .. }: &EngineParams,

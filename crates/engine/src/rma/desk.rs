@@ -30,6 +30,21 @@ enum MessageVerdict {
     Stranger(DialMessage),
 }
 
+/// The fields of a [`DialMessage::Dial`], before its proof and its path are checked.
+struct DialRequest {
+    /// The dialling member's name of the link.
+    id: u64,
+    /// The proof that the member sent this message.
+    proof: MemberProof,
+    /// The dialling member.
+    member: MemberRank,
+    stream: RmaStream,
+    /// The number of the path that the link is for.
+    path: u8,
+    /// The address of the member's end of the link.
+    link: Vec<u8>,
+}
+
 /// A context has more words waiting than it may.
 struct BacklogFull;
 
@@ -140,7 +155,8 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     ) -> Result<MessageVerdict, BacklogFull> {
         match word {
             DialMessage::Dial { id, proof, member, stream, path, link } => {
-                return Ok(self.on_dial(desk, control, (id, proof, member), (stream, path), link, fd));
+                let request = DialRequest { id, proof, member, stream, path, link };
+                return Ok(self.on_dial(desk, control, request, fd));
             }
             DialMessage::Taken { id, served, receives, heaps, link } => {
                 self.queue_event(id, ContextEvent::Taken { control, id, served, receives, heaps, link, fd })?;
@@ -196,11 +212,10 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         &self,
         desk: &mut ControlMessages<H>,
         control: SlotId,
-        (id, proof, member): (u64, MemberProof, MemberRank),
-        (stream, path): (RmaStream, u8),
-        link: Vec<u8>,
+        request: DialRequest,
         fd: Option<PassedFd>,
     ) -> MessageVerdict {
+        let DialRequest { id, proof, member, stream, path, link } = request;
         let lets_in = self.params.mutant.is_planted("job-lets-strangers-in");
         let is_shown = self.is_shown(desk, control, member, &proof) || lets_in;
         let Some(path) = PathId::new(path).filter(|_| is_shown) else {

@@ -45,7 +45,7 @@ impl<R: Rail> RmaContext<R> {
         if paths > 1 {
             self.keep_copies()?;
         }
-        let mut peer = RemoteMember::new((member, control), paths, self.stream, self.order, self.mutant)?;
+        let mut peer = RemoteMember::new(member, control, paths, self.stream, self.order, self.mutant)?;
         peer.on_nic = self.native.is_some().then(|| MemberAtomics::new(self.stream, self.mutant));
         let mut words = Vec::new();
         for path in (0..paths as u8).filter_map(PathId::new) {
@@ -113,9 +113,10 @@ impl<R: Rail> RmaContext<R> {
         &mut self,
         control: SlotId,
         id: u64,
-        (served, receives, heaps): (u64, u32, Vec<Told>),
-        address: Vec<u8>,
-        fd: Option<PassedFd>,
+        served: u64,
+        receives: u32,
+        heaps: Vec<Told>,
+        address: LinkAddress,
     ) {
         let Some((LinkDialId { peer: at, path, .. }, peer)) = self.find_dialled(control, id) else { return };
         if !peer.paths.on_taken(path) {
@@ -133,8 +134,7 @@ impl<R: Rail> RmaContext<R> {
             known = learned.try_for_each(|((_, number), told)| set_link_heap(link, path, *number, told));
         }
         let connected = known.map_err(LinkError::Memory);
-        let connected =
-            connected.and_then(|()| self.rails[rail].connect(on, LinkAddress { bytes: address, fd }));
+        let connected = connected.and_then(|()| self.rails[rail].connect(on, address));
         if let Err(error) = connected {
             self.fail_path(at, path, OpStatus::PeerDead);
             // It is good for nothing else.

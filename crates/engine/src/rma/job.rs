@@ -167,7 +167,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let mutant = self.params.mutant;
         let now = self.host.now();
         let id = ContextId { stream, generation: made.uses };
-        let mut context = RmaContext::new(id, (rails, answers), heaps, now, &self.params)?;
+        let mut context = RmaContext::new(id, rails, answers, heaps, now, &self.params)?;
         if self.nics_execute() {
             context.native = Some(NicAtomics::new(&context.rails[0])?);
         }
@@ -402,7 +402,8 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         &self,
         id: ContextId,
         member: MemberRank,
-        (heap, offset): (u8, u64),
+        heap: u8,
+        offset: u64,
         from: PutSource<'_>,
         update: SignalUpdate,
     ) -> Result<bool, RmaError> {

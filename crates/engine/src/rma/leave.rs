@@ -163,10 +163,7 @@ impl<R: Rail> RmaContext<R> {
             peer.asks = true;
             let outgoing = &mut peer.outgoing;
             let ledger = &mut self.ledger;
-            if peer
-                .redo
-                .queue_lost_work((at, path), &standing, outgoing, ledger, OpRecord::redo_kind)
-                .is_err()
+            if peer.redo.queue_lost_work(at, path, &standing, outgoing, ledger, OpRecord::redo_kind).is_err()
             {
                 self.lose_member(at, path, LossCause::Protocol);
             }
@@ -216,7 +213,7 @@ impl<R: Rail> RmaContext<R> {
         // It is under way.
         let _ = self.ledger.move_operation(id, path);
         match note {
-            OpRecord::Put(..) | OpRecord::Get(_) => self.post_transfer(at, path, id, note, (None, None)),
+            OpRecord::Put(..) | OpRecord::Get(_) => self.post_transfer(at, path, id, note, None, None),
             // There was one path only, and with it the member is lost.
             OpRecord::Native(..) => {}
             OpRecord::Call(slot) => {

@@ -133,7 +133,8 @@ impl RemoteMember {
     /// # Errors
     /// [`OutOfMemory`].
     pub(super) fn new(
-        (member, control): (u32, SlotId),
+        member: u32,
+        control: SlotId,
         paths: usize,
         stream: RmaStream,
         order: SignalOrdering,

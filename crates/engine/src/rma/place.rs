@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use trunkline_fabric::{PassedFd, Rail};
+use trunkline_fabric::{LinkAddress, PassedFd, Rail};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RMA_EVENTS_MAX;
 use trunkline_proto::mutant::Mutant;
@@ -96,7 +96,8 @@ impl<R: Rail> ContextSlot<R> {
         for heard in news {
             match heard {
                 ContextEvent::Taken { control, id, served, receives, heaps, link, fd } => {
-                    context.on_taken(control, id, (served, receives, heaps), link, fd);
+                    let address = LinkAddress { bytes: link, fd };
+                    context.on_taken(control, id, served, receives, heaps, address);
                 }
                 ContextEvent::Refused { control, id, why } => context.on_refused(control, id, why),
                 ContextEvent::Standing { control, id, standing } => {

@@ -107,7 +107,7 @@ impl<R: Rail> RmaContext<R> {
         {
             copy.copy_from_slice(bytes);
         }
-        self.post_transfer(at, path, id, note, (imm, bytes));
+        self.post_transfer(at, path, id, note, imm, bytes);
         Ok(Some(len))
     }
 
@@ -148,7 +148,8 @@ impl<R: Rail> RmaContext<R> {
         path: PathId,
         id: SlotId,
         note: OpRecord,
-        (imm, bytes): (Option<u32>, Option<&[u8]>),
+        imm: Option<u32>,
+        bytes: Option<&[u8]>,
     ) {
         let (OpRecord::Put(transfer, _) | OpRecord::Get(transfer)) = note else { return };
         let link = &mut self.peers[at as usize].links[path.index()];
@@ -216,7 +217,7 @@ impl<R: Rail> RmaContext<R> {
         let note = OpRecord::Get(TransferExtent { near, heap, offset, len: len as u32 });
         let Ok(id) = self.ledger.begin_operation(at, path, note) else { return Ok(None) };
         self.note_begun(id);
-        self.post_transfer(at, path, id, note, (None, None));
+        self.post_transfer(at, path, id, note, None, None);
         Ok(Some(len))
     }
 

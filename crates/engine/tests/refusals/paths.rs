@@ -181,7 +181,7 @@ fn tagged(copy: MethodChoice) -> Outcome {
     for len in [100, LEN] {
         let (source, target) =
             (MemoryRange::try_heap(len).map_err(told)?, MemoryRange::try_heap(len).map_err(told)?);
-        let received = b.receive(Some(to_a), (1, u64::MAX), MessageBuffer::from(target)).map_err(told)?;
+        let received = b.receive(Some(to_a), 1, u64::MAX, MessageBuffer::from(target)).map_err(told)?;
         let source = MessageBuffer::from(source);
         let mut sent = None;
         let mut ended = [false; 2];

@@ -35,20 +35,21 @@ struct RailTrack {
 }
 
 impl RailTrack {
-    fn record_event(&self, at: Instant, link: LinkId, (wr_id, bytes, what): (u64, u64, EventDetail)) {
+    fn record_event(&self, at: Instant, link: LinkId, wr_id: u64, bytes: u64, what: EventDetail) {
         let nic = self.nic;
         let rail = self.rail;
         self.recorder.put_event(RailEvent { at: at.0, nic, rail, link, wr_id, bytes, what });
     }
 
     fn record_link_event(&self, link: LinkId, sign: LinkEvent) {
-        self.record_event(self.recorder.now(), link, (0, 0, EventDetail::Link(sign)));
+        self.record_event(self.recorder.now(), link, 0, 0, EventDetail::Link(sign));
     }
 
     fn record_completions(&self, completions: &[Completion]) {
         let now = self.recorder.now();
         for completion in completions {
-            self.record_event(now, completion.link, RailEvent::completion_detail(completion));
+            let (wr_id, bytes, what) = RailEvent::completion_detail(completion);
+            self.record_event(now, completion.link, wr_id, bytes, what);
         }
     }
 }
@@ -86,7 +87,7 @@ impl<R: Rail> TracedRail<R> {
         if let (Some(track), Some(at), Some((kind, bytes)), Ok(())) =
             (&self.track, at, TracedOpKind::classify_op(&op), posted)
         {
-            track.record_event(at, link, (wr_id, bytes, EventDetail::Posted { kind, signalled }));
+            track.record_event(at, link, wr_id, bytes, EventDetail::Posted { kind, signalled });
         }
         posted
     }

@@ -193,7 +193,8 @@ impl CudaLibrary {
     pub(super) fn export_dmabuf(
         &self,
         device: u32,
-        (addr, len): (usize, usize),
+        addr: usize,
+        len: usize,
         page: usize,
         mapping: DmaBufMapping,
     ) -> Result<DmaBufExport, DmaBufError> {

@@ -162,8 +162,8 @@ impl VendorDriver {
             return Err(DmaBufError::Beyond { addr, len, base, size });
         }
         match &self.driver {
-            DriverLibrary::Cuda(cuda) => cuda.export_dmabuf(device, (addr, len), self.page, mapping),
-            DriverLibrary::Hip(hip) => hip.export_dmabuf((addr, len), allocation, self.page),
+            DriverLibrary::Cuda(cuda) => cuda.export_dmabuf(device, addr, len, self.page, mapping),
+            DriverLibrary::Hip(hip) => hip.export_dmabuf(addr, len, allocation, self.page),
         }
     }
 
@@ -215,7 +215,7 @@ impl VendorDriver {
             DriverLibrary::Cuda(cuda) => cuda.allocate(len)?,
             DriverLibrary::Hip(hip) => (hip.allocate(len)?, false),
         };
-        lent::wrap_allocation(&self.driver, (addr, len, keeps), self.query_pointer(addr))
+        lent::wrap_allocation(&self.driver, addr, len, keeps, self.query_pointer(addr))
     }
 }
 

@@ -146,7 +146,8 @@ impl HipLibrary {
     /// runtime refuses.
     pub(super) fn export_dmabuf(
         &self,
-        (addr, len): (usize, usize),
+        addr: usize,
+        len: usize,
         allocation: DeviceAllocation,
         page: usize,
     ) -> Result<DmaBufExport, DmaBufError> {

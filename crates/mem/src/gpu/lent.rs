@@ -28,10 +28,13 @@ impl Drop for ProbeMemory {
     }
 }
 
-/// Bytes that a driver has just allocated, of which it then said that.
+/// Wraps `len` bytes that a driver has just allocated at `addr`; `keeps` says whether the context of their device is kept
+/// for them. `said` is what the driver then reported for the address.
 pub(super) fn wrap_allocation(
     driver: &DriverLibrary,
-    (addr, len, keeps): (usize, usize, bool),
+    addr: usize,
+    len: usize,
+    keeps: bool,
     said: Result<AddressAttributes, LookError>,
 ) -> Result<MemoryRange, LookError> {
     let mut owner = ProbeMemory { driver: driver.clone(), device: 0, addr, keeps };

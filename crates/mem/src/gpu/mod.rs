@@ -22,7 +22,7 @@ mod sync_memops;
 pub use copies::{GpuCopyError, GpuCopyStream};
 pub use device::{
     DeviceCopyQueue, GpuDevice, GpuDeviceError, KernelArg, KernelLaunchError, KernelModule, MOVES_MAX,
-    PinnedMemory, RangeError, RunningKernel,
+    MemoryLocation, PinnedMemory, RangeError, RunningKernel,
 };
 pub use dmabuf::{DmaBuf, DmaBufError, DmaBufExport, DmaBufMapping, ExportRefusal};
 pub use driver::{GpuVendor, VendorDriver};

@@ -161,7 +161,8 @@ pub(super) unsafe extern "C" fn listen_v11(
 unsafe fn connect(
     ctx: *mut c_void,
     dev: c_int,
-    how: (KnownDevices, Option<u8>),
+    known: KnownDevices,
+    class: Option<u8>,
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> ResultCode {
@@ -173,7 +174,7 @@ unsafe fn connect(
         let mut bytes = unsafe { read_at(place, 0) }?;
         // SAFETY: the same bytes may be written.
         let back = unsafe { ResultPlace::new(place) }?;
-        let connected = plugin::connect(pointer_bits(ctx), dev, how, &mut bytes);
+        let connected = plugin::connect(pointer_bits(ctx), dev, known, class, &mut bytes);
         back.set(bytes);
         comm.set(to_pointer(connected?));
         Ok(())
@@ -197,7 +198,7 @@ pub(super) unsafe extern "C" fn connect_v6(
     comm: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's contract.
-    unsafe { connect(ptr::null_mut(), dev, (KnownDevices::Physical, None), handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, KnownDevices::Physical, None, handle, comm) }
 }
 
 /// `connect` of versions 7 and 8.
@@ -208,7 +209,7 @@ pub(super) unsafe extern "C" fn connect_v7(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: NCCL's contract, but for the device handle, which stays as it was: the host drives the network.
-    unsafe { connect(ptr::null_mut(), dev, (KnownDevices::Physical, None), handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, KnownDevices::Physical, None, handle, comm) }
 }
 
 /// `connect` of version 9.
@@ -219,7 +220,7 @@ pub(super) unsafe extern "C" fn connect_v9(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`.
-    unsafe { connect(ptr::null_mut(), dev, (KnownDevices::All, None), handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, KnownDevices::All, None, handle, comm) }
 }
 
 /// `connect` of version 10.
@@ -233,7 +234,7 @@ pub(super) unsafe extern "C" fn connect_v10(
     // SAFETY: NCCL passes the communicator's configuration, or none.
     let class = unsafe { class_of(config) };
     // SAFETY: as `connect_v7`.
-    unsafe { connect(ptr::null_mut(), dev, (KnownDevices::All, class), handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, KnownDevices::All, class, handle, comm) }
 }
 
 /// `connect` of versions 11 and 12.
@@ -245,7 +246,7 @@ pub(super) unsafe extern "C" fn connect_v11(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`.
-    unsafe { connect(ctx, dev, (KnownDevices::All, None), handle, comm) }
+    unsafe { connect(ctx, dev, KnownDevices::All, None, handle, comm) }
 }
 
 /// `accept` of version 6.
@@ -327,7 +328,7 @@ pub(super) unsafe extern "C" fn reg_mr_dma_buf(
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let range = NcclExtent { addr: data.expose_provenance(), len: size, kind };
         let name = |kind| to_memory(range, kind);
-        mhandle.set(to_pointer(memory::register_dmabuf(pointer_bits(comm), range, (fd, offset), name)?));
+        mhandle.set(to_pointer(memory::register_dmabuf(pointer_bits(comm), range, fd, offset, name)?));
         Ok(())
     })
 }
@@ -439,7 +440,10 @@ unsafe fn read_buffer<S: Copy + TryInto<usize>>(
 unsafe fn irecv<S: Copy + TryInto<usize>>(
     comm: *mut c_void,
     n: c_int,
-    (data, sizes, tags, mhandles): (*mut *mut c_void, *mut S, *mut c_int, *mut *mut c_void),
+    data: *mut *mut c_void,
+    sizes: *mut S,
+    tags: *mut c_int,
+    mhandles: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
     guard_call("irecv", || {
@@ -470,7 +474,7 @@ pub(super) unsafe extern "C" fn irecv_v6(
     request: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's contract.
-    unsafe { irecv(comm, n, (data, sizes, tags, mhandles), request) }
+    unsafe { irecv(comm, n, data, sizes, tags, mhandles, request) }
 }
 
 /// `irecv` of version 9.
@@ -484,7 +488,7 @@ pub(super) unsafe extern "C" fn irecv_v9(
     request: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's contract.
-    unsafe { irecv(comm, n, (data, sizes, tags, mhandles), request) }
+    unsafe { irecv(comm, n, data, sizes, tags, mhandles, request) }
 }
 
 /// `irecv` of versions 10 to 12.
@@ -499,7 +503,7 @@ pub(super) unsafe extern "C" fn irecv_v10(
     request: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's contract, but for the profiler's handles.
-    unsafe { irecv(comm, n, (data, sizes, tags, mhandles), request) }
+    unsafe { irecv(comm, n, data, sizes, tags, mhandles, request) }
 }
 
 /// `iflush`. NULL as request says that there is nothing to wait for.

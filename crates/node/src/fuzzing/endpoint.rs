@@ -186,7 +186,7 @@ impl EndpointFuzzer {
             5 => self.run_until_idle(),
             6 => self.cancel_receive(at, usize::from(one)),
             7 => {
-                let found = self.ends[at].endpoint.probe(None, (u64::from(two % 4), u64::from(one % 4)));
+                let found = self.ends[at].endpoint.probe(None, u64::from(two % 4), u64::from(one % 4));
                 assert!(found.is_none_or(|found| self.hostile
                     || found.tag & u64::from(one % 4) == u64::from((two % 4) & (one % 4))));
             }
@@ -244,7 +244,7 @@ impl EndpointFuzzer {
             return;
         };
         let from = (how & 128 != 0).then_some(end.peer);
-        match end.endpoint.receive(from, (tag, mask), buffer) {
+        match end.endpoint.receive(from, tag, mask, buffer) {
             Ok(request) => end.receives.push(FuzzedReceive { tag, mask, len, memory, request, end: None }),
             Err(error) => {
                 assert!(self.hostile || self.over, "a receive is refused: {error}");

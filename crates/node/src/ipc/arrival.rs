@@ -78,7 +78,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     /// [`ReceiveError`].
     pub fn receive(&mut self, arrival: ArrivalId, into: MemoryRange) -> Result<(), ReceiveError> {
         let len = self.arrival_mut(arrival).map(|one| one.used.part().len());
-        self.receive_part(arrival, into.into(), (len.unwrap_or(0), StridedRows::WHOLE))
+        self.receive_part(arrival, into.into(), len.unwrap_or(0), StridedRows::WHOLE)
     }
 
     /// An arrival goes to that address of an own allocation of the node's kind of memory, which has so many bytes from there on.
@@ -91,7 +91,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         let room = self.memory.allocation_of(addr).ok();
         let room = room.and_then(|of| Some(of.len - of.offset_of(addr)?)).unwrap_or(0);
         let room = if holds { len } else { room as u64 };
-        self.receive_part(arrival, MessageBuffer::from_own(addr, room), (len, StridedRows::WHOLE))
+        self.receive_part(arrival, MessageBuffer::from_own(addr, room), len, StridedRows::WHOLE)
     }
 
     /// So many bytes of an arrival, from its first on, go there; they stand in such rows in what it refers to.
@@ -102,7 +102,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         &mut self,
         arrival: ArrivalId,
         into: MessageBuffer,
-        (len, rows): (u64, StridedRows),
+        len: u64,
+        rows: StridedRows,
     ) -> Result<(), ReceiveError> {
         let place = self.place_of(&into);
         self.begin_receive(arrival, CopyJob { buffer: into, len, rows, outward: false, place })

@@ -39,6 +39,13 @@ pub(crate) struct MappedRows<'a> {
     pub(crate) rows: StridedRows,
 }
 
+/// Where bytes of a message are staged: a byte of memory that both processes have, or that keeps a message for its receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StageOffset<'a> {
+    pub(crate) memory: &'a MemoryRange,
+    pub(crate) at: u64,
+}
+
 impl From<MemoryRange> for MessageBuffer {
     fn from(memory: MemoryRange) -> Self {
         let len = memory.len() as u64;
@@ -114,7 +121,8 @@ impl MessageBuffer {
     fn for_each_run(
         &self,
         there: StridedRows,
-        (done, len): (u64, u64),
+        done: u64,
+        len: u64,
         mut copy: impl FnMut(&BufferOrigin, [u64; 2], u64) -> Result<(), CopyError>,
     ) -> Result<(), CopyError> {
         match &self.stand {
@@ -175,7 +183,7 @@ impl MessageBuffer {
         there: MappedRows<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        self.for_each_run(there.rows, (done, len), |place, [here, away], len| {
+        self.for_each_run(there.rows, done, len, |place, [here, away], len| {
             let from = CopyPlace::Open(there.mapped, there.at + away);
             let to = match place {
                 BufferOrigin::Own(addr) => CopyTarget::Own(add_offset(*addr, here)),
@@ -195,7 +203,7 @@ impl MessageBuffer {
         there: MappedRows<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        self.for_each_run(there.rows, (done, len), |place, [here, away], len| {
+        self.for_each_run(there.rows, done, len, |place, [here, away], len| {
             let away = there.at + away;
             match place {
                 BufferOrigin::Own(addr) => {
@@ -216,10 +224,11 @@ impl MessageBuffer {
         &self,
         of: &M,
         done: u64,
-        (memory, at): (&MemoryRange, u64),
+        to_stage: StageOffset<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        self.for_each_run(StridedRows::WHOLE, (done, len), |place, [here, away], len| {
+        let StageOffset { memory, at } = to_stage;
+        self.for_each_run(StridedRows::WHOLE, done, len, |place, [here, away], len| {
             let away = at + away - done;
             match place {
                 BufferOrigin::Own(addr) => {
@@ -245,10 +254,11 @@ impl MessageBuffer {
         &self,
         of: &M,
         done: u64,
-        (memory, at): (&MemoryRange, u64),
+        from_stage: StageOffset<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        self.for_each_run(StridedRows::WHOLE, (done, len), |place, [here, away], len| {
+        let StageOffset { memory, at } = from_stage;
+        self.for_each_run(StridedRows::WHOLE, done, len, |place, [here, away], len| {
             let away = at + away - done;
             match place {
                 BufferOrigin::Own(addr) => {
@@ -269,10 +279,11 @@ impl MessageBuffer {
         of: &M,
         batch: &mut Option<CopyBatch>,
         done: u64,
-        (memory, at): (&MemoryRange, u64),
+        to_stage: StageOffset<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        self.for_each_run(StridedRows::WHOLE, (done, len), |place, [here, away], len| {
+        let StageOffset { memory, at } = to_stage;
+        self.for_each_run(StridedRows::WHOLE, done, len, |place, [here, away], len| {
             let away = at + away - done;
             match place {
                 BufferOrigin::Own(addr) => {
@@ -293,10 +304,11 @@ impl MessageBuffer {
         of: &M,
         batch: &mut Option<CopyBatch>,
         done: u64,
-        (memory, at): (&MemoryRange, u64),
+        from_stage: StageOffset<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        self.for_each_run(StridedRows::WHOLE, (done, len), |place, [here, away], len| {
+        let StageOffset { memory, at } = from_stage;
+        self.for_each_run(StridedRows::WHOLE, done, len, |place, [here, away], len| {
             let away = at + away - done;
             match place {
                 BufferOrigin::Own(addr) => {
@@ -314,7 +326,7 @@ impl MessageBuffer {
     /// # Errors
     /// [`CopyError`].
     pub fn write_bytes<M: IpcMemory>(&self, of: &M, done: u64, bytes: &[u8]) -> Result<(), CopyError> {
-        self.for_each_run(StridedRows::WHOLE, (done, bytes.len() as u64), |place, [here, away], len| {
+        self.for_each_run(StridedRows::WHOLE, done, bytes.len() as u64, |place, [here, away], len| {
             let from = (away - done) as usize;
             let part = bytes.get(from..from + len as usize).unwrap_or_default();
             match place {
@@ -332,7 +344,7 @@ impl MessageBuffer {
     /// # Errors
     /// [`CopyError`].
     pub fn read_bytes<M: IpcMemory>(&self, of: &M, done: u64, into: &mut [u8]) -> Result<(), CopyError> {
-        self.for_each_run(StridedRows::WHOLE, (done, into.len() as u64), |place, [here, away], len| {
+        self.for_each_run(StridedRows::WHOLE, done, into.len() as u64, |place, [here, away], len| {
             let to = (away - done) as usize;
             let part = into.get_mut(to..to + len as usize).unwrap_or_default();
             match place {
@@ -355,7 +367,8 @@ impl MessageBuffer {
         of: &M,
         batch: &mut Option<CopyBatch>,
         into: &Self,
-        (done, len): (u64, u64),
+        done: u64,
+        len: u64,
     ) -> Result<(), CopyError> {
         let ((place, rows), (target, target_rows)) = (self.place_and_rows(), into.place_and_rows());
         RowRuns::new([rows, target_rows], done, len).try_for_each(|([from, to], len)| match (place, target) {

@@ -97,7 +97,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         lent: ArrivalId,
         to: LoanRange,
         from: &MessageBuffer,
-        (done, len): (u64, u64),
+        done: u64,
+        len: u64,
     ) -> Result<(), CopyError> {
         let there = self.locate_in_loan(lent, to, done + len)?;
         let mut batch = None;
@@ -115,7 +116,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         lent: ArrivalId,
         from: LoanRange,
         into: &MessageBuffer,
-        (done, len): (u64, u64),
+        done: u64,
+        len: u64,
     ) -> Result<(), CopyError> {
         let there = self.locate_in_loan(lent, from, done + len)?;
         let mut batch = None;

@@ -29,6 +29,7 @@ mod send;
 
 pub use arrival::ArrivalId;
 pub use buffer::MessageBuffer;
+pub(crate) use buffer::StageOffset;
 pub use error::{LeaveReason, NodeJoinError, ProtocolViolation, ReceiveError, SendError};
 pub use hook::FreeHook;
 pub use lend::{BorrowStatus, LoanRange};

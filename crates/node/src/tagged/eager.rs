@@ -16,7 +16,7 @@ use super::request::{
     TaggedRequestId,
 };
 use super::send::{SendRefused, TaggedSendStart};
-use crate::ipc::MessageBuffer;
+use crate::ipc::{MessageBuffer, StageOffset};
 
 /// A message that is copied into a peer's ring.
 #[derive(Debug)]
@@ -90,8 +90,9 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             if !is_ready {
                 return Err(CopyError::Busy);
             }
-            let fill =
-                |done, place: (&_, u64), part| sending.buffer.begin_stage(memory, batch, done, place, part);
+            let fill = |done, place: StageOffset<'_>, part| {
+                sending.buffer.begin_stage(memory, batch, done, place, part)
+            };
             messages.fill_eager(len, fill)
         };
         if !eager.copy.advance_copy(memory, begin, early) {
@@ -155,11 +156,12 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                     Err(CopyError::Busy)
                 }
                 (Some(buffer), EagerSource::Kept(kept)) => {
-                    buffer.begin_unstage(memory, batch, 0, (kept, 0), want)
+                    buffer.begin_unstage(memory, batch, 0, StageOffset { memory: kept, at: 0 }, want)
                 }
                 (Some(buffer), EagerSource::Ring(position)) => {
-                    let take =
-                        |done, place: (&_, u64), part| buffer.begin_unstage(memory, batch, done, place, part);
+                    let take = |done, place: StageOffset<'_>, part| {
+                        buffer.begin_unstage(memory, batch, done, place, part)
+                    };
                     messages.bytes_at(*position, want, take)
                 }
             };

@@ -116,7 +116,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     pub(super) fn record_sent(
         &mut self,
         to: TaggedPeerId,
-        (request, len): (SlotId, u64),
+        request: SlotId,
+        len: u64,
         plan: MethodPlan,
         new: bool,
     ) {

@@ -98,10 +98,11 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         loan: MemoryLoan,
         to: LoanRange,
         from: &MessageBuffer,
-        (done, len): (u64, u64),
+        done: u64,
+        len: u64,
     ) -> Result<(), CopyError> {
         match loan.0 {
-            LoanSide::Taken(arrival) => self.node.begin_put(arrival, to, from, (done, len)),
+            LoanSide::Taken(arrival) => self.node.begin_put(arrival, to, from, done, len),
             LoanSide::Given(_) => Err(CopyError::Closed),
         }
     }
@@ -116,10 +117,11 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         loan: MemoryLoan,
         from: LoanRange,
         into: &MessageBuffer,
-        (done, len): (u64, u64),
+        done: u64,
+        len: u64,
     ) -> Result<(), CopyError> {
         match loan.0 {
-            LoanSide::Taken(arrival) => self.node.get(arrival, from, into, (done, len)),
+            LoanSide::Taken(arrival) => self.node.get(arrival, from, into, done, len),
             LoanSide::Given(_) => Err(CopyError::Closed),
         }
     }

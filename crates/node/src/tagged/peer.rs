@@ -15,7 +15,7 @@ use super::learned::LearnedMethods;
 use super::pinning::InboxPin;
 use super::ring::{InvalidConsumedCount, RingLayout, RingReader, RingWriter};
 use super::staging::StagedPiece;
-use crate::ipc::NeighbourId;
+use crate::ipc::{NeighbourId, StageOffset};
 
 /// Another process of the node. It has that number until the endpoint ends.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -102,12 +102,12 @@ impl InboundChannel {
 
     /// The bytes of a piece, if they are all in the stage.
     #[inline]
-    pub(super) fn staged_piece(&self, position: u64, len: u32) -> Option<(&MemoryRange, u64)> {
+    pub(super) fn staged_piece(&self, position: u64, len: u32) -> Option<StageOffset<'_>> {
         let place = StageWriter::locate_piece(
             self.inbox.stage_bytes(),
             trunkline_proto::tagged::StagePiece { position, len },
         )?;
-        Some((&self.memory, self.inbox.stage_at() + place))
+        Some(StageOffset { memory: &self.memory, at: self.inbox.stage_at() + place })
     }
 
     /// A piece was taken out.

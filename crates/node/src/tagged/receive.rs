@@ -18,7 +18,9 @@ use super::request::{
     MatchedMessage, MessageRequest, ReceiveStep, StartedReceive, TaggedFailure, TaggedRequestId,
 };
 use super::{FRAMES_PER_CALL, MessageStatus, SPARE_MAX};
-use crate::ipc::{ArrivalId, MessageBuffer, NeighbourId, ReceiveOutcome, ReferenceStart, SendRequest};
+use crate::ipc::{
+    ArrivalId, MessageBuffer, NeighbourId, ReceiveOutcome, ReferenceStart, SendRequest, StageOffset,
+};
 
 /// A message that came before its receive.
 #[derive(Debug)]
@@ -56,7 +58,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     pub fn receive(
         &mut self,
         from: Option<TaggedPeerId>,
-        (tag, mask): (u64, u64),
+        tag: u64,
+        mask: u64,
         into: MessageBuffer,
     ) -> Result<TaggedRequestId, ReceiveRefused> {
         if !into.is_there(self.node.memory()) && !into.is_empty() {
@@ -102,7 +105,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     pub fn take_bytes(
         &mut self,
         from: Option<TaggedPeerId>,
-        (tag, mask): (u64, u64),
+        tag: u64,
+        mask: u64,
         into: &mut [u8],
     ) -> Option<Result<MessageStatus, TaggedFailure>> {
         let pattern = TagPattern { source: from.map(|peer| peer.0), tag, mask };
@@ -125,7 +129,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
 
     /// The message that a receive would get now, if one has come: who sent it, its tag, and its bytes.
     #[must_use]
-    pub fn probe(&mut self, from: Option<TaggedPeerId>, (tag, mask): (u64, u64)) -> Option<MessageStatus> {
+    pub fn probe(&mut self, from: Option<TaggedPeerId>, tag: u64, mask: u64) -> Option<MessageStatus> {
         let pattern = TagPattern { source: from.map(|peer| peer.0), tag, mask };
         self.read_until_match(&pattern);
         let (source, tag, message) = self.matcher.probe_unexpected(&pattern)?;
@@ -206,7 +210,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                 self.begin_ready(id, of(len, request), into, pieces)
             }
             UnexpectedMessage::Refer { request, arrival, len, rows, offer } => {
-                self.begin_refer(id, of(len, request), (arrival, rows, offer), into);
+                self.begin_refer(id, of(len, request), arrival, rows, offer, into);
             }
         }
         Ok(TaggedRequestId(id))
@@ -289,7 +293,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                     return self.take_eager_ahead(id, matched, source);
                 }
                 let Some(from) = self.peers.get(peer.0 as usize) else { return };
-                let take = |offset, from: (&MemoryRange, u64), part| {
+                let take = |offset, from: StageOffset<'_>, part| {
                     buffer.copy_from_stage(node.memory(), offset, from, part)
                 };
                 let taken: Result<(), CopyError> = from.inbox.messages.visit_payload(want, take);
@@ -312,7 +316,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                 let len = rows.whole_in(reference.part.len());
                 let matched = MatchedMessage { peer, tag, len, want: len.min(room), request };
                 match self.admit_reference(peer, &reference) {
-                    Some(arrival) => self.begin_refer(id, matched, (arrival, rows, offer), buffer),
+                    Some(arrival) => self.begin_refer(id, matched, arrival, rows, offer, buffer),
                     None => self.end_request(id, Err(TaggedFailure::Gone)),
                 }
             }
@@ -354,9 +358,9 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                 let mut bytes = self.spare.pop().unwrap_or_default();
                 bytes.resize(len as usize, 0);
                 let Some(peer) = self.peers.get(from.0 as usize) else { return true };
-                let take = |offset: u64, (memory, at): (&MemoryRange, u64), part: u64| {
+                let take = |offset: u64, from: StageOffset<'_>, part: u64| {
                     let into = bytes.get_mut(offset as usize..(offset + part) as usize).unwrap_or_default();
-                    memory.read(at, into)
+                    from.memory.read(from.at, into)
                 };
                 // All of it is inside.
                 let _ = peer.inbox.messages.visit_payload(len.into(), take);
@@ -443,7 +447,9 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         &mut self,
         id: SlotId,
         matched: MatchedMessage,
-        (arrival, rows, offer): (ArrivalId, StridedRows, bool),
+        arrival: ArrivalId,
+        rows: StridedRows,
+        offer: bool,
         buffer: MessageBuffer,
     ) {
         let MatchedMessage { peer, request, want, .. } = matched;
@@ -463,7 +469,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                 return self.clear(id, matched, buffer, false);
             }
         }
-        if self.node.receive_part(arrival, buffer.clone(), (want, rows)).is_err() {
+        if self.node.receive_part(arrival, buffer.clone(), want, rows).is_err() {
             return self.end_request(id, Err(TaggedFailure::Gone));
         }
         self.set_receiving(id, StartedReceive { buffer, way: ReceiveStep::Copying(matched) });
@@ -541,10 +547,10 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     fn take_answer(&mut self, from: TaggedPeerId, answer: &TaggedAnswer) {
         match *answer {
             TaggedAnswer::Clear { request, receive, len, unmapped } => {
-                self.on_clear(from, request, receive, (len, unmapped));
+                self.on_clear(from, request, receive, len, unmapped);
             }
             TaggedAnswer::Offer { request, receive, reference, rows } => {
-                self.on_offer(from, request, receive, (&reference, rows));
+                self.on_offer(from, request, receive, &reference, rows);
             }
             TaggedAnswer::Piece { receive, position, len } => self.on_piece(from, receive, position, len),
             TaggedAnswer::Done { request, outcome } => match self.requests.get(request) {

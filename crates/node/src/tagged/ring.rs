@@ -5,6 +5,8 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::tagged::{CELL_BYTES, EAGER_AT, WORDS};
 
+use crate::ipc::StageOffset;
+
 /// Where a ring is in an inbox.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingLayout {
@@ -87,8 +89,9 @@ impl RingWriter {
     pub(super) fn push_eager<E>(
         &mut self,
         words: &[u64; WORDS],
-        (len, cells): (u64, u64),
-        fill: impl FnMut(u64, (&MemoryRange, u64), u64) -> Result<(), E>,
+        len: u64,
+        cells: u64,
+        fill: impl FnMut(u64, StageOffset<'_>, u64) -> Result<(), E>,
     ) -> Result<(), E> {
         self.fill_eager(len, fill)?;
         self.publish_eager(words, cells);
@@ -104,14 +107,14 @@ impl RingWriter {
     pub(super) fn fill_eager<E>(
         &self,
         len: u64,
-        mut fill: impl FnMut(u64, (&MemoryRange, u64), u64) -> Result<(), E>,
+        mut fill: impl FnMut(u64, StageOffset<'_>, u64) -> Result<(), E>,
     ) -> Result<(), E> {
         let (begin, first) = self.place.payload_range(self.head, len);
         if len > 0 {
-            fill(0, (&self.memory, begin), first)?;
+            fill(0, StageOffset { memory: &self.memory, at: begin }, first)?;
         }
         if first < len {
-            fill(first, (&self.memory, self.place.at), len - first)?;
+            fill(first, StageOffset { memory: &self.memory, at: self.place.at }, len - first)?;
         }
         Ok(())
     }
@@ -184,7 +187,7 @@ impl RingReader {
     pub(super) fn visit_payload<E>(
         &self,
         len: u64,
-        take: impl FnMut(u64, (&MemoryRange, u64), u64) -> Result<(), E>,
+        take: impl FnMut(u64, StageOffset<'_>, u64) -> Result<(), E>,
     ) -> Result<(), E> {
         self.bytes_at(self.next, len, take)
     }
@@ -198,14 +201,14 @@ impl RingReader {
         &self,
         position: u64,
         len: u64,
-        mut take: impl FnMut(u64, (&MemoryRange, u64), u64) -> Result<(), E>,
+        mut take: impl FnMut(u64, StageOffset<'_>, u64) -> Result<(), E>,
     ) -> Result<(), E> {
         let (begin, first) = self.place.payload_range(position, len);
         if len > 0 {
-            take(0, (&self.memory, begin), first)?;
+            take(0, StageOffset { memory: &self.memory, at: begin }, first)?;
         }
         if first < len {
-            take(first, (&self.memory, self.place.at), len - first)?;
+            take(first, StageOffset { memory: &self.memory, at: self.place.at }, len - first)?;
         }
         Ok(())
     }
@@ -258,18 +261,18 @@ mod tests {
         let words = message.to_words();
         let len = bytes.len() as u64;
         assert_eq!(writer.has_room(message.cell_count()), Ok(true));
-        let fill = |offset: u64, (memory, at): (&MemoryRange, u64), len: u64| {
-            memory.write(at, &bytes[offset as usize..][..len as usize])
+        let fill = |offset: u64, to: StageOffset<'_>, len: u64| {
+            to.memory.write(to.at, &bytes[offset as usize..][..len as usize])
         };
-        writer.push_eager(&words, (len, message.cell_count()), fill).unwrap();
+        writer.push_eager(&words, len, message.cell_count(), fill).unwrap();
     }
 
     fn take(reader: &mut RingReader) -> Option<Vec<u8>> {
         let message = TaggedMessage::from_words(&reader.next()?).unwrap();
         let TaggedMessage::Eager { len, .. } = message else { panic!("{message:?}") };
         let mut bytes = vec![0; len as usize];
-        let take = |offset: u64, (memory, at): (&MemoryRange, u64), len: u64| {
-            memory.read(at, &mut bytes[offset as usize..][..len as usize])
+        let take = |offset: u64, from: StageOffset<'_>, len: u64| {
+            from.memory.read(from.at, &mut bytes[offset as usize..][..len as usize])
         };
         reader.visit_payload(len.into(), take).unwrap();
         reader.consume_frame(message.cell_count());
@@ -331,8 +334,8 @@ mod tests {
     #[test]
     fn bytes_that_were_given_up_are_no_frame() {
         let (mut writer, mut reader) = ring();
-        let fill = |_: u64, (memory, at): (&MemoryRange, u64), len: u64| {
-            memory.write(at, &vec![1; len as usize]).map_err(|_| ())
+        let fill = |_: u64, to: StageOffset<'_>, len: u64| {
+            to.memory.write(to.at, &vec![1; len as usize]).map_err(|_| ())
         };
         for _ in 0..200 {
             eager(&mut writer, &lookalike(300));

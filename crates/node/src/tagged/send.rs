@@ -14,7 +14,7 @@ use super::peer::TaggedPeerId;
 use super::request::{MessageRequest, MessageStatus, SendStep, StartedSend, TaggedFailure, TaggedRequestId};
 use super::ring::InvalidConsumedCount;
 use super::{PIECE, PIECES_PER_CALL};
-use crate::ipc::{MessageBuffer, ReceiveOutcome, ReferenceStart, SendError, SendRequest};
+use crate::ipc::{MessageBuffer, ReceiveOutcome, ReferenceStart, SendError, SendRequest, StageOffset};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -60,7 +60,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         let len = buffer.len();
         if is_eager(len) {
             let node = &self.node;
-            let fill = |offset, there: (&_, u64), len| {
+            let fill = |offset, there: StageOffset<'_>, len| {
                 buffer.copy_to_stage(node.memory(), offset, there, len).map_err(|_| SendRefused::Outside)
             };
             let peer =
@@ -77,7 +77,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                         self.send_eager_ahead(to, tag, buffer)
                     }
                     Ok(true) => {
-                        outbox.messages.push_eager(&message.to_words(), (len, cells), fill)?;
+                        outbox.messages.push_eager(&message.to_words(), len, cells, fill)?;
                         self.counts.eager += 1;
                         Ok(TaggedSendStart::Done)
                     }
@@ -175,11 +175,11 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                 return Err(SendRefused::Gone);
             }
         }
-        let fill = |offset: u64, (memory, at): (&trunkline_mem::MemoryRange, u64), len: u64| {
+        let fill = |offset: u64, to: StageOffset<'_>, len: u64| {
             let part = bytes.get(offset as usize..(offset + len) as usize).unwrap_or_default();
-            memory.write(at, part).map_err(|_| SendRefused::Outside)
+            to.memory.write(to.at, part).map_err(|_| SendRefused::Outside)
         };
-        outbox.messages.push_eager(&message.to_words(), (len, cells), fill)?;
+        outbox.messages.push_eager(&message.to_words(), len, cells, fill)?;
         self.counts.eager += 1;
         Ok(TaggedSendStart::Done)
     }
@@ -247,7 +247,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         let outbox = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.outbox.as_mut());
         outbox.into_iter().for_each(|outbox| outbox.messages.push(&message.to_words()));
         let new = failed || self.node.exporter().counts().announced != before;
-        self.record_sent(to, (request, len), plan, new);
+        self.record_sent(to, request, len, plan, new);
         if failed {
             self.record_outcome(to, request, MethodOutcome::FellBack);
         }
@@ -260,7 +260,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         from: TaggedPeerId,
         request: SlotId,
         receive: SlotId,
-        (want, unmapped): (u64, bool),
+        want: u64,
+        unmapped: bool,
     ) {
         let Some(MessageRequest::Send(sending)) = self.requests.get_mut(request) else { return };
         let (operation, unshared) = match sending.way {
@@ -290,7 +291,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         from: TaggedPeerId,
         request: SlotId,
         receive: SlotId,
-        (to, rows): (&ExportReference, StridedRows),
+        to: &ExportReference,
+        rows: StridedRows,
     ) {
         let Some(neighbour) = self.peers.get(from.0 as usize).map(|peer| peer.neighbour) else { return };
         let Some(MessageRequest::Send(StartedSend { peer, way, buffer, .. })) = self.requests.get(request)
@@ -450,9 +452,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             }
         };
         let len = u64::from(piece.len);
-        if let Err(error) =
-            sending.buffer.copy_to_stage(self.node.memory(), *done, (outbox.memory(), at), len)
-        {
+        let stage = StageOffset { memory: outbox.memory(), at };
+        if let Err(error) = sending.buffer.copy_to_stage(self.node.memory(), *done, stage, len) {
             // The receiver waits for bytes that there are no more: it is told that there never were any.
             let answer = TaggedAnswer::Done { request: *receive, outcome: CopyOutcome::Ended };
             self.send_answer(to, answer);

@@ -18,6 +18,7 @@ use super::request::{
 use super::ring::InvalidConsumedCount;
 use super::send::PieceProgress;
 use super::{DEVICE_PIECE, PIECES_AHEAD};
+use crate::ipc::StageOffset;
 
 /// A piece, and how far its copy is.
 #[derive(Debug)]
@@ -86,7 +87,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         for piece in &mut peer.staging {
             let Some(MessageRequest::Send(sending)) = self.requests.get(piece.request) else { continue };
             let (memory, (from, len)) = (self.node.memory(), (piece.from, u64::from(piece.piece.len)));
-            let place = (outbox.memory(), outbox.piece_offset(piece.piece));
+            let place = StageOffset { memory: outbox.memory(), at: outbox.piece_offset(piece.piece) };
             let is_ready = peer.pins[1].is_ready_for(&sending.buffer);
             let begin = |batch: &mut _| match is_ready || unpinned {
                 true => sending.buffer.begin_stage(memory, batch, from, place, len),

@@ -85,7 +85,7 @@ impl Three {
     /// A message of own memory of another one, and the receive for it, into the first one's memory.
     fn begin(&mut self, from: usize, len: usize, into: &MessageBuffer) -> TaggedRequestId {
         let peer = self.peers[from];
-        let received = self.hub.receive(Some(peer), (7, ALL), into.clone()).unwrap();
+        let received = self.hub.receive(Some(peer), 7, ALL, into.clone()).unwrap();
         let (other, to) = self.others[from].as_mut().unwrap();
         let source = MessageBuffer::from_own(other.node().memory().device.alloc(len).unwrap(), len as u64);
         source.write_bytes(&other.node().memory().device, 0, &pattern(len, from as u64)).unwrap();

@@ -82,7 +82,7 @@ impl Played {
             self.now = self.now + Duration::from_micros(100);
             self.endpoint.progress(self.now);
             // Somebody wants to know.
-            let _ = self.endpoint.probe(None, (u64::MAX, ALL));
+            let _ = self.endpoint.probe(None, u64::MAX, ALL);
         }
         self.endpoint.next_event()
     }
@@ -108,7 +108,7 @@ impl Played {
     fn peer(&mut self) -> TaggedPeerId {
         self.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
         self.go_on();
-        self.endpoint.probe(None, (0, 0)).unwrap().peer
+        self.endpoint.probe(None, 0, 0).unwrap().peer
     }
 
     /// A long message that was sent, and what the peer was told of it.
@@ -196,7 +196,7 @@ fn answers_to_what_nobody_asked_are_nothing() {
     assert!((0..20).all(|_| played.go_on().is_none()));
     played.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
     played.go_on();
-    assert_eq!(played.endpoint.probe(None, (5, ALL)).unwrap().len, 0, "it goes on");
+    assert_eq!(played.endpoint.probe(None, 5, ALL).unwrap().len, 0, "it goes on");
 }
 
 /// Bytes of a message that the peer may offer memory for.
@@ -306,11 +306,11 @@ fn an_offer_of_what_was_never_announced_copies_nothing() {
 #[test]
 fn who_asks_for_more_than_there_is_or_consumed_too_much_is_broken() {
     let mut played = Played::new();
-    let peer = played.endpoint.probe(None, (0, 0)).map_or_else(
+    let peer = played.endpoint.probe(None, 0, 0).map_or_else(
         || {
             played.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
             played.go_on();
-            played.endpoint.probe(None, (0, 0)).unwrap().peer
+            played.endpoint.probe(None, 0, 0).unwrap().peer
         },
         |done| done.peer,
     );
@@ -325,7 +325,7 @@ fn who_asks_for_more_than_there_is_or_consumed_too_much_is_broken() {
     let mut played = Played::new();
     played.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
     played.go_on();
-    let peer = played.endpoint.probe(None, (0, 0)).unwrap().peer;
+    let peer = played.endpoint.probe(None, 0, 0).unwrap().peer;
     played.shared.memory().store(0, 1000).unwrap();
     while matches!(played.endpoint.send_bytes(peer, 0, &[]), Ok(TaggedSendStart::Done)) {}
     played.ends_broken();
@@ -337,7 +337,7 @@ fn who_never_reads_its_answers_is_broken() {
     let mut played = Played::new();
     let peer = played.peer();
     // What was looked at is taken.
-    played.endpoint.receive(Some(peer), (5, ALL), MemoryRange::heap(8).into()).unwrap();
+    played.endpoint.receive(Some(peer), 5, ALL, MemoryRange::heap(8).into()).unwrap();
     let request = SlotId { slot: 3, generation: 7 };
     let cells = u64::from(SIZES[0]);
     let sent = (1..200_000_u64).find(|number| {
@@ -345,7 +345,7 @@ fn who_never_reads_its_answers_is_broken() {
         played.write(cell(number + 1), &[0]);
         let ready = Tagged::Ready { tag: 1, request, len: 20_000, pieces: false };
         played.write(cell(*number), &ready.to_words());
-        let Ok(received) = played.endpoint.receive(Some(peer), (1, ALL), MemoryRange::heap(0).into()) else {
+        let Ok(received) = played.endpoint.receive(Some(peer), 1, ALL, MemoryRange::heap(0).into()) else {
             return true;
         };
         // It has no room, and ends at once.

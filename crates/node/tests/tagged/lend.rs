@@ -35,7 +35,7 @@ fn lend(two: &mut Two, buffer: &trunkline_node::ipc::MessageBuffer) -> ([MemoryL
 
 /// Puts all of a buffer there, at once.
 fn put(two: &mut Two, taken: MemoryLoan, to: LoanRange, near: &trunkline_node::ipc::MessageBuffer) {
-    two.b.endpoint.begin_put(taken, to, near, (0, near.len())).unwrap();
+    two.b.endpoint.begin_put(taken, to, near, 0, near.len()).unwrap();
     assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
 }
 
@@ -57,7 +57,7 @@ fn what_is_lent_is_put_to_and_got_from_whatever_may_be_kept_until_it_is_taken_ba
     put(&mut two, taken, spot(1000), &near);
     assert!(two.a.bytes(&part)[1000..1064] == pattern(64, 9));
     let rows = LoanRange { at: 8, rows: StridedRows::new(8, 100).unwrap() };
-    two.b.endpoint.get(taken, rows, &near, (0, 64)).unwrap();
+    two.b.endpoint.get(taken, rows, &near, 0, 64).unwrap();
     assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
     let all = two.a.bytes(&part);
     let expected: Vec<u8> = (0..8).flat_map(|row| all[8 + 100 * row..][..8].to_vec()).collect();
@@ -69,7 +69,7 @@ fn what_is_lent_is_put_to_and_got_from_whatever_may_be_kept_until_it_is_taken_ba
     two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
     assert_eq!(two.a.endpoint.node().exporter().usage(), ExportUsage::default());
     assert_eq!((two.b.endpoint.node().counts().unmaps, two.a.kind().handles()), (1, [1, 1]));
-    assert!(two.b.endpoint.begin_put(taken, spot(0), &near, (0, 64)).is_err());
+    assert!(two.b.endpoint.begin_put(taken, spot(0), &near, 0, 64).is_err());
 }
 
 /// Only a part of the allocation is lent: nobody reaches the rest.
@@ -89,8 +89,8 @@ fn bytes_beyond_what_is_lent_are_nobodys() {
         (0, rows(8, 4096), 16),
         (0, rows(1, 1 << 63), 3),
     ] {
-        let put = two.b.endpoint.begin_put(taken, LoanRange { at, rows }, &near, (0, len));
-        let got = two.b.endpoint.get(taken, LoanRange { at, rows }, &near, (0, len));
+        let put = two.b.endpoint.begin_put(taken, LoanRange { at, rows }, &near, 0, len);
+        let got = two.b.endpoint.get(taken, LoanRange { at, rows }, &near, 0, len);
         assert!(put.is_err() && got.is_err(), "{len} bytes from {at}, {rows:?}");
     }
     let bytes = two.a.bytes(&all);
@@ -150,7 +150,7 @@ fn put_outlives_the_lender() {
     let ([_given, taken], _) = lend(&mut two, &part);
     two.a.fill(&part, 3);
     two.b.kind().run_kernel(true);
-    two.b.endpoint.get(taken, spot(0), &near, (0, 4096)).unwrap();
+    two.b.endpoint.get(taken, spot(0), &near, 0, 4096).unwrap();
     assert_eq!(two.b.endpoint.has_copied(taken), Ok(false));
     let to = two.a.other;
     two.a.endpoint.refuse_peer(to);

@@ -34,14 +34,14 @@ fn who_does_not_receive_holds_up_its_sender_and_no_answer() {
     let TaggedSendStart::Request(back) = two.b.endpoint.send(two.b.other, 1, &source).unwrap() else {
         panic!()
     };
-    let received = two.a.endpoint.receive(Some(to), (1, ALL), target).unwrap();
+    let received = two.a.endpoint.receive(Some(to), 1, ALL, target).unwrap();
     two.until("it is sent", |two| two.b.endpoint.counts().mapped + two.a.endpoint.counts().mapped == 1);
     two.rest();
     assert!(two.b.endpoint.test(back).unwrap().is_ok() && two.a.endpoint.test(received).unwrap().is_ok());
     for tag in 0..count {
         let mut bytes = [0; 8];
         let taken = loop {
-            if let Some(taken) = two.b.endpoint.take_bytes(None, (0, 0), &mut bytes) {
+            if let Some(taken) = two.b.endpoint.take_bytes(None, 0, 0, &mut bytes) {
                 break taken.unwrap();
             }
             two.step();
@@ -56,24 +56,24 @@ fn receives_are_bounded() {
     let target = two.b.buffer(Where::Other, 8);
     let posted: Vec<_> = (0..RECEIVES_MAX as u64).map(|tag| two.post(tag, &target)).collect();
     let from = two.b.other;
-    let refused = two.b.endpoint.receive(Some(from), (9, ALL), target.clone());
+    let refused = two.b.endpoint.receive(Some(from), 9, ALL, target.clone());
     assert_eq!(refused, Err(ReceiveRefused::TooMany));
     assert!(two.b.endpoint.cancel_receive(posted[5]));
-    assert!(two.b.endpoint.receive(Some(from), (9, ALL), target.clone()).is_ok());
+    assert!(two.b.endpoint.receive(Some(from), 9, ALL, target.clone()).is_ok());
     let ended = (0..REQUESTS_MAX - RECEIVES_MAX - 1).map(|_| {
-        let request = two.b.endpoint.receive(None, (9, ALL), target.clone());
+        let request = two.b.endpoint.receive(None, 9, ALL, target.clone());
         request.is_ok_and(|request| two.b.endpoint.cancel_receive(request))
     });
     assert_eq!(ended.filter(|done| *done).count(), 0, "all places are taken");
     two.b.endpoint.cancel_receive(posted[6]);
     for _ in 0..REQUESTS_MAX - RECEIVES_MAX - 1 {
-        let request = two.b.endpoint.receive(Some(from), (9, ALL), target.clone()).unwrap();
+        let request = two.b.endpoint.receive(Some(from), 9, ALL, target.clone()).unwrap();
         assert!(two.b.endpoint.cancel_receive(request));
     }
-    let refused = two.b.endpoint.receive(Some(from), (9, ALL), target.clone());
+    let refused = two.b.endpoint.receive(Some(from), 9, ALL, target.clone());
     assert_eq!(refused, Err(ReceiveRefused::TooMany), "their ends were not asked for");
     assert!(two.b.endpoint.test(posted[5]).is_some());
-    assert!(two.b.endpoint.receive(Some(from), (9, ALL), target).is_ok());
+    assert!(two.b.endpoint.receive(Some(from), 9, ALL, target).is_ok());
 }
 
 /// Numbers that are the same each time.

@@ -36,7 +36,7 @@ fn exchange(two: &mut Two) {
     assert_eq!(two.a.endpoint.send_bytes(to, 900, &[1, 2]), Ok(TaggedSendStart::Done));
     let mut word = [0; 2];
     for _ in 0..10_000 {
-        if let Some(taken) = two.b.endpoint.take_bytes(Some(from), (900, u64::MAX), &mut word) {
+        if let Some(taken) = two.b.endpoint.take_bytes(Some(from), 900, u64::MAX, &mut word) {
             assert_eq!((taken.map(|done| done.len), word), (Ok(2), [1, 2]));
             return;
         }

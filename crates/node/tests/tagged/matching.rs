@@ -40,7 +40,7 @@ fn a_receive_may_take_any_peer_and_some_bits_of_the_tag() {
     let mut two = Two::new();
     let (source, target) = (two.a.buffer(Where::Other, 8), two.b.buffer(Where::Other, 8));
     let strict = two.post(0x12, &target);
-    let loose = two.b.endpoint.receive(None, (0x2, 0xf), target.clone()).unwrap();
+    let loose = two.b.endpoint.receive(None, 0x2, 0xf, target.clone()).unwrap();
     let sent = two.send(0xff2, &source);
     assert_eq!(sent, TaggedSendStart::Done);
     assert_eq!(two.received(loose).unwrap().tag, 0xff2);
@@ -60,14 +60,14 @@ fn short_messages_can_be_taken_without_a_request() {
     let sent = two.send(3, &long);
     two.rest();
     let mut bytes = [0; 5];
-    assert!(two.b.endpoint.take_bytes(None, (2, ALL), &mut bytes).is_none());
-    assert!(two.b.endpoint.take_bytes(None, (3, ALL), &mut bytes).is_none(), "it is not here");
-    let done = two.b.endpoint.take_bytes(None, (1, ALL), &mut bytes).unwrap().unwrap();
+    assert!(two.b.endpoint.take_bytes(None, 2, ALL, &mut bytes).is_none());
+    assert!(two.b.endpoint.take_bytes(None, 3, ALL, &mut bytes).is_none(), "it is not here");
+    let done = two.b.endpoint.take_bytes(None, 1, ALL, &mut bytes).unwrap().unwrap();
     assert_eq!((done.len, &bytes), (5, b"hello"));
-    assert!(two.b.endpoint.take_bytes(None, (1, ALL), &mut bytes).is_none(), "it is taken once");
+    assert!(two.b.endpoint.take_bytes(None, 1, ALL, &mut bytes).is_none(), "it is taken once");
     assert_eq!(two.a.endpoint.send_bytes(to, 4, b"long"), Ok(TaggedSendStart::Done));
     two.rest();
-    let cut = two.b.endpoint.take_bytes(None, (4, ALL), &mut bytes[..2]).unwrap();
+    let cut = two.b.endpoint.take_bytes(None, 4, ALL, &mut bytes[..2]).unwrap();
     assert!(matches!(cut, Err(TaggedFailure::Truncated { len: 4, room: 2, .. })) && bytes[..2] == *b"lo");
     let target = two.b.buffer(Where::Other, 9000);
     let received = two.post(3, &target);
@@ -113,16 +113,16 @@ fn what_a_peer_sent_whole_outlives_it_and_nothing_else() {
         let TaggedSendStart::Request(back) = back else { panic!("{back:?}") };
         assert_eq!(b.endpoint.test(back), Some(Err(TaggedFailure::Gone)));
         assert_eq!(b.endpoint.test(never), Some(Err(TaggedFailure::Gone)));
-        let whole = b.endpoint.receive(Some(b.other), (1, ALL), target.clone()).unwrap();
+        let whole = b.endpoint.receive(Some(b.other), 1, ALL, target.clone()).unwrap();
         assert!(b.endpoint.test(whole).unwrap().is_ok());
         assert_eq!(b.bytes(&target), pattern(100, 1));
-        let rest = b.endpoint.receive(Some(b.other), (2, ALL), other.clone());
+        let rest = b.endpoint.receive(Some(b.other), 2, ALL, other.clone());
         let gone = match rest {
             Ok(request) => matches!(b.endpoint.test(request), Some(Err(TaggedFailure::Gone))),
             Err(error) => error == ReceiveRefused::Gone,
         };
         assert!(gone, "what it had not handed over is lost");
-        assert_eq!(b.endpoint.receive(Some(b.other), (3, ALL), other.clone()), Err(ReceiveRefused::Gone));
+        assert_eq!(b.endpoint.receive(Some(b.other), 3, ALL, other.clone()), Err(ReceiveRefused::Gone));
         assert_eq!(b.endpoint.send(b.other, 1, &other), Err(SendRefused::Gone));
         assert_eq!(b.endpoint.node().counts().leaks, 0);
     }
@@ -136,12 +136,12 @@ fn bytes_outside_of_their_memory_are_refused() {
     for len in [101, 20_000] {
         let outside = MessageBuffer::from_memory(memory.clone(), 0, len);
         assert_eq!(two.a.endpoint.send(to, 1, &outside), Err(SendRefused::Outside));
-        let refused = two.b.endpoint.receive(Some(from), (1, ALL), outside);
+        let refused = two.b.endpoint.receive(Some(from), 1, ALL, outside);
         assert_eq!(refused, Err(ReceiveRefused::Outside));
     }
     let addr = two.a.buffer(Where::Own, 20_000).own_address().unwrap();
     let outside = MessageBuffer::from_own(addr, 20_000 + (1 << 20));
     assert_eq!(two.a.endpoint.send(to, 1, &outside), Err(SendRefused::Outside));
     two.rest();
-    assert!(two.b.endpoint.probe(None, (0, 0)).is_none(), "nothing was said of it");
+    assert!(two.b.endpoint.probe(None, 0, 0).is_none(), "nothing was said of it");
 }

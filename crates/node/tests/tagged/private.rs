@@ -70,7 +70,7 @@ impl Pair {
         mut after: impl FnMut(),
     ) {
         for _ in 0..count {
-            let received = self.receiver.receive(Some(self.from), (1, ALL), target.clone()).unwrap();
+            let received = self.receiver.receive(Some(self.from), 1, ALL, target.clone()).unwrap();
             assert_eq!(self.sender.send(self.to, 1, source), Ok(TaggedSendStart::Done));
             let end = loop {
                 self.sender.progress(self.now);
@@ -118,7 +118,7 @@ fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
     for round in 0..3 {
         let (source, target) = (MemoryRange::heap(LEN), MemoryRange::heap(LEN));
         source.write(0, &pattern(LEN, round)).unwrap();
-        let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
+        let received = pair.receiver.receive(Some(pair.from), 1, ALL, target.clone().into()).unwrap();
         let sent = pair.send(&source.into());
         assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
         let mut bytes = vec![0; LEN];
@@ -147,7 +147,7 @@ fn messages_of_lent_bytes_in_one_process_are_staged() {
             let own =
                 |at: usize| MessageBuffer::from(unsafe { MemoryRange::from_raw(at, LEN, MemoryKind::Host) });
             let into = own(target.as_mut_ptr().expose_provenance());
-            let received = pair.receiver.receive(Some(pair.from), (1, ALL), into).unwrap();
+            let received = pair.receiver.receive(Some(pair.from), 1, ALL, into).unwrap();
             let sent = pair.send(&own(source.as_ptr().expose_provenance()));
             assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
             assert!(target == source, "{choice:?}, round {round}");
@@ -166,7 +166,7 @@ fn addresses_of_private_memory_are_refused() {
     let allocated = MessageBuffer::from_own(pair.sender.node().memory().alloc(LEN).unwrap(), LEN as u64);
     for buffer in [foreign(64), foreign(LEN), allocated] {
         assert_eq!(pair.sender.send(pair.to, 1, &buffer), Err(SendRefused::Outside));
-        let refused = pair.receiver.receive(Some(pair.from), (1, ALL), buffer);
+        let refused = pair.receiver.receive(Some(pair.from), 1, ALL, buffer);
         assert_eq!(refused, Err(ReceiveRefused::Outside));
     }
     assert!(bytes.iter().all(|byte| *byte == 7));
@@ -182,7 +182,7 @@ fn any_private_memory_is_reached_in_every_way() {
         for round in 0..4 {
             let (source, target) = (MemoryRange::heap(LEN), MemoryRange::heap(LEN));
             source.write(0, &pattern(LEN, round)).unwrap();
-            let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
+            let received = pair.receiver.receive(Some(pair.from), 1, ALL, target.clone().into()).unwrap();
             let sent = pair.send(&source.into());
             assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
             let mut bytes = vec![0; LEN];
@@ -196,7 +196,7 @@ fn any_private_memory_is_reached_in_every_way() {
     let mut pair = Pair::new();
     let (source, target) = (MemoryRange::heap(LEN), MemoryRange::heap(LEN));
     for _ in 0..300 {
-        let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
+        let received = pair.receiver.receive(Some(pair.from), 1, ALL, target.clone().into()).unwrap();
         let sent = pair.send(&source.clone().into());
         assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
     }

@@ -57,7 +57,7 @@ fn short_send_goes_on_while_kernel_runs() {
     assert_eq!(two.a.endpoint.send_bytes(to, ALL, &[1]), Ok(TaggedSendStart::Busy));
     // Messages that arrive meanwhile are received.
     let (into, from) = (two.a.buffer(Where::Other, LEN), two.b.other);
-    let other = two.a.endpoint.receive(Some(to), (5, ALL), into.clone()).unwrap();
+    let other = two.a.endpoint.receive(Some(to), 5, ALL, into.clone()).unwrap();
     assert_eq!(two.b.endpoint.send(from, 5, &host(7)), Ok(TaggedSendStart::Done));
     two.rest();
     assert!(matches!(two.a.endpoint.test(other), Some(Ok(_))), "the other message waits for the copy");

@@ -140,7 +140,7 @@ impl Two {
 
     pub(crate) fn post(&mut self, tag: u64, into: &MessageBuffer) -> TaggedRequestId {
         let from = self.b.other;
-        self.b.endpoint.receive(Some(from), (tag, ALL), into.clone()).unwrap()
+        self.b.endpoint.receive(Some(from), tag, ALL, into.clone()).unwrap()
     }
 }
 

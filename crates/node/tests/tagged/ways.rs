@@ -19,7 +19,7 @@ fn messages_of_all_lengths_come_whole_from_any_memory_to_any() {
             let (sent, received) = if early {
                 let sent = two.send(tag, &source);
                 two.rest();
-                assert_eq!(two.b.endpoint.probe(None, (tag, ALL)).unwrap().len, len as u64);
+                assert_eq!(two.b.endpoint.probe(None, tag, ALL).unwrap().len, len as u64);
                 (sent, two.post(tag, &target))
             } else {
                 let received = two.post(tag, &target);

@@ -17,7 +17,7 @@ use super::guard::{OutPointer, borrow, guard_call, read_pointer};
 use super::map::{VectorElements, find_value};
 use super::table::{self, TransportVersion, transport_plugin};
 use crate::error::{CallError, Result};
-use crate::lane::{LocalBytes, RoleContext, WordChange, word_at};
+use crate::lane::{LocalBytes, PeOffset, RoleContext, WordChange, signal_update, word_at};
 use crate::mesh::{HandleBytes, PeMesh, memory_offset};
 use crate::own_stack;
 
@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn get_mem_handle<T: TransportVersion>(
         let addr = alias.unwrap_or(base).expose_provenance();
         // SAFETY: NVSHMEM keeps it mapped until it releases the handle.
         let name = |kind: MemoryKind| unsafe { MemoryRange::from_raw(addr, len, kind) };
-        let handle = mesh.memories.register(&mesh.job, (base.expose_provenance(), addr, len), name)?;
+        let handle = mesh.memories.register(&mesh.job, base.expose_provenance(), addr, len, name)?;
         out.write_value(MemHandle { reserved: handle.to_bytes() });
         Ok(())
     })
@@ -145,11 +145,11 @@ pub(super) unsafe extern "C" fn progress<T: TransportVersion>(transport: *mut T)
     .0
 }
 
-/// Where bytes of a PE are, by what NVSHMEM says of them.
+/// Returns the offset of remote bytes, from NVSHMEM's description of them.
 ///
 /// # Safety
 /// The descriptor's handle is null or readable.
-unsafe fn remote_place(mesh: &PeMesh, pe: u32, remote: &RmaMemdesc, len: u64) -> Result<(u8, u64)> {
+unsafe fn remote_place(mesh: &PeMesh, pe: u32, remote: &RmaMemdesc, len: u64) -> Result<PeOffset> {
     // SAFETY: by the contract of this function.
     let handle: &HandleBytes =
         &unsafe { borrow(remote.handle, "no handle of the other PE's memory") }?.reserved;
@@ -418,7 +418,8 @@ pub(super) unsafe extern "C" fn put_signal<T: TransportVersion, V: VerbOf>(
             let local = local.element_at(at)?;
             let len = byte_len(&lens.element_at(at)?)?;
             if len == 0 {
-                return Ok(((0, 0), LocalBytes::Registered(HeapRange { heap: 0, offset: 0, len })));
+                let none = LocalBytes::Registered(HeapRange { heap: 0, offset: 0, len });
+                return Ok((PeOffset { heap: 0, offset: 0 }, none));
             }
             // SAFETY: descriptors with handles.
             let there = unsafe { remote_place(mesh, pe, &remote, len) }?;
@@ -434,7 +435,8 @@ pub(super) unsafe extern "C" fn put_signal<T: TransportVersion, V: VerbOf>(
         let len = u64::try_from(bytes.elembytes).unwrap_or(0);
         // SAFETY: with a handle.
         let there = unsafe { remote_place(mesh, pe, &target.remote_memdesc, len) }?;
-        lane.put_signal(&mesh.job, pe, (remote.count, put), (word_at(there, bytes.elembytes)?, op, value))?;
+        let update = signal_update(op, word_at(there, bytes.elembytes)?, value)?;
+        lane.put_signal(&mesh.job, pe, remote.count, put, update)?;
         wait_unless_nbi(mesh, lane, pe, &write)
     })
     .0

@@ -57,7 +57,7 @@ impl GroupPool {
         let wish = GroupPreference { turn: request.turn, ..GroupPreference::new(links) };
         let shares = self.config.sharing_offer().groups > 0;
         Ok(match request.mode {
-            ShareMode::Join(epoch, proof) => self.accept_join(key, conn, wish, (epoch, proof)),
+            ShareMode::Join(epoch, proof) => self.accept_join(key, conn, wish, epoch, proof),
             ShareMode::Create(epoch) if shares => {
                 self.accept_create(key, conn, wish, epoch, self.joinable_groups(key).count())
             }
@@ -90,7 +90,8 @@ impl GroupPool {
         key: &GroupKey,
         conn: u64,
         wish: GroupPreference,
-        (epoch, proof): (GroupEpoch, GroupProof),
+        epoch: GroupEpoch,
+        proof: GroupProof,
     ) -> AcceptPlan {
         let Some(id) = self.of_epoch(key, epoch) else { return AcceptPlan::Retry };
         let believes = self.mutant.is_planted("pool-joins-unproven");

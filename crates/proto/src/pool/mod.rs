@@ -20,6 +20,7 @@ pub mod credits;
 mod epochs;
 pub mod group;
 pub mod key;
+pub mod life;
 pub mod members;
 pub mod ranges;
 mod seat;

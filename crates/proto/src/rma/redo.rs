@@ -49,13 +49,14 @@ impl RedoQueue {
         Self { due: VecDeque::new(), rewriting: 0, make_up: Vec::new(), mutant }
     }
 
-    /// Both ends have left a path. Operations that have come are ended, the others are due; which is said by `kind`.
+    /// Both ends have left a path to a peer. Operations that have come are ended, the others are due; which is said by `kind`.
     ///
     /// # Errors
     /// [`ProtocolFault`] if what the target says cannot be.
     pub fn queue_lost_work<T: Copy>(
         &mut self,
-        (peer, path): (u32, PathId),
+        peer: u32,
+        path: PathId,
         standing: &PathDeliveryReport,
         outgoing: &mut OutgoingStream,
         ledger: &mut OperationLedger<T>,

@@ -253,7 +253,8 @@ fn write_standing(out: &mut FieldWriter, id: u64, standing: &PathDeliveryReport)
 
 fn read_standing(
     reader: &mut FieldReader<'_>,
-    (seen, signals): (u8, u8),
+    seen: u8,
+    signals: u8,
     applied: u32,
 ) -> Result<PathDeliveryReport, DialError> {
     check_range("epochs with writes", seen.into(), 0, EPOCHS_MAX)?;
@@ -380,7 +381,7 @@ impl DialMessage {
             }
             4 => Self::Leave { stream: parse_stream(first)? },
             5 => Self::Down { served: id },
-            6 => Self::Standing { id, standing: read_standing(&mut reader, (first, second), number)? },
+            6 => Self::Standing { id, standing: read_standing(&mut reader, first, second, number)? },
             7 => {
                 let stream = parse_stream(first)?;
                 Self::MakeUp { stream, lost: read_lost(&mut reader, stream, second)? }

@@ -22,22 +22,23 @@ fn find_team(world: &Pe, team: usize) -> Result<CollectiveGroup> {
     Ok(CollectiveGroup::Team(world.teams.find_team(team)?))
 }
 
-/// Destination and source.
-type BufferPair = (*mut c_void, *const c_void);
-
+/// Broadcasts `len` bytes of the PE with the index `root`, which copies them to its own `dest` too if `own`.
 fn broadcast(
     world: &Pe,
     group: &CollectiveGroup,
-    (dest, source): BufferPair,
+    dest: *mut c_void,
+    source: *const c_void,
     len: usize,
-    root: (c_int, bool),
+    root: c_int,
+    own: bool,
 ) -> Result<()> {
-    let places = (find_place(world, dest.addr(), len)?, find_place(world, source.addr(), len)?);
-    world.broadcast(group, places, len, (root.0.into(), root.1))
+    let to = find_place(world, dest.addr(), len)?;
+    let from = find_place(world, source.addr(), len)?;
+    world.broadcast(group, to, from, len, root.into(), own)
 }
 
 /// Elements with strides between them, which go on: blocks that lie on each other have no order.
-fn check_strides(element: usize, count: usize, (dst, sst): (isize, isize)) -> Result<ElementBlocks> {
+fn check_strides(element: usize, count: usize, dst: isize, sst: isize) -> Result<ElementBlocks> {
     if count > 0 && (dst < 1 || sst < 1) && !crate::is_planted("shmem-strides-go-back") {
         return Err(ShmemError::Argument("dst and sst are 1 or more"));
     }
@@ -47,7 +48,8 @@ fn check_strides(element: usize, count: usize, (dst, sst): (isize, isize)) -> Re
 fn alltoall(
     world: &Pe,
     group: &CollectiveGroup,
-    (dest, source): BufferPair,
+    dest: *mut c_void,
+    source: *const c_void,
     how: ElementBlocks,
 ) -> Result<()> {
     let all = |stride: usize| {
@@ -79,7 +81,7 @@ macro_rules! moved {
             root: c_int,
         ) -> c_int {
             with_pe(concat!("shmem_", $type, $line, "broadcast", $size), |world| {
-                broadcast(world, &find_team(world, of)?, (dest, source), byte_len(count, $element)?, (root, true))
+                broadcast(world, &find_team(world, of)?, dest, source, byte_len(count, $element)?, root, true)
             });
             0
         });
@@ -113,7 +115,7 @@ macro_rules! moved {
         ) -> c_int {
             with_pe(concat!("shmem_", $type, $line, "alltoall", $size), |world| {
                 let how = ElementBlocks { element: $element, count, to: 1, from: 1 };
-                alltoall(world, &find_team(world, of)?, (dest, source), how)
+                alltoall(world, &find_team(world, of)?, dest, source, how)
             });
             0
         });
@@ -126,8 +128,8 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with_pe(concat!("shmem_", $type, $line, "alltoalls", $size), |world| {
-                let how = check_strides($element, count, (dst, sst))?;
-                alltoall(world, &find_team(world, of)?, (dest, source), how)
+                let how = check_strides($element, count, dst, sst)?;
+                alltoall(world, &find_team(world, of)?, dest, source, how)
             });
             0
         });
@@ -150,8 +152,8 @@ macro_rules! of_set {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_broadcast", $bits), |world| {
-                let set = world.active_set((start, log_stride, size), words.addr())?;
-                broadcast(world, &set, (dest, source), byte_len(count, $element)?, (root, false))
+                let set = world.active_set(start, log_stride, size, words.addr())?;
+                broadcast(world, &set, dest, source, byte_len(count, $element)?, root, false)
             });
         });
         export!("collect", $bits => fn(
@@ -164,7 +166,7 @@ macro_rules! of_set {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_collect", $bits), |world| {
-                let set = world.active_set((start, log_stride, size), words.addr())?;
+                let set = world.active_set(start, log_stride, size, words.addr())?;
                 world.collect(&set, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
             });
         });
@@ -178,7 +180,7 @@ macro_rules! of_set {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_fcollect", $bits), |world| {
-                let set = world.active_set((start, log_stride, size), words.addr())?;
+                let set = world.active_set(start, log_stride, size, words.addr())?;
                 world.fcollect(&set, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
             });
         });
@@ -192,8 +194,9 @@ macro_rules! of_set {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_alltoall", $bits), |world| {
-                let set = world.active_set((start, log_stride, size), words.addr())?;
-                alltoall(world, &set, (dest, source), ElementBlocks { element: $element, count, to: 1, from: 1 })
+                let set = world.active_set(start, log_stride, size, words.addr())?;
+                let how = ElementBlocks { element: $element, count, to: 1, from: 1 };
+                alltoall(world, &set, dest, source, how)
             });
         });
         export!("alltoalls", $bits => fn(
@@ -208,9 +211,9 @@ macro_rules! of_set {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_alltoalls", $bits), |world| {
-                let set = world.active_set((start, log_stride, size), words.addr())?;
-                let how = check_strides($element, count, (dst, sst))?;
-                alltoall(world, &set, (dest, source), how)
+                let set = world.active_set(start, log_stride, size, words.addr())?;
+                let how = check_strides($element, count, dst, sst)?;
+                alltoall(world, &set, dest, source, how)
             });
         });
     };
@@ -227,9 +230,11 @@ macro_rules! reduced {
             count: usize,
         ) -> c_int {
             with_pe(concat!("shmem_", $name, "_", $verb, "_reduce"), |world| {
-                let (group, between) = (find_team(world, of)?, (dest.expose_provenance(), source.expose_provenance()));
+                let group = find_team(world, of)?;
+                let (to, from) = (dest.expose_provenance(), source.expose_provenance());
                 byte_len(count, size_of::<$of>())?;
-                world.reduce(&group, between, (count, size_of::<$of>()), combine_slices::<$of, $op> as CombineFn)
+                let combine = combine_slices::<$of, $op> as CombineFn;
+                world.reduce(&group, to, from, count, size_of::<$of>(), combine)
             });
             0
         });
@@ -244,10 +249,11 @@ macro_rules! reduced {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_", $name, "_", $verb, "_to_all"), |world| {
-                let set = world.active_set((start, log_stride, size), words.addr())?;
-                let between = (dest.expose_provenance(), source.expose_provenance());
+                let set = world.active_set(start, log_stride, size, words.addr())?;
+                let (to, from) = (dest.expose_provenance(), source.expose_provenance());
                 let count = usize::try_from(count).unwrap_or(0);
-                world.reduce(&set, between, (count, size_of::<$of>()), combine_slices::<$of, $op> as CombineFn)
+                let combine = combine_slices::<$of, $op> as CombineFn;
+                world.reduce(&set, to, from, count, size_of::<$of>(), combine)
             });
         });
     };
@@ -291,14 +297,14 @@ export!("sync_all" => fn() {
 
 export!("barrier" => fn(start: c_int, log_stride: c_int, size: c_int, words: *mut c_void) {
     with_pe("shmem_barrier", |world| {
-        let set = world.active_set((start, log_stride, size), words.addr())?;
+        let set = world.active_set(start, log_stride, size, words.addr())?;
         world.quiet_all()?;
         world.sync_group(&set)
     });
 });
 
 export!("sync" => fn(start: c_int, log_stride: c_int, size: c_int, words: *mut c_void) {
-    with_pe("shmem_sync", |world| world.sync_group(&world.active_set((start, log_stride, size), words.addr())?));
+    with_pe("shmem_sync", |world| world.sync_group(&world.active_set(start, log_stride, size, words.addr())?));
 });
 
 export!("team_sync" => fn(of: usize) -> c_int {

@@ -17,12 +17,12 @@ use crate::world::{with_pe, with_pe_unless_ending};
 macro_rules! old {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*) -> value, $action:expr) => {
         export!($name, "_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) -> $of {
-            <$of>::of(fetch_word(concat!("shmem_", $name, "_", $verb), DEFAULT, dest, (AtomicType::$kind, $action), pe))
+            <$of>::of(fetch_word(concat!("shmem_", $name, "_", $verb), DEFAULT, dest, AtomicType::$kind, $action, pe))
         });
     };
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*), $action:expr) => {
         export!($name, "_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) {
-            change_word(concat!("shmem_", $name, "_", $verb), DEFAULT, dest, (AtomicType::$kind, $action), pe);
+            change_word(concat!("shmem_", $name, "_", $verb), DEFAULT, dest, AtomicType::$kind, $action, pe);
         });
     };
 }

@@ -21,7 +21,8 @@ pub(super) fn put(
     dest: *mut c_void,
     source: *const c_void,
     len: usize,
-    (pe, when): (c_int, ReturnPoint),
+    pe: c_int,
+    when: ReturnPoint,
 ) {
     if ctx == DEFAULT && quick::put(dest, source, len, pe).is_some() {
         return;
@@ -44,7 +45,8 @@ pub(super) fn get(
     dest: *mut c_void,
     source: *const c_void,
     len: usize,
-    (pe, when): (c_int, ReturnPoint),
+    pe: c_int,
+    when: ReturnPoint,
 ) {
     if ctx == DEFAULT && quick::get(dest, source, len, pe).is_some() {
         return;
@@ -102,8 +104,9 @@ struct StridedElements {
 }
 
 impl StridedElements {
-    /// In bytes, with these strides there and here, and so many bytes before the first here.
-    fn to_byte_strides(self, (there, here): (isize, isize), first: i64) -> ByteStrides {
+    /// The strides in bytes: `there` at the other PE and `here` at this one, where `first` bytes precede the
+    /// first element.
+    fn to_byte_strides(self, there: isize, here: isize, first: i64) -> ByteStrides {
         let element = if crate::is_planted("shmem-strides-are-bytes") { 1 } else { self.element };
         let bytes = |stride: isize| (stride as i64).wrapping_mul(element as i64);
         ByteStrides {
@@ -116,13 +119,7 @@ impl StridedElements {
     }
 }
 
-fn iput(
-    call: &str,
-    ctx: usize,
-    dest: *mut c_void,
-    source: *const c_void,
-    (how, pe): (StridedElements, c_int),
-) {
+fn iput(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, how: StridedElements, pe: c_int) {
     with_pe(call, |world| {
         let on = world.context_target(ctx)?;
         let pe = on.team.checked_pe(pe.into())?;
@@ -137,18 +134,12 @@ fn iput(
             pe,
             to,
             &here.local_memory(source)?,
-            how.to_byte_strides((how.dst, how.sst), here.first),
+            how.to_byte_strides(how.dst, how.sst, here.first),
         )
     });
 }
 
-fn iget(
-    call: &str,
-    ctx: usize,
-    dest: *mut c_void,
-    source: *const c_void,
-    (how, pe): (StridedElements, c_int),
-) {
+fn iget(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, how: StridedElements, pe: c_int) {
     with_pe(call, |world| {
         let on = world.context_target(ctx)?;
         let pe = on.team.checked_pe(pe.into())?;
@@ -163,7 +154,7 @@ fn iget(
             pe,
             from,
             &here.local_memory(dest)?,
-            how.to_byte_strides((how.sst, how.dst), here.first),
+            how.to_byte_strides(how.sst, how.dst, here.first),
         )
     });
 }
@@ -179,7 +170,7 @@ macro_rules! moves {
     (@ $type:literal, $size:literal, $element:expr, $do:ident, $verb:literal, $nbi:literal, $when:ident) => {
         export!($type, $verb, $size, $nbi => fn(dest: *mut c_void, source: *const c_void, count: usize, pe: c_int) {
             let call = concat!("shmem_", $type, $verb, $size, $nbi);
-            $do(call, DEFAULT, dest, source, saturating_len(count, $element), (pe, ReturnPoint::$when));
+            $do(call, DEFAULT, dest, source, saturating_len(count, $element), pe, ReturnPoint::$when);
         });
         export!("ctx_", $type, $verb, $size, $nbi => fn(
             ctx: usize,
@@ -189,7 +180,7 @@ macro_rules! moves {
             pe: c_int,
         ) {
             let call = concat!("shmem_ctx_", $type, $verb, $size, $nbi);
-            $do(call, ctx, dest, source, saturating_len(count, $element), (pe, ReturnPoint::$when));
+            $do(call, ctx, dest, source, saturating_len(count, $element), pe, ReturnPoint::$when);
         });
     };
 }
@@ -209,7 +200,7 @@ macro_rules! strided {
             pe: c_int,
         ) {
             let how = StridedElements { dst, sst, count, element: $element };
-            $do(concat!("shmem_", $type, $verb, $size), DEFAULT, dest, source, (how, pe));
+            $do(concat!("shmem_", $type, $verb, $size), DEFAULT, dest, source, how, pe);
         });
         export!("ctx_", $type, $verb, $size => fn(
             ctx: usize,
@@ -221,7 +212,7 @@ macro_rules! strided {
             pe: c_int,
         ) {
             let how = StridedElements { dst, sst, count, element: $element };
-            $do(concat!("shmem_ctx_", $type, $verb, $size), ctx, dest, source, (how, pe));
+            $do(concat!("shmem_ctx_", $type, $verb, $size), ctx, dest, source, how, pe);
         });
     };
 }
@@ -256,12 +247,12 @@ macro_rules! single {
         export!($name, "_p" => fn(dest: *mut c_void, value: $of, pe: c_int) {
             if quick::put_one(dest, &value, pe).is_none() {
                 let source = (&raw const value).cast();
-                put(concat!("shmem_", $name, "_p"), DEFAULT, dest, source, size_of::<$of>(), (pe, ReturnPoint::Local));
+                put(concat!("shmem_", $name, "_p"), DEFAULT, dest, source, size_of::<$of>(), pe, ReturnPoint::Local);
             }
         });
         export!("ctx_", $name, "_p" => fn(ctx: usize, dest: *mut c_void, value: $of, pe: c_int) {
             let source = (&raw const value).cast();
-            put(concat!("shmem_ctx_", $name, "_p"), ctx, dest, source, size_of::<$of>(), (pe, ReturnPoint::Local));
+            put(concat!("shmem_ctx_", $name, "_p"), ctx, dest, source, size_of::<$of>(), pe, ReturnPoint::Local);
         });
         export!($name, "_g" => fn(source: *const c_void, pe: c_int) -> $of {
             quick::get_one(source, pe).unwrap_or_else(|| get_element(concat!("shmem_", $name, "_g"), DEFAULT, source, pe))

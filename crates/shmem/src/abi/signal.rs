@@ -9,6 +9,7 @@ use trunkline_proto::wire::rma::word::WordWidth;
 use crate::abi::table::{all_types, sizes};
 use crate::abi::wait::{CompareOp, wait_until};
 use crate::abi::{caller_memory, export, saturating_len};
+use crate::atomics::SymmetricSignal;
 use crate::ctx::DEFAULT;
 use crate::error::ShmemError;
 use crate::place::SymmetricPlace;
@@ -26,13 +27,16 @@ struct SignalCall {
     op: c_int,
 }
 
-fn put_signal(
-    call: &str,
-    ctx: usize,
-    (dest, source, len): (*mut c_void, *const c_void, usize),
-    signal: SignalCall,
-    (pe, when): (c_int, ReturnPoint),
-) {
+/// The two ends of a put, and how many bytes it copies.
+#[derive(Clone, Copy)]
+struct PutBuffers {
+    dest: *mut c_void,
+    source: *const c_void,
+    len: usize,
+}
+
+fn put_signal(call: &str, ctx: usize, data: PutBuffers, signal: SignalCall, pe: c_int, when: ReturnPoint) {
+    let PutBuffers { dest, source, len } = data;
     with_pe(call, |world| {
         let on = world.context_target(ctx)?;
         let pe = on.team.checked_pe(pe.into())?;
@@ -44,10 +48,11 @@ fn put_signal(
         if !signal.addr.addr().is_multiple_of(8) {
             return Err(ShmemError::Unaligned(signal.addr.addr()));
         }
-        let word = world.find_place(signal.addr.addr(), 8)?;
+        let place = world.find_place(signal.addr.addr(), 8)?;
         let to = if len == 0 { SymmetricPlace::in_inner(0) } else { world.find_place(dest.addr(), len)? };
         let from = caller_memory(source, len)?;
-        world.put_signal(on.lane, pe, (to, &from), (op, word, signal.value), when)
+        let update = SymmetricSignal { op, place, value: signal.value };
+        world.put_signal(on.lane, pe, to, &from, update, when)
     });
 }
 
@@ -67,8 +72,8 @@ macro_rules! signals {
             pe: c_int,
         ) {
             let call = concat!("shmem_", $type, $put, $size, "_signal", $nbi);
-            let data = (dest, source, saturating_len(count, $element));
-            put_signal(call, DEFAULT, data, SignalCall { addr, value, op }, (pe, ReturnPoint::$when));
+            let data = PutBuffers { dest, source, len: saturating_len(count, $element) };
+            put_signal(call, DEFAULT, data, SignalCall { addr, value, op }, pe, ReturnPoint::$when);
         });
         export!("ctx_", $type, $put, $size, "_signal", $nbi => fn(
             ctx: usize,
@@ -81,8 +86,8 @@ macro_rules! signals {
             pe: c_int,
         ) {
             let call = concat!("shmem_ctx_", $type, $put, $size, "_signal", $nbi);
-            let data = (dest, source, saturating_len(count, $element));
-            put_signal(call, ctx, data, SignalCall { addr, value, op }, (pe, ReturnPoint::$when));
+            let data = PutBuffers { dest, source, len: saturating_len(count, $element) };
+            put_signal(call, ctx, data, SignalCall { addr, value, op }, pe, ReturnPoint::$when);
         });
     };
 }

@@ -12,19 +12,19 @@ use crate::rma::ReturnPoint;
 const LEN: usize = 16;
 
 extern "C" fn put_one(dest: *mut c_void, pe: c_int, value: *const c_void) {
-    put("shmem_longdouble_p", DEFAULT, dest, value, LEN, (pe, ReturnPoint::Local));
+    put("shmem_longdouble_p", DEFAULT, dest, value, LEN, pe, ReturnPoint::Local);
 }
 
 extern "C" fn ctx_put_one(ctx: usize, dest: *mut c_void, pe: c_int, value: *const c_void) {
-    put("shmem_ctx_longdouble_p", ctx, dest, value, LEN, (pe, ReturnPoint::Local));
+    put("shmem_ctx_longdouble_p", ctx, dest, value, LEN, pe, ReturnPoint::Local);
 }
 
 extern "C" fn get_one(source: *const c_void, pe: c_int, into: *mut c_void) {
-    get("shmem_longdouble_g", DEFAULT, into, source, LEN, (pe, ReturnPoint::Local));
+    get("shmem_longdouble_g", DEFAULT, into, source, LEN, pe, ReturnPoint::Local);
 }
 
 extern "C" fn ctx_get_one(ctx: usize, source: *const c_void, pe: c_int, into: *mut c_void) {
-    get("shmem_ctx_longdouble_g", ctx, into, source, LEN, (pe, ReturnPoint::Local));
+    get("shmem_ctx_longdouble_g", ctx, into, source, LEN, pe, ReturnPoint::Local);
 }
 
 /// One that takes a value, and the same for tools. Arguments: those before the value, the register behind them, what is called.

@@ -83,10 +83,15 @@ export!("team_split_2d" => fn(
     column: *mut usize,
 ) -> c_int {
     with_pe("shmem_team_split_2d", |world| {
-        let said = (requested_contexts(row_config, row_mask)?, requested_contexts(column_config, column_mask)?);
+        let row_contexts = requested_contexts(row_config, row_mask)?;
+        let column_contexts = requested_contexts(column_config, column_mask)?;
         store_handle(row, 0)?;
         store_handle(column, 0)?;
-        let made = if parent == 0 { None } else { world.split_2d(parent, width.into(), said)? };
+        let made = if parent == 0 {
+            None
+        } else {
+            world.split_2d(parent, width.into(), row_contexts, column_contexts)?
+        };
         let (rows, columns) = made.unwrap_or((0, 0));
         store_handle(row, rows)?;
         store_handle(column, columns)?;

@@ -134,10 +134,12 @@ struct WaitWords<T> {
 
 impl<T: WaitWord> WaitWords<T> {
     fn new(
-        (words, count): (*const c_void, usize),
+        words: *const c_void,
+        count: usize,
         skip: *const c_int,
         cmp: c_int,
-        (values, each): (*const T, bool),
+        values: *const T,
+        each: bool,
     ) -> Result<Self> {
         let values_len = if each { count } else { 1 } * size_of::<T>();
         Ok(Self {
@@ -254,10 +256,10 @@ waited!(one);
 /// Several words, with one value or, as vectors, with several.
 macro_rules! several {
     ($name:literal, $of:ty) => {
-        several!(@ $name, $of, "", $of, |value: &$of| (&raw const *value, false));
-        several!(@ $name, $of, "_vector", *const $of, |value: &*const $of| (*value, true));
+        several!(@ $name, $of, "", $of, |value: &$of| &raw const *value, false);
+        several!(@ $name, $of, "_vector", *const $of, |value: &*const $of| *value, true);
     };
-    (@ $name:literal, $of:ty, $vector:literal, $value:ty, $values:expr) => {
+    (@ $name:literal, $of:ty, $vector:literal, $value:ty, $values:expr, $each:literal) => {
         export!($name, "_wait_until_all", $vector => fn(
             words: *const c_void,
             count: usize,
@@ -266,7 +268,7 @@ macro_rules! several {
             value: $value,
         ) {
             with_pe(concat!("shmem_", $name, "_wait_until_all", $vector), |world| {
-                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                let words = WaitWords::<$of>::new(words, count, skip, cmp, ($values)(&value), $each)?;
                 wait_until(world, || Ok(words.test_all()?.then_some(())))
             });
         });
@@ -278,7 +280,7 @@ macro_rules! several {
             value: $value,
         ) -> usize {
             with_pe(concat!("shmem_", $name, "_wait_until_any", $vector), |world| {
-                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                let words = WaitWords::<$of>::new(words, count, skip, cmp, ($values)(&value), $each)?;
                 if words.is_all_skipped() {
                     return Ok(NOWHERE);
                 }
@@ -295,7 +297,7 @@ macro_rules! several {
             value: $value,
         ) -> usize {
             with_pe(concat!("shmem_", $name, "_wait_until_some", $vector), |world| {
-                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                let words = WaitWords::<$of>::new(words, count, skip, cmp, ($values)(&value), $each)?;
                 if words.is_all_skipped() {
                     return Ok(0);
                 }
@@ -310,7 +312,7 @@ macro_rules! several {
             value: $value,
         ) -> c_int {
             with_pe(concat!("shmem_", $name, "_test_all", $vector), |world| {
-                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                let words = WaitWords::<$of>::new(words, count, skip, cmp, ($values)(&value), $each)?;
                 test_once(world, 0, || Ok(words.test_all()?.into()))
             })
         });
@@ -322,7 +324,7 @@ macro_rules! several {
             value: $value,
         ) -> usize {
             with_pe(concat!("shmem_", $name, "_test_any", $vector), |world| {
-                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                let words = WaitWords::<$of>::new(words, count, skip, cmp, ($values)(&value), $each)?;
                 let turn = world.turn.fetch_add(1, Ordering::Relaxed);
                 test_once(world, NOWHERE, || Ok(words.find_any(turn)?.unwrap_or(NOWHERE)))
             })
@@ -336,7 +338,7 @@ macro_rules! several {
             value: $value,
         ) -> usize {
             with_pe(concat!("shmem_", $name, "_test_some", $vector), |world| {
-                let words = WaitWords::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
+                let words = WaitWords::<$of>::new(words, count, skip, cmp, ($values)(&value), $each)?;
                 test_once(world, 0, || words.write_satisfied(indices))
             })
         });

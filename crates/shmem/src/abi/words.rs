@@ -64,7 +64,8 @@ pub(super) fn fetch_word(
     call: &str,
     ctx: usize,
     at: *const c_void,
-    (kind, action): (AtomicType, AtomicAction),
+    kind: AtomicType,
+    action: AtomicAction,
     pe: c_int,
 ) -> u64 {
     with_pe(call, |world| {
@@ -79,7 +80,8 @@ pub(super) fn change_word(
     call: &str,
     ctx: usize,
     at: *const c_void,
-    (kind, action): (AtomicType, AtomicAction),
+    kind: AtomicType,
+    action: AtomicAction,
     pe: c_int,
 ) {
     with_pe(call, |world| {
@@ -110,11 +112,13 @@ fn fetch_nbi<T: WordBits>(
     ctx: usize,
     into: *mut T,
     at: *const c_void,
-    (what, pe): ((AtomicType, AtomicAction), c_int),
+    kind: AtomicType,
+    action: AtomicAction,
+    pe: c_int,
 ) {
     // Before the word is another one.
     let into = with_pe(call, |_| result_memory(into.cast(), size_of::<T>()));
-    let bits = fetch_word(call, ctx, at, what, pe).to_le_bytes();
+    let bits = fetch_word(call, ctx, at, kind, action, pe).to_le_bytes();
     if !crate::is_planted("shmem-keeps-what-it-fetched") {
         with_pe(call, |_| map_bounds_error(into.write(0, &bits[..size_of::<T>()])));
     }
@@ -126,15 +130,15 @@ macro_rules! fetching {
         export!($name, "_atomic_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) -> $of {
             let quick = quick::fetch_one(dest, AtomicType::$kind.word_width(), $action, pe);
             let call = concat!("shmem_", $name, "_atomic_", $verb);
-            <$of>::of(quick.unwrap_or_else(|| fetch_word(call, DEFAULT, dest, (AtomicType::$kind, $action), pe)))
+            <$of>::of(quick.unwrap_or_else(|| fetch_word(call, DEFAULT, dest, AtomicType::$kind, $action, pe)))
         });
         export!("ctx_", $name, "_atomic_", $verb => fn(ctx: usize, dest: *mut c_void, $($value: $of,)* pe: c_int) -> $of {
             let call = concat!("shmem_ctx_", $name, "_atomic_", $verb);
-            <$of>::of(fetch_word(call, ctx, dest, (AtomicType::$kind, $action), pe))
+            <$of>::of(fetch_word(call, ctx, dest, AtomicType::$kind, $action, pe))
         });
         export!($name, "_atomic_", $verb, "_nbi" => fn(into: *mut $of, dest: *mut c_void, $($value: $of,)* pe: c_int) {
             let call = concat!("shmem_", $name, "_atomic_", $verb, "_nbi");
-            fetch_nbi(call, DEFAULT, into, dest, ((AtomicType::$kind, $action), pe));
+            fetch_nbi(call, DEFAULT, into, dest, AtomicType::$kind, $action, pe);
         });
         export!("ctx_", $name, "_atomic_", $verb, "_nbi" => fn(
             ctx: usize,
@@ -144,7 +148,7 @@ macro_rules! fetching {
             pe: c_int,
         ) {
             let call = concat!("shmem_ctx_", $name, "_atomic_", $verb, "_nbi");
-            fetch_nbi(call, ctx, into, dest, ((AtomicType::$kind, $action), pe));
+            fetch_nbi(call, ctx, into, dest, AtomicType::$kind, $action, pe);
         });
     };
 }
@@ -154,11 +158,11 @@ macro_rules! changing {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*), $action:expr) => {
         export!($name, "_atomic_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) {
             if quick::fetch_one(dest, AtomicType::$kind.word_width(), $action, pe).is_none() {
-                change_word(concat!("shmem_", $name, "_atomic_", $verb), DEFAULT, dest, (AtomicType::$kind, $action), pe);
+                change_word(concat!("shmem_", $name, "_atomic_", $verb), DEFAULT, dest, AtomicType::$kind, $action, pe);
             }
         });
         export!("ctx_", $name, "_atomic_", $verb => fn(ctx: usize, dest: *mut c_void, $($value: $of,)* pe: c_int) {
-            change_word(concat!("shmem_ctx_", $name, "_atomic_", $verb), ctx, dest, (AtomicType::$kind, $action), pe);
+            change_word(concat!("shmem_ctx_", $name, "_atomic_", $verb), ctx, dest, AtomicType::$kind, $action, pe);
         });
     };
 }

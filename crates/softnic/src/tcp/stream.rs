@@ -100,14 +100,17 @@ pub(super) struct StreamInput {
 }
 
 impl LinkStream {
-    /// Connects to the other end, or waits for it: the one with the smaller token dials. The network may leave it
-    /// unanswered for `limit`.
+    /// Connects to the other end, or waits for it: the one with the smaller token dials, from the address `from`
+    /// if there is one. The network may leave it unanswered for `limit`. This side's positions begin at `start`,
+    /// and `posted` is the position after the last receive that it has posted.
     pub(crate) fn connect(
         door: Arc<LinkListener>,
         token: DialToken,
         other: &PeerEnd,
-        (from, limit): (Option<IpAddr>, Duration),
-        (start, posted): (u64, u64),
+        from: Option<IpAddr>,
+        limit: Duration,
+        start: u64,
+        posted: u64,
     ) -> io::Result<Self> {
         let no_memory = |error: OutOfMemory| io::Error::new(io::ErrorKind::OutOfMemory, error);
         let mut out = StreamOutput {

@@ -169,13 +169,13 @@ impl<'w> Kernel<'w> {
         QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(value), poisoned: true })
     }
 
-    fn signal_entry(&self, rank: usize, (id, value): (u32, u64)) -> Result<QueueEntry, KernelError> {
+    fn signal_entry(&self, rank: usize, id: u32, value: u64) -> Result<QueueEntry, KernelError> {
         let slot = self.part.layout.signal_slot(self.rank() as u32, id);
         let slot = slot.ok_or(KernelError::None { what: "signal", id })?;
         Ok(Self::add_entry(self.remote_address(rank, slot)?, value))
     }
 
-    fn counter_addition(&self, (id, value): (u32, u64)) -> Result<WordAddition, KernelError> {
+    fn counter_addition(&self, id: u32, value: u64) -> Result<WordAddition, KernelError> {
         let slot = self.part.layout.counter_slot(id).ok_or(KernelError::None { what: "counter", id })?;
         Ok(WordAddition { at: self.remote_address(self.rank(), slot)?, value, poisoned: true })
     }
@@ -223,7 +223,7 @@ impl<'w> Kernel<'w> {
         self.put_from(rank, to, LocalAddress { addr: from, key: key.to_bits() }, len, with)
     }
 
-    /// The same from memory that was registered.
+    /// Writes `len` bytes of registered memory, from `from` of `source` on, to a rank's part, as [`Kernel::put`] does.
     ///
     /// # Errors
     /// As [`Kernel::put`].
@@ -231,7 +231,8 @@ impl<'w> Kernel<'w> {
         &self,
         rank: usize,
         to: u64,
-        (source, from): (&SourceMemory, u64),
+        source: &SourceMemory,
+        from: u64,
         len: u64,
         with: PutNotification,
     ) -> Result<PostedTransfer, KernelError> {
@@ -297,10 +298,10 @@ impl<'w> Kernel<'w> {
         }
         let write = write(done, len - done);
         // The counter first: that is executed here, and need not wait for what the other rank answers.
-        let counter = with.counter.map(|counter| self.counter_addition(counter)).transpose()?;
+        let counter = with.counter.map(|(id, value)| self.counter_addition(id, value)).transpose()?;
         let [write, counter] =
             counter.map_or([Some(write), None], |counter| self.write_with_counter(write, &counter));
-        let signal = with.signal.map(|signal| self.signal_entry(rank, signal)).transpose()?;
+        let signal = with.signal.map(|(id, value)| self.signal_entry(rank, id, value)).transpose()?;
         let mut entries = [QueueEntry::new(EntryWork::Nop); TOGETHER];
         let mut count = 0;
         for (place, entry) in entries.iter_mut().zip([write, counter, signal].into_iter().flatten()) {
@@ -342,7 +343,7 @@ impl<'w> Kernel<'w> {
     /// # Errors
     /// As [`Kernel::put`].
     pub fn signal(&self, rank: usize, id: u32, value: u64) -> Result<PostedTransfer, KernelError> {
-        Ok(PostedTransfer { lane: 0, bytes: self.post_entries(0, &[self.signal_entry(rank, (id, value))?])? })
+        Ok(PostedTransfer { lane: 0, bytes: self.post_entries(0, &[self.signal_entry(rank, id, value)?])? })
     }
 
     /// Waits until what was posted is complete: its source may be changed, and what was got is there.

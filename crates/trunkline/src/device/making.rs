@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use trunkline_device::{
     EntryKey, EntryRegion, ErrorTable, FarWords, FlushedPart, FlushedPeer, HeapAddress, KernelLanes,
-    LocalPart, PeerRegion, QueueWords, QueuesError, RemotePart, WordsRegion,
+    LanePlan, LocalPart, PeerRegion, QueueWords, QueuesError, RemotePart, WordsRegion,
 };
 use trunkline_device_queue::{DeviceQueue, SlotLayout};
 use trunkline_engine::rma::{HeapRange, MemberRank, RmaError};
@@ -198,7 +198,7 @@ impl PartialWindow<'_> {
         if let Some(gpu) = inner.gpu.as_ref().filter(|gpu| gpu.residence == Residence::Device)
             && let Some(data) = inner.allocate_reached(gpu, extent.lengths.data)?
         {
-            return self.prepare_reached(config, gpu, (layout, extent), data);
+            return self.prepare_reached(config, gpu, layout, extent, data);
         }
         let bytes = usize::try_from(extent.lengths.whole).map_err(|_| DeviceError::Regions)?;
         let (place, lent) = match &inner.gpu {
@@ -227,7 +227,8 @@ impl PartialWindow<'_> {
         &mut self,
         config: &WindowConfig,
         gpu: &GpuPlacement,
-        (layout, extent): (WindowLayout, PartExtent),
+        layout: WindowLayout,
+        extent: PartExtent,
         data: ReachedHeap,
     ) -> Result<PreparedPart, DeviceError> {
         let ReachedHeap { region, heap, needs_flush } = data;
@@ -316,7 +317,7 @@ impl PartialWindow<'_> {
         let heap = self.record.boxes_heap().ok_or(DeviceError::Regions)?;
         let boxes = extent.boxes_of(own.words.is_some());
         if needs_flush {
-            let part = flushed_part((self.record.heap, heap, boxes), me as MemberRank, &peers, &flushed)?;
+            let part = flushed_part(self.record.heap, heap, boxes, me as MemberRank, &peers, &flushed)?;
             inner.queues.with_executor(|executor| {
                 part.map(|part| executor.network_mut().network_mut().open_window(part))
             });
@@ -326,7 +327,7 @@ impl PartialWindow<'_> {
                 LocalPart { heap, memory, boxes, rooms: extent.rooms, device: place.device_memory(), peers };
             inner.queues.with_executor(|executor| executor.network_mut().open_window(part))?;
         }
-        let (lanes, on_gpu) = self.make_lanes(config, &layout, place, (&keys, me))?;
+        let (lanes, on_gpu) = self.make_lanes(config, &layout, place, &keys, me)?;
         Ok(ConnectedPart { layout, lent, keys, lanes, on_gpu })
     }
 
@@ -336,7 +337,8 @@ impl PartialWindow<'_> {
         config: &WindowConfig,
         layout: &WindowLayout,
         place: PartPlace,
-        (keys, rank): (&[EntryKey], usize),
+        keys: &[EntryKey],
+        rank: usize,
     ) -> Result<(ChannelLanes, Option<OnGpu>), DeviceError> {
         let inner = &self.devices.inner;
         let record = &mut self.record;
@@ -346,10 +348,10 @@ impl PartialWindow<'_> {
         let lanes = config.lanes.max(1);
         if let Some(gpu) = &inner.gpu {
             // Blocks of kernels have the words of their channels in tables of the window, and not those of the lanes.
-            let lanes =
-                KernelLanes::new(&gpu.device, queues, (channels * layout.shape().lanes, depth, 0), 1)?;
+            let plan = LanePlan { lanes: channels * layout.shape().lanes, depth, first: 0, blocks: 1 };
+            let lanes = KernelLanes::new(&gpu.device, queues, plan)?;
             record.numbers.extend(lanes.queue_numbers().iter().map(|&[queue, _]| queue));
-            let made = OnGpu::new(gpu, place, layout, channels, lanes, (keys, rank))?;
+            let made = OnGpu::new(gpu, place, layout, channels, lanes, keys, rank)?;
             return Ok((Vec::new(), Some(made)));
         }
         let mut all = try_vec(channels as usize)?;
@@ -367,9 +369,12 @@ impl PartialWindow<'_> {
     }
 }
 
-/// How parts are flushed whose NICs' writes need it: by rank the heap of its data, and whether they do; of this rank its heaps, and where its boxes are.
+/// Describes this rank's part where writes of NICs need a flush. `data` is the heap of its data.
+/// Its post boxes begin at `boxes` of `heap`. Per rank, `flushed` contains the heap of its data and whether writes to it need a flush.
 fn flushed_part(
-    (data, heap, boxes): (Option<u8>, u8, u64),
+    data: Option<u8>,
+    heap: u8,
+    boxes: u64,
     me: MemberRank,
     peers: &[RemotePart],
     flushed: &[(u8, bool)],

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use trunkline::World;
-//! use trunkline::device::{ExecutorMode, WindowConfig, With};
+//! use trunkline::device::{ExecutorMode, WindowConfig, PutNotification};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let world = World::start()?;
@@ -15,7 +15,7 @@
 //!     let before = (world.rank() + world.size() - 1) % world.size();
 //!     let kernel = window.kernel(0)?;
 //!     window.write(0, b"hello")?;
-//!     kernel.put(next, 100, 0, 5, With::signal(0))?; // five bytes, and then signal 0
+//!     kernel.put(next, 100, 0, 5, PutNotification::signal(0))?; // five bytes, and then signal 0
 //!     kernel.wait_signal(before, 0, 1)?;
 //!     let mut text = [0; 5];
 //!     window.read(100, &mut text)?;

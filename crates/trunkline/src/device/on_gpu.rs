@@ -145,7 +145,8 @@ impl OnGpu {
         layout: &WindowLayout,
         channels: u32,
         lanes: KernelLanes,
-        (keys, rank): (&[EntryKey], usize),
+        keys: &[EntryKey],
+        rank: usize,
     ) -> Result<Self, DeviceError> {
         let device = &gpu.device;
         let shape = *layout.shape();

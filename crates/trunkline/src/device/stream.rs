@@ -85,7 +85,7 @@ impl Kernel<'_> {
         for chunk in into.chunks_mut(self.chunk_len()) {
             let nth = self.wait_chunk(up, chunk.len())?;
             let _ = self.part.memory.read(up.room_in(nth), chunk);
-            self.pass_on(chunk, (from, nth), &ForwardTarget { stream: down, rank: to })?;
+            self.pass_on(chunk, from, nth, &ForwardTarget { stream: down, rank: to })?;
         }
         Ok(())
     }
@@ -105,7 +105,7 @@ impl Kernel<'_> {
         let down = self.peer_stream(to)?;
         self.take_with(from, into, |chunk, came, nth| {
             f(chunk, came);
-            self.pass_on(chunk, (from, nth), &ForwardTarget { stream: down, rank: to })
+            self.pass_on(chunk, from, nth, &ForwardTarget { stream: down, rank: to })
         })
     }
 
@@ -146,7 +146,8 @@ impl Kernel<'_> {
     fn pass_on(
         &self,
         chunk: &[u8],
-        (from, nth): (usize, u64),
+        from: usize,
+        nth: u64,
         onward: &ForwardTarget,
     ) -> Result<(), KernelError> {
         self.release_chunk(from, nth)?;

@@ -12,7 +12,7 @@ use trunkline_mem::ipc::IpcMemory;
 use trunkline_proto::reserve::{try_deque, try_vec};
 use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 
-use super::{Buffer, EAGER_MAX, MessageError, Messages, OWN_TAGS, Request};
+use super::{Buffer, EAGER_MAX, MessageError, Messages, OWN_TAGS, Request, TagBits};
 use crate::is_planted;
 
 /// Tags of these calls.
@@ -38,7 +38,7 @@ impl<M: IpcMemory> Messages<M> {
     pub fn broadcast(&mut self, root: usize, buffer: &Buffer) -> Result<(), MessageError> {
         let tag = self.next_call();
         if root != self.rank {
-            let received = self.irecv_tagged(root.into(), (tag, u64::MAX), buffer)?;
+            let received = self.irecv_tagged(root.into(), TagBits::from_tag(tag), buffer)?;
             return self.wait_exact(received, root, buffer);
         }
         let near = self.near_ranks();
@@ -70,7 +70,8 @@ impl<M: IpcMemory> Messages<M> {
         let mut sent = try_vec(near.len())?;
         for rank in near.iter() {
             let into = into.part(rank * part, part)?;
-            received.push_back((self.irecv_tagged((*rank).into(), (tag, u64::MAX), &into), *rank, into));
+            let request = self.irecv_tagged((*rank).into(), TagBits::from_tag(tag), &into);
+            received.push_back((request, *rank, into));
         }
         // Not all to the same rank first.
         let turn = near.iter().position(|rank| *rank > self.rank).unwrap_or(0);
@@ -90,7 +91,7 @@ impl<M: IpcMemory> Messages<M> {
     fn discard_offers(&mut self, tag: u64, near: &[usize]) {
         for rank in near {
             let Ok(peer) = self.peer_id(*rank) else { continue };
-            let _ = self.endpoint.take_bytes(Some(peer), (tag | DECIDES, u64::MAX), &mut [0]);
+            let _ = self.endpoint.take_bytes(Some(peer), tag | DECIDES, u64::MAX, &mut [0]);
         }
     }
 
@@ -140,10 +141,10 @@ impl<M: IpcMemory> Messages<M> {
         let peer = self.peer_id(rank)?;
         let mut said = [0];
         loop {
-            match self.endpoint.take_bytes(Some(peer), (tag | DECIDES, u64::MAX), &mut said) {
+            match self.endpoint.take_bytes(Some(peer), tag | DECIDES, u64::MAX, &mut said) {
                 Some(Ok(done)) => return Ok(done.len == 1 && said == [1]),
                 Some(Err(error)) => return Err(MessageError::from(error).with_rank(rank)),
-                None if self.endpoint.probe(Some(peer), (tag, u64::MAX)).is_some() => return Ok(false),
+                None if self.endpoint.probe(Some(peer), tag, u64::MAX).is_some() => return Ok(false),
                 None => self.still_there(rank)?,
             }
             self.progress_or_pause();
@@ -193,7 +194,7 @@ impl<M: IpcMemory> Messages<M> {
         let peer = self.peer_id(rank)?;
         let expected = into.len() as u64;
         loop {
-            match self.endpoint.take_bytes(Some(peer), (tag, u64::MAX), into) {
+            match self.endpoint.take_bytes(Some(peer), tag, u64::MAX, into) {
                 Some(Ok(done)) if done.len == expected => return Ok(()),
                 Some(Ok(done)) => return Err(MessageError::Differ { rank, got: done.len, expected }),
                 Some(Err(error)) => return Err(MessageError::from(error).with_rank(rank)),

@@ -5,11 +5,11 @@
 //!
 //! ```
 //! use trunkline::World;
-//! use trunkline::messages::{Any, Host, Messages};
+//! use trunkline::messages::{Any, HostMemory, Messages};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let world = World::start()?;
-//!     let mut messages = Messages::start(&world, Host::new()?)?;
+//!     let mut messages = Messages::start(&world, HostMemory::new()?)?;
 //!     let (rank, size) = (world.rank(), world.size());
 //!     if size > 1 {
 //!         messages.send((rank + 1) % size, 7, b"hello")?;
@@ -302,24 +302,24 @@ impl<M: IpcMemory> Messages<M> {
         into: &mut [u8],
     ) -> Result<Message, MessageError> {
         let from = from.into();
-        let tag = tag.into().check_user_tag()?;
-        self.recv_tagged(from, tag, into)
+        let bits = tag.into().check_user_tag()?;
+        self.recv_tagged(from, bits, into)
     }
 
     fn recv_tagged(
         &mut self,
         from: SourceSelector,
-        tag: (u64, u64),
+        bits: TagBits,
         into: &mut [u8],
     ) -> Result<Message, MessageError> {
         let peer = self.source(from)?;
         if into.len() <= EAGER_MAX
-            && let Some(taken) = self.take_short(peer, tag, into)?
+            && let Some(taken) = self.take_short(peer, bits, into)?
         {
             return self.request_outcome(taken);
         }
         let buffer = Buffer::private(into.len())?;
-        let request = self.irecv_tagged(from, tag, &buffer)?;
+        let request = self.irecv_tagged(from, bits, &buffer)?;
         let got = self.wait(request);
         let there = match &got {
             Ok(message) => message.len as usize,
@@ -334,14 +334,14 @@ impl<M: IpcMemory> Messages<M> {
     fn take_short(
         &mut self,
         peer: Option<TaggedPeerId>,
-        tag: (u64, u64),
+        bits: TagBits,
         into: &mut [u8],
     ) -> Result<Option<Result<MessageStatus, TaggedFailure>>, MessageError> {
         loop {
-            if let Some(taken) = self.endpoint.take_bytes(peer, tag, into) {
+            if let Some(taken) = self.endpoint.take_bytes(peer, bits.tag, bits.mask, into) {
                 return Ok(Some(taken));
             }
-            if self.endpoint.probe(peer, tag).is_some() {
+            if self.endpoint.probe(peer, bits.tag, bits.mask).is_some() {
                 return Ok(None);
             }
             if peer.is_some_and(|peer| self.endpoint.is_gone(peer)) {
@@ -403,19 +403,19 @@ impl<M: IpcMemory> Messages<M> {
         tag: impl Into<TagSelector>,
         buffer: &Buffer,
     ) -> Result<Request, MessageError> {
-        let tag = tag.into().check_user_tag()?;
-        self.irecv_tagged(from.into(), tag, buffer)
+        let bits = tag.into().check_user_tag()?;
+        self.irecv_tagged(from.into(), bits, buffer)
     }
 
     #[inline]
     fn irecv_tagged(
         &mut self,
         from: SourceSelector,
-        tag: (u64, u64),
+        bits: TagBits,
         into: &Buffer,
     ) -> Result<Request, MessageError> {
         let peer = self.source(from)?;
-        let posted = self.endpoint.receive(peer, tag, into.ipc_buffer().clone());
+        let posted = self.endpoint.receive(peer, bits.tag, bits.mask, into.ipc_buffer().clone());
         posted.map(|request| Request(Some(request))).map_err(|error| {
             let error = MessageError::from(error);
             if let SourceSelector::Rank(rank) = from { error.with_rank(rank) } else { error }
@@ -478,9 +478,9 @@ impl<M: IpcMemory> Messages<M> {
         tag: impl Into<TagSelector>,
     ) -> Result<Option<Message>, MessageError> {
         let peer = self.source(from.into())?;
-        let tag = tag.into().check_user_tag()?;
+        let TagBits { tag, mask } = tag.into().check_user_tag()?;
         self.progress();
-        Ok(self.endpoint.probe(peer, tag).map(|done| self.completed_message(&done)))
+        Ok(self.endpoint.probe(peer, tag, mask).map(|done| self.completed_message(&done)))
     }
 
     #[inline]

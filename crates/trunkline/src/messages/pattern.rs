@@ -15,6 +15,13 @@ pub struct TagBits {
     pub mask: u64,
 }
 
+impl TagBits {
+    /// The tag alone.
+    pub(super) const fn from_tag(tag: u64) -> Self {
+        Self { tag, mask: u64::MAX }
+    }
+}
+
 /// Whose messages a receive fits: a rank's number, or [`Any`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SourceSelector {
@@ -63,8 +70,8 @@ impl From<Any> for TagSelector {
 
 impl TagSelector {
     /// The tag and its bits, which never fit tags of this crate's own.
-    pub(super) const fn check_user_tag(self) -> Result<(u64, u64), MessageError> {
+    pub(super) const fn check_user_tag(self) -> Result<TagBits, MessageError> {
         let Self { tag, mask } = self;
-        if tag < OWN_TAGS { Ok((tag, mask | OWN_TAGS)) } else { Err(MessageError::Tag(tag)) }
+        if tag < OWN_TAGS { Ok(TagBits { tag, mask: mask | OWN_TAGS }) } else { Err(MessageError::Tag(tag)) }
     }
 }

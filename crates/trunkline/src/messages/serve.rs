@@ -87,7 +87,7 @@ impl<M: IpcMemory> Messages<M> {
 
     fn repost_access_receive(&mut self, into: Buffer) {
         // With no room for it, it is posted later.
-        let posted = self.endpoint.receive(None, (ASK, u64::MAX), into.ipc_buffer().clone());
+        let posted = self.endpoint.receive(None, ASK, u64::MAX, into.ipc_buffer().clone());
         self.windows.asked = posted.ok().map(|request| AccessReceive { request, into });
     }
 
@@ -187,8 +187,8 @@ impl<M: IpcMemory> Messages<M> {
         let there = into.is_some();
         let Some(into) = into.or_else(|| Buffer::private(0).ok()) else { return (ServeStep::New, false) };
         let placed = there || is_planted("window-places-anywhere");
-        let tag = (PUT | access.number, u64::MAX);
-        match self.endpoint.receive(Some(from), tag, into.ipc_buffer().clone()) {
+        let tag = PUT | access.number;
+        match self.endpoint.receive(Some(from), tag, u64::MAX, into.ipc_buffer().clone()) {
             Ok(request) => (ServeStep::Placing(request, placed), true),
             Err(trunkline_node::tagged::ReceiveRefused::TooMany) => (ServeStep::New, false),
             Err(_) => (ServeStep::Over, true),

@@ -19,7 +19,7 @@ use trunkline_proto::wire::window::{AccessKind, WindowAccess};
 use making::WindowSetup;
 
 use super::serve::{ACK, ASK, AccessReceive, GOT, PUT, ServedAccess};
-use super::{Buffer, MessageError, Messages, Request};
+use super::{Buffer, MessageError, Messages, Request, TagBits};
 use crate::is_planted;
 
 /// Windows at a time, at most; one more is refused, at all ranks.
@@ -264,12 +264,13 @@ impl<M: IpcMemory> Messages<M> {
         let (ends, slot) = ends.ok_or(MessageError::NoWindow { rank: self.rank })?;
         let (what, end) = match deed {
             AccessKind::Put => {
-                let end = self.irecv_tagged(rank.into(), (ACK | number, u64::MAX), &ends.part(slot, 1)?)?;
+                let bits = TagBits::from_tag(ACK | number);
+                let end = self.irecv_tagged(rank.into(), bits, &ends.part(slot, 1)?)?;
                 self.send_tagged(rank, ASK, &access)?;
                 (self.isend_tagged(rank, PUT | number, buffer)?, Some((end, slot)))
             }
             AccessKind::Get => {
-                let got = self.irecv_tagged(rank.into(), (GOT | number, u64::MAX), buffer)?;
+                let got = self.irecv_tagged(rank.into(), TagBits::from_tag(GOT | number), buffer)?;
                 self.send_tagged(rank, ASK, &access)?;
                 (got, None)
             }

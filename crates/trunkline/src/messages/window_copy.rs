@@ -25,11 +25,13 @@ impl<M: IpcMemory> Messages<M> {
         let most = self.bytes_at_once(in_one_row);
         let mut done = 0;
         while done < len {
-            let part = (done, most.min(len - done));
+            let part = most.min(len - done);
             let copied = loop {
                 let begun = match deed {
-                    AccessKind::Put => self.endpoint.begin_put(loan, place.spot, buffer.ipc_buffer(), part),
-                    AccessKind::Get => self.endpoint.get(loan, place.spot, buffer.ipc_buffer(), part),
+                    AccessKind::Put => {
+                        self.endpoint.begin_put(loan, place.spot, buffer.ipc_buffer(), done, part)
+                    }
+                    AccessKind::Get => self.endpoint.get(loan, place.spot, buffer.ipc_buffer(), done, part),
                 };
                 match begun.and_then(|()| self.end_window_copy(|one| one.endpoint.has_copied(loan))) {
                     Err(CopyError::Busy) => self.progress_or_pause(),
@@ -37,7 +39,7 @@ impl<M: IpcMemory> Messages<M> {
                 }
             };
             copied.map_err(|error| MessageError::of_copy(error, place.rank))?;
-            done += part.1;
+            done += part;
             if done < len {
                 self.progress();
             }
@@ -67,10 +69,11 @@ impl<M: IpcMemory> Messages<M> {
         let most = self.bytes_at_once(in_one_row);
         let mut done = 0;
         while done < len {
-            let part = (done, most.min(len - done));
+            let part = most.min(len - done);
             let copied = loop {
                 let mut batch = None;
-                let begun = from.ipc_buffer().begin_copy(self.memory(), &mut batch, into.ipc_buffer(), part);
+                let into = into.ipc_buffer();
+                let begun = from.ipc_buffer().begin_copy(self.memory(), &mut batch, into, done, part);
                 // The copies under way of one that could not be begun as a whole end first.
                 let ended = match &batch {
                     Some(batch) => self.end_window_copy(|one| one.memory().has_ended(batch)),
@@ -82,7 +85,7 @@ impl<M: IpcMemory> Messages<M> {
                 }
             };
             copied.map_err(|error| MessageError::of_copy(error, place.rank))?;
-            done += part.1;
+            done += part;
         }
         Ok(())
     }

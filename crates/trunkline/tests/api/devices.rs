@@ -44,7 +44,7 @@ fn windows_are_made_used_and_freed() {
                         let with = PutNotification::signal(1).and_counter(0);
                         let put = kernel.put(other, at, 0, 60_000, with).unwrap();
                         kernel.wait(put).unwrap();
-                        kernel.put_source(other, at + 60_000, (&late, 8), 16, PutNotification::NONE).unwrap();
+                        kernel.put_source(other, at + 60_000, &late, 8, 16, PutNotification::NONE).unwrap();
                     }
                     for other in others() {
                         assert_eq!(kernel.wait_signal(other, 1, round), Ok(round));
@@ -195,7 +195,7 @@ fn barriers_go_on_from_kernel_to_kernel() {
     });
 }
 
-fn streams(world: &World, devices: &Devices, (lanes, chunks, chunk): (u32, u32, u64)) {
+fn streams(world: &World, devices: &Devices, lanes: u32, chunks: u32, chunk: u64) {
     let config = WindowConfig { channels: 2, lanes, chunks, chunk, ..WindowConfig::default() };
     let window = devices.window(world, config).unwrap();
     let (rank, size) = (world.rank(), world.size());
@@ -244,8 +244,8 @@ fn streams(world: &World, devices: &Devices, (lanes, chunks, chunk): (u32, u32, 
 fn streams_bring_all_bytes_in_order() {
     run_over(&FABRICS, "devices::streams_bring_all_bytes_in_order", 3, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
-        for shape in [(1, 1, 16), (1, 2, 256), (3, 4, 1024), (2, 8, 4096)] {
-            streams(&world, &devices, shape);
+        for (lanes, chunks, chunk) in [(1, 1, 16), (1, 2, 256), (3, 4, 1024), (2, 8, 4096)] {
+            streams(&world, &devices, lanes, chunks, chunk);
         }
         world.finish().unwrap();
     });

@@ -200,7 +200,7 @@ impl<'m> Given<'m> {
         let mut args = vec![KernelArg::Words(job)];
         args.extend(view.held_args());
         args.extend([self.memory.clone(), self.results.clone()].map(KernelArg::Memory));
-        let running = self.machine.program.launch_kernel(name, (1, threads), args).unwrap();
+        let running = self.machine.program.launch_kernel(name, 1, threads, args).unwrap();
         assert!(running.wait(Duration::from_secs(100)).unwrap(), "{name} has not ended");
         device.copy_from_device(&self.memory, 0, bytes).unwrap();
         let mut results = [0_u64; THREADS_MAX];

@@ -1,6 +1,6 @@
 //! Puts and gets: of all sizes, with strides, from symmetric memory, and what is refused.
 
-use trunkline::{Compare, Error, SignalOp, Strides, World};
+use trunkline::{Compare, ElementRange, Error, SignalOp, Strides, World};
 
 use crate::ranks::run;
 
@@ -123,9 +123,10 @@ fn a_signal_comes_behind_what_was_put() {
             world.put(other, data.at(900), &some).unwrap();
             if round % 2 == 0 {
                 own.fill(round);
-                world.put_signal_nbi(other, &data, (&own, 900), (&count, SignalOp::Add, 1)).unwrap();
+                let from = ElementRange { first: own.at(0), count: 900 };
+                world.put_signal_nbi(other, &data, from, &count, SignalOp::Add, 1).unwrap();
             } else {
-                world.put_signal(other, &data, &[round; 900], (&count, SignalOp::Add, 1)).unwrap();
+                world.put_signal(other, &data, &[round; 900], &count, SignalOp::Add, 1).unwrap();
             }
             let seen = world.wait_until(&count, Compare::AtLeast, round, other).unwrap();
             assert_eq!(seen, round);

@@ -10,9 +10,9 @@
 //!
 //! // In a #[test] function; its name is taken from the closure, so the closure stands directly inside.
 //! testbed::run(|testbed| {
-//!     let (left, right) = (testbed.add_host("left"), testbed.host("right"));
+//!     let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
 //!     let fast = testbed.add_veth(&left, &right);
-//!     let slow = testbed.add_relay(&left, &right, LineShape { delay: Duration::from_millis(5), ..Shape::PLAIN });
+//!     let slow = testbed.add_relay(&left, &right, LineShape { delay: Duration::from_millis(5), ..LineShape::PLAIN });
 //!     let server = right.start_process(Command::new("some-server").arg(fast.end_at(&right).v4.to_string()));
 //!     left.call_on_host(|| { /* sockets opened here are the left host's */ });
 //!     slow.cut();

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trunkline_device::{DeviceCopier, DeviceQueues, EntryRegion, ErrorTable, KernelJob, KernelLanes};
+use trunkline_device::{
+    DeviceCopier, DeviceQueues, EntryRegion, ErrorTable, KernelJob, KernelLanes, LanePlan,
+};
 use trunkline_device_queue::kernels;
 use trunkline_engine::Mutant;
 use trunkline_mem::MemoryRange;
@@ -11,8 +13,8 @@ use trunkline_mem::gpu::{GpuDevice, GpuVendor, KernelArg, KernelModule, PinnedMe
 
 use super::ranks::LoopbackNetwork;
 use super::{DeviceBenchError, DeviceBenchRow, DeviceBenchSettings};
+use crate::bench::BenchError;
 use crate::bench::times::OperationTimes;
-use crate::cmd::BenchError;
 
 /// Slots, behind data that is put from the first half to the second.
 const SLOTS: u64 = 4096;
@@ -118,8 +120,8 @@ impl LoopbackRank {
         let table = ErrorTable::default();
         let of = EntryRegion { memory: region.clone(), heap: 0, table, copies, words: words_of };
         let key = queues.add_region(of).ok_or_else(|| ranks_error(&"no region"))?;
-        let lanes =
-            KernelLanes::new(device, &queues, (1, DEPTH, 0), 1).map_err(|error| ranks_error(&error))?;
+        let plan = LanePlan { lanes: 1, depth: DEPTH, first: 0, blocks: 1 };
+        let lanes = KernelLanes::new(device, &queues, plan).map_err(|error| ranks_error(&error))?;
         let results = device.allocate(words * 8).map_err(failed)?;
         let bases = device.allocate(SLOTS as usize).map_err(failed)?;
         let job = KernelJob {
@@ -150,7 +152,7 @@ impl LoopbackRank {
         args.extend(self.lanes.held_memory().into_iter().chain(own).map(KernelArg::Memory));
         let began = Instant::now();
         let running =
-            machine.program.launch_kernel(name, (1, threads), args).map_err(|error| ranks_error(&error))?;
+            machine.program.launch_kernel(name, 1, threads, args).map_err(|error| ranks_error(&error))?;
         if !running.wait(LIMIT).map_err(|error| ranks_error(&error))? {
             self.abort_queues();
             return Err(ranks_error(&format!("the kernel {name} has not ended in {LIMIT:?}")));
@@ -239,7 +241,8 @@ fn measure_rate(
         "B5",
         "puts and signals",
         place.name(),
-        (8, batch),
+        8,
+        batch,
         all as f64 / took.as_secs_f64() / 1e6,
     );
     Ok(DeviceBenchRow { wrong, ..row })

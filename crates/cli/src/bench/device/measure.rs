@@ -18,8 +18,8 @@ use super::ranks::{
     BenchRank, ExecutionPath, LoopbackNetwork, endless_patience, start_loopback_ranks, start_soft_ranks,
 };
 use super::{DeviceBenchError, DeviceBenchRow, DeviceBenchSettings};
+use crate::bench::BenchError;
 use crate::bench::times::{OperationTimes, warm_up};
-use crate::cmd::BenchError;
 
 /// Runs of a row of few bytes.
 const RUNS: usize = 2000;
@@ -193,9 +193,8 @@ fn measure_path<N: MemberNetwork + 'static>(
     let companion = find_companion(first, &queue)?;
     for &bytes in &settings.sizes {
         let count = run_count(settings, bytes);
-        let [put, flush, counter, waits] = with_remote_waiter(second, way, || {
-            measure_puts(ranks, (&queue, &companion), way, (bytes, count))
-        })?;
+        let [put, flush, counter, waits] =
+            with_remote_waiter(second, way, || measure_puts(ranks, &queue, &companion, way, bytes, count))?;
         let p50 = |row: &DeviceBenchRow| row.p50_us.unwrap_or_default();
         let times = [p50(&put), p50(&counter), p50(&waits)];
         match way {
@@ -221,20 +220,21 @@ fn measure_path<N: MemberNetwork + 'static>(
     print(&DeviceBenchRow::from_times("B1", "signal (own) + wait", way.name(), 0, times))?;
     let entries = if matches!(way, ExecutionPath::M0 | ExecutionPath::M1) { 200_000 } else { 5_000 };
     for batch in [1, 16, 64] {
-        let rate = with_remote_waiter(second, way, || measure_rate(first, &queue, (batch, entries), 1))?;
+        let rate = with_remote_waiter(second, way, || measure_rate(first, &queue, batch, entries, 1))?;
         if (way, batch) == (ExecutionPath::M1, 16) {
             found.m1_rate = rate;
         }
-        print(&DeviceBenchRow::from_rate("B1", "puts", way.name(), (8, batch), rate))?;
+        print(&DeviceBenchRow::from_rate("B1", "puts", way.name(), 8, batch, rate))?;
     }
     let mut producers = 2;
     while producers <= settings.producers {
-        let rate = with_remote_waiter(second, way, || measure_rate(first, &queue, (16, entries), producers))?;
+        let rate = with_remote_waiter(second, way, || measure_rate(first, &queue, 16, entries, producers))?;
         print(&DeviceBenchRow::from_rate(
             "B2",
             &format!("puts, {producers} producers"),
             way.name(),
-            (8, 16),
+            8,
+            16,
             rate,
         ))?;
         producers *= 2;
@@ -286,7 +286,8 @@ struct PutVariant<'a> {
 fn in_turns<N: MemberNetwork + 'static, const KINDS: usize>(
     ranks: &[BenchRank<N>; 2],
     way: ExecutionPath,
-    (bytes, count): (usize, usize),
+    bytes: usize,
+    count: usize,
     mut kinds: [PutVariant<'_>; KINDS],
 ) -> Result<[DeviceBenchRow; KINDS], DeviceBenchError> {
     let parts = if bytes <= SHORT { PARTS } else { 1 };
@@ -327,9 +328,11 @@ fn in_turns<N: MemberNetwork + 'static, const KINDS: usize>(
 /// A put until its ticket is done, until a channel of one lane is flushed, until a counter has it that its own entry raises, and until one that a companion raises.
 fn measure_puts<N: MemberNetwork + 'static>(
     ranks: &[BenchRank<N>; 2],
-    (queue, companion): (&DeviceQueue<QueueWords>, &DeviceQueue<QueueWords>),
+    queue: &DeviceQueue<QueueWords>,
+    companion: &DeviceQueue<QueueWords>,
     way: ExecutionPath,
-    (bytes, count): (usize, usize),
+    bytes: usize,
+    count: usize,
 ) -> Result<[DeviceBenchRow; 4], DeviceBenchError> {
     let rank = &ranks[0];
     let entries = rank.put_entries(bytes);
@@ -366,7 +369,7 @@ fn measure_puts<N: MemberNetwork + 'static>(
         PutVariant { what: "put + fused counter", seed: 2, round: &mut count_it },
         PutVariant { what: "put + companion's counter", seed: 3, round: &mut accompany },
     ];
-    in_turns(ranks, way, (bytes, count), kinds)
+    in_turns(ranks, way, bytes, count, kinds)
 }
 
 /// A channel of one lane, whose first entry is that one.
@@ -421,7 +424,8 @@ fn ping_pong<N: MemberNetwork + 'static>(
 fn measure_rate<N: MemberNetwork + 'static>(
     rank: &BenchRank<N>,
     queue: &DeviceQueue<QueueWords>,
-    (batch, entries): (usize, usize),
+    batch: usize,
+    entries: usize,
     producers: usize,
 ) -> Result<f64, DeviceBenchError> {
     let each = (entries / producers / batch).max(1);

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::progress;
 use super::times::OperationTimes;
-use crate::cmd::BenchError;
+use crate::bench::BenchError;
 use measure::GoalFigures;
 
 /// Largest put: an entry for each GiB of it, which all fit into a queue at once.
@@ -155,7 +155,7 @@ impl DeviceBenchRow {
 
     /// Nothing was measured, and why.
     fn skipped(bench: &'static str, operation: &str, way: &'static str, reason: String) -> Self {
-        Self { skipped: Some(reason), ..Self::from_rate(bench, operation, way, (0, 1), 0.0).without_rate() }
+        Self { skipped: Some(reason), ..Self::from_rate(bench, operation, way, 0, 1, 0.0).without_rate() }
     }
 
     fn without_rate(self) -> Self {
@@ -166,7 +166,8 @@ impl DeviceBenchRow {
         bench: &'static str,
         operation: &str,
         way: &'static str,
-        (bytes, batch): (usize, usize),
+        bytes: usize,
+        batch: usize,
         rate: f64,
     ) -> Self {
         Self {

@@ -13,6 +13,15 @@ pub(crate) struct LogAxis {
     to: f64,
 }
 
+/// The smallest and the largest value of an axis, both above zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct AxisRange {
+    /// The smallest value.
+    pub(crate) low: f64,
+    /// The largest value.
+    pub(crate) high: f64,
+}
+
 /// A line of the grid.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AxisTick {
@@ -42,9 +51,10 @@ const AIR: f64 = 1.15;
 const SIZE_LABELS_MAX: u32 = 8;
 
 impl LogAxis {
-    /// An axis that shows all values between two.
-    pub(crate) fn new((low, high): (f64, f64), (from, to): (f64, f64)) -> Self {
-        Self { low: low.ln(), high: high.ln(), from, to }
+    /// Creates an axis that shows all values of a range: the lowest stands at `from` on the paper, the
+    /// highest at `to`.
+    pub(crate) fn new(values: AxisRange, from: f64, to: f64) -> Self {
+        Self { low: values.low.ln(), high: values.high.ln(), from, to }
     }
 
     /// Where a value stands on the paper.
@@ -54,12 +64,16 @@ impl LogAxis {
 }
 
 /// The smallest and the largest of some values above zero.
-pub(crate) fn value_range(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    values.fold((f64::MAX, f64::MIN_POSITIVE), |(low, high), value| (low.min(value), high.max(value)))
+pub(crate) fn value_range(values: impl Iterator<Item = f64>) -> AxisRange {
+    values.fold(AxisRange { low: f64::MAX, high: f64::MIN_POSITIVE }, |range, value| AxisRange {
+        low: range.low.min(value),
+        high: range.high.max(value),
+    })
 }
 
 /// Powers of two, all within the range, evenly spaced and not too many; its ends where there is none.
-pub(crate) fn size_ticks((low, high): (f64, f64)) -> Vec<AxisTick> {
+pub(crate) fn size_ticks(sizes: AxisRange) -> Vec<AxisTick> {
+    let AxisRange { low, high } = sizes;
     // A size just off a power of two by rounding is that power.
     let first = (low.log2() - 1e-9).ceil() as u32;
     let last = (high.log2() + 1e-9).floor() as u32;
@@ -78,10 +92,8 @@ pub(crate) fn size_ticks((low, high): (f64, f64)) -> Vec<AxisTick> {
 }
 
 /// Decades, with 2 and 5 named too where there are few, and the range widened to the next 1, 2 or 5.
-pub(crate) fn decimal_ticks(
-    (low, high): (f64, f64),
-    label: impl Fn(f64) -> String,
-) -> ((f64, f64), Vec<AxisTick>) {
+pub(crate) fn decimal_ticks(values: AxisRange, label: impl Fn(f64) -> String) -> (AxisRange, Vec<AxisTick>) {
+    let AxisRange { low, high } = values;
     let decades = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
     let all = |digits: &'static [u32]| {
         decades.clone().flat_map(move |decade| {
@@ -97,7 +109,7 @@ pub(crate) fn decimal_ticks(
     let ticks = all(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).filter(|(_, value)| inside(*value));
     let ticks =
         ticks.map(|(digit, value)| AxisTick { value, label: named.contains(&digit).then(|| label(value)) });
-    ((below, above), ticks.collect())
+    (AxisRange { low: below, high: above }, ticks.collect())
 }
 
 /// A size in bytes: `8 B`, `64 KiB`, `1 MiB`.

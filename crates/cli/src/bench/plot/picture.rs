@@ -5,7 +5,7 @@
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Path, Polyline, Rectangle, Text, Title};
 
-use super::axis::{self, AxisTick, LogAxis};
+use super::axis::{self, AxisRange, AxisTick, LogAxis};
 use super::{PlotPoint, PlotRun, name_runs};
 
 const WIDTH: f64 = 1160.0;
@@ -113,20 +113,21 @@ impl PlotPanel {
         let right = self.x + width;
         let bottom = PANEL_TOP + PANEL_HEIGHT;
         // A little air, so that the first and the last point stand free; more where all have one size.
-        let air = ((sizes.1 / sizes.0).powf(0.03)).max(1.1);
-        let across = LogAxis::new((sizes.0 / air, sizes.1 * air), (left, right));
-        let up = LogAxis::new(values, (bottom, PANEL_TOP));
+        let air = ((sizes.high / sizes.low).powf(0.03)).max(1.1);
+        let shown_sizes = AxisRange { low: sizes.low / air, high: sizes.high * air };
+        let across = LogAxis::new(shown_sizes, left, right);
+        let up = LogAxis::new(values, bottom, PANEL_TOP);
         let mut group = Group::new().set("class", self.class);
         for tick in axis::size_ticks(sizes) {
             let x = across.position_of(tick.value);
-            group = group.add(grid_line((x, PANEL_TOP), (x, bottom), &tick));
+            group = group.add(grid_line(x, PANEL_TOP, x, bottom, &tick));
             if let Some(label) = tick.label {
                 group = group.add(text_node(x, bottom + 20.0, label, 12).set("text-anchor", "middle"));
             }
         }
         for tick in value_ticks {
             let y = up.position_of(tick.value);
-            group = group.add(grid_line((left, y), (right, y), &tick));
+            group = group.add(grid_line(left, y, right, y, &tick));
             if let Some(label) = tick.label {
                 group = group.add(text_node(left - 8.0, y + 4.0, label, 12).set("text-anchor", "end"));
             }
@@ -159,8 +160,8 @@ impl PlotPanel {
         for point in &run.points {
             let tip =
                 format!("{label}\n{}: {}", axis::format_size(point.bytes), (self.tip)((self.value)(point)));
-            group =
-                group.add(Group::new().add(Title::new(clean_text(&tip))).add(run_marker(at, place(point))));
+            let (x, y) = place(point);
+            group = group.add(Group::new().add(Title::new(clean_text(&tip))).add(run_marker(at, x, y)));
         }
         group
     }
@@ -172,7 +173,7 @@ fn legend_entry(at: usize, label: &str, x: f64, y: f64) -> Group {
         .set("class", "legend")
         .add(Title::new(clean_text(label)))
         .add(style_line(sample, at))
-        .add(run_marker(at, (x + 18.0, y)))
+        .add(run_marker(at, x + 18.0, y))
         .add(text_node(x + 46.0, y + 4.5, shorten_text(label, LEGEND_LETTERS), 13))
 }
 
@@ -190,7 +191,7 @@ fn run_colour(at: usize) -> &'static str {
 }
 
 /// A shape that goes with the colour: the picture can be read without either.
-fn run_marker(at: usize, (x, y): (f64, f64)) -> Box<dyn svg::Node> {
+fn run_marker(at: usize, x: f64, y: f64) -> Box<dyn svg::Node> {
     let corners = |steps: &[(f64, f64)]| {
         let steps: Vec<String> =
             steps.iter().map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy)).collect();
@@ -216,10 +217,11 @@ fn format_coordinate(value: f64) -> String {
     format!("{value:.1}")
 }
 
-fn grid_line(from: (f64, f64), to: (f64, f64), tick: &AxisTick) -> Line {
+/// A line of the grid from `(x1, y1)` to `(x2, y2)`.
+fn grid_line(x1: f64, y1: f64, x2: f64, y2: f64, tick: &AxisTick) -> Line {
     let colour = if tick.label.is_some() { "#d4d4d4" } else { "#efefef" };
-    let line = Line::new().set("x1", format_coordinate(from.0)).set("y1", format_coordinate(from.1));
-    line.set("x2", format_coordinate(to.0)).set("y2", format_coordinate(to.1)).set("stroke", colour)
+    let line = Line::new().set("x1", format_coordinate(x1)).set("y1", format_coordinate(y1));
+    line.set("x2", format_coordinate(x2)).set("y2", format_coordinate(y2)).set("stroke", colour)
 }
 
 fn text_node(x: f64, y: f64, content: String, size: u32) -> Text {

@@ -1,6 +1,8 @@
 use std::io::Write as _;
 
-use super::axis::{decimal_ticks, format_number, format_size, format_time, size_ticks, value_range};
+use super::axis::{
+    AxisRange, decimal_ticks, format_number, format_size, format_time, size_ticks, value_range,
+};
 use super::*;
 
 fn row(collective: &str, plugin: &str, bytes: u64) -> String {
@@ -91,7 +93,7 @@ fn labels_are_short_and_in_their_units() {
 #[test]
 fn ticks_of_sizes_are_powers_of_two_and_few() {
     let labels = |low: f64, high: f64| -> Vec<String> {
-        size_ticks((low, high)).into_iter().filter_map(|tick| tick.label).collect()
+        size_ticks(AxisRange { low, high }).into_iter().filter_map(|tick| tick.label).collect()
     };
     assert_eq!(labels(8.0, 128.0), ["8 B", "16 B", "32 B", "64 B", "128 B"]);
     assert_eq!(
@@ -107,11 +109,12 @@ fn ticks_of_sizes_are_powers_of_two_and_few() {
 #[test]
 fn ticks_of_figures_surround_them_all() {
     for (low, high) in [(0.003, 17.0), (1.0, 1.0), (5.0, 5.2), (0.31, 20_000.0), (1e-9, 1e9)] {
-        let ((below, above), ticks) = decimal_ticks((low, high), format_number);
+        let (shown, ticks) = decimal_ticks(AxisRange { low, high }, format_number);
+        let AxisRange { low: below, high: above } = shown;
         assert!(below < low && above > high && below > low / 3.0 && above < high * 3.0, "{below} {above}");
         let named = ticks.iter().filter(|tick| tick.label.is_some()).count();
         assert!((2..=20).contains(&named), "{low} to {high}: {named}");
         assert!(ticks.iter().all(|tick| tick.value >= below * 0.99 && tick.value <= above * 1.01));
     }
-    assert_eq!(value_range([3.0, 1.0, 2.0].into_iter()), (1.0, 3.0));
+    assert_eq!(value_range([3.0, 1.0, 2.0].into_iter()), AxisRange { low: 1.0, high: 3.0 });
 }

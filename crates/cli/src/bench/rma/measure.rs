@@ -7,7 +7,7 @@ use trunkline::{Compare, Error, SignalOp, Symmetric, SymmetricSlice, World};
 
 use super::super::times::{OperationTimes, warm_up};
 use super::{FixedSizeResult, RmaBenchSettings};
-use crate::cmd::BenchError;
+use crate::bench::BenchError;
 
 /// Bytes around the data that nobody may touch.
 const GUARD: usize = 64;
@@ -314,10 +314,10 @@ impl<'a> RmaBench<'a> {
         let before = self.wrong.load();
         let mut wrong = 0;
         let send = |to: usize, value: u64| {
-            let signal = (self.words.at(0), SignalOp::Add, 1);
+            let word = self.words.at(0);
             match puts {
-                true => world.put_signal(to, self.words.at(1), &[value], signal),
-                false => world.signal(to, signal.0, signal.1, signal.2),
+                true => world.put_signal(to, self.words.at(1), &[value], word, SignalOp::Add, 1),
+                false => world.signal(to, word, SignalOp::Add, 1),
             }
         };
         let mut receive = |from: usize, value: u64| {

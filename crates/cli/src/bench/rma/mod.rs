@@ -14,7 +14,7 @@ use trunkline::World;
 use super::plot::PendingPlot;
 use super::progress;
 use super::times::OperationTimes;
-use crate::cmd::BenchError;
+use crate::bench::BenchError;
 use measure::{RmaBench, TransferResult};
 
 /// What the arguments say.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use trunkline::World;
 
 use super::super::times::{OperationTimes, warm_up};
-use crate::cmd::BenchError;
+use crate::bench::BenchError;
 
 /// How long the other end may take to call.
 const CALL: Duration = Duration::from_secs(5);

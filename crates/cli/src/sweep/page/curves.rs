@@ -5,7 +5,7 @@ use svg::node::element::{Circle, Element, Group, Line, Polyline, Rectangle, Text
 
 use super::element::{ElementBuilder as _, html_element, text_element};
 use crate::bench;
-use crate::bench::plot::axis::{self, AxisTick, LogAxis};
+use crate::bench::plot::axis::{self, AxisRange, AxisTick, LogAxis};
 use crate::sweep::SweepPlan;
 use crate::sweep::configuration::SweepConfiguration;
 use crate::sweep::results::{SweepCell, SweepPoint, SweepResults};
@@ -72,9 +72,10 @@ fn curve_chart(plan: &SweepPlan, cells: &[SweepCell]) -> Option<Document> {
         axis::format_number,
     );
     // A little air, so that the first and the last point stand free; more where all have one size.
-    let air = (sizes.1 / sizes.0).powf(0.03).max(1.1);
-    let across = LogAxis::new((sizes.0 / air, sizes.1 * air), (LEFT, RIGHT));
-    let up = LogAxis::new(values, (BOTTOM, TOP));
+    let air = (sizes.high / sizes.low).powf(0.03).max(1.1);
+    let shown_sizes = AxisRange { low: sizes.low / air, high: sizes.high * air };
+    let across = LogAxis::new(shown_sizes, LEFT, RIGHT);
+    let up = LogAxis::new(values, BOTTOM, TOP);
     let title = format!("{name}, bus bandwidth in GB/s");
     let mut document = Document::new()
         .set("viewBox", (0, 0, WIDTH, HEIGHT))
@@ -83,13 +84,13 @@ fn curve_chart(plan: &SweepPlan, cells: &[SweepCell]) -> Option<Document> {
         .add(text_node(0.0, 16.0, &title).set("class", "title"));
     for tick in axis::size_ticks(sizes) {
         let x = across.position_of(tick.value);
-        document = document.add(grid_line((x, TOP), (x, BOTTOM), &tick));
+        document = document.add(grid_line(x, TOP, x, BOTTOM, &tick));
         let label = text_node(x, BOTTOM + 18.0, tick.label.as_deref().unwrap_or("")).set("class", "label");
         document = document.add(label.set("text-anchor", "middle"));
     }
     for tick in value_ticks {
         let y = up.position_of(tick.value);
-        document = document.add(grid_line((LEFT, y), (RIGHT, y), &tick));
+        document = document.add(grid_line(LEFT, y, RIGHT, y, &tick));
         if let Some(label) = &tick.label {
             document = document
                 .add(text_node(LEFT - 6.0, y + 4.0, label).set("class", "label").set("text-anchor", "end"));
@@ -132,10 +133,11 @@ fn draw_curve(plan: &SweepPlan, cell: &SweepCell, across: &LogAxis, up: &LogAxis
     Group::new().add(Polyline::new().set("points", corners.join(" ")).set("class", class)).add(marks)
 }
 
-fn grid_line(from: (f64, f64), to: (f64, f64), tick: &AxisTick) -> Line {
+/// A line of the grid from `(x1, y1)` to `(x2, y2)`.
+fn grid_line(x1: f64, y1: f64, x2: f64, y2: f64, tick: &AxisTick) -> Line {
     let class = if tick.label.is_some() { "grid" } else { "grid faint" };
-    let line = Line::new().set("x1", format!("{:.1}", from.0)).set("y1", format!("{:.1}", from.1));
-    line.set("x2", format!("{:.1}", to.0)).set("y2", format!("{:.1}", to.1)).set("class", class)
+    let line = Line::new().set("x1", format!("{x1:.1}")).set("y1", format!("{y1:.1}"));
+    line.set("x2", format!("{x2:.1}")).set("y2", format!("{y2:.1}")).set("class", class)
 }
 
 fn text_node(x: f64, y: f64, content: &str) -> Text {

@@ -137,7 +137,7 @@ impl GpuDevice {
         match memory.kind() {
             MemoryKind::Device(ordinal) if ordinal == inner.ordinal && !memory.is_empty() => {
                 let page = rustix::param::page_size();
-                inner.cuda.export_dmabuf(ordinal, (addr, memory.len()), page, DmaBufMapping::Any)
+                inner.cuda.export_dmabuf(ordinal, addr, memory.len(), page, DmaBufMapping::Any)
             }
             _ => Err(DmaBufError::Kind { addr, kind: PointerKind::Host }),
         }

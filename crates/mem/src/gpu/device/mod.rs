@@ -24,7 +24,7 @@ use super::cuda::CudaLibrary;
 use super::{DriverCallError, GpuUnavailable, is_planted};
 
 pub use memory::{PinnedMemory, RangeError};
-pub use mover::{DeviceCopyQueue, MOVES_MAX};
+pub use mover::{DeviceCopyQueue, MOVES_MAX, MemoryLocation};
 pub use program::{KernelArg, KernelLaunchError, KernelModule, RunningKernel};
 
 /// Streams of kernels that have ended that are kept for the next ones: to make one may wait for kernels that run.

@@ -16,6 +16,15 @@ use crate::{MemoryKind, MemoryRange};
 /// Copies that may be under way together.
 pub const MOVES_MAX: usize = 64;
 
+/// A place in a memory range, at which a copy begins to read or to write.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryLocation<'a> {
+    /// The memory.
+    pub memory: &'a MemoryRange,
+    /// Where the first byte is in it.
+    pub offset: u64,
+}
+
 /// A stream of copies, as one of its users has it: he hears of the end of his copies, and of no other's. Any thread may use it.
 pub struct DeviceCopyQueue {
     shared: Arc<SharedCopyQueue>,
@@ -109,8 +118,8 @@ impl DeviceCopyQueue {
     pub fn begin_copy(
         &self,
         cookie: u64,
-        from: (&MemoryRange, u64),
-        to: (&MemoryRange, u64),
+        from: MemoryLocation<'_>,
+        to: MemoryLocation<'_>,
         len: u64,
     ) -> bool {
         let mut state = self.shared.lock_copies();
@@ -120,7 +129,8 @@ impl DeviceCopyQueue {
         }
         match self.enqueue_copy(&state, from, to, len) {
             Ok(()) => {
-                state.under_way.push_back(PendingCopy { user, cookie, ends: [from.0.clone(), to.0.clone()] });
+                let ends = [from.memory.clone(), to.memory.clone()];
+                state.under_way.push_back(PendingCopy { user, cookie, ends });
                 state.unmarked += 1;
             }
             Err(code) => state.ended[user].push((cookie, Err(code))),
@@ -131,12 +141,12 @@ impl DeviceCopyQueue {
     fn enqueue_copy(
         &self,
         state: &PendingCopies,
-        (from, at): (&MemoryRange, u64),
-        (to, offset): (&MemoryRange, u64),
+        from: MemoryLocation<'_>,
+        to: MemoryLocation<'_>,
         len: u64,
     ) -> Result<(), u32> {
-        let from = self.resolve_address(from, at, len)?;
-        let to = self.resolve_address(to, offset, len)?;
+        let from = self.resolve_address(from.memory, from.offset, len)?;
+        let to = self.resolve_address(to.memory, to.offset, len)?;
         // SAFETY: both are inside of memory that is held until the copy has ended.
         let begun = unsafe { self.shared.device.enqueue_copy(to, from, len as usize, state.stream) };
         begun.map_err(|error: DriverCallError| error.code)

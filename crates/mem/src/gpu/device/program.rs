@@ -98,14 +98,15 @@ impl KernelModule {
         GpuDevice { inner: Arc::clone(&self.loaded.device) }
     }
 
-    /// Starts a kernel: so many blocks of so many threads.
+    /// Starts a kernel of `blocks` blocks, each of `threads` threads.
     ///
     /// # Errors
     /// [`KernelLaunchError`].
     pub fn launch_kernel(
         &self,
         name: &str,
-        (blocks, threads): (u32, u32),
+        blocks: u32,
+        threads: u32,
         args: Vec<KernelArg>,
     ) -> Result<RunningKernel, KernelLaunchError> {
         let device = &self.loaded.device;

@@ -7,7 +7,7 @@ use trunkline_sys::cuda_run::{EVENT_DISABLE_TIMING, Event, NOT_READY};
 
 use super::{CudaDriver, is_planted};
 use crate::gpu::DriverCallError;
-use crate::ipc::driven::CopyStreams;
+use crate::ipc::driven::{CopyStreams, RawCopy};
 
 impl CopyStreams for CudaDriver {
     type Stream = Stream;
@@ -51,7 +51,7 @@ impl CopyStreams for CudaDriver {
         &self,
         device: u32,
         stream: *mut Stream,
-        (to, from, len): (usize, usize, usize),
+        RawCopy { to, from, len }: RawCopy,
     ) -> Result<(), DriverCallError> {
         self.call_driver(device, "cuMemcpyAsync", || {
             // SAFETY: the caller's promise; the driver tells by the addresses which are of a device.

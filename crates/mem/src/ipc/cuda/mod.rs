@@ -21,7 +21,7 @@ use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attr
 use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, MEM_HOST_REGISTER_PORTABLE};
 
 use super::driven::{
-    CopyDirection, CopySlots, CopyStreams as _, DriverMemory, IpcDriver, PerDevice, SealedHandle,
+    CopyDirection, CopySlots, CopyStreams as _, DriverMemory, IpcDriver, PerDevice, RawCopy, SealedHandle,
     choose_device,
 };
 use super::error::{CallFailure, ExportError, HandleOpenError};
@@ -269,18 +269,17 @@ impl IpcDriver for CudaDriver {
 
     unsafe fn transfer(
         &self,
-        to: usize,
-        from: usize,
-        len: usize,
-        (_way, device): (CopyDirection, Option<u32>),
+        copy: RawCopy,
+        _direction: CopyDirection,
+        device: Option<u32>,
     ) -> Result<(), CallFailure> {
-        if len == 0 {
+        if copy.len == 0 {
             return Ok(());
         }
         let device = device.unwrap_or(self.device);
         let stream = self.device_stream(device)?;
         // SAFETY: the caller's promise; it has ended when the stream has been waited for.
-        unsafe { self.begin_copy(device, stream, (to, from, len)) }?;
+        unsafe { self.begin_copy(device, stream, copy) }?;
         Ok(self.synchronize_stream(device, stream)?)
     }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::PerDevice;
+use super::{PerDevice, RawCopy};
 use crate::gpu::DriverCallError;
 
 /// How many there are: batches of a process that may be under way.
@@ -36,7 +36,7 @@ pub trait CopyStreams {
     /// As [`CopyStreams::end_stream`].
     fn end_event(&self, device: u32, event: *mut Self::Event);
 
-    /// Begins a copy: to where, from where and how long.
+    /// Begins a copy on a stream.
     ///
     /// # Errors
     /// What the driver says.
@@ -47,7 +47,7 @@ pub trait CopyStreams {
         &self,
         device: u32,
         stream: *mut Self::Stream,
-        copy: (usize, usize, usize),
+        copy: RawCopy,
     ) -> Result<(), DriverCallError>;
 
     /// Puts an event behind all that a stream has begun. The copies that it was behind before have ended.
@@ -123,7 +123,7 @@ impl<S: CopyStreams> CopySlots<S> {
         self.slots[slot].events.get(device, || driver.make_event(device))
     }
 
-    /// Begins a copy, behind all others of its slot: to where, from where and how long.
+    /// Begins a copy, behind all others of its slot.
     ///
     /// # Errors
     /// What the driver says.
@@ -134,7 +134,7 @@ impl<S: CopyStreams> CopySlots<S> {
         &self,
         driver: &S,
         slot: usize,
-        copy: (usize, usize, usize),
+        copy: RawCopy,
         device: Option<u32>,
     ) -> Result<(), DriverCallError> {
         let device = device.unwrap_or(self.by_default);

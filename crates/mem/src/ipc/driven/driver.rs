@@ -28,6 +28,17 @@ pub enum CopyDirection {
     Across,
 }
 
+/// A copy by raw addresses, each of which is of the host or of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct RawCopy {
+    /// The address of the first byte that is written.
+    pub to: usize,
+    /// The address of the first byte that is read.
+    pub from: usize,
+    /// How many bytes are copied.
+    pub len: usize,
+}
+
 /// A driver, which has begun, and the device that memory of others is mapped for. It keeps no table of what is open.
 pub trait IpcDriver: CopyStreams + fmt::Debug + Send + Sized + Sync {
     /// What it must know of a mapping to end it.
@@ -116,10 +127,9 @@ pub trait IpcDriver: CopyStreams + fmt::Debug + Send + Sized + Sync {
     /// of a device the driver knows what is there.
     unsafe fn transfer(
         &self,
-        to: usize,
-        from: usize,
-        len: usize,
-        how: (CopyDirection, Option<u32>),
+        copy: RawCopy,
+        direction: CopyDirection,
+        device: Option<u32>,
     ) -> Result<(), CallFailure>;
 
     /// Pins memory of the host for copies of all devices; whether it does that at all.
@@ -146,13 +156,12 @@ pub trait IpcDriver: CopyStreams + fmt::Debug + Send + Sized + Sync {
     unsafe fn begin_transfer(
         &self,
         slot: usize,
-        to: usize,
-        from: usize,
-        len: usize,
-        (_way, device): (CopyDirection, Option<u32>),
+        copy: RawCopy,
+        _direction: CopyDirection,
+        device: Option<u32>,
     ) -> Result<(), CallFailure> {
         // SAFETY: the caller's promise.
-        Ok(unsafe { self.copy_slots().begin_copy(self, slot, (to, from, len), device) }?)
+        Ok(unsafe { self.copy_slots().begin_copy(self, slot, copy, device) }?)
     }
 
     /// Puts a mark behind all copies of a slot, of that device. The one before has been reached.

@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard, RwLockReadGuard};
 
 pub(super) use copy_slots::{CopySlots, CopyStreams};
-pub(super) use driver::{CopyDirection, IpcDriver};
+pub(super) use driver::{CopyDirection, IpcDriver, RawCopy};
 pub(super) use each::{PerDevice, choose_device};
 pub(super) use sealed::SealedHandle;
 
@@ -223,8 +223,9 @@ impl<D: IpcDriver> DriverMemory<D> {
             // What is open is of use to the device alone that it is mapped for.
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = if is_planted("mem-gpu-copies-over-seams") { left } else { to.piece.min(from.piece) };
+            let copy = RawCopy { to: to.addr, from: from.addr, len: part };
             // SAFETY: the caller's promise.
-            let copied = unsafe { self.gpu_driver().transfer(to.addr, from.addr, part, (way, device)) };
+            let copied = unsafe { self.gpu_driver().transfer(copy, way, device) };
             copied.map_err(CopyError::Other)?;
             done += part;
             if done >= len {
@@ -242,7 +243,8 @@ impl<D: IpcDriver> DriverMemory<D> {
     unsafe fn begin_transfer(
         &self,
         batch: &mut Option<CopyBatch>,
-        (to, from): (CopyEnd<'_>, CopyEnd<'_>),
+        to: CopyEnd<'_>,
+        from: CopyEnd<'_>,
         len: usize,
         held: Option<&MemoryRange>,
     ) -> Result<(), CopyError> {
@@ -272,9 +274,9 @@ impl<D: IpcDriver> DriverMemory<D> {
             let mut batches = self.lock_batches();
             let slot = batches.acquire_slot(batch)?;
             batches.record_copy(slot, device, uses, held);
+            let copy = RawCopy { to: to.addr, from: from.addr, len: part };
             // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
-            let begun =
-                unsafe { self.gpu_driver().begin_transfer(slot, to.addr, from.addr, part, (way, device)) };
+            let begun = unsafe { self.gpu_driver().begin_transfer(slot, copy, way, device) };
             begun.map_err(CopyError::Other)?;
             done += part;
         }
@@ -451,7 +453,7 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
             CopyTarget::Memory(memory, at) => (CopyEnd::Host(of_host(memory, at, len)?), Some(memory)),
         };
         // SAFETY: memory of the host that says how long it is, to which no reference exists; the batch holds it.
-        unsafe { self.begin_transfer(batch, (to, CopyEnd::Device(from)), len, held) }
+        unsafe { self.begin_transfer(batch, to, CopyEnd::Device(from), len, held) }
     }
 
     fn begin_fill(
@@ -467,7 +469,7 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
         }
         let at = of_host(from, offset, len)?;
         // SAFETY: as above.
-        unsafe { self.begin_transfer(batch, (CopyEnd::Device(to), CopyEnd::Host(at)), len, Some(from)) }
+        unsafe { self.begin_transfer(batch, CopyEnd::Device(to), CopyEnd::Host(at), len, Some(from)) }
     }
 
     fn has_ended(&self, batch: &CopyBatch) -> Result<bool, CopyError> {

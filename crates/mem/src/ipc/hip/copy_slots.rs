@@ -8,7 +8,7 @@ use trunkline_sys::hip_ipc::{
 
 use super::{HipDriver, is_planted};
 use crate::gpu::DriverCallError;
-use crate::ipc::driven::CopyStreams;
+use crate::ipc::driven::{CopyStreams, RawCopy};
 
 impl CopyStreams for HipDriver {
     type Stream = HipStream;
@@ -50,7 +50,7 @@ impl CopyStreams for HipDriver {
         &self,
         device: u32,
         stream: *mut HipStream,
-        (to, from, len): (usize, usize, usize),
+        RawCopy { to, from, len }: RawCopy,
     ) -> Result<(), DriverCallError> {
         let into = ptr::with_exposed_provenance_mut(to);
         let out = ptr::with_exposed_provenance(from);

@@ -95,19 +95,19 @@ impl PeerAttachments {
         }
         while self.pieces.len() >= self.most && !is_planted("mem-xpmem-keeps-all") {
             let oldest = self.pieces.iter().min_by_key(|(_, piece)| piece.used.load(Ordering::Relaxed));
-            let Some(key) = oldest.map(|(key, _)| *key) else { break };
-            self.detach_piece(driver, key);
+            let Some((owner, piece)) = oldest.map(|(key, _)| *key) else { break };
+            self.detach_piece(driver, owner, piece);
         }
         let at = driver.attach_range(permit.id, number.saturating_mul(PIECE), PIECE)?;
         let used = AtomicU64::new(self.uses.fetch_add(1, Ordering::Relaxed));
         // Without a planted bug there is none in its place.
-        self.detach_piece(driver, (peer, number));
+        self.detach_piece(driver, peer, number);
         self.pieces.insert((peer, number), AttachedPiece { at, used });
         Ok(Some(()))
     }
 
-    fn detach_piece(&mut self, driver: &XpmemLibrary, key: (u64, usize)) {
-        if let Some(piece) = self.pieces.remove(&key) {
+    fn detach_piece(&mut self, driver: &XpmemLibrary, peer: u64, number: usize) {
+        if let Some(piece) = self.pieces.remove(&(peer, number)) {
             driver.detach_range(piece.at);
         }
     }
@@ -118,7 +118,7 @@ impl PeerAttachments {
             return;
         }
         let keys: Vec<_> = self.pieces.range((peer, 0)..=(peer, usize::MAX)).map(|(key, _)| *key).collect();
-        keys.into_iter().for_each(|key| self.detach_piece(driver, key));
+        keys.into_iter().for_each(|(peer, number)| self.detach_piece(driver, peer, number));
         permit.end_permit(driver);
     }
 }

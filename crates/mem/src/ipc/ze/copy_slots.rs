@@ -9,7 +9,7 @@ use trunkline_sys::ze::{self, ZeCommandList, ZeEvent, status};
 use super::calls::check_status;
 use super::{EventPool, ZeDrivers, is_planted};
 use crate::gpu::DriverCallError;
-use crate::ipc::driven::CopyStreams;
+use crate::ipc::driven::{CopyStreams, RawCopy};
 
 impl ZeDrivers {
     fn end_pool(&self, pool: &EventPool) {
@@ -72,7 +72,7 @@ impl CopyStreams for ZeDrivers {
         &self,
         _device: u32,
         list: *mut ZeCommandList,
-        copy: (usize, usize, usize),
+        copy: RawCopy,
     ) -> Result<(), DriverCallError> {
         // SAFETY: the caller's promise; one thread at a time uses slots.
         unsafe { self.append_copy(list, copy) }

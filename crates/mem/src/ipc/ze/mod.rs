@@ -25,7 +25,9 @@ use trunkline_sys::ze::{
 };
 
 use self::calls::{check_status, open_error, to_call_error};
-use super::driven::{CopyDirection, CopySlots, DriverMemory, IpcDriver, SealedHandle, choose_device};
+use super::driven::{
+    CopyDirection, CopySlots, DriverMemory, IpcDriver, RawCopy, SealedHandle, choose_device,
+};
 use super::error::{CallFailure, CloseError, ExportError, HandleOpenError};
 use super::{HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle, NoMemory, is_planted};
 use crate::gpu::{DriverCallError, GpuUnavailable};
@@ -102,14 +104,14 @@ impl ZeDrivers {
         Ok(made)
     }
 
-    /// Appends a copy to a list: to where, from where and how long.
+    /// Appends a copy to a list.
     ///
     /// # Safety
     /// As [`IpcDriver::begin_transfer`]; no other thread uses the list.
     unsafe fn append_copy(
         &self,
         list: *mut ZeCommandList,
-        (to, from, len): (usize, usize, usize),
+        RawCopy { to, from, len }: RawCopy,
     ) -> Result<(), DriverCallError> {
         let into = ptr::with_exposed_provenance_mut(to);
         let out = ptr::with_exposed_provenance(from);
@@ -356,17 +358,16 @@ impl IpcDriver for ZeDrivers {
 
     unsafe fn transfer(
         &self,
-        to: usize,
-        from: usize,
-        len: usize,
-        (_way, device): (CopyDirection, Option<u32>),
+        copy: RawCopy,
+        _direction: CopyDirection,
+        device: Option<u32>,
     ) -> Result<(), CallFailure> {
-        if len == 0 {
+        if copy.len == 0 {
             return Ok(());
         }
         let list = self.lock_command_list(device.unwrap_or(self.device))?;
         // SAFETY: the caller's promise; the list is locked, and has done it when the call returns.
-        Ok(unsafe { self.append_copy(*list, (to, from, len)) }?)
+        Ok(unsafe { self.append_copy(*list, copy) }?)
     }
 
     fn copy_slots(&self) -> &CopySlots<Self> {

@@ -569,9 +569,9 @@ impl World {
         for number in 0..self.config.streams {
             let out = self.out(pair, number);
             let Some(standing) = out.paths.take_delivery_report(place(path), is_quiet) else { continue };
-            let (before, at) = (out.machine.unacknowledged_signals(), (0, place(path)));
+            let (before, path) = (out.machine.unacknowledged_signals(), place(path));
             let (machine, ledger) = (&mut out.machine, &mut out.ledger);
-            out.redo.queue_lost_work(at, &standing, machine, ledger, |note| note.kind()).unwrap();
+            out.redo.queue_lost_work(0, path, &standing, machine, ledger, |note| note.kind()).unwrap();
             let news = before - out.machine.unacknowledged_signals();
             self.stream(pair, number).acknowledge(news);
         }
