@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, RendezvousMethod, SecretSource,
 };
-use crate::{is_planted, openmpi, own, pmi, slurm, torchrun};
+use crate::{is_planted, openmpi, pmi, slurm, torchrun, trunkline_run};
 
 /// Whether a host's name says that no process of another host can listen there.
 fn is_loopback(host: &str) -> bool {
@@ -35,7 +35,7 @@ impl JobEnvironment {
                 "the secret of this job is made of numbers that {} shows to other users of the cluster; whoever knows them can take part in the \
                  job, or be its rank 0. Set {} to the same random text in all processes, such as the output of `openssl rand -hex 16`",
                 self.launcher,
-                own::SECRET
+                trunkline_run::SECRET
             )
         })
     }
@@ -57,7 +57,7 @@ impl JobEnvironment {
     ) -> Result<Option<Self>, EnvironmentError> {
         let variables = EnvironmentVariables(variable);
         for read in [
-            own::read_environment,
+            trunkline_run::read_environment,
             torchrun::read_environment,
             pmi::read_environment,
             openmpi::read_environment,

@@ -152,7 +152,7 @@ fn a_window_holds_eight_ports_that_exist() {
 
 #[test]
 fn hosts_with_ports() {
-    use crate::own::host_and_port;
+    use crate::trunkline_run::host_and_port;
     assert_eq!(host_and_port("a.b:7"), Some(("a.b".into(), 7)));
     assert_eq!(host_and_port("[::1]:7"), Some(("::1".into(), 7)));
     for bad in ["", "a", "a:", ":7", "a:0", "a:70000", "::1:7", "[]:7"] {

@@ -26,13 +26,12 @@
 
 mod address;
 mod bootstrap;
-mod clock;
+mod deadline_io;
 mod environment;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod openmpi;
-pub mod own;
 mod placement;
 mod pmi;
 mod pmix;
@@ -40,6 +39,7 @@ mod secret;
 mod slurm;
 mod store;
 mod torchrun;
+pub mod trunkline_run;
 
 /// Whether a bug is planted; never in a build without the feature.
 fn is_planted(name: &str) -> bool {

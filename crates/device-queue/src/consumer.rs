@@ -15,15 +15,15 @@ use trunkline_proto::wire::device_queue::{
     PeerAddress, PoisonWord, QueueEntry, QueueEntryError, QueueShape, at, is_before,
 };
 
+use crate::entry_record::{EntryKind, EntryRecord, EntryStage};
 use crate::error::QueueFault;
 use crate::job::{ConsumerStep, ExecutorRules, JobExecutor, JobOutcome, QueueJob, WINDOW_MAX};
 use crate::memory::WordMemory;
-use crate::place::{EntryKind, EntryRecord, EntryStage};
 use crate::progress::QueueProgress;
 use crate::queue::DeviceQueue;
 
-mod looking;
-mod telling;
+mod control_words;
+mod publish;
 
 /// Numbers of the operations of companions.
 const WAIT: u8 = QueueEntry::new(EntryWork::Wait { queue: 0, index: 0 }).op_number();

@@ -5,9 +5,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use trunkline_proto::holding::try_hold;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_grow};
+use trunkline_proto::table_capacity::try_hold;
 use trunkline_proto::wire::device_queue::CompanionWord;
 
 use crate::bells::BellPage;

@@ -28,6 +28,7 @@ pub mod budget;
 pub mod channel;
 pub mod consumer;
 pub mod drain;
+mod entry_record;
 pub mod error;
 pub mod header;
 pub mod job;
@@ -38,7 +39,6 @@ pub mod memory;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
 pub mod original;
-mod place;
 pub mod progress;
 pub mod queue;
 pub mod raw;

@@ -12,18 +12,18 @@ use trunkline_device_queue::view::DeviceWords;
 use trunkline_device_queue::{BellPage, DeviceQueue, ExecutorRules, QueueDrain, QueueView, WordMemory as _};
 use trunkline_mem::gpu::{GpuDevice, PinnedMemory};
 use trunkline_mem::{OutOfMemory, SharedMemory};
-use trunkline_proto::holding::try_hold;
 use trunkline_proto::limits::DEVICE_PIECES_MAX;
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::table_capacity::try_hold;
 use trunkline_proto::wire::device_queue::{
     AbortWord, CompanionWord, DoorbellLayout, EntryStatus, FrontierWord, POST_PLACES, PostRooms, QueueShape,
     ShapeError, at as words_at, is_before,
 };
 
+use crate::entry_ops::{BegunOp, EntryOps};
+use crate::guest_queues::{OwnedQueue, QueueFile, companion_of};
 use crate::network::MemberNetwork;
 use crate::numbers::{QueueNumber, QueueNumberPool};
-use crate::port::{BegunOp, EntryOps};
-use crate::processes::{OwnedQueue, QueueFile, companion_of};
 use crate::queue_error::QueueError;
 use crate::region::{EntryKey, EntryRegion, EntryRegions, PeerRegion};
 use crate::words::QueueWords;

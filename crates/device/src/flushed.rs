@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
-use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::table_capacity::{try_hold, try_hold_queue};
 
 use crate::network::{BeginOutcome, EntryFailure, HeapAddress, MemberNetwork, NetworkCompletion};
 use trunkline_engine::rma::{HeapRange, MemberRank, PutSource};

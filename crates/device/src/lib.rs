@@ -21,37 +21,37 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
-pub mod courier;
-mod deliver;
 pub mod driver;
+pub mod entry_ops;
 pub mod executor;
 pub mod flushed;
+pub mod guest_queues;
+pub mod host_deadline;
 pub mod lanes;
 pub mod network;
 mod numbers;
-pub mod part;
-pub mod patience;
 #[cfg(test)]
 mod planted;
-pub mod port;
-pub mod processes;
+pub mod proxy;
 pub mod queue_error;
 pub mod region;
-mod rest;
+mod remaining_work;
+mod service;
+pub mod window_part;
 pub mod words;
 
-pub use courier::ProxyNetwork;
 pub use driver::{DeviceQueues, ExecutorMode, QueuesError};
+pub use entry_ops::{BegunOp, UNSUPPORTED};
 pub use executor::{ExecutorPass, QueueExecutor};
 pub use flushed::{FlushedNetwork, FlushedPart, FlushedPeer};
+pub use guest_queues::{GuestBudget, GuestError, GuestQueues};
+pub use host_deadline::{HostDeadline, abort_process};
 pub use lanes::{KernelJob, KernelLanes, LanePlan, LanesError};
 pub use network::{BeginOutcome, EntryFailure, HeapAddress, MemberNetwork, NetworkCompletion, RmaNetwork};
-pub use part::{LocalPart, RemotePart};
-pub use patience::{HostDeadline, abort_process};
-pub use port::{BegunOp, UNSUPPORTED};
-pub use processes::{GuestBudget, GuestError, GuestQueues};
+pub use proxy::ProxyNetwork;
 pub use queue_error::QueueError;
 pub use region::{
     DeviceCopier, EntryKey, EntryRegion, EntryRegions, ErrorTable, FarWords, PeerRegion, WordsRegion,
 };
+pub use window_part::{LocalPart, RemotePart};
 pub use words::{DoorbellObserver, QueueWords};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::MemoryLocation;
-use trunkline_proto::holding::try_hold;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::OutOfMemory;
+use trunkline_proto::table_capacity::try_hold;
 use trunkline_proto::wire::device_queue::{EntryStatus, POST_PLACES, PostRooms};
 
 use trunkline_engine::rma::MemberRank;

@@ -19,7 +19,7 @@ use crate::lane::OwnerLock;
 use crate::memory::regions::NO_MR;
 use crate::pool::groups::{CommGroup, GroupTable, LockedMember, MemberLocation};
 use crate::pool::member::CommSide;
-use crate::pool::ride::new_control;
+use crate::pool::membership::new_control;
 use crate::status::EngineStatus as Shown;
 use crate::{CommFault, CommId, CommNics, EngineError, EngineParams, MrId, RequestId};
 

@@ -19,7 +19,7 @@ mod error;
 mod fabric;
 mod host;
 mod op;
-mod passed;
+mod passed_fd;
 mod rail;
 mod register;
 mod split;
@@ -34,7 +34,7 @@ pub use host::{
     Host, HostPage, LogLevel, OobAddress, OobFrame, OobListener, OobStream, OobTransport, StreamConnections,
 };
 pub use op::{CqId, MatchKey, Op, OpSource, RegionExtent, RemoteLocation};
-pub use passed::{PassedFd, PeerProcess};
+pub use passed_fd::{PassedFd, PeerProcess};
 pub use rail::{CqPosition, LinkAddress, LinkControl, LinkId, Rail, RailConfig, RecvOrder, WaitMethod};
 pub use register::{
     AccessRights, BounceRole, ControlRole, ExportedDmaBuf, HeapRole, LocalKey, MemoryRegistrar, PayloadRole,

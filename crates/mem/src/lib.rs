@@ -7,6 +7,7 @@
 //! Called by every layer above. This crate never registers memory with a NIC (that is a fabric's job) and never
 //! looks at what the bytes mean.
 
+mod counter_words;
 pub mod gpu;
 pub mod ipc;
 mod kind;
@@ -15,12 +16,12 @@ mod mapped;
 mod memory;
 mod memory_file;
 mod page;
-mod shared;
 mod shared_copy;
+mod shared_memory;
 mod statics;
-mod words;
 mod zeros;
 
+pub use counter_words::CounterWords;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use ipc::fuzzing;
@@ -32,9 +33,8 @@ pub use memory::{MemoryRange, OutOfBounds};
 pub use memory::{live_heaps, refuse_mappings};
 pub use memory_file::create_memory_file;
 pub use page::{PageView, PublishedPage, ViewError};
-pub use shared::{MemoryFileId, PeerError, SharedMemory, map_exported};
 pub use shared_copy::{copy_shared, copy_shared_words};
+pub use shared_memory::{MemoryFileId, PeerError, SharedMemory, map_exported};
 pub use statics::StaticVariables;
 pub use trunkline_proto::reserve::OutOfMemory;
-pub use words::CounterWords;
 pub use zeros::try_zeros;

@@ -11,8 +11,8 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
 use crate::ipc::CallFailure;
 use crate::ipc::mapping::{cause_of, create_sized_file};
-use crate::shared::SharedMemory;
 use crate::shared_copy::copy_shared;
+use crate::shared_memory::SharedMemory;
 use crate::{MemoryKind, MemoryRange};
 
 /// Bytes of a page.

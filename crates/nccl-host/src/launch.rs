@@ -19,7 +19,7 @@ use crate::buffer::MemoryKind;
 use crate::channel::RankChannel;
 use crate::collective::Collective;
 use crate::device::DeviceSelection;
-use crate::left::{self, KeptFiles, LeftFiles};
+use crate::left_files::{self, KeptFiles, LeftFiles};
 use crate::p2p;
 use crate::rank::RANK_VARIABLE;
 use crate::rendezvous::{
@@ -315,7 +315,7 @@ impl RankCluster {
                     return Err(self.find_culprit(rank, Some(message)));
                 }
                 Ok((rank, RankEvent::Said(FromRank::Left { begins, text }))) => {
-                    if !left::take_part(&mut self.left[rank], begins, &text) {
+                    if !left_files::take_part(&mut self.left[rank], begins, &text) {
                         return Err(RankLaunchError::OutOfOrder { rank });
                     }
                 }

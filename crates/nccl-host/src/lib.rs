@@ -27,7 +27,7 @@ mod executor;
 #[doc(hidden)]
 pub mod fuzzing;
 mod launch;
-mod left;
+mod left_files;
 mod links;
 mod log;
 mod p2p;
@@ -49,7 +49,7 @@ pub use collective::{Collective, ElementCounts};
 pub use comm::{ListenComm, NetHandle, NetMr, NetRecvPart, NetRequest, PluginContext, RecvComm, SendComm};
 pub use device::DeviceSelection;
 pub use launch::{RankCluster, RankJob, RankLaunchError, RankOrigin, RowResult};
-pub use left::{KeptFiles, LeftFiles};
+pub use left_files::{KeptFiles, LeftFiles};
 pub use plugin::{LoadError, NetPlugin};
 pub use properties::NetProperties;
 pub use rank::{LocalOverrides, ParentLoss, rank_entry, serve_parent};

@@ -22,7 +22,7 @@ use crate::channel::RankChannel;
 use crate::comm::PluginContext;
 use crate::device::{self, SelectDeviceError};
 use crate::executor::{CollectiveRun, ReceiveOptions, ScheduleExecutor};
-use crate::left;
+use crate::left_files;
 use crate::links::{self, CommMemory, ListeningPeer, PeerCallError, RankLinks};
 use crate::p2p;
 use crate::plugin::{LoadError, NetPlugin};
@@ -201,7 +201,7 @@ fn run_rank(
         close_comm(comm)?;
     }
     if let Some(directory) = &setup.left {
-        left::send_files(directory, |message| parent.send_message(message))?;
+        left_files::send_files(directory, |message| parent.send_message(message))?;
     }
     parent.send_message(&FromRank::Closed)?;
     Ok(wrong)

@@ -9,10 +9,10 @@
 mod abi;
 mod contexts;
 mod devices;
+mod fabric_engine;
 mod guard;
 mod memory;
 mod plugin;
-mod running;
 mod status;
 mod trace;
 mod world;

@@ -8,8 +8,8 @@ use trunkline_proto::limits::RAILS_MAX;
 
 use crate::abi::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_CUDA, PTR_DMABUF, PTR_HOST};
 use crate::devices::{KnownDevices, NetDevice};
+use crate::fabric_engine::FabricEngine;
 use crate::is_planted;
-use crate::running::FabricEngine;
 use crate::status::NetCallError;
 use crate::world::world;
 

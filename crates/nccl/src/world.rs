@@ -15,8 +15,8 @@ use crate::abi::log::NcclLog;
 use crate::abi::unload::{ReservedPlace, UnloadCell, watch_for_the_end};
 use crate::contexts::NetContexts;
 use crate::devices::NetDevices;
+use crate::fabric_engine::FabricEngine;
 use crate::is_planted;
-use crate::running::FabricEngine;
 use crate::status::NetCallError;
 use crate::trace::{ProcessTrace, WrittenTrace};
 

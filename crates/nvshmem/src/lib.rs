@@ -7,11 +7,11 @@
 mod abi;
 mod error;
 mod fetches;
-mod lane;
 mod memory;
 mod mesh;
 mod own_stack;
 mod plugin;
+mod role_context;
 mod settings;
 
 /// Whether a bug is planted.

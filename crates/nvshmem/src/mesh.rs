@@ -11,9 +11,9 @@ use trunkline_proto::wire::memory_handle::{MEMORY_HANDLE_BYTES, MemoryHandle, Re
 use trunkline_runtime::FabricJob;
 
 use crate::error::{CallError, Result};
-use crate::lane::{PeOffset, RoleContext};
 use crate::memory::{GpuReach, MemoryTable};
 use crate::plugin::StderrLog;
+use crate::role_context::{PeOffset, RoleContext};
 
 /// The bytes of a handle.
 pub(crate) type HandleBytes = [u8; MEMORY_HANDLE_BYTES];

@@ -3,8 +3,8 @@
 use trunkline_fabric::{Caps, DeviceReach};
 
 use crate::connect::LINKS_MAX;
-use crate::granted::ProviderGrant;
 use crate::profile::ProviderProfile;
+use crate::provider_grant::ProviderGrant;
 use crate::rail::{INLINE_MAX, PAIRED};
 use crate::table::REGIONS_MAX;
 

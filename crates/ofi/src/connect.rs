@@ -14,6 +14,7 @@ use trunkline_proto::reserve::{try_deque, try_grow};
 use crate::address::{OfiLinkAddress, ProofTarget};
 use crate::domain::OfiDomain;
 use crate::heads::HeadBuffers;
+use crate::lingering_ops::{self, LingeringOps};
 use crate::link::{EndpointPair, HelloProgress, OfiLink, OfiLinkStage};
 use crate::mutant::OfiMutant;
 use crate::nic::FoundNic;
@@ -23,7 +24,6 @@ use crate::queue::{CompletionFormat, OfiQueue, QueueWants};
 use crate::rail::{self, OfiRail};
 use crate::region::{MrEnabled, MrRequest, MrScope, OfiRegisterError, register_memory};
 use crate::register::OfiRegistrar;
-use crate::remains::{self, LingeringOps};
 use crate::rights::MemoryDuty;
 use crate::role::{ControlTraffic, EndpointRole, PayloadTraffic};
 
@@ -363,7 +363,7 @@ impl Drop for OfiRail {
             let _heads = self.heads.clone_registrations();
             let queue = self.queue.handed_on();
             let dying = std::mem::take(&mut self.dying);
-            self.nic.keep_rail(remains::LingeringRail { _heads, pair, queue, dying });
+            self.nic.keep_rail(lingering_ops::LingeringRail { _heads, pair, queue, dying });
         }
         let pairs = self.half_made.iter().chain(&self.shared);
         self.nic.closed_endpoints(pairs.map(|pair| pair.endpoint_count()).sum());

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use trunkline_sys::ofi::FidDomain;
 use trunkline_sys::ofi::FidFabric;
 
+use crate::domain_lock::DomainLock;
 use crate::endpoint::{OfiOpenError, OfiOpenStep};
 use crate::errno::OfiErrno;
 use crate::fid::{DomainShared, OwnedFid};
-use crate::granted::{CallExclusion, ProviderGrant};
-use crate::guard::DomainLock;
 use crate::info::OfiInfo;
 use crate::lease::KeyLeases;
 use crate::profile::ProviderProfile;
+use crate::provider_grant::{CallExclusion, ProviderGrant};
 
 /// Objects that the provider would not close. There are none unless something is wrong in this crate or in the provider:
 /// whatever uses an object holds it. They stay open until the process ends.

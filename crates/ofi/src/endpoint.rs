@@ -211,7 +211,7 @@ impl<R: EndpointRole> OfiEndpoint<R> {
             set_option(&fid, option).map_err(OfiOpenStep::Option(option.name).to_error())?;
         }
         fid.enable().map_err(OfiOpenStep::Enable.to_error())?;
-        let granted = crate::granted::ProviderGrant::from_info(info);
+        let granted = crate::provider_grant::ProviderGrant::from_info(info);
         Ok(Self {
             held: Arc::new(HeldEndpoint { fid, vector, queue: Arc::clone(queue.held_queue()) }),
             inject: granted.sizes.inject,

@@ -9,13 +9,13 @@ use trunkline_proto::wire::status::NicUsage;
 use trunkline_sys::ofi::{caps as bits, threading};
 
 use crate::errno::OfiErrno;
-use crate::granted::ProviderGrant;
+use crate::gpudirect::DeviceSupport;
 use crate::info::{OfiHints, OfiInfo, query_infos};
 use crate::mutant::OfiMutant;
 use crate::nic::FoundNic;
 use crate::profile::ProviderProfile;
+use crate::provider_grant::ProviderGrant;
 use crate::rail::COPIED_MAX;
-use crate::reach::DeviceSupport;
 use crate::trial::WriteDataSupport;
 use crate::{OfiLibrary, OfiRail, OfiUnavailable, caps};
 

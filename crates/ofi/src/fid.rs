@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use trunkline_sys::ofi::{Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, control};
 
 use crate::domain::CloseFailures;
+use crate::domain_lock::DomainLock;
 use crate::errno::OfiErrno;
-use crate::guard::DomainLock;
 use crate::mutant::OfiMutant;
 
 /// How often an object is to be enabled before its NIC is taken for full.

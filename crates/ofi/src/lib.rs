@@ -11,6 +11,7 @@ mod caps;
 mod connect;
 mod contexts;
 mod domain;
+mod domain_lock;
 mod endpoint;
 mod errno;
 mod fabric;
@@ -19,13 +20,13 @@ mod flusher;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod granted;
-mod guard;
+mod gpudirect;
 mod handlers;
 mod heads;
 mod info;
 mod lease;
 mod library;
+mod lingering_ops;
 mod link;
 mod mutant;
 mod nic;
@@ -34,12 +35,11 @@ mod pages;
 mod poll;
 mod post;
 mod profile;
+mod provider_grant;
 mod queue;
 mod rail;
-mod reach;
 mod region;
 mod register;
-mod remains;
 mod rights;
 mod role;
 mod table;
@@ -60,10 +60,10 @@ pub mod typed {
         EndpointAnchor, EndpointOption, EndpointPeer, OfiEndpoint, OfiOpenError, OfiOpenStep,
     };
     pub use crate::errno::OfiErrno;
-    pub use crate::granted::{CallExclusion, OrderGuarantees, ProviderGrant, SizeLimits};
     pub use crate::info::{NicAttributes, OfiHints, OfiInfo, query_infos};
     pub use crate::lease::{KeyLeases, LeaseError};
     pub use crate::post::{PayloadSource, PostOptions, SubmitOutcome};
+    pub use crate::provider_grant::{CallExclusion, OrderGuarantees, ProviderGrant, SizeLimits};
     pub use crate::queue::{
         CompletionEntry, CompletionFormat, FailedOperation, OfiQueue, QueueRead, QueueWants,
     };

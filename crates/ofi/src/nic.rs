@@ -10,10 +10,10 @@ use crate::cache::NicRegistrations;
 use crate::domain::OfiDomain;
 use crate::endpoint::{OfiOpenError, OfiOpenStep};
 use crate::errno::OfiErrno;
+use crate::gpudirect::DeviceSupport;
 use crate::info::OfiInfo;
+use crate::lingering_ops::LingeringRails;
 use crate::profile::ProviderProfile;
-use crate::reach::DeviceSupport;
-use crate::remains::LingeringRails;
 use crate::table::{OfiRegion, OfiRegionTable};
 
 /// A NIC that was found.

@@ -3,8 +3,8 @@
 
 use trunkline_sys::ofi::caps;
 
-use crate::granted::{CallExclusion, ProviderGrant};
 use crate::mutant::OfiMutant;
+use crate::provider_grant::{CallExclusion, ProviderGrant};
 
 /// How a provider is used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -12,6 +12,7 @@ use trunkline_proto::time::Duration;
 
 use crate::contexts::OpSlot;
 use crate::heads::HeadBuffers;
+use crate::lingering_ops::LingeringOps;
 use crate::link::{EndpointPair, HelloProgress, OfiLink, OfiLinkStage, ProviderOp, StagedSource};
 use crate::mutant::OfiMutant;
 use crate::nic::OpenNic;
@@ -21,7 +22,6 @@ use crate::profile::ProviderProfile;
 use crate::queue::OfiQueue;
 use crate::region::{RKey, RemotePlace as Place};
 use crate::register::OfiRegistrar;
-use crate::remains::LingeringOps;
 use crate::role::{ControlTraffic, PayloadTraffic};
 
 /// Most bytes of a head, or of a body, that are copied into an operation.

@@ -11,9 +11,9 @@ use trunkline_fabric::{
 use trunkline_mem::{MemoryKind, MemoryRange};
 
 use crate::cache::{ForPeers, RegistrationSharing};
+use crate::gpudirect;
 use crate::mutant::OfiMutant;
 use crate::nic::OpenNic;
-use crate::reach;
 use crate::region::{self, MrEnabled, MrRequest, MrScope, register_memory};
 use crate::rights::MemoryDuty;
 use crate::role::{ControlTraffic, PayloadTraffic};
@@ -144,7 +144,7 @@ impl OfiRegistrar {
         if !self.nic.devices.reach.reaches_any() {
             return Err(RegisterError::Kind(memory.kind()));
         }
-        let make = || reach::register_device_memory(&self.nic, &self.data, memory, exported, access);
+        let make = || gpudirect::register_device_memory(&self.nic, &self.data, memory, exported, access);
         let shared = match purpose {
             RegionPurpose::Data => self.share_registration(memory, exported.as_ref(), access, make)?,
             _ => None,

@@ -31,7 +31,6 @@ pub mod counters;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod holding;
 pub mod id;
 pub mod intervals;
 pub mod ipc;
@@ -47,6 +46,7 @@ pub mod registrations;
 pub mod reserve;
 pub mod rma;
 pub mod slots;
+pub mod table_capacity;
 pub mod tagged;
 pub mod time;
 pub mod wire;

@@ -9,6 +9,7 @@ mod banner;
 mod cause;
 mod config;
 mod error;
+mod fabric_job;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -17,18 +18,17 @@ mod inventory;
 mod member;
 mod queues;
 mod rank_nics;
-mod running;
 mod unused;
 mod wait;
 
 pub use banner::{COMMIT, FrontEnd, ProcessBanner, VERSION};
 pub use config::{near_fabric, ofi_config, soft_config, verbs_config};
 pub use error::{ChooseError, MembershipError};
+pub use fabric_job::{FabricJob, JobCarrier};
 pub use gpudirect::{GpuNote, meet_ofi, meet_verbs};
 pub use member::JobMember;
 pub use queues::DeviceQueueContext;
 pub use rank_nics::{NicChoice, RankNics};
-pub use running::{FabricJob, JobCarrier};
 pub use unused::{UnusedDevice, UnusedDevices, UsedFabric};
 
 use std::net::IpAddr;

@@ -7,7 +7,7 @@ use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
-use crate::running::{FabricJob, SharedJob};
+use crate::fabric_job::{FabricJob, SharedJob};
 
 /// A context of a job for the executor of device queues; one variant for each fabric.
 pub enum DeviceQueueContext {

@@ -8,8 +8,8 @@ use trunkline_proto::ranges::rounded_size;
 
 use crate::error::{Result, ShmemError};
 use crate::pe::{ALIGN_MAX, Pe, SymmetricHeap};
-use crate::place::HEAP;
 use crate::rma::map_bounds_error;
+use crate::symmetric_segments::HEAP;
 use crate::team::WORLD;
 
 /// What allocations are aligned to unless more is asked for.

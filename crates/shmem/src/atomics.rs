@@ -10,8 +10,8 @@ use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
 use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
-use crate::place::SymmetricPlace;
 use crate::rma::{ReturnPoint, map_bounds_error};
+use crate::symmetric_segments::SymmetricPlace;
 
 /// An update of a signal, a word of 8 bytes in a PE's symmetric memory.
 #[derive(Clone, Copy, Debug)]

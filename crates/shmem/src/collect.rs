@@ -6,8 +6,8 @@ use trunkline_mem::MemoryRange;
 use crate::error::{Result, ShmemError};
 use crate::group::CollectiveGroup;
 use crate::pe::Pe;
-use crate::place::SymmetricPlace;
 use crate::rma::{ReturnPoint, map_bounds_error};
+use crate::symmetric_segments::SymmetricPlace;
 
 /// Bytes that one PE pushes to all others by itself.
 const PUSHED: usize = 64 << 10;

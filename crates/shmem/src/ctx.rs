@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_proto::reserve::try_filled_with;
 
 use crate::error::{Result, ShmemError};
-use crate::far::LANES;
+use crate::fabric_transport::LANES;
 use crate::team::{Team, TeamTable, WORLD};
 
 /// Contexts beside the default one.

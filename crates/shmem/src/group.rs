@@ -6,7 +6,7 @@ use trunkline_proto::wire::rma::word::WordWidth;
 
 use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
-use crate::place::SymmetricPlace;
+use crate::symmetric_segments::SymmetricPlace;
 use crate::team::{Team, WORLD};
 use crate::wait::ExpectedPe;
 

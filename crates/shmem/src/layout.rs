@@ -1,7 +1,7 @@
 //! Where what is in a PE's inner memory: words and slots that PEs write into each other, then the stages of lanes. The same in every
 //! PE of a job.
 
-use crate::far::{LANES, STAGE};
+use crate::fabric_transport::{LANES, STAGE};
 
 /// Teams that there may be, with the two that always are.
 pub(crate) const TEAMS: usize = 64;

@@ -9,28 +9,28 @@
 mod abi;
 mod alloc;
 mod atomics;
-mod behind;
 mod collect;
 mod ctx;
 mod error;
-mod far;
+mod fabric_transport;
+mod fast_path;
 mod group;
 #[cfg(test)]
 mod header;
 mod layout;
 mod lock;
-mod near;
+mod neighbour_statics;
 mod pe;
-mod place;
-mod quick;
+mod pe_access;
+mod process_pe;
 mod reduce;
 mod rma;
 mod settings;
 mod split;
+mod symmetric_segments;
 mod sync;
 mod team;
 mod wait;
-mod world;
 
 /// Whether a bug is planted; never in a build without the feature.
 #[inline]

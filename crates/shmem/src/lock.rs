@@ -11,7 +11,7 @@ use trunkline_proto::wire::rma::word::WordWidth;
 
 use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
-use crate::place::{HEAP, SymmetricPlace};
+use crate::symmetric_segments::{HEAP, SymmetricPlace};
 use crate::wait::ExpectedPe;
 
 const WAITS: u64 = 1 << 31;

@@ -15,18 +15,18 @@ use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::pe::{PeRecord as Told, SEGMENTS, SymmetricSegment as ToldSegment};
 use trunkline_runtime::{FabricJob, JobMember};
 
-use crate::behind::{self, NeighbourStatics};
 use crate::ctx::{ContextTable, ContextTarget};
 use crate::error::{Result, ShmemError};
-use crate::far::FabricTransport;
+use crate::fabric_transport::FabricTransport;
 use crate::layout::{ENDS, EXIT, InnerLayout, LEFT};
 use crate::lock::HeldLock;
-use crate::near::PeAccess;
-use crate::place::{HEAP, INNER, STATICS, SegmentIndex, SymmetricPlace, SymmetricSegments};
+use crate::neighbour_statics::{self, NeighbourStatics};
+use crate::pe_access::PeAccess;
+use crate::process_pe::ENDS_WITHIN;
 use crate::settings::ShmemSettings;
+use crate::symmetric_segments::{HEAP, INNER, STATICS, SegmentIndex, SymmetricPlace, SymmetricSegments};
 use crate::team::{PES_MAX, SHARED, Team, TeamTable, WORLD};
 use crate::wait::{TestBackoff, spin_limit};
-use crate::world::ENDS_WITHIN;
 
 /// Passive progress is what OpenSHMEM's programs expect.
 const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
@@ -416,7 +416,7 @@ fn open_statics(
         return Ok(None);
     }
     let by = Arc::new(PrivateMemory::new()?);
-    let given = member.exchange(&behind::export_statics(&by, statics.addr())?)?;
+    let given = member.exchange(&neighbour_statics::export_statics(&by, statics.addr())?)?;
     for (near, told) in near.iter_mut().zip(&given) {
         // Of neighbours the heap is mapped.
         if near.segment_memory(HEAP).is_some() && near.segment_memory(STATICS).is_none() {

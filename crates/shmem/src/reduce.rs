@@ -9,8 +9,8 @@ use crate::collect::raw_memory;
 use crate::error::Result;
 use crate::group::CollectiveGroup;
 use crate::pe::Pe;
-use crate::place::SymmetricPlace;
 use crate::rma::{ReturnPoint, map_bounds_error};
+use crate::symmetric_segments::SymmetricPlace;
 
 /// Bytes that are combined at once: they stay in the nearest cache.
 const CHUNK: usize = 8 << 10;

@@ -4,11 +4,11 @@ use std::sync::atomic::{Ordering, fence};
 
 use trunkline_mem::MemoryRange;
 
-use crate::behind::{NeighbourStatics, STEP};
 use crate::ctx::ContextTarget;
 use crate::error::{Result, ShmemError};
+use crate::neighbour_statics::{NeighbourStatics, STEP};
 use crate::pe::Pe;
-use crate::place::{STATICS, SegmentIndex, SymmetricPlace};
+use crate::symmetric_segments::{STATICS, SegmentIndex, SymmetricPlace};
 
 /// When a call comes back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

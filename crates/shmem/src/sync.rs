@@ -10,8 +10,8 @@ use crate::collect::raw_memory;
 use crate::error::{Result, ShmemError};
 use crate::layout::InnerLayout;
 use crate::pe::Pe;
-use crate::place::{INNER, SymmetricPlace};
 use crate::rma::{ReturnPoint, map_bounds_error};
+use crate::symmetric_segments::{INNER, SymmetricPlace};
 use crate::team::{Team, WORLD};
 use crate::wait::ExpectedPe;
 
@@ -57,12 +57,12 @@ impl Pe {
         if crate::is_planted("shmem-barriers-complete-nothing") {
             return Ok(());
         }
-        self.far.as_ref().map_or(Ok(()), crate::far::FabricTransport::quiet_all)
+        self.far.as_ref().map_or(Ok(()), crate::fabric_transport::FabricTransport::quiet_all)
     }
 
     /// Whether all that this PE has begun is complete by now.
     pub(crate) fn poll_quiet_all(&self) -> Result<bool> {
-        self.far.as_ref().map_or(Ok(true), crate::far::FabricTransport::is_quiet)
+        self.far.as_ref().map_or(Ok(true), crate::fabric_transport::FabricTransport::is_quiet)
     }
 
     /// Gives bytes to all PEs of a team, no more than a slot has, and calls `each` with those of every PE, in their order.

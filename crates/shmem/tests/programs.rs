@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use trunkline_bootstrap::{JobSecret, free_port, own};
+use trunkline_bootstrap::{JobSecret, free_port, trunkline_run};
 
 #[path = "programs/deaths.rs"]
 mod deaths;
@@ -110,10 +110,12 @@ impl Program {
             let mut command = command(rank);
             command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command
-                .env(own::RANK, rank.to_string())
-                .env(own::SIZE, size.to_string())
-                .env(own::SECRET, &secret);
-            command.env(own::STORE, format!("127.0.0.1:{port}")).env("SHMEM_SYMMETRIC_SIZE", heap(rank));
+                .env(trunkline_run::RANK, rank.to_string())
+                .env(trunkline_run::SIZE, size.to_string())
+                .env(trunkline_run::SECRET, &secret);
+            command
+                .env(trunkline_run::STORE, format!("127.0.0.1:{port}"))
+                .env("SHMEM_SYMMETRIC_SIZE", heap(rank));
             // Cargo names the folders of other builds there, which come before the program's own.
             command.env_remove("LD_LIBRARY_PATH").envs(variables.iter().copied()).spawn().unwrap()
         };

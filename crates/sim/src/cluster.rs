@@ -10,11 +10,11 @@ use crate::checkers::groups::GroupChecker;
 use crate::checkers::once::OnceChecker;
 use crate::checkers::order::OrderChecker;
 use crate::checkers::{PropertyResult, PropertyViolation, groups, leaks};
+use crate::comm_end::{EndPhase, EndRole, SimCommEnd, SimEngine, StepContext};
 use crate::receiver::ReceiveSchedule;
+use crate::rogue_peer::RoguePeer;
 use crate::scenario::{CommPlan, InjectedFault, RunScenario, nic_set};
 use crate::sender::SendSchedule;
-use crate::side::{EndPhase, EndRole, SimCommEnd, SimEngine, StepContext};
-use crate::stranger::RoguePeer;
 use crate::{HeldResources, NetworkMutant, ProcessNic, SimFabric, SimHost, SimPid, SimRng, SimWorld};
 
 /// The limit the engines are given.

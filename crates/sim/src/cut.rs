@@ -5,7 +5,7 @@ use trunkline_fabric::RemoteLocation;
 use trunkline_mem::MemoryRange;
 
 use crate::link::{LinkPhase, PostedWork, SourceBytes, WorkProgress};
-use crate::place::RequiredRight;
+use crate::region_bytes::RequiredRight;
 use crate::wire::NetworkEvent;
 use crate::world::{ProcessNic, SimCore, SimPid};
 

@@ -9,18 +9,19 @@
 //! registered with it.
 #![forbid(unsafe_code)]
 
+mod atomics;
 mod checkers;
+mod close_mode;
 mod cluster;
+mod comm_end;
 #[cfg(test)]
 mod conformance_tests;
 mod connect;
 mod cut;
 mod denied;
-mod dice;
 mod early;
 #[cfg(test)]
 mod early_tests;
-mod ending;
 mod fabric;
 #[cfg(test)]
 mod fabric_tests;
@@ -39,17 +40,18 @@ mod matched_ride_tests;
 #[cfg(test)]
 mod member_memory_tests;
 mod mutant;
+mod network_model;
 mod oob;
 #[cfg(test)]
 mod oob_tests;
 #[cfg(test)]
 mod partial_tests;
 mod pattern;
-mod place;
 mod rail;
 #[cfg(test)]
 mod rails_tests;
 mod receiver;
+mod region_bytes;
 mod register;
 #[cfg(test)]
 mod remains_tests;
@@ -61,36 +63,34 @@ mod rma_order_tests;
 mod rma_rails_tests;
 #[cfg(test)]
 mod rma_tests;
+mod rng;
+mod rogue_peer;
 #[cfg(test)]
 mod rules_tests;
-mod run;
 mod scenario;
+mod seed_run;
 mod sender;
 #[cfg(test)]
 mod share_tests;
-mod shares;
-mod side;
-mod stranger;
+mod sharing;
 mod sweep;
 #[cfg(test)]
 mod sweep_tests;
 mod trace;
-mod weather;
 mod wire;
-mod words;
 mod world;
 
 pub use checkers::PropertyViolation;
 pub use denied::DeniedResource;
-pub use dice::SimRng;
 pub use fabric::SimFabric;
 pub use host::SimHost;
 pub use mutant::NetworkMutant;
+pub use network_model::NetworkModel;
 pub use oob::{SimListener, SimOob, SimStream};
 pub use rail::SimRail;
 pub use register::SimRegistrar;
-pub use run::{SeedOptions, SeedOutcome, run_seed};
+pub use rng::SimRng;
+pub use seed_run::{SeedOptions, SeedOutcome, run_seed};
 pub use sweep::{SweepSummary, run_sweep};
 pub use trace::RunTrace;
-pub use weather::NetworkModel;
 pub use world::{HeldResources, ProcessNic, SimPid, SimWorld};

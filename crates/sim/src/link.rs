@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use trunkline_fabric::{Completion, CompletionKind, LinkId, OpStatus, RegionExtent, RemoteLocation};
 
 use crate::NetworkMutant;
-use crate::place::ShadowWrite;
 use crate::rail::QueuedCompletion;
+use crate::region_bytes::ShadowWrite;
 use crate::wire::NetworkEvent;
 use crate::world::{SimCore, SimPid};
 

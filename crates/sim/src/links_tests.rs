@@ -4,8 +4,8 @@
 use trunkline_engine::{CommFault, CommId, CommNics, EngineError, EngineParams, MatchBy, RecvBuf};
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
 
+use crate::comm_end::SimEngine;
 use crate::rules_tests::{Duo, SECOND, buffer, connect, end, isend, params};
-use crate::side::SimEngine;
 use crate::{NetworkModel, SimPid};
 
 /// A network whose links are dialled; which end dials depends on the seed.

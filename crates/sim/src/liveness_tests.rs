@@ -6,7 +6,7 @@ use trunkline_engine::{CommFault, EngineError, EngineParams, RecvBuf};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::time::Duration;
 
-use crate::side::SimEngine;
+use crate::comm_end::SimEngine;
 use crate::{NetworkModel, NetworkMutant, SimFabric, SimHost, SimWorld};
 
 /// What passes between two calls of a process that yields to many others.

@@ -2,7 +2,7 @@
 
 use trunkline_mem::MemoryRange;
 
-use crate::dice::mix_bits;
+use crate::rng::mix_bits;
 
 /// The first `len` bytes of pattern number `seed`.
 pub(crate) fn bytes(seed: u64, len: u64, out: &mut Vec<u8>) {

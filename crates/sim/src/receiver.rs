@@ -5,8 +5,8 @@ use trunkline_engine::{MrId, RecvBuf};
 use crate::checkers::bytes::{GUARD, GuardedBuffer};
 use crate::checkers::order::OrderChecker;
 use crate::checkers::{PropertyResult, PropertyViolation};
+use crate::comm_end::{EndPhase, EndRole, ItemBuffer, PendingRequest, SimCommEnd, StepContext, StepResult};
 use crate::scenario::CommPlan;
-use crate::side::{EndPhase, EndRole, ItemBuffer, PendingRequest, SimCommEnd, StepContext, StepResult};
 
 /// The grouped receives of a comm.
 pub(crate) struct ReceiveSchedule {

@@ -9,7 +9,7 @@ use trunkline_fabric::{
 use trunkline_mem::{MemoryKind, MemoryRange};
 
 use crate::denied::DeniedResource;
-use crate::place::RegionEntry;
+use crate::region_bytes::RegionEntry;
 use crate::world::SimCore;
 use crate::{NetworkMutant, SimPid, SimWorld};
 

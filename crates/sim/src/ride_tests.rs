@@ -478,7 +478,7 @@ fn who_finds_no_seat_leaves_nothing_behind() {
     let params = EngineParams { sharing, ..params() };
     let mut duo = Duo::new(1, NetworkModel::fault_free(), params.clone());
     let few = crate::SimFabric::new(&duo.world, SimPid(0));
-    duo.a = crate::side::SimEngine::new(
+    duo.a = crate::comm_end::SimEngine::new(
         few,
         crate::SimHost::new(&duo.world, SimPid(0)),
         EngineParams { comms_max: 2, ..params },

@@ -13,7 +13,7 @@ use trunkline_proto::wire::frame;
 use trunkline_proto::wire::handle::{self, ConnectionHandle};
 use trunkline_proto::wire::share::{ShareMode, ShareOffer, ShareRequest};
 
-use crate::side::SimEngine;
+use crate::comm_end::SimEngine;
 use crate::{NetworkModel, NetworkMutant, SimFabric, SimHost, SimOob, SimPid, SimStream, SimWorld};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;

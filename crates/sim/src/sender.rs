@@ -5,10 +5,10 @@ use trunkline_engine::MrId;
 use crate::checkers::PropertyViolation;
 use crate::checkers::bounded::FailureCause;
 use crate::checkers::order::SentMessage;
-use crate::dice::mix_bits;
+use crate::comm_end::{EndRole, ItemBuffer, PendingRequest, SimCommEnd, StepContext, StepResult};
 use crate::pattern;
+use crate::rng::mix_bits;
 use crate::scenario::{CommPlan, PlannedMessage};
-use crate::side::{EndRole, ItemBuffer, PendingRequest, SimCommEnd, StepContext, StepResult};
 
 /// The messages of a comm, in the order of their receives.
 pub(crate) struct SendSchedule {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::run::{SeedOptions, SeedOutcome, run_seed};
+use crate::seed_run::{SeedOptions, SeedOutcome, run_seed};
 
 /// Failures kept of a sweep.
 const KEPT: usize = 10;

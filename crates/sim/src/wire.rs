@@ -6,7 +6,7 @@ use trunkline_mem::MemoryRange;
 
 use crate::NetworkMutant;
 use crate::link::{LinkPhase, PostedWork, QueuedReceive, SendQueueEntry, SourceBytes, WorkProgress};
-use crate::place::{RequiredRight, WritePiece};
+use crate::region_bytes::{RequiredRight, WritePiece};
 use crate::world::SimCore;
 
 /// Something that is due at a moment.

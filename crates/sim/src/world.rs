@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_fabric::{AbandonedKeys, Completion, CompletionKind, OobAddress, OpStatus};
 use trunkline_mem::MemoryRange;
 
+use crate::atomics::CachedWord;
 use crate::cut::{DelayedWrite, NicCut};
 use crate::denied::DeniedResource;
 use crate::link::{DialPhase, LinkEntry, LinkPhase};
 use crate::oob::StreamTable;
-use crate::place::RegionEntry;
 use crate::rail::{QueuedCompletion, RailEntry};
+use crate::region_bytes::RegionEntry;
 use crate::wire::NetworkEvent;
-use crate::words::CachedWord;
 use crate::{NetworkModel, NetworkMutant, RunTrace, SimRng};
 
 /// A simulated process, by its number in the world.

@@ -10,12 +10,12 @@ use std::time::Instant;
 use trunkline_fabric::{LinkAddress, LinkControl, LinkError, LinkId, PassedFd, PeerProcess};
 use trunkline_proto::reserve::try_grow;
 
-use crate::book::LinkPins;
 use crate::direct::DirectCopier;
-use crate::ladder::QueuePairState;
 use crate::nic::QueuePairSlot;
 use crate::peer_memory::{LinkProof, PeerMemory, ProofWord};
+use crate::pin_registry::LinkPins;
 use crate::qp::{LinkWire, QpNames, SoftQp};
+use crate::qp_state::QueuePairState;
 use crate::record::INLINE;
 use crate::register::random_bytes;
 use crate::ring::{RingConsumer, RingProducer, side};

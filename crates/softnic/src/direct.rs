@@ -5,15 +5,15 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::book::LinkPins;
-use crate::claim::{self, CopyPortion, PullOutcome};
 use crate::config::CopyMode;
+use crate::copy_claim::{self, CopyPortion, PullOutcome};
 use crate::error::{NakReason, PlantedBug};
 use crate::job::{JobBody, JobKind, TransmitJob};
-use crate::ladder::QueuePairState;
 use crate::method::{AllowedMethods, SoftCopyMethod};
 use crate::nic::SharedFabric;
+use crate::pin_registry::LinkPins;
 use crate::qp::{LinkWire, RailContext, SoftQp};
+use crate::qp_state::QueuePairState;
 use crate::queue::GrowingQueue;
 use crate::receive::{RecordProgress, RecordRefusal};
 use crate::record::{RecordPayload, RecordVerb, RingRecord};
@@ -250,7 +250,7 @@ fn ahead_of(rx: &RingConsumer, env: &RailContext<'_>, position: u64) -> Option<(
     let record = RingRecord::parse(&rx.take_at(position))?;
     let RecordVerb::Write { key, addr: to } = record.verb else { return None };
     let RecordPayload::Pulled { addr, len, shared: true } = record.payload else { return None };
-    if len > claim::BYTES_MAX {
+    if len > copy_claim::BYTES_MAX {
         return None;
     }
     let place = env.region_table().find_remote(key, to, len, right::WRITE)?;
@@ -318,7 +318,7 @@ impl SoftQp {
         };
         let position = self.rx.next();
         let Some(direct) = &mut self.direct else { return Err(NakReason::Protocol.into()) };
-        if !direct.reaches || len > claim::BYTES_MAX {
+        if !direct.reaches || len > copy_claim::BYTES_MAX {
             return Err(NakReason::Protocol.into());
         }
         let mut portion = CopyPortion::All;

@@ -8,11 +8,10 @@
 //! the initiator push a part of the bytes. This crate knows nothing of messages, peers' names or control streams, and
 //! starts no thread.
 
-mod book;
 mod caps;
-mod claim;
 mod config;
 mod connect;
+mod copy_claim;
 mod cq;
 mod direct;
 mod error;
@@ -23,15 +22,16 @@ pub mod fuzzing;
 mod guard;
 mod hold;
 mod job;
-mod ladder;
 mod matched;
 mod method;
 mod nic;
 mod own_links;
 mod peer_memory;
+mod pin_registry;
 mod poll;
 mod process;
 mod qp;
+mod qp_state;
 mod queue;
 mod rail;
 mod receive;

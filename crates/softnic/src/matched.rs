@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use trunkline_fabric::RegionExtent;
-use trunkline_proto::holding::try_hold_queue;
+use trunkline_proto::table_capacity::try_hold_queue;
 
 use crate::error::{NakReason, PlantedBug};
 use crate::job::TransmitJob;

@@ -12,11 +12,11 @@ use trunkline_fabric::{AbandonedKeys, LinkError, PeerProcess, RailOpenError};
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_vec};
 
 use crate::SoftConfig;
-use crate::book::PinRegistry;
 use crate::cq::CounterTable;
 use crate::error::PlantedBug;
 use crate::guard::RailGuards;
 use crate::own_links::OwnLinks;
+use crate::pin_registry::PinRegistry;
 use crate::process::HostProcess;
 use crate::register::{RegionTable, random_bytes};
 use crate::tcp::LinkListener;

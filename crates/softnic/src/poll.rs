@@ -3,8 +3,8 @@
 
 use trunkline_fabric::{CompletionKind, OpStatus};
 
-use crate::ladder::QueuePairState;
 use crate::qp::{CompletionSink, LinkWire, RailContext, SoftQp};
+use crate::qp_state::QueuePairState;
 use crate::receive::{RecordProgress, RecordRefusal};
 use crate::record::RingRecord;
 use crate::ring::side;

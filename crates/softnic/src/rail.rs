@@ -15,10 +15,10 @@ use crate::cq::CompletionCounter;
 use crate::error::{PROTOCOL, PlantedBug};
 use crate::guard::RailGuard;
 use crate::job::{JobBody, JobKind, TransmitJob};
-use crate::ladder::QueuePairState;
 use crate::matched::{self, ReceiveGrant};
 use crate::nic::SharedFabric;
 use crate::qp::{AnswerWait, CompletionSink, OutstandingOp, PostedRecv, RailContext, SoftQp};
+use crate::qp_state::QueuePairState;
 use crate::record::{INLINE, RecordPayload, RecordVerb, RingRecord};
 use crate::register::{RegionTable, SoftRegistrar};
 use crate::send::TransmitStep;
@@ -313,7 +313,7 @@ impl SoftQp {
     /// Makes room for one more operation, or says why there is none.
     #[inline(always)]
     fn prepare_post(&mut self) -> Result<(), PostError> {
-        use crate::ladder::QueuePairState;
+        use crate::qp_state::QueuePairState;
         if self.state != QueuePairState::ReadyToSend {
             let before = matches!(self.state, QueuePairState::Init | QueuePairState::ReadyToReceive);
             return Err(if before { PostError::Busy } else { PostError::Refused(OpStatus::Flushed) });

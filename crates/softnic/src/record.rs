@@ -2,7 +2,7 @@
 //! it is. Written by the ring's producer and parsed by its consumer from a private copy, into types that cannot be wrong;
 //! whatever bytes come in, the parser returns a record or `None`.
 
-use crate::claim::BYTES_MAX;
+use crate::copy_claim::BYTES_MAX;
 use crate::error::PlantedBug;
 
 /// Most payload bytes inside a descriptor.

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_mem::copy_shared;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 
-use crate::book::LinkPins;
 use crate::error::PlantedBug;
+use crate::pin_registry::LinkPins;
 use crate::record::{INLINE, INLINE_AT, RingRecord, WORDS};
 use crate::segment::{RingSegment, SLOT, reader, writer};
 

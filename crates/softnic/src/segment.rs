@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::claim::CopyClaim;
+use crate::copy_claim::CopyClaim;
 use crate::error::PlantedBug;
 
 /// Bytes of one descriptor.

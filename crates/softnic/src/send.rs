@@ -14,7 +14,7 @@ use crate::ring::RingProducer;
 use crate::tcp::{self, LinkStream};
 
 /// Most bytes that one record names in place, so that a poll of the target stays short.
-const PLACE: u64 = crate::claim::BYTES_MAX;
+const PLACE: u64 = crate::copy_claim::BYTES_MAX;
 /// Bytes of a record that both sides copy: enough that a system call is a small part of it.
 const SHARE: u64 = 256 << 10;
 /// How much longer than usual the long segments are.

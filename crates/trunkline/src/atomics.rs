@@ -9,7 +9,7 @@ use trunkline_proto::wire::rma::word::{self, WordWidth};
 use crate::context::Context;
 use crate::error::Error;
 use crate::pending::PendingFetch;
-use crate::shared::HEAP;
+use crate::shared_world::HEAP;
 use crate::symmetric::ElementPlace;
 use crate::wait::wait_until;
 use crate::word::{Integer, Word};

@@ -6,7 +6,7 @@ use trunkline_proto::ranges::rounded_size;
 
 use crate::atomics::word_at;
 use crate::error::Error;
-use crate::shared::{INNER, WORDS};
+use crate::shared_world::{INNER, WORDS};
 use crate::signal::{ExpectedRanks, SignalOp};
 use crate::symmetric::{Symmetric, SymmetricSlice};
 use crate::world::World;

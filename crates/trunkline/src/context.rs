@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use trunkline_engine::rma::{ContextId, HeapRange, PutSource, RmaError};
 
 use crate::error::Error;
-use crate::shared::{HEAP, INNER, STAGE, SharedWorld};
+use crate::shared_world::{HEAP, INNER, STAGE, SharedWorld};
 use crate::symmetric::ElementPlace;
 use crate::wait::wait_until;
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
-use trunkline_bootstrap::{JobEnvironment, JobSecret, RANKS_MAX, own};
+use trunkline_bootstrap::{JobEnvironment, JobSecret, RANKS_MAX, trunkline_run};
 use trunkline_runtime::MembershipError;
 
 use crate::error::Error;
@@ -37,7 +37,8 @@ const GRACE: Duration = Duration::from_millis(500);
 /// ```
 pub fn launch<E: Display>(ranks: usize, program: impl FnOnce(&World) -> Result<(), E>) -> ExitCode {
     let failed = |what: &dyn Display| {
-        let rank = std::env::var(own::RANK).map_or_else(|_| String::new(), |rank| format!("rank {rank}: "));
+        let rank = std::env::var(trunkline_run::RANK)
+            .map_or_else(|_| String::new(), |rank| format!("rank {rank}: "));
         eprintln!("{rank}{what}");
         ExitCode::FAILURE
     };
@@ -75,7 +76,7 @@ pub fn is_rank() -> Result<bool, Error> {
         }
     }
     Ok(JobEnvironment::read().map_err(MembershipError::from)?.is_some()
-        || std::env::var_os(own::RANK).is_some())
+        || std::env::var_os(trunkline_run::RANK).is_some())
 }
 
 /// Starts this program so many times, with the same arguments, as the ranks of a job on this host, and waits for their ends. The exit
@@ -95,9 +96,11 @@ pub fn start_ranks(ranks: usize) -> Result<ExitCode, Error> {
     for rank in 0..ranks {
         let mut command = Command::new(&own);
         command.args(&arguments);
-        command.env(own::RANK, rank.to_string()).env(own::SIZE, ranks.to_string());
-        command.env(own::LOCAL_RANK, rank.to_string()).env(own::LOCAL_SIZE, ranks.to_string());
-        command.env(own::STORE, format!("127.0.0.1:{port}")).env(own::SECRET, &secret);
+        command.env(trunkline_run::RANK, rank.to_string()).env(trunkline_run::SIZE, ranks.to_string());
+        command
+            .env(trunkline_run::LOCAL_RANK, rank.to_string())
+            .env(trunkline_run::LOCAL_SIZE, ranks.to_string());
+        command.env(trunkline_run::STORE, format!("127.0.0.1:{port}")).env(trunkline_run::SECRET, &secret);
         command.env(PARENT, std::process::id().to_string());
         children.0.push(Some(command.spawn().map_err(Error::Spawn)?));
     }

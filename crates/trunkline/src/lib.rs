@@ -65,7 +65,7 @@ pub mod fuzzing;
 mod launch;
 pub mod messages;
 mod pending;
-mod shared;
+mod shared_world;
 mod signal;
 mod strided;
 mod symmetric;

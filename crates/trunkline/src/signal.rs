@@ -8,7 +8,7 @@ use trunkline_proto::wire::rma::word::SymmetricWord as Named;
 use crate::atomics::word_at;
 use crate::context::Context;
 use crate::error::Error;
-use crate::shared::{HEAP, STAGE};
+use crate::shared_world::{HEAP, STAGE};
 use crate::symmetric::ElementPlace;
 use crate::wait::{until_moved, wait_until};
 use crate::word::{Word, load_word};

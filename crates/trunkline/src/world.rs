@@ -14,7 +14,7 @@ use trunkline_runtime::{JobCarrier, JobMember};
 use crate::collective::CollectiveCall;
 use crate::context::Context;
 use crate::error::Error;
-use crate::shared::{INNER_BYTES, SharedWorld};
+use crate::shared_world::{INNER_BYTES, SharedWorld};
 
 /// Passive progress is what programs of this kind expect.
 const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];

@@ -16,9 +16,9 @@ use crate::cq::CompletionQueue;
 use crate::device::{PortAddress, VerbsPort};
 use crate::error::VerbsMutant;
 use crate::grant;
-use crate::ladder::{self, LocalQpAttrs, PeerQpAttrs, QpAttrLimits, QpTransition};
 use crate::link::{InlineStaging, LINKS_MAX, VerbsLink, VerbsLinkStage};
 use crate::qp::VerbsQp;
+use crate::qp_state::{self, LocalQpAttrs, PeerQpAttrs, QpAttrLimits, QpTransition};
 use crate::queue::WorkQueue;
 use crate::receives::PostedReceives;
 use crate::register::VerbsRegistrar;
@@ -219,7 +219,7 @@ impl VerbsRail {
             traffic_class: verbs.traffic_class.or(self.config.traffic_class).unwrap_or(0),
             timeout: verbs
                 .timeout
-                .unwrap_or_else(|| ladder::ack_timeout(self.config.rail_time.0, verbs.retries)),
+                .unwrap_or_else(|| qp_state::ack_timeout(self.config.rail_time.0, verbs.retries)),
             retries: verbs.retries,
             psn,
             reads: most(device.max_qp_init_rd_atom),
@@ -261,9 +261,9 @@ impl VerbsRail {
             },
             _ => LinkError::System { what: "making a queue pair", source: error },
         })?;
-        let (attr, mask) = ladder::init_attrs(&self.local_attrs(psn, at));
+        let (attr, mask) = qp_state::init_attrs(&self.local_attrs(psn, at));
         qp.modify(&attr, mask).map_err(|error| {
-            system_error("preparing a queue pair")(ladder::explain_refusal(
+            system_error("preparing a queue pair")(qp_state::explain_refusal(
                 QpTransition::Init,
                 &attr,
                 &self.attr_limits(),
@@ -350,12 +350,14 @@ impl VerbsRail {
         }
         let limits = self.attr_limits();
         let rungs = [
-            (QpTransition::Receive, ladder::rtr_attrs(&ours, &theirs)),
-            (QpTransition::Send, ladder::rts_attrs(&ours)),
+            (QpTransition::Receive, qp_state::rtr_attrs(&ours, &theirs)),
+            (QpTransition::Send, qp_state::rts_attrs(&ours)),
         ];
         for (rung, (attr, mask)) in rungs {
             link.qp.modify(&attr, mask).map_err(|error| {
-                system_error("connecting a queue pair")(ladder::explain_refusal(rung, &attr, &limits, &error))
+                system_error("connecting a queue pair")(qp_state::explain_refusal(
+                    rung, &attr, &limits, &error,
+                ))
             })?;
         }
         // What came of it is for the end that asked.

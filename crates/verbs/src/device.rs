@@ -19,7 +19,7 @@ use crate::flusher::PortFlusher;
 use crate::grant::QueueGrant;
 use crate::pipelines::DevicePipelines;
 use crate::register::MrTable;
-use crate::{VerbsConfig, VerbsLibrary, gid, reach};
+use crate::{VerbsConfig, VerbsLibrary, gid, gpudirect};
 
 /// Most entries that are read of a port's table of addresses.
 const GIDS_MAX: u32 = 256;
@@ -133,7 +133,7 @@ impl VerbsDevice {
             queue_pairs: AtomicU32::new(0),
             queues: AtomicU32::new(0),
         };
-        device.reach = reach::device_reach(&device, config);
+        device.reach = gpudirect::device_reach(&device, config);
         queried.map(|()| device)
     }
 

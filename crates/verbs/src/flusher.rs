@@ -17,8 +17,8 @@ use trunkline_sys::verbs::{QpCap, Rdma, SEND_SIGNALED, SendWr, Sge, Wc, wc_statu
 use crate::cq::CompletionQueue;
 use crate::device::VerbsPort;
 use crate::error::VerbsMutant;
-use crate::ladder::{self, LocalQpAttrs, PeerQpAttrs, QpAttrLimits, QpTransition};
 use crate::qp::VerbsQp;
+use crate::qp_state::{self, LocalQpAttrs, PeerQpAttrs, QpAttrLimits, QpTransition};
 use crate::register::device_rkey;
 
 /// Bytes that a flush of memory of the host reads.
@@ -238,12 +238,12 @@ fn connect_to_itself(
         gid: at.gid.raw,
     };
     let rungs = [
-        (QpTransition::Init, ladder::init_attrs(ours)),
-        (QpTransition::Receive, ladder::rtr_attrs(ours, &itself)),
-        (QpTransition::Send, ladder::rts_attrs(ours)),
+        (QpTransition::Init, qp_state::init_attrs(ours)),
+        (QpTransition::Receive, qp_state::rtr_attrs(ours, &itself)),
+        (QpTransition::Send, qp_state::rts_attrs(ours)),
     ];
     for (rung, (attr, mask)) in rungs {
-        qp.modify(&attr, mask).map_err(|error| ladder::explain_refusal(rung, &attr, limits, &error))?;
+        qp.modify(&attr, mask).map_err(|error| qp_state::explain_refusal(rung, &attr, limits, &error))?;
     }
     Ok(qp)
 }

@@ -10,8 +10,8 @@ use trunkline_sys::verbs::{Ece, SEND_SIGNALED, SendWr, Sge, wr_opcode};
 
 use crate::device::PortAddress;
 use crate::error::VerbsMutant;
-use crate::ladder;
 use crate::qp::VerbsQp;
+use crate::qp_state;
 use crate::queue::WorkQueue;
 use crate::receives::PostedReceives;
 use crate::stage::RequestChain;
@@ -201,7 +201,7 @@ impl VerbsLink {
 
     fn tell_device(&mut self) {
         self.broken = None;
-        let (attr, mask) = ladder::error_attrs();
+        let (attr, mask) = qp_state::error_attrs();
         // A device that is lost refuses it.
         let _ = self.qp.modify(&attr, mask);
     }

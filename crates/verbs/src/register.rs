@@ -22,7 +22,7 @@ use trunkline_sys::verbs::{
 use crate::config;
 use crate::device::{VerbsDevice, check_code, last_error};
 use crate::error::VerbsMutant;
-use crate::reach;
+use crate::gpudirect;
 
 /// Slots that are made at once.
 const CHUNK: usize = 1024;
@@ -342,12 +342,12 @@ impl MemoryRegistrar for VerbsRegistrar {
         let of_device = !is_addressed;
         let reach = self.device.reach;
         if of_device && !reach.nvidia && !reach.amd {
-            return Err(reach::no_peer_memory());
+            return Err(gpudirect::no_peer_memory());
         }
         self.check_room()?;
         let (mr, base) = self.register_mr(memory, self.access_flags(access, purpose));
         if mr.is_null() && of_device {
-            return Err(reach::not_by_address(&last_error()));
+            return Err(gpudirect::not_by_address(&last_error()));
         }
         if mr.is_null() {
             let source = add_hint(last_error());
@@ -364,13 +364,13 @@ impl MemoryRegistrar for VerbsRegistrar {
         purpose: RegionPurpose,
     ) -> Result<RegionKeys, RegisterError> {
         if !self.device.reach.dmabuf {
-            return Err(reach::no_dmabufs());
+            return Err(gpudirect::no_dmabufs());
         }
         self.check_room()?;
         let made = self.make_exported(memory, exported, self.access_flags(access, purpose));
-        let (mr, base) = made.ok_or_else(reach::no_dmabufs)?;
+        let (mr, base) = made.ok_or_else(gpudirect::no_dmabufs)?;
         if mr.is_null() {
-            Err(reach::not_as_dmabuf(&last_error()))
+            Err(gpudirect::not_as_dmabuf(&last_error()))
         } else {
             self.insert_region(mr, base, memory)
         }

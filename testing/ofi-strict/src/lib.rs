@@ -17,33 +17,33 @@
 //! each of the domain. It crosses no host. It knows no atomics, counters or events. `FI_HMEM` is offered, and
 //! answered for memory of the host only; with `FI_STRICT_HMEM=1` also for that of a device that tests make up (`device.rs`).
 
+mod abi;
+mod address_vector;
 mod config;
 mod device;
 mod domain;
-mod edge;
 mod endpoint;
-mod found;
 mod gate;
 mod incoming;
 mod matching;
 mod memory;
 mod offer;
 mod outgoing;
-mod peers;
 mod post;
 mod queue;
 mod registry;
 mod report;
 mod socket;
 mod state;
+mod strict_report;
 mod wire;
 
 use std::io;
 use std::path::Path;
 
+pub use abi::fi_prov_ini;
 pub use config::VARIABLES;
-pub use edge::fi_prov_ini;
-pub use found::StrictReport;
+pub use strict_report::StrictReport;
 
 /// Puts the provider that was built with the running test into a folder, for `FI_PROVIDER_PATH`. A crate whose tests depend
 /// on this one has it there.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use trunkline_sys::ofi::{ADDR_NOTAVAIL, Addr, caps, errno};
 
+use crate::address_vector::AddressVector;
 use crate::config::StrictConfig;
 use crate::endpoint::StrictEndpoint;
 use crate::matching::{UnmatchedMessage, WaitingReceive};
 use crate::memory::{self, ProgramRange};
 use crate::outgoing::PendingOperation;
-use crate::peers::AddressVector;
 use crate::queue::{StrictCompletion, StrictQueue, receive_flags};
 use crate::registry::{BrokenRule, MrRegistry, StrictMrId, rights_text};
 use crate::report::ViolationReport;

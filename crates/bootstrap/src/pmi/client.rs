@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::PmiServer;
 use super::line::{LINE_BYTES_MAX, PmiLine};
-use crate::{address, clock};
+use crate::{address, deadline_io};
 
 /// The key under which rank 0's place is put.
 const KEY: &str = "trunkline-store";
@@ -118,7 +118,7 @@ impl PmiClient {
     }
 
     fn send_command(&mut self, question: &str, answer: &'static str) -> Result<PmiLine, PmiError> {
-        clock::write_all(&self.fd, format!("{question}\n").as_bytes(), self.deadline)?;
+        deadline_io::write_all(&self.fd, format!("{question}\n").as_bytes(), self.deadline)?;
         self.read_reply(answer)
     }
 
@@ -141,7 +141,7 @@ impl PmiClient {
                 return Err(PmiError::Answer { got, expected: "a line of at most 1024 bytes" });
             }
             let mut bytes = [0; LINE_BYTES_MAX];
-            let read = clock::read_some(&self.fd, &mut bytes, self.deadline)?;
+            let read = deadline_io::read_some(&self.fd, &mut bytes, self.deadline)?;
             self.ahead.extend_from_slice(&bytes[..read]);
         }
     }

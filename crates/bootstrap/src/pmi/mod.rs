@@ -14,11 +14,11 @@ pub use client::PmiError;
 
 pub(crate) use client::PmiClient;
 
-use crate::own::host_and_port;
 use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, PmiServer,
     RendezvousMethod,
 };
+use crate::trunkline_run::host_and_port;
 
 pub(crate) fn read_environment(
     variables: &EnvironmentVariables<'_>,

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::frame::{JoinStatus, StoreAnswer, StoreChallenge, StoreHello};
-use crate::clock;
+use crate::deadline_io;
 use crate::secret::{self, JobSecret};
 
 /// Longest wait for one address.
@@ -89,15 +89,15 @@ fn try_address(
     super::configure_stream(&stream).map_err(other)?;
     let until = Instant::now() + ANSWER_TIME.min(left);
     let mut bytes = [0; StoreChallenge::BYTES];
-    clock::read_exact(&stream, &mut bytes, until).map_err(other)?;
+    deadline_io::read_exact(&stream, &mut bytes, until).map_err(other)?;
     let no_store = || ConnectFailure::Other("something else than a store listens there".into());
     let challenge = StoreChallenge::decode(&bytes).ok_or_else(no_store)?;
     let nonce = secret::random_bytes().map_err(other)?;
     let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
     let hello = StoreHello::new(secret, &challenge, number(rank), number(size), nonce);
-    clock::write_all(&stream, &hello.encode(), until).map_err(other)?;
+    deadline_io::write_all(&stream, &hello.encode(), until).map_err(other)?;
     let mut bytes = [0; StoreAnswer::BYTES];
-    clock::read_exact(&stream, &mut bytes, until).map_err(other)?;
+    deadline_io::read_exact(&stream, &mut bytes, until).map_err(other)?;
     let answer = StoreAnswer::decode(&bytes).ok_or_else(no_store)?;
     if answer.status == JoinStatus::WrongProof || !answer.verify_proof(secret, &challenge, &hello) {
         return Err(ConnectFailure::Other("a store with another secret listens there".into()));

@@ -2,13 +2,10 @@
 //!
 //! Used by `bootstrap`. No thread: what all give to all goes round while all are inside the same call.
 
-mod center;
 mod frame;
+mod listener;
 mod member;
 
-#[cfg(test)]
-pub(crate) use center::ACCEPTS;
-pub(crate) use center::{MeetError, StoreListener, accept_members};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use frame::StoreChallenge;
 pub(crate) use frame::{
@@ -16,6 +13,9 @@ pub(crate) use frame::{
 };
 #[cfg(feature = "fuzzing")]
 pub(crate) use frame::{JoinStatus, StoreAnswer, StoreHello};
+#[cfg(test)]
+pub(crate) use listener::ACCEPTS;
+pub(crate) use listener::{MeetError, StoreListener, accept_members};
 pub(crate) use member::{JoinRefused, join_center};
 
 pub use frame::GIVEN_BYTES_MAX;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use trunkline_proto::reserve::{OutOfMemory, try_vec};
 
-use crate::{clock, is_planted};
+use crate::{deadline_io, is_planted};
 
 /// Idle time after which the kernel asks whether the other host is still there, and how often it asks.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -51,8 +51,8 @@ pub(crate) fn send_frame(
     body: &[u8],
     deadline: Instant,
 ) -> io::Result<()> {
-    clock::write_all(stream, &head.encode(), deadline)?;
-    clock::write_all(stream, body, deadline)
+    deadline_io::write_all(stream, &head.encode(), deadline)?;
+    deadline_io::write_all(stream, body, deadline)
 }
 
 /// Reads a frame whose body has at most so many bytes.
@@ -72,7 +72,7 @@ pub(crate) fn receive_head(
     deadline: Instant,
 ) -> io::Result<StoreFrameHeader> {
     let mut bytes = [0; StoreFrameHeader::BYTES];
-    clock::read_exact(stream, &mut bytes, deadline)?;
+    deadline_io::read_exact(stream, &mut bytes, deadline)?;
     let head = StoreFrameHeader::decode(&bytes).filter(|head| head.length as usize <= most);
     head.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "what came is no frame of this protocol"))
 }
@@ -91,7 +91,7 @@ pub(crate) fn receive_body(
         try_vec(length).map_err(out_of_memory_error)?
     };
     body.resize(length, 0);
-    clock::read_exact(stream, &mut body, deadline)?;
+    deadline_io::read_exact(stream, &mut body, deadline)?;
     Ok(body)
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn skip_body(stream: &TcpStream, head: StoreFrameHeader, deadline: In
     let mut left = head.length as usize;
     while left > 0 {
         let part = left.min(scratch.len());
-        clock::read_exact(stream, &mut scratch[..part], deadline)?;
+        deadline_io::read_exact(stream, &mut scratch[..part], deadline)?;
         left -= part;
     }
     Ok(())

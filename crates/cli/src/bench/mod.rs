@@ -1,6 +1,5 @@
 //! Running and printing benchmarks. Called by `cmd::bench`; it talks to the plugin host and to the terminal.
 
-mod again;
 pub(crate) mod collective;
 pub(crate) mod device;
 mod error;
@@ -8,6 +7,7 @@ pub(crate) mod messages;
 pub(crate) mod p2p;
 pub(crate) mod plot;
 pub(crate) mod progress;
+mod restart;
 pub(crate) mod rma;
 pub(crate) mod sizes;
 mod times;
@@ -61,7 +61,7 @@ pub(crate) fn ready_network() -> std::io::Result<()> {
     };
     let opened = trunkline_runtime::read_params().and_then(|params| HardwareFabric::open(&params, warn));
     match opened {
-        Ok(HardwareFabric::PassedOver) => Err(again::restart_process(&[(FABRIC, "soft".as_ref())])),
+        Ok(HardwareFabric::PassedOver) => Err(restart::restart_process(&[(FABRIC, "soft".as_ref())])),
         Ok(HardwareFabric::None | HardwareFabric::Verbs(_) | HardwareFabric::Ofi(_)) | Err(_) => Ok(()),
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn is_near() -> bool {
 /// # Errors
 /// It cannot.
 pub(crate) fn ready_near() -> std::io::Result<()> {
-    if is_near() { Ok(()) } else { Err(again::restart_process(&[(NEAR, "1".as_ref())])) }
+    if is_near() { Ok(()) } else { Err(restart::restart_process(&[(NEAR, "1".as_ref())])) }
 }
 
 /// The fabric that carries the data. NICs in software are called after theirs and numbered, fused ones by all their names; others

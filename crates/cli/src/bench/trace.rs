@@ -13,7 +13,7 @@ use thiserror::Error;
 use trunkline_fabric::trace::{ProcessOrigin, TraceFile, TracedProcess};
 use trunkline_nccl_host::{KeptFiles, LeftFiles, PluginReport};
 
-use super::again;
+use super::restart;
 
 /// What tells Trunkline's plugin where to leave a trace.
 const PLUGIN_VARIABLE: &str = "TRUNKLINE_TRACE";
@@ -62,7 +62,7 @@ impl OwnDirectory {
             return Ok(Self(path.into()));
         }
         let directory = tempfile::tempdir().map_err(TraceError::Directory)?.keep();
-        let error = again::restart_process(
+        let error = restart::restart_process(
             &[PLUGIN_VARIABLE, OWN_VARIABLE].map(|name| (name, directory.as_os_str())),
         );
         let _ = std::fs::remove_dir_all(directory);

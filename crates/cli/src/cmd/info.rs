@@ -18,7 +18,7 @@ use trunkline_topo::{ChoiceError, InterfaceChoice, VARIABLES};
 use super::fabrics::{FabricError, FabricRow, HostFabrics, requested_fabric};
 use super::gpus::GpuMemoryRow;
 use super::grants::{self, GrantRow};
-use super::slips;
+use super::unknown_variables;
 use super::unused::UnusedRow;
 use crate::locate;
 use crate::top;
@@ -108,16 +108,17 @@ pub(crate) fn run_info(args: &InfoArgs) -> Result<ExitCode, InfoError> {
     }
     let variable = |name: &str| std::env::var_os(name);
     let params = EngineParams::from_lookup(variable)?;
-    let warnings =
-        slips::unknown_variables(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
-    slips::print_warnings(&warnings);
+    let warnings = unknown_variables::unknown_variables(
+        std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()),
+    );
+    unknown_variables::print_warnings(&warnings);
     if args.params {
         let report = SettingsReport { params: collect_settings(variable)?, warnings };
         if args.json { write_json(&mut out, &report)? } else { print_settings(&mut out, &report.params)? }
     } else {
         let told = warnings.len();
         let report = HostReport::collect(&params, warnings)?;
-        slips::print_warnings(&report.warnings[told..]);
+        unknown_variables::print_warnings(&report.warnings[told..]);
         if args.json { write_json(&mut out, &report)? } else { report.print_report(&mut out)? }
     }
     out.flush()?;

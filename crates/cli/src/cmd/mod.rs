@@ -11,10 +11,10 @@ mod rma;
 mod run;
 mod selftest;
 mod sim;
-mod slips;
 mod sweep;
 mod top;
 mod topo;
+mod unknown_variables;
 mod unused;
 
 use std::process::ExitCode;

@@ -7,7 +7,7 @@ use std::io::{self, Stderr, Stdout};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
-use trunkline_bootstrap::own;
+use trunkline_bootstrap::trunkline_run;
 
 use super::frame::{self, AgentStart, RankStart};
 use super::output::RankOutput;
@@ -21,10 +21,10 @@ pub(super) fn agent_starts(plan: &LaunchPlan, store: &str, port: u16, secret: &s
     let pair = |name: &str, value: String| (name.to_owned(), value);
     let start = |host: &hosts::JobHost| {
         let mut variables = vec![
-            pair(own::SIZE, size.to_string()),
-            pair(own::LOCAL_SIZE, host.count.to_string()),
-            pair(own::STORE, format!("{bracketed}:{port}")),
-            pair(own::SECRET, secret.to_owned()),
+            pair(trunkline_run::SIZE, size.to_string()),
+            pair(trunkline_run::LOCAL_SIZE, host.count.to_string()),
+            pair(trunkline_run::STORE, format!("{bracketed}:{port}")),
+            pair(trunkline_run::SECRET, secret.to_owned()),
             pair("WORLD_SIZE", size.to_string()),
             pair("LOCAL_WORLD_SIZE", host.count.to_string()),
             pair("MASTER_ADDR", store.to_owned()),
@@ -36,8 +36,8 @@ pub(super) fn agent_starts(plan: &LaunchPlan, store: &str, port: u16, secret: &s
         let rank = |local: usize| RankStart {
             rank: (host.first + local) as u32,
             variables: vec![
-                pair(own::RANK, (host.first + local).to_string()),
-                pair(own::LOCAL_RANK, local.to_string()),
+                pair(trunkline_run::RANK, (host.first + local).to_string()),
+                pair(trunkline_run::LOCAL_RANK, local.to_string()),
                 pair("RANK", (host.first + local).to_string()),
                 pair("LOCAL_RANK", local.to_string()),
                 pair("PMI_RANK", (host.first + local).to_string()),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_device::{
     DeviceQueues, EntryKey, EntryRegion, GuestQueues, HostDeadline, PeerRegion, QueueWords, RmaNetwork,
-    processes::open_pidfd,
+    guest_queues::open_pidfd,
 };
 use trunkline_device_queue::{DeviceQueue, SlotCondition, SlotLayout, WaitError, WordMemory as _};
 use trunkline_engine::CommNics;

@@ -10,9 +10,9 @@ use trunkline_proto::wire::frame::RemoteRegion;
 use trunkline_proto::wire::imm::BufferToken;
 
 use crate::CommFault;
+use crate::comm::record_run::RecordRun;
 use crate::comm::recv::{MrOffset, RecvLane};
 use crate::comm::request::RequestTable;
-use crate::comm::run::RecordRun;
 use crate::link::rails::GroupRails;
 
 /// Polls after which records of small receives wait no longer.

@@ -3,20 +3,20 @@
 
 pub(crate) mod announce;
 pub(crate) mod fins;
-pub(crate) mod flight;
+pub(crate) mod in_flight;
 pub(crate) mod matched;
 pub(crate) mod outgoing;
 pub(crate) mod pieces;
 pub(crate) mod plan;
-pub(crate) mod records;
+pub(crate) mod record_run;
 pub(crate) mod recv;
 pub(crate) mod request;
 #[cfg(test)]
 mod request_tests;
-pub(crate) mod run;
 pub(crate) mod send;
 pub(crate) mod send_tables;
 pub(crate) mod stripe;
+pub(crate) mod striped_recv;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ use trunkline_proto::wire::share::ShareOffer;
 use trunkline_proto::wire::status::{self as shown, CommState};
 
 use crate::comm::request::RequestTable;
-use crate::link::news::LinkFrameQueue;
+use crate::link::link_frames::LinkFrameQueue;
 use crate::pool::groups::MemberLocation;
 use crate::pool::member::OpenComm;
 use crate::status::{CommStatusRow, EngineStatus as Page};

@@ -18,14 +18,14 @@ use trunkline_proto::wire::imm::{BufferToken, WriteImmediate};
 use trunkline_proto::wire::share;
 
 use crate::comm::plan::TransferPlan;
-use crate::comm::records::{DueFlush, RecordBacklog};
 use crate::comm::request::{RequestTable, RequestTicket};
+use crate::comm::striped_recv::{DueFlush, RecordBacklog};
 use crate::link::path::{CommPaths, LinkPath};
 use crate::link::rails::GroupRails;
 use crate::memory::bounces::BounceBuffers;
 use crate::memory::regions::{CommRegions, NO_MR};
 use crate::memory::slab::MailboxPiece;
-use crate::pool::part::RecvMemberIds;
+use crate::pool::member_ids::RecvMemberIds;
 use crate::{CommFault, MrId, RecvBuf};
 
 /// `wr_id`s: bounce buffers count from 0, matched receives carry their token, flushes their request.

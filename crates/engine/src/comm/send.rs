@@ -22,7 +22,7 @@ use crate::link::rails::GroupRails;
 use crate::memory::mailbox::MailboxView;
 use crate::memory::regions::{CommRegions, NO_MR};
 use crate::memory::slab::MailboxPiece;
-use crate::pool::part::SendMemberIds;
+use crate::pool::member_ids::SendMemberIds;
 use crate::{CommFault, MrId};
 
 /// Eager messages whose records were not read yet, from which on a test reads records when it has time.

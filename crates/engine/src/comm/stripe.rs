@@ -6,18 +6,18 @@ use std::collections::VecDeque;
 
 use trunkline_fabric::{Op, OpSource, OpStatus, PostError, Rail, RemoteLocation};
 use trunkline_proto::comm::MessageFault;
+use trunkline_proto::comm::link_balancer::LinkBalancer;
 use trunkline_proto::comm::sender::SendDecision;
-use trunkline_proto::comm::spread::LinkBalancer;
 use trunkline_proto::limits::{LINKS_MAX, SENDS_MAX, SLICE_MAX, SMALL_MAX, STRIPES_MAX};
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::cts::CtsRecord;
+use trunkline_proto::wire::delivery_report::{DeliveryReport, MessagePart};
 use trunkline_proto::wire::fin::{self, FinRecord};
 use trunkline_proto::wire::frame::RemoteRegion;
 use trunkline_proto::wire::imm::WriteImmediate;
-use trunkline_proto::wire::standing::{DeliveryReport, MessagePart};
 
-use crate::comm::flight::{InFlightOps, MessageOp, OpPayload, PostedOp};
+use crate::comm::in_flight::{InFlightOps, MessageOp, OpPayload, PostedOp};
 use crate::comm::outgoing::{FinDue, SendMessage};
 use crate::comm::plan::INLINE_MAX;
 use crate::comm::request::RequestTable;

@@ -26,7 +26,7 @@ use crate::link::rails::GroupRails;
 use crate::memory::slab::MailboxPiece;
 use crate::pool::groups::{CommGroup, MemberLocation};
 use crate::pool::member::{CommNames, CommSide, OpenComm};
-use crate::pool::ride::AttemptLinks;
+use crate::pool::membership::AttemptLinks;
 use crate::{CommId, CommNics, Engine, EngineError, EngineParams};
 
 /// How rails are opened.

@@ -19,7 +19,7 @@ use crate::control::linger::LingeringComm;
 use crate::control::refusal::refusal_frame;
 use crate::pool::groups::{LockedMember, MemberLocation};
 use crate::pool::member::{CommNames, CommSide};
-use crate::pool::ride::new_control;
+use crate::pool::membership::new_control;
 use crate::status::CommStatusRow;
 use crate::{CommId, CommNics, Engine, EngineError, ListenId};
 

@@ -5,17 +5,17 @@
 
 pub(crate) mod accept;
 mod admission;
-mod carried;
 pub(crate) mod connect;
-pub(crate) mod left;
 pub(crate) mod lifecycle;
 pub(crate) mod linger;
+pub(crate) mod lingering_set;
 pub(crate) mod member_key;
+pub(crate) mod peer_check;
 pub(crate) mod refusal;
-pub(crate) mod seen;
+pub(crate) mod seen_opens;
+mod stream_carriers;
 #[cfg(test)]
 mod tests;
-pub(crate) mod watch;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -44,11 +44,11 @@ use trunkline_proto::wire::status::ControlStreams;
 use crate::comm::send::SendLane;
 use crate::comm::{CommTable, RemoteProcess};
 use crate::control::admission::StreamStanding;
-use crate::control::left::{GroupedComm, LingeringSet};
+use crate::control::lingering_set::{GroupedComm, LingeringSet};
 use crate::control::refusal::{refusal_frame, without_comm};
-use crate::control::seen::{OpenVerdict, SeenOpens};
-use crate::link::news::LinkFrame;
-use crate::pool::ride::{AttemptLeftover, AttemptLinks};
+use crate::control::seen_opens::{OpenVerdict, SeenOpens};
+use crate::link::link_frames::LinkFrame;
+use crate::pool::membership::{AttemptLeftover, AttemptLinks};
 use crate::status::EngineStatus;
 use crate::{CommId, CommNics, EngineError, EngineParams};
 

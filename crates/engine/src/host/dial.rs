@@ -7,7 +7,7 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::strand::STRANDS_MAX;
 
-use super::strand::{ConnectionFault, ControlConnection};
+use super::control_connection::{ConnectionFault, ControlConnection};
 
 /// Addresses of both ends.
 #[derive(Debug)]

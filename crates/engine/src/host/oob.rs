@@ -7,7 +7,7 @@ use trunkline_fabric::{
     OobAddress, OobError, OobFrame, OobListener, OobStream, OobTransport, StreamConnections,
 };
 use trunkline_proto::wire::cursor::{FieldReader, FieldWriter};
-use trunkline_proto::wire::place;
+use trunkline_proto::wire::socket_address;
 use trunkline_proto::wire::strand::STRANDS_MAX;
 
 use super::local::{LocalListener, LocalStream, SocketName};
@@ -32,8 +32,8 @@ impl ListenAddresses {
             out.u8(LOCAL).bytes(&name);
         }
         for &remote in self.remote.iter().take(STRANDS_MAX) {
-            if out.0.len() + place::address_bytes(remote) <= OobAddress::MAX {
-                place::write_address(&mut out, remote);
+            if out.0.len() + socket_address::address_bytes(remote) <= OobAddress::MAX {
+                socket_address::write_address(&mut out, remote);
             }
         }
         OobAddress(out.0)
@@ -48,7 +48,7 @@ impl ListenAddresses {
             places.local = Some(reader.array().ok()?);
         }
         while !reader.0.is_empty() {
-            places.remote.push(place::read_address(&mut reader).ok()?);
+            places.remote.push(socket_address::read_address(&mut reader).ok()?);
         }
         let usable = places.remote.len() <= STRANDS_MAX;
         (usable && places != Self::default()).then_some(places)

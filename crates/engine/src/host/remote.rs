@@ -14,10 +14,12 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::strand::{STRANDS_MAX, StrandJoin, StreamName};
 
+use super::accept_queue::{PendingConnection, StreamAcceptQueue};
+use super::control_connection::{
+    ConnectionFault, ControlConnection, StreamRecord, open_socket, system_error,
+};
 use super::dial::ConnectionDialer;
-use super::lobby::{PendingConnection, StreamAcceptQueue};
-use super::machine::monotonic_now;
-use super::strand::{ConnectionFault, ControlConnection, StreamRecord, open_socket, system_error};
+use super::unix_host::monotonic_now;
 
 /// Connections that wait for a process that does not accept; the kernel may allow fewer.
 const BACKLOG: i32 = 4096;

@@ -15,10 +15,10 @@ use trunkline_proto::wire::frame::{ControlFrame, LinkDown, LinkOpen, LinkResult,
 
 use crate::comm::CommSlot;
 use crate::comm::request::RequestTable;
-use crate::control::watch::LOOKS_AT_END;
+use crate::control::peer_check::LOOKS_AT_END;
 use crate::engine::locked_member_of;
+use crate::link::link_frames::LinkFrame;
 use crate::link::links::SharedLinks;
-use crate::link::news::LinkFrame;
 use crate::link::path::{LAST_FLUSH, LinkDownReport, LinkPath, LinkProbe, NO_LINK, PROBE};
 use crate::link::rails::GroupRails;
 use crate::pool::groups::{GroupContext, LockedMember};

@@ -2,8 +2,8 @@
 //! the lanes of comms with the lane claimed; decides nothing about messages.
 
 pub(crate) mod failover;
+pub(crate) mod link_frames;
 pub(crate) mod links;
-pub(crate) mod news;
 pub(crate) mod path;
 pub(crate) mod proofs;
 pub(crate) mod rails;

@@ -3,8 +3,8 @@
 
 use trunkline_fabric::{LinkId, Rail};
 use trunkline_proto::link::LinkLife;
+use trunkline_proto::wire::delivery_report::DeliveryReport;
 use trunkline_proto::wire::member::MemberId;
-use trunkline_proto::wire::standing::DeliveryReport;
 
 use crate::link::rails::GroupRails;
 

@@ -2,8 +2,8 @@
 //! the lanes of comms; holds no message.
 
 pub(crate) mod bounces;
+pub(crate) mod idle_timer;
 pub(crate) mod mailbox;
 pub(crate) mod regions;
 pub(crate) mod registering;
-pub(crate) mod rest;
 pub(crate) mod slab;

@@ -3,6 +3,6 @@
 
 pub(crate) mod groups;
 pub(crate) mod member;
-pub(crate) mod part;
+pub(crate) mod member_ids;
+pub(crate) mod membership;
 pub(crate) mod revoke;
-pub(crate) mod ride;

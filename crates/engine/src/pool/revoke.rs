@@ -7,7 +7,7 @@ use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::ControlFrame;
 
 use crate::comm::CommSlot;
-use crate::control::watch::LOOKS_AT_END;
+use crate::control::peer_check::LOOKS_AT_END;
 use crate::pool::groups::LockedMember;
 use crate::pool::member::{CommSide, FailureTimer};
 use crate::{CommFault, CommId, Engine, EngineError, MrId};

@@ -23,10 +23,10 @@ use crate::rma::error::{LossCause, RmaError};
 use crate::rma::heap::{HeapMemory, RailRegistrars, RegisteredHeap};
 use crate::rma::heaps::HeapTable;
 use crate::rma::job::{MemberRank, caps_of};
-use crate::rma::native::NicAtomics;
+use crate::rma::nic_atomics::NicAtomics;
+use crate::rma::outcome_log::OutcomeLog;
 use crate::rma::peer::RemoteMember;
 use crate::rma::service::count_pending_rails;
-use crate::rma::telling::OutcomeLog;
 
 /// Operations of a context that may be under way.
 pub(super) const OPS: u32 = 4096;

@@ -9,10 +9,10 @@ use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_grow};
 use trunkline_proto::wire::dial::RemoteHeap as Told;
 
+use crate::rma::context_slot::ContextSlot;
 use crate::rma::error::RmaError;
 use crate::rma::heap::{HeapMemory, RailRegistrars, RegisteredHeap};
 use crate::rma::job::{MemberRank, RmaJob, UNMET};
-use crate::rma::place::ContextSlot;
 
 /// The heaps that there are, by number. Changed by the owner of [`RmaJob::made`](RmaJob) alone, and never held over a registration.
 #[derive(Debug, Default)]

@@ -9,31 +9,31 @@
 //! The rules are `trunkline_proto::rma`'s: what a quiet waits for, in which order signals are applied, and that each atomic is
 //! executed once. What is said before a link carries is in docs/wire.md, "Cards and dialling".
 
-mod card;
 mod context;
-mod desk;
+mod context_slot;
+mod control_messages;
 mod dial;
 mod error;
 mod event_wait;
 mod heap;
 mod heaps;
 mod job;
-mod leave;
-mod native;
+mod nic_atomics;
+mod outcome_log;
+mod path_loss;
 mod peer;
-mod place;
 mod post;
+mod process_card;
+mod put_signal;
 mod quiet;
 mod receives;
-mod sending;
-mod server;
 mod service;
+mod service_thread;
 mod streams;
-mod telling;
 
 pub use context::{ContextId, FetchHandle, HeapRange, PutSource};
 pub use error::{LossCause, RmaError};
 pub use event_wait::{EventWait, SleepEnd};
 pub use heap::{HeapMemory, WordAccess};
 pub use job::{MemberRank, RmaJob};
-pub use telling::{OpOutcome, RmaRequest};
+pub use outcome_log::{OpOutcome, RmaRequest};

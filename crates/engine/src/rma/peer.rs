@@ -7,7 +7,7 @@ use trunkline_fabric::LinkId;
 use trunkline_proto::limits::RMA_CALLS_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::OutOfMemory;
-use trunkline_proto::rma::calls::{AtomicRequests, ReplyEffect};
+use trunkline_proto::rma::atomic_requests::{AtomicRequests, ReplyEffect};
 use trunkline_proto::rma::outgoing::{OutgoingStream, SignalBatch, SignalOrdering};
 use trunkline_proto::rma::paths::{PathStage, PeerPaths};
 use trunkline_proto::rma::redo::RedoQueue;

@@ -7,7 +7,7 @@ use trunkline_fabric::{
 use trunkline_proto::limits::LINE_BYTES;
 use trunkline_proto::rma::PathId;
 use trunkline_proto::rma::atomic::TypedAtomic;
-use trunkline_proto::rma::calls::RequestRefusal;
+use trunkline_proto::rma::atomic_requests::RequestRefusal;
 use trunkline_proto::rma::ledger::QuietProgress;
 use trunkline_proto::rma::outgoing::{PutTag, SignalBatch, StreamBusy};
 use trunkline_proto::slots::SlotId;
@@ -23,7 +23,7 @@ use crate::rma::error::{LossCause, RmaError};
 use crate::rma::heap::RegisteredHeap;
 use crate::rma::job::MemberRank;
 use crate::rma::peer::{FetchResult, MemberAtomics, OutboundLink};
-use crate::rma::sending::signal_path;
+use crate::rma::put_signal::signal_path;
 
 /// Bytes of a piece, where a long transfer is spread over several paths.
 const STRIPE: u64 = 512 << 10;

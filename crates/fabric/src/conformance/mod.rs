@@ -2,6 +2,7 @@
 //! and instantiates all of it with [`fabric_conformance!`](crate::fabric_conformance); nothing here knows which fabric
 //! it runs on, and every wait has a limit.
 
+mod cancelled_matches;
 mod errors;
 mod events;
 mod exported;
@@ -11,9 +12,9 @@ mod pair;
 mod pipelines;
 mod queues;
 mod retired;
-mod taken_back;
 mod wait;
 
+pub use cancelled_matches::*;
 pub use errors::*;
 pub use events::*;
 pub use exported::*;
@@ -23,7 +24,6 @@ pub use pair::{ConformanceSetup, PolledCompletions, RailPair, TestRegion, defaul
 pub use pipelines::*;
 pub use queues::*;
 pub use retired::*;
-pub use taken_back::*;
 pub use wait::*;
 
 /// Makes one `#[test]` of every case for the [`Setup`] that `$setup` evaluates to; or only of those that are named after

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EventRecorder;
 use super::layout::lay_out;
-use super::story::{TraceMark, TraceSlice, TraceTimeline};
+use super::timeline::{TraceMark, TraceSlice, TraceTimeline};
 use crate::NicPort;
 
 /// Bytes that go to the file at once.

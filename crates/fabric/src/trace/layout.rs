@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::story::TraceSlice;
+use super::timeline::TraceSlice;
 
 /// Nanoseconds by which an inner slice ends before its outer one: a reader may round both times down.
 const INSIDE: u64 = 2;

@@ -14,9 +14,9 @@ mod file;
 mod layout;
 mod rail;
 mod recorder;
-mod story;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use super::copies::{GpuCopyError, GpuCopyStream};
 use super::cuda::CudaLibrary;
 use super::device::{GpuDevice, GpuDeviceError};
 use super::hip::HipLibrary;
-use super::lent;
+use super::probe_memory;
 use super::{
     AddressAttributes, DmaBufError, DmaBufExport, DmaBufMapping, DriverCallError, GpuUnavailable, LookError,
     PointerKind,
@@ -215,7 +215,7 @@ impl VendorDriver {
             DriverLibrary::Cuda(cuda) => cuda.allocate(len)?,
             DriverLibrary::Hip(hip) => (hip.allocate(len)?, false),
         };
-        lent::wrap_allocation(&self.driver, addr, len, keeps, self.query_pointer(addr))
+        probe_memory::wrap_allocation(&self.driver, addr, len, keeps, self.query_pointer(addr))
     }
 }
 

@@ -12,12 +12,12 @@ mod driver;
 mod error;
 mod free_count;
 mod gdrcopy;
-mod gpus;
 pub(crate) mod hip;
-mod lent;
 pub(crate) mod library;
 mod pointer;
+mod probe_memory;
 mod sync_memops;
+mod vendor_drivers;
 
 pub use copies::{GpuCopyError, GpuCopyStream};
 pub use device::{
@@ -30,5 +30,5 @@ pub(crate) use error::is_planted;
 pub use error::{DriverCallError, GpuUnavailable, LookError};
 pub use free_count::FreeCount;
 pub use gdrcopy::{GdrCopy, GdrError};
-pub use gpus::VendorDrivers;
 pub use pointer::{AddressAttributes, DeviceAllocation, PointerKind};
+pub use vendor_drivers::VendorDrivers;

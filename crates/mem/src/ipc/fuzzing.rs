@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use super::driven::SealedHandle;
+use super::driver_memory::SealedHandle;
 use super::{HostMemory, IpcAllocation, IpcAllocationId, IpcHandle, IpcMemory, MemfdDevice, PrivateMemory};
 use crate::create_memory_file;
 

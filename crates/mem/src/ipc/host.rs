@@ -5,10 +5,10 @@
 use std::os::fd::OwnedFd;
 use std::sync::{PoisonError, RwLock};
 
+use super::address_window::{AddressWindow, round_to_granules};
 use super::error::{CallFailure, CopyError, ExportError, FindAllocationError, HandleOpenError, NotClosed};
 use super::mapping::{FIXED, FileMapping, cause_of, create_sized_file, reopen_file};
 use super::table::AllocationTable;
-use super::window::{AddressWindow, round_to_granules};
 use super::{
     CopyPlace, CopyTarget, ExportedHandle, HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle,
     IpcHandleError, IpcMemory, OpenedHandle, is_planted,

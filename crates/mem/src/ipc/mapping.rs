@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::error::CallFailure;
-use super::here::ForkGuard;
+use super::fork_guard::ForkGuard;
 use super::is_planted;
 use crate::{MemoryKind, MemoryRange};
 

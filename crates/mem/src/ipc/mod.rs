@@ -6,19 +6,19 @@
 //! memory of GPUs by their vendors' drivers, opened at run time; [`AnyMemory`] is whichever a name says. Nothing here keeps what nobody has
 //! open, sends anything to another process, or decides what is shared: handles and descriptors are passed by the caller.
 
+mod address_window;
 mod any;
 mod cuda;
-mod driven;
+mod driver_memory;
 mod error;
+mod fault_guard;
+mod fork_guard;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod guarded;
 mod handle;
-mod here;
 mod hip;
 mod host;
 mod locks;
-mod mapped;
 pub(crate) mod mapping;
 mod mapping_queue;
 mod memfd;
@@ -26,7 +26,7 @@ mod memory;
 mod private;
 mod process;
 mod table;
-mod window;
+mod transfer;
 mod xpmem;
 mod ze;
 
@@ -39,12 +39,12 @@ pub use error::{
 pub use handle::{IpcHandle, IpcHandleError};
 pub use hip::HipMemory;
 pub use host::{HostError, HostMemory};
-pub use mapped::{CopyBatch, CopyPlace, CopyTarget, ExportedHandle, HandlePassing, OpenedHandle, StagePin};
 pub use mapping_queue::{MappingAnswer, MappingQueue, MappingRequest, MappingTicket};
 pub use memfd::{AllocError, DeviceUsage, FreeError, MemfdDevice, MemfdError, poison_word};
 pub use memory::{IpcAllocation, IpcAllocationId, IpcCaps, IpcMemory, MappingUser};
 pub use private::PrivateMemory;
 pub use process::{PeerCredentials, peer_credentials, peer_pidfd, process_across};
+pub use transfer::{CopyBatch, CopyPlace, CopyTarget, ExportedHandle, HandlePassing, OpenedHandle, StagePin};
 pub use xpmem::{AttachCounts, XpmemMemory};
 pub use ze::LevelZero;
 

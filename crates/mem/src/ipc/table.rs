@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::address_window::AddressWindow;
 use super::mapping::FileMapping;
-use super::window::AddressWindow;
 use super::{
     CloseError, CopyError, CopyPlace, CopyTarget, FindAllocationError, IpcAllocation, IpcAllocationId,
     NotClosed, OpenedHandle,

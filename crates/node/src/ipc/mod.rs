@@ -11,31 +11,31 @@
 //! another way.
 
 mod arrival;
-mod beside;
 mod buffer;
 mod close;
 mod error;
+mod event;
+mod export_holders;
 mod exports;
-mod hear;
+mod external_messages;
+mod frame_handlers;
 mod hook;
 mod imports;
 mod lend;
 mod mapping;
 mod neighbour;
 mod node;
-mod notice;
-mod seen;
 mod send;
 
 pub use arrival::ArrivalId;
 pub use buffer::MessageBuffer;
 pub(crate) use buffer::StageOffset;
 pub use error::{LeaveReason, NodeJoinError, ProtocolViolation, ReceiveError, SendError};
+pub use event::{NodeEvent, ReceiveOutcome, SendOutcome};
 pub use hook::FreeHook;
 pub use lend::{BorrowStatus, LoanRange};
 pub use neighbour::NeighbourId;
 pub use node::{IpcNode, NodeConfig, NodeCounts};
-pub use notice::{NodeEvent, ReceiveOutcome, SendOutcome};
 pub use send::{IpcSendStart, OperationId, ReferenceStart, SendRequest};
 
 /// Operations towards one neighbour that it has not answered, at most; and of a neighbour that are not answered here.

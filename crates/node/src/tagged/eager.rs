@@ -8,7 +8,7 @@ use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::tagged::TaggedMessage;
 
-use super::ahead::CopyAhead;
+use super::copy_ahead::CopyAhead;
 use super::endpoint::TaggedEndpoint;
 use super::peer::TaggedPeerId;
 use super::request::{

@@ -13,6 +13,7 @@ use trunkline_proto::tagged::{MethodChoice, TagMatcher};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::{InboxSizes, TaggedAnswer};
 
+use super::endpoint_page::EndpointPage;
 use super::peer::{InboundChannel, OutboundChannel, TaggedPeer, TaggedPeerId};
 use super::pinning::InboxPin;
 use super::receive::UnexpectedMessage;
@@ -20,7 +21,6 @@ use super::request::{
     MessageRequest, ReceiveStep, StartedReceive, StartedSend, TaggedFailure, TaggedRequestId,
 };
 use super::ring::InvalidConsumedCount;
-use super::shown::EndpointPage;
 use super::staging::AbandonedCopies;
 use super::{CALLS_PER_LOOK, KEPT_MAX, MessageStatus, RECEIVES_MAX, REQUESTS_MAX, SPARE_MAX, UNSAID_MAX};
 use crate::ipc::{

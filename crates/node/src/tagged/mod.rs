@@ -7,9 +7,10 @@
 //!
 //! A driver that does not export, map or copy costs one message a staged copy, and is counted ([`TaggedCounts::fallbacks`]); it never fails it.
 
-mod ahead;
+mod copy_ahead;
 mod eager;
 mod endpoint;
+mod endpoint_page;
 mod learned;
 mod lend;
 mod peer;
@@ -18,7 +19,6 @@ mod receive;
 mod request;
 mod ring;
 mod send;
-mod shown;
 mod staging;
 
 pub use endpoint::{NoEndpoint, TaggedConfig, TaggedCounts, TaggedEndpoint, TaggedEvent};

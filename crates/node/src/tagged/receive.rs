@@ -10,7 +10,7 @@ use trunkline_proto::tagged::{
 use trunkline_proto::wire::ipc::{CopyOutcome, ExportName, ExportReference};
 use trunkline_proto::wire::tagged::{TaggedAnswer, TaggedMessage};
 
-use super::ahead::is_copied_ahead;
+use super::copy_ahead::is_copied_ahead;
 use super::eager::EagerSource;
 use super::endpoint::TaggedEndpoint;
 use super::peer::TaggedPeerId;

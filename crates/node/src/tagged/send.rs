@@ -7,7 +7,7 @@ use trunkline_proto::tagged::{CopyMethod, MemoryReach, MethodChoice, SendMethod,
 use trunkline_proto::wire::ipc::{CopyOutcome, ExportReference};
 use trunkline_proto::wire::tagged::{TaggedAnswer, TaggedMessage};
 
-use super::ahead::is_copied_ahead;
+use super::copy_ahead::is_copied_ahead;
 use super::endpoint::TaggedEndpoint;
 use super::learned::MethodOutcome;
 use super::peer::TaggedPeerId;

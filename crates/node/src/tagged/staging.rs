@@ -8,7 +8,7 @@ use trunkline_proto::tagged::StagePiece;
 use trunkline_proto::wire::ipc::CopyOutcome;
 use trunkline_proto::wire::tagged::TaggedAnswer;
 
-use super::ahead::CopyAhead;
+use super::copy_ahead::CopyAhead;
 use super::endpoint::TaggedEndpoint;
 use super::learned::MethodOutcome;
 use super::peer::TaggedPeerId;

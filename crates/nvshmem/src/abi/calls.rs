@@ -13,13 +13,13 @@ use trunkline_sys::nvshmem::{
 };
 
 use super::boot::NvshmemBootstrap;
+use super::cxx_containers::{VectorElements, find_value};
 use super::guard::{OutPointer, borrow, guard_call, read_pointer};
-use super::map::{VectorElements, find_value};
 use super::table::{self, TransportVersion, transport_plugin};
 use crate::error::{CallError, Result};
-use crate::lane::{LocalBytes, PeOffset, RoleContext, WordChange, signal_update, word_at};
 use crate::mesh::{HandleBytes, PeMesh, memory_offset};
 use crate::own_stack;
+use crate::role_context::{LocalBytes, PeOffset, RoleContext, WordChange, signal_update, word_at};
 
 /// All PEs can be reached: this process writes and reads their memory, and changes it.
 pub(super) unsafe extern "C" fn can_reach_peer<T: TransportVersion>(

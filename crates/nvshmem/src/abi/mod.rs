@@ -2,8 +2,8 @@
 
 mod boot;
 mod calls;
+mod cxx_containers;
 mod guard;
-mod map;
 mod status;
 mod table;
 mod v4;

@@ -4,10 +4,10 @@
 //! that tag, in receive order. The sender knows the buffers from its mailbox; what it must send earlier goes eagerly,
 //! and the receiver repeats the sender's reasoning (docs/wire.md, "Eager header").
 
+pub mod link_balancer;
 pub mod receiver;
 pub mod ring;
 pub mod sender;
-pub mod spread;
 pub mod table;
 
 use crate::wire::eager::EagerError;

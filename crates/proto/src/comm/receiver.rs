@@ -10,10 +10,10 @@ use crate::comm::table::{self, BufferTable};
 use crate::limits::{MAILBOX_SLOTS, RANGE_RECVS, RECV_BUFFERS_MAX, RECVS_MAX, STRIPES_MAX};
 use crate::mutant::Mutant;
 use crate::wire::cts::RecordLines;
+use crate::wire::delivery_report::{DeliveryReport, WaitingBuffer};
 use crate::wire::eager::EagerHeader;
 use crate::wire::fin::FinRecord;
 use crate::wire::imm::{BufferToken, WriteImmediate};
-use crate::wire::standing::{DeliveryReport, WaitingBuffer};
 
 /// Eager messages that may have arrived and wait, or be overtaken by others.
 const WINDOW: usize = MAILBOX_SLOTS;

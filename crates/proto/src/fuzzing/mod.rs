@@ -2,7 +2,7 @@
 //! test that replays `testing/fuzz/corpus/` call the same functions; nothing of this is in the product.
 
 mod actions;
-mod devq;
+mod device_queue;
 mod ipc;
 mod mlx5;
 mod node;
@@ -40,11 +40,19 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "pe", check: wire::check_pe, seeds: wire::pe_seeds },
     FuzzTarget { name: "strand", check: wire::check_strand, seeds: wire::strand_seeds },
     FuzzTarget { name: "dial", check: wire::check_dial, seeds: wire::dial_seeds },
-    FuzzTarget { name: "devq", check: devq::words_of_a_queue, seeds: devq::queue_seeds },
-    FuzzTarget { name: "window_card", check: devq::window_card, seeds: devq::window_card_seeds },
-    FuzzTarget { name: "guest_card", check: devq::guest_card, seeds: devq::guest_card_seeds },
-    FuzzTarget { name: "making_report", check: devq::making_report, seeds: devq::making_report_seeds },
-    FuzzTarget { name: "post_box", check: devq::post_box, seeds: devq::post_box_seeds },
+    FuzzTarget { name: "devq", check: device_queue::words_of_a_queue, seeds: device_queue::queue_seeds },
+    FuzzTarget {
+        name: "window_card",
+        check: device_queue::window_card,
+        seeds: device_queue::window_card_seeds,
+    },
+    FuzzTarget { name: "guest_card", check: device_queue::guest_card, seeds: device_queue::guest_card_seeds },
+    FuzzTarget {
+        name: "making_report",
+        check: device_queue::making_report,
+        seeds: device_queue::making_report_seeds,
+    },
+    FuzzTarget { name: "post_box", check: device_queue::post_box, seeds: device_queue::post_box_seeds },
     FuzzTarget { name: "ipc", check: ipc::check_messages, seeds: ipc::message_seeds },
     FuzzTarget { name: "ipc_hostile", check: ipc::check_hostile, seeds: ipc::hostile_seeds },
     FuzzTarget { name: "tagged_cell", check: tagged::check_cells, seeds: tagged::cell_seeds },

@@ -9,7 +9,7 @@ use crate::mutant::Mutant;
 use crate::rma::PathId;
 use crate::rma::ProtocolFault;
 use crate::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
-use crate::rma::calls::AtomicRequests;
+use crate::rma::atomic_requests::AtomicRequests;
 use crate::rma::inbox::{ArrivalEffect, StreamInbox};
 use crate::rma::incoming::{MakeUp, PathDeliveryReport};
 use crate::rma::outgoing::{OutgoingStream, SignalOrdering};

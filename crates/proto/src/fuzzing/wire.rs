@@ -13,6 +13,7 @@ use crate::nics::NicList;
 use crate::rma::incoming;
 use crate::slots::SlotId;
 use crate::wire::cts::{self, CtsRecord, CtsSecondLine};
+use crate::wire::delivery_report::{DeliveryReport, WaitingBuffer};
 use crate::wire::dial::{self, DialMessage, ProcessCard};
 use crate::wire::eager::{self, EagerHeader};
 use crate::wire::fabric::ChosenFabric;
@@ -28,7 +29,6 @@ use crate::wire::pe::{PeRecord, SymmetricSegment};
 use crate::wire::proof::{GroupEpoch, GroupProof};
 use crate::wire::rma::RmaStream;
 use crate::wire::share::{self, ShareMode, ShareOffer, ShareOutcome, ShareRequest};
-use crate::wire::standing::{DeliveryReport, WaitingBuffer};
 use crate::wire::status::group::{self, CreditUsage, GroupCounters};
 use crate::wire::status::{
     CommDirection, CommRecord, CommState, ControlStreams, FaultCode, GroupMembership, NicUsage,

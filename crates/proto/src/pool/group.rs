@@ -14,7 +14,7 @@
 use alloc::vec::Vec;
 
 use super::key::GroupKey;
-use super::seat::PoolMemberId;
+use super::pool_member::PoolMemberId;
 use crate::limits::{LINKS_MAX, RAILS_MAX};
 use crate::slots::SlotId;
 use crate::wire::proof::{GroupEpoch, GroupProof};

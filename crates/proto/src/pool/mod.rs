@@ -12,18 +12,18 @@
 //!
 //! docs/wire.md, "Sharing", has the words that the ends exchange.
 
-mod answer;
-mod ask;
+mod accept;
 mod budget;
 pub mod config;
+mod connect;
 pub mod credits;
 mod epochs;
 pub mod group;
 pub mod key;
 pub mod life;
 pub mod members;
+mod pool_member;
 pub mod ranges;
-mod seat;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -31,10 +31,10 @@ mod usage;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-pub use answer::AcceptPlan;
-pub use ask::{AnswerFault, AnswerStep, ConnectPlan, PlacementError};
+pub use accept::AcceptPlan;
 pub use budget::NicBudget;
-pub use seat::PoolMemberId;
+pub use connect::{AnswerFault, AnswerStep, ConnectPlan, PlacementError};
+pub use pool_member::PoolMemberId;
 pub use usage::{GroupUsage, PoolUsage};
 
 use self::budget::NicBudgets;
@@ -42,7 +42,7 @@ use self::config::PoolConfig;
 use self::epochs::EpochSource;
 use self::group::{GroupId, GroupPhase, GroupTeardown, PoolGroup};
 use self::key::{CommEnd, GroupKey};
-use self::seat::{HandshakeStage, JoiningMember, MemberOrigin, PoolMember};
+use self::pool_member::{HandshakeStage, JoiningMember, MemberOrigin, PoolMember};
 use crate::id::ProcessId;
 use crate::limits::{GROUPS_MAX, MEMBERS_MAX, POOL_QUARANTINE};
 use crate::mutant::Mutant;

@@ -22,20 +22,20 @@
 //!
 //! News of a registration that is gone, or that do not fit where it stands, are refused and change nothing.
 
-mod ask;
 mod entry;
 mod events;
+mod eviction;
 mod index;
-mod keep;
 pub mod key;
+mod lookup;
 mod scopes;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{RegisterCommand, RegistrationError, RegistrationLookup, RegistrationOutcome};
 pub use entry::{EntryId, RegistrationPhase, RegistrationPin, RegistrationWait};
 pub use events::{DeregisterCommand, ReadyRegistration, RegistrationEventError};
-pub use keep::IdleLimit;
+pub use eviction::IdleLimit;
+pub use lookup::{RegisterCommand, RegistrationError, RegistrationLookup, RegistrationOutcome};
 
 use self::entry::RegistrationEntry;
 use self::index::RegistrationIndex;

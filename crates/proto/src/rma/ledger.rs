@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use crate::mutant::Mutant;
 use crate::reserve::{OutOfMemory, try_grow};
 use crate::rma::PathId;
-use crate::rma::flights::InFlightTable;
+use crate::rma::in_flight::InFlightTable;
 use crate::slots::SlotId;
 
 /// The window of a peer: the low half counts what is under way, the high half is 1 more than the path of an operation that

@@ -17,8 +17,8 @@
 //! given before it asks for acknowledgements.
 
 pub mod atomic;
-pub mod calls;
-pub mod flights;
+pub mod atomic_requests;
+pub mod in_flight;
 pub mod inbox;
 pub mod incoming;
 pub mod ledger;

@@ -1,6 +1,5 @@
 //! Device queues: entries, completions, and where their words lie. Only words go in and out; `device-queue` knows the memory they lie in.
 
-mod card;
 mod completion;
 mod entry;
 mod guest;
@@ -12,8 +11,8 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod window;
+mod window_card;
 
-pub use card::{CARD_WORDS, CONFIG_WORDS, CardError, PartLengths, WindowCard, WordsCard};
 pub use completion::{CompletionOwner, EntryCompletion};
 pub use entry::{
     AtomicChange, CounterUpdate, EntryFence, EntryWork, LENGTH_MAX, LocalAddress, PeerAddress, QueueEntry,
@@ -35,6 +34,7 @@ pub use window::{
     GRANULE, SLOT_BYTES, StreamLayout, WINDOW_BYTES_MAX, WINDOW_LANES_MAX, WindowLayout, WindowShape,
     WindowShapeError, stream_at,
 };
+pub use window_card::{CARD_WORDS, CONFIG_WORDS, CardError, PartLengths, WindowCard, WordsCard};
 
 /// Whether index `a` is before index `b`: they wrap, and are never half of all numbers apart.
 #[inline]

@@ -6,8 +6,8 @@ use crate::id::ProcessId;
 use crate::limits::LINKS_MAX;
 use crate::mutant::Mutant;
 use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
+use crate::wire::delivery_report::{DeliveryReport, DeliveryReportError};
 use crate::wire::share::{self, ShareError, ShareMode, ShareOffer, ShareOutcome, ShareRequest};
-use crate::wire::standing::{DeliveryReport, DeliveryReportError};
 
 /// The version of everything behind a HELLO that this code speaks.
 pub const VERSION: u16 = 5;
@@ -482,11 +482,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::delivery_report::WaitingBuffer;
     use crate::wire::imm::BufferToken;
     use crate::wire::member::MemberId;
     use crate::wire::proof::{GroupEpoch, GroupProof};
     use crate::wire::share::{ANSWER_BYTES, REQUEST_BYTES};
-    use crate::wire::standing::WaitingBuffer;
 
     /// The bug that `cargo xtask mutants` asks for, if any.
     fn planted() -> Mutant {

@@ -3,6 +3,7 @@
 
 pub mod cts;
 pub mod cursor;
+pub mod delivery_report;
 pub mod device_queue;
 pub mod dial;
 pub mod eager;
@@ -18,11 +19,10 @@ pub mod member;
 pub mod memory_handle;
 pub mod mlx5;
 pub mod pe;
-pub mod place;
 pub mod proof;
 pub mod rma;
 pub mod share;
-pub mod standing;
+pub mod socket_address;
 pub mod status;
 pub mod strand;
 pub mod tagged;

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 
 use crate::limits::LINKS_MAX;
 use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
-use crate::wire::place::{self, PlaceError};
+use crate::wire::socket_address::{self, PlaceError};
 
 /// Bytes of a head.
 pub const HEAD: usize = 20;
@@ -137,7 +137,10 @@ impl StrandJoin {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
         out.u64(MAGIC).bytes(&self.name);
-        self.places.iter().take(STRANDS_MAX).for_each(|&place| place::write_address(&mut out, place));
+        self.places
+            .iter()
+            .take(STRANDS_MAX)
+            .for_each(|&place| socket_address::write_address(&mut out, place));
         out.0
     }
 
@@ -156,7 +159,7 @@ impl StrandJoin {
             if places.len() == STRANDS_MAX {
                 return Err(StrandError::Places);
             }
-            places.push(place::read_address(&mut reader)?);
+            places.push(socket_address::read_address(&mut reader)?);
         }
         Ok(Self { name, places })
     }

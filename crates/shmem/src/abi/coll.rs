@@ -9,9 +9,9 @@ use crate::collect::ElementBlocks;
 use crate::error::{Result, ShmemError};
 use crate::group::CollectiveGroup;
 use crate::pe::Pe;
-use crate::place::SymmetricPlace;
+use crate::process_pe::with_pe;
 use crate::reduce::{And, CombineFn, Complex, Max, Min, Or, Prod, Sum, Xor, combine_slices};
-use crate::world::with_pe;
+use crate::symmetric_segments::SymmetricPlace;
 
 /// A place of so many bytes, or any where there are none.
 fn find_place(world: &Pe, addr: usize, len: usize) -> Result<SymmetricPlace> {

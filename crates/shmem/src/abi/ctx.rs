@@ -6,9 +6,9 @@ use crate::abi::{export, result_memory};
 use crate::ctx::DEFAULT;
 use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
+use crate::process_pe::{with_pe, with_pe_unless_ending};
 use crate::rma::map_bounds_error;
 use crate::team::WORLD;
-use crate::world::{with_pe, with_pe_unless_ending};
 
 /// Writes a handle to where C wants it.
 pub(super) fn store_handle(at: *mut usize, handle: usize) -> Result<()> {

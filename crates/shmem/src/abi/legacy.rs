@@ -5,14 +5,14 @@ use std::ffi::{c_int, c_long, c_void};
 
 use trunkline_proto::rma::atomic::{AtomicAction, AtomicType};
 
+use crate::abi::atomics::{WordBits, change_word, fetch_word};
 use crate::abi::memory::{allocate_aligned, allocation_pointer};
 use crate::abi::table::{atomics, swaps};
 use crate::abi::wait::{CompareOp, WaitWord, wait_until};
-use crate::abi::words::{WordBits, change_word, fetch_word};
 use crate::abi::{caller_memory, export};
 use crate::ctx::DEFAULT;
+use crate::process_pe::{with_pe, with_pe_unless_ending};
 use crate::rma::map_bounds_error;
-use crate::world::{with_pe, with_pe_unless_ending};
 
 macro_rules! old {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*) -> value, $action:expr) => {

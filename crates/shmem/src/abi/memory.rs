@@ -6,7 +6,7 @@ use crate::abi::export;
 use crate::alloc::{HeapAllocation, is_valid_alignment};
 use crate::error::Result;
 use crate::pe::{ALIGN_MAX, Pe};
-use crate::world::{with_pe, with_pe_unless_ending};
+use crate::process_pe::{with_pe, with_pe_unless_ending};
 
 /// Of an allocation that is not aligned to more.
 const ALIGN: usize = 64;
@@ -23,7 +23,7 @@ pub(super) fn allocation_pointer(world: &Pe, call: &str, made: HeapAllocation, b
         HeapAllocation::Nothing => std::ptr::null_mut(),
         HeapAllocation::Full => {
             if !world.told.swap(true, std::sync::atomic::Ordering::Relaxed) {
-                let size = world.segments.0[crate::place::HEAP].len();
+                let size = world.segments.0[crate::symmetric_segments::HEAP].len();
                 eprintln!(
                     "trunkline: PE {me}: {call}: no room for {bytes} bytes in a symmetric heap of {size}; SHMEM_SYMMETRIC_SIZE makes it larger"
                 );

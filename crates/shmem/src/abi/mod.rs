@@ -4,11 +4,15 @@
 //! inside this crate call none, and are compiled without.
 
 #[cfg(not(test))]
+mod atomics;
+#[cfg(not(test))]
 mod coll;
 #[cfg(not(test))]
 mod ctx;
 #[cfg(not(test))]
 mod legacy;
+#[cfg(not(test))]
+mod long_double;
 #[cfg(not(test))]
 mod memory;
 #[cfg(not(test))]
@@ -19,15 +23,11 @@ mod rma;
 mod setup;
 #[cfg(not(test))]
 mod signal;
-#[cfg(not(test))]
-mod single;
 pub(crate) mod table;
 #[cfg(not(test))]
 mod team;
 #[cfg(not(test))]
 mod wait;
-#[cfg(not(test))]
-mod words;
 
 use std::ffi::c_void;
 

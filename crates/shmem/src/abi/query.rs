@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{export, result_memory};
 use crate::pe::Pe;
+use crate::process_pe::{end_program, with_pe};
 use crate::rma::map_bounds_error;
-use crate::world::{end_program, with_pe};
 
 /// `SHMEM_MAX_NAME_LEN` bytes have room for it, and the zero behind it.
 const NAME: &[u8] = b"Trunkline\0";

@@ -10,9 +10,9 @@ use crate::abi::{byte_len, caller_memory, export, saturating_len, too_many};
 use crate::collect::raw_memory;
 use crate::ctx::DEFAULT;
 use crate::error::Result;
-use crate::quick;
+use crate::fast_path;
+use crate::process_pe::with_pe;
 use crate::rma::{ByteStrides, ReturnPoint};
-use crate::world::with_pe;
 
 #[inline]
 pub(super) fn put(
@@ -24,7 +24,7 @@ pub(super) fn put(
     pe: c_int,
     when: ReturnPoint,
 ) {
-    if ctx == DEFAULT && quick::put(dest, source, len, pe).is_some() {
+    if ctx == DEFAULT && fast_path::put(dest, source, len, pe).is_some() {
         return;
     }
     with_pe(call, |world| {
@@ -48,7 +48,7 @@ pub(super) fn get(
     pe: c_int,
     when: ReturnPoint,
 ) {
-    if ctx == DEFAULT && quick::get(dest, source, len, pe).is_some() {
+    if ctx == DEFAULT && fast_path::get(dest, source, len, pe).is_some() {
         return;
     }
     with_pe(call, |world| {
@@ -245,7 +245,7 @@ moves!("", "mem", 1);
 macro_rules! single {
     ($name:literal, $of:ty) => {
         export!($name, "_p" => fn(dest: *mut c_void, value: $of, pe: c_int) {
-            if quick::put_one(dest, &value, pe).is_none() {
+            if fast_path::put_one(dest, &value, pe).is_none() {
                 let source = (&raw const value).cast();
                 put(concat!("shmem_", $name, "_p"), DEFAULT, dest, source, size_of::<$of>(), pe, ReturnPoint::Local);
             }
@@ -255,7 +255,7 @@ macro_rules! single {
             put(concat!("shmem_ctx_", $name, "_p"), ctx, dest, source, size_of::<$of>(), pe, ReturnPoint::Local);
         });
         export!($name, "_g" => fn(source: *const c_void, pe: c_int) -> $of {
-            quick::get_one(source, pe).unwrap_or_else(|| get_element(concat!("shmem_", $name, "_g"), DEFAULT, source, pe))
+            fast_path::get_one(source, pe).unwrap_or_else(|| get_element(concat!("shmem_", $name, "_g"), DEFAULT, source, pe))
         });
         export!("ctx_", $name, "_g" => fn(ctx: usize, source: *const c_void, pe: c_int) -> $of {
             get_element(concat!("shmem_ctx_", $name, "_g"), ctx, source, pe)

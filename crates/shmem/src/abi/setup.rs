@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 
 use crate::abi::{export, result_memory};
 use crate::error::{Result, ShmemError};
+use crate::process_pe::{self, with_pe};
 use crate::rma::map_bounds_error;
-use crate::world::{self, with_pe};
 
 /// `SHMEM_THREAD_MULTIPLE`: all that is asked for is granted.
 const MULTIPLE: c_int = 3;
 
 fn init_library(call: &str, threads: c_int) {
-    match world::start_pe() {
+    match process_pe::start_pe() {
         // What was granted once stays.
         Ok(starts) => with_pe(call, |world| {
             if starts || crate::is_planted("shmem-grants-the-last-level") {
@@ -20,7 +20,7 @@ fn init_library(call: &str, threads: c_int) {
             }
             Ok(())
         }),
-        Err(error) => world::end_program(call, &error),
+        Err(error) => process_pe::end_program(call, &error),
     }
 }
 
@@ -42,7 +42,7 @@ export!("init" => fn() {
 export!("init_thread" => fn(requested: c_int, provided: *mut c_int) -> c_int {
     let call = "shmem_init_thread";
     if let Err(error) = check_level(requested, provided) {
-        world::end_program(call, &error);
+        process_pe::end_program(call, &error);
     }
     init_library(call, requested);
     tell_level(call, provided);
@@ -63,14 +63,14 @@ export!("query_thread" => fn(provided: *mut c_int) {
 
 export!("finalize" => fn() {
     // Some call it twice.
-    if world::running_pe().is_ok() {
+    if process_pe::running_pe().is_ok() {
         with_pe("shmem_finalize", crate::pe::Pe::finalize_pe);
     }
 });
 
 export!("global_exit" => fn(status: c_int) {
-    let world = world::running_pe();
-    world::begin_end(status);
+    let world = process_pe::running_pe();
+    process_pe::begin_end(status);
     if let Ok(world) = world {
         world.exit_all(status);
     }
@@ -79,7 +79,7 @@ export!("global_exit" => fn(status: c_int) {
 
 /// As if the program had ended by `shmem_finalize`, which programs that begin by `start_pes` do not call.
 extern "C" fn at_exit() {
-    if let Ok(world) = world::running_pe() {
+    if let Ok(world) = process_pe::running_pe() {
         let _ = world.finalize_pe();
     }
 }
@@ -87,7 +87,7 @@ extern "C" fn at_exit() {
 /// The oldest way to begin.
 #[unsafe(no_mangle)]
 extern "C" fn start_pes(_count: c_int) {
-    if world::running_pe().is_err() {
+    if process_pe::running_pe().is_err() {
         init_library("start_pes", 0);
         // SAFETY: a function that lives as long as this library.
         unsafe { libc::atexit(at_exit) };

@@ -12,9 +12,9 @@ use crate::abi::{caller_memory, export, saturating_len};
 use crate::atomics::SymmetricSignal;
 use crate::ctx::DEFAULT;
 use crate::error::ShmemError;
-use crate::place::SymmetricPlace;
+use crate::process_pe::with_pe;
 use crate::rma::ReturnPoint;
-use crate::world::with_pe;
+use crate::symmetric_segments::SymmetricPlace;
 
 /// `SHMEM_SIGNAL_SET` and `SHMEM_SIGNAL_ADD` of `shmem.h`.
 const SET: c_int = 0;

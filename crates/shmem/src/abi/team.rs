@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_long, c_void};
 use crate::abi::ctx::store_handle;
 use crate::abi::{export, result_memory};
 use crate::collect::raw_memory;
+use crate::process_pe::{with_pe, with_pe_unless_ending};
 use crate::rma::map_bounds_error;
 use crate::split::TeamPart;
-use crate::world::{with_pe, with_pe_unless_ending};
 
 export!("team_my_pe" => fn(team: usize) -> c_int {
     with_pe("shmem_team_my_pe", |world| match team {

@@ -10,9 +10,9 @@ use crate::abi::{caller_memory, export};
 use crate::collect::raw_memory;
 use crate::error::{Result, ShmemError};
 use crate::pe::Pe;
+use crate::process_pe::{self, with_pe};
 use crate::rma::map_bounds_error;
 use crate::wait::ExpectedPe;
-use crate::world::{self, with_pe};
 
 /// Comparisons, by their numbers in `shmem.h`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -112,7 +112,7 @@ fn read_u64(from: &MemoryRange, at: u64) -> Result<u64> {
 /// Whether a word holds the comparison by now; `None` if it cannot be read, whose cause the long way reports. Inline: with a call of its own a wait takes 86 instructions, else 56.
 #[inline(always)]
 fn holds_now<T: WaitWord>(word: *const c_void, cmp: c_int, value: &T) -> Option<bool> {
-    world::current_pe()?;
+    process_pe::current_pe()?;
     if word.is_null() {
         return None;
     }

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use trunkline_bootstrap::{JobSecret, free_port, own};
+use trunkline_bootstrap::{JobSecret, free_port, trunkline_run};
 
 use crate::child::{self, Standing};
 use crate::{allocator, calls};
@@ -118,8 +118,10 @@ impl Job {
         let start = |rank: usize| {
             let mut command: Command = child::child_command();
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            command.env(own::RANK, rank.to_string()).env(own::SIZE, way.pes.to_string());
-            command.env(own::SECRET, &secret).env(own::STORE, format!("127.0.0.1:{port}"));
+            command.env(trunkline_run::RANK, rank.to_string()).env(trunkline_run::SIZE, way.pes.to_string());
+            command
+                .env(trunkline_run::SECRET, &secret)
+                .env(trunkline_run::STORE, format!("127.0.0.1:{port}"));
             command.env("SHMEM_SYMMETRIC_SIZE", "8M").envs(way.variables.iter().copied());
             command.env(NTH, if rank == refuser { nth } else { 0 }.to_string());
             command.spawn().unwrap()

@@ -9,8 +9,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::planted::AtTheEvents;
-use crate::ladder::QueuePairState;
 use crate::qp::{LinkWire, SoftQp};
+use crate::qp_state::QueuePairState;
 
 /// An epoll descriptor that reports the sockets of a rail.
 pub(crate) struct SocketEvents {

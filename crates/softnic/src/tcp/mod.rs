@@ -5,21 +5,21 @@
 //! ready goes out in one system call, large payload straight from its memory; large payload that comes in is read
 //! straight to where it belongs. Nothing here blocks, starts a thread, or looks at names of hosts.
 
-mod door;
 mod events;
 mod frame;
-mod look;
+mod health;
+mod listener;
 mod planted;
 mod receive;
 mod send;
 mod socket;
 mod stream;
 
-pub(crate) use door::{DialToken, LinkListener, STRANGER_TIME};
-#[cfg(feature = "fuzzing")]
-pub(crate) use door::{HELLO, hello_bytes, parse_hello};
 pub(crate) use events::SocketEvents;
 #[cfg(feature = "fuzzing")]
 pub(crate) use frame::{BYTES as FRAME_BYTES, FrameBody, TcpFrame};
+pub(crate) use listener::{DialToken, LinkListener, STRANGER_TIME};
+#[cfg(feature = "fuzzing")]
+pub(crate) use listener::{HELLO, hello_bytes, parse_hello};
 pub(crate) use send::transmit_frames;
 pub(crate) use stream::{LinkStream, PeerEnd};

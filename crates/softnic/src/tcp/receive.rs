@@ -4,8 +4,8 @@
 use super::frame::{BYTES as HEAD, FrameBody, TcpFrame};
 use super::stream::LinkStream;
 use crate::error::NakReason;
-use crate::ladder::QueuePairState;
 use crate::qp::{CompletionSink, RailContext, SoftQp};
+use crate::qp_state::QueuePairState;
 use crate::receive::RecordRefusal;
 use crate::record::{RecordPayload, RecordVerb, RingRecord};
 use crate::register::{CheckedPlace, right};

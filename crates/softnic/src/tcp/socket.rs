@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt};
 
-use super::look::{TcpHealth, TcpPhase};
+use super::health::{TcpHealth, TcpPhase};
 use crate::error::PlantedBug;
 
 /// How often a connection is asked for before its host counts as unreachable: about half a minute.

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use trunkline_mem::{OutOfMemory, try_zeros};
 
-use super::door::{self, DialToken, LinkListener};
 use super::events::SocketEvents;
 use super::frame::{BYTES as HEAD, FrameBody, TcpFrame};
-use super::look::TcpWatch;
+use super::health::TcpWatch;
+use super::listener::{self, DialToken, LinkListener};
 use super::planted::InTheStream;
 use super::socket::{MovedBytes, TcpSocket};
 use crate::record::RingRecord;
@@ -135,7 +135,7 @@ impl LinkStream {
         let into = try_zeros(INBOX).map_err(no_memory)?;
         let watch = TcpWatch::new(limit);
         let socket = if token < other.token {
-            out.append_bytes(&door::hello_bytes(&other.token));
+            out.append_bytes(&listener::hello_bytes(&other.token));
             let socket = TcpSocket::dial(other.address, from)?;
             socket.ask_each(watch.probe_interval());
             Some(socket)

@@ -24,7 +24,6 @@ pub mod errno;
 mod fid;
 mod flags;
 mod info;
-mod later;
 mod message;
 mod mr;
 mod nic;
@@ -32,6 +31,7 @@ mod opaque;
 mod provider;
 mod queue;
 mod rma;
+mod since_1_18;
 
 use core::ffi::c_void;
 
@@ -42,7 +42,6 @@ pub use endpoint::*;
 pub use fid::*;
 pub use flags::*;
 pub use info::*;
-pub use later::*;
 pub use message::*;
 pub use mr::*;
 pub use nic::*;
@@ -50,6 +49,7 @@ pub use opaque::*;
 pub use provider::*;
 pub use queue::*;
 pub use rma::*;
+pub use since_1_18::*;
 
 /// `struct iovec`: a range of memory.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use trunkline_device::{EntryKey, GuestQueues, QueueWords, processes::open_pidfd};
+use trunkline_device::{EntryKey, GuestQueues, QueueWords, guest_queues::open_pidfd};
 use trunkline_device_queue::DeviceQueue;
 use trunkline_mem::{MemoryFileId, MemoryRange, OutOfMemory, SharedMemory};
 use trunkline_proto::reserve::{try_filled, try_filled_with, try_vec};

@@ -37,14 +37,14 @@
 //! - *Progress.* [`ExecutorMode::Inline`]: whoever posts or waits executes, too. [`ExecutorMode::Thread`]: a thread does, which sleeps while nothing is asked for.
 
 mod error;
+mod gpudirect;
 mod guest;
 mod kernel;
-mod making;
 mod on_gpu;
-mod reached;
 mod stream;
 mod view;
 mod window;
+mod window_setup;
 
 pub use error::{DeviceError, KernelError};
 pub use guest::{GuestCard, GuestWindow};

@@ -17,10 +17,10 @@ use trunkline_runtime::DeviceQueueContext;
 use super::error::DeviceError;
 use super::guest::LentChannels;
 use super::kernel::Kernel;
-use super::making::{END_MAX, SETTLE_MAX, WindowRecord, agree_on_end};
 use super::on_gpu::{GpuPlacement, OnGpu};
 use super::view::DeviceTables;
-use crate::shared::SharedWorld;
+use super::window_setup::{END_MAX, SETTLE_MAX, WindowRecord, agree_on_end};
+use crate::shared_world::SharedWorld;
 use crate::world::World;
 
 /// Queues of an executor at a time, companions included.

@@ -13,10 +13,10 @@ use trunkline_mem::ipc::{HandlePassing, IpcMemory, MemfdDevice};
 use trunkline_node::NodePage;
 use trunkline_node::ipc::NodeConfig as Sharing;
 use trunkline_node::tagged::{DEVICE_PIECE, TaggedConfig, TaggedEndpoint, TaggedEvent, TaggedPeerId};
-use trunkline_proto::holding::try_hold;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::ExportAmount;
 use trunkline_proto::reserve::{try_collect, try_filled, try_vec};
+use trunkline_proto::table_capacity::try_hold;
 use trunkline_proto::wire::dial::PublicKey;
 use trunkline_proto::wire::tagged::InboxSizes;
 

@@ -4,7 +4,7 @@
 //! without its owner. Whether it is that is decided once for all ranks: each tells the owner whether it could map the part, and the owner tells each
 //! what holds. What is not goes by messages, which its owner serves in its own calls (`serve`).
 
-mod making;
+mod setup;
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use trunkline_proto::tagged::StridedRows;
 use trunkline_proto::wire::ipc::ExportName;
 use trunkline_proto::wire::window::{AccessKind, WindowAccess};
 
-use making::WindowSetup;
+use setup::WindowSetup;
 
 use super::serve::{ACK, ASK, AccessReceive, GOT, PUT, ServedAccess};
 use super::{Buffer, MessageError, Messages, Request, TagBits};

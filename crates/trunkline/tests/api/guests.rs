@@ -10,7 +10,7 @@ use trunkline::device::{
     DeviceError, ExecutorMode, GuestCard, GuestWindow, Kernel, KernelError, PutNotification, WaitError,
     Window, WindowConfig,
 };
-use trunkline_bootstrap::own;
+use trunkline_bootstrap::trunkline_run;
 
 use crate::devices::FABRICS;
 use crate::ranks::run_over;
@@ -247,7 +247,14 @@ fn the_death_of_a_host_ends_waits_of_its_guest() {
         let path: PathBuf = folder.path().join("card");
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "guests::as_a_host", "--nocapture", "--test-threads", "1"]);
-        for name in [own::RANK, own::SIZE, own::LOCAL_RANK, own::LOCAL_SIZE, own::STORE, own::SECRET] {
+        for name in [
+            trunkline_run::RANK,
+            trunkline_run::SIZE,
+            trunkline_run::LOCAL_RANK,
+            trunkline_run::LOCAL_SIZE,
+            trunkline_run::STORE,
+            trunkline_run::SECRET,
+        ] {
             command.env_remove(name);
         }
         command.env(PART, "lends").env(CARD, format!("{} {}", std::process::id(), path.display()));

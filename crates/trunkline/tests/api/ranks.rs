@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use trunkline::{World, WorldBuilder};
-use trunkline_bootstrap::{JobSecret, free_port, own};
+use trunkline_bootstrap::{JobSecret, free_port, trunkline_run};
 
 use crate::over::{NICS, Over};
 
@@ -20,7 +20,7 @@ pub(crate) const DIES: i32 = 77;
 
 /// Whether this process is a rank that a test started.
 pub(crate) fn is_rank() -> bool {
-    std::env::var_os(own::RANK).is_some()
+    std::env::var_os(trunkline_run::RANK).is_some()
 }
 
 /// Runs `rank` in each of `size` processes, over each fabric. To be called first in the test of that name.
@@ -141,9 +141,11 @@ fn start(
     let spawn = |rank: usize| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", name, "--nocapture", "--test-threads", "1"]).stdout(Stdio::null());
-        command.env(own::RANK, rank.to_string()).env(own::SIZE, size.to_string());
-        command.env(own::LOCAL_RANK, rank.to_string()).env(own::LOCAL_SIZE, size.to_string());
-        command.env(own::STORE, format!("127.0.0.1:{port}")).env(own::SECRET, &secret);
+        command.env(trunkline_run::RANK, rank.to_string()).env(trunkline_run::SIZE, size.to_string());
+        command
+            .env(trunkline_run::LOCAL_RANK, rank.to_string())
+            .env(trunkline_run::LOCAL_SIZE, size.to_string());
+        command.env(trunkline_run::STORE, format!("127.0.0.1:{port}")).env(trunkline_run::SECRET, &secret);
         command.env("NCCL_SOCKET_IFNAME", "=lo").envs(over.environment(rank, folder));
         command.envs(environment.iter().copied());
         command.spawn().unwrap()

@@ -14,8 +14,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::inner_program::{refuse_testbed, require_granted};
 use super::is_planted;
-use super::world::{refuse_testbed, require_granted};
 
 /// The kinds of namespaces that a host has of its own.
 const KINDS: [(&str, CloneFlags); 3] =

@@ -36,15 +36,15 @@
 
 mod cable;
 mod host;
+mod inner_program;
 mod line;
 mod relay;
-mod world;
 
 pub use cable::{CableEnd, DeviceCounters, NetworkCable, TrafficCount};
 pub use host::{RunningProcess, TestHost};
+pub use inner_program::{run, run_within};
 pub use line::{CableLine, LineShape, LineTally};
 pub use relay::RelayCable;
-pub use world::{run, run_within};
 
 /// Most hosts, and most cables, of one testbed.
 pub const MANY: usize = 100;

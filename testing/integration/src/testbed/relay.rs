@@ -15,8 +15,8 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::cable::NetworkCable;
 use super::host::TestHost;
+use super::inner_program::{refuse_testbed, require_granted};
 use super::line::{CableLine, LineShape, LineTally};
-use super::world::{refuse_testbed, require_granted};
 
 /// Packets taken from one device before the other's turn.
 const TURN: usize = 64;

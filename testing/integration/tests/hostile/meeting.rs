@@ -17,12 +17,12 @@ pub(crate) struct TaggedRank(JoinHandle<Result<(), String>>);
 
 /// The environment of a rank of that job, whose store is at a port.
 pub(crate) fn environment(rank: u32, port: u16) -> [(&'static str, String); 6] {
-    use trunkline_bootstrap::own;
+    use trunkline_bootstrap::trunkline_run;
     [
-        (own::RANK, rank.to_string()),
-        (own::SIZE, RANKS.to_string()),
-        (own::STORE, format!("127.0.0.1:{port}")),
-        (own::SECRET, "5a".repeat(32)),
+        (trunkline_run::RANK, rank.to_string()),
+        (trunkline_run::SIZE, RANKS.to_string()),
+        (trunkline_run::STORE, format!("127.0.0.1:{port}")),
+        (trunkline_run::SECRET, "5a".repeat(32)),
         ("TRUNKLINE_FABRIC", "soft".to_owned()),
         ("TRUNKLINE_STATUS", "0".to_owned()),
     ]
@@ -31,7 +31,7 @@ pub(crate) fn environment(rank: u32, port: u16) -> [(&'static str, String); 6] {
 impl TaggedRank {
     /// Begins to meet, in the job that the environment says; none if it says none.
     pub(crate) fn new(me: u32) -> Option<Self> {
-        std::env::var_os(trunkline_bootstrap::own::RANK)?;
+        std::env::var_os(trunkline_bootstrap::trunkline_run::RANK)?;
         let thread = std::thread::Builder::new().name("tagged".to_owned());
         Some(Self(thread.spawn(move || exchange(me as usize)).unwrap()))
     }

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
-use trunkline_bootstrap::{JobBootstrap, JobEnvironment, own};
+use trunkline_bootstrap::{JobBootstrap, JobEnvironment, trunkline_run};
 
 /// Name of the thread in which rank 0 waits.
 pub(crate) const THREAD: &str = "store";
@@ -46,10 +46,10 @@ impl JobStore {
 
 fn meet(rank: u32, port: u16) -> Result<(), String> {
     let variable = |name: &str| match name {
-        own::RANK => Some(rank.to_string()),
-        own::SIZE => Some("2".to_owned()),
-        own::STORE => Some(format!("127.0.0.1:{port}")),
-        own::SECRET => Some("5a".repeat(32)),
+        trunkline_run::RANK => Some(rank.to_string()),
+        trunkline_run::SIZE => Some("2".to_owned()),
+        trunkline_run::STORE => Some(format!("127.0.0.1:{port}")),
+        trunkline_run::SECRET => Some("5a".repeat(32)),
         _ => None,
     };
     let environment = JobEnvironment::from_variables(&variable).unwrap().unwrap();

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use trunkline_bootstrap::{JobBootstrap, JobEnvironment, free_port, own};
+use trunkline_bootstrap::{JobBootstrap, JobEnvironment, free_port, trunkline_run};
 
 use crate::trials::{Case, Outcome, told};
 
@@ -24,10 +24,10 @@ fn exchanges(len: usize) -> Outcome {
 
 fn exchange(rank: usize, port: u16, len: usize) -> Outcome {
     let variables = |name: &str| match name {
-        own::RANK => Some(rank.to_string()),
-        own::SIZE => Some(RANKS.to_string()),
-        own::STORE => Some(format!("127.0.0.1:{port}")),
-        own::SECRET => Some("5a".repeat(32)),
+        trunkline_run::RANK => Some(rank.to_string()),
+        trunkline_run::SIZE => Some(RANKS.to_string()),
+        trunkline_run::STORE => Some(format!("127.0.0.1:{port}")),
+        trunkline_run::SECRET => Some("5a".repeat(32)),
         _ => None,
     };
     let environment = JobEnvironment::from_variables(&variables).map_err(told)?.ok_or("no job")?;

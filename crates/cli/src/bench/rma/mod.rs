@@ -3,7 +3,7 @@
 //! Called by `cmd::rma` in each rank; rank 0 prints.
 
 mod measure;
-mod raw;
+mod tcp_ping;
 
 use std::io::{StdoutLock, Write as _};
 
@@ -94,7 +94,7 @@ pub(crate) fn run_rma(settings: &RmaBenchSettings, world: &World) -> Result<u64,
     out.print_line(COLUMNS_ONE)?;
     if settings.raw {
         out.announce_step("bare TCP".into());
-        match raw::round_trips(world, bench.iteration_count(8))? {
+        match tcp_ping::round_trips(world, bench.iteration_count(8))? {
             Some(times) => out.print_result(&FixedSizeResult {
                 name: "bare TCP, round trip".into(),
                 bytes: 8,

@@ -6,7 +6,7 @@ use rustix::net::sockopt;
 use trunkline_proto::control::StrandEnd;
 use trunkline_proto::wire::strand::{HEAD, StrandHead, StrandRecordKind};
 
-use super::super::strand::QUESTIONS;
+use super::super::control_connection::QUESTIONS;
 use super::*;
 use crate::planted::planted_mutant;
 

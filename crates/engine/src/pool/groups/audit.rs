@@ -6,7 +6,7 @@ use trunkline_proto::pool::{GroupUsage, PoolUsage};
 
 use super::{CHUNK, CommGroup, GroupTable, MemberSet, SharedGroup};
 use crate::pool::member::CommSide;
-use crate::pool::ride::AttemptLinks;
+use crate::pool::membership::AttemptLinks;
 use crate::{CommId, Engine};
 
 /// What an engine's shared queue pairs have in use.

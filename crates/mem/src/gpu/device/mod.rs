@@ -6,8 +6,8 @@
 //! kernel first. Nothing here waits for a device but what says so.
 
 mod calls;
+mod copy_queue;
 mod memory;
-mod mover;
 mod program;
 
 use std::ffi::c_int;
@@ -23,8 +23,8 @@ use trunkline_sys::cuda_run::{self as calls_of, Calls};
 use super::cuda::CudaLibrary;
 use super::{DriverCallError, GpuUnavailable, is_planted};
 
+pub use copy_queue::{DeviceCopyQueue, MOVES_MAX, MemoryLocation};
 pub use memory::{PinnedMemory, RangeError};
-pub use mover::{DeviceCopyQueue, MOVES_MAX, MemoryLocation};
 pub use program::{KernelArg, KernelLaunchError, KernelModule, RunningKernel};
 
 /// Streams of kernels that have ended that are kept for the next ones: to make one may wait for kernels that run.

@@ -7,7 +7,7 @@ use trunkline_sys::cuda_run::{EVENT_DISABLE_TIMING, Event, NOT_READY};
 
 use super::{CudaDriver, is_planted};
 use crate::gpu::DriverCallError;
-use crate::ipc::driven::{CopyStreams, RawCopy};
+use crate::ipc::driver_memory::{CopyStreams, RawCopy};
 
 impl CopyStreams for CudaDriver {
     type Stream = Stream;

@@ -8,7 +8,7 @@ use super::calls::open_error;
 use super::{CudaDriver, is_planted};
 use crate::gpu::DriverCallError;
 use crate::ipc::IpcAllocation;
-use crate::ipc::driven::SealedHandle;
+use crate::ipc::driver_memory::SealedHandle;
 use crate::ipc::error::{ExportError, HandleOpenError};
 
 impl CudaDriver {

@@ -20,7 +20,7 @@ use std::ptr;
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attribute, status};
 use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, MEM_HOST_REGISTER_PORTABLE};
 
-use super::driven::{
+use super::driver_memory::{
     CopyDirection, CopySlots, CopyStreams as _, DriverMemory, IpcDriver, PerDevice, RawCopy, SealedHandle,
     choose_device,
 };

@@ -14,7 +14,7 @@ use trunkline_sys::cuda_ipc::{
 use super::calls::open_error;
 use super::{CudaDriver, is_planted};
 use crate::gpu::DriverCallError;
-use crate::ipc::driven::SealedHandle;
+use crate::ipc::driver_memory::SealedHandle;
 use crate::ipc::error::{CallFailure, ExportError, HandleOpenError};
 use crate::ipc::{IpcAllocation, IpcHandle};
 

@@ -8,7 +8,7 @@ use trunkline_sys::hip_ipc::{
 
 use super::{HipDriver, is_planted};
 use crate::gpu::DriverCallError;
-use crate::ipc::driven::{CopyStreams, RawCopy};
+use crate::ipc::driver_memory::{CopyStreams, RawCopy};
 
 impl CopyStreams for HipDriver {
     type Stream = HipStream;

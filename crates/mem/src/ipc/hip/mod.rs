@@ -26,7 +26,7 @@ use trunkline_sys::hip_ipc::{
 use self::calls::open_error;
 use self::exports::HipHandles;
 use self::ids::AllocationEpochs;
-use super::driven::{
+use super::driver_memory::{
     CopyDirection, CopySlots, CopyStreams as _, DriverMemory, IpcDriver, PerDevice, RawCopy, SealedHandle,
     choose_device,
 };

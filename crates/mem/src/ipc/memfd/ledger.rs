@@ -14,7 +14,7 @@ use rustix::fs::FallocateFlags;
 use super::error::MemfdError;
 use crate::MemoryRange;
 use crate::ipc::error::CallFailure;
-use crate::ipc::here::ForkGuard;
+use crate::ipc::fork_guard::ForkGuard;
 use crate::ipc::locks::{self, FileRange, LockMode};
 use crate::ipc::mapping::{FIXED, FileMapping, cause_of, create_sized_file, reopen_file};
 

@@ -21,9 +21,9 @@ use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 pub use error::{AllocError, FreeError, MemfdError};
 
 use self::ledger::{AllocationRecord, DeviceLedger, LedgerGuard, SLOTS};
+use super::address_window::{AddressWindow, GRANULE, round_to_granules};
 use super::host::random_number;
 use super::table::AllocationTable;
-use super::window::{AddressWindow, GRANULE, round_to_granules};
 use super::{CopyPlace, IpcAllocation, IpcAllocationId, is_planted};
 
 /// A device, as this process has it. What it allocated is freed with it.

@@ -24,8 +24,8 @@ use super::error::{
     CallFailure, CloseError, CopyError, ExportError, FindAllocationError, HandleOpenError, NoMemory,
     NotClosed,
 };
-use super::guarded::FaultGuard;
-use super::here::ForkGuard;
+use super::fault_guard::FaultGuard;
+use super::fork_guard::ForkGuard;
 use super::host::HostError;
 use super::memory::copy_in_steps;
 use super::private::{ADDRESSES, ALL};

@@ -9,7 +9,7 @@ use trunkline_sys::ze::{self, ZeCommandList, ZeEvent, status};
 use super::calls::check_status;
 use super::{EventPool, ZeDrivers, is_planted};
 use crate::gpu::DriverCallError;
-use crate::ipc::driven::{CopyStreams, RawCopy};
+use crate::ipc::driver_memory::{CopyStreams, RawCopy};
 
 impl ZeDrivers {
     fn end_pool(&self, pool: &EventPool) {

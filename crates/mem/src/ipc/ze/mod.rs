@@ -25,7 +25,7 @@ use trunkline_sys::ze::{
 };
 
 use self::calls::{check_status, open_error, to_call_error};
-use super::driven::{
+use super::driver_memory::{
     CopyDirection, CopySlots, DriverMemory, IpcDriver, RawCopy, SealedHandle, choose_device,
 };
 use super::error::{CallFailure, CloseError, ExportError, HandleOpenError};

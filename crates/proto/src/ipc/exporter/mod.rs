@@ -18,19 +18,19 @@
 //! nothing. News that do not fit are refused and change nothing.
 
 mod counts;
+mod drain;
 mod entry;
-mod keep;
-mod leave;
+mod events;
+mod eviction;
 mod memory;
-mod news;
 mod peer;
 mod retire;
 mod share;
 
 pub use counts::{ExportAmount, ExportUsage, ExporterCounts, FallbackReason};
 pub use entry::{ExportPin, ExportState, PendingExport, SharedReference};
+pub use events::{AllocationQuery, ExporterCommand, ExporterEventError};
 pub use memory::{DriverAllocation, DriverAllocationId};
-pub use news::{AllocationQuery, ExporterCommand, ExporterEventError};
 pub use peer::ImportingPeerId;
 pub use share::{ExportLookup, ExportRequest, ExportRequestError, ShareDecision};
 

@@ -4,7 +4,7 @@ use super::MemoryImporter;
 use super::entry::{
     ImportEntry, ImportMapping, ImportPin, ImportState, MappingId, MappingPhase, MappingPlace,
 };
-use super::news::{NoMapping, is_within};
+use super::events::{NoMapping, is_within};
 use crate::limits::MAPPINGS_OF_IMPORT_MAX;
 use crate::wire::ipc::ExportReference;
 

@@ -17,16 +17,16 @@
 //! refused and change nothing.
 
 mod entry;
+mod events;
 mod map;
-mod news;
 mod retire;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 pub use entry::{ImportPin, ImportState, MappingId, MappingKind, MappingPlace, SourceId};
+pub use events::{AnnounceError, ArriveError, NoMapping, RetireError};
 pub use map::{MapRefusal, ResolveError, ResolveOutcome};
-pub use news::{AnnounceError, ArriveError, NoMapping, RetireError};
 pub use retire::UnmapCommand;
 
 use self::entry::ImportEntry;

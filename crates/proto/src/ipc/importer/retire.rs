@@ -2,7 +2,7 @@
 
 use super::MemoryImporter;
 use super::entry::{ImportEntry, ImportState, MappingId, MappingPhase, SourceId};
-use super::news::NoMapping;
+use super::events::NoMapping;
 use crate::slots::SlotId;
 use crate::wire::ipc::{ExportName, ExportNames, NAMES_MAX};
 

@@ -9,7 +9,7 @@ use crate::limits::RMA_CALLS_MAX;
 use crate::mutant::{Mutant, planted};
 use crate::rma::ProtocolFault;
 use crate::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
-use crate::rma::calls::{AtomicRequests, ReplyEffect, RequestRefusal};
+use crate::rma::atomic_requests::{AtomicRequests, ReplyEffect, RequestRefusal};
 use crate::rma::served::{ServedReply, ServedSlots};
 use crate::wire::rma::RmaStream;
 use crate::wire::rma::atomic::{AtomicOutcome, AtomicReply, AtomicRequest, ReplySlot};

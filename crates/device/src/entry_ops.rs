@@ -1,0 +1,585 @@
+//! Entries as operations of a network: in as many pieces as that takes, now or when there is room, and how each entry ended. The executor
+//! gives them in the order in which they may begin; nothing here orders anything further.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trunkline_device_queue::{JobExecutor, JobOutcome, QueueJob};
+use trunkline_mem::gpu::MemoryLocation;
+use trunkline_proto::limits::{DEVICE_PIECE_BYTES, DEVICE_PIECES_MAX};
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::{OutOfMemory, try_grow};
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::table_capacity::{try_hold, try_hold_queue};
+use trunkline_proto::wire::device_queue::{
+    AtomicChange, CounterUpdate, EntryStatus, PeerAddress, QueueEntry,
+};
+
+use crate::network::{BeginOutcome, EntryFailure, HeapAddress, MemberNetwork, NetworkCompletion};
+use crate::region::{DeviceCopier, EntryRegions, RoomTaken};
+use crate::remaining_work::{EntryPlan, RemainingWork};
+use trunkline_engine::rma::{self, MemberRank, PutSource};
+
+mod plan;
+mod signal_words;
+
+/// Status of an entry whose operation no network here carries: NOTIFY, and a WRITE with an immediate.
+pub const UNSUPPORTED: EntryStatus = EntryStatus::Other(256);
+
+/// How long a poison word may be on its way over a link before the control stream says it as well.
+const POISON_TIME: Duration = Duration::from_millis(20);
+
+/// Something under way.
+#[derive(Clone, Debug)]
+struct EntryOp {
+    /// Which use of its place.
+    generation: u32,
+    /// It has begun and not ended.
+    is_out: bool,
+    /// Who hears of its end.
+    of: OpOwner,
+    /// Where its bytes lie on their way out.
+    room: Option<RoomTaken>,
+    rest: RemainingWork,
+    /// What follows when all of that has ended well: bytes of a device go to the network, and come from it, by way of the host.
+    then: RemainingWork,
+    /// Pieces that have begun and not ended.
+    under_way: u32,
+    /// Stands in [`EntryOps::waits`].
+    waits: bool,
+    failed: Option<EntryFailure>,
+    value: u64,
+    /// The change of an atomic that takes several steps, and what the word was found to be.
+    steps: Option<(HeapAddress, AtomicChange, Option<u64>)>,
+    /// The error word that it sets.
+    poison: Option<(HeapAddress, u64)>,
+}
+
+/// Who hears of the end of something.
+#[derive(Clone, Copy, Debug)]
+enum OpOwner {
+    /// Nobody.
+    Nobody,
+    /// An entry, by queue and index.
+    Entry(u32, u64),
+    /// A piece of an entry, by the entry's place and the use of that place.
+    Piece(u32, u32),
+}
+
+/// Something that has begun: its place, and which use of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BegunOp(u32, u32);
+
+/// All entries that have begun and not ended.
+#[derive(Debug)]
+pub struct EntryOps<N> {
+    network: N,
+    /// Memory that entries name.
+    pub regions: EntryRegions,
+    me: MemberRank,
+    flights: Vec<EntryOp>,
+    free: Vec<u32>,
+    /// Those that found no room, the first one first.
+    waits: VecDeque<u32>,
+    /// Those that set error words, and when they began.
+    poisons: Vec<(u32, u32, Instant)>,
+    /// Who moves bytes of devices, and how many moves are under way.
+    copiers: Vec<(Arc<dyn DeviceCopier>, u32)>,
+    ended: Vec<NetworkCompletion>,
+    copied: Vec<(u64, Result<(), u32>)>,
+    /// Entries that have ended and were not told of.
+    over: Vec<(u32, u64, JobOutcome)>,
+    mutant: Mutant,
+}
+
+impl<N: MemberNetwork> EntryOps<N> {
+    /// None yet.
+    pub fn new(network: N, mutant: Mutant) -> Self {
+        Self {
+            me: network.own_rank(),
+            network,
+            regions: EntryRegions::new(mutant),
+            flights: Vec::new(),
+            free: Vec::new(),
+            waits: VecDeque::new(),
+            poisons: Vec::new(),
+            copiers: Vec::new(),
+            ended: Vec::new(),
+            copied: Vec::new(),
+            over: Vec::new(),
+            mutant,
+        }
+    }
+
+    /// Makes room for `more` entries, so that none of them allocates.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; there is as much room as before.
+    pub fn grow_capacity(&mut self, more: u32) -> Result<(), OutOfMemory> {
+        let first = self.flights.len() as u32;
+        let room = (first + more) as usize;
+        try_grow(&mut self.flights, more as usize)?;
+        try_hold(&mut self.free, room)?;
+        try_hold_queue(&mut self.waits, room)?;
+        try_hold(&mut self.over, room)?;
+        try_hold(&mut self.ended, room)?;
+        try_hold(&mut self.poisons, room)?;
+        self.flights.resize(room, EntryOp::NONE);
+        self.free.extend((first..first + more).rev());
+        Ok(())
+    }
+
+    /// The rank of this process.
+    #[must_use]
+    pub const fn own_rank(&self) -> MemberRank {
+        self.me
+    }
+
+    /// The network, for what is no entry's.
+    pub const fn network_mut(&mut self) -> &mut N {
+        &mut self.network
+    }
+
+    /// Whether nothing has begun that has not ended.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.free.len() == self.flights.len()
+    }
+
+    /// All that has begun and not ended.
+    #[must_use]
+    pub fn begun_ops(&self) -> Vec<BegunOp> {
+        let out = (0..).zip(&self.flights).filter(|(_, flight)| flight.is_out);
+        out.map(|(at, flight)| BegunOp(at, flight.generation)).collect()
+    }
+
+    /// Whether something of these has not ended.
+    #[must_use]
+    pub fn is_begun(&self, BegunOp(at, generation): BegunOp) -> bool {
+        let flight = self.flights.get(at as usize);
+        flight.is_some_and(|flight| flight.is_out && flight.generation == generation)
+    }
+
+    /// Streams of copies that something is under way on.
+    #[must_use]
+    pub const fn copier_count(&self) -> usize {
+        self.copiers.len()
+    }
+
+    /// Goes on with what is under way. Whether anything moved.
+    pub fn make_progress(&mut self) -> bool {
+        let mut ended = std::mem::take(&mut self.ended);
+        let mut moved = self.network.make_progress(&mut ended);
+        for one in ended.drain(..) {
+            self.on_ended(one.cookie, one.how.map(Some));
+        }
+        self.ended = ended;
+        moved |= self.poll_copies();
+        for _ in 0..self.waits.len() {
+            let Some(at) = self.waits.pop_front() else { break };
+            if let Some(flight) = self.flights.get_mut(at as usize) {
+                flight.waits = false;
+            }
+            self.advance_op(at);
+        }
+        if !self.poisons.is_empty() {
+            self.resend_late_error_words();
+        }
+        moved | !self.over.is_empty()
+    }
+
+    /// Takes the entries that have ended: queue, index and how.
+    pub fn take_ended(&mut self) -> Option<(u32, u64, JobOutcome)> {
+        self.over.pop()
+    }
+
+    fn poll_copies(&mut self) -> bool {
+        let mut copied = std::mem::take(&mut self.copied);
+        for (copies, under_way) in self.copiers.iter_mut().filter(|(_, under_way)| *under_way > 0) {
+            let before = copied.len();
+            copies.take_ended(&mut copied);
+            *under_way -= (copied.len() - before).min(*under_way as usize) as u32;
+        }
+        // A region that has ended gives its stream back.
+        if !self.mutant.is_planted("dev-keeps-streams-of-copies") {
+            self.copiers.retain(|(_, under_way)| *under_way > 0);
+        }
+        let moved = !copied.is_empty();
+        for (cookie, how) in copied.drain(..) {
+            let failed = |reason| EntryFailure { status: EntryStatus::Network, reason };
+            self.on_ended(cookie, how.map(|()| None).map_err(failed));
+        }
+        self.copied = copied;
+        moved
+    }
+
+    /// Begins something; its place among what is under way.
+    fn allocate_op(&mut self, of: OpOwner, rest: RemainingWork) -> Option<u32> {
+        if self.free.is_empty() {
+            // There is a place for each entry; what sets error words may come on top.
+            self.grow_capacity(64).ok()?;
+        }
+        if self.mutant.is_planted("dev-flights-allocate") {
+            self.over = self.over.drain(..).collect();
+            self.over.reserve(self.flights.len());
+        }
+        let at = self.free.pop()?;
+        let flight = self.flights.get_mut(at as usize)?;
+        let generation = flight.generation.wrapping_add(1);
+        *flight = EntryOp { generation, of, rest, is_out: true, ..EntryOp::NONE };
+        Some(at)
+    }
+
+    /// Begins as much as there is room for.
+    fn advance_op(&mut self, at: u32) {
+        loop {
+            let (staged, piece) = self.launch_piece(at);
+            let Some(flight) = self.flights.get_mut(at as usize) else { return };
+            let cookie = u64::from(flight.generation) << 32 | u64::from(at);
+            let (carried, whole) = match &flight.rest {
+                RemainingWork::Nothing => break,
+                RemainingWork::Staged { from: whole, .. } | RemainingWork::Landed { into: whole, .. } => {
+                    (staged, whole.len)
+                }
+                RemainingWork::Put { to, from } => {
+                    (self.network.put(cookie, *to, PutSource::Heap(*from)), from.len)
+                }
+                RemainingWork::Inline { to, bytes } => {
+                    (self.network.put(cookie, *to, PutSource::Bytes(bytes.as_bytes())), 0)
+                }
+                RemainingWork::Get { from, into } => (self.network.get(cookie, *from, *into), into.len),
+                RemainingWork::Copy { copies, from, to, len } => {
+                    let from = MemoryLocation { memory: &from.0, offset: from.1 };
+                    let to = MemoryLocation { memory: &to.0, offset: to.1 };
+                    let begun = copies.begin_copy(cookie, from, to, *len);
+                    if begun {
+                        note_copier(&mut self.copiers, copies);
+                    }
+                    (if begun { BeginOutcome::Begun(*len) } else { BeginOutcome::Busy }, *len)
+                }
+                RemainingWork::Atomic { at, action, fetches } => {
+                    (self.network.post_atomic(cookie, *at, *action, *fetches), 0)
+                }
+            };
+            match carried {
+                BeginOutcome::Begun(bytes) => {
+                    flight.under_way += 1;
+                    flight.rest.consume_bytes(if self.mutant.is_planted("dev-pieces-repeat") {
+                        whole
+                    } else {
+                        bytes
+                    });
+                    if let Some(piece) = piece {
+                        let whole = BegunOp(at, flight.generation);
+                        self.advance_op(piece);
+                        // It may have failed at once, and all with it.
+                        if !self.is_begun(whole) {
+                            return;
+                        }
+                    }
+                }
+                BeginOutcome::Busy => {
+                    if !flight.waits {
+                        flight.waits = true;
+                        self.waits.push_back(at);
+                    }
+                    return;
+                }
+                BeginOutcome::Failed(failure) => {
+                    flight.failed = flight.failed.or(Some(failure));
+                    (flight.rest, flight.then) = (RemainingWork::Nothing, RemainingWork::Nothing);
+                }
+            }
+        }
+        self.finish_op(at);
+    }
+
+    /// The next piece of bytes that go to the network or come from it by way of the host, if it is its turn: how many bytes it has, and the operation to begin.
+    fn launch_piece(&mut self, at: u32) -> (BeginOutcome, Option<u32>) {
+        match self.flights.get(at as usize).map(|flight| &flight.rest) {
+            Some(RemainingWork::Staged { .. }) => self.launch_staged(at),
+            Some(RemainingWork::Landed { .. }) => self.launch_landed(at),
+            _ => (BeginOutcome::Busy, None),
+        }
+    }
+
+    /// The next piece of a device's bytes, to be copied to a room, and then to be put, if a room is free.
+    fn launch_staged(&mut self, at: u32) -> (BeginOutcome, Option<u32>) {
+        const BUSY: (BeginOutcome, Option<u32>) = (BeginOutcome::Busy, None);
+        let Some(flight) = self.flights.get(at as usize) else { return BUSY };
+        let RemainingWork::Staged { to, copies, memory, words, from } = &flight.rest else { return BUSY };
+        let to = *to;
+        let from = *from;
+        let of = OpOwner::Piece(at, flight.generation);
+        let copies = Arc::clone(copies);
+        let memory = memory.clone();
+        let words = words.clone();
+        let Some((room, mut beside, most)) = self.regions.take_room(self.me, from.heap) else {
+            let has_none = !self.regions.has_rooms(from.heap);
+            return if has_none {
+                (BeginOutcome::Failed(EntryFailure::from_status(EntryStatus::Access)), None)
+            } else {
+                BUSY
+            };
+        };
+        let mut len = from.len.min(most);
+        if self.mutant.is_planted("dev-stages-where-puts-land") {
+            (beside, len) = (from.offset, from.len);
+        }
+        let copy = RemainingWork::Copy { copies, from: (memory, from.offset), to: (words, beside), len };
+        let put = RemainingWork::Put { to, from: rma::HeapRange { offset: beside, len, ..from } };
+        let is_wrong = self.mutant.is_planted("dev-sends-before-it-copies");
+        let (first, then) = if is_wrong { (put, copy) } else { (copy, put) };
+        let Some(piece) = self.allocate_op(of, first) else { return BUSY };
+        if let Some(flight) = self.flights.get_mut(piece as usize) {
+            flight.then = then;
+            flight.room = Some(room).filter(|_| !self.mutant.is_planted("dev-gives-rooms-back-early"));
+        }
+        if self.mutant.is_planted("dev-gives-rooms-back-early") {
+            self.regions.give_room(room);
+        }
+        (BeginOutcome::Begun(len), Some(piece))
+    }
+
+    /// The next piece of bytes that come to a device, to be got to the host's bytes beside it, and then to be copied.
+    fn launch_landed(&mut self, at: u32) -> (BeginOutcome, Option<u32>) {
+        const BUSY: (BeginOutcome, Option<u32>) = (BeginOutcome::Busy, None);
+        let Some(flight) = self.flights.get(at as usize) else { return BUSY };
+        let RemainingWork::Landed { from, copies, memory, words, into } = &flight.rest else { return BUSY };
+        if flight.under_way >= DEVICE_PIECES_MAX {
+            return BUSY;
+        }
+        let is_whole = self.mutant.is_planted("dev-copies-once-all-has-come");
+        let len = if is_whole { into.len } else { into.len.min(DEVICE_PIECE_BYTES) };
+        let [beside, device] = [words, memory].map(|memory| (memory.clone(), into.offset));
+        let copy = RemainingWork::Copy { copies: Arc::clone(copies), from: beside, to: device, len };
+        let get = RemainingWork::Get { from: *from, into: rma::HeapRange { len, ..*into } };
+        let Some(piece) = self.allocate_op(OpOwner::Piece(at, flight.generation), get) else { return BUSY };
+        if let Some(flight) = self.flights.get_mut(piece as usize) {
+            flight.then = copy;
+        }
+        if self.mutant.is_planted("dev-begins-pieces-uncounted") {
+            self.advance_op(piece);
+            return (BeginOutcome::Begun(len), None);
+        }
+        (BeginOutcome::Begun(len), Some(piece))
+    }
+
+    /// A piece has ended, and brings a value if that is its to bring.
+    fn on_ended(&mut self, cookie: u64, how: Result<Option<u64>, EntryFailure>) {
+        let at = cookie as u32;
+        let Some(flight) = self.flights.get_mut(at as usize) else { return };
+        if flight.generation != (cookie >> 32) as u32 || flight.under_way == 0 {
+            return;
+        }
+        flight.under_way -= 1;
+        match how {
+            Err(failure) => {
+                flight.failed = flight.failed.or(Some(failure));
+                (flight.rest, flight.then) = (RemainingWork::Nothing, RemainingWork::Nothing);
+            }
+            Ok(value) => {
+                flight.value = value.unwrap_or(flight.value);
+                flight.advance_atomic();
+            }
+        }
+        let is_first_over = flight.under_way == 0 && matches!(flight.rest, RemainingWork::Nothing);
+        if is_first_over {
+            flight.rest = std::mem::replace(&mut flight.then, RemainingWork::Nothing);
+        }
+        if matches!(flight.rest, RemainingWork::Nothing) {
+            self.finish_op(at);
+        } else if !flight.waits {
+            self.advance_op(at);
+        }
+    }
+
+    /// Tells how an entry ended, once all of its pieces have: until then its bytes may still be read.
+    fn finish_op(&mut self, at: u32) {
+        let Some(flight) = self.flights.get_mut(at as usize) else { return };
+        let early =
+            self.mutant.is_planted("dev-completes-early") && flight.failed.is_none() && flight.under_way > 0;
+        if flight.under_way > 0 && !early {
+            return;
+        }
+        let poison = flight.poison.take();
+        let failed = flight.failed;
+        let of = flight.of;
+        let room = flight.room.take();
+        if let OpOwner::Entry(queue, index) = of {
+            let outcome = match failed {
+                None => JobOutcome::Done(flight.value),
+                Some(EntryFailure { status, reason }) => JobOutcome::Failed { status, reason },
+            };
+            self.over.push((queue, index, outcome));
+        }
+        if flight.waits {
+            flight.waits = false;
+            self.waits.retain(|&waits| waits != at);
+        }
+        flight.generation = flight.generation.wrapping_add(1);
+        (flight.is_out, flight.under_way, flight.rest, flight.steps) =
+            (false, 0, RemainingWork::Nothing, None);
+        flight.then = RemainingWork::Nothing;
+        self.free.push(at);
+        if let Some((place, word)) = poison
+            && failed.is_some()
+        {
+            self.send_error_word(place, word);
+        }
+        room.into_iter().for_each(|room| self.regions.give_room(room));
+        if let OpOwner::Piece(whole, generation) = of {
+            let cookie = u64::from(generation) << 32 | u64::from(whole);
+            self.on_ended(cookie, failed.map_or(Ok(None), Err));
+        }
+    }
+
+    /// Everything under way has failed, whatever still becomes of it: entries are told so, and words that were to tell of a failure are spoiled beside all
+    /// links.
+    pub fn abandon_all(&mut self) {
+        self.waits.clear();
+        for at in 0..self.flights.len() as u32 {
+            let Some(flight) = self.flights.get_mut(at as usize).filter(|flight| flight.is_out) else {
+                continue;
+            };
+            flight.failed = flight.failed.or(Some(EntryFailure::from_status(EntryStatus::Abandoned)));
+            (flight.under_way, flight.waits) = (0, false);
+            self.finish_op(at);
+        }
+        self.poisons.clear();
+    }
+
+    /// The same, and nothing is begun any more.
+    pub fn detach_job(&mut self) {
+        self.abandon_all();
+        self.network.detach_job();
+    }
+
+    fn send_error_word(&mut self, place: HeapAddress, word: u64) {
+        if place.member == self.me {
+            return self.set_own_error_word(place.heap, place.offset, word);
+        }
+        if !self.mutant.is_planted("dev-poison-needs-a-link") {
+            // Who is gone waits for nothing.
+            let _said = self.network.send_error_word(place, word);
+        }
+    }
+
+    /// A link that carries nothing, as its other end is stopped or it is about to fail, does not keep a waiter waiting.
+    fn resend_late_error_words(&mut self) {
+        let mut late = Vec::new();
+        let flights = &mut self.flights;
+        self.poisons.retain(|&(at, generation, since)| {
+            let Some(flight) = flights.get_mut(at as usize) else { return false };
+            if flight.generation != generation {
+                return false;
+            }
+            let is_late = since.elapsed() > POISON_TIME;
+            if is_late {
+                late.extend(flight.poison);
+            }
+            !is_late
+        });
+        for (place, word) in late {
+            self.send_error_word(place, word);
+        }
+    }
+}
+
+impl<N: MemberNetwork> JobExecutor for EntryOps<N> {
+    fn begin_job(&mut self, queue: u32, index: u64, job: &QueueJob) -> Option<JobOutcome> {
+        match job {
+            QueueJob::Execute(entry) => return self.execute_entry(queue, index, entry),
+            QueueJob::Count { at, value, poisoned } => self.raise_word(queue, *at, *value, *poisoned),
+            // Waiters here hear of the failure at once, whoever has the word.
+            QueueJob::Poison { at, poisoned, poison } => self.set_error_word(*at, *poisoned, *poison),
+        }
+        Some(JobOutcome::Done(0))
+    }
+
+    #[inline]
+    fn raise_counter(&mut self, queue: u32, _: u64, at: PeerAddress, count: CounterUpdate) {
+        if self.add_here(at, count.value.into(), count.poisoned).is_none() {
+            self.raise_word(queue, at, count.value, count.poisoned);
+        }
+    }
+
+    #[inline]
+    fn try_add(&mut self, at: PeerAddress, value: u64, poisoned: bool) -> Option<u64> {
+        self.add_here(at, value, poisoned)
+    }
+
+    #[inline]
+    fn execute_entry(&mut self, queue: u32, index: u64, entry: &QueueEntry) -> Option<JobOutcome> {
+        match self.plan_entry(entry) {
+            Ok(EntryPlan::Done(value)) => Some(JobOutcome::Done(value)),
+            Err(status) => Some(JobOutcome::Failed { status, reason: 0 }),
+            Ok(EntryPlan::Changed(rest, value)) => {
+                let at = self.allocate_op(OpOwner::Entry(queue, index), rest)?;
+                if let Some(flight) = self.flights.get_mut(at as usize) {
+                    flight.value = value;
+                }
+                self.advance_op(at);
+                None
+            }
+            Ok(EntryPlan::Later(rest, steps)) => {
+                let unwaited = self.mutant.is_planted("dev-signal-before-data")
+                    && matches!(
+                        rest,
+                        RemainingWork::Put { .. } | RemainingWork::Copy { .. } | RemainingWork::Staged { .. }
+                    );
+                let of = if unwaited { OpOwner::Nobody } else { OpOwner::Entry(queue, index) };
+                let at = self.allocate_op(of, rest)?;
+                if let Some(flight) = self.flights.get_mut(at as usize) {
+                    flight.steps = steps;
+                }
+                self.advance_op(at);
+                unwaited.then_some(JobOutcome::Done(0))
+            }
+        }
+    }
+}
+
+impl EntryOp {
+    /// A place that nobody has.
+    const NONE: Self = Self {
+        generation: 0,
+        is_out: false,
+        of: OpOwner::Nobody,
+        room: None,
+        rest: RemainingWork::Nothing,
+        then: RemainingWork::Nothing,
+        under_way: 0,
+        waits: false,
+        failed: None,
+        value: 0,
+        steps: None,
+        poison: None,
+    };
+
+    /// The next step of an atomic that takes several, if one is needed: the value is what the word was found to be.
+    fn advance_atomic(&mut self) {
+        let Some((at, change, expected)) = self.steps else { return };
+        let found = self.value;
+        let new = change.apply_to(found);
+        if expected == Some(found) || (expected.is_none() && new == found) {
+            self.steps = None;
+            self.value = if change.is_fetching() { found } else { 0 };
+            return;
+        }
+        self.steps = Some((at, change, Some(found)));
+        self.rest = RemainingWork::Atomic {
+            at,
+            action: AtomicAction::CompareSwap { expect: found, swap: new },
+            fetches: true,
+        };
+    }
+}
+
+fn note_copier(copiers: &mut Vec<(Arc<dyn DeviceCopier>, u32)>, copies: &Arc<dyn DeviceCopier>) {
+    match copiers.iter_mut().find(|(known, _)| Arc::ptr_eq(known, copies)) {
+        Some((_, under_way)) => *under_way += 1,
+        None => copiers.push((Arc::clone(copies), 1)),
+    }
+}

@@ -1,0 +1,141 @@
+//! The operations that a sending lane with several links has under way, so that what a lost link had not carried can be
+//! posted on another. Owned by the lane; allocates only while it grows to what the links can hold.
+
+use trunkline_proto::time::Instant;
+use trunkline_proto::wire::delivery_report::{DeliveryReport, MessagePart};
+use trunkline_proto::wire::eager::EagerHeader;
+use trunkline_proto::wire::imm::BufferToken;
+
+/// One operation of one message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessageOp {
+    /// The request.
+    pub(crate) slot: u16,
+    pub(crate) cargo: OpPayload,
+    /// Where in the message its bytes begin.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// What an operation carries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OpPayload {
+    /// Bytes to their place, announced by an immediate or by the fin record alone.
+    Bytes {
+        /// The immediate.
+        imm: Option<u32>,
+        /// What part of the message that is.
+        part: MessagePart,
+    },
+    /// The fin record, with the number of announced stripes.
+    Fin(u8),
+    /// The message, ahead of its receive.
+    Eager(EagerHeader),
+}
+
+/// An operation under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PostedOp {
+    pub(crate) flight: MessageOp,
+    /// Which path.
+    pub(crate) path: usize,
+    pub(crate) at: Instant,
+    /// It has completed, and has yet to be proven to have arrived: the receive that it was for, and its buffer.
+    pub(crate) told: Option<(u32, BufferToken)>,
+}
+
+impl MessageOp {
+    /// Whether only a record that is sent when it has arrived tells of it.
+    pub(crate) fn is_announced_later(&self) -> bool {
+        matches!(self.cargo, OpPayload::Bytes { imm: None, .. })
+    }
+
+    /// Whether it has arrived, by what the receiver says it has.
+    pub(crate) fn has_arrived(&self, standing: &DeliveryReport, receive: u32, token: BufferToken) -> bool {
+        match self.cargo {
+            OpPayload::Bytes { part, .. } => standing.has_part(receive, token, part),
+            OpPayload::Fin(_) => standing.has_part(receive, token, MessagePart::Fin),
+            OpPayload::Eager(header) => standing.has_eager(header.number),
+        }
+    }
+}
+
+/// All of them, by the number that is their operation's `wr_id`.
+#[derive(Debug, Default)]
+pub(crate) struct InFlightOps {
+    places: Vec<Option<PostedOp>>,
+    free: Vec<u32>,
+}
+
+impl InFlightOps {
+    /// Takes note of one; returns its number.
+    pub(crate) fn insert(&mut self, posted: PostedOp) -> u64 {
+        match self.free.pop() {
+            Some(at) => {
+                self.places[at as usize] = Some(posted);
+                u64::from(at)
+            }
+            None => {
+                self.places.push(Some(posted));
+                self.places.len() as u64 - 1
+            }
+        }
+    }
+
+    /// Takes one out that has ended.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<PostedOp> {
+        let posted = self.places.get_mut(usize::try_from(number).ok()?)?.take()?;
+        self.free.push(number as u32);
+        Some(posted)
+    }
+
+    /// One that has not completed before.
+    pub(crate) fn uncompleted_op(&mut self, number: u64) -> Option<&mut PostedOp> {
+        let posted = self.places.get_mut(usize::try_from(number).ok()?)?.as_mut()?;
+        if posted.told.is_some() { None } else { Some(posted) }
+    }
+
+    /// Takes out one that was posted on that path, if there is any.
+    pub(crate) fn remove_of(&mut self, path: usize) -> Option<PostedOp> {
+        let on_it = |place: &Option<PostedOp>| place.is_some_and(|posted| posted.path == path);
+        let at = self.places.iter().position(on_it)?;
+        self.remove(at as u64)
+    }
+
+    /// How many are under way.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Forgets all.
+    pub(crate) fn clear(&mut self) {
+        self.places.clear();
+        self.free.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn posted(path: usize) -> PostedOp {
+        let cargo = OpPayload::Bytes { imm: None, part: MessagePart::Bytes };
+        PostedOp { flight: MessageOp { slot: 1, cargo, offset: 0, len: 8 }, path, at: Instant(0), told: None }
+    }
+
+    #[test]
+    fn numbers_are_used_again_and_paths_are_told_apart() {
+        let mut flights = InFlightOps::default();
+        let numbers = [0, 1, 0].map(|path| flights.insert(posted(path)));
+        assert_eq!((numbers, flights.len()), ([0, 1, 2], 3));
+        assert!(flights.remove(1).is_some() && flights.remove(1).is_none());
+        assert_eq!(flights.insert(posted(1)), 1);
+        while flights.remove_of(0).is_some() {}
+        assert_eq!(flights.len(), 1);
+        assert!(flights.remove(u64::MAX).is_none() && flights.uncompleted_op(u64::MAX).is_none());
+        let told = Some((7, BufferToken::new(1, 2)));
+        flights.uncompleted_op(1).unwrap().told = told;
+        assert!(flights.uncompleted_op(1).is_none(), "it has completed once");
+        assert!(flights.remove(1).is_some_and(|posted| posted.told == told));
+    }
+}

@@ -1,0 +1,210 @@
+//! Contexts that tell how each of their operations ended, by a number that their owner gave it: for who has to answer for each one,
+//! where a quiet answers for all. Used by the executor of device queues.
+
+use trunkline_fabric::{Fabric, Host, OpStatus, Rail};
+use trunkline_proto::reserve::{OutOfMemory, try_filled, try_vec};
+use trunkline_proto::rma::atomic::TypedAtomic;
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::wire::dial::DialMessage as Say;
+use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
+
+use crate::rma::context::{ContextId, HeapRange, OPS, PutSource, RmaContext};
+use crate::rma::context_slot::live_context;
+use crate::rma::error::RmaError;
+use crate::rma::job::{MemberRank, RmaJob};
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct OpOutcome {
+    /// The number that its owner gave it.
+    pub cookie: u64,
+    /// The value before, of an atomic that fetches; else 0. Or how the network calls the failure.
+    pub how: Result<u64, OpStatus>,
+}
+
+/// What may be begun on such a context.
+#[derive(Clone, Copy, Debug)]
+pub enum RmaRequest<'a> {
+    /// The first of these bytes into a heap of a member.
+    Put {
+        /// Which heap.
+        heap: u8,
+        /// Where in it.
+        offset: u64,
+        /// The bytes. Those of a heap are not to be changed before the end is told.
+        from: PutSource<'a>,
+    },
+    /// The first bytes of a heap of a member that have room.
+    Get {
+        /// Which heap.
+        heap: u8,
+        /// Where in it.
+        offset: u64,
+        /// Where to.
+        into: HeapRange,
+    },
+    /// An atomic.
+    Atomic {
+        /// The word.
+        word: SymmetricWord,
+        /// What is done with it.
+        atomic: TypedAtomic,
+    },
+}
+
+/// What a context has to tell.
+#[derive(Debug)]
+pub(super) struct OutcomeLog {
+    /// Numbers of what is under way, by its slot in the ledger.
+    by_slot: Box<[u64]>,
+    /// The number of what is being begun.
+    begins: u64,
+    ended: Vec<OpOutcome>,
+}
+
+impl OutcomeLog {
+    /// For all that may be under way.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn new() -> Result<Self, OutOfMemory> {
+        let ended = try_vec(OPS as usize)?;
+        Ok(Self { by_slot: try_filled(0, OPS as usize)?, begins: 0, ended })
+    }
+
+    /// An operation has begun.
+    #[inline]
+    pub(super) fn record_begun(&mut self, id: SlotId) {
+        if let Some(number) = self.by_slot.get_mut(id.slot as usize) {
+            *number = self.begins;
+        }
+    }
+
+    /// It has ended.
+    #[inline]
+    pub(super) fn record_outcome(&mut self, id: SlotId, how: Result<u64, OpStatus>) {
+        if let Some(&cookie) = self.by_slot.get(id.slot as usize) {
+            self.ended.push(OpOutcome { cookie, how });
+        }
+    }
+}
+
+impl<R: Rail> RmaContext<R> {
+    /// Notes that an operation has begun, if somebody wants to hear of its end.
+    #[inline]
+    pub(super) fn note_begun(&mut self, id: SlotId) {
+        if let Some(telling) = &mut self.telling {
+            telling.record_begun(id);
+        }
+    }
+
+    /// Tells of its end.
+    #[inline]
+    pub(super) fn report_outcome(&mut self, id: SlotId, how: Result<u64, OpStatus>) {
+        if let Some(telling) = &mut self.telling {
+            telling.record_outcome(id, how);
+        }
+    }
+
+    /// Tells of all that was under way towards a peer that is lost.
+    pub(super) fn report_lost(&mut self, at: u32) {
+        let Some(telling) = &mut self.telling else { return };
+        for (id, _) in self.ledger.pending_ops().filter(|(_, op)| op.peer == at) {
+            telling.record_outcome(id, Err(self.why));
+        }
+    }
+}
+
+impl<F: Fabric, H: Host> RmaJob<F, H> {
+    /// A new context that tells how each operation ended. Only [`RmaJob::begin_op`] begins something on it.
+    ///
+    /// # Errors
+    /// As [`RmaJob::create_context`].
+    pub fn create_reporting_context(&self) -> Result<ContextId, RmaError> {
+        let telling = OutcomeLog::new()?;
+        let id = self.create_context()?;
+        if let Some(context) = self.context_slot(id)?.lock_context().as_mut() {
+            context.telling = Some(telling);
+        }
+        Ok(id)
+    }
+
+    /// Begins something towards a member, and tells its end by that number: for how many of its bytes, 8 of an atomic. The rest is to
+    /// be begun by another call. `None`: not now; nothing has begun.
+    ///
+    /// # Errors
+    /// As [`RmaJob::put`].
+    pub fn begin_op(
+        &self,
+        id: ContextId,
+        cookie: u64,
+        member: MemberRank,
+        what: RmaRequest<'_>,
+    ) -> Result<Option<u64>, RmaError> {
+        let Some(mut slot) = self.context_slot(id)?.try_lock_context() else { return Ok(None) };
+        let context = live_context(&mut slot, id)?;
+        if !self.ensure_links(context, member)? {
+            drop(slot);
+            // What it waits for comes by a control stream.
+            self.poll_control_streams();
+            return Ok(None);
+        }
+        if let Some(telling) = &mut context.telling {
+            telling.begins = cookie;
+        }
+        match what {
+            RmaRequest::Put { heap, offset, from } => context.put(member, heap, offset, from),
+            RmaRequest::Get { heap, offset, into } => context.get(member, heap, offset, into),
+            RmaRequest::Atomic { word, atomic } => {
+                Ok(context.post_atomic(member, word, atomic)?.map(|_told| WordWidth::Eight.byte_len()))
+            }
+        }
+    }
+
+    /// Goes on with everything, and takes what has ended. Whether anything moved.
+    ///
+    /// # Errors
+    /// [`RmaError::Unknown`].
+    pub fn collect_outcomes(&self, id: ContextId, into: &mut Vec<OpOutcome>) -> Result<bool, RmaError> {
+        let mut moved = self.progress_service();
+        let place = self.context_slot(id)?;
+        let Some(mut slot) = place.try_lock_context() else { return Ok(moved) };
+        let context = live_context(&mut slot, id)?;
+        moved |= self.progress_context(place, context);
+        // Nobody asks for a quiet here, so nothing else posts proofs of what was written.
+        if !context.ledger.is_idle() {
+            (0..context.peers.len() as u32).for_each(|at| context.post_proofs_if_alive(at));
+        }
+        if let Some(telling) = &mut context.telling {
+            moved |= !telling.ended.is_empty();
+            into.append(&mut telling.ended);
+        }
+        Ok(moved)
+    }
+
+    /// Tells a member, by the control stream, that a word of one of its heaps will not be changed by what was to change it: the word at
+    /// `offset`, if it is 0, becomes `value`. For when no link leads there any more. Whether it could be said; whether it comes is
+    /// not known.
+    ///
+    /// # Errors
+    /// [`RmaError::Argument`]: there is no such member. [`RmaError::Lost`]: it is gone.
+    pub fn send_error_word(
+        &self,
+        member: MemberRank,
+        heap: u8,
+        offset: u64,
+        value: u64,
+    ) -> Result<bool, RmaError> {
+        let card = self.card_of(member)?;
+        let mut desk = self.desk.lock();
+        let dead = crate::rma::LossCause::Dead(card.process);
+        let control = desk.streams.stream_to(&self.host, card.process, &card.address);
+        let Some(control) = control.map_err(|_| RmaError::Lost { member, lost: dead })? else {
+            return Ok(false);
+        };
+        let proof = self.proof_for(member)?;
+        let word = Say::Spoil { proof, heap, offset, value };
+        desk.streams.send_message(control, &word, None);
+        Ok(true)
+    }
+}

@@ -1,0 +1,179 @@
+//! The receiving end: whether what the other end asks can be, and when a group of its is up.
+
+use super::config::GroupPreference;
+use super::connect::{PlacementError, fits_links};
+use super::group::{GroupId, GroupPhase};
+use super::key::{CommEnd, GroupKey};
+use super::pool_member::{HandshakeStage, JoiningMember, MemberOrigin, PoolMemberId};
+use super::{GroupPlace, GroupPool, PoolLimit, UnknownMember};
+use crate::limits::{GROUPS_OF_KEY_MAX, MEMBERS_OF_GROUP_MAX};
+use crate::wire::proof::{GroupEpoch, GroupProof};
+use crate::wire::share::{ShareMode, ShareRequest};
+
+/// What to do for a comm that is to be accepted. What comes again gets the same verdict, and no second seat.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AcceptPlan {
+    /// Make links for the new group, connect them, say [`GroupPool::on_wired`] and answer with the proof.
+    Created(GroupPlace),
+    /// It is in the group.
+    Joined(GroupPlace),
+    /// Make links for it alone: that was asked, or this end does not share.
+    Alone(GroupPlace),
+    /// There is no such group, or it is not wired to the other end's.
+    Retry,
+    /// There are no queue pairs to spare for another group, or for itself: it shall share.
+    Full,
+    /// There is no room for it.
+    NoResources(PoolLimit),
+    /// Not now, and no answer is due: the queue pairs that it needs are still being destroyed with another group. What
+    /// was asked is asked again.
+    Later,
+    /// The other end has given up what it asked for earlier: [`GroupPool::remove_member`] that seat, then ask the pool again.
+    Stale(PoolMemberId),
+    /// It asks what it has since asked anew; no answer is due.
+    Late,
+}
+
+impl GroupPool {
+    /// An OPEN came, for connection `conn` of the other process, from a comm with `links` links.
+    ///
+    /// # Errors
+    /// [`PlacementError::Misuse`] only.
+    pub fn on_request(
+        &mut self,
+        key: &GroupKey,
+        conn: u64,
+        links: u8,
+        request: &ShareRequest,
+    ) -> Result<AcceptPlan, PlacementError> {
+        if key.end != CommEnd::Receiving || !fits_links(key, links) {
+            return Err(PlacementError::Misuse);
+        }
+        if let Some(&seat) = self.conns.get(&(key.peer, conn))
+            && !self.mutant.is_planted("pool-seats-twice")
+        {
+            return Ok(self.repeat_answer(seat, request.turn));
+        }
+        let wish = GroupPreference { turn: request.turn, ..GroupPreference::new(links) };
+        let shares = self.config.sharing_offer().groups > 0;
+        Ok(match request.mode {
+            ShareMode::Join(epoch, proof) => self.accept_join(key, conn, wish, epoch, proof),
+            ShareMode::Create(epoch) if shares => {
+                self.accept_create(key, conn, wish, epoch, self.joinable_groups(key).count())
+            }
+            // What is here is for other NICs of that process, which OPEN does not name.
+            ShareMode::First(epoch) if shares => self.accept_create(key, conn, wish, epoch, 0),
+            ShareMode::Rather if shares && self.budgets.are_short(&key.local, links) => AcceptPlan::Full,
+            ShareMode::Create(_) | ShareMode::First(_) | ShareMode::Rather | ShareMode::Alone => {
+                self.accept_alone(key, conn, wish)
+            }
+        })
+    }
+
+    /// What was said to a connection that has a seat.
+    fn repeat_answer(&self, id: PoolMemberId, turn: u32) -> AcceptPlan {
+        let Some(seat) = self.seats.get(id.0) else { return AcceptPlan::Retry };
+        if turn != seat.wish.turn {
+            return if turn < seat.wish.turn { AcceptPlan::Late } else { AcceptPlan::Stale(id) };
+        }
+        let place = GroupPlace { group: seat.group, seat: id };
+        match (seat.how, self.group_phase(seat.group)) {
+            (MemberOrigin::Alone, _) => AcceptPlan::Alone(place),
+            (_, None | Some(GroupPhase::Broken | GroupPhase::Leaving)) => AcceptPlan::Retry,
+            (MemberOrigin::Created, _) => AcceptPlan::Created(place),
+            (MemberOrigin::Joined, _) => AcceptPlan::Joined(place),
+        }
+    }
+
+    fn accept_join(
+        &mut self,
+        key: &GroupKey,
+        conn: u64,
+        wish: GroupPreference,
+        epoch: GroupEpoch,
+        proof: GroupProof,
+    ) -> AcceptPlan {
+        let Some(id) = self.of_epoch(key, epoch) else { return AcceptPlan::Retry };
+        let believes = self.mutant.is_planted("pool-joins-unproven");
+        let Some(group) = self.groups.get_mut(id.0) else { return AcceptPlan::Retry };
+        let proven = group.proof == Some(proof) || believes;
+        let open = matches!(group.state, GroupPhase::Creating | GroupPhase::Up)
+            || self.mutant.is_planted("pool-joins-broken");
+        if !proven || !open || group.seats.len() >= MEMBERS_OF_GROUP_MAX {
+            return AcceptPlan::Retry;
+        }
+        // Who can prove the wiring has heard the answer to its creator, and joins only what is up there: as good as READY.
+        group.advance_to(GroupPhase::Up);
+        match self.add_member(id, JoiningMember { how: MemberOrigin::Joined, wish, conn: Some(conn) }) {
+            Ok(place) => AcceptPlan::Joined(place),
+            Err(limit) => AcceptPlan::NoResources(limit),
+        }
+    }
+
+    /// `existing`: groups that the asking end could have this comm share.
+    fn accept_create(
+        &mut self,
+        key: &GroupKey,
+        conn: u64,
+        wish: GroupPreference,
+        epoch: GroupEpoch,
+        existing: usize,
+    ) -> AcceptPlan {
+        if self.of_epoch(key, epoch).is_some() {
+            // Two connections cannot both begin one group.
+            return AcceptPlan::Retry;
+        }
+        match self.check_budget(key, wish.links, existing) {
+            Err(_) if existing > 0 => return AcceptPlan::Full,
+            Err(limit) => return self.refuse_or_defer(limit),
+            Ok(()) if self.joinable_groups(key).count() >= GROUPS_OF_KEY_MAX.into() => {
+                return AcceptPlan::Full;
+            }
+            Ok(()) => {}
+        }
+        match self.make_group(
+            key,
+            Some(epoch),
+            JoiningMember { how: MemberOrigin::Created, wish, conn: Some(conn) },
+        ) {
+            Ok(place) => AcceptPlan::Created(place),
+            Err(limit) => AcceptPlan::NoResources(limit),
+        }
+    }
+
+    fn accept_alone(&mut self, key: &GroupKey, conn: u64, wish: GroupPreference) -> AcceptPlan {
+        if let Err(limit) = self.check_budget(key, wish.links, 0) {
+            return self.refuse_or_defer(limit);
+        }
+        match self.make_group(key, None, JoiningMember { how: MemberOrigin::Alone, wish, conn: Some(conn) }) {
+            Ok(place) => AcceptPlan::Alone(place),
+            Err(limit) => AcceptPlan::NoResources(limit),
+        }
+    }
+
+    fn refuse_or_defer(&self, limit: PoolLimit) -> AcceptPlan {
+        if self.comes_back(limit) { AcceptPlan::Later } else { AcceptPlan::NoResources(limit) }
+    }
+
+    /// The group of that epoch, wherever it stands.
+    fn of_epoch(&self, key: &GroupKey, epoch: GroupEpoch) -> Option<GroupId> {
+        let any = self.mutant.is_planted("pool-key-forgets-group");
+        let of_epoch =
+            |id: &GroupId| self.groups.get(id.0).is_some_and(|group| any || group.epoch == Some(epoch));
+        self.of_key(key).find(of_epoch)
+    }
+
+    /// READY came for that seat: the other end is wired too. A group that waited for it is up. Where the group stands.
+    ///
+    /// # Errors
+    /// [`UnknownMember`] if the comm has left.
+    pub fn on_ready(&mut self, id: PoolMemberId) -> Result<GroupPhase, UnknownMember> {
+        let seat = self.seats.get_mut(id.0).ok_or(UnknownMember)?;
+        let group = self.groups.get_mut(seat.group.0).ok_or(UnknownMember)?;
+        seat.stage = HandshakeStage::Agreed;
+        if group.proof.is_some() || self.mutant.is_planted("pool-believes-ready") {
+            group.advance_to(GroupPhase::Up);
+        }
+        Ok(group.state)
+    }
+}

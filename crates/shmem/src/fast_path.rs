@@ -1,0 +1,65 @@
+//! The short way of a call that names bytes of a PE by the default context, where that PE's memory is mapped here: a few compares, then the
+//! load, the store or the atomic. It makes no errors: for whatever it does not find it gives nothing, and the call goes the long way, which
+//! does the same for all contexts and memory, and says what is wrong.
+
+use std::ffi::{c_int, c_void};
+
+use trunkline_mem::MemoryRange;
+use trunkline_proto::rma::atomic::AtomicAction;
+use trunkline_proto::wire::rma::word::WordWidth;
+
+use crate::atomics::execute_atomic;
+use crate::collect::raw_memory;
+use crate::process_pe;
+
+/// Where bytes of a PE are mapped, and how far in they begin. The default context's indices are PEs.
+#[inline(always)]
+pub(crate) fn find_mapped(at: *const c_void, len: usize, pe: c_int) -> Option<(&'static MemoryRange, u64)> {
+    let world = process_pe::current_pe()?;
+    let near = world.near.get(usize::try_from(pe).ok()?)?;
+    let place = world.segments.find_place(at.addr(), len)?;
+    Some((near.segment_memory(place.segment)?, place.offset))
+}
+
+/// Executes an atomic; what the word was.
+#[inline(always)]
+pub(crate) fn fetch_one(at: *const c_void, width: WordWidth, action: AtomicAction, pe: c_int) -> Option<u64> {
+    let (memory, offset) = find_mapped(at, width.byte_len() as usize, pe)?;
+    execute_atomic(memory, offset, width, action).ok()
+}
+
+/// Puts bytes of this PE.
+#[inline]
+pub(crate) fn put(dest: *const c_void, source: *const c_void, len: usize, pe: c_int) -> Option<()> {
+    let (memory, offset) = find_mapped(dest, len, pe)?;
+    memory.copy_from(offset, &local_memory(source, len)?, 0, len as u64).ok()
+}
+
+/// Gets bytes into this PE.
+#[inline]
+pub(crate) fn get(dest: *const c_void, source: *const c_void, len: usize, pe: c_int) -> Option<()> {
+    let (memory, offset) = find_mapped(source, len, pe)?;
+    local_memory(dest, len)?.copy_from(0, memory, offset, len as u64).ok()
+}
+
+/// Bytes of this PE that C names.
+#[inline(always)]
+fn local_memory(at: *const c_void, len: usize) -> Option<MemoryRange> {
+    (!at.is_null()).then(|| raw_memory(at.expose_provenance(), len))
+}
+
+/// Puts one element.
+#[inline(always)]
+pub(crate) fn put_one<T: bytemuck::NoUninit>(at: *const c_void, value: &T, pe: c_int) -> Option<()> {
+    let (memory, offset) = find_mapped(at, size_of::<T>(), pe)?;
+    memory.write(offset, bytemuck::bytes_of(value)).ok()
+}
+
+/// Gets one element.
+#[inline(always)]
+pub(crate) fn get_one<T: bytemuck::Pod>(at: *const c_void, pe: c_int) -> Option<T> {
+    let (memory, offset) = find_mapped(at, size_of::<T>(), pe)?;
+    let mut value = T::zeroed();
+    memory.read(offset, bytemuck::bytes_of_mut(&mut value)).ok()?;
+    Some(value)
+}
