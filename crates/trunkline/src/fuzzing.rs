@@ -13,6 +13,6 @@ pub const TARGETS: &[FuzzTarget] =
 ///
 /// # Panics
 /// When there is none, or when the code under test is wrong.
-pub fn run_target(name: &str, bytes: &[u8]) {
+pub fn run(name: &str, bytes: &[u8]) {
     trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
 }
