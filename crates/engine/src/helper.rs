@@ -10,14 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use trunkline_fabric::{Fabric, Host, Rail, WaitMethod};
+use trunkline_fabric::{Fabric, Host};
 
-use crate::comm::CommSlot;
-use crate::engine::locked_member_of;
-use crate::pool::groups::LockedMember;
-use crate::pool::member::CommSide;
+use crate::Engine;
 use crate::wait::WaitBackoff;
-use crate::{CommId, Engine};
 
 /// Rounds in which something moved between two looks at the control streams.
 const STREAMS_EVERY: u32 = 64;
@@ -44,67 +40,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// has a thread of their own to spare may call it there. Never waits for a lane.
     pub fn drive_unpolled(&self) -> HelperRound {
         let mut tended = HelperRound::default();
-        for (id, comm) in self.comms.open_comms() {
-            if let Some((moved, wake)) = self.drive_if_unpolled(id, comm) {
+        for (id, comm) in self.driver.setup.core.comms.open_comms() {
+            if let Some((moved, wake)) = self.driver.drive_if_unpolled(id, comm) {
                 tended.driven += 1;
                 tended.moved |= moved;
                 tended.wake = tended.wake.into_iter().chain(wake).min();
             }
         }
         tended
-    }
-
-    /// One comm; `None` if it is not for us.
-    fn drive_if_unpolled(&self, id: CommId, slot: &CommSlot) -> Option<(bool, Option<Duration>)> {
-        let polled = slot.polled.swap(false, Ordering::Relaxed);
-        if polled && !self.params.mutant.is_planted("helper-drives-polled-comms") {
-            return None;
-        }
-        let seat = slot.member_location();
-        let mut lane = self.groups.try_lock_group(seat)?;
-        let mut turn = locked_member_of(&mut lane, seat, id).filter(|turn| turn.open.fault.is_none())?;
-        let moved = self.drive_comm(slot, &mut turn);
-        if turn.open.fault.is_none() && self.waits_long(&mut turn) {
-            self.check_peer(slot, &mut turn);
-        }
-        let LockedMember { open, rails, .. } = turn;
-        if let CommSide::Send(lane) = &mut open.side {
-            lane.read_records(rails);
-        }
-        let rail = open.side.paths_mut().lead_path().rail;
-        let WaitMethod::After(soon) = rails.get_mut(rail).arm_wait() else {
-            // Waiting on the descriptors of all lanes at once is not there yet; a short sleep finds out too.
-            return Some((moved, None));
-        };
-        Some((moved, Some(Duration::from_nanos(soon.0))))
-    }
-
-    /// A lane that waits gives a turn to another one of its thread: what the caller waits for may hang on it, since
-    /// a comm that is not polled neither sends on nor takes in.
-    pub(crate) fn help_other_comm(&self, than: &CommSlot) {
-        if self.params.mutant.is_planted("engine-helps-nobody") {
-            return;
-        }
-        let Some((id, other)) = self.comms.next_of_thread(than) else { return };
-        let seat = other.member_location();
-        let Some(mut lane) = self.groups.try_lock_group(seat) else { return };
-        let Some(mut turn) = locked_member_of(&mut lane, seat, id) else { return };
-        self.drive_comm(other, &mut turn);
-        if let CommSide::Send(side) = &mut turn.open.side {
-            side.read_records(turn.rails);
-        }
-        self.may_rest(&mut turn);
-    }
-
-    /// Whether it is time to ask what became of the peer.
-    fn waits_long(&self, turn: &mut LockedMember<'_, F::Rail>) -> bool {
-        let due = self.schedule_peer_check(turn.open);
-        let down = turn.open.life.is_link_lost();
-        if due {
-            turn.open.idle = 0;
-            self.rest_if_idle(turn);
-        }
-        due || down
     }
 }
 
@@ -168,12 +111,13 @@ impl Drop for HelperThread {
 }
 
 fn run_helper<F: Fabric, H: Host>(engine: &Engine<F, H>, stop: &AtomicBool) {
+    let mutant = engine.driver.setup.core.params.mutant;
     let mut waiting = WaitBackoff::default();
     let mut busy = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         let tended = engine.drive_unpolled();
         busy = if tended.moved { busy.wrapping_add(1) } else { 0 };
-        if busy.is_multiple_of(STREAMS_EVERY) && !engine.params.mutant.is_planted("helper-answers-nobody") {
+        if busy.is_multiple_of(STREAMS_EVERY) && !mutant.is_planted("helper-answers-nobody") {
             engine.progress_all();
         }
         if tended.moved {

@@ -1,14 +1,16 @@
 //! The symmetric heap. Every PE makes the same calls with the same sizes, and so has the same offsets; each call looks whether the others
 //! make it, too.
 
-use std::sync::PoisonError;
+use std::collections::HashMap;
+use std::sync::{MutexGuard, PoisonError};
 
-use trunkline_mem::OutOfMemory;
-use trunkline_proto::ranges::rounded_size;
+use trunkline_mem::{MemoryRange, OutOfMemory};
+use trunkline_proto::ranges::{HeapRanges, rounded_size};
 
 use crate::error::{Result, ShmemError};
-use crate::pe::{ALIGN_MAX, Pe, SymmetricHeap};
-use crate::rma::map_bounds_error;
+use crate::lock::LockTable;
+use crate::memory::rma::map_bounds_error;
+use crate::pe::{ALIGN_MAX, Pe};
 use crate::symmetric_segments::HEAP;
 use crate::team::WORLD;
 
@@ -98,15 +100,118 @@ impl HeapRequest {
     }
 }
 
+/// An allocation of the symmetric heap.
+#[derive(Clone, Copy, Debug)]
+struct HeapBlock {
+    /// The offset of its first byte. The offset that C has is greater if that is aligned to more than [`ALIGN`].
+    begin: u64,
+    /// The number of its bytes.
+    total: u64,
+    /// The number of bytes that C asked for.
+    asked: u64,
+}
+
+/// The bytes of this PE's symmetric heap that are allocated.
+///
+/// The calls of the heap in this file use it, under the lock that `Pe` has. It never waits for other PEs, and never touches the bytes
+/// of the heap.
+///
+/// - `taken` has each allocation by the offset that C has. No two of them have a byte in common, nor has one with a free range of `ranges`.
+#[derive(Debug)]
+pub(crate) struct SymmetricHeap {
+    ranges: HeapRanges,
+    taken: HashMap<u64, HeapBlock>,
+}
+
+fn no_allocation() -> ShmemError {
+    ShmemError::Argument("nothing was allocated at this address, or it was freed before")
+}
+
+impl SymmetricHeap {
+    /// A heap of so many bytes, all free.
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self { ranges: HeapRanges::new(bytes), taken: HashMap::new() }
+    }
+
+    /// Makes room in the tables for one more allocation, and for the gap that it may leave: freeing needs no memory.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    fn reserve_tables(&mut self) -> std::result::Result<(), OutOfMemory> {
+        if !crate::is_planted("shmem-aborts-without-memory") {
+            let bytes = (self.taken.len() + 1) * size_of::<(u64, HeapBlock)>();
+            self.taken.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
+        }
+        self.ranges.reserve_gap()
+    }
+
+    /// Takes bytes of the heap, and returns their offset; `None` if it has no room.
+    fn take_bytes(&mut self, bytes: usize, align: usize) -> std::result::Result<Option<u64>, OutOfMemory> {
+        self.reserve_tables()?;
+        let more = if align > ALIGN { align } else { 0 };
+        let Some(total) = (bytes as u64).checked_add(more as u64) else { return Ok(None) };
+        let Some(begin) = self.ranges.allocate_range(total) else { return Ok(None) };
+        // The same offset everywhere, and aligned here: heaps begin at pages.
+        let offset = if more > 0 { begin.next_multiple_of(align as u64) } else { begin };
+        self.taken.insert(offset, HeapBlock { begin, total, asked: bytes as u64 });
+        Ok(Some(offset))
+    }
+
+    /// The number of bytes that C asked for at an offset.
+    fn asked_bytes(&self, offset: u64) -> Result<u64> {
+        self.taken.get(&offset).map(|block| block.asked).ok_or_else(no_allocation)
+    }
+
+    /// Gives the bytes of an allocation back, and has `locks` forget those in them.
+    fn release_bytes(&mut self, offset: u64, locks: &LockTable) -> Result<()> {
+        let HeapBlock { begin, total, .. } = self.taken.remove(&offset).ok_or_else(no_allocation)?;
+        if !crate::is_planted("shmem-frees-nothing") {
+            self.ranges.release_range(begin, total);
+        }
+        locks.forget_range(begin, total);
+        Ok(())
+    }
+
+    /// Makes an allocation one of so many bytes where it is, if it has room for them: what is behind them is free then.
+    fn resize_in_place(&mut self, offset: u64, bytes: u64, locks: &LockTable) -> bool {
+        let Some(block) = self.taken.get_mut(&offset) else { return false };
+        let needs = (offset - block.begin).checked_add(bytes);
+        let (Some(needs), Some(keeps), Some(has)) =
+            (needs, needs.and_then(rounded_size), rounded_size(block.total))
+        else {
+            return false;
+        };
+        if needs > block.total || crate::is_planted("shmem-moves-what-shrinks") {
+            return false;
+        }
+        if keeps < has {
+            let rest = block.begin + keeps;
+            self.ranges.release_end(rest, has - keeps);
+            locks.forget_range(rest, has - keeps);
+        }
+        block.total = needs;
+        block.asked = bytes;
+        true
+    }
+}
+
 impl Pe {
+    fn lock_heap(&self) -> MutexGuard<'_, SymmetricHeap> {
+        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heap_memory(&self) -> &MemoryRange {
+        &self.symmetric_memory().own_segments().0[HEAP]
+    }
+
     /// A barrier at which all PEs ask for the same. Returns the first PE that has no memory for its tables, if there is one.
     fn exchange_requests(&self, ask: HeapRequest) -> Result<Option<usize>> {
-        self.quiet_all()?;
-        let world = self.teams.team_at(WORLD).ok_or_else(ShmemError::not_running)?;
+        self.symmetric_memory().quiet_all()?;
+        let world = self.team_table().team_at(WORLD).ok_or_else(ShmemError::not_running)?;
         let mut differs = Ok(());
         let mut lacks = None;
         // All words are read first: each PE then learns of a difference.
-        self.exchange_words(&world, ask.to_words(), |pe, theirs| {
+        self.team_member.exchange_words(&world, ask.to_words(), |pe, theirs| {
             if differs.is_ok() {
                 differs = ask.check_request(pe, theirs);
             }
@@ -117,18 +222,11 @@ impl Pe {
         differs.map(|()| lacks)
     }
 
-    /// Takes bytes of the heap; `None` if it has no room.
+    /// Takes bytes of the heap, and returns their address; `None` if it has no room.
     fn take_bytes(&self, bytes: usize, align: usize) -> std::result::Result<Option<usize>, OutOfMemory> {
-        let base = self.segments.0[HEAP].addr();
-        let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-        heap.reserve_tables()?;
-        let more = if align > ALIGN { align } else { 0 };
-        let Some(total) = (bytes as u64).checked_add(more as u64) else { return Ok(None) };
-        let Some(begin) = heap.ranges.allocate_range(total) else { return Ok(None) };
-        // The same offset everywhere, and aligned here: heaps begin at pages.
-        let offset = if more > 0 { begin.next_multiple_of(align as u64) } else { begin };
-        heap.taken.insert(offset, (begin, total, bytes as u64));
-        Ok(Some(base + offset as usize))
+        let base = self.heap_memory().addr();
+        let offset = self.lock_heap().take_bytes(bytes, align)?;
+        Ok(offset.map(|offset| base + offset as usize))
     }
 
     /// Allocates the bytes that all PEs want, and has `prepare` fill it before any of them returns.
@@ -152,7 +250,7 @@ impl Pe {
                 Ok(HeapAllocation::NoTables(pe))
             }
             (Ok(None), None) => Ok(HeapAllocation::Full),
-            (Err(_), pe) => Ok(HeapAllocation::NoTables(pe.unwrap_or(self.me))),
+            (Err(_), pe) => Ok(HeapAllocation::NoTables(pe.unwrap_or(self.symmetric_memory().own_pe()))),
         }
     }
 
@@ -171,7 +269,7 @@ impl Pe {
         }
         self.allocate_alike(HeapCall::Calloc, bytes, ALIGN, |addr| {
             let zeros = [0; 4096];
-            let heap = &self.segments.0[HEAP];
+            let heap = self.heap_memory();
             let mut at = 0;
             while at < bytes && !crate::is_planted("shmem-callocs-what-was-there") {
                 let len = zeros.len().min(bytes - at);
@@ -187,7 +285,7 @@ impl Pe {
         if addr == 0 {
             return Ok(());
         }
-        let offset = addr.wrapping_sub(self.segments.0[HEAP].addr());
+        let offset = addr.wrapping_sub(self.heap_memory().addr());
         self.exchange_requests(HeapRequest {
             call: HeapCall::Free,
             bytes: 0,
@@ -198,47 +296,10 @@ impl Pe {
         self.release_bytes(addr)
     }
 
+    /// Gives the bytes of an allocation back.
     fn release_bytes(&self, addr: usize) -> Result<()> {
-        let offset = addr.wrapping_sub(self.segments.0[HEAP].addr()) as u64;
-        let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-        let none = ShmemError::Argument("nothing was allocated at this address, or it was freed before");
-        let (begin, total, _) = heap.taken.remove(&offset).ok_or(none)?;
-        if !crate::is_planted("shmem-frees-nothing") {
-            heap.ranges.release_range(begin, total);
-        }
-        self.forget_locks(begin, total);
-        Ok(())
-    }
-
-    /// Makes an allocation one of so many bytes where it is, if it has room for them: what is behind them is free then.
-    fn resize_in_place(&self, offset: u64, bytes: u64) -> bool {
-        let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-        let SymmetricHeap { ranges, taken } = &mut *heap;
-        let Some((begin, total, asked)) = taken.get_mut(&offset) else { return false };
-        let needs = (offset - *begin).checked_add(bytes);
-        let (Some(needs), Some(keeps), Some(has)) =
-            (needs, needs.and_then(rounded_size), rounded_size(*total))
-        else {
-            return false;
-        };
-        if needs > *total || crate::is_planted("shmem-moves-what-shrinks") {
-            return false;
-        }
-        if keeps < has {
-            let rest = (*begin + keeps, has - keeps);
-            ranges.release_end(rest.0, rest.1);
-            self.forget_locks(rest.0, rest.1);
-        }
-        (*total, *asked) = (needs, bytes);
-        true
-    }
-
-    /// What comes to be there is another lock.
-    fn forget_locks(&self, offset: u64, len: u64) {
-        if !crate::is_planted("shmem-remembers-freed-locks") {
-            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-            locks.retain(|held| !held.is_in(offset, len));
-        }
+        let offset = addr.wrapping_sub(self.heap_memory().addr()) as u64;
+        self.lock_heap().release_bytes(offset, &self.locks)
     }
 
     /// As many other bytes, with what was in the first of them. Memory that it cannot replace stays as it is.
@@ -249,13 +310,11 @@ impl Pe {
         if bytes == 0 {
             return self.free(addr).map(|()| HeapAllocation::Nothing);
         }
-        let heap = &self.segments.0[HEAP];
+        let heap = self.heap_memory();
         let offset = addr.wrapping_sub(heap.addr()) as u64;
-        let none = ShmemError::Argument("nothing was allocated at this address, or it was freed before");
         let (had, lacks) = {
-            let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-            let had = heap.taken.get(&offset).map(|(_, _, asked)| *asked).ok_or(none)?;
-            (had, heap.reserve_tables().is_err())
+            let mut heap = self.lock_heap();
+            (heap.asked_bytes(offset)?, heap.reserve_tables().is_err())
         };
         // Nobody writes into what moves.
         let ask =
@@ -263,7 +322,7 @@ impl Pe {
         if let Some(pe) = self.exchange_requests(ask)? {
             return Ok(HeapAllocation::NoTables(pe));
         }
-        if self.resize_in_place(offset, bytes as u64) {
+        if self.lock_heap().resize_in_place(offset, bytes as u64, &self.locks) {
             return Ok(HeapAllocation::At(addr));
         }
         let Some(new) = self.take_bytes(bytes, ALIGN)? else { return Ok(HeapAllocation::Full) };

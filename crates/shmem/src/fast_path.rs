@@ -8,17 +8,14 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::rma::word::WordWidth;
 
-use crate::atomics::execute_atomic;
-use crate::collect::raw_memory;
+use crate::memory::atomics::execute_atomic;
+use crate::memory::raw_memory;
 use crate::process_pe;
 
 /// Where bytes of a PE are mapped, and how far in they begin. The default context's indices are PEs.
 #[inline(always)]
 pub(crate) fn find_mapped(at: *const c_void, len: usize, pe: c_int) -> Option<(&'static MemoryRange, u64)> {
-    let world = process_pe::current_pe()?;
-    let near = world.near.get(usize::try_from(pe).ok()?)?;
-    let place = world.segments.find_place(at.addr(), len)?;
-    Some((near.segment_memory(place.segment)?, place.offset))
+    process_pe::current_pe()?.symmetric_memory().find_mapped(at.addr(), len, usize::try_from(pe).ok()?)
 }
 
 /// Executes an atomic; what the word was.

@@ -1,7 +1,6 @@
-//! This process as a PE of an OpenSHMEM program: its symmetric memory, how it reaches that of others, and what they have together. Made by
-//! `shmem_init`; everything in `abi` is a call of this. Waits only where OpenSHMEM's calls do.
+//! This process as a PE of an OpenSHMEM program: its start and end, and all that `abi` finds in it: memory, teams, contexts, heap and locks. Made
+//! by `shmem_init`. Waits only where OpenSHMEM's calls do.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,24 +8,26 @@ use std::time::{Duration, Instant};
 use trunkline_engine::{EngineParams, ExecuteBy, SharedHeap};
 use trunkline_fabric::LogLevel;
 use trunkline_mem::ipc::PrivateMemory;
-use trunkline_mem::{MemoryRange, OutOfMemory, SharedMemory, StaticVariables};
-use trunkline_proto::ranges::HeapRanges;
+use trunkline_mem::{MemoryRange, SharedMemory, StaticVariables};
 use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::pe::{PeRecord as Told, SEGMENTS, SymmetricSegment as ToldSegment};
 use trunkline_runtime::{FabricJob, JobMember};
 
+use crate::alloc::SymmetricHeap;
+use crate::collective::TeamMember;
 use crate::ctx::{ContextTable, ContextTarget};
 use crate::error::{Result, ShmemError};
 use crate::fabric_transport::FabricTransport;
 use crate::layout::{ENDS, EXIT, InnerLayout, LEFT};
-use crate::lock::HeldLock;
+use crate::lock::LockTable;
+use crate::memory::SymmetricMemory;
+use crate::memory::wait::spin_limit;
 use crate::neighbour_statics::{self, NeighbourStatics};
 use crate::pe_access::PeAccess;
 use crate::process_pe::ENDS_WITHIN;
 use crate::settings::ShmemSettings;
-use crate::symmetric_segments::{HEAP, INNER, STATICS, SegmentIndex, SymmetricPlace, SymmetricSegments};
+use crate::symmetric_segments::{HEAP, INNER, STATICS, SymmetricSegments};
 use crate::team::{PES_MAX, SHARED, Team, TeamTable, WORLD};
-use crate::wait::{TestBackoff, spin_limit};
 
 /// Passive progress is what OpenSHMEM's programs expect.
 const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
@@ -37,59 +38,28 @@ const MEETING: Duration = Duration::from_secs(120);
 pub(crate) const ALIGN_MAX: usize = 1 << 32;
 
 /// A PE.
+///
+/// `process_pe` has the one of this process; `abi` finds in it what a call of C works on. It moves no bytes itself: `team_member` and the
+/// memory in that do.
 pub(crate) struct Pe {
-    pub(crate) me: usize,
-    pub(crate) size: usize,
-    pub(crate) segments: SymmetricSegments,
-    pub(crate) near: Box<[PeAccess]>,
-    /// Of some PE a part of the memory is mapped and a part is not.
-    pub(crate) parted: bool,
-    /// What goes over the fabric, if anything does.
-    pub(crate) far: Option<FabricTransport>,
-    pub(crate) layout: InnerLayout,
-    pub(crate) teams: TeamTable,
+    /// This PE in its teams, with the symmetric memory by which it reaches all others.
+    pub(crate) team_member: TeamMember,
     pub(crate) ctxs: ContextTable,
     pub(crate) heap: Mutex<SymmetricHeap>,
-    /// Fruitless looks before it gives its processor away.
-    pub(crate) spins: u32,
     /// The thread level that was granted.
     pub(crate) threads: AtomicU32,
     pub(crate) left: AtomicBool,
     /// Where the next look at any of several words begins.
     pub(crate) turn: AtomicUsize,
-    pub(crate) tests: TestBackoff,
     /// It said once that the heap is full.
     pub(crate) told: AtomicBool,
-    /// Locks of the program that threads of this PE hold or wait for.
-    pub(crate) locks: Mutex<Vec<HeldLock>>,
+    pub(crate) locks: LockTable,
     /// The launcher, for the end.
     member: Mutex<Option<JobMember>>,
     /// What others map; held so that they find it.
     _shared: [Option<SharedMemory>; SEGMENTS],
     /// By which others copy from it; they do as long as this is there, whoever this PE itself copies from.
     _copied: Option<Arc<PrivateMemory>>,
-}
-
-/// The symmetric heap: what is taken of it.
-#[derive(Debug)]
-pub(crate) struct SymmetricHeap {
-    pub(crate) ranges: HeapRanges,
-    /// By the offset that C has: where its bytes begin, how many, and how many C asked for.
-    pub(crate) taken: HashMap<u64, (u64, u64, u64)>,
-}
-
-impl SymmetricHeap {
-    /// Makes room in the tables for one more allocation, and for the gap that it may leave: freeing needs no memory.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
-    pub(crate) fn reserve_tables(&mut self) -> std::result::Result<(), OutOfMemory> {
-        if !crate::is_planted("shmem-aborts-without-memory") {
-            let bytes = (self.taken.len() + 1) * size_of::<(u64, (u64, u64, u64))>();
-            self.taken.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
-        }
-        self.ranges.reserve_gap()
-    }
 }
 
 fn log_to_stderr(debug: bool) -> impl Fn(LogLevel, &str) + Send + Sync + 'static {
@@ -151,31 +121,33 @@ impl Pe {
             let line = format!("{} of other libraries do nothing here", settings.ignored.join(", "));
             log_to_stderr(settings.debug)(LogLevel::Info, &line);
         }
+        let heap_bytes = segments.0[HEAP].len() as u64;
+        let reached = SymmetricMemory::new(me, segments, near, far, spin_limit(count));
         Ok(Self {
-            me,
-            size,
-            parted: near.iter().any(PeAccess::is_parted),
-            near,
-            far,
-            layout,
-            teams: TeamTable::new(size, ours),
+            team_member: TeamMember::new(reached, ours, layout),
             ctxs,
-            heap: Mutex::new(SymmetricHeap {
-                ranges: HeapRanges::new(segments.0[0].len() as u64),
-                taken: HashMap::new(),
-            }),
-            segments,
-            spins: spin_limit(count),
+            heap: Mutex::new(SymmetricHeap::new(heap_bytes)),
             threads: AtomicU32::new(0),
             left: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
-            tests: TestBackoff::default(),
             told: AtomicBool::new(false),
-            locks: Mutex::default(),
+            locks: LockTable::default(),
             member: Mutex::new(Some(member)),
             _shared: shared,
             _copied: copied.filter(|_| !crate::is_planted("shmem-forgets-who-copies")),
         })
+    }
+
+    /// The symmetric memory of all PEs, as this one reaches it.
+    #[inline]
+    pub(crate) fn symmetric_memory(&self) -> &SymmetricMemory {
+        self.team_member.symmetric_memory()
+    }
+
+    /// The teams that this PE is in.
+    #[inline]
+    pub(crate) fn team_table(&self) -> &TeamTable {
+        self.team_member.team_table()
     }
 
     /// Leaves, when all PEs do.
@@ -183,10 +155,10 @@ impl Pe {
     /// # Errors
     /// As a barrier.
     pub(crate) fn finalize_pe(&self) -> Result<()> {
-        self.barrier_all()?;
+        self.team_member.barrier_all()?;
         self.left.store(true, Ordering::Release);
-        let _ = self.segments.0[INNER].store(LEFT, 1);
-        if let Some(far) = &self.far {
+        let _ = self.symmetric_memory().own_segments().0[INNER].store(LEFT, 1);
+        if let Some(far) = self.symmetric_memory().find_fabric() {
             far.quiet_all()?;
         }
         let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -194,7 +166,7 @@ impl Pe {
             // Nobody leaves while another waits for what is on its way.
             member.barrier()?;
         }
-        if let Some(far) = &self.far {
+        if let Some(far) = self.symmetric_memory().find_fabric() {
             far.stop_helper();
         }
         Ok(())
@@ -202,12 +174,13 @@ impl Pe {
 
     /// Ends the program in all PEs.
     pub(crate) fn exit_all(&self, status: i32) {
+        let memory = self.symmetric_memory();
         let word = u64::from(status.cast_unsigned()) | ENDS;
         let until = Instant::now() + ENDS_WITHIN;
-        let others = || (1..self.size).map(|step| (self.me + step) % self.size);
+        let others = || (1..memory.pe_count()).map(|step| (memory.own_pe() + step) % memory.pe_count());
         // By the control streams first: whoever hears of an end waits only so long for the reason.
-        if let Some(far) = self.far.as_ref().filter(|_| !crate::is_planted("shmem-ends-by-links-alone")) {
-            for pe in others().filter(|&pe| self.mapped_memory(pe, INNER).is_none()) {
+        if let Some(far) = memory.find_fabric().filter(|_| !crate::is_planted("shmem-ends-by-links-alone")) {
+            for pe in others().filter(|&pe| memory.mapped_memory(pe, INNER).is_none()) {
                 while far.send_exit(pe, EXIT, word).is_ok_and(|said| !said) && Instant::now() < until {}
             }
         }
@@ -215,15 +188,15 @@ impl Pe {
         let listed = try_collect(others());
         if listed.is_err() {
             // Without memory for a list each PE gets the word once.
-            others().for_each(|pe| drop(self.try_put_word(pe, EXIT, word)));
+            others().for_each(|pe| drop(memory.try_put_word(pe, EXIT, word)));
         }
         let mut untold = listed.unwrap_or_default();
         let mut until = Instant::now() + ENDS_WITHIN;
         loop {
             let left = untold.len();
-            untold.retain(|&pe| self.try_put_word(pe, EXIT, word).is_ok_and(|told| !told));
+            untold.retain(|&pe| memory.try_put_word(pe, EXIT, word).is_ok_and(|told| !told));
             // Those that were told first may be gone before the last one is: that is told once for each, and the others are still waited for.
-            let complete = self.poll_quiet_all().unwrap_or(false);
+            let complete = memory.poll_quiet_all().unwrap_or(false);
             let now = Instant::now();
             if untold.len() < left {
                 until = now + ENDS_WITHIN;
@@ -240,34 +213,7 @@ impl Pe {
     /// What a handle of C stands for.
     #[inline]
     pub(crate) fn context_target(&self, ctx: usize) -> Result<ContextTarget> {
-        self.ctxs.find_context(ctx, &self.teams)
-    }
-
-    /// Where bytes of this process are in symmetric memory.
-    ///
-    /// # Errors
-    /// [`ShmemError::NotSymmetric`].
-    #[inline]
-    pub(crate) fn find_place(&self, addr: usize, len: usize) -> Result<SymmetricPlace> {
-        self.segments.find_place(addr, len).ok_or_else(|| ShmemError::not_symmetric(addr, len))
-    }
-
-    /// A range of a PE's memory, if it is mapped here.
-    #[inline]
-    pub(crate) fn mapped_memory(&self, pe: usize, segment: SegmentIndex) -> Option<&MemoryRange> {
-        self.near[pe].segment_memory(segment)
-    }
-
-    /// The fabric, which is there if any memory is not mapped.
-    #[inline]
-    pub(crate) fn fabric_transport(&self) -> Result<&FabricTransport> {
-        self.far.as_ref().ok_or_else(ShmemError::not_running)
-    }
-
-    /// Whether a PE's memory of that kind is read and written by loads and stores, and where.
-    pub(crate) fn mapped_address(&self, place: SymmetricPlace, pe: usize) -> Option<usize> {
-        let memory = self.mapped_memory(pe, place.segment)?;
-        Some(memory.addr() + place.offset as usize)
+        self.ctxs.find_context(ctx, self.team_table())
     }
 }
 

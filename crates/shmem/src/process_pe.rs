@@ -138,12 +138,13 @@ pub(crate) fn end_program(call: &str, error: &ShmemError) -> ! {
         let lost = error.lost_pe();
         if let Some(lost) = lost {
             // Neighbours that waited for this PE name that one.
-            let _ = pe.segments.0[INNER].store(LEFT, lost as u64 + OF_ANOTHER);
+            let _ = pe.symmetric_memory().own_segments().0[INNER].store(LEFT, lost as u64 + OF_ANOTHER);
         }
         let told_by = Instant::now() + if lost.is_some() { ENDS_WITHIN } else { Duration::ZERO };
         end_if_told(pe);
         while Instant::now() < told_by {
-            let moved = pe.far.as_ref().is_some_and(|far| far.progress().unwrap_or(false));
+            let moved =
+                pe.symmetric_memory().find_fabric().is_some_and(|far| far.progress().unwrap_or(false));
             end_if_told(pe);
             if !moved {
                 std::thread::sleep(Duration::from_millis(1));
@@ -152,7 +153,10 @@ pub(crate) fn end_program(call: &str, error: &ShmemError) -> ! {
     }
     begin_end(1);
     match WORLD.get() {
-        Some(pe) => eprintln!("trunkline: PE {} of {}: {call}: {error}", pe.me, pe.size),
+        Some(pe) => {
+            let memory = pe.symmetric_memory();
+            eprintln!("trunkline: PE {} of {}: {call}: {error}", memory.own_pe(), memory.pe_count());
+        }
         None => eprintln!("trunkline: {call}: {error}"),
     }
     // The launcher ends the others.
@@ -174,7 +178,7 @@ fn watch_exit(pe: &Pe) {
 
 /// Ends this process if another PE says so.
 fn end_if_told(pe: &Pe) {
-    let word = pe.segments.0[INNER].load(EXIT).unwrap_or(0);
+    let word = pe.symmetric_memory().own_segments().0[INNER].load(EXIT).unwrap_or(0);
     if word & ENDS != 0 && !crate::is_planted("shmem-ends-alone") {
         leave_at_once(word as u32 as i32);
     }

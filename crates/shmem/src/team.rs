@@ -1,4 +1,4 @@
-//! Teams: which PEs they have, by handles that C holds. Looked up without a lock; made and destroyed by `split`.
+//! Teams: which PEs they have, by handles that C holds. Looked up without a lock; made and destroyed by `collective::split`.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -146,6 +146,17 @@ impl TeamTable {
     /// The handle of the team that has a slot now.
     pub(crate) fn team_handle(&self, slot: usize) -> usize {
         make_handle(slot, self.uses[slot].load(Ordering::Relaxed))
+    }
+
+    /// The index in one team of who has an index in another.
+    pub(crate) fn translate_index(&self, from: usize, index: i64, to: usize) -> Result<Option<usize>> {
+        let from = self.find_team(from)?;
+        let to = self.find_team(to)?;
+        match from.checked_pe(index) {
+            Ok(pe) => Ok(to.index(pe)),
+            Err(ShmemError::NoPe { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// A team is no more.

@@ -16,6 +16,7 @@ use crate::peer_memory::{LinkProof, PeerMemory, ProofWord};
 use crate::pin_registry::LinkPins;
 use crate::qp::{LinkWire, QpNames, SoftQp};
 use crate::qp_state::QueuePairState;
+use crate::receive_queue::SendCredit;
 use crate::record::INLINE;
 use crate::register::random_bytes;
 use crate::ring::{RingConsumer, RingProducer, side};
@@ -181,7 +182,7 @@ impl SoftRail {
             door: self.open_listener()?,
         };
         let qp = SoftQp::new(link, berth, names, rx, Arc::clone(&self.cq), &self.config, &self.shared)?;
-        qp.rx.publish_posted(qp.posted);
+        qp.rx.publish_posted(qp.receives.posted_position());
         Ok(qp)
     }
 
@@ -251,7 +252,8 @@ impl SoftRail {
         let other = PeerEnd { token: peer.token, address, start: peer.start, depth: peer.depth };
         let rx = no_ring(start)?;
         let limit = std::time::Duration::from_nanos(self.config.rail_time.0);
-        let stream = LinkStream::connect(door, qp.token, &other, from, limit, start, qp.posted)
+        let posted = qp.receives.posted_position();
+        let stream = LinkStream::connect(door, qp.token, &other, from, limit, start, posted)
             .map_err(system_error("connecting to the peer's address"))?;
         qp.state = ready;
         qp.wire = LinkWire::Tcp;
@@ -365,8 +367,7 @@ impl LinkControl for SoftRail {
             wire => self.connect_ring(link, &address, peer.fd, wire)?,
         }
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
-        qp.sends = address.start;
-        qp.peer_posted = address.start;
+        qp.credit = SendCredit::new(address.start);
         qp.wanted.lower_capacity(address.reads);
         qp.matcher.set_grants(address.receives);
         qp.state = qp.state.transition_to(QueuePairState::ReadyToSend).ok_or(LinkError::State)?;

@@ -9,8 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_fabric::{OpStatus, PostError};
 
 use crate::error::PlantedBug;
-use crate::job::JobKind;
-use crate::qp::{RailContext, SoftQp};
 
 /// What one rail has produced. Only the owner of the rail writes.
 #[repr(align(128))]
@@ -158,42 +156,48 @@ impl CounterTable {
     }
 }
 
-impl SoftQp {
-    /// Refuses a wait for what is no completion queue of this NIC. Takes a lock only if the last wait was for another.
-    pub(crate) fn check_wait(&mut self, env: &RailContext<'_>, id: u64) -> Result<(), PostError> {
-        let known = self.awaited.as_ref().is_some_and(|cq| cq.id == id && !cq.closed.load(Ordering::Acquire));
-        if known || env.shared.cqs.find_counter(env.nic, id).is_some() {
+/// The completion queue that the last wait of a link was for, so that a wait for the same one takes no lock. The requester of a queue pair
+/// calls it; it posts nothing and ends no link.
+///
+/// Invariant: a queue that is kept was found by its number among the open ones of the link's NIC. It may have been closed since.
+#[derive(Default)]
+pub(crate) struct AwaitedCounter {
+    kept: Option<Arc<CompletionCounter>>,
+}
+
+impl AwaitedCounter {
+    /// Refuses a wait for what is no completion queue of NIC `nic`. Takes a lock only if the last wait was for another.
+    ///
+    /// # Errors
+    /// [`PostError::Refused`] if no open queue of the NIC has that number.
+    pub(crate) fn check_wait(&self, cqs: &CounterTable, nic: usize, id: u64) -> Result<(), PostError> {
+        let known = self.kept.as_ref().is_some_and(|cq| cq.id == id && !cq.closed.load(Ordering::Acquire));
+        if known || cqs.find_counter(nic, id).is_some() {
             return Ok(());
         }
         Err(PostError::Refused(OpStatus::LocalProtection))
     }
 
-    /// Whether the wait in front of all that is pending is over; then it is a job that does nothing. If it cannot
-    /// succeed any more, the link ends, once everything before it has ended in its own way.
-    // Not inlined, so that it costs other operations nothing.
-    #[inline(never)]
-    pub(crate) fn end_wait(&mut self, env: &RailContext<'_>, id: u64, index: u64) -> bool {
-        let outlook = self.wait_outlook(env, id, index);
-        let hasty = self.awaited.as_ref().is_some_and(|cq| cq.bugs.hasty.is_on());
-        let oldest = self.flights.first_number();
-        match (outlook, self.pending.front_mut()) {
-            (WaitOutlook::Reached, Some(job)) => job.kind = JobKind::Nop,
-            (WaitOutlook::Lost, Some(job)) if job.flight == oldest || hasty => {
-                self.fail_with(OpStatus::Flushed, false, None);
-            }
-            _ => {}
-        }
-        outlook == WaitOutlook::Reached
-    }
-
-    fn wait_outlook(&mut self, env: &RailContext<'_>, id: u64, index: u64) -> WaitOutlook {
-        if let Some(cq) = &self.awaited
+    /// Finds the outlook for completion number `index` of a queue of NIC `nic`, and keeps the queue.
+    pub(crate) fn find_outlook(
+        &mut self,
+        cqs: &CounterTable,
+        nic: usize,
+        id: u64,
+        index: u64,
+    ) -> WaitOutlook {
+        if let Some(cq) = &self.kept
             && cq.id == id
         {
             return cq.wait_outlook(index);
         }
-        let Some(cq) = env.shared.cqs.find_counter(env.nic, id) else { return WaitOutlook::Lost };
-        self.awaited.insert(cq).wait_outlook(index)
+        let Some(cq) = cqs.find_counter(nic, id) else { return WaitOutlook::Lost };
+        self.kept.insert(cq).wait_outlook(index)
+    }
+
+    /// Whether the planted bug that lets a lost wait end the link too early is on.
+    pub(crate) fn is_hasty(&self) -> bool {
+        self.kept.as_ref().is_some_and(|cq| cq.bugs.hasty.is_on())
     }
 }
 

@@ -5,22 +5,18 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::config::CopyMode;
 use crate::copy_claim::{self, CopyPortion, PullOutcome};
 use crate::error::{NakReason, PlantedBug};
-use crate::job::{JobBody, JobKind, TransmitJob};
-use crate::method::{AllowedMethods, SoftCopyMethod};
+use crate::job::JobKind;
 use crate::nic::SharedFabric;
 use crate::pin_registry::LinkPins;
-use crate::qp::{LinkWire, RailContext, SoftQp};
+use crate::qp::RailContext;
 use crate::qp_state::QueuePairState;
 use crate::queue::GrowingQueue;
 use crate::receive::{RecordProgress, RecordRefusal};
 use crate::record::{RecordPayload, RecordVerb, RingRecord};
 use crate::register::{CheckedPlace, PIECE, right};
 use crate::ring::{RingConsumer, RingProducer};
-use trunkline_proto::chooser;
-use trunkline_proto::time::Instant;
 
 /// Shared records that one side may have open.
 const PUSHES: u32 = 64;
@@ -50,7 +46,7 @@ struct PullRecord {
 /// What a link needs for direct copies; there where both the configuration and the peer's address allow them.
 pub(crate) struct DirectCopier {
     /// Pins of this link.
-    pub(crate) pins: Arc<LinkPins>,
+    pins: Arc<LinkPins>,
     shared: Arc<SharedFabric>,
     nic: usize,
     /// This side has shown that it reaches the peer's memory.
@@ -234,6 +230,123 @@ impl DirectCopier {
             self.granted = position.wrapping_add(1);
         }
     }
+
+    /// Copies what this side can of the current record of `rx` to `place`, in region `key` if it is a write. `state` is that of the queue pair.
+    pub(crate) fn pull_current(
+        &mut self,
+        rx: &RingConsumer,
+        env: &RailContext<'_>,
+        place: CheckedPlace,
+        payload: RecordPayload,
+        key: Option<u64>,
+        state: QueuePairState,
+    ) -> Result<RecordProgress, RecordRefusal> {
+        let RecordPayload::Pulled { addr, len, shared } = payload else {
+            return Err(NakReason::Garbled.into());
+        };
+        let position = rx.next();
+        if !self.reaches || len > copy_claim::BYTES_MAX {
+            return Err(NakReason::Protocol.into());
+        }
+        let mut portion = CopyPortion::All;
+        if shared && let Some(key) = key {
+            self.grant_record(env, key, position, place);
+            if self.grant_ahead(rx, env) == 0 {
+                portion = CopyPortion::Share;
+            } else if initiators_turn(self.executed)
+                && rx.segment().claim_at(position).has_left(len)
+                && self.copy_ahead(rx, env, true)?
+            {
+                return Ok(RecordProgress::Waits);
+            }
+        }
+        let incoming = PullRecord { position, place, addr, len };
+        self.pull_record(rx, incoming, portion)?;
+        match rx.segment().claim_at(position).pull_outcome(len) {
+            // A dead peer's number may belong to another process by now; then what was read is no good either.
+            PullOutcome::Here if !self.pins.peer_process().is_alive() => Err(RecordRefusal::Dead),
+            PullOutcome::Here => {
+                if shared {
+                    self.end_shared(position);
+                }
+                Ok(RecordProgress::Done)
+            }
+            PullOutcome::Coming if state == QueuePairState::Drain && self.pins.peer_process().is_dead() => {
+                Err(RecordRefusal::Dead)
+            }
+            PullOutcome::Coming => {
+                self.copy_ahead(rx, env, false)?;
+                Ok(RecordProgress::Waits)
+            }
+            PullOutcome::Gone => Err(NakReason::Source.into()),
+        }
+    }
+
+    /// The shared record at a position is done with: the peer may write its place no longer.
+    #[inline]
+    pub(crate) fn end_shared(&mut self, position: u64) {
+        self.pins.strike_grants(position.wrapping_add(1));
+        self.executed = self.executed.wrapping_add(1);
+    }
+
+    /// Whether this side may push a part of the bytes of a job, if the peer can pull the rest.
+    #[inline]
+    pub(crate) fn can_push(&self, kind: JobKind, bytes: u64) -> bool {
+        let may_push = self.reaches && self.pins.peer_process().is_watched();
+        let writes = matches!(kind, JobKind::Write { .. });
+        may_push && writes && bytes >= SHARED_LEAST
+    }
+
+    /// Pushes this side's part of the oldest record that has one left.
+    pub(crate) fn push_oldest(&mut self, tx: &RingProducer, env: &RailContext<'_>) {
+        let open = |push: &PushRecord| tx.segment().claim_at(push.position).push_address();
+        let over = |push: &PushRecord| {
+            tx.acked_position().wrapping_sub(push.position).cast_signed() > 0
+                || !tx.segment().claim_at(push.position).has_left(push.len)
+        };
+        while self.pushes.front().is_some_and(over) {
+            self.pushes.pop();
+        }
+        let mut best = None;
+        let mut count = 0;
+        for index in 0..=AHEAD {
+            let Some(&push) = self.pushes.item_at(index) else { break };
+            let Some(to) = open(&push) else { break };
+            if over(&push) {
+                continue;
+            }
+            count += 1;
+            best = Some((push, to));
+            if initiators_turn(self.pushes.first_number().wrapping_add(index)) {
+                count += 1;
+                break;
+            }
+        }
+        let Some((push, to)) = best else { return };
+        let portion = if count > 1 { CopyPortion::All } else { CopyPortion::Share };
+        // Deregistered since; or the number may soon be another process's.
+        if let Some(place) = env.region_table().find_local(push.key, push.offset, push.len)
+            && self.pins.peer_process().is_alive()
+        {
+            self.push_record(tx, push, place, to, portion);
+        }
+    }
+
+    /// Whether this side has records to push.
+    #[inline]
+    pub(crate) fn has_pushes(&self) -> bool {
+        !self.pushes.is_empty()
+    }
+
+    /// In error: forbids the peer further copies; whether it is still inside one from or to memory of this side. The owner of that memory is
+    /// notified of the error only after that, as with a NIC, so that it can use the memory for something else.
+    pub(crate) fn end_copies(&mut self) -> bool {
+        if self.tells_early.is_on() || !self.pins.close_all() {
+            return false;
+        }
+        let since = *self.ending.get_or_insert_with(std::time::Instant::now);
+        since.elapsed() < self.limit
+    }
 }
 
 /// Who copies first, of many shared records: by turns, so that with buffers used in turn each side keeps to its own and
@@ -260,164 +373,5 @@ fn ahead_of(rx: &RingConsumer, env: &RailContext<'_>, position: u64) -> Option<(
 impl Drop for DirectCopier {
     fn drop(&mut self) {
         self.shared.nics[self.nic].book.end_link(&self.pins, self.limit);
-    }
-}
-
-impl SoftQp {
-    /// Which methods the link can use for a job.
-    #[inline]
-    fn allowed_methods(&self, env: &RailContext<'_>, kind: JobKind, bytes: u64) -> AllowedMethods {
-        let long = bytes > u64::from(env.shared.config.segment);
-        let (Some(direct), Some(tx)) = (&self.direct, &self.tx) else {
-            return AllowedMethods { long, pulled: false, shared: false };
-        };
-        let pulled = tx.peer_reaches();
-        let may_push = direct.reaches && direct.pins.peer_process().is_watched();
-        let writes = matches!(kind, JobKind::Write { .. });
-        AllowedMethods { long, pulled, shared: pulled && may_push && writes && bytes >= SHARED_LEAST }
-    }
-
-    /// How the bytes of a new job travel.
-    #[inline]
-    pub(crate) fn choose_method(
-        &mut self,
-        env: &RailContext<'_>,
-        job: &TransmitJob,
-        signalled: bool,
-    ) -> SoftCopyMethod {
-        if job.total < chooser::LEAST || self.wire != LinkWire::Shm {
-            return SoftCopyMethod::Staged;
-        }
-        let JobBody::Local { key, offset } = job.body else { return SoftCopyMethod::Staged };
-        if env.region_table().find_local(key, offset, 0).is_none_or(|place| place.rights & right::DIRECT == 0)
-        {
-            return SoftCopyMethod::Staged;
-        }
-        let allowed = self.allowed_methods(env, job.kind, job.total);
-        match env.shared.config.copy {
-            CopyMode::Auto if signalled => {
-                let now = Instant(env.shared.elapsed_nanos());
-                self.chooser.choose_method(job.flight, job.total, allowed.to_array(), now)
-            }
-            CopyMode::Share if allowed.shared => SoftCopyMethod::Shared,
-            CopyMode::Pull | CopyMode::Share if allowed.pulled => SoftCopyMethod::Pulled,
-            _ => SoftCopyMethod::Staged,
-        }
-    }
-
-    /// Copies what this side can of the current record to `place`, in region `key` if it is a write.
-    pub(crate) fn pull_current(
-        &mut self,
-        env: &RailContext<'_>,
-        place: CheckedPlace,
-        payload: RecordPayload,
-        key: Option<u64>,
-    ) -> Result<RecordProgress, RecordRefusal> {
-        let RecordPayload::Pulled { addr, len, shared } = payload else {
-            return Err(NakReason::Garbled.into());
-        };
-        let position = self.rx.next();
-        let Some(direct) = &mut self.direct else { return Err(NakReason::Protocol.into()) };
-        if !direct.reaches || len > copy_claim::BYTES_MAX {
-            return Err(NakReason::Protocol.into());
-        }
-        let mut portion = CopyPortion::All;
-        if shared && let Some(key) = key {
-            direct.grant_record(env, key, position, place);
-            if direct.grant_ahead(&self.rx, env) == 0 {
-                portion = CopyPortion::Share;
-            } else if initiators_turn(direct.executed)
-                && self.rx.segment().claim_at(position).has_left(len)
-                && direct.copy_ahead(&self.rx, env, true)?
-            {
-                return Ok(RecordProgress::Waits);
-            }
-        }
-        let incoming = PullRecord { position, place, addr, len };
-        direct.pull_record(&self.rx, incoming, portion)?;
-        match self.rx.segment().claim_at(position).pull_outcome(len) {
-            // A dead peer's number may belong to another process by now; then what was read is no good either.
-            PullOutcome::Here if !direct.pins.peer_process().is_alive() => Err(RecordRefusal::Dead),
-            PullOutcome::Here => {
-                if shared {
-                    direct.pins.strike_grants(position.wrapping_add(1));
-                    direct.executed = direct.executed.wrapping_add(1);
-                }
-                Ok(RecordProgress::Done)
-            }
-            PullOutcome::Coming
-                if self.state == QueuePairState::Drain && direct.pins.peer_process().is_dead() =>
-            {
-                Err(RecordRefusal::Dead)
-            }
-            PullOutcome::Coming => {
-                direct.copy_ahead(&self.rx, env, false)?;
-                Ok(RecordProgress::Waits)
-            }
-            PullOutcome::Gone => Err(NakReason::Source.into()),
-        }
-    }
-
-    /// The current record is done with, although its bytes were not copied. Nobody copies them any more: its region was
-    /// retired.
-    #[cold]
-    pub(crate) fn leave_out(&mut self, payload: &RecordPayload) {
-        if let (RecordPayload::Pulled { shared: true, .. }, Some(direct)) = (payload, &mut self.direct) {
-            direct.pins.strike_grants(self.rx.next().wrapping_add(1));
-            direct.executed = direct.executed.wrapping_add(1);
-        }
-    }
-
-    /// Pushes this side's part of the oldest record that has one left.
-    pub(crate) fn push(&mut self, env: &RailContext<'_>) {
-        let (Some(direct), Some(tx)) = (&mut self.direct, &self.tx) else { return };
-        let open = |push: &PushRecord| tx.segment().claim_at(push.position).push_address();
-        let over = |push: &PushRecord| {
-            tx.acked_position().wrapping_sub(push.position).cast_signed() > 0
-                || !tx.segment().claim_at(push.position).has_left(push.len)
-        };
-        while direct.pushes.front().is_some_and(over) {
-            direct.pushes.pop();
-        }
-        let mut best = None;
-        let mut count = 0;
-        for index in 0..=AHEAD {
-            let Some(&push) = direct.pushes.item_at(index) else { break };
-            let Some(to) = open(&push) else { break };
-            if over(&push) {
-                continue;
-            }
-            count += 1;
-            best = Some((push, to));
-            if initiators_turn(direct.pushes.first_number().wrapping_add(index)) {
-                count += 1;
-                break;
-            }
-        }
-        let Some((push, to)) = best else { return };
-        let portion = if count > 1 { CopyPortion::All } else { CopyPortion::Share };
-        // Deregistered since; or the number may soon be another process's.
-        if let Some(place) = env.region_table().find_local(push.key, push.offset, push.len)
-            && direct.pins.peer_process().is_alive()
-        {
-            direct.push_record(tx, push, place, to, portion);
-        }
-    }
-
-    /// Whether this side has records to push.
-    #[inline]
-    pub(crate) fn has_pushes(&self) -> bool {
-        self.direct.as_ref().is_some_and(|direct| !direct.pushes.is_empty())
-    }
-
-    /// In error: whether the peer is still inside a copy from or to memory of this side. Its owner hears of the error only
-    /// after that, as with a NIC, so that it can use the memory for something else.
-    pub(crate) fn still_used(&mut self) -> bool {
-        let Some(direct) = &mut self.direct else { return false };
-        if direct.tells_early.is_on() || !direct.pins.close_all() {
-            return false;
-        }
-        let since = *direct.ending.get_or_insert_with(std::time::Instant::now);
-        since.elapsed() < direct.limit
     }
 }

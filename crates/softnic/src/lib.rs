@@ -35,6 +35,7 @@ mod qp_state;
 mod queue;
 mod rail;
 mod receive;
+mod receive_queue;
 mod record;
 mod register;
 mod ring;

@@ -8,6 +8,7 @@ use crate::qp_state::QueuePairState;
 use crate::receive::{RecordProgress, RecordRefusal};
 use crate::record::RingRecord;
 use crate::ring::side;
+use crate::tcp::{self, SocketEvents};
 
 /// Most records taken from one link in a call.
 const RECORDS: u32 = 64;
@@ -29,7 +30,7 @@ impl SoftQp {
             return self.flush_out(env, sink);
         }
         if self.wire == LinkWire::Tcp {
-            return self.progress_stream(env, sink);
+            return tcp::progress_stream(self, env, sink);
         }
         let came = self.state.executes_requests() && self.take_in(env, sink);
         sink.moved |= came;
@@ -51,14 +52,18 @@ impl SoftQp {
         }
         if self.failure.is_some() {
             self.flush_out(env, sink);
-        } else if sink.count == 0 && self.has_pushes() {
+        } else if sink.count == 0
+            && let Some(direct) = &mut self.direct
+            && direct.has_pushes()
+            && let Some(tx) = &self.tx
+        {
             // Not before news: the caller may have more to post then.
-            self.push(env);
+            direct.push_oldest(tx, env);
         }
     }
 
     #[inline]
-    pub(crate) fn has_work(&self) -> bool {
+    fn has_work(&self) -> bool {
         !self.pending.is_empty() || !self.replies.is_empty() || self.matcher.has_news()
     }
 
@@ -166,6 +171,29 @@ impl SoftQp {
                 None => self.fail_with(OpStatus::Flushed, false, None),
             }
         }
+    }
+
+    /// Prepares a wait for the sockets of the rail. True if whatever happens next on this link begins with bytes that its socket
+    /// receives, or with a call of the owner. Acknowledgements that were to leave with later frames leave now.
+    pub(crate) fn arm_stream(&mut self, events: &SocketEvents) -> bool {
+        match self.state {
+            // Not connected: nothing can arrive.
+            QueuePairState::Reset | QueuePairState::Init => return true,
+            QueuePairState::ReadyToReceive | QueuePairState::Drain => return false,
+            QueuePairState::ReadyToSend | QueuePairState::Error => {}
+        }
+        if self.wire != LinkWire::Tcp {
+            return false;
+        }
+        let is_failed = self.state == QueuePairState::Error;
+        let is_settled =
+            if is_failed { self.is_quiet() } else { self.flushes.is_empty() && !self.has_work() };
+        let Some(stream) = &mut self.stream else { return false };
+        if is_failed {
+            stream.unwatch_socket(events);
+            return is_settled;
+        }
+        is_settled && stream.arm_socket(events)
     }
 
     /// Ends the link after what has already arrived is executed.

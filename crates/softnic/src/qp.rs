@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use trunkline_fabric::{Completion, CompletionKind, LinkId, OpStatus, RailConfig, RecvOrder, RegionExtent};
+use trunkline_fabric::{Completion, CompletionKind, LinkId, OpStatus, RailConfig, RegionExtent};
 use trunkline_proto::reserve::OutOfMemory;
 use trunkline_proto::time::Instant;
 
-use crate::cq::CompletionCounter;
+use crate::cq::{AwaitedCounter, CompletionCounter};
 use crate::direct::DirectCopier;
-use crate::error::{NakReason, PlantedBug};
+use crate::error::NakReason;
 use crate::guard::{GuardSnapshot, RailGuard};
 use crate::hold::HeldWrites;
 use crate::job::{OwedReply, TransmitJob};
@@ -20,6 +20,7 @@ use crate::own_links::OwnLink;
 use crate::peer_memory::ProofWord;
 use crate::qp_state::QueuePairState;
 use crate::queue::GrowingQueue;
+use crate::receive_queue::{ReceiveQueue, SendCredit};
 use crate::register::RegionTable;
 use crate::ring::{RingConsumer, RingProducer, side};
 use crate::tcp::{DialToken, LinkListener, LinkStream};
@@ -130,15 +131,6 @@ pub(crate) struct AwaitedAnswer {
     pub(crate) got: u64,
 }
 
-/// A posted receive.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PostedRecv {
-    /// Of the operation.
-    pub(crate) wr_id: u64,
-    /// Where the bytes go.
-    pub(crate) into: RegionExtent,
-}
-
 /// Why the queue pair went into error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpFailure {
@@ -197,16 +189,10 @@ pub(crate) struct SoftQp {
     pub(crate) pending: GrowingQueue<TransmitJob>,
     /// Flushes, which concern only this side.
     pub(crate) flushes: GrowingQueue<(u64, bool)>,
-    /// Posted receives.
-    pub(crate) recvs: GrowingQueue<PostedRecv>,
-    /// Which of them takes a send.
-    newest_first: bool,
-    /// All receives posted so far.
-    pub(crate) posted: u64,
-    /// Sends begun so far.
-    pub(crate) sends: u64,
-    /// Receives the peer had posted, as last seen.
-    pub(crate) peer_posted: u64,
+    /// The posted receives.
+    pub(crate) receives: ReceiveQueue,
+    /// Sends that the peer has receives for.
+    pub(crate) credit: SendCredit,
     /// Reads and atomics whose answers are to come.
     pub(crate) wanted: GrowingQueue<AwaitedAnswer>,
     /// Answers to the peer's.
@@ -214,8 +200,6 @@ pub(crate) struct SoftQp {
     pub(crate) matcher: LinkMatcher,
     /// Jobs of matched sends, by flight, while they wait for a grant.
     pub(crate) held: HeldWrites,
-    /// The send that is arriving: its receive and the bytes placed.
-    pub(crate) arriving: Option<(PostedRecv, u64)>,
     /// Bytes of the write that is arriving.
     pub(crate) written: u64,
     /// Completions owed to the caller.
@@ -236,7 +220,7 @@ pub(crate) struct SoftQp {
     /// The completion queue of its rail.
     pub(crate) cq: Arc<CompletionCounter>,
     /// The one that the last wait in front was for.
-    pub(crate) awaited: Option<Arc<CompletionCounter>>,
+    pub(crate) awaited: AwaitedCounter,
 }
 
 impl SoftQp {
@@ -276,17 +260,13 @@ impl SoftQp {
             flights: GrowingQueue::new(rail.depth, start),
             pending: GrowingQueue::new(rail.depth, 0),
             flushes: GrowingQueue::new(rail.depth, 0),
-            recvs: GrowingQueue::new(rail.recv_depth, 0),
-            newest_first: newest_first(rail.recv_order),
-            posted: start,
-            sends: start,
-            peer_posted: start,
+            receives: ReceiveQueue::new(rail, start),
+            credit: SendCredit::new(start),
             // There is no way to tell the peer to ask later, or this side to begin again: room for all is made now.
             wanted: GrowingQueue::with_all_room(reads)?,
             replies: GrowingQueue::with_all_room(reads)?,
             matcher: LinkMatcher::new(rail.recv_depth),
             held: HeldWrites::default(),
-            arriving: None,
             written: 0,
             owed: 0,
             signalled: 0,
@@ -297,14 +277,8 @@ impl SoftQp {
             readers: None,
             refused: None,
             cq,
-            awaited: None,
+            awaited: AwaitedCounter::default(),
         })
-    }
-
-    /// The posted receive that takes the next send.
-    #[inline]
-    pub(crate) fn take_receive(&mut self) -> Option<PostedRecv> {
-        if self.newest_first { self.recvs.pop_newest() } else { self.recvs.pop() }
     }
 
     /// Gives back memory that an idle link does not need; whether nothing has come into the posted receives.
@@ -312,7 +286,7 @@ impl SoftQp {
         if let Some(tx) = &mut self.tx {
             tx.trim_idle_memory();
         }
-        self.arriving.is_none()
+        !self.receives.has_arriving()
     }
 
     /// Operations outstanding, receives apart.
@@ -462,6 +436,11 @@ impl SoftQp {
         self.failure.is_some_and(|failure| failure.done) && self.flushes.is_empty()
     }
 
+    /// In error: whether the peer is still inside a copy from or to memory of this side.
+    fn still_copied(&mut self) -> bool {
+        self.direct.as_mut().is_some_and(DirectCopier::end_copies)
+    }
+
     /// In error: whether another rail of this fabric may be copying what this side has sent. It sees the error before it begins.
     fn still_read(&mut self, env: &RailContext<'_>) -> bool {
         if self.wire != LinkWire::Mem {
@@ -474,7 +453,7 @@ impl SoftQp {
     /// In error: gives back everything posted, as far as the sink takes it.
     pub(crate) fn flush_out(&mut self, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) {
         let Some(mut failure) = self.failure else { return };
-        if failure.done || self.still_used() || self.still_read(env) {
+        if failure.done || self.still_copied() || self.still_read(env) {
             return;
         }
         self.retire_ops(env, failure.good, sink);
@@ -484,9 +463,9 @@ impl SoftQp {
                 (flight.wr_id, CompletionKind::Posted, flight.is_owed())
             } else if let Some(send) = self.matcher.sends.pop_front() {
                 (send.wr_id, CompletionKind::Posted, send.signalled)
-            } else if let Some((receive, _)) = self.arriving.take() {
+            } else if let Some((receive, _)) = self.receives.take_arriving() {
                 (receive.wr_id, CompletionKind::Received, true)
-            } else if let Some(receive) = self.recvs.pop() {
+            } else if let Some(receive) = self.receives.take_oldest() {
                 (receive.wr_id, CompletionKind::Received, true)
             } else if let Some(receive) = self.matcher.flush_receive() {
                 (receive.wr_id, CompletionKind::Received, true)
@@ -510,11 +489,4 @@ impl SoftQp {
         }
         self.failure = Some(failure);
     }
-}
-
-/// Whether the receive posted last takes the next send.
-fn newest_first(order: RecvOrder) -> bool {
-    let always = PlantedBug::named("soft-receives-newest-first").is_on();
-    let never = PlantedBug::named("soft-receives-oldest-first").is_on();
-    (order == RecvOrder::Any || always) && !never
 }

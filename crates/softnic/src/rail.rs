@@ -15,17 +15,15 @@ use crate::cq::CompletionCounter;
 use crate::error::{PROTOCOL, PlantedBug};
 use crate::guard::RailGuard;
 use crate::job::{JobBody, JobKind, TransmitJob};
-use crate::matched::{self, ReceiveGrant};
+use crate::matched;
 use crate::nic::SharedFabric;
-use crate::qp::{AnswerWait, CompletionSink, OutstandingOp, PostedRecv, RailContext, SoftQp};
+use crate::qp::{CompletionSink, RailContext, SoftQp};
 use crate::qp_state::QueuePairState;
-use crate::record::{INLINE, RecordPayload, RecordVerb, RingRecord};
+use crate::receive_queue::PostedRecv;
+use crate::record::{INLINE, RecordVerb};
 use crate::register::{RegionTable, SoftRegistrar};
-use crate::send::TransmitStep;
 use crate::tcp::{STRANGER_TIME, SocketEvents};
 
-/// Most bytes that `post` itself moves; `poll` does the rest.
-const POST_BYTES: u64 = 512 << 10;
 /// How soon to poll again.
 const AGAIN: Duration = Duration::from_micros(50);
 
@@ -276,195 +274,6 @@ fn asking_job(table: &RegionTable, kind: JobKind, into: RegionExtent) -> Result<
     let mut job = TransmitJob::new(kind, 0);
     job.body = JobBody::Local { key: into.key.0, offset: into.offset };
     Ok(job)
-}
-
-impl SoftQp {
-    #[inline]
-    fn post_receive(&mut self, receive: PostedRecv) -> Result<(), PostError> {
-        if !self.state.takes_receives() {
-            return Err(PostError::Refused(OpStatus::Flushed));
-        }
-        if !self.recvs.push(receive) {
-            return Err(PostError::Busy);
-        }
-        self.posted = self.posted.wrapping_add(1);
-        self.rx.publish_posted(self.posted);
-        if let Some(stream) = &mut self.stream {
-            stream.set_posted(self.posted);
-        }
-        Ok(())
-    }
-
-    fn post_matched_receive(&mut self, receive: matched::MatchedReceive) -> Result<(), PostError> {
-        if !self.state.takes_receives() {
-            return Err(PostError::Refused(OpStatus::Flushed));
-        }
-        if self.matcher.post_receive(receive) { Ok(()) } else { Err(PostError::Busy) }
-    }
-
-    fn post_flush(&mut self, wr_id: u64, signalled: bool) -> Result<(), PostError> {
-        // A flush needs no peer.
-        if self.state != QueuePairState::Error {
-            self.prepare_post()?;
-        }
-        if self.flushes.push((wr_id, signalled)) { Ok(()) } else { Err(PostError::Busy) }
-    }
-
-    /// Makes room for one more operation, or says why there is none.
-    #[inline(always)]
-    fn prepare_post(&mut self) -> Result<(), PostError> {
-        use crate::qp_state::QueuePairState;
-        if self.state != QueuePairState::ReadyToSend {
-            let before = matches!(self.state, QueuePairState::Init | QueuePairState::ReadyToReceive);
-            return Err(if before { PostError::Busy } else { PostError::Refused(OpStatus::Flushed) });
-        }
-        if self.outstanding_ops() >= self.depth {
-            self.reclaim_ops();
-            if self.outstanding_ops() >= self.depth {
-                return Err(PostError::Busy);
-            }
-        }
-        // Matched sends become operations like the others when their grants come, and then need room, too.
-        let more = 1 + self.matcher.sends.len() as u64;
-        if !self.flights.make_room(more) || !self.pending.make_room(more) {
-            return Err(PostError::Busy);
-        }
-        Ok(())
-    }
-
-    /// See [`SoftRail::post_small`]. At most [`INLINE`] bytes.
-    #[inline(always)]
-    fn post_small(
-        &mut self,
-        wr_id: u64,
-        verb: RecordVerb,
-        bytes: &[u8],
-        imm: Option<u32>,
-        signalled: bool,
-    ) -> Result<bool, PostError> {
-        self.prepare_post()?;
-        let sends = matches!(verb, RecordVerb::Send { .. });
-        if !self.pending.is_empty() || (sends && !self.may_send()) {
-            return Ok(false);
-        }
-        let Some(tx) = &mut self.tx else { return Ok(false) };
-        if !tx.has_room() {
-            return Ok(false);
-        }
-        let payload = RecordPayload::Inline { len: bytes.len() as u32 };
-        let record = RingRecord { verb, payload, last: true, awaited: signalled, imm };
-        // SAFETY: a slice of at most INLINE bytes.
-        unsafe { tx.push_inline(&record, bytes.as_ptr(), bytes.len()) };
-        let end = tx.head_position();
-        self.sends = self.sends.wrapping_add(u64::from(sends));
-        self.flights.push(OutstandingOp { wr_id, end, sent: true, signalled, answer: AnswerWait::None });
-        self.signalled += u32::from(signalled);
-        Ok(true)
-    }
-
-    fn post_matched(&mut self, env: &RailContext<'_>, send: matched::UnmatchedSend) -> Result<(), PostError> {
-        self.prepare_post()?;
-        if self.matcher.sends.try_reserve(1).is_err() {
-            return Err(PostError::Busy);
-        }
-        match self.matcher.take_grant(send.key) {
-            Some(grant) => self.release_matched(env, send, grant),
-            None => self.matcher.sends.push_back(send),
-        }
-        self.pump_jobs(env, POST_BYTES);
-        Ok(())
-    }
-
-    /// Takes back a matched operation: how many completions less it owes now, or none if there is no such.
-    fn take_back(&mut self, wr_id: u64) -> Option<u32> {
-        let owed = match self.matcher.take_send_back(wr_id) {
-            Some(send) => u32::from(send.signalled),
-            None if self.matcher.take_receive_back(wr_id) => 1,
-            None => return None,
-        };
-        self.owed -= owed;
-        Some(owed)
-    }
-
-    /// A matched send has its grant: from now on it is an operation like the others.
-    pub(crate) fn release_matched(
-        &mut self,
-        env: &RailContext<'_>,
-        send: matched::UnmatchedSend,
-        grant: ReceiveGrant,
-    ) {
-        if !self.matcher.has_room(&send, grant) {
-            return self.decline_send(&send, grant);
-        }
-        let mut job = send.job;
-        job.kind = JobKind::Matched { grant: grant.id };
-        job.flight = self.take_off(send.wr_id, send.signalled, AnswerWait::None);
-        job.awaited = send.signalled;
-        job.method = self.choose_method(env, &job, send.signalled);
-        self.pending.push(job);
-    }
-
-    /// A matched send is longer than the receive it met: both end so, and the link goes on.
-    #[cold]
-    fn decline_send(&mut self, send: &matched::UnmatchedSend, grant: ReceiveGrant) {
-        let mut job = TransmitJob::new(JobKind::Decline { grant: grant.id }, 0);
-        job.flight = self.take_off(send.wr_id, true, AnswerWait::TooLong { owed: send.signalled });
-        job.awaited = true;
-        self.pending.push(job);
-    }
-
-    /// Books an operation; returns its flight.
-    #[inline]
-    fn take_off(&mut self, wr_id: u64, signalled: bool, answer: AnswerWait) -> u64 {
-        let flight = self.flights.next();
-        self.flights.push(OutstandingOp { wr_id, end: 0, sent: false, signalled, answer });
-        self.signalled += u32::from(signalled);
-        flight
-    }
-
-    // Not inlined, so that it costs the others nothing.
-    #[inline(never)]
-    fn post_wait(
-        &mut self,
-        env: &RailContext<'_>,
-        wr_id: u64,
-        signalled: bool,
-        cq: u64,
-        index: u64,
-    ) -> Result<(), PostError> {
-        self.check_wait(env, cq)?;
-        self.prepare_post()?;
-        let mut job = TransmitJob::new(JobKind::Wait { cq, index }, 0);
-        job.flight = self.take_off(wr_id, signalled, AnswerWait::None);
-        self.pending.push(job);
-        self.pump_jobs(env, POST_BYTES);
-        Ok(())
-    }
-
-    #[inline]
-    fn post_job(
-        &mut self,
-        env: &RailContext<'_>,
-        wr_id: u64,
-        signalled: bool,
-        mut job: TransmitJob,
-    ) -> Result<(), PostError> {
-        self.prepare_post()?;
-        job.flight = self.take_off(wr_id, signalled, AnswerWait::expected_for(job.kind));
-        job.awaited = signalled;
-        job.method = self.choose_method(env, &job, signalled);
-        if self.pending.is_empty() && self.may_begin(job.kind) {
-            let mut budget = POST_BYTES;
-            if let Some((mut parts, _)) = self.transmit_parts(env) {
-                match parts.drive_job(env, &mut job, &mut budget) {
-                    TransmitStep::Done => return Ok(()),
-                    TransmitStep::Full | TransmitStep::Spent | TransmitStep::Bad => {}
-                }
-            }
-        }
-        self.pending.push(job);
-        Ok(())
-    }
 }
 
 impl SoftRail {

@@ -7,7 +7,8 @@ use crate::error::{NakReason, PlantedBug};
 use crate::hold::HeldTarget;
 use crate::job::{OwedReply, ReplyBytes};
 use crate::matched::ReceiveGrant;
-use crate::qp::{AnswerWait, CompletionSink, LinkWire, PostedRecv, RailContext, SoftQp};
+use crate::qp::{AnswerWait, CompletionSink, LinkWire, RailContext, SoftQp};
+use crate::receive_queue::PostedRecv;
 use crate::record::{INLINE, RecordPayload, RecordVerb, RingRecord, WORDS};
 use crate::register::{CheckedPlace, right};
 use crate::ring::side;
@@ -147,16 +148,16 @@ impl SoftQp {
         offset: u64,
         sink: &mut CompletionSink<'_>,
     ) -> Result<(), RecordRefusal> {
-        let (receive, got) = match self.arriving.take() {
+        let (receive, got) = match self.receives.take_arriving() {
             Some(arriving) => arriving,
             // The peer knows how many receives there are.
-            None => (self.take_receive().ok_or(NakReason::Protocol)?, 0),
+            None => (self.receives.take_receive().ok_or(NakReason::Protocol)?, 0),
         };
         let len = record.payload.len();
         let taken = self.take_bytes(env, here, &record.payload, receive, got, offset);
         if let Err(refusal) = taken {
             if !matches!(refusal, RecordRefusal::Receive { .. }) {
-                self.arriving = Some((receive, got));
+                self.receives.keep_arriving(receive, got);
             }
             return Err(refusal);
         }
@@ -167,7 +168,7 @@ impl SoftQp {
             completion.imm = record.imm;
             sink.push(completion);
         } else {
-            self.arriving = Some((receive, got + len));
+            self.receives.keep_arriving(receive, got + len);
         }
         Ok(())
     }
@@ -341,6 +342,65 @@ impl SoftQp {
         Ok(())
     }
 
+    /// The current record is done with, although its bytes were not copied, and never will be: its region was retired.
+    #[cold]
+    fn leave_out(&mut self, payload: &RecordPayload) {
+        if let (RecordPayload::Pulled { shared: true, .. }, Some(direct)) = (payload, &mut self.direct) {
+            direct.end_shared(self.rx.next());
+        }
+    }
+
+    /// Where all that is left of a record's payload goes, if that is known and allowed. What is not is found again, and
+    /// refused, when the bytes are here.
+    #[inline]
+    pub(crate) fn landing_place(
+        &mut self,
+        env: &RailContext<'_>,
+        record: &RingRecord,
+        write: u32,
+    ) -> Option<CheckedPlace> {
+        let left = record.payload.len();
+        if env.shared.config.delayed_visibility {
+            return None;
+        }
+        match record.verb {
+            RecordVerb::Write { key, addr } => env.region_table().find_remote(key, addr, left, write),
+            RecordVerb::Send { offset } => {
+                let (receive, got) = self.receives.find_arriving()?;
+                let room = receive.into.len.checked_sub(got)?;
+                let fits = got == offset && left <= room;
+                fits.then(|| {
+                    env.region_table().find_local(receive.into.key.0, receive.into.offset + got, left)
+                })?
+            }
+            RecordVerb::Reply { id, offset } => {
+                let wanted = self.wanted.front()?;
+                let room = wanted.into.len.checked_sub(wanted.got)?;
+                let fits = wanted.flight == id && wanted.got == offset && left <= room;
+                fits.then(|| {
+                    env.region_table().find_local(wanted.into.key.0, wanted.into.offset + wanted.got, left)
+                })?
+            }
+            RecordVerb::Matched { grant, offset } => {
+                let receive = self.matcher.find_receive(grant)?;
+                let room = receive.into.len.checked_sub(receive.got)?;
+                let into = receive.into;
+                let at = into.offset + receive.got;
+                let fits = receive.got == offset && left <= room;
+                fits.then(|| env.region_table().find_local(into.key.0, at, left))?
+            }
+            _ => None,
+        }
+    }
+
+    /// Counts a record of a stream that was executed. Returns the position after it.
+    #[inline]
+    pub(crate) fn end_streamed_record(&mut self) -> u64 {
+        self.arrived = self.arrived.wrapping_add(1);
+        self.draining = self.draining.saturating_sub(1);
+        self.arrived
+    }
+
     /// Places the bytes of a record, or holds them back where visibility is delayed. Only a write waits.
     #[inline(always)]
     fn place_payload(
@@ -359,7 +419,8 @@ impl SoftQp {
         }
         if let RecordPayload::Pulled { .. } = payload {
             let key = if let HeldTarget::Remote { key, .. } = target { Some(key) } else { None };
-            return self.pull_current(env, place, *payload, key);
+            let Some(direct) = &mut self.direct else { return Err(NakReason::Protocol.into()) };
+            return direct.pull_current(&self.rx, env, place, *payload, key, self.state);
         }
         self.move_bytes(env, here, payload, place)?;
         Ok(RecordProgress::Done)

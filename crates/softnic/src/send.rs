@@ -1,18 +1,27 @@
-//! The requester and the writing half of the responder: turns jobs into records and staged bytes. Called by `post` for
-//! the first part of an operation and by `poll` for what did not fit; never waits.
+//! The requester and the writing half of the responder: books what is posted, and turns jobs into records and staged bytes. Called by
+//! `post` for the first part of an operation and by `poll` for what did not fit; never waits.
 
-use trunkline_fabric::{LocalKey, OpStatus, RegionExtent};
+use trunkline_fabric::{LocalKey, OpStatus, PostError, RegionExtent};
+use trunkline_proto::chooser;
+use trunkline_proto::time::Instant;
 
+use crate::config::CopyMode;
+use crate::cq::WaitOutlook;
 use crate::direct::DirectCopier;
 use crate::job::{JobBody, JobKind, OwedReply, TransmitJob};
-use crate::method::SoftCopyMethod;
+use crate::matched::{MatchedReceive, ReceiveGrant, UnmatchedSend};
+use crate::method::{AllowedMethods, SoftCopyMethod};
 use crate::qp::{AnswerWait, AwaitedAnswer, LinkWire, OutstandingOp, RailContext, SoftQp};
+use crate::qp_state::QueuePairState;
 use crate::queue::GrowingQueue;
+use crate::receive_queue::{PostedRecv, SendCredit};
 use crate::record::{INLINE, RecordPayload, RecordVerb, RingRecord};
 use crate::register::{CheckedPlace, right};
 use crate::ring::RingProducer;
 use crate::tcp::{self, LinkStream};
 
+/// Most bytes that `post` itself moves; `poll` does the rest.
+const POST_BYTES: u64 = 512 << 10;
 /// Most bytes that one record names in place, so that a poll of the target stays short.
 const PLACE: u64 = crate::copy_claim::BYTES_MAX;
 /// Bytes of a record that both sides copy: enough that a system call is a small part of it.
@@ -261,7 +270,7 @@ pub(crate) struct TransmitParts<'a> {
     out: TransmitTarget<'a>,
     flights: &'a mut GrowingQueue<OutstandingOp>,
     wanted: &'a mut GrowingQueue<AwaitedAnswer>,
-    sends: &'a mut u64,
+    credit: &'a mut SendCredit,
 }
 
 /// Where jobs go.
@@ -317,7 +326,7 @@ impl TransmitParts<'_> {
         };
         if job.started && !before {
             if matches!(job.kind, JobKind::Send { .. }) {
-                *self.sends = self.sends.wrapping_add(1);
+                self.credit.count_sends(1);
             }
             if let Some(into) = answer_place(job) {
                 self.wanted.push(AwaitedAnswer { flight: job.flight, into, got: 0 });
@@ -335,10 +344,245 @@ impl TransmitParts<'_> {
 }
 
 impl SoftQp {
+    /// Posts a receive.
+    #[inline]
+    pub(crate) fn post_receive(&mut self, receive: PostedRecv) -> Result<(), PostError> {
+        if !self.state.takes_receives() {
+            return Err(PostError::Refused(OpStatus::Flushed));
+        }
+        if !self.receives.post_receive(receive) {
+            return Err(PostError::Busy);
+        }
+        let posted = self.receives.posted_position();
+        self.rx.publish_posted(posted);
+        if let Some(stream) = &mut self.stream {
+            stream.set_posted(posted);
+        }
+        Ok(())
+    }
+
+    /// Posts a matched receive.
+    #[inline]
+    pub(crate) fn post_matched_receive(&mut self, receive: MatchedReceive) -> Result<(), PostError> {
+        if !self.state.takes_receives() {
+            return Err(PostError::Refused(OpStatus::Flushed));
+        }
+        if self.matcher.post_receive(receive) { Ok(()) } else { Err(PostError::Busy) }
+    }
+
+    /// Posts a flush.
+    #[inline]
+    pub(crate) fn post_flush(&mut self, wr_id: u64, signalled: bool) -> Result<(), PostError> {
+        // A flush needs no peer.
+        if self.state != QueuePairState::Error {
+            self.prepare_post()?;
+        }
+        if self.flushes.push((wr_id, signalled)) { Ok(()) } else { Err(PostError::Busy) }
+    }
+
+    /// Makes room for one more operation, or says why there is none.
+    #[inline(always)]
+    fn prepare_post(&mut self) -> Result<(), PostError> {
+        if self.state != QueuePairState::ReadyToSend {
+            let before = matches!(self.state, QueuePairState::Init | QueuePairState::ReadyToReceive);
+            return Err(if before { PostError::Busy } else { PostError::Refused(OpStatus::Flushed) });
+        }
+        if self.outstanding_ops() >= self.depth {
+            self.reclaim_ops();
+            if self.outstanding_ops() >= self.depth {
+                return Err(PostError::Busy);
+            }
+        }
+        // Matched sends become operations like the others when their grants come, and then need room, too.
+        let more = 1 + self.matcher.sends.len() as u64;
+        if !self.flights.make_room(more) || !self.pending.make_room(more) {
+            return Err(PostError::Busy);
+        }
+        Ok(())
+    }
+
+    /// Writes the record of a small write or send, of at most [`INLINE`] bytes, if nothing is in front of it and there is room; false if it
+    /// must be posted as a job.
+    #[inline(always)]
+    pub(crate) fn post_small(
+        &mut self,
+        wr_id: u64,
+        verb: RecordVerb,
+        bytes: &[u8],
+        imm: Option<u32>,
+        signalled: bool,
+    ) -> Result<bool, PostError> {
+        self.prepare_post()?;
+        let sends = matches!(verb, RecordVerb::Send { .. });
+        if !self.pending.is_empty() || (sends && !self.may_send()) {
+            return Ok(false);
+        }
+        let Some(tx) = &mut self.tx else { return Ok(false) };
+        if !tx.has_room() {
+            return Ok(false);
+        }
+        let payload = RecordPayload::Inline { len: bytes.len() as u32 };
+        let record = RingRecord { verb, payload, last: true, awaited: signalled, imm };
+        // SAFETY: a slice of at most INLINE bytes.
+        unsafe { tx.push_inline(&record, bytes.as_ptr(), bytes.len()) };
+        let end = tx.head_position();
+        self.credit.count_sends(u64::from(sends));
+        self.flights.push(OutstandingOp { wr_id, end, sent: true, signalled, answer: AnswerWait::None });
+        self.signalled += u32::from(signalled);
+        Ok(true)
+    }
+
+    /// Posts a matched send.
+    #[inline]
+    pub(crate) fn post_matched(
+        &mut self,
+        env: &RailContext<'_>,
+        send: UnmatchedSend,
+    ) -> Result<(), PostError> {
+        self.prepare_post()?;
+        if self.matcher.sends.try_reserve(1).is_err() {
+            return Err(PostError::Busy);
+        }
+        match self.matcher.take_grant(send.key) {
+            Some(grant) => self.release_matched(env, send, grant),
+            None => self.matcher.sends.push_back(send),
+        }
+        self.pump_jobs(env, POST_BYTES);
+        Ok(())
+    }
+
+    /// Takes back a matched operation: how many completions less it owes now, or none if there is no such.
+    #[inline]
+    pub(crate) fn take_back(&mut self, wr_id: u64) -> Option<u32> {
+        let owed = match self.matcher.take_send_back(wr_id) {
+            Some(send) => u32::from(send.signalled),
+            None if self.matcher.take_receive_back(wr_id) => 1,
+            None => return None,
+        };
+        self.owed -= owed;
+        Some(owed)
+    }
+
+    /// A matched send has its grant: from now on it is an operation like the others.
+    pub(crate) fn release_matched(
+        &mut self,
+        env: &RailContext<'_>,
+        send: UnmatchedSend,
+        grant: ReceiveGrant,
+    ) {
+        if !self.matcher.has_room(&send, grant) {
+            return self.decline_send(&send, grant);
+        }
+        let mut job = send.job;
+        job.kind = JobKind::Matched { grant: grant.id };
+        job.flight = self.take_off(send.wr_id, send.signalled, AnswerWait::None);
+        job.awaited = send.signalled;
+        job.method = self.choose_method(env, &job, send.signalled);
+        self.pending.push(job);
+    }
+
+    /// A matched send is longer than the receive it met: both end so, and the link goes on.
+    #[cold]
+    fn decline_send(&mut self, send: &UnmatchedSend, grant: ReceiveGrant) {
+        let mut job = TransmitJob::new(JobKind::Decline { grant: grant.id }, 0);
+        job.flight = self.take_off(send.wr_id, true, AnswerWait::TooLong { owed: send.signalled });
+        job.awaited = true;
+        self.pending.push(job);
+    }
+
+    /// Books an operation; returns its flight.
+    #[inline]
+    fn take_off(&mut self, wr_id: u64, signalled: bool, answer: AnswerWait) -> u64 {
+        let flight = self.flights.next();
+        self.flights.push(OutstandingOp { wr_id, end: 0, sent: false, signalled, answer });
+        self.signalled += u32::from(signalled);
+        flight
+    }
+
+    /// Posts a wait for a completion queue.
+    // Not inlined, so that it costs the others nothing.
+    #[inline(never)]
+    pub(crate) fn post_wait(
+        &mut self,
+        env: &RailContext<'_>,
+        wr_id: u64,
+        signalled: bool,
+        cq: u64,
+        index: u64,
+    ) -> Result<(), PostError> {
+        self.awaited.check_wait(&env.shared.cqs, env.nic, cq)?;
+        self.prepare_post()?;
+        let mut job = TransmitJob::new(JobKind::Wait { cq, index }, 0);
+        job.flight = self.take_off(wr_id, signalled, AnswerWait::None);
+        self.pending.push(job);
+        self.pump_jobs(env, POST_BYTES);
+        Ok(())
+    }
+
+    /// Posts an operation whose job was made.
+    #[inline]
+    pub(crate) fn post_job(
+        &mut self,
+        env: &RailContext<'_>,
+        wr_id: u64,
+        signalled: bool,
+        mut job: TransmitJob,
+    ) -> Result<(), PostError> {
+        self.prepare_post()?;
+        job.flight = self.take_off(wr_id, signalled, AnswerWait::expected_for(job.kind));
+        job.awaited = signalled;
+        job.method = self.choose_method(env, &job, signalled);
+        if self.pending.is_empty() && self.may_begin(job.kind) {
+            let mut budget = POST_BYTES;
+            if let Some((mut parts, _)) = self.transmit_parts(env) {
+                match parts.drive_job(env, &mut job, &mut budget) {
+                    TransmitStep::Done => return Ok(()),
+                    TransmitStep::Full | TransmitStep::Spent | TransmitStep::Bad => {}
+                }
+            }
+        }
+        self.pending.push(job);
+        Ok(())
+    }
+
+    /// Which methods the link can use for a job.
+    #[inline]
+    fn allowed_methods(&self, env: &RailContext<'_>, kind: JobKind, bytes: u64) -> AllowedMethods {
+        let long = bytes > u64::from(env.shared.config.segment);
+        let (Some(direct), Some(tx)) = (&self.direct, &self.tx) else {
+            return AllowedMethods { long, pulled: false, shared: false };
+        };
+        let pulled = tx.peer_reaches();
+        AllowedMethods { long, pulled, shared: direct.can_push(kind, bytes) && pulled }
+    }
+
+    /// How the bytes of a new job travel.
+    #[inline]
+    fn choose_method(&mut self, env: &RailContext<'_>, job: &TransmitJob, signalled: bool) -> SoftCopyMethod {
+        if job.total < chooser::LEAST || self.wire != LinkWire::Shm {
+            return SoftCopyMethod::Staged;
+        }
+        let JobBody::Local { key, offset } = job.body else { return SoftCopyMethod::Staged };
+        if env.region_table().find_local(key, offset, 0).is_none_or(|place| place.rights & right::DIRECT == 0)
+        {
+            return SoftCopyMethod::Staged;
+        }
+        let allowed = self.allowed_methods(env, job.kind, job.total);
+        match env.shared.config.copy {
+            CopyMode::Auto if signalled => {
+                let now = Instant(env.shared.elapsed_nanos());
+                self.chooser.choose_method(job.flight, job.total, allowed.to_array(), now)
+            }
+            CopyMode::Share if allowed.shared => SoftCopyMethod::Shared,
+            CopyMode::Pull | CopyMode::Share if allowed.pulled => SoftCopyMethod::Pulled,
+            _ => SoftCopyMethod::Staged,
+        }
+    }
+
     /// Whether the next job may begin: a send needs a posted receive of the peer, a read a free place among the
     /// outstanding ones.
     #[inline]
-    pub(crate) fn may_begin(&mut self, kind: JobKind) -> bool {
+    fn may_begin(&mut self, kind: JobKind) -> bool {
         match kind {
             JobKind::Send { .. } => self.may_send(),
             JobKind::Read { .. } | JobKind::Add { .. } | JobKind::Swap { .. } => !self.wanted.is_full(),
@@ -348,23 +592,21 @@ impl SoftQp {
 
     /// Whether the peer has a receive for one more send.
     #[inline]
-    pub(crate) fn may_send(&mut self) -> bool {
-        if self.sends == self.peer_posted {
-            self.peer_posted = match (&self.tx, &self.stream) {
+    fn may_send(&mut self) -> bool {
+        if self.credit.is_spent() {
+            let posted = match (&self.tx, &self.stream) {
                 (Some(tx), _) => tx.peer_posted(),
                 (None, Some(stream)) => stream.peer_posted(),
                 (None, None) => return false,
             };
+            self.credit.set_peer_posted(posted);
         }
-        self.sends != self.peer_posted
+        !self.credit.is_spent()
     }
 
     /// The parts that a job changes while it goes out, apart from the queues that hold it.
     #[inline]
-    pub(crate) fn transmit_parts<'a>(
-        &'a mut self,
-        env: &RailContext<'_>,
-    ) -> Option<(TransmitParts<'a>, JobQueues<'a>)> {
+    fn transmit_parts<'a>(&'a mut self, env: &RailContext<'_>) -> Option<(TransmitParts<'a>, JobQueues<'a>)> {
         let manner = TransmitConfig { wire: self.wire, segment: env.shared.config.segment };
         let out = match &mut self.tx {
             Some(tx) => TransmitTarget::Ring(tx, &mut self.direct, manner),
@@ -372,8 +614,8 @@ impl SoftQp {
         };
         let flights = &mut self.flights;
         let wanted = &mut self.wanted;
-        let sends = &mut self.sends;
-        let parts = TransmitParts { out, flights, wanted, sends };
+        let credit = &mut self.credit;
+        let parts = TransmitParts { out, flights, wanted, credit };
         Some((parts, JobQueues { pending: &mut self.pending, replies: &mut self.replies }))
     }
 
@@ -413,6 +655,24 @@ impl SoftQp {
                 _ => return,
             }
         }
+    }
+
+    /// Whether the wait in front of all that is pending is over; then it is a job that does nothing. If it cannot
+    /// succeed any more, the link ends, once everything before it has ended in its own way.
+    // Not inlined, so that it costs other operations nothing.
+    #[inline(never)]
+    fn end_wait(&mut self, env: &RailContext<'_>, id: u64, index: u64) -> bool {
+        let outlook = self.awaited.find_outlook(&env.shared.cqs, env.nic, id, index);
+        let hasty = self.awaited.is_hasty();
+        let oldest = self.flights.first_number();
+        match (outlook, self.pending.front_mut()) {
+            (WaitOutlook::Reached, Some(job)) => job.kind = JobKind::Nop,
+            (WaitOutlook::Lost, Some(job)) if job.flight == oldest || hasty => {
+                self.fail_with(OpStatus::Flushed, false, None);
+            }
+            _ => {}
+        }
+        outlook == WaitOutlook::Reached
     }
 
     fn pump_replies(&mut self, env: &RailContext<'_>, budget: &mut u64) {

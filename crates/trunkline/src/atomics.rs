@@ -88,7 +88,7 @@ impl Context {
         }
         let word = word_at::<T>(HEAP, offset)?;
         wait_until(self, || {
-            self.collect_ready_fetches()?;
+            self.fetches.borrow_mut().collect_ready_fetches(&self.shared.job, self.id);
             Ok(self.shared.job.post_atomic(self.id, member, word, atomic)?)
         })
         .map(Ok)
@@ -131,9 +131,9 @@ impl Context {
         at: impl Into<ElementPlace<'a, T>>,
         what: FetchOp<T>,
     ) -> Result<PendingFetch<'_, T>, Error> {
-        self.has_room()?;
+        self.fetches.borrow().check_room()?;
         let begun = self.begin_atomic(rank, at.into(), what.to_action(), true)?;
-        Ok(self.keep_fetch(begun))
+        Ok(PendingFetch::new(self, begun))
     }
 
     /// Reads a word, whole.

@@ -3,7 +3,8 @@
 
 use std::marker::PhantomData;
 
-use trunkline_engine::rma::FetchHandle;
+use trunkline_engine::rma::{ContextId, FetchHandle};
+use trunkline_runtime::FabricJob;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -21,12 +22,59 @@ enum FetchEntry {
     Known(u64),
 }
 
-/// Those of a context.
+/// The values of a context that are asked for and not yet collected.
+///
+/// A [`Context`] has one; its atomics and [`PendingFetch`] call it. It never waits, and never begins an atomic.
+///
+/// - `entries` has a place per value, and never gets shorter: a [`PendingFetch`] names a place by its number.
+/// - `asked` is the number of entries that are [`FetchEntry::Asked`].
 #[derive(Debug, Default)]
 pub(crate) struct FetchTable {
     entries: Vec<FetchEntry>,
-    /// How many are asked for and not known.
     asked: usize,
+}
+
+impl FetchTable {
+    /// Takes in the values that are known to the engine's context `id`, so that other atomics can have their places there.
+    pub(crate) fn collect_ready_fetches(&mut self, job: &FabricJob, id: ContextId) {
+        if self.asked == 0 {
+            return;
+        }
+        let forgets = crate::is_planted("api-forgets-values");
+        for entry in &mut self.entries {
+            if let FetchEntry::Asked(fetch) = *entry
+                && let Ok(Some(value)) = job.collect_ready_fetch(id, fetch)
+            {
+                *entry = FetchEntry::Known(if forgets { 0 } else { value });
+                self.asked -= 1;
+            }
+        }
+    }
+
+    /// Checks that another fetch may begin.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if [`FETCHES_MAX`] are not collected.
+    pub(crate) fn check_room(&self) -> Result<(), Error> {
+        let used = self.entries.iter().filter(|entry| !matches!(entry, FetchEntry::Free)).count();
+        if used < FETCHES_MAX {
+            return Ok(());
+        }
+        Err(Error::Argument("64 values of this context are not collected; wait for one of them first"))
+    }
+
+    /// Keeps a fetch, or a value that is known at once, and returns the number of its place.
+    fn keep_fetch(&mut self, entry: Result<FetchHandle, u64>) -> usize {
+        self.asked += usize::from(entry.is_ok());
+        let entry = entry.map_or_else(FetchEntry::Known, FetchEntry::Asked);
+        let free = self.entries.iter().position(|entry| matches!(entry, FetchEntry::Free));
+        let at = free.unwrap_or(self.entries.len());
+        match self.entries.get_mut(at) {
+            Some(place) => *place = entry,
+            None => self.entries.push(entry),
+        }
+        at
+    }
 }
 
 /// A value that was asked for: see [`Context::fetch_nbi`]. It is collected by [`wait`](Self::wait), or given up when this is
@@ -39,52 +87,13 @@ pub struct PendingFetch<'a, T> {
     value: PhantomData<T>,
 }
 
-impl Context {
-    /// Takes in the values that are known, so that other atomics can have their places.
-    pub(crate) fn collect_ready_fetches(&self) -> Result<(), Error> {
-        let mut table = self.fetches.borrow_mut();
-        if table.asked == 0 {
-            return Ok(());
-        }
-        let forgets = crate::is_planted("api-forgets-values");
-        let FetchTable { entries, asked } = &mut *table;
-        for entry in entries {
-            if let FetchEntry::Asked(fetch) = *entry
-                && let Ok(Some(value)) = self.shared.job.collect_ready_fetch(self.id, fetch)
-            {
-                *entry = FetchEntry::Known(if forgets { 0 } else { value });
-                *asked -= 1;
-            }
-        }
-        Ok(())
+impl<'a, T: Word> PendingFetch<'a, T> {
+    /// One that `context` asked for, or knows at once.
+    pub(crate) fn new(context: &'a Context, entry: Result<FetchHandle, u64>) -> Self {
+        let at = context.fetches.borrow_mut().keep_fetch(entry);
+        Self { context, at, value: PhantomData }
     }
 
-    /// Whether another value may be asked for.
-    pub(crate) fn has_room(&self) -> Result<(), Error> {
-        let table = self.fetches.borrow();
-        let used = table.entries.iter().filter(|entry| !matches!(entry, FetchEntry::Free)).count();
-        if used < FETCHES_MAX {
-            return Ok(());
-        }
-        Err(Error::Argument("64 values of this context are not collected; wait for one of them first"))
-    }
-
-    /// Keeps one that was asked for.
-    pub(crate) fn keep_fetch<T: Word>(&self, entry: Result<FetchHandle, u64>) -> PendingFetch<'_, T> {
-        let mut table = self.fetches.borrow_mut();
-        table.asked += usize::from(entry.is_ok());
-        let entry = entry.map_or_else(FetchEntry::Known, FetchEntry::Asked);
-        let free = table.entries.iter().position(|entry| matches!(entry, FetchEntry::Free));
-        let at = free.unwrap_or(table.entries.len());
-        match table.entries.get_mut(at) {
-            Some(place) => *place = entry,
-            None => table.entries.push(entry),
-        }
-        PendingFetch { context: self, at, value: PhantomData }
-    }
-}
-
-impl<T: Word> PendingFetch<'_, T> {
     /// Waits for the value.
     ///
     /// # Errors

@@ -20,14 +20,15 @@ use crate::comm::plan::TransferPlan;
 use crate::comm::recv::{self, ReceiveMemory, RecvLane, RecvTables};
 use crate::control::connect::RailOptions;
 use crate::control::refusal::{refusal_frame, without_comm};
+use crate::control::setup::ConnectionSetup;
 use crate::control::{AcceptAttempt, ControlPlane, PendingOpen};
 use crate::memory::bounces::BounceBuffers;
 use crate::memory::slab::MailboxPiece;
 use crate::pool::groups::{CommGroup, LockedMember};
 use crate::pool::member::{CommNames, CommSide, OpenComm};
-use crate::{CommFault, CommId, CommNics, Engine, EngineError, in_full};
+use crate::{CommFault, CommId, CommNics, EngineError, in_full};
 
-impl<F: Fabric, H: Host> Engine<F, H> {
+impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     /// Goes on with what waits at a listener; a comm once one is there.
     pub(crate) fn advance_accept(
         &self,
@@ -38,7 +39,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if listen.current.is_none() {
             let nics = listen.nics;
             let Some(stream) = listen.pending.front().map(|asked| asked.stream) else { return Ok(None) };
-            if !control.may_answer(stream, self.host.now(), self.params.mutant) {
+            if !control.may_answer(stream, self.core.host.now(), self.core.params.mutant) {
                 return Ok(None);
             }
             let next = control.listens.get_mut(id).and_then(|listen| listen.pending.pop_front());
@@ -46,10 +47,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let refused = refusal_frame(&asked.open, OpenAnswer::NoResources);
             let conn = asked.open.conn;
             let Some(nics) = self.nics_for(control, nics, &asked) else {
-                self.status.add_tally(ProcessTally::OpensRefused, 1);
+                self.core.status.add_tally(ProcessTally::OpensRefused, 1);
                 let text =
                     "connection refused: it asks for the NIC for neighbours, and is none or there is none";
-                control.warn_refusal(&self.control_context(), text);
+                control.warn_refusal(&self.core.control_context(), text);
                 control.send_frame(stream, &refusal_frame(&asked.open, OpenAnswer::Refused), None);
                 return Ok(None);
             };
@@ -64,8 +65,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 Ok(None) => return Ok(None),
                 Err(error) => {
                     let text = format!("connection not accepted: {}", in_full(&error));
-                    control.warn_refusal(&self.control_context(), &text);
-                    if self.params.mutant.is_planted("engine-swallows-out-of-memory") {
+                    control.warn_refusal(&self.core.control_context(), &text);
+                    if self.core.params.mutant.is_planted("engine-swallows-out-of-memory") {
                         return Ok(None);
                     }
                     control.send_frame(stream, &refused, None);
@@ -89,7 +90,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if !asked.open.near {
             return Some(nics);
         }
-        self.fabric.intra_host_nic().filter(|_| control.is_local(asked.stream)).map(CommNics::from)
+        self.core.fabric.intra_host_nic().filter(|_| control.is_local(asked.stream)).map(CommNics::from)
     }
 
     fn advance_current(
@@ -100,16 +101,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(listen) = control.listens.get_mut(id) else { return Err(EngineError::Unknown("listener")) };
         let Some(current) = listen.current.as_mut() else { return Ok(None) };
         // A CLOSE says more than the READY before it.
-        if self.params.mutant.is_planted("engine-accepts-before-ready")
-            || self.comms.get(current.comm).is_some_and(|comm| comm.peer_closed.load(Ordering::Acquire))
+        if self.core.params.mutant.is_planted("engine-accepts-before-ready")
+            || self.core.comms.get(current.comm).is_some_and(|comm| comm.peer_closed.load(Ordering::Acquire))
         {
             current.machine.on_ready();
         }
-        let step = match current.machine.on_time(self.host.now()) {
+        let step = match current.machine.on_time(self.core.host.now()) {
             AcceptStep::Wait if std::mem::take(&mut current.repeat) => current.machine.on_open(),
             step => step,
         };
-        let mutant = self.params.mutant;
+        let mutant = self.core.params.mutant;
         // Asked before READY too: the other end may wait to be dialled by this one.
         let up = match step == AcceptStep::Ready {
             true if mutant.is_planted("engine-accepts-before-link-is-up") => Ok(true),
@@ -134,7 +135,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return up.map(|_| Some(comm)).inspect_err(|_| {
                 self.drop_comm(control, comm);
                 // The other end may see nothing wrong with its link.
-                if !self.params.mutant.is_planted("engine-keeps-failed-accepts-to-itself") {
+                if !self.core.params.mutant.is_planted("engine-keeps-failed-accepts-to-itself") {
                     control.send_frame(stream, &ControlFrame::Close { id: conn, messages: 0 }, None);
                 }
             });
@@ -154,9 +155,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Whether the link of a comm that was asked for is up, or never will be because the peer has closed or died.
     fn is_up(&self, comm: CommId) -> Result<bool, EngineError> {
-        let Some(slot) = self.comms.get(comm) else { return Ok(true) };
+        let Some(slot) = self.core.comms.get(comm) else { return Ok(true) };
         let closed = slot.peer_closed.load(Ordering::Acquire);
-        let up = self.with_member(comm, |LockedMember { open, rails, .. }| {
+        let up = self.core.with_member(comm, |LockedMember { open, rails, .. }| {
             let over = closed || open.peer.dead.load(Ordering::Acquire);
             match &mut open.side {
                 CommSide::Recv(lane) if !over => {
@@ -211,7 +212,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             control.send_frame(stream, &without_comm(&open, OpenAnswer::Accepted, given), None);
         }
         if let Some(listen) = control.listens.get_mut(listen) {
-            match given.filter(|_| !self.params.mutant.is_planted("ride-forgets-refusals")) {
+            match given.filter(|_| !self.core.params.mutant.is_planted("ride-forgets-refusals")) {
                 Some(given) => listen.seen.record_refusal(stream, conn, given),
                 None => listen.seen.forget_connection(stream, conn),
             }
@@ -234,7 +235,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// The plan of a receiving lane on links of its own, or of a group that has so many times their depth; and the receives that they need.
     fn plan_receiver(&self, caps: &Caps, open: &wire::OpenFrame, times: Option<u32>) -> (TransferPlan, u32) {
-        let mut plan = TransferPlan::new(caps, &self.params, usize::from(open.links))
+        let mut plan = TransferPlan::new(caps, &self.core.params, usize::from(open.links))
             .with_depth_factor(times.unwrap_or(1));
         plan.matched &= open.matched;
         let recv_depth = match plan.matched {
@@ -255,7 +256,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) -> Result<AcceptAttempt, EngineError> {
         let PendingOpen { open, fd, stream, peer } = asked;
         let links = usize::from(open.links);
-        let caps = self.fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
+        let caps = self.core.fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
         let Some(caps) = caps else { return Err(EngineError::Argument("no such NIC")) };
         let times = begins.then(|| control.pool.config().queue_depth(1, u32::MAX));
         let (plan, recv_depth) = self.plan_receiver(&caps, &open, times);
@@ -276,8 +277,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         // As RESULT says it: where it is reached may depend on who connects.
         let own = rail.link_address(link)?;
         let proof = GroupProof::of_links([(theirs.as_slice(), own.bytes.as_slice())]);
-        let receiver = MessageReceiver::new(self.params.mutant);
-        let regions_max = self.params.regions_max as usize;
+        let receiver = MessageReceiver::new(self.core.params.mutant);
+        let regions_max = self.core.params.regions_max as usize;
         let ends = CommNames { stream, remote: open.conn, attempt: None };
         let (lane, fins, group) = if begins {
             let mut group = CommGroup::new_receiving(place.group, rails, &paths, plan, Arc::clone(&bounces));
@@ -298,19 +299,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut member = OpenComm::new(CommSide::Recv(receiving), peer.clone(), ends);
         (member.place, member.lot) = (Some(place), lane);
         let (comm, given) = match group {
-            Ok(rails) => (self.install_comm(member, rails)?, ShareOutcome::Alone),
+            Ok(rails) => (self.core.install_comm(member, rails)?, ShareOutcome::Alone),
             Err(group) => {
-                let lane = self.groups.insert(group)?;
+                let lane = self.core.groups.insert(group)?;
                 control.riding.insert(place.group, lane);
                 control.pool.on_wired(place.group, proof)?;
                 let comm = self.add_receiver(control, lane, member)?;
                 (comm, self.group_answer(comm, open.share.mode, Some(proof))?)
             }
         };
-        let machine = AcceptHandshake::new(self.host.now());
+        let machine = AcceptHandshake::new(self.core.host.now());
         let conn = open.conn;
         let turn = open.share.turn;
-        let turn = if self.params.mutant.is_planted("engine-answers-turn-0") { 0 } else { turn };
+        let turn = if self.core.params.mutant.is_planted("engine-answers-turn-0") { 0 } else { turn };
         Ok(AcceptAttempt { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
     }
 
@@ -335,7 +336,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let unknown = EngineError::Unknown("group of queue pairs");
         let Some(&lane) = control.riding.get(&place.group) else { return Err(unknown) };
         let member = {
-            let mut held = self.groups.lock_lane(lane);
+            let mut held = self.core.groups.lock_lane(lane);
             let Some(group) = held.as_mut() else { return Err(unknown) };
             let Some((common, rails)) = group.shared_resources() else { return Err(unknown) };
             let Some(receiving) = &common.receiving else { return Err(unknown) };
@@ -345,8 +346,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let tables = tables.inspect_err(|_| self.release_unassigned(&paths, rails))?;
             let (lot, fins) =
                 common.take_mailbox(rails).inspect_err(|_| self.release_unassigned(&paths, rails))?;
-            let receiver = MessageReceiver::new(self.params.mutant);
-            let regions_max = self.params.regions_max as usize;
+            let receiver = MessageReceiver::new(self.core.params.mutant);
+            let regions_max = self.core.params.regions_max as usize;
             let lane = RecvLane::new(
                 tables,
                 paths,
@@ -363,7 +364,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         let comm = self.add_receiver(control, lane, member)?;
         let given = self.group_answer(comm, open.share.mode, None)?;
-        let machine = AcceptHandshake::new(self.host.now());
+        let machine = AcceptHandshake::new(self.core.host.now());
         let conn = open.conn;
         let turn = open.share.turn;
         Ok(AcceptAttempt { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
@@ -376,7 +377,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         mode: ShareMode,
         proof: Option<GroupProof>,
     ) -> Result<ShareOutcome, EngineError> {
-        let bits = self.with_member(comm, |turn| turn.open.member).unwrap_or(0);
+        let bits = self.core.with_member(comm, |turn| turn.open.member).unwrap_or(0);
         let member = MemberId::from_bits(bits).ok_or(EngineError::Unknown("connection"))?;
         match (mode, proof) {
             (ShareMode::Create(epoch) | ShareMode::First(epoch), Some(proof)) => {
@@ -391,7 +392,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let current = control.listens.get(id).and_then(|listen| listen.current.as_ref());
         let Some(&AcceptAttempt { comm, conn, turn, given, stream, .. }) = current else { return Ok(()) };
         let joined = matches!(given, ShareOutcome::Joined { .. });
-        let reply = self.with_member(comm, |LockedMember { open, rails, .. }| {
+        let reply = self.core.with_member(comm, |LockedMember { open, rails, .. }| {
             let CommSide::Recv(lane) = &open.side else { return Ok(None) };
             let path = lane.paths.get(0);
             let address = match joined {

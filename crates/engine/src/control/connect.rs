@@ -3,7 +3,6 @@
 use trunkline_fabric::{Fabric, Host, LinkAddress, LinkControl, Rail, RailConfig, RecvOrder};
 use trunkline_proto::comm::sender::MessageSender;
 use trunkline_proto::control::{ConnectHandshake, ConnectStep};
-use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::limits::LINKS_MAX;
 use trunkline_proto::link::LinkLife;
 use trunkline_proto::nics;
@@ -20,14 +19,15 @@ use trunkline_proto::wire::share::{ShareMode, ShareRequest};
 use crate::comm::plan::TransferPlan;
 use crate::comm::send::SendLane;
 use crate::comm::send_tables::SendTables;
+use crate::control::setup::ConnectionSetup;
 use crate::control::{ATTEMPTS_MAX, ConnectAttempt, ControlPlane};
+use crate::engine::core::EngineCore;
 use crate::link::path::{CommPaths, LinkPath, LinkProbe, NO_LINK};
 use crate::link::rails::GroupRails;
 use crate::memory::slab::MailboxPiece;
-use crate::pool::groups::{CommGroup, MemberLocation};
 use crate::pool::member::{CommNames, CommSide, OpenComm};
 use crate::pool::membership::AttemptLinks;
-use crate::{CommId, CommNics, Engine, EngineError, EngineParams};
+use crate::{CommId, CommNics, EngineError, EngineParams};
 
 /// How rails are opened.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct RailOptions {
     pub(crate) class: Option<u8>,
 }
 
-impl<F: Fabric, H: Host> Engine<F, H> {
+impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     /// Opens the rails of a comm with so many links, the first link on them.
     pub(crate) fn open_paths(
         &self,
@@ -53,21 +53,21 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         manner: RailOptions,
     ) -> Result<(GroupRails<F::Rail>, CommPaths), EngineError> {
         let RailOptions { recv_depth, asks, times, pipeline, class: traffic_class } = manner;
-        let EngineParams { depth, peer_time, rail_time, .. } = self.params;
+        let EngineParams { depth, peer_time, rail_time, .. } = self.core.params;
         // Where there is no other link, one is given up no sooner than a peer.
         let rail_time = if links > 1 { rail_time } else { rail_time.max(peer_time) };
         // Bounce buffers are all alike.
         let recv_order = RecvOrder::Any;
         let used = &nics.numbers()[..nics.numbers().len().min(links)];
         let depth_of = |at: usize| {
-            let most = self.fabric.nics().get(used[at]).map_or(depth, |nic| nic.caps.depth_max);
-            let forgets = self.params.mutant.is_planted("engine-depth-not-granted");
+            let most = self.core.fabric.nics().get(used[at]).map_or(depth, |nic| nic.caps.depth_max);
+            let forgets = self.core.params.mutant.is_planted("engine-depth-not-granted");
             depth.saturating_mul(times).min(if forgets { u32::MAX } else { most })
         };
         let open = |at: usize| {
             // Link `k` is on NIC `k` modulo their number.
             let links = (links - at).div_ceil(used.len()) as u32;
-            let plain = self.params.mutant.is_planted("ride-keeps-plain-depth");
+            let plain = self.core.params.mutant.is_planted("ride-keeps-plain-depth");
             let depth = if plain { depth } else { depth_of(at) };
             let config = RailConfig {
                 depth,
@@ -80,17 +80,17 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 traffic_class,
                 many: false,
             };
-            Ok(self.fabric.open_rail(used[at], &config)?)
+            Ok(self.core.fabric.open_rail(used[at], &config)?)
         };
         let mut rails = GroupRails::new(
             open(0)?,
             (1..used.len()).map(open).collect::<Result<_, EngineError>>()?,
             depth_of(0),
-            self.params.mutant,
+            self.core.params.mutant,
         );
         rails.pipeline = pipeline;
-        let now = self.host.now();
-        let mutant = self.params.mutant;
+        let now = self.core.host.now();
+        let mutant = self.core.params.mutant;
         let first = rails.create_link(0, 0)?;
         let path = |at: usize| {
             let (link, life) = match at {
@@ -111,24 +111,25 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         handle: &ConnectionHandle,
         traffic: TrafficHint,
     ) -> Result<Option<SlotId>, EngineError> {
-        let Some(stream) = control.stream_to(&self.host, handle.process, &handle.address)? else {
+        let EngineCore { fabric, host, params, .. } = &self.core;
+        let Some(stream) = control.stream_to(host, handle.process, &handle.address)? else {
             return Ok(None);
         };
-        let ignored = self.params.mutant.is_planted("ride-ignores-hints");
+        let ignored = params.mutant.is_planted("ride-ignores-hints");
         let traffic = if ignored { TrafficHint::default() } else { traffic };
         let neighbours =
-            control.is_local(stream) || self.params.mutant.is_planted("engine-takes-anybody-for-a-neighbour");
-        let offered = handle.near || self.params.mutant.is_planted("engine-asks-for-what-is-not-offered");
-        let near = self.fabric.intra_host_nic().filter(|_| neighbours && offered);
+            control.is_local(stream) || params.mutant.is_planted("engine-takes-anybody-for-a-neighbour");
+        let offered = handle.near || params.mutant.is_planted("engine-asks-for-what-is-not-offered");
+        let near = fabric.intra_host_nic().filter(|_| neighbours && offered);
         let (nics, remote) = match near {
             Some(near) => (CommNics::from(near), nics::NicList::NEAR),
             None => (nics, handle.nics),
         };
         let rails = usize::from(remote.len()).max(nics.numbers().len());
-        let each = match self.params.p2p_links_per_rail {
-            0 => self.params.links_per_rail,
-            p2p if handle.p2p && !self.params.mutant.is_planted("engine-forgets-point-to-point") => p2p,
-            _ => self.params.links_per_rail,
+        let each = match params.p2p_links_per_rail {
+            0 => params.links_per_rail,
+            p2p if handle.p2p && !params.mutant.is_planted("engine-forgets-point-to-point") => p2p,
+            _ => params.links_per_rail,
         };
         let links = (rails * each as usize).min(LINKS_MAX);
         let open = OpenFrame {
@@ -143,7 +144,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             share: ShareRequest { mode: ShareMode::Alone, turn: 0 },
         };
         let attempt = ConnectAttempt {
-            machine: ConnectHandshake::new(self.host.now()),
+            machine: ConnectHandshake::new(host.now()),
             stream,
             process: handle.process,
             address: handle.address.clone(),
@@ -184,12 +185,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(crate::CommFault::PeerClosed(process).into());
         }
         let asked = attempt.place.is_some();
-        let step = attempt.machine.on_time(self.host.now());
+        let step = attempt.machine.on_time(self.core.host.now());
         let answered = attempt.reply.is_some();
         let joined = attempt.joined;
         if !answered || joined {
             let redialled =
-                !answered && !joined && control.redial_attempt(&self.host, id, self.params.mutant);
+                !answered && !joined && control.redial_attempt(&self.core.host, id, self.core.params.mutant);
             if let Some(error) = control.stream_fault(stream, process).filter(|_| !redialled) {
                 return Err(error);
             }
@@ -244,7 +245,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 return if matches!(error, EngineError::Draining) { Ok(()) } else { Err(error) };
             }
         };
-        let now = self.host.now();
+        let now = self.core.host.now();
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
         (attempt.place, attempt.machine) = (Some(place), ConnectHandshake::new(now));
         (attempt.open.matched, attempt.open.mailbox) = (lane.plan.matched, lane.mailbox_region(0));
@@ -261,7 +262,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         nics: &CommNics,
         place: GroupPlace,
     ) -> Option<u32> {
-        let pipelines = self.fabric.nics().get(nics.first_nic()).map_or(1, |nic| nic.caps.pipelines);
+        let pipelines = self.core.fabric.nics().get(nics.first_nic()).map_or(1, |nic| nic.caps.pipelines);
         control.pool.place_on_pipeline(place.group, pipelines)
     }
 
@@ -275,19 +276,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         group: Option<u32>,
         pipeline: Option<u32>,
     ) -> Result<(SendLane, AttemptLinks<F::Rail>), EngineError> {
-        let caps = self.fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
-        let plan = TransferPlan::new(&caps.ok_or(EngineError::Argument("no such NIC"))?, &self.params, links);
+        let EngineCore { fabric, params, .. } = &self.core;
+        let caps = fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
+        let plan = TransferPlan::new(&caps.ok_or(EngineError::Argument("no such NIC"))?, params, links);
         let manner =
             RailOptions { recv_depth: 0, asks: true, times: plan.depth_factor(group), pipeline, class };
         let (rails, paths) = self.open_paths(nics, links, manner)?;
         let mailbox = MailboxPiece::register_own(&rails, RecordLines::for_links(links).mailbox_bytes())?;
         let plan = plan.with_depth_factor(group.unwrap_or(1));
-        let sender = MessageSender::new(0, 0, self.params.mutant);
+        let sender = MessageSender::new(0, 0, params.mutant);
         let tables = SendTables::new(paths.are_many(), plan.mutant);
         if tables.is_err() && plan.mutant.is_planted("engine-leaks-without-memory") {
             std::mem::forget(mailbox.memory_and_offset().0.clone());
         }
-        let lane = SendLane::new(tables?, paths, plan, sender, mailbox, self.params.regions_max as usize);
+        let lane = SendLane::new(tables?, paths, plan, sender, mailbox, params.regions_max as usize);
         Ok((lane, AttemptLinks::Own(rails)))
     }
 
@@ -313,7 +315,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         match control.pool.on_answer(place.seat, &share) {
             AnswerStep::Wire => {
                 self.connect_link(control, id, &link)?;
-                if self.params.mutant.is_planted("ride-joins-before-link-is-up") {
+                if self.core.params.mutant.is_planted("ride-joins-before-link-is-up") {
                     self.on_link_up(control, id)?;
                 }
             }
@@ -322,14 +324,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 self.withdraw_ask(control, id, wish);
                 return Ok(false);
             }
-            AnswerStep::Failed(_) if self.params.mutant.is_planted("engine-takes-any-answer") => {}
+            AnswerStep::Failed(_) if self.core.params.mutant.is_planted("engine-takes-any-answer") => {}
             AnswerStep::Failed(fault) => return Err(fault.into()),
             AnswerStep::Known => return Ok(false),
         }
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(false) };
         if let (Some((reply, _)), Some((lane, _))) = (&attempt.reply, &mut attempt.lane) {
-            let (speed, latency) = self.nic_speed(lane.paths.get(0).nic);
-            lane.link_up(0, speed, latency, self.host.now());
+            let (speed, latency) = self.core.nic_speed(lane.paths.get(0).nic);
+            lane.link_up(0, speed, latency, self.core.host.now());
             self.apply_reply(lane, reply);
         }
         attempt.joined = true;
@@ -394,10 +396,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             // Whoever came before has seen that it is.
             _ => true,
         };
-        if !up && !self.params.mutant.is_planted("engine-connects-before-link-is-up") {
+        if !up && !self.core.params.mutant.is_planted("engine-connects-before-link-is-up") {
             return Ok(None);
         }
-        if !self.params.mutant.is_planted("ride-joins-before-link-is-up") {
+        if !self.core.params.mutant.is_planted("ride-joins-before-link-is-up") {
             self.on_link_up(control, id)?;
         }
         // What the attempt has is cleared away with it.
@@ -433,24 +435,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let credits = if eager_max == 0 { 0 } else { credits };
         (lane.plan.eager_max, lane.plan.eager_credits) = (eager_max, credits);
         lane.apply_peer_answer(
-            MessageSender::new(eager_max, credits, self.params.mutant).with_links(links),
+            MessageSender::new(eager_max, credits, self.core.params.mutant).with_links(links),
             reply.fins,
         );
-    }
-
-    /// Opens a comm over rails of its own.
-    pub(crate) fn install_comm(
-        &self,
-        open: OpenComm,
-        rails: GroupRails<F::Rail>,
-    ) -> Result<CommId, EngineError> {
-        let place = self.comms.reserve_slot(&self.status)?;
-        let id = self.comms.insert(place, open, self.host.now(), &self.status, |open| {
-            Ok(MemberLocation::of_single_comm(self.groups.insert(CommGroup::of_single_comm(rails, open))?))
-        })?;
-        self.status.add_tally(ProcessTally::CommsOpened, 1);
-        self.show_usage();
-        Ok(id)
     }
 }
 

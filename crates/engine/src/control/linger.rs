@@ -9,12 +9,12 @@ use trunkline_proto::pool::GroupPlace;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::frame::ControlFrame;
 
-use crate::Engine;
 use crate::comm::recv::{DrainProof, LAST, RecvLane};
 use crate::control::ControlPlane;
+use crate::engine::core::EngineCore;
 use crate::link::links::SharedLinks;
 use crate::link::rails::GroupRails;
-use crate::pool::groups::{GroupGuard, LockedMember, MemberLocation};
+use crate::pool::groups::{LockedMember, MemberLocation};
 use crate::pool::member::{CommNames, CommSide};
 
 /// Where a closed comm still is.
@@ -34,7 +34,12 @@ pub(crate) struct LingeringComm {
 
 impl LingeringComm {
     /// Goes on with a comm that has its link to itself; true when it may go. `closed`: its peer takes nothing more.
-    fn drain_unshared<R: Rail>(&self, turn: LockedMember<'_, R>, now: Instant, closed: bool) -> bool {
+    pub(super) fn drain_unshared<R: Rail>(
+        &self,
+        turn: LockedMember<'_, R>,
+        now: Instant,
+        closed: bool,
+    ) -> bool {
         let LockedMember { open, rails, batch, .. } = turn;
         let Some(requests) = open.closed.take() else { return true };
         if let CommSide::Send(lane) = &mut open.side {
@@ -52,6 +57,34 @@ impl LingeringComm {
         let late = now >= until && !open.side.mutant().is_planted("engine-lingers-for-ever");
         let busy = matches!(&open.side, CommSide::Send(lane) if lane.has_unfinished());
         failed || !busy || late || open.peer.dead.load(Ordering::Relaxed)
+    }
+
+    /// Goes on with a closed comm whose link others share; true when it may go.
+    pub(super) fn drain_shared<F: Fabric, H: Host>(
+        &self,
+        core: &EngineCore<F, H>,
+        control: &mut ControlPlane<H, F::Rail>,
+        mut turn: LockedMember<'_, F::Rail>,
+    ) -> bool {
+        let Some(requests) = turn.open.closed.take() else { return true };
+        turn.take_shared(&core.comms, &requests);
+        turn.open.closed = Some(requests);
+        let ended = turn.open.side.regions_mut().retire_all();
+        let ended = ended || core.params.mutant.is_planted("ride-forgets-stuck-memory");
+        let drained = ended && turn.is_drained();
+        if drained && turn.open.life.finish_drain() {
+            control.send_frame(self.ends.stream, &ControlFrame::Gone { id: self.ends.remote }, None);
+        }
+        let late = core.advance_timer(&mut turn.open.down) > core.params.peer_time;
+        let LockedMember { open, rails, .. } = turn;
+        let ended = rails.shared.as_ref().is_some_and(SharedLinks::all_ended);
+        let dead = open.peer.dead.load(Ordering::Relaxed);
+        if (late && !drained || dead) && !ended {
+            // What it has posted may land for ever: then better for nobody.
+            rails.fail_all();
+        }
+        let early = core.params.mutant.is_planted("ride-leaves-before-gone");
+        drained && (control.is_gone(self.name) || early || ended || dead)
     }
 }
 
@@ -139,116 +172,6 @@ impl<R: Rail> LockedMember<'_, R> {
                 !lane.has_unfinished()
             }
             CommSide::Recv(lane) => lane.poll_drained(rails),
-        }
-    }
-}
-
-impl<F: Fabric, H: Host> Engine<F, H> {
-    /// Does what could not be done because the calling thread had a lane in hand; for calls that end without one.
-    #[inline]
-    pub(crate) fn drain_deferred(&self) {
-        if self.owes.load(Ordering::Relaxed) {
-            self.run_deferred();
-        }
-    }
-
-    #[cold]
-    fn run_deferred(&self) {
-        self.owes.store(false, Ordering::Relaxed);
-        self.deliver_link_frames();
-        self.progress_lingering();
-    }
-
-    pub(crate) fn progress_lingering(&self) {
-        let Some(mut lingering) = self.lingering.try_lock() else { return };
-        if lingering.is_empty() {
-            return;
-        }
-        let Some(mut control) = self.control.try_lock() else {
-            return self.owes.store(true, Ordering::Relaxed);
-        };
-        let now = self.host.now();
-        let mut at = 0;
-        let mut owes = false;
-        while at < lingering.len() {
-            let last = lingering[at];
-            let Some(mut held) = self.groups.try_lock_group(last.seat) else {
-                (at, owes) = (at + 1, true);
-                continue;
-            };
-            let finished = match held.as_mut().and_then(|group| group.locked_member(last.seat)) {
-                None => true,
-                Some(turn) if last.rides => self.drain_shared(&mut control, &last, turn),
-                Some(turn) => last.drain_unshared(turn, now, control.left.is_closed(last.name)),
-            };
-            if finished {
-                lingering.swap_remove(at);
-                self.let_go(&mut control, &last, held);
-                self.show_usage();
-            } else {
-                at += 1;
-            }
-        }
-        self.owes.fetch_or(owes, Ordering::Relaxed);
-    }
-
-    /// Goes on with a closed comm whose link others share; true when it may go.
-    fn drain_shared(
-        &self,
-        control: &mut ControlPlane<H, F::Rail>,
-        last: &LingeringComm,
-        mut turn: LockedMember<'_, F::Rail>,
-    ) -> bool {
-        let Some(requests) = turn.open.closed.take() else { return true };
-        turn.take_shared(&self.comms, &requests);
-        turn.open.closed = Some(requests);
-        let ended = turn.open.side.regions_mut().retire_all();
-        let ended = ended || self.params.mutant.is_planted("ride-forgets-stuck-memory");
-        let drained = ended && turn.is_drained();
-        if drained && turn.open.life.finish_drain() {
-            control.send_frame(last.ends.stream, &ControlFrame::Gone { id: last.ends.remote }, None);
-        }
-        let late = self.advance_timer(&mut turn.open.down) > self.params.peer_time;
-        let LockedMember { open, rails, .. } = turn;
-        let ended = rails.shared.as_ref().is_some_and(SharedLinks::all_ended);
-        let dead = open.peer.dead.load(Ordering::Relaxed);
-        if (late && !drained || dead) && !ended {
-            // What it has posted may land for ever: then better for nobody.
-            rails.fail_all();
-        }
-        let early = self.params.mutant.is_planted("ride-leaves-before-gone");
-        drained && (control.is_gone(last.name) || early || ended || dead)
-    }
-
-    /// A closed comm leaves its seat.
-    pub(crate) fn let_go(
-        &self,
-        control: &mut ControlPlane<H, F::Rail>,
-        last: &LingeringComm,
-        mut held: GroupGuard<'_, F::Rail>,
-    ) {
-        if last.rides {
-            if self.params.mutant.is_planted("ride-leaks-a-little") {
-                std::hint::black_box(Box::leak(Box::new([0_u8; 100])));
-            }
-            if let Some(group) = held.as_mut() {
-                group.remove_member(last.seat);
-            }
-            drop(held);
-            control.remove_grouped_comm(last.name);
-        } else {
-            if let Some(LockedMember { open, rails, .. }) =
-                held.as_mut().and_then(|group| group.locked_member(last.seat))
-            {
-                open.side.paths_mut().release_links(rails);
-            }
-            drop(self.groups.remove(last.seat.lane, held));
-        }
-        control.left.remove_comm(last.name);
-        if let Some(place) = last.place
-            && !self.params.mutant.is_planted("ride-never-leaves-the-pool")
-        {
-            self.leave_pool(control, place);
         }
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod member_key;
 pub(crate) mod peer_check;
 pub(crate) mod refusal;
 pub(crate) mod seen_opens;
+pub(crate) mod setup;
 mod stream_carriers;
 #[cfg(test)]
 mod tests;

@@ -7,10 +7,11 @@ use trunkline_fabric::{Fabric, Host, LogLevel};
 use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::time::Duration;
 
+use crate::CommFault;
 use crate::comm::CommSlot;
+use crate::engine::driver::CommDriver;
 use crate::pool::groups::LockedMember;
 use crate::pool::member::{FailureTimer, OpenComm};
-use crate::{CommFault, CommId, Engine, EngineError};
 
 /// Fruitless polls of a lane between two looks at the clock.
 const CLOCK_POLLS: u32 = 16;
@@ -21,19 +22,20 @@ const LOOKS_IN_PEER_TIME: u64 = 100;
 /// How many looks at a peer that has closed, or a link that has ended, take the peer time limit, at the least.
 pub(crate) const LOOKS_AT_END: u64 = 8;
 
-impl<F: Fabric, H: Host> Engine<F, H> {
+impl<F: Fabric, H: Host> CommDriver<F, H> {
     /// Whether a waiting lane should look at its peer's control stream: after many polls, or, where the caller gives
     /// the processor away between polls and many of them take for ever, after a while.
     pub(crate) fn schedule_peer_check(&self, open: &mut OpenComm) -> bool {
-        if open.idle >= self.params.idle_polls {
+        let core = &self.setup.core;
+        if open.idle >= core.params.idle_polls {
             return true;
         }
-        if !open.idle.is_multiple_of(CLOCK_POLLS) || self.params.mutant.is_planted("engine-only-counts-polls")
+        if !open.idle.is_multiple_of(CLOCK_POLLS) || core.params.mutant.is_planted("engine-only-counts-polls")
         {
             return false;
         }
-        let now = self.host.now();
-        let due = (now - *open.looked.get_or_insert(now)).0 >= self.params.peer_time.0 / LOOKS_IN_PEER_TIME;
+        let now = core.host.now();
+        let due = (now - *open.looked.get_or_insert(now)).0 >= core.params.peer_time.0 / LOOKS_IN_PEER_TIME;
         if due {
             open.looked = Some(now);
         }
@@ -43,6 +45,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// A waiting lane looks whether its peer is still there.
     #[cold]
     pub(crate) fn check_peer(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
+        let core = &self.setup.core;
         self.progress_all();
         if !turn.open.many && !turn.open.life.is_link_lost() {
             self.check_links(turn);
@@ -54,15 +57,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             CommFault::PeerDead(process)
         } else if closed
             || open.life.is_link_lost()
-            || self.params.mutant.is_planted("engine-silence-is-death")
+            || core.params.mutant.is_planted("engine-silence-is-death")
         {
             // Messages and completions may be slower than the news; a link that ends may be faster.
-            let now = self.host.now();
-            let slept = self.params.mutant.is_planted("engine-ages-while-stopped");
-            let step = if slept { u64::MAX } else { self.params.peer_time.0 / LOOKS_AT_END };
+            let now = core.host.now();
+            let slept = core.params.mutant.is_planted("engine-ages-while-stopped");
+            let step = if slept { u64::MAX } else { core.params.peer_time.0 / LOOKS_AT_END };
             let late =
-                FailureTimer::advance_timer(&mut open.down, now, Duration(step)) > self.params.peer_time;
-            let late = late && !self.params.mutant.is_planted("engine-waits-for-ever");
+                FailureTimer::advance_timer(&mut open.down, now, Duration(step)) > core.params.peer_time;
+            let late = late && !core.params.mutant.is_planted("engine-waits-for-ever");
             let messages = slot.peer_messages.load(Ordering::Relaxed);
             let settled = closed && open.on_peer_closed(&slot.requests, messages);
             if !late && !settled {
@@ -83,18 +86,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         turn: &mut LockedMember<'_, F::Rail>,
         fault: CommFault,
     ) {
-        let shares = turn.shared.is_some() && !self.params.mutant.is_planted("ride-drains-for-itself");
+        let core = &self.setup.core;
+        let shares = turn.shared.is_some() && !core.params.mutant.is_planted("ride-drains-for-itself");
         let LockedMember { open, rails, batch, .. } = turn;
         let failed = match shares {
             false => open.on_peer_gone(rails, batch, &slot.requests, fault),
-            true => turn.on_peer_gone(&self.comms, &slot.requests, fault),
+            true => turn.on_peer_gone(&core.comms, &slot.requests, fault),
         };
         let open = &mut *turn.open;
-        self.status.add_tally(ProcessTally::RequestsFailed, failed as u64);
-        self.status.comm_fault(&slot.requests.row, open.fault.is_some(), fault, self.host.now());
+        core.status.add_tally(ProcessTally::RequestsFailed, failed as u64);
+        core.status.comm_fault(&slot.requests.row, open.fault.is_some(), fault, core.host.now());
         if failed > 0 {
-            let over = self.nic_name(open.side.paths_mut().lead_path().nic);
-            self.host.log(LogLevel::Warn, &format!("{failed} requests over {over} failed: {fault}"));
+            let over = core.nic_name(open.side.paths_mut().lead_path().nic);
+            core.host.log(LogLevel::Warn, &format!("{failed} requests over {over} failed: {fault}"));
         }
     }
 
@@ -112,14 +116,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         turn: &mut LockedMember<'_, F::Rail>,
         fault: CommFault,
     ) {
+        let core = &self.setup.core;
         let failed = turn.open.fail_requests(turn.rails, &slot.requests, fault);
-        self.status.add_tally(ProcessTally::RequestsFailed, failed as u64);
-        self.status.comm_fault(&slot.requests.row, true, turn.open.fault.unwrap_or(fault), self.host.now());
+        core.status.add_tally(ProcessTally::RequestsFailed, failed as u64);
+        core.status.comm_fault(&slot.requests.row, true, turn.open.fault.unwrap_or(fault), core.host.now());
     }
 
     /// Names the cause of a fault as well as it can be known now, and says so once.
     #[cold]
     pub(crate) fn on_fault(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
+        let core = &self.setup.core;
         self.progress_all();
         let open = &mut *turn.open;
         if let Some(CommFault::Link(_)) = open.fault {
@@ -131,20 +137,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         }
         if let Some(fault) = open.fault {
-            self.status.comm_fault(&slot.requests.row, true, fault, self.host.now());
-            let over = self.nic_name(open.side.paths_mut().lead_path().nic);
+            core.status.comm_fault(&slot.requests.row, true, fault, core.host.now());
+            let over = core.nic_name(open.side.paths_mut().lead_path().nic);
             let text = format!("connection with process {} over {over} failed: {fault}", open.peer.process);
-            self.host.log(LogLevel::Warn, &text);
+            core.host.log(LogLevel::Warn, &text);
         }
-    }
-
-    /// What users call a NIC.
-    pub(crate) fn nic_name(&self, nic: usize) -> &str {
-        self.fabric.nics().get(nic).map_or("no NIC", |nic| &nic.name)
-    }
-
-    pub(crate) fn fault_of(&self, id: CommId) -> EngineError {
-        let fault = self.with_member(id, |turn| turn.open.fault).flatten();
-        fault.map_or(EngineError::Unknown("request"), EngineError::from)
     }
 }

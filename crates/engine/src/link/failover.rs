@@ -16,14 +16,15 @@ use trunkline_proto::wire::frame::{ControlFrame, LinkDown, LinkOpen, LinkResult,
 use crate::comm::CommSlot;
 use crate::comm::request::RequestTable;
 use crate::control::peer_check::LOOKS_AT_END;
-use crate::engine::locked_member_of;
+use crate::engine::core::locked_member_of;
+use crate::engine::driver::CommDriver;
 use crate::link::link_frames::LinkFrame;
 use crate::link::links::SharedLinks;
-use crate::link::path::{LAST_FLUSH, LinkDownReport, LinkPath, LinkProbe, NO_LINK, PROBE};
+use crate::link::path::{LAST_FLUSH, LinkDownReport, LinkProbe, NO_LINK, PROBE};
 use crate::link::rails::GroupRails;
 use crate::pool::groups::{GroupContext, LockedMember};
 use crate::pool::member::{CommSide, FailureTimer, OpenComm};
-use crate::{CommFault, CommId, Engine};
+use crate::{CommFault, CommId};
 
 /// Polls of a comm whose links all carry between two looks at the clock.
 const TURNS: u32 = 64;
@@ -34,15 +35,11 @@ const LOOKS_IN_RAIL_TIME: u64 = 16;
 /// How often links that do not carry are looked after.
 const TEND_EVERY: Duration = Duration::from_micros(500);
 
-impl<F: Fabric, H: Host> Engine<F, H> {
-    /// Which links of an open comm carry, in order; `None` for an unknown comm.
-    pub fn carrying_links(&self, comm: CommId) -> Option<Vec<bool>> {
-        self.with_member(comm, |turn| turn.open.side.paths_mut().iter().map(LinkPath::is_carrying).collect())
-    }
-
+impl<F: Fabric, H: Host> CommDriver<F, H> {
     /// Whether no link of a comm has carried for as long as a peer may be silent. Until then work waits, and links are made: the peer
     /// lives as long as its control streams do.
     fn check_stranded(&self, open: &mut OpenComm, now: Instant) -> bool {
+        let core = &self.setup.core;
         if open.life.is_link_lost() || open.side.paths_mut().any_carries() {
             open.adrift = None;
             return false;
@@ -51,9 +48,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let paths = open.side.paths_mut();
             (0..paths.len()).for_each(|at| paths.get_mut(at).life.expedite_retry(now));
         }
-        let step = Duration(self.params.peer_time.0 / LOOKS_AT_END);
+        let step = Duration(core.params.peer_time.0 / LOOKS_AT_END);
         let waited = FailureTimer::advance_timer(&mut open.adrift, now, step);
-        waited > self.params.peer_time || self.params.mutant.is_planted("engine-leaves-its-last-link")
+        waited > core.params.peer_time || core.params.mutant.is_planted("engine-leaves-its-last-link")
     }
 
     /// The comm is of no more use, since none of its links is.
@@ -72,6 +69,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Looks after the links of a comm that has several.
     pub(crate) fn drive_links(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
+        let core = &self.setup.core;
         let open = &mut *turn.open;
         if !open.many || open.fault.is_some() {
             return;
@@ -81,7 +79,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if settled && !slot.news.has_some() && !open.turns.is_multiple_of(TURNS) {
             return;
         }
-        let now = self.host.now();
+        let now = core.host.now();
         if self.check_stranded(open, now) {
             return self.fail_stranded(slot, turn);
         }
@@ -98,12 +96,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let open = &mut *turn.open;
         slot.joining.store(open.is_grouped() && !open.side.paths_mut().all_carry(), Ordering::Relaxed);
         if let Some((left, taken)) = slot.requests.row.update_links(open.side.paths_mut().carrying_mask()) {
-            self.status.add_tally(ProcessTally::LinksLeft, left.into());
-            self.status.add_tally(ProcessTally::LinksTaken, taken.into());
-            self.show_usage();
+            core.status.add_tally(ProcessTally::LinksLeft, left.into());
+            core.status.add_tally(ProcessTally::LinksTaken, taken.into());
+            core.show_usage();
         }
         if !open.words.is_empty()
-            && let Some(mut control) = self.control.try_lock()
+            && let Some(mut control) = self.setup.try_lock_control()
         {
             let stream = open.ends.stream;
             open.words.drain(..).for_each(|(frame, fd)| control.send_frame(stream, &frame, fd));
@@ -113,10 +111,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Looks after the links of a comm whose requests end in turns of others.
     #[cold]
     pub(crate) fn drive_unpolled_links(&self, slot: &CommSlot, comm: CommId) {
+        let core = &self.setup.core;
         let seat = slot.member_location();
-        if let Some(mut lane) = self.groups.try_lock_group(seat)
+        if let Some(mut lane) = core.groups.try_lock_group(seat)
             && let Some(mut turn) = locked_member_of(&mut lane, seat, comm)
-            && !self.params.mutant.is_planted("ride-tends-only-who-is-polled")
+            && !core.params.mutant.is_planted("ride-tends-only-who-is-polled")
         {
             self.drive_comm(slot, &mut turn);
         }
@@ -150,19 +149,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         for at in 0..open.side.paths_mut().len() {
             self.on_time(turn, at, now);
         }
-        if now - turn.open.asked >= Duration(self.params.rail_time.0 / LOOKS_IN_RAIL_TIME) {
+        if now - turn.open.asked >= Duration(self.setup.core.params.rail_time.0 / LOOKS_IN_RAIL_TIME) {
             turn.open.asked = now;
             self.check_links(turn);
         }
-        if let Some(mut control) = self.control.try_lock() {
-            self.progress_control(&mut control);
+        if let Some(mut control) = self.setup.try_lock_control() {
+            self.setup.progress_control(&mut control);
         }
         Ok(())
     }
 
     /// Asks the network of each link whether it still carries: work may be under way that will never complete.
     pub(crate) fn check_links(&self, turn: &mut LockedMember<'_, F::Rail>) {
-        if self.params.mutant.is_planted("engine-never-looks") {
+        let core = &self.setup.core;
+        if core.params.mutant.is_planted("engine-never-looks") {
             return;
         }
         let paths = turn.open.side.paths_mut();
@@ -178,8 +178,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                     self.give_up_link(turn, at, &error);
                 } else {
                     if !matches!(error, LinkError::State) {
-                        let over = self.nic_name(turn.open.side.paths_mut().get(at).nic);
-                        self.host
+                        let over = core.nic_name(turn.open.side.paths_mut().get(at).nic);
+                        core.host
                             .log(LogLevel::Warn, &format!("the link of a connection over {over}: {error}"));
                     }
                     // What it gives back says so too, if there is anything.
@@ -198,7 +198,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if path.leaving.is_some() {
             return;
         }
-        let step = path.life.on_time(now, self.params.rail_time);
+        let step = path.life.on_time(now, self.setup.core.params.rail_time);
         match step {
             LinkStep::Wait => {}
             LinkStep::SayDown => return open.say_down(at, true),
@@ -230,8 +230,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     fn log_of_link(&self, open: &mut OpenComm, at: usize, error: &LinkError) {
-        let over = self.nic_name(open.side.paths_mut().get(at).nic);
-        self.host.log(LogLevel::Info, &format!("link {at} of a connection over {over}: {error}"));
+        let core = &self.setup.core;
+        let over = core.nic_name(open.side.paths_mut().get(at).nic);
+        core.host.log(LogLevel::Info, &format!("link {at} of a connection over {over}: {error}"));
     }
 
     /// The sending end may use a link.
@@ -245,17 +246,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         let nic = path.nic;
         lane.paths.choose_lead();
-        let (speed, latency) = self.nic_speed(nic);
+        let (speed, latency) = self.setup.core.nic_speed(nic);
         lane.link_up(at, speed, latency, now);
         open.words.push((ControlFrame::LinkReady { id, link: at as u8, epoch }, None));
-    }
-
-    /// Megabits a second and nanoseconds of a NIC, as it says itself.
-    pub(crate) fn nic_speed(&self, nic: usize) -> (u64, u64) {
-        self.fabric
-            .nics()
-            .get(nic)
-            .map_or((0, 0), |nic| (u64::from(nic.speed_mbps), (f64::from(nic.latency_us) * 1000.0) as u64))
     }
 }
 

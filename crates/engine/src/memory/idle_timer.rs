@@ -4,8 +4,8 @@
 use trunkline_fabric::{Fabric, Host, Rail};
 use trunkline_proto::time::{Duration, Instant};
 
-use crate::Engine;
 use crate::comm::recv::RecvLane;
+use crate::engine::core::EngineCore;
 use crate::link::rails::GroupRails;
 use crate::pool::groups::LockedMember;
 use crate::pool::member::CommSide;
@@ -43,7 +43,7 @@ impl IdleTimer {
     }
 }
 
-impl<F: Fabric, H: Host> Engine<F, H> {
+impl<F: Fabric, H: Host> EngineCore<F, H> {
     /// A lane that nobody waits for was polled.
     #[inline]
     pub(crate) fn may_rest(&self, turn: &mut LockedMember<'_, F::Rail>) {

@@ -39,8 +39,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         memory: MemoryRange,
         exported: Option<ExportedDmaBuf<'_>>,
     ) -> Result<MrId, EngineError> {
+        let core = &self.driver.setup.core;
         let of_device = memory.kind() != MemoryKind::Host;
-        let found = self.with_member(comm, |turn| {
+        let found = core.with_member(comm, |turn| {
             let (access, plan) = match &turn.open.side {
                 CommSide::Send(lane) => (AccessRights::LOCAL, &lane.plan),
                 // A flush reads it.
@@ -65,12 +66,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let more: Result<Vec<_>, _> =
             others.iter().map(|registrar| register(registrar, memory.clone())).collect();
         let registered = RailRegistrations::new(register(first, memory)?, more?);
-        let limit = self.params.regions_max as usize;
-        let named = self
+        let limit = core.params.regions_max as usize;
+        let named = core
             .with_member(comm, |turn| turn.open.side.regions_mut().insert(registered))
             .ok_or(EngineError::Unknown("connection"))?
             .map_err(|_| EngineError::Exhausted { what: "regions of the connection", limit });
-        self.show_usage();
+        core.show_usage();
         named
     }
 
@@ -83,31 +84,32 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// use the memory are still under way: to be called again, for at most the peer time limit, after which the queue pairs
     /// are given up. Also while a flush may read memory of a device, or the network has not ended what a failed comm had posted.
     pub fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), EngineError> {
-        let slot = self.comm_slot(comm)?;
-        let taken = self.with_member(comm, |turn| {
+        let core = &self.driver.setup.core;
+        let slot = core.comm_slot(comm)?;
+        let taken = core.with_member(comm, |turn| {
             let closing = turn.open.side.regions_mut().is_closing(mr);
             if closing {
                 // Whatever keeps it ends by being polled.
                 match turn.shared.is_none() && turn.open.fault.is_some() {
                     true => turn.forget_finished(),
-                    false => _ = self.drive_comm(slot, turn),
+                    false => _ = self.driver.drive_comm(slot, turn),
                 }
             }
             if !self.has_flushed(slot, turn, mr) {
                 return Err(EngineError::Draining);
             }
             let used = turn.open.side.regions_mut().in_use(mr);
-            if used && !self.params.mutant.is_planted("engine-revokes-nothing") {
+            if used && !core.params.mutant.is_planted("engine-revokes-nothing") {
                 if turn.open.fault.is_none() || !turn.open.is_grouped() {
-                    self.fail_and_count(slot, turn, CommFault::Revoked);
+                    self.driver.fail_and_count(slot, turn, CommFault::Revoked);
                 }
-                if turn.open.is_grouped() && !self.is_revoked(slot, turn, mr) {
+                if turn.open.is_grouped() && !self.driver.is_revoked(slot, turn, mr) {
                     return Err(EngineError::Draining);
                 }
-            } else if turn.open.is_grouped() && !self.has_copied(slot, turn, mr) {
+            } else if turn.open.is_grouped() && !self.driver.has_copied(slot, turn, mr) {
                 return Err(EngineError::Draining);
             }
-            let named = self.is_named(turn, used);
+            let named = self.driver.is_named(turn, used);
             if !closing {
                 turn.open.revoking = None;
             }
@@ -115,31 +117,41 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         });
         let Some(taken) = taken else { return Err(EngineError::Unknown("region")) };
         let Some((region, named)) = taken? else { return Err(EngineError::Unknown("region")) };
-        let named = named && !self.params.mutant.is_planted("ride-closes-named-memory");
+        let named = named && !core.params.mutant.is_planted("ride-closes-named-memory");
         let closed = if named { region.retire() } else { region.close() };
         let closed = closed.or_else(|(region, error)| {
-            if self.params.mutant.is_planted("engine-hides-stuck-copies") {
+            if core.params.mutant.is_planted("engine-hides-stuck-copies") {
                 return Ok(());
             }
-            if self.params.mutant.is_planted("engine-forgets-stuck-regions") {
+            if core.params.mutant.is_planted("engine-forgets-stuck-regions") {
                 return Err(error.into());
             }
-            let late = self.with_member(comm, |turn| {
+            let late = core.with_member(comm, |turn| {
                 turn.open.side.regions_mut().keep_closing(mr, region);
-                self.advance_timer(&mut turn.open.revoking) > self.params.peer_time
+                core.advance_timer(&mut turn.open.revoking) > core.params.peer_time
             });
             let waits =
-                late == Some(false) || self.params.mutant.is_planted("engine-waits-for-what-never-drains");
+                late == Some(false) || core.params.mutant.is_planted("engine-waits-for-what-never-drains");
             let drains = error == DeregisterError::Draining && waits;
             Err(if drains { EngineError::Draining } else { error.into() })
         });
-        self.show_usage();
+        core.show_usage();
         closed
     }
 
     /// Regions registered with a comm.
     pub fn region_count(&self, comm: CommId) -> usize {
-        self.with_member(comm, |turn| turn.open.side.regions_mut().len()).unwrap_or(0)
+        self.driver.setup.core.with_member(comm, |turn| turn.open.side.regions_mut().len()).unwrap_or(0)
+    }
+
+    /// Whether a comm may be closed without harm to others that share its queue pairs: nothing under way reads or writes
+    /// its caller's memory. Call until true, at most for the peer time limit; a close before that gives up the queue
+    /// pairs, with all who ride on them, where it must. Registrations may end by it, so none is to be ended after the first call.
+    ///
+    /// # Errors
+    /// [`EngineError::Unknown`].
+    pub fn prepare_close(&self, comm: CommId) -> Result<bool, EngineError> {
+        self.driver.prepare_close(comm)
     }
 
     /// Whether no flush reads a region, which would end badly without it, and with it all flushes of the NIC.
@@ -148,13 +160,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             CommSide::Recv(lane) => lane.regions.is_of_device(mr) && lane.flushes_device(),
             CommSide::Send(_) => false,
         };
-        if !waits(turn) || self.params.mutant.is_planted("engine-takes-memory-from-flushes-of-devices") {
+        let mutant = self.driver.setup.core.params.mutant;
+        if !waits(turn) || mutant.is_planted("engine-takes-memory-from-flushes-of-devices") {
             return true;
         }
-        self.drive_comm(slot, turn);
+        self.driver.drive_comm(slot, turn);
         if waits(turn) {
             // Who has failed alone has nobody to spare.
-            return if turn.open.is_grouped() { self.gives_up(turn) } else { turn.open.fault.is_some() };
+            let grouped = turn.open.is_grouped();
+            return if grouped { self.driver.gives_up(turn) } else { turn.open.fault.is_some() };
         }
         turn.open.revoking = None;
         true

@@ -59,6 +59,11 @@ impl MemberLocation {
         MemberId::from_bits(self.member)
     }
 
+    /// Which lane, if others may have seats there too.
+    pub(crate) fn shared_lane(self) -> Option<u32> {
+        (self.member != 0).then_some(self.lane)
+    }
+
     #[inline]
     pub(crate) const fn to_bits(self) -> u64 {
         self.lane as u64 | (self.member as u64) << 32

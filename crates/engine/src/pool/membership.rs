@@ -1,39 +1,34 @@
 //! How comms come to ride on groups of shared queue pairs, and leave them: what the pool says is done here, for the end that
 //! asks and for the end that answers. Called under the control plane's claim; not on a message's path.
 
-use std::sync::atomic::Ordering;
-
-use trunkline_fabric::{Fabric, Host, LogLevel, Rail};
+use trunkline_fabric::{Fabric, Host, Rail};
 use trunkline_proto::comm::receiver::MessageReceiver;
 use trunkline_proto::comm::sender::MessageSender;
-use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::limits::MEMBERS_OF_GROUP_MAX;
 use trunkline_proto::link::LinkLife;
 use trunkline_proto::nics;
 use trunkline_proto::pool::config::{GroupPreference, PoolConfig, SharingMode};
 use trunkline_proto::pool::group::GroupId;
 use trunkline_proto::pool::key::{CommEnd, GroupKey};
-use trunkline_proto::pool::{ConnectPlan, GroupPlace, GroupPool, RemainingMembers};
+use trunkline_proto::pool::{ConnectPlan, GroupPlace, GroupPool};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::cts::RecordLines;
-use trunkline_proto::wire::frame::{ControlFrame, ResultFrame};
+use trunkline_proto::wire::frame::ResultFrame;
 use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::share::{ShareOffer, ShareOutcome};
 
-use crate::comm::CommSlot;
 use crate::comm::plan::TransferPlan;
 use crate::comm::send::SendLane;
 use crate::comm::send_tables::SendTables;
 use crate::control::ControlPlane;
-use crate::link::links::SharedLinks;
+use crate::control::setup::ConnectionSetup;
 use crate::link::path::{CommPaths, LinkPath, LinkProbe, NO_LINK};
 use crate::link::rails::GroupRails;
 use crate::memory::slab::SlabSlot;
-use crate::pool::groups::{CommGroup, GroupContext, GroupResources, LockedMember, MemberLocation};
+use crate::pool::groups::{CommGroup, GroupResources, MemberLocation};
 use crate::pool::member::{CommSide, OpenComm};
 use crate::pool::member_ids::{RecvMemberIds, SendMemberIds};
-use crate::{CommId, CommNics, Engine, EngineError, EngineParams};
+use crate::{CommId, CommNics, EngineError, EngineParams};
 
 /// What the links of a comm that is being connected are on.
 pub(crate) enum AttemptLinks<R: Rail> {
@@ -77,20 +72,20 @@ pub(crate) fn new_control<F: Fabric, H: Host>(
     ControlPlane::new(process, config.sharing_offer(), pool)
 }
 
-impl<F: Fabric, H: Host> Engine<F, H> {
+impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     /// What a comm of so many links wishes of the pool.
     pub(crate) fn group_preference(&self, nics: &CommNics, links: usize) -> GroupPreference {
-        let caps = self.fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
+        let caps = self.core.fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
         // At most four.
         let wish = GroupPreference::new(links as u8);
-        match caps.is_none_or(|caps| TransferPlan::new(&caps, &self.params, links).can_share_links()) {
+        match caps.is_none_or(|caps| TransferPlan::new(&caps, &self.core.params, links).can_share_links()) {
             true => wish,
             false => GroupPreference { groups_at_most: 0, ..wish },
         }
     }
 
     fn has_sharing(&self) -> bool {
-        self.params.sharing.sharing != SharingMode::Off
+        self.core.params.sharing.sharing != SharingMode::Off
     }
 
     /// Asks the pool where an attempt goes; `None` as long as nobody knows what the peer offers.
@@ -116,14 +111,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Tells the pool what the groups of a key had to do since it was last asked for one, in operations.
     fn sample_load(&self, control: &mut ControlPlane<H, F::Rail>, key: &GroupKey) {
-        if self.params.mutant.is_planted("ride-ignores-load") {
+        if self.core.params.mutant.is_planted("ride-ignores-load") {
             return;
         }
         let groups: Vec<GroupId> = control.pool.of_key(key).collect();
         for group in groups {
             let lane = control.riding.get(&group).map(|&lane| MemberLocation::of_single_comm(lane));
             // One that is in use keeps what was said of it last.
-            if let Some(mut held) = lane.and_then(|lane| self.groups.try_lock_group(lane))
+            if let Some(mut held) = lane.and_then(|lane| self.core.groups.try_lock_group(lane))
                 && let Some(load) = held.as_mut().and_then(CommGroup::take_load)
             {
                 control.pool.set_load(group, load);
@@ -147,7 +142,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// An attempt ends without a comm.
     pub(crate) fn forget_attempt(&self, control: &mut ControlPlane<H, F::Rail>, id: SlotId) {
         let Some(attempt) = control.attempts.remove(id) else { return };
-        let kept = self.params.mutant.is_planted("ride-keeps-places-of-attempts");
+        let kept = self.core.params.mutant.is_planted("ride-keeps-places-of-attempts");
         self.clear(control, AttemptLeftover { made: attempt.lane, place: attempt.place.filter(|_| !kept) });
     }
 
@@ -164,9 +159,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     fn clear(&self, control: &mut ControlPlane<H, F::Rail>, leftover: AttemptLeftover<F::Rail>) {
         let AttemptLeftover { made, place } = leftover;
         if let Some((sender, AttemptLinks::Rider { lane, lot })) = made {
-            let held = match self.params.mutant.is_planted("ride-waits-for-a-lane-in-hand") {
-                true => Some(self.groups.lock_lane(lane)),
-                false => self.groups.try_lock_group(MemberLocation::of_single_comm(lane)),
+            let held = match self.core.params.mutant.is_planted("ride-waits-for-a-lane-in-hand") {
+                true => Some(self.core.groups.lock_lane(lane)),
+                false => self.core.groups.try_lock_group(MemberLocation::of_single_comm(lane)),
             };
             let Some(mut held) = held else {
                 let made = Some((sender, AttemptLinks::Rider { lane, lot }));
@@ -190,7 +185,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) -> Result<(SendLane, AttemptLinks<F::Rail>), EngineError> {
         let unknown = EngineError::Unknown("group of queue pairs");
         let Some(&lane) = control.riding.get(&group) else { return Err(unknown) };
-        let mut held = self.groups.lock_lane(lane);
+        let mut held = self.core.groups.lock_lane(lane);
         let Some((common, rails)) = held.as_mut().and_then(CommGroup::shared_resources) else {
             return Err(unknown);
         };
@@ -199,8 +194,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let tables = tables.inspect_err(|_| self.release_unassigned(&paths, rails))?;
         let (lot, mailbox) =
             common.take_mailbox(rails).inspect_err(|_| self.release_unassigned(&paths, rails))?;
-        let sender = MessageSender::new(0, 0, self.params.mutant);
-        let regions_max = self.params.regions_max as usize;
+        let sender = MessageSender::new(0, 0, self.core.params.mutant);
+        let regions_max = self.core.params.regions_max as usize;
         let sender = SendLane::new(tables, paths, common.plan, sender, mailbox, regions_max);
         Ok((sender, AttemptLinks::Rider { lane, lot }))
     }
@@ -214,8 +209,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         asks: bool,
     ) -> Option<CommPaths> {
         let first = rails.shared.as_mut()?.join_link(0)?;
-        let now = self.host.now();
-        let mutant = self.params.mutant;
+        let now = self.core.host.now();
+        let mutant = self.core.params.mutant;
         let path = |(at, &(rail, nic)): (usize, &(usize, usize))| {
             let (link, life) = match at {
                 0 => (first, LinkLife::new_first(asks, now, mutant)),
@@ -230,7 +225,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Who was to ride on the links of a group finds no mailbox.
     pub(crate) fn release_unassigned(&self, paths: &CommPaths, rails: &mut GroupRails<F::Rail>) {
-        if self.params.mutant.is_planted("ride-ends-links-for-want-of-a-mailbox") {
+        if self.core.params.mutant.is_planted("ride-ends-links-for-want-of-a-mailbox") {
             paths.fail_links(rails);
         }
         paths.release_links(rails);
@@ -260,19 +255,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                     return Err(EngineError::Argument("not a sending comm"));
                 };
                 let group = CommGroup::new_sending(place.group, rails, &lane.paths, lane.plan);
-                let lane = self.groups.insert(group)?;
+                let lane = self.core.groups.insert(group)?;
                 control.riding.insert(place.group, lane);
-                self.install_in(lane, open, part(member))?
+                self.core.install_in(lane, open, part(member))?
             }
-            (AttemptLinks::Own(rails), ..) => return self.install_comm(open, rails),
+            (AttemptLinks::Own(rails), ..) => return self.core.install_comm(open, rails),
             (AttemptLinks::Rider { lane, lot }, given, _) => {
                 let mut open = open;
                 open.lot = Some(lot);
                 let ShareOutcome::Joined { member, .. } = given else {
-                    self.reject_member(lane, open);
+                    self.core.reject_member(lane, open);
                     return Err(EngineError::Unknown("group of queue pairs"));
                 };
-                self.install_in(lane, open, part(member))?
+                self.core.install_in(lane, open, part(member))?
             }
         };
         control.add_grouped_comm(name, stream);
@@ -287,8 +282,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         open: OpenComm,
     ) -> Result<CommId, EngineError> {
         let stream = open.ends.stream;
-        let mutant = self.params.mutant;
-        let comm = self.install_in(lane, open, |open, common, member| {
+        let mutant = self.core.params.mutant;
+        let comm = self.core.install_in(lane, open, |open, common, member| {
             let range = common.receiving.as_mut().and_then(|receiving| receiving.ranges.assign_range(member));
             let (CommSide::Recv(lane), Some(range)) = (&mut open.side, range) else { return false };
             lane.part = RecvMemberIds::of_member(member, range);
@@ -298,111 +293,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         })?;
         control.add_grouped_comm(comm.to_bits(), stream);
         Ok(comm)
-    }
-
-    fn reject_member(&self, lane: u32, open: OpenComm) {
-        if let Some(group) = self.groups.lock_lane(lane).as_mut() {
-            group.reject_member(open);
-        }
-    }
-
-    fn install_in(
-        &self,
-        lane: u32,
-        open: OpenComm,
-        part: impl FnOnce(&mut OpenComm, &mut GroupResources, MemberId) -> bool,
-    ) -> Result<CommId, EngineError> {
-        let reserved = match self.comms.reserve_slot(&self.status) {
-            Ok(reserved) => reserved,
-            Err(error) => {
-                self.reject_member(lane, open);
-                return Err(error);
-            }
-        };
-        let id = self.comms.insert(reserved, open, self.host.now(), &self.status, |open| {
-            let mut held = self.groups.lock_lane(lane);
-            let full = EngineError::Exhausted { what: "members of a group", limit: MEMBERS_OF_GROUP_MAX };
-            let peer = open.peer.process;
-            let member = held.as_mut().and_then(|group| group.add_member(open, part)).ok_or(full)?;
-            if let Some((common, rails)) = held.as_mut().and_then(CommGroup::shared_resources) {
-                self.status.show_group(lane, peer, common, rails);
-            }
-            Ok(MemberLocation::of_member(lane, member))
-        })?;
-        self.status.add_tally(ProcessTally::CommsOpened, 1);
-        self.show_usage();
-        Ok(id)
-    }
-
-    /// A seat in the pool is of no use any more; with the last one of a group go its queue pairs.
-    pub(crate) fn leave_pool(&self, control: &mut ControlPlane<H, F::Rail>, place: GroupPlace) {
-        let Ok(RemainingMembers::Last(_)) = control.pool.remove_member(place.seat) else { return };
-        if let Some(lane) = control.riding.remove(&place.group) {
-            self.end_group(lane);
-            self.show_usage();
-        }
-        control.pool.on_destroyed(place.group);
-    }
-
-    /// The queue pairs of a group go.
-    pub(crate) fn end_group(&self, lane: u32) {
-        let mut held = self.groups.lock_lane(lane);
-        if let Some(group) = held.as_mut() {
-            group.destroy_links();
-            if let Some((common, _)) = group.shared_resources() {
-                self.status.hide_group(lane, common);
-                self.status.add_tally(ProcessTally::CompletionsDropped, common.dropped);
-            }
-        }
-        drop(self.groups.remove(lane, held));
-    }
-
-    /// Groups whose links have ended take nobody any more.
-    pub(crate) fn report_broken(&self, control: &mut ControlPlane<H, F::Rail>) {
-        if !self.has_broken.swap(false, Ordering::Acquire) {
-            return;
-        }
-        for group in self.broken.lock().drain(..) {
-            let members = control.pool.on_broken(group).len();
-            let text = format!("a group of shared queue pairs has ended, with {members} connections on it");
-            self.host.log(LogLevel::Warn, &text);
-        }
-    }
-
-    /// After a turn of a member: what others of its group have failed of is told, and that its links have ended.
-    pub(crate) fn notify_members(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
-        while !turn.open.many
-            && slot.news.has_some()
-            && let Some((frame, _)) = slot.news.pop_frame()
-        {
-            let stop = matches!(frame, ControlFrame::Stop { .. });
-            if stop && !self.params.mutant.is_planted("ride-ignores-stop") {
-                turn.open.life.on_stop();
-            }
-        }
-        if turn.open.life.is_stop_pending() {
-            self.end_stopped(slot, turn);
-        }
-        let Some(GroupContext { others, common }) = &mut turn.shared else { return };
-        if !std::mem::take(&mut common.untold) {
-            return;
-        }
-        let ended = turn.rails.shared.as_ref().is_some_and(SharedLinks::all_ended);
-        if ended && !common.told && !self.params.mutant.is_planted("ride-hides-the-end-from-the-pool") {
-            common.told = true;
-            self.broken.lock().push(common.id);
-            self.has_broken.store(true, Ordering::Release);
-        }
-        for other in others.iter_mut() {
-            if !other.life.take_report() {
-                continue;
-            }
-            let (Some(fault), Some(comm)) = (other.fault, self.comms.get(other.id)) else { continue };
-            self.status.comm_fault(&comm.requests.row, true, fault, self.host.now());
-            let over = self.nic_name(other.side.paths_mut().lead_path().nic);
-            let text = format!("connection with process {} over {over} failed: {fault}", other.peer.process);
-            self.host.log(LogLevel::Warn, &text);
-        }
     }
 
     /// How comms of that end and these NICs are told apart.

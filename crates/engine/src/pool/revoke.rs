@@ -3,16 +3,15 @@
 //! the queue pairs are given up. Called when memory in use is deregistered and when a comm closes or is stopped.
 
 use trunkline_fabric::{Fabric, Host};
-use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::ControlFrame;
 
 use crate::comm::CommSlot;
-use crate::control::peer_check::LOOKS_AT_END;
+use crate::engine::driver::CommDriver;
 use crate::pool::groups::LockedMember;
-use crate::pool::member::{CommSide, FailureTimer};
-use crate::{CommFault, CommId, Engine, EngineError, MrId};
+use crate::pool::member::CommSide;
+use crate::{CommFault, CommId, EngineError, MrId};
 
-impl<F: Fabric, H: Host> Engine<F, H> {
+impl<F: Fabric, H: Host> CommDriver<F, H> {
     /// Whether no operation can use the memory of a failed comm's region any more.
     pub(crate) fn is_revoked(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>, mr: MrId) -> bool {
         self.drive_comm(slot, turn);
@@ -23,7 +22,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.stop_peer(turn);
         }
         let used = match &turn.open.side {
-            CommSide::Send(_) if self.params.mutant.is_planted("ride-revokes-at-once") => false,
+            CommSide::Send(_) if self.setup.core.params.mutant.is_planted("ride-revokes-at-once") => false,
             CommSide::Send(lane) => lane.regions.in_use(mr) || lane.copies_wait(turn.rails, mr),
             CommSide::Recv(_) => !self.peer_is_gone(turn),
         };
@@ -33,8 +32,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Whether what was posted may still come to memory that is given back now: its keys are named on links that were given up.
     /// What was in use and is in use no more, or whose peer has said GONE, is named by nobody.
     pub(crate) fn is_named(&self, turn: &mut LockedMember<'_, F::Rail>, used: bool) -> bool {
+        let mutant = self.setup.core.params.mutant;
         if !turn.open.is_grouped() {
-            return turn.open.fault.is_some() && !self.params.mutant.is_planted("engine-closes-named-memory");
+            return turn.open.fault.is_some() && !mutant.is_planted("engine-closes-named-memory");
         }
         let retires = match &turn.open.side {
             CommSide::Recv(lane) => lane.can_retire_memory(turn.rails),
@@ -50,7 +50,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             CommSide::Send(lane) => lane.copies_wait(turn.rails, mr),
             CommSide::Recv(_) => false,
         };
-        if !waits(turn) || self.params.mutant.is_planted("ride-forgets-copies-under-way") {
+        if !waits(turn) || self.setup.core.params.mutant.is_planted("ride-forgets-copies-under-way") {
             return true;
         }
         self.drive_comm(slot, turn);
@@ -64,8 +64,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Whether nothing that the peer has posted for this comm can land any more, as far as it has said so.
     pub(crate) fn peer_is_gone(&self, turn: &LockedMember<'_, F::Rail>) -> bool {
         // Who has the control plane tells later.
-        self.control.try_lock().is_some_and(|mut control| {
-            self.progress_control(&mut control);
+        self.setup.try_lock_control().is_some_and(|mut control| {
+            self.setup.progress_control(&mut control);
             control.is_gone(turn.open.remote_name())
         })
     }
@@ -75,7 +75,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if turn.open.life.has_requested_stop() {
             return;
         }
-        if let Some(mut control) = self.control.try_lock() {
+        if let Some(mut control) = self.setup.try_lock_control() {
             turn.open.life.request_stop();
             control.send_frame(
                 turn.open.ends.stream,
@@ -85,32 +85,24 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
-    /// How long something has been waited for by a process that made calls; one that was stopped finds what came
-    /// meanwhile only now.
-    pub(crate) fn advance_timer(&self, down: &mut Option<FailureTimer>) -> Duration {
-        let slept = self.params.mutant.is_planted("ride-ages-while-stopped");
-        let step = if slept { u64::MAX } else { self.params.peer_time.0 / LOOKS_AT_END };
-        FailureTimer::advance_timer(down, self.host.now(), Duration(step))
-    }
-
     /// After the peer time limit the link is given up, with all who ride on it. Whether it has told all.
     pub(crate) fn gives_up(&self, turn: &mut LockedMember<'_, F::Rail>) -> bool {
-        let late = self.advance_timer(&mut turn.open.revoking) > self.params.peer_time;
-        if late && !self.params.mutant.is_planted("ride-drains-for-ever") {
+        let core = &self.setup.core;
+        let late = core.advance_timer(&mut turn.open.revoking) > core.params.peer_time;
+        if late && !core.params.mutant.is_planted("ride-drains-for-ever") {
             turn.rails.fail_all();
         }
         turn.rails.all_quiet()
     }
 
-    /// Whether a comm may be closed without harm to others that share its queue pairs: nothing under way reads or writes
-    /// its caller's memory. Call until true, at most for the peer time limit; a close before that gives up the queue
-    /// pairs, with all who ride on them, where it must. Registrations may end by it, so none is to be ended after the first call.
+    /// [`Engine::prepare_close`](crate::Engine::prepare_close).
     ///
     /// # Errors
     /// [`EngineError::Unknown`].
-    pub fn prepare_close(&self, comm: CommId) -> Result<bool, EngineError> {
-        let Some(slot) = self.comms.get(comm) else { return Err(EngineError::Unknown("connection")) };
-        let settled = self.with_member(comm, |turn| {
+    pub(crate) fn prepare_close(&self, comm: CommId) -> Result<bool, EngineError> {
+        let core = &self.setup.core;
+        let Some(slot) = core.comms.get(comm) else { return Err(EngineError::Unknown("connection")) };
+        let settled = core.with_member(comm, |turn| {
             if !turn.open.is_grouped() {
                 return true;
             }
@@ -157,7 +149,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             lane.end_sending(turn.rails);
         }
         if turn.is_drained()
-            && let Some(mut control) = self.control.try_lock()
+            && let Some(mut control) = self.setup.try_lock_control()
         {
             turn.open.life.finish_drain();
             control.send_frame(
@@ -169,7 +161,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let waits = turn.open.life.is_stop_pending();
         slot.stopping.store(waits, std::sync::atomic::Ordering::Release);
         if waits {
-            self.comms.news.store(true, std::sync::atomic::Ordering::Release);
+            self.setup.core.comms.news.store(true, std::sync::atomic::Ordering::Release);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a process begins itself: puts, gets, atomics and signals of one context, towards any member. A lane with rails of its
-//! own, used by one thread at a time; the rules are in `trunkline_proto::rma`. This file has what a context is, and how it takes what
-//! has finished.
+//! own, used by one thread at a time; the rules are in `trunkline_proto::rma`. This file has the state of a context, how it takes completions
+//! and messages, and its quiets and fences. The context posts in `post` and `atomics`, and makes and loses its paths in `paths`.
 
 use std::collections::HashMap;
 
@@ -8,36 +8,29 @@ use trunkline_fabric::{AccessRights, Completion, CompletionKind, OpStatus, Rail}
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_proto::rma::PathId;
-use trunkline_proto::rma::ledger::OperationLedger;
+use trunkline_proto::rma::ledger::{QuietFailure, QuietProgress};
 use trunkline_proto::rma::outgoing::SignalOrdering;
 use trunkline_proto::rma::paths::PathStage;
-use trunkline_proto::rma::redo::RedoKind;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::dial::{DialMessage, RemoteHeap as ToldHeap};
-use trunkline_proto::wire::rma::atomic::{AtomicOutcome, AtomicReply, ReplySlot};
+use trunkline_proto::wire::rma::atomic::ReplySlot;
 use trunkline_proto::wire::rma::{RmaMessage, RmaStream};
 
 use crate::params::EngineParams;
+use crate::rma::atomics::NicAtomics;
+use crate::rma::context_rails::{ContextRails, MESSAGE};
 use crate::rma::error::{LossCause, RmaError};
 use crate::rma::heap::{HeapMemory, RailRegistrars, RegisteredHeap};
 use crate::rma::heaps::HeapTable;
 use crate::rma::job::{MemberRank, caps_of};
-use crate::rma::nic_atomics::NicAtomics;
-use crate::rma::outcome_log::OutcomeLog;
-use crate::rma::peer::RemoteMember;
-use crate::rma::service::count_pending_rails;
+use crate::rma::operations::{OPS, OpRecord, PendingOperations, WriteNotice};
+use crate::rma::peer::{PROOF, RemoteMember};
 
-/// Operations of a context that may be under way.
-pub(super) const OPS: u32 = 4096;
 /// Answers that may be under way to one link of a context: replies and acknowledgements.
 pub(super) const ANSWERS_MAX: u32 = 64 + 8;
 /// Puts without a signal after which they are not counted any more.
 const REVERT_AFTER: u32 = 256;
-/// `wr_id` of messages, of which only failures are told.
-pub(super) const MESSAGE: u64 = u64::MAX;
-/// `wr_id` of proofs.
-pub(super) const PROOF: u64 = u64::MAX - 1;
 /// Most bytes that are copied at once: a copy is kept until they are there, as they may have to be written again.
 const COPIED_MAX: u64 = 1024;
 
@@ -96,120 +89,38 @@ pub struct FetchHandle {
     pub(super) on_nic: bool,
 }
 
-/// Where the bytes of an operation are on this side.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum LocalBuffer {
-    /// In a heap, from there on.
-    Heap(u8, u64),
-    /// They were copied: into the place of the operation among [`RmaContext::copies`], if they may have to be written again.
-    Copied,
-}
-
-/// Bytes that move, so that they can be moved again.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct TransferExtent {
-    pub(super) near: LocalBuffer,
-    /// The member's heap.
-    pub(super) heap: u8,
-    /// And where in it.
-    pub(super) offset: u64,
-    pub(super) len: u32,
-}
-
-/// How a write is told to its target.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum WriteNotice {
-    /// Not at all; the stream is to know when it is complete.
-    Plain,
-    /// By the immediate of the epoch of that number.
-    Counted(u64),
-    /// By a word, as it was counted on a path that is lost.
-    Rewritten,
-}
-
-/// What an operation in the ledger is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum OpRecord {
-    /// A write.
-    Put(TransferExtent, WriteNotice),
-    /// A read.
-    Get(TransferExtent),
-    /// An atomic, until its reply.
-    Call(ReplySlot),
-    /// One that the member's NIC executes, and what the word was found to be, where that takes several steps.
-    Native(ReplySlot, Option<u64>),
-}
-
-impl OpRecord {
-    const fn byte_len(self) -> u64 {
-        match self {
-            Self::Put(transfer, _) | Self::Get(transfer) => transfer.len as u64,
-            Self::Call(_) | Self::Native(..) => 0,
-        }
-    }
-
-    /// What it is when its path is lost.
-    pub(super) const fn redo_kind(&self) -> RedoKind {
-        match self {
-            Self::Put(_, WriteNotice::Counted(number)) => RedoKind::Counted(*number),
-            Self::Put(_, WriteNotice::Rewritten) => RedoKind::Rewritten,
-            Self::Put(_, WriteNotice::Plain) | Self::Get(_) | Self::Call(_) | Self::Native(..) => {
-                RedoKind::Other
-            }
-        }
-    }
-}
-
-/// The lane.
+/// A context: its members, and what it has begun towards them. One thread at a time owns it ([`ContextSlot`](crate::rma::context_slot::ContextSlot)).
 pub(super) struct RmaContext<R: Rail> {
     pub(super) stream: RmaStream,
     /// Which use of its place it is.
     pub(super) generation: u16,
-    pub(super) rails: Vec<R>,
+    pub(super) rails: ContextRails<R>,
     pub(super) heaps: Vec<Option<RegisteredHeap>>,
     /// What members have told of heaps beside what links brought, by rail.
     pub(super) learned: HashMap<(MemberRank, u8), Vec<ToldHeap>>,
-    pub(super) ledger: OperationLedger<OpRecord>,
+    /// What is under way, and how each operation ends.
+    pub(super) operations: PendingOperations,
     pub(super) peers: Vec<RemoteMember>,
     /// By member.
     pub(super) known: HashMap<MemberRank, u32>,
-    /// By rail, then by the link's number: peer and path.
-    pub(super) names: Vec<Vec<Option<(u32, PathId)>>>,
     /// Peers for which there is something to do by and by: a path is lost, or a put with signal has begun.
     pub(super) busy: Vec<u32>,
     /// Words for control streams, which others have right now.
     pub(super) words: Vec<(SlotId, DialMessage)>,
     /// A copy of each operation's bytes that were given by value, by its slot; nothing before some peer has several paths.
     pub(super) copies: Vec<u8>,
-    /// Completed means arrived.
-    pub(super) arrives: bool,
-    /// Writes can prove themselves, where not all do.
-    pub(super) places: bool,
     pub(super) order: SignalOrdering,
     pub(super) inline_max: u64,
     pub(super) message_max: u64,
-    pub(super) batch: Box<[Completion]>,
-    /// Receives of each link, for answers.
-    pub(super) answers: u32,
-    /// Some link has receives that found no room.
-    pub(super) starves: bool,
-    /// Looks at the rails so far, and when it was last asked whether links carry.
+    batch: Box<[Completion]>,
+    /// Polls of the rails so far, and the time of the last check of the links.
     pub(super) turns: u32,
+    pub(super) looked: Instant,
     /// Looks in a row that did not find what they were for, and looks since others were served.
     waits: u32,
     unserved: u32,
-    pub(super) looked: Instant,
-    stirred: u64,
     /// What NICs that execute atomics answer, if they do.
     pub(super) native: Option<NicAtomics>,
-    /// Who hears of each operation's end, if anybody.
-    pub(super) telling: Option<OutcomeLog>,
-    /// More operations follow at once: a posted one waits for the last one's doorbell.
-    pub(super) batches: bool,
-    /// Something that was posted waits for one.
-    pub(super) unrung: bool,
-    /// How the last failure was called.
-    pub(super) why: OpStatus,
     pub(super) mutant: Mutant,
 }
 
@@ -251,46 +162,32 @@ impl<R: Rail> RmaContext<R> {
         };
         let heaps = heaps.own.iter().map(register).collect::<Result<_, _>>()?;
         let (arrives, write_data, inline_max, message_max) = caps_of(&rails);
-        let places = !arrives && rails.iter().all(|rail| rail.caps().placed_writes);
         let order = if write_data {
             SignalOrdering::Counted { revert_after: REVERT_AFTER }
         } else {
             SignalOrdering::Completed
         };
-        let mut ledger = OperationLedger::new(mutant);
-        ledger.grow_capacity(0, OPS)?;
-        let names = rails.iter().map(|_| Vec::new()).collect();
         Ok(Self {
             stream,
             generation,
-            rails,
+            rails: ContextRails::new(rails, answers, arrives, mutant),
             heaps,
             learned: HashMap::new(),
-            ledger,
+            operations: PendingOperations::new(mutant)?,
             peers: Vec::new(),
             known: HashMap::new(),
-            names,
             busy: Vec::new(),
             words: Vec::new(),
             copies: Vec::new(),
-            arrives: arrives || mutant.is_planted("job-proves-nothing"),
-            places,
             order,
             inline_max: inline_max.min(COPIED_MAX),
             message_max,
             batch: try_filled(Completion::BLANK, batch as usize)?,
-            answers,
-            starves: false,
             turns: 0,
             waits: 0,
             unserved: 0,
             looked: now,
-            stirred: 0,
             native: None,
-            telling: None,
-            batches: false,
-            unrung: false,
-            why: OpStatus::Ok,
             mutant,
         })
     }
@@ -316,19 +213,18 @@ impl<R: Rail> RmaContext<R> {
     /// they are asked (libfabric's `ofi_rxm`).
     pub(super) fn progress(&mut self) -> bool {
         // No caller promises that a batch ends.
-        self.ring_all();
+        self.rails.ring_all();
         let mut moved = self.check_links_up();
-        if self.starves {
-            self.post_receives();
+        if self.rails.has_due_receives() {
+            self.rails.post_due_receives(&mut self.peers);
         }
-        for rail in 0..self.rails.len() {
-            let count = self.rails[rail].poll(&mut self.batch);
+        for rail in 0..self.rails.rail_count() {
+            let count = self.rails.poll(rail, &mut self.batch);
             moved |= count > 0;
             for index in 0..count {
                 let completion = self.batch[index];
-                let name = self.names[rail].get(completion.link.0 as usize).copied().flatten();
-                if let Some((at, path)) = name {
-                    self.on_completion(at, path, &completion);
+                if let Some(owner) = self.rails.owner_of(rail, completion.link) {
+                    self.on_completion(owner.peer, owner.path, &completion);
                 }
             }
         }
@@ -349,24 +245,8 @@ impl<R: Rail> RmaContext<R> {
         serves
     }
 
-    /// How often a rail wanted to be asked again at once, when it was asked here.
-    pub(super) fn sample_progress(&mut self) -> u64 {
-        self.stirred += count_pending_rails(&mut self.rails);
-        self.stirred
-    }
-
-    /// Posts receives that found no room before.
-    #[cold]
-    pub(super) fn post_receives(&mut self) {
-        self.starves = false;
-        let links = self.peers.iter_mut().flat_map(|peer| &mut peer.links);
-        for link in links.filter(|link| link.exists) {
-            self.starves |= !link.receives.post_due(&mut self.rails[link.rail], link.link);
-        }
-    }
-
     /// Looks whether links that are made are up.
-    pub(super) fn check_links_up(&mut self) -> bool {
+    fn check_links_up(&mut self) -> bool {
         let mut raised = false;
         for at in 0..self.peers.len() {
             if self.peers[at].paths.count_in_stage(PathStage::Made) == 0 {
@@ -379,7 +259,7 @@ impl<R: Rail> RmaContext<R> {
                 if peer.paths.path_stage(path) != PathStage::Made {
                     continue;
                 }
-                match self.rails[link.rail].poll_link_up(link.link) {
+                match self.rails.poll_link_up(link) {
                     Ok(false) => {}
                     Ok(true) => {
                         peer.paths.on_up(path);
@@ -411,11 +291,11 @@ impl<R: Rail> RmaContext<R> {
     fn on_done(&mut self, at: u32, id: SlotId) {
         let is_put = |note: &mut OpRecord| matches!(note, OpRecord::Put(..));
         // A proof tells of it, and may have.
-        if !self.arrives && self.ledger.note_mut(id).is_none_or(is_put) {
+        if !self.rails.completes_on_arrival() && self.operations.note_mut(id).is_none_or(is_put) {
             return;
         }
         if self.native.is_some()
-            && let Some(&mut OpRecord::Native(slot, before)) = self.ledger.note_mut(id)
+            && let Some(&mut OpRecord::Native(slot, before)) = self.operations.note_mut(id)
         {
             return self.on_native(at, id, slot, before);
         }
@@ -437,8 +317,7 @@ impl<R: Rail> RmaContext<R> {
 
     /// An operation is complete.
     fn complete_op(&mut self, id: SlotId) {
-        let Ok(op) = self.ledger.complete_operation(id) else { return };
-        self.report_outcome(id, Ok(0));
+        let Ok(op) = self.operations.complete_operation(id) else { return };
         let Some(peer) = self.peers.get_mut(op.peer as usize) else { return };
         if let Some(link) = peer.links.get_mut(op.path.index()) {
             link.bytes -= op.note.byte_len();
@@ -460,11 +339,11 @@ impl<R: Rail> RmaContext<R> {
         let Some(peer) = self.peers.get_mut(at as usize) else { return };
         let Some(link) = peer.links.get_mut(path.index()) else { return };
         let message = link.receives.take_message(completion.wr_id, completion.len);
-        self.starves |= !link.receives.post_due(&mut self.rails[link.rail], link.link);
+        self.rails.post_receives(link);
         let kept = match message {
             Ok(RmaMessage::Reply(reply)) if reply.stream == self.stream => self.on_reply(at, &reply),
             Ok(RmaMessage::Ack(ack)) if ack.stream == self.stream => match peer.outgoing.on_ack(ack) {
-                Ok(signals) => self.ledger.complete_signals(at, signals as u32).is_ok(),
+                Ok(signals) => self.operations.complete_signals(at, signals as u32).is_ok(),
                 Err(_) => false,
             },
             _ => false,
@@ -474,29 +353,87 @@ impl<R: Rail> RmaContext<R> {
         }
     }
 
-    /// Whether somebody asked for it.
-    fn on_reply(&mut self, at: u32, reply: &AtomicReply) -> bool {
-        let asked = &mut self.peers[at as usize].asked;
-        let answered = asked.record_reply(reply);
-        if self.telling.is_some() {
-            // Its value is told, so nobody comes for it.
-            asked.calls.release_value(reply.slot);
-        }
-        answered.is_ok_and(|id| id.is_none_or(|id| self.complete_call(id, reply.outcome)))
+    /// How a quiet towards one peer stands; asks for what has to be asked for.
+    pub(super) fn poll_quiet(&mut self, at: u32) -> Result<QuietProgress, QuietFailure> {
+        let peer = &mut self.peers[at as usize];
+        peer.post_proofs(&mut self.rails);
+        peer.request_ack(&mut self.rails);
+        self.operations.quiet_peer(at)
     }
 
-    /// An atomic has its answer. Whether it was under way.
-    pub(super) fn complete_call(&mut self, id: SlotId, outcome: AtomicOutcome) -> bool {
-        let (ended, how) = match outcome {
-            AtomicOutcome::Done(value) => (self.ledger.complete_operation(id).is_ok(), Ok(value)),
-            AtomicOutcome::Refused => {
-                self.why = OpStatus::RemoteAccess;
-                (self.ledger.fail_operation(id).is_ok(), Err(OpStatus::RemoteAccess))
-            }
-        };
-        if ended {
-            self.report_outcome(id, how);
+    /// Whether nothing is under way towards a peer; asks for what has to be asked for, and takes no failure's news.
+    pub(super) fn poll_peer_idle(&mut self, at: u32) -> bool {
+        let peer = &mut self.peers[at as usize];
+        peer.post_proofs(&mut self.rails);
+        peer.request_ack(&mut self.rails);
+        self.operations.pending_towards(at) == 0
+    }
+
+    /// Whether everything towards a member is complete there.
+    pub(super) fn quiet_member(&mut self, member: MemberRank) -> Result<bool, RmaError> {
+        let Some(&at) = self.known.get(&member) else { return Ok(true) };
+        self.rails.ring_all();
+        self.poll_quiet(at)
+            .map(|quiet| quiet == QuietProgress::Done)
+            .map_err(|failed| self.operation_error(failed.peer, failed.path))
+    }
+
+    /// Whether everything is complete where it was to go.
+    pub(super) fn quiet(&mut self) -> Result<bool, RmaError> {
+        self.rails.ring_all();
+        match self.operations.quiet_peers() {
+            Err(failed) => return Err(self.operation_error(failed.peer, failed.path)),
+            Ok(QuietProgress::Done) => return Ok(true),
+            Ok(QuietProgress::Pending) => {}
         }
-        ended
+        for peer in self.peers.iter_mut().filter(|peer| peer.lost.is_none()) {
+            peer.post_proofs(&mut self.rails);
+            peer.request_ack(&mut self.rails);
+        }
+        Ok(false)
+    }
+
+    fn operation_error(&self, peer: u32, path: PathId) -> RmaError {
+        let peer = self.peers.get(peer as usize);
+        let status = match peer.and_then(|peer| peer.lost) {
+            Some(LossCause::Rails { status, .. }) => status,
+            Some(_) => OpStatus::PeerDead,
+            None => self.operations.last_failure(),
+        };
+        let member = peer.map_or(MemberRank::MAX, |peer| peer.member);
+        RmaError::Failed { member, rail: path.index(), status }
+    }
+
+    /// What is posted from now on towards a member comes after all that was: by itself, where a network keeps the order of writes and
+    /// nothing else is under way. What its process has to execute may be there long before it is done.
+    pub(super) fn fence(&mut self) {
+        if self.operations.is_idle() || self.mutant.is_planted("job-fences-nothing") {
+            return;
+        }
+        let in_order = self.rails.is_in_order();
+        let trusts = in_order && self.mutant.is_planted("job-fences-writes-only");
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            let free = in_order && !peer.is_served() || trusts;
+            peer.fenced |= !free && self.operations.pending_towards(at as u32) > 0;
+        }
+    }
+
+    /// Whether nothing is under way, nor anything to be said of it; asks for what has to be asked for.
+    pub(super) fn poll_idle(&mut self) -> bool {
+        for at in 0..self.peers.len() as u32 {
+            if self.peers[at as usize].lost.is_none() {
+                self.poll_peer_idle(at);
+            }
+        }
+        self.operations.has_ended_all() && self.busy.is_empty() && self.words.is_empty()
+    }
+
+    /// Whether something is under way, or is to be.
+    pub(super) fn has_begun(&self) -> bool {
+        let coming = |peer: &RemoteMember| peer.lost.is_none() && peer.paths.are_coming();
+        !self.operations.is_idle()
+            || !self.busy.is_empty()
+            || !self.words.is_empty()
+            || self.peers.iter().any(coming)
     }
 }

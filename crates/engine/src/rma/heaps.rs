@@ -100,7 +100,8 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         memory: &HeapMemory,
     ) -> Result<(), RegisterError> {
         let slot = place.lock_context();
-        let Some(rails) = slot.as_ref().map(|context| RailRegistrars::from_rails(&context.rails)) else {
+        let Some(rails) = slot.as_ref().map(|context| RailRegistrars::from_rails(context.rails.all_rails()))
+        else {
             return Ok(());
         };
         let in_the_way = Some(slot).filter(|_| self.params.mutant.is_planted("job-registers-in-the-way"));

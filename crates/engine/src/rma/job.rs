@@ -18,13 +18,13 @@ use trunkline_proto::wire::rma::word::SymmetricWord as Word8;
 
 use crate::control::member_key::MemberKey;
 use crate::lane::OwnerLock;
+use crate::rma::atomics::NicAtomics;
 use crate::rma::context::{ANSWERS_MAX, ContextId, FetchHandle, HeapRange, PutSource, RmaContext};
 use crate::rma::context_slot::{ContextSlot, live_context};
 use crate::rma::control_messages::ControlMessages;
 use crate::rma::error::RmaError;
 use crate::rma::heaps::{HeapTable, LearnedHeaps};
-use crate::rma::nic_atomics::NicAtomics;
-use crate::rma::service::{RECEIVES_MAX, RmaService, arm_rails};
+use crate::rma::service::{RECEIVES_MAX, RmaService};
 use crate::rma::streams::MemberStreams;
 use crate::{CommNics, EngineParams};
 
@@ -169,7 +169,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let id = ContextId { stream, generation: made.uses };
         let mut context = RmaContext::new(id, rails, answers, heaps, now, &self.params)?;
         if self.nics_execute() {
-            context.native = Some(NicAtomics::new(&context.rails[0])?);
+            context.native = Some(NicAtomics::new(&context.rails.all_rails()[0])?);
         }
         // Nobody else takes this place: it is held.
         let place = self.contexts[at].get_or_init(|| ContextSlot::new(mutant));
@@ -374,7 +374,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     /// [`RmaError::Unknown`] if there is no such context any more.
     pub fn set_batching(&self, id: ContextId, more: bool) -> Result<(), RmaError> {
         let batches = more && !self.params.mutant.is_planted("job-ends-each-batch");
-        live_context(&mut self.context_slot(id)?.lock_context(), id)?.batches = batches;
+        live_context(&mut self.context_slot(id)?.lock_context(), id)?.rails.set_batching(batches);
         Ok(())
     }
 
@@ -502,7 +502,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     pub fn sample_progress(&self, id: Option<ContextId>) -> Option<u64> {
         let served = self.service.try_lock()?.as_mut().map_or(0, RmaService::sample_progress);
         let Some(place) = id.and_then(|id| self.context_slot(id).ok()) else { return Some(served) };
-        let own = place.try_lock_context()?.as_mut().map_or(0, RmaContext::sample_progress);
+        let own = place.try_lock_context()?.as_mut().map_or(0, |context| context.rails.sample_progress());
         Some(served + own)
     }
 
@@ -532,7 +532,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         self.contexts.iter().filter_map(OnceLock::get).all(|place| {
             let Some(mut slot) = place.try_lock_context() else { return false };
             let begun = slot.as_mut().filter(|context| context.has_begun());
-            begun.is_none_or(|context| arm_rails(&mut context.rails, descriptors))
+            begun.is_none_or(|context| context.rails.arm_events(descriptors))
         })
     }
 

@@ -9,23 +9,22 @@
 //! The rules are `trunkline_proto::rma`'s: what a quiet waits for, in which order signals are applied, and that each atomic is
 //! executed once. What is said before a link carries is in docs/wire.md, "Cards and dialling".
 
+mod atomics;
 mod context;
+mod context_rails;
 mod context_slot;
 mod control_messages;
-mod dial;
 mod error;
 mod event_wait;
 mod heap;
 mod heaps;
 mod job;
-mod nic_atomics;
+mod operations;
 mod outcome_log;
-mod path_loss;
+mod paths;
 mod peer;
 mod post;
 mod process_card;
-mod put_signal;
-mod quiet;
 mod receives;
 mod service;
 mod service_thread;

@@ -1,17 +1,18 @@
 //! Contexts that tell how each of their operations ended, by a number that their owner gave it: for who has to answer for each one,
 //! where a quiet answers for all. Used by the executor of device queues.
 
-use trunkline_fabric::{Fabric, Host, OpStatus, Rail};
+use trunkline_fabric::{Fabric, Host, OpStatus};
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_vec};
 use trunkline_proto::rma::atomic::TypedAtomic;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::dial::DialMessage as Say;
 use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
-use crate::rma::context::{ContextId, HeapRange, OPS, PutSource, RmaContext};
+use crate::rma::context::{ContextId, HeapRange, PutSource};
 use crate::rma::context_slot::live_context;
 use crate::rma::error::RmaError;
 use crate::rma::job::{MemberRank, RmaJob};
+use crate::rma::operations::OPS;
 
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -72,6 +73,19 @@ impl OutcomeLog {
         Ok(Self { by_slot: try_filled(0, OPS as usize)?, begins: 0, ended })
     }
 
+    /// Sets the number under which the next operations are recorded.
+    #[inline]
+    pub(super) fn set_cookie(&mut self, cookie: u64) {
+        self.begins = cookie;
+    }
+
+    /// Moves the recorded ends into `into`. Whether there were any.
+    pub(super) fn take_outcomes(&mut self, into: &mut Vec<OpOutcome>) -> bool {
+        let has_ended = !self.ended.is_empty();
+        into.append(&mut self.ended);
+        has_ended
+    }
+
     /// An operation has begun.
     #[inline]
     pub(super) fn record_begun(&mut self, id: SlotId) {
@@ -89,32 +103,6 @@ impl OutcomeLog {
     }
 }
 
-impl<R: Rail> RmaContext<R> {
-    /// Notes that an operation has begun, if somebody wants to hear of its end.
-    #[inline]
-    pub(super) fn note_begun(&mut self, id: SlotId) {
-        if let Some(telling) = &mut self.telling {
-            telling.record_begun(id);
-        }
-    }
-
-    /// Tells of its end.
-    #[inline]
-    pub(super) fn report_outcome(&mut self, id: SlotId, how: Result<u64, OpStatus>) {
-        if let Some(telling) = &mut self.telling {
-            telling.record_outcome(id, how);
-        }
-    }
-
-    /// Tells of all that was under way towards a peer that is lost.
-    pub(super) fn report_lost(&mut self, at: u32) {
-        let Some(telling) = &mut self.telling else { return };
-        for (id, _) in self.ledger.pending_ops().filter(|(_, op)| op.peer == at) {
-            telling.record_outcome(id, Err(self.why));
-        }
-    }
-}
-
 impl<F: Fabric, H: Host> RmaJob<F, H> {
     /// A new context that tells how each operation ended. Only [`RmaJob::begin_op`] begins something on it.
     ///
@@ -124,7 +112,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let telling = OutcomeLog::new()?;
         let id = self.create_context()?;
         if let Some(context) = self.context_slot(id)?.lock_context().as_mut() {
-            context.telling = Some(telling);
+            context.operations.set_outcome_log(telling);
         }
         Ok(id)
     }
@@ -149,9 +137,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
             self.poll_control_streams();
             return Ok(None);
         }
-        if let Some(telling) = &mut context.telling {
-            telling.begins = cookie;
-        }
+        context.operations.set_cookie(cookie);
         match what {
             RmaRequest::Put { heap, offset, from } => context.put(member, heap, offset, from),
             RmaRequest::Get { heap, offset, into } => context.get(member, heap, offset, into),
@@ -172,13 +158,12 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let context = live_context(&mut slot, id)?;
         moved |= self.progress_context(place, context);
         // Nobody asks for a quiet here, so nothing else posts proofs of what was written.
-        if !context.ledger.is_idle() {
-            (0..context.peers.len() as u32).for_each(|at| context.post_proofs_if_alive(at));
+        if !context.operations.is_idle() {
+            for peer in context.peers.iter_mut().filter(|peer| peer.lost.is_none()) {
+                peer.post_proofs(&mut context.rails);
+            }
         }
-        if let Some(telling) = &mut context.telling {
-            moved |= !telling.ended.is_empty();
-            into.append(&mut telling.ended);
-        }
+        moved |= context.operations.take_outcomes(into);
         Ok(moved)
     }
 

@@ -1,29 +1,22 @@
-//! What a context begins: puts, gets, atomics and signals, each as one operation or message on one path. Nothing here waits; what
-//! finds no room is not begun.
+//! The puts, gets and signals that a context begins, each as one operation or message on one path. Nothing here waits; what finds no
+//! room is not begun. One call begins a put with signal of any size, which continues by itself with several writes over
+//! several paths. All of them, and other puts meanwhile, belong to the epoch that its signal ends.
 
-use trunkline_fabric::{
-    Op, OpSource as From, OpStatus, PostError, Rail, RegionPurpose, RemoteKey, RemoteLocation,
-};
+use trunkline_fabric::{Op, OpSource as From, OpStatus, PostError, Rail};
 use trunkline_proto::limits::LINE_BYTES;
 use trunkline_proto::rma::PathId;
-use trunkline_proto::rma::atomic::TypedAtomic;
-use trunkline_proto::rma::atomic_requests::RequestRefusal;
 use trunkline_proto::rma::ledger::QuietProgress;
 use trunkline_proto::rma::outgoing::{PutTag, SignalBatch, StreamBusy};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::rma::RmaMessage;
 use trunkline_proto::wire::rma::signal::SignalUpdate;
-use trunkline_proto::wire::rma::word::{self, WordWidth};
 
-use crate::rma::context::{
-    FetchHandle, HeapRange, LocalBuffer, MESSAGE, OpRecord, PROOF, PutSource, RmaContext, TransferExtent,
-    WriteNotice,
-};
+use crate::rma::context::{HeapRange, PutSource, RmaContext};
 use crate::rma::error::{LossCause, RmaError};
 use crate::rma::heap::RegisteredHeap;
 use crate::rma::job::MemberRank;
-use crate::rma::peer::{FetchResult, MemberAtomics, OutboundLink};
-use crate::rma::put_signal::signal_path;
+use crate::rma::operations::{LocalBuffer, OpRecord, TransferExtent, WriteNotice};
+use crate::rma::peer::{OutboundLink, PROOF, PendingPutSignal};
 
 /// Bytes of a piece, where a long transfer is spread over several paths.
 const STRIPE: u64 = 512 << 10;
@@ -68,7 +61,7 @@ impl<R: Rail> RmaContext<R> {
     }
 
     /// The same, of a put with signal if there is a batch; what is put comes from where it was checked to.
-    pub(super) fn put_piece(
+    fn put_piece(
         &mut self,
         at: u32,
         batch: Option<&SignalBatch>,
@@ -78,7 +71,7 @@ impl<R: Rail> RmaContext<R> {
     ) -> Result<Option<u64>, RmaError> {
         let Some((path, len)) = self.select_route(at, from.byte_len()) else { return Ok(None) };
         let peer = &mut self.peers[at as usize];
-        remote_extent(&peer.links[path.index()], heap, offset, len)?;
+        peer.links[path.index()].heap_extent(heap, offset, len)?;
         let epoch = peer.outgoing.next_number();
         let tag = match batch {
             Some(batch) => peer.outgoing.tag_piece(batch, path),
@@ -89,7 +82,7 @@ impl<R: Rail> RmaContext<R> {
             Ok(PutTag::Counted(imm)) => (WriteNotice::Counted(epoch), Some(imm)),
             Err(busy) => {
                 if busy == StreamBusy::Plain {
-                    self.post_proofs(at);
+                    peer.post_proofs(&mut self.rails);
                 }
                 return Ok(None);
             }
@@ -100,8 +93,7 @@ impl<R: Rail> RmaContext<R> {
         };
         let note = OpRecord::Put(TransferExtent { near, heap, offset, len: len as u32 }, told);
         // There is room.
-        let id = self.ledger.begin_operation(at, path, note).map_err(|_| RmaError::Unknown)?;
-        self.note_begun(id);
+        let id = self.operations.begin_operation(at, path, note).map_err(|_| RmaError::Unknown)?;
         if let Some(bytes) = bytes
             && let Some(copy) = self.copy_of(id, bytes.len())
         {
@@ -112,10 +104,10 @@ impl<R: Rail> RmaContext<R> {
     }
 
     /// The path, and how many of so many bytes go over it at once.
-    pub(super) fn select_route(&mut self, at: u32, len: u64) -> Option<(PathId, u64)> {
-        if !self.ledger.has_room() && !self.mutant.is_planted("job-begins-without-room") {
+    fn select_route(&mut self, at: u32, len: u64) -> Option<(PathId, u64)> {
+        if !self.operations.has_room() && !self.mutant.is_planted("job-begins-without-room") {
             // What completed and is not known to have arrived takes the room.
-            (0..self.peers.len() as u32).for_each(|at| self.post_proofs(at));
+            self.peers.iter_mut().for_each(|peer| peer.post_proofs(&mut self.rails));
             return None;
         }
         let peer = &self.peers[at as usize];
@@ -123,22 +115,21 @@ impl<R: Rail> RmaContext<R> {
         let most = if peer.has_several() && len > 2 * STRIPE { STRIPE } else { PIECE_MAX };
         let len = len.min(most).min(self.message_max);
         let ahead = AHEAD * len.max(LONG);
-        let has_room =
-            |link: &OutboundLink| link.bytes < ahead && rails[link.rail].post_credits(link.link) > 0;
+        let has_room = |link: &OutboundLink| link.bytes < ahead && rails.post_credits(link) > 0;
         if let Some((path, _)) = peer.select_path(has_room) {
             return Some((path, len));
         }
         // What has gone out and is not known to have arrived is under way.
         if !self.mutant.is_planted("job-waits-for-no-proof") {
-            self.post_proofs(at);
+            self.peers[at as usize].post_proofs(&mut self.rails);
         }
         None
     }
 
     /// Whether a member has these bytes.
-    pub(super) fn check_target(&self, at: u32, heap: u8, offset: u64, len: u64) -> Result<(), RmaError> {
+    fn check_target(&self, at: u32, heap: u8, offset: u64, len: u64) -> Result<(), RmaError> {
         let link = self.peers[at as usize].select_path(|_| true);
-        link.map_or(Ok(()), |(_, link)| remote_extent(link, heap, offset, len).map(drop))
+        link.map_or(Ok(()), |(_, link)| link.heap_extent(heap, offset, len).map(drop))
     }
 
     /// Posts an operation that is in the ledger on a path that has room: bytes that were given by value are those, or their copy.
@@ -159,11 +150,11 @@ impl<R: Rail> RmaContext<R> {
             Some(mr.extent_at(offset, len))
         };
         // Heaps are the same on every path: it was checked when it was put or got.
-        let far = remote_extent(link, transfer.heap, transfer.offset, len).ok();
+        let far = link.heap_extent(transfer.heap, transfer.offset, len).ok();
         let is_put = matches!(note, OpRecord::Put(..));
         // One that proves itself takes a round trip, one with a proof behind it two messages. It is the first of several, or the
         // only one that will be waited for.
-        let alone = is_put && self.places && link.unproven.is_empty();
+        let alone = is_put && self.rails.can_place_writes() && link.unproven.is_empty();
         let write = |from, to| match alone {
             true => Op::PlacedWrite { from, to, imm },
             false => Op::Write { from, to, imm },
@@ -184,7 +175,7 @@ impl<R: Rail> RmaContext<R> {
         };
         let Some(op) = op else { return self.lose_member(at, path, LossCause::Protocol) };
         link.bytes += len;
-        if !self.arrives && is_put {
+        if !self.rails.completes_on_arrival() && is_put {
             link.unproven.push_back(id);
         }
         if alone {
@@ -193,8 +184,8 @@ impl<R: Rail> RmaContext<R> {
         }
         let rail_number = link.rail;
         let wr_id = if alone { PROOF } else { id.to_bits() };
-        match self.rails[rail_number].post(link.link, wr_id, op, true) {
-            Ok(()) => self.ring_rail(rail_number),
+        match self.rails.post_op(link, wr_id, op) {
+            Ok(()) => self.rails.ring_rail(rail_number),
             // There was a credit: the link has ended, which its completions tell, too.
             Err(PostError::Busy) => self.fail_path(at, path, OpStatus::Flushed),
             Err(PostError::Refused(status)) => self.fail_path(at, path, status),
@@ -212,100 +203,20 @@ impl<R: Rail> RmaContext<R> {
         self.check_source(PutSource::Heap(into))?;
         let Some(at) = self.prepare_member(member) else { return Ok(None) };
         let Some((path, len)) = self.select_route(at, into.len) else { return Ok(None) };
-        remote_extent(&self.peers[at as usize].links[path.index()], heap, offset, len)?;
+        self.peers[at as usize].links[path.index()].heap_extent(heap, offset, len)?;
         let near = LocalBuffer::Heap(into.heap, into.offset);
         let note = OpRecord::Get(TransferExtent { near, heap, offset, len: len as u32 });
-        let Ok(id) = self.ledger.begin_operation(at, path, note) else { return Ok(None) };
-        self.note_begun(id);
+        let Ok(id) = self.operations.begin_operation(at, path, note) else { return Ok(None) };
         self.post_transfer(at, path, id, note, None, None);
         Ok(Some(len))
-    }
-
-    /// Asks for an atomic. `None` if there is no room now.
-    pub(super) fn post_atomic(
-        &mut self,
-        member: MemberRank,
-        word: word::SymmetricWord,
-        atomic: TypedAtomic,
-    ) -> Result<Option<FetchHandle>, RmaError> {
-        let Some(at) = self.prepare_member(member) else { return Ok(None) };
-        if self.native.is_some() && word.width() == WordWidth::Eight {
-            return self.ask_nic(at, word, atomic);
-        }
-        let peer = &self.peers[at as usize];
-        let rails = &self.rails;
-        // One of the receives is for what asks, and of those for answers one in four is for acknowledgements.
-        let out = u64::from(peer.asked.calls.len()) + peer.outgoing.unacknowledged_signals();
-        let most = u64::from(self.answers - self.answers / 4);
-        let takes = |link: &OutboundLink| {
-            out + 1 < u64::from(link.credit) && u64::from(peer.asked.calls.len()) < most
-        };
-        let has_room = |link: &OutboundLink| takes(link) && rails[link.rail].post_credits(link.link) > 0;
-        let Some((path, _)) = peer.select_path(has_room).filter(|_| self.ledger.has_room()) else {
-            self.request_room(at);
-            return Ok(None);
-        };
-        let peer = &mut self.peers[at as usize];
-        let request = match peer.asked.calls.begin_request(word, atomic) {
-            Ok(request) => request,
-            Err(RequestRefusal::Busy) => return Ok(None),
-            Err(RequestRefusal::Width) => {
-                return Err(RmaError::Argument("the word is not as wide as the type"));
-            }
-        };
-        let slot = request.slot;
-        let id = self.ledger.begin_operation(at, path, OpRecord::Call(slot)).ok();
-        peer.asked.record_call(slot, id);
-        if let Some(id) = id {
-            self.note_begun(id);
-        }
-        self.send_message(at, path, &RmaMessage::Request(request));
-        Ok(Some(FetchHandle { peer: at, slot, on_nic: false }))
-    }
-
-    /// The value that an atomic has found, whose place it gives up then; `None` if it is not known yet.
-    pub(super) fn collect_fetch(&mut self, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
-        let (member, lost) = self
-            .peers
-            .get(fetch.peer as usize)
-            .map(|peer| (peer.member, peer.lost))
-            .ok_or_else(RmaError::unknown_request)?;
-        let asked = self.calls_of(fetch).ok_or_else(RmaError::unknown_request)?;
-        let (generation, _, found) = asked.found[fetch.slot.index()];
-        match found {
-            _ if generation != fetch.slot.generation() => Err(RmaError::Unknown),
-            FetchResult::Value(value) => {
-                asked.calls.release_value(fetch.slot);
-                Ok(Some(value))
-            }
-            FetchResult::Nowhere => Err(RmaError::NoWord(member)),
-            FetchResult::Pending => match lost {
-                Some(lost) => Err(RmaError::Lost { member, lost }),
-                None => Ok(None),
-            },
-        }
-    }
-
-    /// Nobody asks for that value any more.
-    pub(super) fn give_up(&mut self, fetch: FetchHandle) {
-        if let Some(asked) = self.calls_of(fetch) {
-            asked.calls.release_value(fetch.slot);
-        }
-    }
-
-    /// What was asked together with that.
-    fn calls_of(&mut self, fetch: FetchHandle) -> Option<&mut MemberAtomics> {
-        let peer = self.peers.get_mut(fetch.peer as usize)?;
-        if fetch.on_nic { peer.on_nic.as_mut() } else { Some(&mut peer.asked) }
     }
 
     /// Signals. False if there is no room now.
     pub(super) fn send_signal(&mut self, member: MemberRank, update: SignalUpdate) -> Result<bool, RmaError> {
         let Some(at) = self.prepare_member(member) else { return Ok(false) };
         let peer = &mut self.peers[at as usize];
-        let rails = &self.rails;
-        let Some(path) = signal_path(peer, |link| rails[link.rail].post_credits(link.link)) else {
-            self.request_room(at);
+        let Some(path) = peer.select_signal_path(&self.rails) else {
+            peer.request_room(&mut self.rails);
             return Ok(false);
         };
         let number = peer.outgoing.next_number();
@@ -320,52 +231,120 @@ impl<R: Rail> RmaContext<R> {
             Ok(signal) => {
                 peer.outgoing.sent_over(number, path);
                 // There is such a peer.
-                let _ = self.ledger.begin_signal(at);
-                self.send_message(at, path, &RmaMessage::Signal(signal));
+                let _ = self.operations.begin_signal(at);
+                self.rails.send_message(&peer.links[path.index()], &RmaMessage::Signal(signal));
                 Ok(true)
             }
             Err(busy) => {
                 if busy == StreamBusy::Plain {
-                    self.post_proofs(at);
+                    peer.post_proofs(&mut self.rails);
                 }
                 Ok(false)
             }
         }
     }
 
-    /// Sends a message over a path that has room.
-    pub(super) fn send_message(&mut self, at: u32, path: PathId, message: &RmaMessage) {
-        let link = &self.peers[at as usize].links[path.index()];
-        let number = link.rail;
-        let (bytes, len) = message.to_bytes();
-        let op = Op::Send { head: &bytes[..len], body: From::Inline(&[]), imm: None };
-        // A link that takes none has ended, which its completions tell.
-        let _ = self.rails[number].post(link.link, MESSAGE, op, false);
-        self.ring_rail(number);
-    }
-
-    /// Gives the operations posted on a rail to the network, unless more of a batch follows.
-    #[inline]
-    fn ring_rail(&mut self, rail: usize) {
-        if self.batches {
-            self.unrung = true;
-        } else if self.unrung {
-            self.ring_all();
-        } else {
-            self.rails[rail].flush();
+    /// Puts bytes and signals behind them. False if there is no room now.
+    pub(super) fn put_signal(
+        &mut self,
+        member: MemberRank,
+        heap: u8,
+        offset: u64,
+        from: PutSource<'_>,
+        update: SignalUpdate,
+    ) -> Result<bool, RmaError> {
+        self.check_source(from)?;
+        let len = from.byte_len();
+        let Some(at) = self.prepare_member(member) else { return Ok(false) };
+        self.check_target(at, heap, offset, len)?;
+        if self.peers[at as usize].sending.is_some() {
+            return Ok(false);
         }
+        let has_room = self.select_route(at, len).is_some();
+        let batch = match self.peers[at as usize].outgoing.begin_signal() {
+            Ok(batch) if has_room => batch,
+            Ok(batch) => {
+                self.peers[at as usize].outgoing.abandon_signal(batch);
+                return Ok(false);
+            }
+            Err(_) => return Ok(false),
+        };
+        let mut sending =
+            PendingPutSignal { batch, heap, offset, rest: HeapRange { heap: 0, offset: 0, len: 0 }, update };
+        match from {
+            PutSource::Heap(local) => sending.rest = local,
+            // They are copied before the call returns.
+            PutSource::Bytes(_) if len > 0 => {
+                let put = self.put_piece(at, Some(&sending.batch), heap, offset, from);
+                if !matches!(put, Ok(Some(_))) {
+                    self.peers[at as usize].outgoing.abandon_signal(sending.batch);
+                    return put.map(|_| false);
+                }
+            }
+            PutSource::Bytes(_) => {}
+        }
+        // There is such a peer. A quiet waits from now on until the signal was applied.
+        let _ = self.operations.begin_signal(at);
+        self.peers[at as usize].sending = Some(sending);
+        self.mark_busy(at);
+        self.progress_put_signal(at);
+        Ok(true)
     }
 
-    /// Gives the operations that wait for the end of a batch to the network, on all rails.
-    #[inline]
-    pub(super) fn ring_all(&mut self) {
-        if std::mem::take(&mut self.unrung) && !self.mutant.is_planted("job-forgets-batches") {
-            self.rails.iter_mut().for_each(Rail::flush);
+    /// Goes on with the put with signal towards a peer, if there is one. Whether anything moved.
+    pub(super) fn progress_put_signal(&mut self, at: u32) -> bool {
+        let mut moved = false;
+        while let Some(mut sending) = self.peers[at as usize].sending.take() {
+            if sending.rest.len > 0 {
+                let from = PutSource::Heap(sending.rest);
+                let taken = self.put_piece(at, Some(&sending.batch), sending.heap, sending.offset, from);
+                let taken = taken.ok().flatten();
+                let is_lost = self.peers[at as usize].lost.is_some();
+                if is_lost {
+                    return true;
+                }
+                let bytes = taken.unwrap_or(0);
+                sending.offset += bytes;
+                sending.rest.offset += bytes;
+                sending.rest.len -= bytes;
+                self.peers[at as usize].sending = Some(sending);
+                if taken.is_none() {
+                    return moved;
+                }
+                moved = true;
+            } else {
+                self.send_batch_signal(at, sending);
+                return moved | self.peers[at as usize].sending.is_none();
+            }
+        }
+        moved
+    }
+
+    /// Sends the signal, if there is room and it may go.
+    fn send_batch_signal(&mut self, at: u32, sending: PendingPutSignal) {
+        let peer = &mut self.peers[at as usize];
+        let Some(path) = peer.select_signal_path(&self.rails) else {
+            peer.sending = Some(sending);
+            peer.request_room(&mut self.rails);
+            return;
+        };
+        let number = peer.outgoing.next_number();
+        match peer.outgoing.end_signal(sending.batch, sending.update, false) {
+            Ok(signal) => {
+                peer.outgoing.sent_over(number, path);
+                self.rails.send_message(&peer.links[path.index()], &RmaMessage::Signal(signal));
+            }
+            Err((batch, busy)) => {
+                peer.sending = Some(PendingPutSignal { batch, ..sending });
+                if busy == StreamBusy::Plain {
+                    peer.post_proofs(&mut self.rails);
+                }
+            }
         }
     }
 
     /// Checks what bytes are given.
-    pub(super) fn check_source(&self, from: PutSource<'_>) -> Result<(), RmaError> {
+    fn check_source(&self, from: PutSource<'_>) -> Result<(), RmaError> {
         match from {
             PutSource::Bytes(bytes) if bytes.len() as u64 > self.inline_max => {
                 Err(RmaError::Argument("more bytes than are copied at once"))
@@ -380,22 +359,4 @@ impl<R: Rail> RmaContext<R> {
             }
         }
     }
-}
-
-/// Where bytes of a member's heap are, over a link.
-pub(super) fn remote_extent(
-    link: &OutboundLink,
-    heap: u8,
-    offset: u64,
-    len: u64,
-) -> Result<RemoteLocation, RmaError> {
-    let heap = link.heaps.get(usize::from(heap)).filter(|heap| **heap != RegisteredHeap::NONE);
-    let heap = heap.ok_or_else(|| RmaError::invalid_argument("the member has no such heap"))?;
-    let inside = offset.checked_add(len).is_some_and(|end| end <= heap.len);
-    if !inside {
-        return Err(RmaError::Argument("outside of the member's heap"));
-    }
-    let key = RemoteKey(heap.region.key);
-    let addr = heap.region.addr.wrapping_add(offset);
-    Ok(RemoteLocation { key, addr, purpose: RegionPurpose::Heap })
 }

@@ -9,8 +9,8 @@ use crate::abi::{export, result_memory};
 use crate::ctx::DEFAULT;
 use crate::error::ShmemError;
 use crate::fast_path;
+use crate::memory::rma::map_bounds_error;
 use crate::process_pe::with_pe;
-use crate::rma::map_bounds_error;
 
 /// A number as the bits of a word.
 pub(super) trait WordBits: Copy {
@@ -71,7 +71,7 @@ pub(super) fn fetch_word(
     with_pe(call, |world| {
         let on = world.context_target(ctx)?;
         let pe = on.team.checked_pe(pe.into())?;
-        world.fetch_atomic(on.lane, pe, aligned_place(world, at, kind)?, kind, action)
+        world.symmetric_memory().fetch_atomic(on.lane, pe, aligned_place(world, at, kind)?, kind, action)
     })
 }
 
@@ -87,7 +87,7 @@ pub(super) fn change_word(
     with_pe(call, |world| {
         let on = world.context_target(ctx)?;
         let pe = on.team.checked_pe(pe.into())?;
-        world.post_atomic(on.lane, pe, aligned_place(world, at, kind)?, kind, action)
+        world.symmetric_memory().post_atomic(on.lane, pe, aligned_place(world, at, kind)?, kind, action)
     });
 }
 
@@ -102,7 +102,7 @@ fn aligned_place(
     if !at.addr().is_multiple_of(bytes) {
         return Err(ShmemError::Unaligned(at.addr()));
     }
-    world.find_place(at.addr(), bytes)
+    world.symmetric_memory().find_place(at.addr(), bytes)
 }
 
 /// The value, which may be used after a quiet.

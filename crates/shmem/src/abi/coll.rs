@@ -5,21 +5,21 @@ use std::ffi::{c_int, c_void};
 
 use crate::abi::table::{all_types, integers};
 use crate::abi::{byte_len, caller_memory, export};
-use crate::collect::ElementBlocks;
+use crate::collective::collect::ElementBlocks;
+use crate::collective::group::CollectiveGroup;
+use crate::collective::reduce::{And, CombineFn, Complex, Max, Min, Or, Prod, Sum, Xor, combine_slices};
 use crate::error::{Result, ShmemError};
-use crate::group::CollectiveGroup;
 use crate::pe::Pe;
 use crate::process_pe::with_pe;
-use crate::reduce::{And, CombineFn, Complex, Max, Min, Or, Prod, Sum, Xor, combine_slices};
 use crate::symmetric_segments::SymmetricPlace;
 
 /// A place of so many bytes, or any where there are none.
 fn find_place(world: &Pe, addr: usize, len: usize) -> Result<SymmetricPlace> {
-    if len == 0 { Ok(SymmetricPlace::in_inner(0)) } else { world.find_place(addr, len) }
+    if len == 0 { Ok(SymmetricPlace::in_inner(0)) } else { world.symmetric_memory().find_place(addr, len) }
 }
 
 fn find_team(world: &Pe, team: usize) -> Result<CollectiveGroup> {
-    Ok(CollectiveGroup::Team(world.teams.find_team(team)?))
+    Ok(CollectiveGroup::Team(world.team_table().find_team(team)?))
 }
 
 /// Broadcasts `len` bytes of the PE with the index `root`, which copies them to its own `dest` too if `own`.
@@ -34,7 +34,7 @@ fn broadcast(
 ) -> Result<()> {
     let to = find_place(world, dest.addr(), len)?;
     let from = find_place(world, source.addr(), len)?;
-    world.broadcast(group, to, from, len, root.into(), own)
+    world.team_member.broadcast(group, to, from, len, root.into(), own)
 }
 
 /// Elements with strides between them, which go on: blocks that lie on each other have no order.
@@ -61,7 +61,7 @@ fn alltoall(
     let len = len.saturating_sub((how.to - usize::from(how.to > 0)) * how.element);
     let to = find_place(world, dest.addr(), len)?;
     caller_memory(source, len)?;
-    world.alltoall(group, to, source.expose_provenance(), how)
+    world.team_member.alltoall(group, to, source.expose_provenance(), how)
 }
 
 macro_rules! typed {
@@ -92,7 +92,7 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with_pe(concat!("shmem_", $type, $line, "collect", $size), |world| {
-                world.collect(&find_team(world, of)?, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
+                world.team_member.collect(&find_team(world, of)?, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
             });
             0
         });
@@ -103,7 +103,7 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with_pe(concat!("shmem_", $type, $line, "fcollect", $size), |world| {
-                world.fcollect(&find_team(world, of)?, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
+                world.team_member.fcollect(&find_team(world, of)?, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
             });
             0
         });
@@ -152,7 +152,7 @@ macro_rules! of_set {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_broadcast", $bits), |world| {
-                let set = world.active_set(start, log_stride, size, words.addr())?;
+                let set = world.team_member.active_set(start, log_stride, size, words.addr())?;
                 broadcast(world, &set, dest, source, byte_len(count, $element)?, root, false)
             });
         });
@@ -166,8 +166,8 @@ macro_rules! of_set {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_collect", $bits), |world| {
-                let set = world.active_set(start, log_stride, size, words.addr())?;
-                world.collect(&set, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
+                let set = world.team_member.active_set(start, log_stride, size, words.addr())?;
+                world.team_member.collect(&set, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
             });
         });
         export!("fcollect", $bits => fn(
@@ -180,8 +180,8 @@ macro_rules! of_set {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_fcollect", $bits), |world| {
-                let set = world.active_set(start, log_stride, size, words.addr())?;
-                world.fcollect(&set, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
+                let set = world.team_member.active_set(start, log_stride, size, words.addr())?;
+                world.team_member.fcollect(&set, dest.addr(), &caller_memory(source, byte_len(count, $element)?)?)
             });
         });
         export!("alltoall", $bits => fn(
@@ -194,7 +194,7 @@ macro_rules! of_set {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_alltoall", $bits), |world| {
-                let set = world.active_set(start, log_stride, size, words.addr())?;
+                let set = world.team_member.active_set(start, log_stride, size, words.addr())?;
                 let how = ElementBlocks { element: $element, count, to: 1, from: 1 };
                 alltoall(world, &set, dest, source, how)
             });
@@ -211,7 +211,7 @@ macro_rules! of_set {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_alltoalls", $bits), |world| {
-                let set = world.active_set(start, log_stride, size, words.addr())?;
+                let set = world.team_member.active_set(start, log_stride, size, words.addr())?;
                 let how = check_strides($element, count, dst, sst)?;
                 alltoall(world, &set, dest, source, how)
             });
@@ -234,7 +234,7 @@ macro_rules! reduced {
                 let (to, from) = (dest.expose_provenance(), source.expose_provenance());
                 byte_len(count, size_of::<$of>())?;
                 let combine = combine_slices::<$of, $op> as CombineFn;
-                world.reduce(&group, to, from, count, size_of::<$of>(), combine)
+                world.team_member.reduce(&group, to, from, count, size_of::<$of>(), combine)
             });
             0
         });
@@ -249,11 +249,11 @@ macro_rules! reduced {
             words: *mut c_void,
         ) {
             with_pe(concat!("shmem_", $name, "_", $verb, "_to_all"), |world| {
-                let set = world.active_set(start, log_stride, size, words.addr())?;
+                let set = world.team_member.active_set(start, log_stride, size, words.addr())?;
                 let (to, from) = (dest.expose_provenance(), source.expose_provenance());
                 let count = usize::try_from(count).unwrap_or(0);
                 let combine = combine_slices::<$of, $op> as CombineFn;
-                world.reduce(&set, to, from, count, size_of::<$of>(), combine)
+                world.team_member.reduce(&set, to, from, count, size_of::<$of>(), combine)
             });
         });
     };
@@ -288,26 +288,29 @@ complex!("complexf", f32);
 complex!("complexd", f64);
 
 export!("barrier_all" => fn() {
-    with_pe("shmem_barrier_all", Pe::barrier_all);
+    with_pe("shmem_barrier_all", |world| world.team_member.barrier_all());
 });
 
 export!("sync_all" => fn() {
-    with_pe("shmem_sync_all", |world| world.sync_group(&find_team(world, 1)?));
+    with_pe("shmem_sync_all", |world| world.team_member.sync_group(&find_team(world, 1)?));
 });
 
 export!("barrier" => fn(start: c_int, log_stride: c_int, size: c_int, words: *mut c_void) {
     with_pe("shmem_barrier", |world| {
-        let set = world.active_set(start, log_stride, size, words.addr())?;
-        world.quiet_all()?;
-        world.sync_group(&set)
+        let set = world.team_member.active_set(start, log_stride, size, words.addr())?;
+        world.symmetric_memory().quiet_all()?;
+        world.team_member.sync_group(&set)
     });
 });
 
 export!("sync" => fn(start: c_int, log_stride: c_int, size: c_int, words: *mut c_void) {
-    with_pe("shmem_sync", |world| world.sync_group(&world.active_set(start, log_stride, size, words.addr())?));
+    with_pe("shmem_sync", |world| {
+        let set = world.team_member.active_set(start, log_stride, size, words.addr())?;
+        world.team_member.sync_group(&set)
+    });
 });
 
 export!("team_sync" => fn(of: usize) -> c_int {
-    with_pe("shmem_team_sync", |world| world.sync_group(&find_team(world, of)?));
+    with_pe("shmem_team_sync", |world| world.team_member.sync_group(&find_team(world, of)?));
     0
 });

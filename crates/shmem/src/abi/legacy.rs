@@ -11,8 +11,8 @@ use crate::abi::table::{atomics, swaps};
 use crate::abi::wait::{CompareOp, WaitWord, wait_until};
 use crate::abi::{caller_memory, export};
 use crate::ctx::DEFAULT;
+use crate::memory::rma::map_bounds_error;
 use crate::process_pe::{with_pe, with_pe_unless_ending};
-use crate::rma::map_bounds_error;
 
 macro_rules! old {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*) -> value, $action:expr) => {
@@ -77,15 +77,15 @@ export!("wait_until" => fn(word: *const c_void, cmp: c_int, value: c_long) {
 });
 
 export!("set_lock" => fn(lock: *mut c_void) {
-    with_pe("shmem_set_lock", |world| world.set_lock(lock.addr()));
+    with_pe("shmem_set_lock", |world| world.locks.set_lock(world.symmetric_memory(), lock.addr()));
 });
 
 export!("test_lock" => fn(lock: *mut c_void) -> c_int {
-    with_pe("shmem_test_lock", |world| Ok((!world.test_lock(lock.addr())?).into()))
+    with_pe("shmem_test_lock", |world| Ok((!world.locks.test_lock(world.symmetric_memory(), lock.addr())?).into()))
 });
 
 export!("clear_lock" => fn(lock: *mut c_void) {
-    with_pe("shmem_clear_lock", |world| world.clear_lock(lock.addr()));
+    with_pe("shmem_clear_lock", |world| world.locks.clear_lock(world.symmetric_memory(), lock.addr()));
 });
 
 export!("set_cache_inv" => fn() {});

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::abi::rma::{get, put};
 use crate::ctx::DEFAULT;
-use crate::rma::ReturnPoint;
+use crate::memory::rma::ReturnPoint;
 
 /// Bytes of a `long double`.
 const LEN: usize = 16;

@@ -17,13 +17,13 @@ fn to_pointer(at: usize) -> *mut c_void {
 
 /// The pointer, and a line if there is none, as the next fault often says nothing.
 pub(super) fn allocation_pointer(world: &Pe, call: &str, made: HeapAllocation, bytes: usize) -> *mut c_void {
-    let me = world.me;
+    let me = world.symmetric_memory().own_pe();
     match made {
         HeapAllocation::At(at) => to_pointer(at),
         HeapAllocation::Nothing => std::ptr::null_mut(),
         HeapAllocation::Full => {
             if !world.told.swap(true, std::sync::atomic::Ordering::Relaxed) {
-                let size = world.segments.0[crate::symmetric_segments::HEAP].len();
+                let size = world.symmetric_memory().own_segments().0[crate::symmetric_segments::HEAP].len();
                 eprintln!(
                     "trunkline: PE {me}: {call}: no room for {bytes} bytes in a symmetric heap of {size}; SHMEM_SYMMETRIC_SIZE makes it larger"
                 );
@@ -70,7 +70,7 @@ pub(super) fn allocate_aligned(
     if !is_valid_alignment(alignment) && !crate::is_planted("shmem-blames-the-heap") {
         eprintln!(
             "trunkline: PE {}: {call}: nothing is aligned to {alignment}: a power of 2 up to {ALIGN_MAX} is",
-            world.me
+            world.symmetric_memory().own_pe()
         );
         return Ok(std::ptr::null_mut());
     }

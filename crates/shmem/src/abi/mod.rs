@@ -34,7 +34,8 @@ use std::ffi::c_void;
 use trunkline_mem::MemoryRange;
 
 use crate::error::{Result, ShmemError};
-use crate::{collect, is_planted};
+use crate::is_planted;
+use crate::memory::raw_memory;
 
 /// Exports functions by their name and their name for profiling tools. The parts of a name are joined.
 macro_rules! export {
@@ -92,7 +93,7 @@ fn caller_memory(at: *const c_void, len: usize) -> Result<MemoryRange> {
     if at.is_null() && len > 0 && !is_planted("shmem-follows-null") {
         return Err(ShmemError::Argument("a buffer of this PE is NULL"));
     }
-    Ok(collect::raw_memory(at.expose_provenance(), len))
+    Ok(raw_memory(at.expose_provenance(), len))
 }
 
 /// Where C wants a result of so many bytes.
@@ -104,5 +105,5 @@ fn result_memory(at: *mut c_void, len: usize) -> Result<MemoryRange> {
     if at.is_null() && !is_planted("shmem-writes-to-null") {
         return Err(ShmemError::Argument("the place for the result is NULL"));
     }
-    Ok(collect::raw_memory(at.expose_provenance(), len))
+    Ok(raw_memory(at.expose_provenance(), len))
 }

@@ -3,43 +3,45 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{export, result_memory};
+use crate::memory::rma::map_bounds_error;
 use crate::pe::Pe;
 use crate::process_pe::{end_program, with_pe};
-use crate::rma::map_bounds_error;
 
 /// `SHMEM_MAX_NAME_LEN` bytes have room for it, and the zero behind it.
 const NAME: &[u8] = b"Trunkline\0";
 const VERSION: (c_int, c_int) = (1, 5);
 
 export!("my_pe" => fn() -> c_int {
-    with_pe("shmem_my_pe", |world| Ok(world.me as c_int))
+    with_pe("shmem_my_pe", |world| Ok(world.symmetric_memory().own_pe() as c_int))
 });
 
 export!("n_pes" => fn() -> c_int {
-    with_pe("shmem_n_pes", |world| Ok(world.size as c_int))
+    with_pe("shmem_n_pes", |world| Ok(world.symmetric_memory().pe_count() as c_int))
 });
 
 export!("pe_accessible" => fn(pe: c_int) -> c_int {
-    with_pe("shmem_pe_accessible", |world| Ok(usize::try_from(pe).is_ok_and(|pe| pe < world.size).into()))
+    with_pe("shmem_pe_accessible", |world| {
+        Ok(usize::try_from(pe).is_ok_and(|pe| pe < world.symmetric_memory().pe_count()).into())
+    })
 });
 
 export!("addr_accessible" => fn(addr: *const c_void, pe: c_int) -> c_int {
     with_pe("shmem_addr_accessible", |world| {
-        let there = usize::try_from(pe).is_ok_and(|pe| pe < world.size);
-        Ok((there && world.segments.find_place(addr.addr(), 1).is_some()).into())
+        let there = usize::try_from(pe).is_ok_and(|pe| pe < world.symmetric_memory().pe_count());
+        Ok((there && world.symmetric_memory().own_segments().find_place(addr.addr(), 1).is_some()).into())
     })
 });
 
 /// Where this process has an address of a PE, if loads and stores do.
 fn pe_pointer(world: &Pe, addr: *const c_void, pe: usize) -> *mut c_void {
-    let place = world.segments.find_place(addr.addr(), 1);
-    let at = place.and_then(|place| world.mapped_address(place, pe));
+    let place = world.symmetric_memory().own_segments().find_place(addr.addr(), 1);
+    let at = place.and_then(|place| world.symmetric_memory().mapped_address(place, pe));
     at.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
 }
 
 export!("ptr" => fn(addr: *const c_void, pe: c_int) -> *mut c_void {
     with_pe("shmem_ptr", |world| {
-        let pe = usize::try_from(pe).ok().filter(|pe| *pe < world.size);
+        let pe = usize::try_from(pe).ok().filter(|pe| *pe < world.symmetric_memory().pe_count());
         Ok(pe.map_or(std::ptr::null_mut(), |pe| pe_pointer(world, addr, pe)))
     })
 });
@@ -49,7 +51,7 @@ export!("team_ptr" => fn(team: usize, addr: *const c_void, pe: c_int) -> *mut c_
         if team == 0 {
             return Ok(std::ptr::null_mut());
         }
-        let pe = world.teams.find_team(team)?.checked_pe(pe.into());
+        let pe = world.team_table().find_team(team)?.checked_pe(pe.into());
         Ok(pe.map_or(std::ptr::null_mut(), |pe| pe_pointer(world, addr, pe)))
     })
 });

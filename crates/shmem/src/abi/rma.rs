@@ -7,12 +7,12 @@ use trunkline_mem::MemoryRange;
 
 use crate::abi::table::{all_types, scalars, sizes};
 use crate::abi::{byte_len, caller_memory, export, saturating_len, too_many};
-use crate::collect::raw_memory;
 use crate::ctx::DEFAULT;
 use crate::error::Result;
 use crate::fast_path;
+use crate::memory::raw_memory;
+use crate::memory::rma::{ByteStrides, ReturnPoint};
 use crate::process_pe::with_pe;
-use crate::rma::{ByteStrides, ReturnPoint};
 
 #[inline]
 pub(super) fn put(
@@ -33,8 +33,8 @@ pub(super) fn put(
         if len == 0 {
             return Ok(());
         }
-        let to = world.find_place(dest.addr(), len)?;
-        world.put(on.lane, pe, to, &caller_memory(source, len)?, when)
+        let to = world.symmetric_memory().find_place(dest.addr(), len)?;
+        world.symmetric_memory().put(on.lane, pe, to, &caller_memory(source, len)?, when)
     });
 }
 
@@ -57,8 +57,8 @@ pub(super) fn get(
         if len == 0 {
             return Ok(());
         }
-        let from = world.find_place(source.addr(), len)?;
-        world.get(on.lane, pe, from, &caller_memory(dest, len)?, when)
+        let from = world.symmetric_memory().find_place(source.addr(), len)?;
+        world.symmetric_memory().get(on.lane, pe, from, &caller_memory(dest, len)?, when)
     });
 }
 
@@ -128,8 +128,8 @@ fn iput(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, how: S
         }
         let there = ElementSpan::new(dest.addr(), how.dst, how)?;
         let here = ElementSpan::new(source.addr(), how.sst, how)?;
-        let to = world.find_place(there.low, there.len)?.offset_by(there.first);
-        world.put_strided(
+        let to = world.symmetric_memory().find_place(there.low, there.len)?.offset_by(there.first);
+        world.symmetric_memory().put_strided(
             on.lane,
             pe,
             to,
@@ -148,8 +148,8 @@ fn iget(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, how: S
         }
         let there = ElementSpan::new(source.addr(), how.sst, how)?;
         let here = ElementSpan::new(dest.addr(), how.dst, how)?;
-        let from = world.find_place(there.low, there.len)?.offset_by(there.first);
-        world.get_strided(
+        let from = world.symmetric_memory().find_place(there.low, there.len)?.offset_by(there.first);
+        world.symmetric_memory().get_strided(
             on.lane,
             pe,
             from,
@@ -271,9 +271,9 @@ fn get_element<T: bytemuck::Pod>(call: &str, ctx: usize, source: *const c_void, 
     with_pe(call, |world| {
         let on = world.context_target(ctx)?;
         let pe = on.team.checked_pe(pe.into())?;
-        let from = world.find_place(source.addr(), size_of::<T>())?;
+        let from = world.symmetric_memory().find_place(source.addr(), size_of::<T>())?;
         let into = raw_memory((&raw mut value).expose_provenance(), size_of::<T>());
-        world.get(on.lane, pe, from, &into, ReturnPoint::Local)
+        world.symmetric_memory().get(on.lane, pe, from, &into, ReturnPoint::Local)
     });
     value
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use crate::abi::{export, result_memory};
 use crate::error::{Result, ShmemError};
+use crate::memory::rma::map_bounds_error;
 use crate::process_pe::{self, with_pe};
-use crate::rma::map_bounds_error;
 
 /// `SHMEM_THREAD_MULTIPLE`: all that is asked for is granted.
 const MULTIPLE: c_int = 3;
@@ -96,10 +96,10 @@ extern "C" fn start_pes(_count: c_int) {
 
 #[unsafe(no_mangle)]
 extern "C" fn _my_pe() -> c_int {
-    with_pe("_my_pe", |world| Ok(world.me as c_int))
+    with_pe("_my_pe", |world| Ok(world.symmetric_memory().own_pe() as c_int))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn _num_pes() -> c_int {
-    with_pe("_num_pes", |world| Ok(world.size as c_int))
+    with_pe("_num_pes", |world| Ok(world.symmetric_memory().pe_count() as c_int))
 }

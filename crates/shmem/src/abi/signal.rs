@@ -9,11 +9,11 @@ use trunkline_proto::wire::rma::word::WordWidth;
 use crate::abi::table::{all_types, sizes};
 use crate::abi::wait::{CompareOp, wait_until};
 use crate::abi::{caller_memory, export, saturating_len};
-use crate::atomics::SymmetricSignal;
 use crate::ctx::DEFAULT;
 use crate::error::ShmemError;
+use crate::memory::atomics::SymmetricSignal;
+use crate::memory::rma::ReturnPoint;
 use crate::process_pe::with_pe;
-use crate::rma::ReturnPoint;
 use crate::symmetric_segments::SymmetricPlace;
 
 /// `SHMEM_SIGNAL_SET` and `SHMEM_SIGNAL_ADD` of `shmem.h`.
@@ -48,11 +48,15 @@ fn put_signal(call: &str, ctx: usize, data: PutBuffers, signal: SignalCall, pe: 
         if !signal.addr.addr().is_multiple_of(8) {
             return Err(ShmemError::Unaligned(signal.addr.addr()));
         }
-        let place = world.find_place(signal.addr.addr(), 8)?;
-        let to = if len == 0 { SymmetricPlace::in_inner(0) } else { world.find_place(dest.addr(), len)? };
+        let place = world.symmetric_memory().find_place(signal.addr.addr(), 8)?;
+        let to = if len == 0 {
+            SymmetricPlace::in_inner(0)
+        } else {
+            world.symmetric_memory().find_place(dest.addr(), len)?
+        };
         let from = caller_memory(source, len)?;
         let update = SymmetricSignal { op, place, value: signal.value };
-        world.put_signal(on.lane, pe, to, &from, update, when)
+        world.symmetric_memory().put_signal(on.lane, pe, to, &from, update, when)
     });
 }
 
@@ -108,14 +112,17 @@ sizes!(sized);
 signals!("", "put", "mem", 1);
 
 export!("signal_fetch" => fn(addr: *const c_void) -> u64 {
-    with_pe("shmem_signal_fetch", |world| world.look_at(world.find_place(addr.addr(), 8)?, AtomicType::U64.word_width()))
+    with_pe("shmem_signal_fetch", |world| {
+        let memory = world.symmetric_memory();
+        memory.look_at(memory.find_place(addr.addr(), 8)?, AtomicType::U64.word_width())
+    })
 });
 
 export!("signal_wait_until" => fn(addr: *const c_void, cmp: c_int, value: u64) -> u64 {
     with_pe("shmem_signal_wait_until", |world| {
-        let (at, compare) = (world.find_place(addr.addr(), 8)?, CompareOp::check_code(cmp)?);
+        let (at, compare) = (world.symmetric_memory().find_place(addr.addr(), 8)?, CompareOp::check_code(cmp)?);
         wait_until(world, || {
-            let now = world.look_at(at, WordWidth::Eight)?;
+            let now = world.symmetric_memory().look_at(at, WordWidth::Eight)?;
             Ok(compare.holds(&now, &value).then_some(now))
         })
     })

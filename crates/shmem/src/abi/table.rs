@@ -35,7 +35,7 @@ pub(crate) use scalars;
 macro_rules! all_types {
     ($make:ident) => {
         crate::abi::table::scalars!($make);
-        $make!("longdouble", crate::reduce::LongDouble);
+        $make!("longdouble", crate::collective::reduce::LongDouble);
     };
 }
 pub(crate) use all_types;

@@ -4,22 +4,25 @@ use std::ffi::{c_int, c_long, c_void};
 
 use crate::abi::ctx::store_handle;
 use crate::abi::{export, result_memory};
-use crate::collect::raw_memory;
+use crate::collective::split::TeamPart;
+use crate::memory::raw_memory;
+use crate::memory::rma::map_bounds_error;
 use crate::process_pe::{with_pe, with_pe_unless_ending};
-use crate::rma::map_bounds_error;
-use crate::split::TeamPart;
 
 export!("team_my_pe" => fn(team: usize) -> c_int {
     with_pe("shmem_team_my_pe", |world| match team {
         0 => Ok(-1),
-        _ => Ok(world.teams.find_team(team)?.index(world.me).map_or(-1, |index| index as c_int)),
+        _ => {
+            let team = world.team_table().find_team(team)?;
+            Ok(team.index(world.symmetric_memory().own_pe()).map_or(-1, |index| index as c_int))
+        }
     })
 });
 
 export!("team_n_pes" => fn(team: usize) -> c_int {
     with_pe("shmem_team_n_pes", |world| match team {
         0 => Ok(-1),
-        _ => Ok(world.teams.find_team(team)?.size as c_int),
+        _ => Ok(world.team_table().find_team(team)?.size as c_int),
     })
 });
 
@@ -29,9 +32,9 @@ export!("team_get_config" => fn(team: usize, mask: c_long, config: *mut c_void) 
         if team == 0 {
             return Ok(-1);
         }
-        let team = world.teams.find_team(team)?;
+        let team = world.team_table().find_team(team)?;
         if mask & 1 != 0 {
-            let contexts = world.teams.context_count(&team);
+            let contexts = world.team_table().context_count(&team);
             map_bounds_error(result_memory(config, 4)?.write(0, &contexts.to_le_bytes()))?;
         }
         Ok(0)
@@ -41,7 +44,7 @@ export!("team_get_config" => fn(team: usize, mask: c_long, config: *mut c_void) 
 export!("team_translate_pe" => fn(from: usize, pe: c_int, to: usize) -> c_int {
     with_pe("shmem_team_translate_pe", |world| match (from, to) {
         (0, _) | (_, 0) => Ok(-1),
-        _ => Ok(world.translate_index(from, pe.into(), to)?.map_or(-1, |index| index as c_int)),
+        _ => Ok(world.team_table().translate_index(from, pe.into(), to)?.map_or(-1, |index| index as c_int)),
     })
 });
 
@@ -66,7 +69,7 @@ export!("team_split_strided" => fn(
     with_pe("shmem_team_split_strided", |world| {
         let part = TeamPart { start: start.into(), stride: stride.into(), size: size.into(), contexts: requested_contexts(config, mask)? };
         store_handle(into, 0)?;
-        let made = if parent == 0 { None } else { world.split_strided(parent, part)? };
+        let made = if parent == 0 { None } else { world.team_member.split_strided(parent, part)? };
         store_handle(into, made.unwrap_or(0))?;
         Ok(if made.is_some() { 0 } else { -1 })
     })
@@ -90,7 +93,7 @@ export!("team_split_2d" => fn(
         let made = if parent == 0 {
             None
         } else {
-            world.split_2d(parent, width.into(), row_contexts, column_contexts)?
+            world.team_member.split_2d(parent, width.into(), row_contexts, column_contexts)?
         };
         let (rows, columns) = made.unwrap_or((0, 0));
         store_handle(row, rows)?;
@@ -102,9 +105,9 @@ export!("team_split_2d" => fn(
 export!("team_destroy" => fn(team: usize) {
     if team != 0 {
         with_pe_unless_ending("shmem_team_destroy", |world| {
-            world.quiet_all()?;
-            let slot = world.teams.find_team(team)?.slot;
-            world.teams.destroy(team)?;
+            world.symmetric_memory().quiet_all()?;
+            let slot = world.team_table().find_team(team)?.slot;
+            world.team_table().destroy(team)?;
             world.ctxs.lose_team(slot);
             Ok(())
         });

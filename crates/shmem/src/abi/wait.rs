@@ -7,12 +7,12 @@ use trunkline_mem::MemoryRange;
 
 use crate::abi::table::waited;
 use crate::abi::{caller_memory, export};
-use crate::collect::raw_memory;
 use crate::error::{Result, ShmemError};
+use crate::memory::raw_memory;
+use crate::memory::rma::map_bounds_error;
+use crate::memory::wait::ExpectedPe;
 use crate::pe::Pe;
 use crate::process_pe::{self, with_pe};
-use crate::rma::map_bounds_error;
-use crate::wait::ExpectedPe;
 
 /// Comparisons, by their numbers in `shmem.h`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -69,7 +69,7 @@ impl CompareOp {
 
 /// Waits for what others write here.
 pub(super) fn wait_until<T>(world: &Pe, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    world.wait_until(ExpectedPe::Anyone, look)
+    world.symmetric_memory().wait_until(ExpectedPe::Anyone, look)
 }
 
 /// A word of a type.
@@ -219,11 +219,11 @@ const NOWHERE: usize = usize::MAX;
 /// Looks once; what is found, if it is not `nothing`. Others' work here goes on meanwhile.
 fn test_once<T: PartialEq>(world: &Pe, nothing: T, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let found = look()?;
-    if let Some(far) = &world.far {
+    if let Some(far) = world.symmetric_memory().find_fabric() {
         far.progress()?;
     }
     if found == nothing
-        && let Err(error) = world.count_failed_test()
+        && let Err(error) = world.symmetric_memory().count_failed_test()
     {
         // What who has ended did last may have come in the meantime.
         let found = look()?;

@@ -9,8 +9,6 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::planted::AtTheEvents;
-use crate::qp::{LinkWire, SoftQp};
-use crate::qp_state::QueuePairState;
 
 /// An epoll descriptor that reports the sockets of a rail.
 pub(crate) struct SocketEvents {
@@ -52,30 +50,5 @@ impl SocketEvents {
         }
         // The caller asks for an unwatched socket.
         let _ = epoll::delete(&self.descriptor, socket);
-    }
-}
-
-impl SoftQp {
-    /// Prepares a wait for the sockets of the rail. True if whatever happens next on this link begins with bytes that its socket
-    /// receives, or with a call of the owner. Acknowledgements that were to leave with later frames leave now.
-    pub(crate) fn arm_stream(&mut self, events: &SocketEvents) -> bool {
-        match self.state {
-            // Not connected: nothing can arrive.
-            QueuePairState::Reset | QueuePairState::Init => return true,
-            QueuePairState::ReadyToReceive | QueuePairState::Drain => return false,
-            QueuePairState::ReadyToSend | QueuePairState::Error => {}
-        }
-        if self.wire != LinkWire::Tcp {
-            return false;
-        }
-        let is_failed = self.state == QueuePairState::Error;
-        let is_settled =
-            if is_failed { self.is_quiet() } else { self.flushes.is_empty() && !self.has_work() };
-        let Some(stream) = &mut self.stream else { return false };
-        if is_failed {
-            stream.unwatch_socket(events);
-            return is_settled;
-        }
-        is_settled && stream.arm_socket(events)
     }
 }

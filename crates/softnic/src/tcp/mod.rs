@@ -21,5 +21,6 @@ pub(crate) use frame::{BYTES as FRAME_BYTES, FrameBody, TcpFrame};
 pub(crate) use listener::{DialToken, LinkListener, STRANGER_TIME};
 #[cfg(feature = "fuzzing")]
 pub(crate) use listener::{HELLO, hello_bytes, parse_hello};
+pub(crate) use receive::progress_stream;
 pub(crate) use send::transmit_frames;
 pub(crate) use stream::{LinkStream, PeerEnd};

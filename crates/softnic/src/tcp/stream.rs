@@ -97,6 +97,8 @@ pub(super) struct StreamInput {
     pub(super) quiet: bool,
     /// Nothing more comes.
     pub(super) ended: bool,
+    /// Turns without a whole record since the last one.
+    pub(super) idle: u32,
 }
 
 impl LinkStream {
@@ -153,6 +155,7 @@ impl LinkStream {
             large: false,
             quiet: true,
             ended: false,
+            idle: 0,
         };
         let mut stream =
             Self { door, token, socket, watch, is_watched: false, out, inc, bugs: InTheStream::default() };
@@ -347,7 +350,7 @@ impl LinkStream {
 
     /// Prepares a wait for the socket. True if nothing is left to be done before bytes arrive. A peer that has yet to learn how
     /// far this side is learns it now.
-    pub(super) fn arm_socket(&mut self, events: &SocketEvents) -> bool {
+    pub(crate) fn arm_socket(&mut self, events: &SocketEvents) -> bool {
         let Some(socket) = &self.socket else { return false };
         if !self.is_watched {
             if events.watch_socket(socket).is_err() {
@@ -364,7 +367,7 @@ impl LinkStream {
     }
 
     /// Ends the watch of the socket, which may stay open for long.
-    pub(super) fn unwatch_socket(&mut self, events: &SocketEvents) {
+    pub(crate) fn unwatch_socket(&mut self, events: &SocketEvents) {
         if let Some(socket) = self.socket.as_ref().filter(|_| self.is_watched) {
             events.unwatch_socket(socket);
             self.is_watched = false;

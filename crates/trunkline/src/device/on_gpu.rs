@@ -228,7 +228,7 @@ pub struct GpuView {
 impl GpuView {
     /// The numbers as words, the first ones of a kernel's argument.
     #[must_use]
-    pub fn words(&self) -> Vec<u64> {
+    pub fn to_words(&self) -> Vec<u64> {
         self.view.to_words().to_vec()
     }
 

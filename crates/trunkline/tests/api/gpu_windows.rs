@@ -194,7 +194,7 @@ impl<'m> Given<'m> {
         let (device, view) = (&self.machine.device, self.view.as_ref().unwrap());
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(words);
         device.copy_to_device(&self.memory, 0, bytes).unwrap();
-        let mut job = view.words();
+        let mut job = view.to_words();
         let (memory, results) = (self.memory.addr() as u64, self.results.addr() as u64);
         job.extend([memory, count, first, steps, self.machine.ticks, results]);
         let mut args = vec![KernelArg::Words(job)];

@@ -1,13 +1,13 @@
 //! Whether what the groups of an engine have given out adds up, and is back when nobody rides any more. For leak checks; it
 //! waits for each lane, and decides nothing.
 
-use trunkline_fabric::{Fabric, Host, Rail};
+use trunkline_fabric::{Host, Rail};
 use trunkline_proto::pool::{GroupUsage, PoolUsage};
 
 use super::{CHUNK, CommGroup, GroupTable, MemberSet, SharedGroup};
+use crate::control::ControlPlane;
 use crate::pool::member::CommSide;
 use crate::pool::membership::AttemptLinks;
-use crate::{CommId, Engine};
 
 /// What an engine's shared queue pairs have in use.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -32,10 +32,9 @@ pub struct SharingUsage {
     pub wrong: Option<String>,
 }
 
-impl<F: Fabric, H: Host> Engine<F, H> {
-    /// What shared queue pairs have in use.
-    pub fn sharing_usage(&self) -> SharingUsage {
-        let control = self.control.lock();
+impl<R: Rail> GroupTable<R> {
+    /// What shared queue pairs have in use, as these groups and that control plane, which the caller has locked, know it.
+    pub(crate) fn sharing_usage<H: Host>(&self, control: &ControlPlane<H, R>) -> SharingUsage {
         let mut riding = SharingUsage {
             pool: control.pool.pool_usage(),
             groups: control.pool.group_usages().collect(),
@@ -43,7 +42,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             attempts: control.attempts.len(),
             ..SharingUsage::default()
         };
-        self.groups.for_each_group(|lane, group| {
+        self.for_each_group(|lane, group| {
             let made = control.attempts.iter().filter_map(|(_, attempt)| attempt.lane.as_ref());
             let left = control.leftovers.iter().filter_map(|leftover| leftover.made.as_ref());
             let made = made.chain(left).map(|(_, made)| made);
@@ -54,14 +53,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         riding
     }
 
-    /// The name of the group that a comm rides on, among those of this engine now; `None` for one that shares nothing.
-    pub fn group_of(&self, comm: CommId) -> Option<u32> {
-        let seat = self.comms.get(comm)?.member_location();
-        (seat.member != 0).then_some(seat.lane)
-    }
-}
-
-impl<R: Rail> GroupTable<R> {
     fn for_each_group(&self, mut look: impl FnMut(u32, &mut CommGroup<R>)) {
         for lane in 0..self.free.lock().fresh {
             let chunk = self.chunks.get(lane as usize / CHUNK);

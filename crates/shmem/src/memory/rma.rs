@@ -6,9 +6,11 @@ use trunkline_mem::MemoryRange;
 
 use crate::ctx::ContextTarget;
 use crate::error::{Result, ShmemError};
+use crate::fabric_transport::FabricTransport;
 use crate::neighbour_statics::{NeighbourStatics, STEP};
-use crate::pe::Pe;
 use crate::symmetric_segments::{STATICS, SegmentIndex, SymmetricPlace};
+
+use super::{SymmetricMemory, raw_memory};
 
 /// When a call comes back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,7 +41,7 @@ pub(crate) fn map_bounds_error<T>(done: std::result::Result<T, trunkline_mem::Ou
     done.map_err(|_| ShmemError::Argument("outside of the memory"))
 }
 
-impl Pe {
+impl SymmetricMemory {
     /// Where local memory is, if it is symmetric.
     fn own_place(&self, memory: &MemoryRange) -> Option<SymmetricPlace> {
         self.segments.find_place(memory.addr(), memory.len())
@@ -92,6 +94,15 @@ impl Pe {
             ReturnPoint::Local => far.get(lane, pe, from, into, self.own_place(into)),
             ReturnPoint::Now => far.get_nbi(lane, pe, from, into, self.own_place(into)),
         }
+    }
+
+    /// Copies bytes of a PE, which are there when the call returns.
+    pub(crate) fn read_pe(&self, pe: usize, from: SymmetricPlace, into: &mut [u8]) -> Result<()> {
+        if let Some(memory) = self.mapped_memory(pe, from.segment) {
+            return map_bounds_error(memory.read(from.offset, into));
+        }
+        let into = raw_memory(into.as_mut_ptr().expose_provenance(), into.len());
+        self.get(0, pe, from, &into, ReturnPoint::Local)
     }
 
     /// Puts elements that are apart. `from` is the bytes from the lowest to the highest one.
@@ -155,6 +166,20 @@ impl Pe {
             Some(far) => far.quiet(lane),
             None => Ok(()),
         }
+    }
+
+    /// All that this PE has begun is complete.
+    pub(crate) fn quiet_all(&self) -> Result<()> {
+        fence(Ordering::SeqCst);
+        if crate::is_planted("shmem-barriers-complete-nothing") {
+            return Ok(());
+        }
+        self.far.as_ref().map_or(Ok(()), FabricTransport::quiet_all)
+    }
+
+    /// Whether all that this PE has begun is complete by now.
+    pub(crate) fn poll_quiet_all(&self) -> Result<bool> {
+        self.far.as_ref().map_or(Ok(true), FabricTransport::is_quiet)
     }
 }
 

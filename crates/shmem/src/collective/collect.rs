@@ -4,10 +4,12 @@
 use trunkline_mem::MemoryRange;
 
 use crate::error::{Result, ShmemError};
-use crate::group::CollectiveGroup;
-use crate::pe::Pe;
-use crate::rma::{ReturnPoint, map_bounds_error};
+use crate::memory::raw_memory;
+use crate::memory::rma::{ReturnPoint, map_bounds_error};
 use crate::symmetric_segments::SymmetricPlace;
+
+use super::TeamMember;
+use super::group::CollectiveGroup;
 
 /// Bytes that one PE pushes to all others by itself.
 const PUSHED: usize = 64 << 10;
@@ -25,7 +27,7 @@ pub(crate) struct ElementBlocks {
     pub(crate) from: usize,
 }
 
-impl Pe {
+impl TeamMember {
     /// Copies `len` bytes of the PE with the index `root` to all other PEs of the group, and to that PE itself
     /// if `own`.
     pub(crate) fn broadcast(
@@ -40,23 +42,23 @@ impl Pe {
         let team = group.group_team();
         let from = team.checked_pe(root)?;
         let me = self.index(team)?;
-        let mine = |place: SymmetricPlace| self.local_memory(place, len);
+        let mine = |place: SymmetricPlace| self.memory.local_memory(place, len);
         let pushes = len * (team.size - 1) <= PUSHED;
         if !pushes {
             self.sync_group(group)?;
         }
-        if self.me != from {
+        if self.memory.own_pe() != from {
             if !pushes {
-                self.get(0, from, source, &mine(dest)?, ReturnPoint::Local)?;
+                self.memory.get(0, from, source, &mine(dest)?, ReturnPoint::Local)?;
             }
             return self.sync_group(group);
         }
         let bytes = mine(source)?;
         if pushes && len > 0 {
             for step in 1..team.size {
-                self.put(0, team.pe_at((me + step) % team.size), dest, &bytes, ReturnPoint::Now)?;
+                self.memory.put(0, team.pe_at((me + step) % team.size), dest, &bytes, ReturnPoint::Now)?;
             }
-            self.quiet_all()?;
+            self.memory.quiet_all()?;
         }
         if own && dest != source && len > 0 {
             map_bounds_error(mine(dest)?.copy_from(0, &bytes, 0, len as u64))?;
@@ -79,8 +81,11 @@ impl Pe {
         if crate::is_planted("shmem-collects-evenly") {
             before = (source.len() * me) as u64;
         }
-        let dest =
-            if total > 0 { self.find_place(dest, total as usize)? } else { SymmetricPlace::in_inner(0) };
+        let dest = if total > 0 {
+            self.memory.find_place(dest, total as usize)?
+        } else {
+            SymmetricPlace::in_inner(0)
+        };
         self.push_to_all(group, dest.offset_by(before as i64), source)
     }
 
@@ -90,7 +95,7 @@ impl Pe {
         let len = source.len();
         let me = self.index(team)?;
         let dest = if len > 0 {
-            self.find_place(dest, len.saturating_mul(team.size))?
+            self.memory.find_place(dest, len.saturating_mul(team.size))?
         } else {
             SymmetricPlace::in_inner(0)
         };
@@ -102,9 +107,9 @@ impl Pe {
         let me = self.index(team)?;
         if !source.is_empty() {
             for step in 0..team.size {
-                self.put(0, team.pe_at((me + step) % team.size), to, source, ReturnPoint::Now)?;
+                self.memory.put(0, team.pe_at((me + step) % team.size), to, source, ReturnPoint::Now)?;
             }
-            self.quiet_all()?;
+            self.memory.quiet_all()?;
         }
         self.sync_group(group)
     }
@@ -125,7 +130,7 @@ impl Pe {
             let there = dest.offset_by(first(me, how.to) as i64);
             let here = source + first(to, how.from);
             if how.to == 1 && how.from == 1 {
-                self.put(
+                self.memory.put(
                     0,
                     team.pe_at(to),
                     there,
@@ -137,28 +142,10 @@ impl Pe {
             for at in 0..how.count {
                 let from = raw_memory(here + at * how.from * how.element, how.element);
                 let to_at = there.offset_by((at * how.to * how.element) as i64);
-                self.put(0, team.pe_at(to), to_at, &from, ReturnPoint::Now)?;
+                self.memory.put(0, team.pe_at(to), to_at, &from, ReturnPoint::Now)?;
             }
         }
-        self.quiet_all()?;
+        self.memory.quiet_all()?;
         self.sync_group(group)
     }
-
-    /// Bytes of this PE at a place.
-    pub(crate) fn local_memory(&self, place: SymmetricPlace, len: usize) -> Result<MemoryRange> {
-        if len == 0 {
-            return Ok(raw_memory(0, 0));
-        }
-        let of = &self.segments.0[place.segment];
-        let addr = of
-            .checked_address(place.offset, len as u64)
-            .map_err(|_| ShmemError::Argument("outside of the memory"))?;
-        Ok(raw_memory(addr, len))
-    }
-}
-
-/// Memory of the program.
-pub(crate) fn raw_memory(addr: usize, len: usize) -> MemoryRange {
-    // SAFETY: C's caller promises that these bytes are there for the time of the call, and no Rust reference to them exists.
-    unsafe { MemoryRange::from_raw(addr, len, trunkline_mem::MemoryKind::Host) }
 }

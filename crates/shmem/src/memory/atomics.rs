@@ -9,9 +9,10 @@ use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
 use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
 use crate::error::{Result, ShmemError};
-use crate::pe::Pe;
-use crate::rma::{ReturnPoint, map_bounds_error};
 use crate::symmetric_segments::SymmetricPlace;
+
+use super::SymmetricMemory;
+use super::rma::{ReturnPoint, map_bounds_error};
 
 /// An update of a signal, a word of 8 bytes in a PE's symmetric memory.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct SymmetricSignal {
     pub(crate) value: u64,
 }
 
-impl Pe {
+impl SymmetricMemory {
     /// Executes an atomic on a word of a PE; what the word was.
     #[inline]
     pub(crate) fn fetch_atomic(
@@ -149,7 +150,7 @@ pub(crate) fn execute_atomic(
     })
 }
 
-impl Pe {
+impl SymmetricMemory {
     /// The present value of a word of this PE.
     #[inline]
     pub(crate) fn look_at(&self, at: SymmetricPlace, width: WordWidth) -> Result<u64> {

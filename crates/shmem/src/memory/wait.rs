@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use trunkline_engine::{BackoffStep, WaitBackoff};
 
 use crate::error::{Result, ShmemError};
-use crate::pe::Pe;
 use crate::team::Team;
+
+use super::SymmetricMemory;
 
 /// Fruitless looks while every PE of this host has a processor.
 const SPINS: u32 = 2_000;
@@ -49,7 +50,7 @@ pub(crate) fn spin_limit(neighbours: usize) -> u32 {
     if neighbours <= cores { SPINS } else { SPINS_CROWDED }
 }
 
-impl Pe {
+impl SymmetricMemory {
     /// Looks until there is something.
     ///
     /// # Errors
@@ -112,7 +113,7 @@ impl Pe {
     /// Counts a test in vain: a program that goes on testing waits as one does that calls a wait.
     ///
     /// # Errors
-    /// As [`Pe::wait_until`] for anyone.
+    /// As [`SymmetricMemory::wait_until`] for anyone.
     pub(crate) fn count_failed_test(&self) -> Result<()> {
         // No two threads need to agree on it.
         let vain = self.tests.vain.load(Ordering::Relaxed).wrapping_add(1);
@@ -152,8 +153,8 @@ impl Pe {
                 pe
             }
             ExpectedPe::Anyone => {
-                (0..self.size).try_for_each(near)?;
-                *turn = (*turn + 1) % self.size;
+                (0..self.pe_count()).try_for_each(near)?;
+                *turn = (*turn + 1) % self.pe_count();
                 *turn
             }
         };

@@ -2,15 +2,15 @@
 //! writing it to all. Elements are combined in the order of PEs, so that all have the same result to the last bit.
 
 use bytemuck::{Pod, Zeroable};
-use trunkline_mem::MemoryRange;
 use trunkline_proto::reserve::try_filled;
 
-use crate::collect::raw_memory;
 use crate::error::Result;
-use crate::group::CollectiveGroup;
-use crate::pe::Pe;
-use crate::rma::{ReturnPoint, map_bounds_error};
+use crate::memory::raw_memory;
+use crate::memory::rma::{ReturnPoint, map_bounds_error};
 use crate::symmetric_segments::SymmetricPlace;
+
+use super::TeamMember;
+use super::group::CollectiveGroup;
 
 /// Bytes that are combined at once: they stay in the nearest cache.
 const CHUNK: usize = 8 << 10;
@@ -40,7 +40,7 @@ impl AlignedBuffer {
     }
 }
 
-impl Pe {
+impl TeamMember {
     /// Combines `count` elements of every PE of a group; each has `element` bytes.
     pub(crate) fn reduce(
         &self,
@@ -55,8 +55,8 @@ impl Pe {
         if len == 0 {
             return self.sync_group(group);
         }
-        let dest_place = self.find_place(dest, len)?;
-        let source_place = self.find_place(source, len)?;
+        let dest_place = self.memory.find_place(dest, len)?;
+        let source_place = self.memory.find_place(source, len)?;
         match group {
             CollectiveGroup::Team(team) if self.fits_slot(len) => {
                 let mut acc = [AlignedBlock([0; 64]); SLOT];
@@ -93,7 +93,7 @@ impl Pe {
             if crate::is_planted("shmem-reduces-a-part") { count / team.size * element } else { share };
         let begin = (me * share).min(count * element);
         let end = ((me + 1) * share).min(count * element);
-        let chunk = if self.far.is_some() { CHUNK_FAR } else { CHUNK };
+        let chunk = if self.memory.find_fabric().is_some() { CHUNK_FAR } else { CHUNK };
         let chunk = chunk - chunk % element;
         let mut acc = AlignedBuffer::new(chunk)?;
         let mut other = AlignedBuffer::new(chunk)?;
@@ -102,14 +102,14 @@ impl Pe {
             let len = chunk.min(end - at);
             let acc = acc.bytes_mut(len);
             let other = other.bytes_mut(len);
-            self.read_pe(team.pe_at(0), source.offset_by(at as i64), acc)?;
+            self.memory.read_pe(team.pe_at(0), source.offset_by(at as i64), acc)?;
             for index in 1..team.size {
-                self.read_pe(team.pe_at(index), source.offset_by(at as i64), other)?;
+                self.memory.read_pe(team.pe_at(index), source.offset_by(at as i64), other)?;
                 combine(acc, other);
             }
             for step in 0..team.size {
                 let from = raw_memory(acc.as_ptr().expose_provenance(), len);
-                self.put(
+                self.memory.put(
                     0,
                     team.pe_at((me + step) % team.size),
                     dest.offset_by(at as i64),
@@ -118,17 +118,8 @@ impl Pe {
                 )?;
             }
         }
-        self.quiet_all()?;
+        self.memory.quiet_all()?;
         self.sync_group(group)
-    }
-
-    /// Copies bytes of a PE.
-    fn read_pe(&self, pe: usize, from: SymmetricPlace, into: &mut [u8]) -> Result<()> {
-        if let Some(memory) = self.mapped_memory(pe, from.segment) {
-            return map_bounds_error(memory.read(from.offset, into));
-        }
-        let into: MemoryRange = raw_memory(into.as_mut_ptr().expose_provenance(), into.len());
-        self.get(0, pe, from, &into, ReturnPoint::Local)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Making teams out of teams. All PEs of the parent take part, and agree upon a slot that all have free.
 
-use crate::error::{Result, ShmemError};
-use crate::group::CollectiveGroup;
-use crate::pe::Pe;
+use crate::error::Result;
 use crate::team::Team;
+
+use super::TeamMember;
+use super::group::CollectiveGroup;
 
 /// PEs of a parent, by index.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +16,7 @@ pub(crate) struct TeamPart {
     pub(crate) contexts: u32,
 }
 
-impl Pe {
+impl TeamMember {
     /// The team of some PEs of a parent: its handle, or 0 if this PE is not in it. `None` if there cannot be such a team, or none has room.
     pub(crate) fn split_strided(&self, parent: usize, part: TeamPart) -> Result<Option<usize>> {
         let parent = self.teams.find_team(parent)?;
@@ -109,16 +110,5 @@ impl Pe {
             self.teams.destroy(row)?;
         }
         Ok(column.map(|column| (row, column)))
-    }
-
-    /// The index in one team of who has an index in another.
-    pub(crate) fn translate_index(&self, from: usize, index: i64, to: usize) -> Result<Option<usize>> {
-        let from = self.teams.find_team(from)?;
-        let to = self.teams.find_team(to)?;
-        match from.checked_pe(index) {
-            Ok(pe) => Ok(to.index(pe)),
-            Err(ShmemError::NoPe { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 }

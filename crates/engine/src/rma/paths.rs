@@ -1,0 +1,411 @@
+//! The paths of a context to a member, from their dial to their loss. The context dials when something is first wanted of a member, and
+//! goes on as the process of the member answers. A path is left at both ends before what went over it is done again over the others; a
+//! member is lost with its last path, or with its process. Called when something fails, and then by each turn until it is over; the
+//! rules are `trunkline_proto::rma::{paths, redo}`'s. Nothing here begins an operation.
+
+use trunkline_fabric::{LinkAddress, LinkError, OpStatus, PassedFd, Rail};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::reserve::{OutOfMemory, try_grow};
+use trunkline_proto::rma::PathId;
+use trunkline_proto::rma::incoming::PathDeliveryReport;
+use trunkline_proto::rma::paths::{PathStage, PathStep};
+use trunkline_proto::rma::redo::{RedoQueue, RedoWork};
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::dial::{DialMessage, DialRefusal, EPOCHS_MAX, MemberProof, RemoteHeap as Told};
+use trunkline_proto::wire::rma::RmaMessage;
+
+use crate::rma::context::{LinkDialId, RmaContext};
+use crate::rma::context_rails::LinkOwner;
+use crate::rma::error::{LossCause, RmaError};
+use crate::rma::heaps::reserve_learned;
+use crate::rma::job::MemberRank;
+use crate::rma::operations::{OpRecord, WriteNotice};
+use crate::rma::peer::{MemberAtomics, RemoteMember};
+
+/// Turns between two looks at the clock.
+const TURNS: u32 = 64;
+/// How often the network is asked whether a link still carries, while the time limit for that passes.
+const LOOKS_IN_RAIL_TIME: u64 = 16;
+
+impl<R: Rail> RmaContext<R> {
+    /// Whether a link to a member carries; `None` if none was begun.
+    pub(super) fn member_readiness(&mut self, member: MemberRank) -> Result<Option<bool>, RmaError> {
+        let Some(&at) = self.known.get(&member) else { return Ok(None) };
+        let peer = &self.peers[at as usize];
+        match peer.lost {
+            Some(lost) => Err(RmaError::Lost { member, lost }),
+            None => Ok(Some(!peer.paths.are_coming())),
+        }
+    }
+
+    /// Begins the links to a member: what is to be said for each.
+    pub(super) fn dial_member(
+        &mut self,
+        member: MemberRank,
+        control: SlotId,
+        paths: usize,
+        proof: MemberProof,
+        me: MemberRank,
+    ) -> Result<Vec<(DialMessage, Option<PassedFd>)>, RmaError> {
+        let at = self.peers.len() as u32;
+        // All memory first: the later steps have to be undone.
+        try_grow(&mut self.peers, 1)?;
+        self.operations.grow_peers(at + 1)?;
+        if paths > 1 {
+            self.keep_copies()?;
+        }
+        let mut peer = RemoteMember::new(member, control, paths, self.stream, self.order, self.mutant)?;
+        peer.on_nic = self.native.is_some().then(|| MemberAtomics::new(self.stream, self.mutant));
+        let mut words = Vec::new();
+        for path in (0..paths as u8).filter_map(PathId::new) {
+            let stream = self.stream;
+            let generation = self.generation;
+            let id = LinkDialId { stream, generation, peer: at, path }.to_bits();
+            let made = self.rails.create_link(path.index() % self.rails.rail_count());
+            let (link, address) = match made {
+                Ok(made) => made,
+                Err(error) => {
+                    peer.links.iter().for_each(|link| self.rails.discard_link(link));
+                    return Err(error);
+                }
+            };
+            let path = path.index() as u8;
+            let bytes = address.bytes;
+            words.push((DialMessage::Dial { id, proof, member: me, stream, path, link: bytes }, address.fd));
+            peer.links.push(link);
+        }
+        for (path, link) in peer.links.iter().enumerate() {
+            let owner = PathId::new(path as u8).map(|path| LinkOwner { peer: at, path });
+            self.rails.set_owner(link, owner);
+        }
+        self.peers.push(peer);
+        self.known.insert(member, at);
+        Ok(words)
+    }
+
+    /// The peer that a word is about, if it is of this context and came from there.
+    fn find_dialled(&mut self, control: SlotId, id: u64) -> Option<(LinkDialId, &mut RemoteMember)> {
+        let dialled = LinkDialId::from_bits(id).filter(|dialled| dialled.generation == self.generation)?;
+        let peer = self.peers.get_mut(dialled.peer as usize)?;
+        let is_its =
+            peer.control == control && peer.lost.is_none() && dialled.path.index() < peer.links.len();
+        is_its.then_some((dialled, peer))
+    }
+
+    /// The other end of a link is made.
+    pub(super) fn on_taken(
+        &mut self,
+        control: SlotId,
+        id: u64,
+        served: u64,
+        receives: u32,
+        heaps: Vec<Told>,
+        address: LinkAddress,
+    ) {
+        let Some((LinkDialId { peer: at, path, .. }, peer)) = self.find_dialled(control, id) else { return };
+        if !peer.paths.on_taken(path) {
+            return;
+        }
+        let link = &mut peer.links[path.index()];
+        link.served = served;
+        link.credit = receives;
+        link.heaps = heaps;
+        let member = peer.member;
+        let mut learned = self.learned.iter().filter(|((of, _), _)| *of == member);
+        let link = &mut self.peers[at as usize].links[path.index()];
+        let known = learned.try_for_each(|((_, number), told)| link.set_heap(path, *number, told));
+        let connected = known.map_err(LinkError::Memory);
+        let connected = connected.and_then(|()| self.rails.connect_link(link, address));
+        if let Err(error) = connected {
+            self.fail_path(at, path, OpStatus::PeerDead);
+            // It is good for nothing else.
+            self.destroy_link(at, path);
+            if let LinkError::Memory(lack) = error
+                && let Some(peer) = self.peers.get_mut(at as usize)
+                && matches!(peer.lost, Some(LossCause::Rails { .. }))
+            {
+                // The cause is not the peer's.
+                peer.lost = Some(LossCause::NoMemory(lack));
+            }
+        }
+    }
+
+    /// A member has told of a heap of its own.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; the call may be repeated.
+    pub(super) fn set_member_heap(
+        &mut self,
+        member: MemberRank,
+        number: u8,
+        told: &[Told],
+    ) -> Result<(), OutOfMemory> {
+        reserve_learned(&mut self.learned)?;
+        if let Some(&at) = self.known.get(&member) {
+            for (at, link) in self.peers[at as usize].links.iter_mut().enumerate() {
+                if let Some(path) = PathId::new(at as u8) {
+                    link.set_heap(path, number, told)?;
+                }
+            }
+        }
+        self.learned.insert((member, number), told.to_vec());
+        Ok(())
+    }
+
+    /// There is no other end, or it is not served any more.
+    pub(super) fn on_refused(&mut self, control: SlotId, id: u64, why: DialRefusal) {
+        let Some((LinkDialId { peer: at, path, .. }, peer)) = self.find_dialled(control, id) else { return };
+        match why {
+            DialRefusal::Protocol => self.lose_member(at, path, LossCause::Refused(why)),
+            _ => match peer.paths.on_refused(path) {
+                PathStep::Nothing => {}
+                PathStep::Leave { .. } => self.destroy_link(at, path),
+                PathStep::Last => self.lose_member(at, path, LossCause::Refused(why)),
+            },
+        }
+    }
+
+    /// The other end of a link was left.
+    pub(super) fn on_delivery_report(&mut self, control: SlotId, id: u64, standing: PathDeliveryReport) {
+        let Some((LinkDialId { peer: at, path, .. }, peer)) = self.find_dialled(control, id) else { return };
+        if peer.paths.path_stage(path) == PathStage::Asked {
+            return self.lose_member(at, path, LossCause::Protocol);
+        }
+        let step = peer.paths.on_delivery_report(path, standing);
+        self.apply_step(at, path, step, OpStatus::PeerDead);
+    }
+
+    /// A link has failed at this end.
+    #[cold]
+    pub(super) fn fail_path(&mut self, at: u32, path: PathId, status: OpStatus) {
+        let peer = &mut self.peers[at as usize];
+        if peer.lost.is_some() {
+            return;
+        }
+        // That would fail on any path.
+        if !status.is_of_link() {
+            return self.lose_member(at, path, LossCause::Rails { rail: path.index(), status });
+        }
+        if peer.paths.path_stage(path) != PathStage::Asked {
+            let step = peer.paths.on_failed(path);
+            self.apply_step(at, path, step, status);
+        }
+    }
+
+    pub(super) fn apply_step(&mut self, at: u32, path: PathId, step: PathStep, status: OpStatus) {
+        let peer = &mut self.peers[at as usize];
+        let link = &peer.links[path.index()];
+        match step {
+            PathStep::Nothing => {}
+            PathStep::Leave { say } => {
+                self.rails.fail_link(link);
+                if say {
+                    self.words.push((peer.control, DialMessage::Down { served: link.served }));
+                }
+                self.mark_busy(at);
+            }
+            PathStep::Last => self.lose_member(at, path, LossCause::Rails { rail: path.index(), status }),
+        }
+    }
+
+    /// There is something to do for a peer.
+    pub(super) fn mark_busy(&mut self, at: u32) {
+        if !self.busy.contains(&at) {
+            self.busy.push(at);
+        }
+    }
+
+    /// A control stream has ended, and with it the process that it led to.
+    pub(super) fn on_lost(&mut self, control: SlotId, processes: &[ProcessId]) {
+        for at in 0..self.peers.len() {
+            let peer = &self.peers[at];
+            if peer.control == control
+                && let Some(&process) = processes.get(peer.member as usize)
+                && let Some(path) = PathId::new(0)
+            {
+                self.lose_member(at as u32, path, LossCause::Dead(process));
+                // Its links may have failed before: that said nothing of the process.
+                self.peers[at].lost = Some(LossCause::Dead(process));
+            }
+        }
+    }
+
+    /// A member cannot be reached any more: nothing is under way towards it, and what was has failed.
+    #[cold]
+    pub(super) fn lose_member(&mut self, at: u32, path: PathId, lost: LossCause) {
+        let Some(peer) = self.peers.get_mut(at as usize).filter(|peer| peer.lost.is_none()) else { return };
+        peer.lost = Some(lost);
+        let asked = peer.on_nic.iter_mut().chain([&mut peer.asked]);
+        asked.flat_map(|asked| asked.found.iter_mut()).for_each(|found| found.1 = None);
+        peer.sending = None;
+        peer.redo = RedoQueue::new(self.mutant);
+        peer.steps.clear();
+        if !matches!(lost, LossCause::Dead(_)) {
+            self.words.push((peer.control, DialMessage::Leave { stream: self.stream }));
+        }
+        let status = match lost {
+            LossCause::Rails { status, .. } => status,
+            LossCause::Dead(_) | LossCause::Refused(_) | LossCause::NoMemory(_) | LossCause::Protocol => {
+                OpStatus::PeerDead
+            }
+        };
+        for link in &mut peer.links {
+            self.rails.destroy_link(link);
+        }
+        self.operations.lose_peer(at, path, status);
+    }
+
+    /// Ends a link at this side: nothing of it is told any more, and nothing lands.
+    fn destroy_link(&mut self, at: u32, path: PathId) {
+        self.rails.destroy_link(&mut self.peers[at as usize].links[path.index()]);
+    }
+
+    /// Goes on with what lost paths leave to be done, and with puts with signal. Whether anything moved.
+    #[inline]
+    pub(super) fn progress_busy(&mut self) -> bool {
+        !self.busy.is_empty() && self.progress_all_busy()
+    }
+
+    #[cold]
+    fn progress_all_busy(&mut self) -> bool {
+        let mut moved = false;
+        let mut left = std::mem::take(&mut self.busy);
+        left.retain(|&at| {
+            moved |= self.retire_left_paths(at)
+                | self.redo_lost_ops(at)
+                | self.progress_put_signal(at)
+                | self.progress_steps(at);
+            self.peers[at as usize].has_work()
+        });
+        // What a step has added meanwhile.
+        for at in self.busy.drain(..) {
+            if !left.contains(&at) {
+                left.push(at);
+            }
+        }
+        self.busy = left;
+        moved
+    }
+
+    /// Paths that both ends have left.
+    fn retire_left_paths(&mut self, at: u32) -> bool {
+        let mut moved = false;
+        for path in (0..self.peers[at as usize].links.len() as u8).filter_map(PathId::new) {
+            let peer = &mut self.peers[at as usize];
+            if peer.lost.is_some() || peer.paths.path_stage(path) != PathStage::Leaving {
+                continue;
+            }
+            let link = &peer.links[path.index()];
+            let is_quiet = !link.exists || self.rails.poll_link_quiet(link);
+            let Some(standing) = peer.paths.take_delivery_report(path, is_quiet) else { continue };
+            moved = true;
+            self.destroy_link(at, path);
+            let peer = &mut self.peers[at as usize];
+            peer.asks = true;
+            let outgoing = &mut peer.outgoing;
+            if self.operations.queue_lost_work(at, path, &standing, outgoing, &mut peer.redo).is_err() {
+                self.lose_member(at, path, LossCause::Protocol);
+            }
+        }
+        moved
+    }
+
+    /// Does again what is due, as far as there is room.
+    fn redo_lost_ops(&mut self, at: u32) -> bool {
+        let mut moved = false;
+        let peer = &mut self.peers[at as usize];
+        // Nobody may be in a quiet: a signal waits at its target until what was written again has arrived.
+        if !peer.redo.is_empty() && !self.mutant.is_planted("job-proves-only-in-quiets") {
+            peer.post_proofs(&mut self.rails);
+        }
+        if peer.asks {
+            peer.asks = !peer.request_ack(&mut self.rails);
+        }
+        loop {
+            let peer = &mut self.peers[at as usize];
+            let rails = &self.rails;
+            while let Some(lost) = peer.redo.make_up(EPOCHS_MAX) {
+                self.words.push((peer.control, DialMessage::MakeUp { stream: self.stream, lost }));
+            }
+            let Some(again) = peer.redo.next() else { return moved };
+            let Some((path, _)) = peer.select_path(|link| rails.post_credits(link) > 0) else { return moved };
+            peer.redo.pop_posted();
+            moved = true;
+            match again {
+                RedoWork::Signal(number, signal) => {
+                    peer.outgoing.sent_over(number, path);
+                    self.rails.send_message(&peer.links[path.index()], &RmaMessage::Signal(signal));
+                }
+                RedoWork::Op(id) => self.redo_op(at, path, id),
+            }
+        }
+    }
+
+    fn redo_op(&mut self, at: u32, path: PathId, id: SlotId) {
+        let Some(note) = self.operations.note_mut(id) else { return };
+        if let OpRecord::Put(_, told @ WriteNotice::Counted(_)) = note {
+            *told = WriteNotice::Rewritten;
+        }
+        let note = *note;
+        // It is under way.
+        let _ = self.operations.move_operation(id, path);
+        match note {
+            OpRecord::Put(..) | OpRecord::Get(_) => self.post_transfer(at, path, id, note, None, None),
+            // There was one path only, and with it the member is lost.
+            OpRecord::Native(..) => {}
+            OpRecord::Call(slot) => {
+                let peer = &mut self.peers[at as usize];
+                let calls = &mut peer.asked.calls;
+                let again = calls
+                    .resend_request(slot)
+                    .filter(|_| !self.mutant.is_planted("job-forgets-lost-requests"));
+                let Some(request) = again else { return };
+                // Both ends have left the path that it went over, so this is the only message with it; the reply tells that it
+                // has come.
+                calls.on_copy_gone(slot);
+                self.rails.send_message(&peer.links[path.index()], &RmaMessage::Request(request));
+            }
+        }
+    }
+
+    /// Asks the network now and then whether links still carry that something is waited for on: what was posted may never
+    /// complete.
+    #[inline]
+    pub(super) fn check_links_when_due(&mut self, now: impl Fn() -> Instant, rail_time: Duration) {
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS) {
+            self.check_links(now(), rail_time);
+        }
+    }
+
+    #[cold]
+    fn check_links(&mut self, now: Instant, rail_time: Duration) {
+        if now - self.looked < Duration(rail_time.0 / LOOKS_IN_RAIL_TIME)
+            || self.mutant.is_planted("job-never-looks")
+        {
+            return;
+        }
+        self.looked = now;
+        for at in 0..self.peers.len() {
+            for path in (0..self.peers[at].links.len() as u8).filter_map(PathId::new) {
+                let peer = &self.peers[at];
+                let waits = peer.lost.is_none() && self.operations.pending_towards(at as u32) > 0;
+                let link = &peer.links[path.index()];
+                if !waits || !peer.paths.is_up(path) {
+                    continue;
+                }
+                if self.rails.check_link(link).is_err() {
+                    self.fail_path(at as u32, path, OpStatus::PeerDead);
+                }
+            }
+        }
+    }
+
+    /// What is to be said to those whom this context has links to, as it ends.
+    pub(super) fn detach_messages(&self) -> impl Iterator<Item = (SlotId, DialMessage)> {
+        let lives = self.peers.iter().filter(|peer| peer.lost.is_none());
+        let silent = self.mutant.is_planted("job-takes-no-leave");
+        lives.filter(move |_| !silent).map(|peer| (peer.control, DialMessage::Leave { stream: self.stream }))
+    }
+}
