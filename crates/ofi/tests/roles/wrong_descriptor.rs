@@ -1,9 +1,9 @@
 //! A descriptor of the control path on an endpoint for payload.
 
-use trunkline_ofi::typed::{Ctrl, Data, Endpoint, How, Local, Peer, Remote, Slot, Source};
+use trunkline_ofi::typed::{ControlTraffic, PayloadTraffic, OfiEndpoint, PostOptions, LocalSlice, EndpointPeer, RemotePlace, OpSlot, PayloadSource};
 
-fn write(data: &mut Endpoint<Data>, peer: Peer<Data>, record: Local<'_, Ctrl>, to: Remote<Data>) {
-    let _ = data.write(peer, Source::One(record), to, None, Slot(0), How::TOLD);
+fn write(data: &mut OfiEndpoint<PayloadTraffic>, peer: EndpointPeer<PayloadTraffic>, record: LocalSlice<'_, ControlTraffic>, to: RemotePlace<PayloadTraffic>) {
+    let _ = data.write(peer, PayloadSource::One(record), to, None, OpSlot(0), PostOptions::TOLD);
 }
 
 fn main() {

@@ -1,9 +1,9 @@
 //! A key of the control path as the target of payload.
 
-use trunkline_ofi::typed::{Ctrl, Data, Endpoint, How, Local, Peer, RKey, Remote, Slot, Source};
+use trunkline_ofi::typed::{ControlTraffic, PayloadTraffic, OfiEndpoint, PostOptions, LocalSlice, EndpointPeer, RKey, RemotePlace, OpSlot, PayloadSource};
 
-fn write(data: &mut Endpoint<Data>, peer: Peer<Data>, from: Local<'_, Data>, mailbox: RKey<Ctrl>) {
-    let _ = data.write(peer, Source::One(from), Remote::new(mailbox, 0), None, Slot(0), How::TOLD);
+fn write(data: &mut OfiEndpoint<PayloadTraffic>, peer: EndpointPeer<PayloadTraffic>, from: LocalSlice<'_, PayloadTraffic>, mailbox: RKey<ControlTraffic>) {
+    let _ = data.write(peer, PayloadSource::One(from), RemotePlace::new(mailbox, 0), None, OpSlot(0), PostOptions::TOLD);
 }
 
 fn main() {

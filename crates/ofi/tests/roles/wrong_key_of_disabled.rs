@@ -1,8 +1,8 @@
 //! The key of a registration that is not enabled.
 
-use trunkline_ofi::typed::{Ctrl, MrBound, MrDisabled};
+use trunkline_ofi::typed::{ControlTraffic, MrBound, MrDisabled};
 
-fn key(disabled: &MrDisabled, bound: &MrBound<Ctrl>) -> u64 {
+fn key(disabled: &MrDisabled, bound: &MrBound<ControlTraffic>) -> u64 {
     disabled.key().number() + bound.key().number()
 }
 

@@ -1,10 +1,10 @@
 //! A registration is bound twice.
 
-use trunkline_ofi::typed::{Anchor, Ctrl, Data, MrDisabled};
+use trunkline_ofi::typed::{EndpointAnchor, ControlTraffic, PayloadTraffic, MrDisabled};
 
-fn bind(disabled: MrDisabled, data: &Anchor<Data>, ctrl: &Anchor<Ctrl>) {
-    let _ = disabled.bind(data);
-    let _ = disabled.bind(ctrl);
+fn bind(disabled: MrDisabled, data: &EndpointAnchor<PayloadTraffic>, ctrl: &EndpointAnchor<ControlTraffic>) {
+    let _ = disabled.bind_endpoint(data);
+    let _ = disabled.bind_endpoint(ctrl);
 }
 
 fn main() {
