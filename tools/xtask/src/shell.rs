@@ -141,9 +141,9 @@ mod tests {
 
     #[test]
     fn folders_of_cargo_are_left_out() {
-        let path = OsStr::new("/work/target/debug/deps:/opt/lib:/work/target/debug:/usr/lib");
-        assert_eq!(strip_target_dirs(path, Path::new("/work/target")), "/opt/lib:/usr/lib");
-        assert_eq!(strip_target_dirs(OsStr::new("/work/target/debug"), Path::new("/work/target")), "");
+        let path = OsStr::new("/src/target/debug/deps:/opt/lib:/src/target/debug:/usr/lib");
+        assert_eq!(strip_target_dirs(path, Path::new("/src/target")), "/opt/lib:/usr/lib");
+        assert_eq!(strip_target_dirs(OsStr::new("/src/target/debug"), Path::new("/src/target")), "");
     }
 
     #[test]
