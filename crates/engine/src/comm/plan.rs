@@ -2,8 +2,8 @@
 
 use trunkline_fabric::{Caps, DeviceReach};
 use trunkline_proto::limits::{
-    EAGER_CREDITS_MAX, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, RECVS_MAX, SLICE_MAX, SLICES_MAX, STRIPES_MAX,
-    whole_lines,
+    EAGER_CREDITS_MAX, MAILBOX_SLOTS, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, SLICE_MAX, SLICES_MAX,
+    STRIPES_MAX, whole_lines,
 };
 use trunkline_proto::wire::{eager, share};
 
@@ -144,8 +144,8 @@ impl TransferPlan {
         let short = params.mutant.is_planted("ride-forgets-longer-headers");
         let head = if short { eager::BYTES } else { share::EAGER_BYTES } as u64;
         let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(head));
-        // Where messages overtake each other, those that may wait for an earlier one need buffers too.
-        let spare = if order { COPIED_SPARE } else { RECVS_MAX as u32 };
+        // Where messages overtake each other, all that may wait for an earlier one need buffers, too.
+        let spare = if order { COPIED_SPARE } else { (MAILBOX_SLOTS - EAGER_CREDITS_MAX) as u32 };
         // So does a record that is a message.
         let takes = caps.immediate_takes_receive || !caps.write_data;
         let immediates = if takes { IMMEDIATES_SPARE } else { 0 };

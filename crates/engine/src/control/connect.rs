@@ -434,10 +434,9 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let credits = reply.eager_credits.min(lane.plan.eager_credits);
         let credits = if eager_max == 0 { 0 } else { credits };
         (lane.plan.eager_max, lane.plan.eager_credits) = (eager_max, credits);
-        lane.apply_peer_answer(
-            MessageSender::new(eager_max, credits, self.core.params.mutant).with_links(links),
-            reply.fins,
-        );
+        let sender = MessageSender::new(eager_max, credits, self.core.params.mutant).with_links(links);
+        let sender = if lane.plan.link_order { sender } else { sender.without_order() };
+        lane.apply_peer_answer(sender, reply.fins);
     }
 }
 

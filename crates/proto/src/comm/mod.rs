@@ -4,6 +4,7 @@
 //! that tag, in receive order. The sender knows the buffers from its mailbox; what it must send earlier goes eagerly,
 //! and the receiver repeats the sender's reasoning (docs/wire.md, "Eager header").
 
+pub mod eager_window;
 pub mod link_balancer;
 pub mod receiver;
 pub mod ring;

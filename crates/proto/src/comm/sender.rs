@@ -1,8 +1,11 @@
 //! The sending side of a comm: reads clear-to-send records, decides how each message goes. Called by the engine in
 //! isend; never posts anything itself.
 
+use alloc::boxed::Box;
+
 use crate::comm::MessageFault;
-use crate::limits::{EAGER_CREDITS_MAX, RECV_BUFFERS_MAX, RECVS_MAX};
+use crate::comm::eager_window::EagerWindow;
+use crate::limits::{EAGER_CREDITS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX};
 use crate::mutant::Mutant;
 use crate::wire::cts::{self, CtsRecord, CtsSecondLine, RecordLines};
 use crate::wire::eager::EagerHeader;
@@ -41,10 +44,12 @@ pub struct MessageSender {
     /// Receives that were read and have buffers left, in order.
     open: [OpenReceive; RECVS_MAX],
     open_len: usize,
-    /// Tags of eager messages whose buffer is not known yet, in order.
-    unmatched: [u32; EAGER_CREDITS_MAX],
+    /// Eager messages whose buffer is not known yet, in order.
+    unmatched: [UnmatchedEager; EAGER_CREDITS_MAX],
     unmatched_len: usize,
     eager_number: u32,
+    /// Eager messages that may be under way, where they overtake each other.
+    window: Option<Box<EagerWindow>>,
     eager_credits: usize,
     eager_max: u64,
     lines: RecordLines,
@@ -63,6 +68,12 @@ struct OpenReceive {
     free: u8,
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+struct UnmatchedEager {
+    number: u32,
+    tag: u32,
+}
+
 impl MessageSender {
     /// A new sending side; the peer takes eager payloads up to `eager_max` bytes, `eager_credits` at a time.
     #[must_use]
@@ -79,9 +90,10 @@ impl MessageSender {
             at: layout.first_offset(number),
             open: [OpenReceive::default(); RECVS_MAX],
             open_len: 0,
-            unmatched: [0; EAGER_CREDITS_MAX],
+            unmatched: [UnmatchedEager::default(); EAGER_CREDITS_MAX],
             unmatched_len: 0,
             eager_number: number.wrapping_sub(1),
+            window: None,
             eager_credits: (eager_credits as usize).min(EAGER_CREDITS_MAX),
             eager_max: u64::from(eager_max),
             lines: RecordLines::One,
@@ -96,6 +108,12 @@ impl MessageSender {
     pub fn with_links(self, links: usize) -> Self {
         let lines = RecordLines::for_links(links);
         Self { lines, ..self }.laid_out(MailboxLayout::for_single_comm(lines))
+    }
+
+    /// The same where messages may overtake each other.
+    #[must_use]
+    pub fn without_order(self) -> Self {
+        Self { window: Some(Box::new(EagerWindow::new(self.eager_number))), ..self }
     }
 
     /// The same for a member of a group, before anything has come.
@@ -205,17 +223,36 @@ impl MessageSender {
         if len > self.eager_max || (self.unmatched_len >= self.eager_credits && !blind) {
             return SendDecision::NotYet;
         }
-        self.unmatched[self.unmatched_len] = tag;
-        self.unmatched_len += 1;
         let number = self.eager_number;
+        let is_outside = number.wrapping_sub(self.oldest_unplaced()) >= MAILBOX_SLOTS as u32;
+        if is_outside && !self.mutant.is_planted("sender-ignores-eager-window") {
+            return SendDecision::NotYet;
+        }
+        self.unmatched[self.unmatched_len] = UnmatchedEager { number, tag };
+        self.unmatched_len += 1;
         self.eager_number = number.wrapping_add(1);
         // Checked above: len <= eager_max, which is a u32.
         SendDecision::Eager(EagerHeader { number, base: self.next, tag, len: len as u32 })
     }
 
+    /// The oldest eager message that the receiver may still have to place, or else the number of the next one. In order, that is
+    /// the oldest without a buffer: all before it have arrived, if this one does.
+    #[inline]
+    fn oldest_unplaced(&self) -> u32 {
+        match &self.window {
+            Some(window) => window.first_number(),
+            None => self.oldest_unmatched(),
+        }
+    }
+
+    #[inline]
+    fn oldest_unmatched(&self) -> u32 {
+        self.unmatched[..self.unmatched_len].first().map_or(self.eager_number, |eager| eager.number)
+    }
+
     /// Reads every receive whose records are all there, and gives its buffers to eager messages first.
     fn read_records(&mut self, mailbox: &impl SenderMailbox) -> Result<(), MessageFault> {
-        for _ in 0..crate::limits::MAILBOX_SLOTS {
+        for _ in 0..MAILBOX_SLOTS {
             let place = u64::from(self.at);
             let Some(first) = self.read_record(mailbox, place, self.next, 0) else { return Ok(()) };
             let count = usize::from(first.count);
@@ -244,6 +281,10 @@ impl MessageSender {
     /// The next receive, which has so many buffers, has been read.
     #[inline]
     fn advance_receive(&mut self, count: usize) {
+        let oldest = self.oldest_unmatched();
+        if let Some(window) = &mut self.window {
+            window.record_receive(self.next, oldest);
+        }
         self.next = self.next.wrapping_add(1);
         self.at = self.layout.next(self.at, count);
     }
@@ -253,7 +294,7 @@ impl MessageSender {
         let mut free = 0;
         for (index, &tag) in tags.iter().enumerate() {
             let waiting = &mut self.unmatched[..self.unmatched_len];
-            let taken = waiting.iter().position(|&waits| waits == tag);
+            let taken = waiting.iter().position(|eager| eager.tag == tag);
             if let Some(at) = taken {
                 waiting.copy_within(at + 1.., at);
                 self.unmatched_len -= 1;

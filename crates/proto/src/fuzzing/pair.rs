@@ -72,7 +72,7 @@ impl CommPair {
     fn new(start: u32, groups: &[Vec<u32>]) -> Self {
         let tags = groups.iter().flat_map(|group| group.iter().rev().copied());
         Self {
-            sender: MessageSender::starting_at(start, ROOM as u32, 8, Mutant::NONE),
+            sender: MessageSender::starting_at(start, ROOM as u32, 8, Mutant::NONE).without_order(),
             receiver: MessageReceiver::starting_at(start, Mutant::NONE),
             mailbox: MailboxWords::new(),
             records: VecDeque::new(),

@@ -16,6 +16,7 @@ scenarios! {
     a_flush_is_a_request,
     two_processes_exchange_messages,
     a_message_arrives_although_all_short_ones_wait,
+    messages_pass_one_whose_receive_comes_late,
 }
 
 /// Bytes of the receive of a message: more than the message has, as NCCL's steps have.
@@ -407,4 +408,28 @@ fn two_processes_exchange_messages(mut scene: Scene) {
         finalized.unwrap();
     }
     scene.meet();
+}
+
+/// Many more messages than a receiver keeps without a receive, while the first one has none.
+fn messages_pass_one_whose_receive_comes_late(scene: Scene) {
+    let net = Net::start(scene.version);
+    let (send, recv) = net.to_self();
+    let (late, late_to) = (Buf::filled(8, 3), Buf::new(8));
+    let (early, early_to) = (Buf::filled(8, 4), Buf::new(8));
+    let [mr_late, mr_early] = [&late, &early].map(|buf| net.reg_buf(send, buf));
+    let [mr_late_to, mr_early_to] = [&late_to, &early_to].map(|buf| net.reg_buf(recv, buf));
+    let first = Piece { addr: late.addr(), len: 8, tag: 5, mr: mr_late };
+    let sent_first = net.try_send(send, first, STALE).unwrap();
+    for _ in 0..300 {
+        let piece = Piece { addr: early.addr(), len: 8, tag: 6, mr: mr_early };
+        let before = net.try_send(send, piece, STALE).unwrap();
+        let received = net.recv(recv, &[Piece { addr: early_to.addr(), len: 8, tag: 6, mr: mr_early_to }]);
+        let sent = before.unwrap_or_else(|| net.send(send, piece));
+        net.finish_all(&[sent, received]);
+        early_to.check(0..8, 4);
+    }
+    let received = net.recv(recv, &[Piece { addr: late_to.addr(), len: 8, tag: 5, mr: mr_late_to }]);
+    let sent = sent_first.unwrap_or_else(|| net.send(send, first));
+    net.finish_all(&[sent, received]);
+    late_to.check(0..8, 3);
 }

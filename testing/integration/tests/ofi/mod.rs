@@ -74,13 +74,14 @@ const ALONE: [&str; 5] = [
 ];
 
 /// More of them, for the provider that makes endpoints quickly.
-const MORE: [&str; 8] = [
+const MORE: [&str; 9] = [
     "properties_stay",
     "one_thread_connects_to_itself",
     "one_listener_accepts_many",
     "stale_requests_are_overwritten",
     "sends_end_without_their_receiver",
     "requests_are_tested_in_any_order",
+    "messages_pass_one_whose_receive_comes_late",
     "a_range_registers_again_and_again",
     "registration_beside_traffic",
 ];

@@ -115,7 +115,7 @@ pub(super) const DEMANDS: [Env<'static>; 8] = [
 ];
 
 /// Scenarios of one process, over the provider that demands what Slingshot's does.
-const PLAYED: [&str; 12] = [
+const PLAYED: [&str; 13] = [
     "any_order_of_connect_and_accept",
     "one_thread_connects_to_itself",
     "one_listener_accepts_many",
@@ -125,6 +125,7 @@ const PLAYED: [&str; 12] = [
     "sends_end_without_their_receiver",
     "grouped_receives_match_by_tag",
     "requests_are_tested_in_any_order",
+    "messages_pass_one_whose_receive_comes_late",
     "a_flush_has_nothing_to_wait_for",
     "a_range_registers_again_and_again",
     "comms_close_in_any_order",

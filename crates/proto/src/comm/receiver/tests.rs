@@ -167,7 +167,10 @@ impl Pair {
 }
 
 /// A plan: groups of tags for receives; the same tags, in another order within a group, for sends.
-fn run(groups: &[Vec<u32>], script: &[u8], ordered: bool, pair: Pair) -> Result<(), TestCaseError> {
+fn run(groups: &[Vec<u32>], script: &[u8], ordered: bool, mut pair: Pair) -> Result<(), TestCaseError> {
+    if !ordered {
+        pair.sender = pair.sender.without_order();
+    }
     let mut sends: Vec<(usize, u32)> = Vec::new();
     for group in groups {
         let mut tags = group.clone();
@@ -176,7 +179,6 @@ fn run(groups: &[Vec<u32>], script: &[u8], ordered: bool, pair: Pair) -> Result<
             sends.push((sends.len(), tag));
         }
     }
-    let mut pair = pair;
     let mut to_send: VecDeque<(usize, u32)> = sends.iter().copied().collect();
     let mut to_post = groups.iter();
     let mut next_post = to_post.next();
@@ -253,6 +255,58 @@ proptest! {
         let lines = if two { RecordLines::Two } else { RecordLines::One };
         run(&groups, &script, ordered, Pair::in_group(start, lines, planted()))?;
     }
+}
+
+/// A message whose receive is posted late does not let later messages leave the receiver's window.
+#[test]
+fn eager_messages_wait_while_an_earlier_one_has_no_receive() {
+    for start in [1, u32::MAX - 90] {
+        let mut pair = Pair::new(start, planted());
+        assert!(pair.isend(0, 1, 8));
+        pair.message_arrives(0);
+        let mut waited = 0;
+        for message in 1..400 {
+            let eager = pair.isend(message, 0, 8);
+            assert!(pair.irecv(&[0]));
+            pair.record_arrives();
+            if !eager {
+                waited += 1;
+                assert!(pair.isend(message, 0, 8), "the record has arrived");
+            }
+            pair.message_arrives(0);
+            assert_eq!(pair.outstanding, 0, "message {message}");
+        }
+        assert_eq!(waited, 400 - MAILBOX_SLOTS, "the receiver's window holds as many");
+        assert!(pair.irecv(&[1]));
+        assert_eq!(pair.outstanding, 0);
+    }
+}
+
+/// Where messages overtake each other, those after a delayed one are no more than the receiver has bounce buffers for.
+#[test]
+fn eager_messages_wait_while_an_earlier_one_is_under_way() {
+    let mut pair = Pair::new(u32::MAX - 90, planted());
+    pair.sender = pair.sender.without_order();
+    let mut sent = 0;
+    for _ in 0..RECVS_MAX {
+        for tag in 0..8 {
+            if pair.isend(sent, tag, 8) {
+                sent += 1;
+            }
+        }
+        assert!(pair.irecv(&[0, 1, 2, 3, 4, 5, 6, 7]));
+        while !pair.records.is_empty() {
+            pair.record_arrives();
+        }
+    }
+    let eager = pair.wire.iter().filter(|flying| matches!(flying, Flying::Eager(..))).count();
+    assert_eq!(eager, MAILBOX_SLOTS, "of {sent} messages");
+    for _ in 1..sent {
+        pair.message_arrives(1);
+    }
+    assert_eq!(pair.pairs.len(), sent - eager, "all other eager messages wait for the first");
+    pair.message_arrives(0);
+    assert_eq!(pair.pairs.len(), sent);
 }
 
 #[test]
